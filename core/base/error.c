@@ -1,0 +1,56 @@
+#include "core/base/error.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+    int code;
+    const char *text;
+} statuses[] = {
+#define X(name, code, text) [DPT_##name] = {code, text},
+    DPT_STATUS_LIST(X)
+#undef X
+};
+
+enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    err->status = status;
+    return status;
+}
+
+enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,
+                               ...)
+{
+    const int code = errno;
+    va_list args;
+    size_t used;
+
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(code));
+    err->status = code == ENOMEM ? DPT_RANK : status;
+    return err->status;
+}
+
+enum dpt_status dpt_fail_memory(struct dpt_error *err, const char *what, double bytes)
+{
+    return dpt_fail(err, DPT_RANK, "not enough memory for %s (%.1f MB)", what, bytes / 1e6);
+}
+
+int dpt_exit_code(enum dpt_status status)
+{
+    return statuses[status].code;
+}
+
+const char *dpt_status_text(enum dpt_status status)
+{
+    return statuses[status].text;
+}

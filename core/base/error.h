@@ -1,0 +1,62 @@
+/*
+ * error: how every function that can fail says so.
+ *
+ * A function that can fail returns enum dpt_status and, when that is not DPT_OK, has filled the caller's struct dpt_error
+ * with one line for a person: what is wrong, where, and what to do. The one who knows the cause writes it, once; those above
+ * pass it on unchanged. Only cmd/ turns a status into an exit code. `err` is never NULL.
+ */
+#ifndef DPT_BASE_ERROR_H
+#define DPT_BASE_ERROR_H
+
+#include <stdarg.h>
+
+/* Name, exit code, what it means to the one who reads the exit code. */
+#define DPT_STATUS_LIST(X)                                                                         \
+    X(OK, 0, "done")                                                                               \
+    X(FAILED, 1, "training failed: it diverged, or the replicas disagree")                         \
+    X(USAGE, 2, "the command line is wrong")                                                       \
+    X(BAD_DATA, 65, "bad data: a damaged or unfitting shard, checkpoint or input file")            \
+    X(INTERNAL, 70, "internal error: a mistake in dptrain")                                        \
+    X(RANK, 71, "a rank or MPI failed, or memory ran out")                                         \
+    X(IO, 74, "reading or writing a file failed, or the disk is full")                             \
+    X(STOPPED, 75, "stopped on request after saving: requeue the job")                             \
+    X(BAD_JOB, 78, "the job file is wrong")
+
+enum dpt_status {
+#define X(name, code, text) DPT_##name,
+    DPT_STATUS_LIST(X)
+#undef X
+        DPT_STATUS_COUNT
+};
+
+enum { DPT_ERROR_TEXT = 4096 };
+
+struct dpt_error {
+    enum dpt_status status;
+    char text[DPT_ERROR_TEXT]; /* no trailing newline; several lines only for lists of mistakes */
+};
+
+/* Runs an expression that gives a status; on failure goes to the function's `out:` label. Needs a local `status`. */
+#define DPT_TRY(call)                                                                              \
+    do {                                                                                           \
+        status = (call);                                                                           \
+        if (status != DPT_OK)                                                                      \
+            goto out;                                                                              \
+    } while (0)
+
+/* Fills *err (text is cut at its capacity) and returns `status`, so that `return dpt_fail(...)` reads well. */
+enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* As dpt_fail, with ": <strerror(errno)>" behind the text. DPT_RANK for ENOMEM, else `status`. */
+enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,
+                               ...) __attribute__((format(printf, 3, 4)));
+
+/* "not enough memory for `what` (N MB)", DPT_RANK. */
+enum dpt_status dpt_fail_memory(struct dpt_error *err, const char *what, double bytes);
+
+/* The process exit code of a status (sysexits.h where it has one), and its meaning as a static string. */
+int dpt_exit_code(enum dpt_status status);
+const char *dpt_status_text(enum dpt_status status);
+
+#endif

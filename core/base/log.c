@@ -1,0 +1,252 @@
+#include "core/base/log.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char erase_line[] = "\r\033[K";
+
+enum { DEFAULT_COLUMNS = 80, LINE_TEXT = 1024 };
+
+/* Reads the first line of a small file; "" where that fails. */
+static void first_line(const char *path, char *text, size_t size)
+{
+    FILE *file = fopen(path, "re");
+
+    text[0] = '\0';
+    if (file == NULL)
+        return;
+    if (fgets(text, (int)size, file) != NULL)
+        text[strcspn(text, "\n")] = '\0';
+    fclose(file);
+}
+
+/*
+ * The terminal behind a launcher: under mpirun our stderr is a pipe, which mpirun copies to its
+ * own. Opens that terminal; -1 where the parent is no launcher, or writes elsewhere.
+ */
+static int open_launcher_terminal(void)
+{
+    static const char *const launchers[] = {"mpirun", "mpiexec",         "orterun", "prterun",
+                                            "prte",   "hydra_pmi_proxy", "srun"};
+    char path[64], text[256];
+    ssize_t n;
+
+    snprintf(path, sizeof path, "/proc/%ld/comm", (long)getppid());
+    first_line(path, text, sizeof text);
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        if (strcmp(text, launchers[i]) != 0)
+            continue;
+        snprintf(path, sizeof path, "/proc/%ld/fd/2", (long)getppid());
+        n = readlink(path, text, sizeof text - 1);
+        if (n <= 0)
+            return -1;
+        text[n] = '\0';
+        if (strncmp(text, "/dev/pts/", 9) != 0 && strncmp(text, "/dev/tty", 8) != 0 &&
+            strcmp(text, "/dev/console") != 0)
+            return -1;
+        /* Through /proc, since that works also where this name means another terminal (containers).
+         */
+        return open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
+    }
+    return -1;
+}
+
+static int terminal_columns(int fd)
+{
+    const char *text = getenv("COLUMNS");
+    struct winsize size = {0};
+    int columns;
+
+    if (fd >= 0 && ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+        return size.ws_col;
+    columns = text == NULL ? 0 : atoi(text);
+    return columns > 0 && columns < 10000 ? columns : DEFAULT_COLUMNS;
+}
+
+void dpt_log_init(struct dpt_log *log, enum dpt_log_level level, bool silent)
+{
+    const char *forced = getenv("DPTRAIN_TTY"), *term = getenv("TERM");
+    int fd = -1;
+
+    *log = (struct dpt_log){.level = level, .silent = silent, .columns = DEFAULT_COLUMNS};
+    if (silent)
+        return;
+    if (isatty(STDERR_FILENO))
+        fd = dup(STDERR_FILENO);
+    else
+        fd = open_launcher_terminal();
+    log->terminal = fd >= 0 && isatty(fd) && !(term != NULL && strcmp(term, "dumb") == 0);
+    if (forced != NULL && forced[0] != '\0')
+        log->terminal = strcmp(forced, "0") != 0;
+    log->columns = terminal_columns(fd);
+    if (fd >= 0)
+        close(fd);
+}
+
+enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_error *err)
+{
+    if (log->silent)
+        return DPT_OK;
+    if (log->file != NULL)
+        fclose(log->file);
+    log->file = fopen(path, "ae");
+    if (log->file == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot open", path);
+    return DPT_OK;
+}
+
+void dpt_log_close(struct dpt_log *log)
+{
+    dpt_log_live(log, NULL);
+    if (log->file != NULL)
+        fclose(log->file);
+    log->file = NULL;
+}
+
+static void clear_live(struct dpt_log *log)
+{
+    if (log->live)
+        fputs(erase_line, stderr);
+    log->live = false;
+}
+
+/* Each line of the text with the local time (ISO 8601) in front. */
+static void write_file(struct dpt_log *log, const char *prefix, const char *text)
+{
+    const time_t now = time(NULL);
+    struct tm local;
+    char stamp[32];
+
+    if (log->file == NULL)
+        return;
+    if (localtime_r(&now, &local) == NULL ||
+        strftime(stamp, sizeof stamp, "%Y-%m-%dT%H:%M:%S", &local) == 0)
+        stamp[0] = '\0';
+    while (text != NULL) {
+        const char *end = strchr(text, '\n');
+        const int n = end == NULL ? (int)strlen(text) : (int)(end - text);
+
+        fprintf(log->file, "%s %s%.*s\n", stamp, prefix, n, text);
+        prefix = "";
+        text = end == NULL ? NULL : end + 1;
+    }
+    if (fflush(log->file) == 0 && !ferror(log->file))
+        return;
+    /* A full disk must not end the run for the sake of a log, but it is told, once. */
+    clear_live(log);
+    fprintf(stderr, "warning: writing the log file failed: %s\n", strerror(errno));
+    fclose(log->file);
+    log->file = NULL;
+}
+
+static void put(struct dpt_log *log, bool show, const char *prefix, const char *text)
+{
+    if (show) {
+        clear_live(log);
+        fprintf(stderr, "%s%s\n", prefix, text);
+    }
+    write_file(log, prefix, text);
+}
+
+static void __attribute__((format(printf, 4, 0)))
+put_format(struct dpt_log *log, bool show, const char *prefix, const char *format, va_list args)
+{
+    char small[LINE_TEXT], *text = small, *large = NULL;
+    va_list again;
+    int n;
+
+    va_copy(again, args);
+    n = vsnprintf(small, sizeof small, format, args);
+    if (n >= (int)sizeof small && vasprintf(&large, format, again) >= 0)
+        text = large;
+    va_end(again);
+    if (n >= 0)
+        put(log, show, prefix, text);
+    if (text == large)
+        free(large);
+}
+
+void dpt_log_info(struct dpt_log *log, const char *format, ...)
+{
+    va_list args;
+
+    if (log->silent)
+        return;
+    va_start(args, format);
+    put_format(log, log->level >= DPT_LOG_NORMAL, "", format, args);
+    va_end(args);
+}
+
+void dpt_log_detail(struct dpt_log *log, const char *format, ...)
+{
+    va_list args;
+
+    if (log->silent || log->level < DPT_LOG_VERBOSE)
+        return;
+    va_start(args, format);
+    put_format(log, true, "", format, args);
+    va_end(args);
+}
+
+void dpt_log_warn(struct dpt_log *log, const char *format, ...)
+{
+    va_list args;
+
+    if (log->silent)
+        return;
+    va_start(args, format);
+    put_format(log, true, "warning: ", format, args);
+    va_end(args);
+}
+
+void dpt_log_error(struct dpt_log *log, const struct dpt_error *err)
+{
+    if (!log->silent)
+        put(log, true, "", err->text);
+}
+
+/* Bytes of the longest beginning that has at most `limit` characters (UTF-8) and no line break. */
+static int cut(const char *text, int limit)
+{
+    int bytes = 0, characters = 0;
+
+    while (text[bytes] != '\0' && text[bytes] != '\n') {
+        const bool begins = ((unsigned char)text[bytes] & 0xC0) != 0x80;
+
+        if (begins && characters == limit)
+            break;
+        characters += begins;
+        bytes++;
+    }
+    return bytes;
+}
+
+void dpt_log_live(struct dpt_log *log, const char *text)
+{
+    if (log->silent || !log->terminal)
+        return;
+    if (text == NULL || log->level < DPT_LOG_NORMAL) {
+        clear_live(log);
+        return;
+    }
+    fprintf(stderr, "\r%.*s\033[K", cut(text, log->columns - 1), text);
+    fflush(stderr);
+    log->live = true;
+}
+
+void dpt_log_progress(struct dpt_log *log, const char *text)
+{
+    if (log->silent)
+        return;
+    if (log->terminal) {
+        dpt_log_live(log, text);
+        write_file(log, "", text);
+    } else {
+        put(log, log->level >= DPT_LOG_NORMAL, "", text);
+    }
+}

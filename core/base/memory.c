@@ -1,0 +1,116 @@
+#include "core/base/memory.h"
+
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { BLOCK = 16 * 1024 };
+
+struct dpt_arena_block {
+    struct dpt_arena_block *next;
+    size_t used, size;
+    _Alignas(16) char bytes[];
+};
+
+void *dpt_alloc(size_t bytes)
+{
+    void *p;
+
+    if (bytes > SIZE_MAX - DPT_ALIGN)
+        return NULL;
+    bytes = bytes == 0 ? DPT_ALIGN : (bytes + DPT_ALIGN - 1) / DPT_ALIGN * DPT_ALIGN;
+    p = aligned_alloc(DPT_ALIGN, bytes);
+    if (p != NULL)
+        memset(p, 0, bytes);
+    return p;
+}
+
+void *dpt_alloc_array(size_t n, size_t size)
+{
+    if (size != 0 && n > SIZE_MAX / size)
+        return NULL;
+    return dpt_alloc(n * size);
+}
+
+void dpt_free(void *p)
+{
+    free(p);
+}
+
+size_t dpt_round_up(size_t n, size_t size)
+{
+    const size_t line = DPT_ALIGN / size;
+
+    return (n + line - 1) / line * line;
+}
+
+void *dpt_arena_alloc(struct dpt_arena *arena, size_t bytes)
+{
+    struct dpt_arena_block *block = arena->head;
+    void *p;
+
+    if (bytes > SIZE_MAX / 2)
+        return NULL;
+    bytes = (bytes + 15) / 16 * 16;
+    if (block == NULL || block->size - block->used < bytes) {
+        const size_t size = bytes > BLOCK ? bytes : BLOCK;
+
+        block = malloc(sizeof *block + size);
+        if (block == NULL)
+            return NULL;
+        block->next = arena->head;
+        block->used = 0;
+        block->size = size;
+        arena->head = block;
+    }
+    p = block->bytes + block->used;
+    block->used += bytes;
+    memset(p, 0, bytes);
+    return p;
+}
+
+char *dpt_arena_strndup(struct dpt_arena *arena, const char *text, size_t n)
+{
+    char *copy = dpt_arena_alloc(arena, n + 1);
+
+    if (copy != NULL)
+        memcpy(copy, text, n);
+    return copy;
+}
+
+char *dpt_arena_strdup(struct dpt_arena *arena, const char *text)
+{
+    return dpt_arena_strndup(arena, text, strlen(text));
+}
+
+char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
+{
+    va_list args;
+    int n;
+    char *text;
+
+    va_start(args, format);
+    n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    if (n < 0)
+        return NULL;
+    text = dpt_arena_alloc(arena, (size_t)n + 1);
+    if (text == NULL)
+        return NULL;
+    va_start(args, format);
+    vsnprintf(text, (size_t)n + 1, format, args);
+    va_end(args);
+    return text;
+}
+
+void dpt_arena_release(struct dpt_arena *arena)
+{
+    while (arena->head != NULL) {
+        struct dpt_arena_block *next = arena->head->next;
+
+        free(arena->head);
+        arena->head = next;
+    }
+}

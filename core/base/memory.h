@@ -1,0 +1,39 @@
+/*
+ * memory: aligned buffers, and an arena for many small things that die together.
+ *
+ * Buffers are aligned to a cache line (64 bytes, also the width of a 512-bit register) and freed with dpt_free. An arena
+ * hands out pieces that live until dpt_arena_release; it is not for concurrent use.
+ */
+#ifndef DPT_BASE_MEMORY_H
+#define DPT_BASE_MEMORY_H
+
+#include <stddef.h>
+
+enum { DPT_ALIGN = 64 };
+
+/* Zeroed, DPT_ALIGN-aligned bytes, or NULL. `bytes` may be 0 (a valid, empty buffer). */
+void *dpt_alloc(size_t bytes);
+/* Zeroed array of n elements, or NULL also where n x size overflows. */
+void *dpt_alloc_array(size_t n, size_t size);
+void dpt_free(void *p);
+
+/* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
+size_t dpt_round_up(size_t n, size_t size);
+
+struct dpt_arena_block;
+
+/* Zero-initialise: {0}. */
+struct dpt_arena {
+    struct dpt_arena_block *head;
+};
+
+/* Zeroed bytes aligned to 16, owned by the arena; NULL where memory ran out. */
+void *dpt_arena_alloc(struct dpt_arena *arena, size_t bytes);
+/* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran out. */
+char *dpt_arena_strdup(struct dpt_arena *arena, const char *text);
+char *dpt_arena_strndup(struct dpt_arena *arena, const char *text, size_t n);
+char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void dpt_arena_release(struct dpt_arena *arena);
+
+#endif

@@ -1,0 +1,189 @@
+#include "core/base/pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+
+static const double spin_seconds = 50e-6;
+
+struct worker {
+    struct dpt_pool *pool;
+    pthread_t id;
+    int thread;
+};
+
+/*
+ * `run` counts the runs; its change is what the workers wait for and what publishes work and arg to
+ * them. `left` counts the workers that have not finished; its fall to 0 is what the caller waits
+ * for and what publishes their results to it.
+ */
+struct dpt_pool {
+    int threads; /* with the caller */
+    int started; /* workers that were created */
+    bool spin;
+    void (*work)(void *arg, int thread); /* NULL in the last run: end */
+    void *arg;
+    struct worker *workers;
+    _Alignas(DPT_ALIGN) atomic_uint run;
+    atomic_uint sleepers; /* workers that sleep on `run`, or are about to */
+    _Alignas(DPT_ALIGN) atomic_uint left;
+    atomic_uint caller_sleeps;
+};
+
+static void futex_wait(atomic_uint *word, unsigned value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(atomic_uint *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/*
+ * Waits until *word is no longer `value` and gives what it became.
+ *
+ * `asleep` is raised before the word is looked at for the last time, and whoever changes the word
+ * looks at `asleep` after it (all sequentially consistent): one of the two sees the other, so no
+ * wake is lost.
+ */
+static unsigned wait_change(const struct dpt_pool *pool, atomic_uint *word, unsigned value,
+                            atomic_uint *asleep)
+{
+    const double until = pool->spin ? dpt_now() + spin_seconds : 0.0;
+    unsigned now = atomic_load(word);
+
+    while (pool->spin && now == value) {
+        for (int i = 0; i < 16 && now == value; i++) {
+            relax();
+            now = atomic_load_explicit(word, memory_order_acquire);
+        }
+        if (now == value && dpt_now() > until)
+            break;
+    }
+    if (now != value)
+        return now;
+    atomic_fetch_add(asleep, 1);
+    while ((now = atomic_load(word)) == value)
+        futex_wait(word, value);
+    atomic_fetch_sub(asleep, 1);
+    return now;
+}
+
+static void *worker_main(void *arg)
+{
+    const struct worker *self = arg;
+    struct dpt_pool *pool = self->pool;
+    unsigned run = 0;
+
+    for (;;) {
+        run = wait_change(pool, &pool->run, run, &pool->sleepers);
+        if (pool->work == NULL)
+            return NULL;
+        pool->work(pool->arg, self->thread);
+        if (atomic_fetch_sub(&pool->left, 1) == 1 && atomic_load(&pool->caller_sleeps) != 0)
+            futex_wake(&pool->left);
+    }
+}
+
+static void publish(struct dpt_pool *pool, void (*work)(void *arg, int thread), void *arg)
+{
+    pool->work = work;
+    pool->arg = arg;
+    atomic_store(&pool->left, (unsigned)pool->started);
+    atomic_fetch_add(&pool->run, 1);
+    if (atomic_load(&pool->sleepers) != 0)
+        futex_wake(&pool->run);
+}
+
+enum dpt_status dpt_pool_open(struct dpt_pool **result, int threads, bool spin,
+                              struct dpt_error *err)
+{
+    struct dpt_pool *pool = dpt_alloc(sizeof *pool);
+    sigset_t blocked, before;
+    int code = 0;
+
+    *result = NULL;
+    if (pool == NULL)
+        return dpt_fail_memory(err, "a thread pool", sizeof *pool);
+    pool->threads = threads;
+    pool->spin = spin;
+    pool->workers = dpt_alloc_array((size_t)threads, sizeof pool->workers[0]);
+    if (pool->workers == NULL) {
+        dpt_free(pool);
+        return dpt_fail_memory(err, "a thread pool", (double)threads * sizeof(struct worker));
+    }
+    /* The workers inherit the mask: these signals are for the main thread. */
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGINT);
+    sigaddset(&blocked, SIGTERM);
+    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
+    for (int t = 1; t < threads && code == 0; t++) {
+        struct worker *w = &pool->workers[t - 1];
+
+        *w = (struct worker){.pool = pool, .thread = t};
+        code = pthread_create(&w->id, NULL, worker_main, w);
+        if (code == 0)
+            pool->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (code != 0) {
+        dpt_fail(err, DPT_RANK, "cannot start thread %d of %d: %s", pool->started + 2, threads,
+                 strerror(code));
+        dpt_pool_close(pool);
+        return DPT_RANK;
+    }
+    *result = pool;
+    return DPT_OK;
+}
+
+void dpt_pool_close(struct dpt_pool *pool)
+{
+    if (pool == NULL)
+        return;
+    publish(pool, NULL, NULL);
+    for (int i = 0; i < pool->started; i++)
+        pthread_join(pool->workers[i].id, NULL);
+    dpt_free(pool->workers);
+    dpt_free(pool);
+}
+
+void dpt_pool_run(struct dpt_pool *pool, void (*work)(void *arg, int thread), void *arg)
+{
+    unsigned left;
+
+    if (pool->started == 0) {
+        work(arg, 0);
+        return;
+    }
+    publish(pool, work, arg);
+    work(arg, 0);
+    left = atomic_load(&pool->left);
+    while (left != 0)
+        left = wait_change(pool, &pool->left, left, &pool->caller_sleeps);
+}
+
+int dpt_pool_threads(const struct dpt_pool *pool)
+{
+    return pool->threads;
+}

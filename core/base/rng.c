@@ -1,0 +1,157 @@
+#include "core/base/rng.h"
+
+#include <math.h>
+
+static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15); /* 2^64 / the golden ratio */
+
+void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
+{
+    uint32_t k0 = key[0], k1 = key[1];
+    uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)UINT32_C(0xD2511F53) * c0;
+        const uint64_t p1 = (uint64_t)UINT32_C(0xCD9E8D57) * c2;
+
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c1 = (uint32_t)p1;
+        c3 = (uint32_t)p0;
+        k0 += UINT32_C(0x9E3779B9);
+        k1 += UINT32_C(0xBB67AE85);
+    }
+    out[0] = c0;
+    out[1] = c1;
+    out[2] = c2;
+    out[3] = c3;
+}
+
+uint64_t dpt_mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4])
+{
+    /* Mixed, so that neighbouring seeds and streams share no key and no pattern. */
+    const uint64_t mixed = dpt_mix64(seed + golden * (uint64_t)stream);
+    const uint32_t key[2] = {(uint32_t)mixed, (uint32_t)(mixed >> 32)};
+    const uint32_t counter[4] = {(uint32_t)b, (uint32_t)(b >> 32), (uint32_t)a,
+                                 (uint32_t)(a >> 32)};
+
+    dpt_philox(key, counter, out);
+}
+
+uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b)
+{
+    uint32_t word[4];
+
+    dpt_random4(seed, stream, a, b, word);
+    return (uint64_t)word[1] << 32 | word[0];
+}
+
+typedef void (*transform)(const uint32_t word[4], float value[4]);
+
+static void to_uniform(const uint32_t word[4], float value[4])
+{
+    for (int k = 0; k < 4; k++)
+        value[k] = (float)(word[k] >> 8) * 0x1p-24f;
+}
+
+static void to_normal(const uint32_t word[4], float value[4])
+{
+    for (int k = 0; k < 4; k += 2) {
+        const double u = ((double)word[k] + 1.0) * 0x1p-32; /* in (0, 1]: the logarithm is finite */
+        const double angle = 2.0 * M_PI * 0x1p-32 * (double)word[k + 1];
+        const double radius = sqrt(-2.0 * log(u));
+
+        value[k] = (float)(radius * cos(angle));
+        value[k + 1] = (float)(radius * sin(angle));
+    }
+}
+
+/* Elements first ... first+n-1 of the sequence of blocks of four, so that an element never depends
+ * on where one begins. */
+static void fill(transform make, uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first,
+                 size_t n, float *out)
+{
+    uint32_t word[4];
+    float value[4];
+
+    while (n > 0) {
+        const unsigned skip = (unsigned)(first % 4);
+        size_t take = 4 - skip;
+
+        if (take > n)
+            take = n;
+        dpt_random4(seed, stream, a, first / 4, word);
+        make(word, value);
+        for (size_t k = 0; k < take; k++)
+            out[k] = value[skip + k];
+        out += take;
+        first += take;
+        n -= take;
+    }
+}
+
+void dpt_random_uniform(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
+                        float *out)
+{
+    fill(to_uniform, seed, stream, a, first, n, out);
+}
+
+void dpt_random_normal(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
+                       float *out)
+{
+    fill(to_normal, seed, stream, a, first, n, out);
+}
+
+/* The smallest s with s * s >= n. n > 0. */
+static uint64_t root_above(uint64_t n)
+{
+    uint64_t s = (uint64_t)sqrt((double)n);
+
+    while (s > 0 && (unsigned __int128)s * s >= n)
+        s--;
+    while ((unsigned __int128)s * s < n)
+        s++;
+    return s;
+}
+
+/* A number below `limit` from a random word, without a division. */
+static uint64_t scale(uint64_t word, uint64_t limit)
+{
+    return (uint64_t)(((unsigned __int128)word * limit) >> 64);
+}
+
+uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i)
+{
+    /*
+     * Positions are pairs (left < rows, right < columns); a round adds a keyed function of one half
+     * to the other, modulo its size. rows x columns exceeds n by less than rows, so walking on from
+     * an image outside takes a step or two. Small domains get more rounds: their round functions
+     * have few values each, and come near to a random permutation more slowly.
+     */
+    const uint64_t rows = root_above(n), columns = (n + rows - 1) / rows;
+    const int rounds = n < 1024 ? 24 : 8;
+    uint32_t word[4];
+    uint64_t key[2];
+
+    dpt_random4(seed, stream, a, 0, word);
+    key[0] = (uint64_t)word[1] << 32 | word[0];
+    key[1] = (uint64_t)word[3] << 32 | word[2];
+    do {
+        uint64_t left = i % rows, right = i / rows;
+
+        for (int round = 0; round < rounds; round += 2) {
+            left += scale(dpt_mix64(right + key[0] + golden * (uint64_t)round), rows);
+            left -= left >= rows ? rows : 0;
+            right += scale(dpt_mix64(left + key[1] + golden * (uint64_t)round), columns);
+            right -= right >= columns ? columns : 0;
+        }
+        i = right * rows + left;
+    } while (i >= n);
+    return i;
+}

@@ -1,0 +1,50 @@
+/*
+ * rng: random numbers as a pure function of a key and a counter.
+ *
+ * There is no generator state: a draw is named by what it is for (seed, epoch or step, sample, layer, element), so it does
+ * not depend on ranks, threads or order, and resuming needs nothing saved. Philox-4x32-10: Salmon, Moraes, Dror, Shaw,
+ * "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11; checked against that paper's known answers.
+ */
+#ifndef DPT_BASE_RNG_H
+#define DPT_BASE_RNG_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* What a draw is for; part of the key, so that no two uses share a stream. Values are part of the format: never renumber. */
+enum dpt_stream {
+    DPT_STREAM_INIT = 1,     /* a: tensor number,     b: 4 elements at a time */
+    DPT_STREAM_SHUFFLE = 2,  /* a: epoch,             b: 0 (the keys of the permutation) */
+    DPT_STREAM_DROPOUT = 3,  /* a: step << 16 | node, b: sample << 24 | 4 elements at a time (see backend.h) */
+    DPT_STREAM_SYNTHETIC = 4,/* a: what,              b: sample or element */
+    DPT_STREAM_HOLDOUT = 5,  /* a: 0,                 b: group */
+    DPT_STREAM_AUGMENT = 6,
+};
+
+/* Philox-4x32-10 of a 64-bit key and a 128-bit counter (c[0] is the least significant word). */
+void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
+
+/* Four 32-bit words for (seed, stream, a, b). */
+void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4]);
+
+/* A 64-bit word likewise. */
+uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b);
+
+/* n uniform numbers in [0, 1) with 24 random bits each, elements first ... first+n-1 of the sequence (seed, stream, a). */
+void dpt_random_uniform(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
+                        float *out);
+
+/* n standard normal numbers likewise (Box & Muller 1958, in double precision, rounded to float). */
+void dpt_random_normal(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
+                       float *out);
+
+/* splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
+uint64_t dpt_mix64(uint64_t x);
+
+/*
+ * A permutation of 0 … n-1, any element at once, without a table: the image of i under (seed, stream, a).
+ * A Feistel network with cycle walking (Black & Rogaway 2002). n > 0, 0 <= i < n.
+ */
+uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i);
+
+#endif

@@ -1,0 +1,189 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/rng.h"
+#include "core/base/str.h"
+
+static void grows(void **state)
+{
+    struct dpt_str s = {0};
+
+    (void)state;
+    for (int i = 0; i < 5000; i++)
+        dpt_str_printf(&s, "%d,", i % 10);
+    assert_false(s.failed);
+    assert_int_equal(s.length, 10000);
+    assert_int_equal(strlen(s.text), 10000);
+    assert_memory_equal(s.text + 9980, "0,1,2,3,4,5,6,7,8,9,", 20);
+    dpt_str_clear(&s);
+    assert_int_equal(s.length, 0);
+    dpt_str_add(&s, "a\0b", 3);
+    assert_memory_equal(s.text, "a\0b", 4);
+    dpt_str_release(&s);
+    assert_null(s.text);
+}
+
+static void too_much_sets_failed(void **state)
+{
+    struct dpt_str s = {0};
+
+    (void)state;
+    dpt_str_add(&s, "kept", 4);
+    dpt_str_add(&s, "x", SIZE_MAX / 2);
+    assert_true(s.failed);
+    dpt_str_add(&s, "y", 1);
+    assert_string_equal(s.text, "kept");
+    dpt_str_release(&s);
+}
+
+#define BAD "\xef\xbf\xbd"
+
+/* Expected literals are those of Python's json.dumps(..., ensure_ascii=False) but for the damaged
+ * bytes. */
+static void json_escapes(void **state)
+{
+    // clang-format off
+    static const struct { const char *text, *want; } cases[] = {
+        {"", "\"\""},
+        {"plain / text", "\"plain / text\""},
+        {"a\"b\\c", "\"a\\\"b\\\\c\""},
+        {"\b\f\n\r\t\x01\x1f", "\"\\b\\f\\n\\r\\t\\u0001\\u001f\""},
+        {"Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82",
+         "\"Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82\""},
+        {"\xff" "a", "\"" BAD "a\""},                       /* no UTF-8 at all */
+        {"\xc0\xaf", "\"" BAD BAD "\""},                    /* overlong */
+        {"\xed\xa0\x80", "\"" BAD BAD BAD "\""},            /* surrogate */
+        {"\xf4\x90\x80\x80", "\"" BAD BAD BAD BAD "\""},    /* above U+10FFFF */
+        {"\xe2\x82", "\"" BAD BAD "\""},                    /* cut */
+    };
+    // clang-format on
+    struct dpt_str s = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dpt_str_clear(&s);
+        dpt_str_json(&s, cases[i].text);
+        assert_string_equal(s.text, cases[i].want);
+    }
+    dpt_str_release(&s);
+}
+
+static void number(struct dpt_str *s, double value)
+{
+    dpt_str_clear(s);
+    dpt_str_number(s, value);
+}
+
+/* All kinds of bit patterns come back exactly. */
+static void numbers_round_trip(void **state)
+{
+    struct dpt_str s = {0};
+
+    (void)state;
+    for (uint64_t i = 0; i < 20000; i++) {
+        uint64_t bits = dpt_random64(1, DPT_STREAM_SYNTHETIC, 0, i);
+        double value;
+
+        if (i % 3 == 0) { /* few digits */
+            value = (double)(int64_t)(bits % 2000001 - 1000000) / pow(10.0, (double)(i % 9));
+            memcpy(&bits, &value, sizeof bits);
+        } else if (i % 3 == 1) { /* a float */
+            value = (float)ldexp((double)(bits >> 40), (int)(bits % 100) - 60);
+        } else {
+            memcpy(&value, &bits, sizeof value);
+        }
+        if (!isfinite(value))
+            continue;
+        number(&s, value);
+        assert_true(strtod(s.text, NULL) == value);
+        assert_true(s.length <= 24);
+    }
+    dpt_str_release(&s);
+}
+
+static void numbers_are_short(void **state)
+{
+    // clang-format off
+    static const struct { double value; const char *want; } cases[] = {
+        {0.0, "0"}, {-0.0, "-0"}, {0.1, "0.1"}, {1e-3, "0.001"}, {100.0, "100"}, {1e300, "1e+300"},
+        {5e-324, "5e-324"},
+        {0.1 + 0.2, "0.30000000000000004"}, {-2.5, "-2.5"},
+        {NAN, "null"}, {INFINITY, "null"}, {-INFINITY, "null"},
+    };
+    // clang-format on
+    struct dpt_str s = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        number(&s, cases[i].value);
+        assert_true(strtod(s.text, NULL) == cases[i].value || strcmp(s.text, "null") == 0);
+        assert_string_equal(s.text, cases[i].want);
+    }
+    dpt_str_release(&s);
+}
+
+static void suggests_what_was_meant(void **state)
+{
+    static const char *const names[] = {"global", "micro", "lr", "momentum", "type", "epochs"};
+    // clang-format off
+    static const struct { const char *name, *want; } cases[] = {
+        {"mirco", "micro"}, {"Micro", "micro"}, {"globl", "global"}, {"gloabl", "global"},
+        {"momentun", "momentum"},
+        {"epoch", "epochs"}, {"l", NULL}, {"learning_rate", NULL},
+        {"xyz", NULL}, {"", NULL}, {"tpye", "type"},
+    };
+    // clang-format on
+    char huge[300];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const char *got = dpt_nearest(cases[i].name, names, sizeof names / sizeof names[0]);
+
+        if (cases[i].want == NULL)
+            assert_null(got);
+        else
+            assert_string_equal(got == NULL ? "none" : got, cases[i].want);
+    }
+    memset(huge, 'a', sizeof huge - 1);
+    huge[sizeof huge - 1] = '\0';
+    assert_null(dpt_nearest(huge, names, 6));
+    assert_null(dpt_nearest("micro", names, 0));
+}
+
+static void groups_digits(void **state)
+{
+    // clang-format off
+    static const struct { long long value; const char *want; } cases[] = {
+        {0, "0"}, {999, "999"}, {1000, "1 000"}, {60000, "60 000"}, {-1234567, "-1 234 567"},
+        {INT64_MAX, "9 223 372 036 854 775 807"}, {INT64_MIN, "-9 223 372 036 854 775 808"},
+    };
+    // clang-format on
+    char buf[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(dpt_group_digits(buf, cases[i].value), cases[i].want);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grows),
+        cmocka_unit_test(too_much_sets_failed),
+        cmocka_unit_test(json_escapes),
+        cmocka_unit_test(numbers_round_trip),
+        cmocka_unit_test(numbers_are_short),
+        cmocka_unit_test(suggests_what_was_meant),
+        cmocka_unit_test(groups_digits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
