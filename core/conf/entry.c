@@ -1,0 +1,84 @@
+#include <string.h>
+
+#include "core/conf/option.h"
+#include "core/conf/value.h"
+
+bool dpt_option_bare(struct dpt_conf *conf, struct dpt_conf_node *node, const char *key)
+{
+    struct dpt_conf_node *inner, *map;
+
+    if (node->kind == DPT_NODE_MAP)
+        return true;
+    inner = dpt_conf_new(conf, DPT_NODE_LIST, NULL);
+    map = dpt_conf_new(conf, DPT_NODE_MAP, NULL);
+    if (inner == NULL || map == NULL)
+        return false;
+    *inner = *node;
+    if (!dpt_conf_put(conf, map, key, inner))
+        return false;
+    dpt_conf_place(map, node);
+    map->filled = node->filled;
+    *node = *map;
+    return true;
+}
+
+/* Rewrites a node that says nothing into an empty map in the same place. */
+static void make_empty_map(struct dpt_conf_node *node)
+{
+    node->kind = DPT_NODE_MAP;
+    node->text = NULL;
+    node->quoted = false;
+    node->n = node->capacity = 0;
+}
+
+/* `relu` into {relu: {}}. */
+static bool expand_word(struct dpt_conf *conf, struct dpt_conf_node *entry)
+{
+    const char *name = entry->text;
+    struct dpt_conf_node *value = dpt_conf_new(conf, DPT_NODE_MAP, NULL);
+
+    if (value == NULL)
+        return false;
+    dpt_conf_place(value, entry);
+    make_empty_map(entry);
+    return dpt_conf_put(conf, entry, name, value);
+}
+
+static bool is_name(const char *name, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(names[i], name) == 0)
+            return true;
+    return false;
+}
+
+bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
+                      const char *what, const char *const *names, size_t n_names, const char **name,
+                      struct dpt_conf_node **value)
+{
+    if (entry->kind == DPT_NODE_LIST || dpt_conf_is_null(entry) ||
+        (entry->kind == DPT_NODE_MAP && entry->n == 0)) {
+        dpt_conf_mistake(conf, entry, path, "expected a %s, got %s", what,
+                         entry->kind == DPT_NODE_MAP ? "an empty map" : dpt_value_got(conf, entry));
+        return false;
+    }
+    if (entry->kind == DPT_NODE_MAP && entry->n > 1) {
+        dpt_conf_mistake(conf, entry, path,
+                         "expected one %s, got %zu keys; options stand deeper than their %s's name",
+                         what, entry->n, what);
+        return false;
+    }
+    if (entry->kind == DPT_NODE_SCALAR && !expand_word(conf, entry))
+        return false;
+    *name = entry->keys[0];
+    *value = entry->items[0];
+    if (!is_name(*name, names, n_names)) {
+        dpt_conf_mistake_key(conf, *value, path, "unknown %s '%s'%s", what,
+                             dpt_conf_show(conf, *name),
+                             dpt_value_suggestion(conf, *name, names, n_names));
+        return false;
+    }
+    if (dpt_conf_is_null(*value))
+        make_empty_map(*value);
+    return true;
+}

@@ -1,0 +1,141 @@
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/conf/read.h"
+#include "core/conf/text.h"
+
+enum {
+    LISTED = 40,         /* mistakes shown */
+    MESSAGE = 1024,      /* bytes of one message before it is made printable */
+    MESSAGE_SHOWN = 400, /* characters of it */
+    PATH_SHOWN = 160,
+    TAIL = 64, /* bytes kept for "and 12 more mistakes" */
+};
+
+static void add(struct dpt_conf *conf, const struct dpt_mistake *mistake)
+{
+    if (conf->n_mistakes == conf->mistakes_capacity) {
+        const size_t capacity = conf->mistakes_capacity == 0 ? 16 : 2 * conf->mistakes_capacity;
+        struct dpt_mistake *grown = realloc(conf->mistakes, capacity * sizeof *grown);
+
+        if (grown == NULL) {
+            conf->failed = true;
+            return;
+        }
+        conf->mistakes = grown;
+        conf->mistakes_capacity = capacity;
+    }
+    conf->mistakes[conf->n_mistakes] = *mistake;
+    conf->mistakes[conf->n_mistakes].number = conf->n_mistakes;
+    conf->n_mistakes++;
+}
+
+static void add_formatted(struct dpt_conf *conf, struct dpt_mistake *mistake, const char *path,
+                          const char *format, va_list args)
+{
+    char message[MESSAGE], shown[6 * MESSAGE_SHOWN + 8];
+    int used = 0;
+
+    if (path != NULL && path[0] != '\0')
+        used = snprintf(message, sizeof message, "%s: ", path);
+    if (used < 0 || (size_t)used >= sizeof message)
+        used = 0;
+    vsnprintf(message + used, sizeof message - (size_t)used, format, args);
+    dpt_show_text(shown, message, MESSAGE_SHOWN);
+    mistake->text = dpt_arena_strdup(&conf->arena, shown);
+    if (mistake->text == NULL)
+        conf->failed = true;
+    else
+        add(conf, mistake);
+}
+
+void dpt_conf_mistake(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
+                      const char *format, ...)
+{
+    struct dpt_mistake mistake = {0};
+    va_list args;
+
+    if (at != NULL)
+        mistake =
+            (struct dpt_mistake){.line = at->line, .column = at->column, .origin = at->origin};
+    va_start(args, format);
+    add_formatted(conf, &mistake, path, format, args);
+    va_end(args);
+}
+
+void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
+                          const char *format, ...)
+{
+    const bool placed = at->key_line != 0;
+    struct dpt_mistake mistake = {
+        .line = placed ? at->key_line : at->line,
+        .column = placed ? at->key_column : at->column,
+        .origin = at->origin,
+    };
+    va_list args;
+
+    va_start(args, format);
+    add_formatted(conf, &mistake, path, format, args);
+    va_end(args);
+}
+
+/* The file as a whole, then its lines, then the command line; what was found first comes first. */
+static int by_place(const void *left, const void *right)
+{
+    const struct dpt_mistake *a = left, *b = right;
+
+    if ((a->origin == NULL) != (b->origin == NULL))
+        return a->origin == NULL ? -1 : 1;
+    if (a->line != b->line)
+        return a->line < b->line ? -1 : 1;
+    if (a->column != b->column)
+        return a->column < b->column ? -1 : 1;
+    return a->number < b->number ? -1 : 1;
+}
+
+/* A mistake as a line at err->text + used. The bytes it has, also where they did not fit. */
+static size_t print(const struct dpt_mistake *m, const char *path, char *out, size_t capacity)
+{
+    int n;
+
+    if (m->origin != NULL)
+        n = snprintf(out, capacity, "%s: %s", m->origin, m->text);
+    else if (m->line > 0)
+        n = snprintf(out, capacity, "%s:%d:%d: %s", path, m->line, m->column, m->text);
+    else
+        n = snprintf(out, capacity, "%s: %s", path, m->text);
+    return n < 0 ? capacity : (size_t)n;
+}
+
+enum dpt_status dpt_conf_verdict(struct dpt_conf *conf, struct dpt_error *err)
+{
+    char path[6 * PATH_SHOWN + 8];
+    const size_t capacity = sizeof err->text - TAIL;
+    size_t used = 0, i;
+
+    if (conf->failed)
+        return dpt_fail_memory(err, "the job file", DPT_YAML_BYTES);
+    if (conf->n_mistakes == 0)
+        return DPT_OK;
+    dpt_show_text(path, conf->path, PATH_SHOWN);
+    qsort(conf->mistakes, conf->n_mistakes, sizeof *conf->mistakes, by_place);
+    for (i = 0; i < conf->n_mistakes && i < LISTED; i++) {
+        char *line = err->text + used + (i > 0);
+        const size_t room = capacity - used - (i > 0);
+        const size_t n = print(&conf->mistakes[i], path, line, room);
+
+        if (n + 1 >= room && i > 0)
+            break;
+        if (i > 0)
+            line[-1] = '\n';
+        used = (size_t)(line - err->text) + (n < room ? n : room - 1);
+    }
+    err->text[used] = '\0';
+    if (i < conf->n_mistakes)
+        snprintf(err->text + used, sizeof err->text - used, "\nand %zu more mistakes",
+                 conf->n_mistakes - i);
+    err->status = DPT_BAD_JOB;
+    return err->status;
+}

@@ -1,0 +1,116 @@
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/conf/yaml.h"
+
+void dpt_conf_release(struct dpt_conf *conf)
+{
+    free(conf->mistakes);
+    dpt_arena_release(&conf->arena);
+    *conf = (struct dpt_conf){0};
+}
+
+struct dpt_conf_node *dpt_conf_get(const struct dpt_conf_node *map, const char *key)
+{
+    if (map == NULL || map->kind != DPT_NODE_MAP)
+        return NULL;
+    for (size_t i = 0; i < map->n; i++)
+        if (strcmp(map->keys[i], key) == 0)
+            return map->items[i];
+    return NULL;
+}
+
+bool dpt_conf_is_null(const struct dpt_conf_node *node)
+{
+    static const char *const spellings[] = {"", "~", "null", "Null", "NULL"};
+
+    if (node->kind != DPT_NODE_SCALAR || node->quoted)
+        return false;
+    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
+        if (strcmp(node->text, spellings[i]) == 0)
+            return true;
+    return false;
+}
+
+struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind, const char *text)
+{
+    struct dpt_conf_node *node = dpt_arena_alloc(&conf->arena, sizeof *node);
+
+    if (node != NULL) {
+        node->kind = kind;
+        if (kind == DPT_NODE_SCALAR)
+            node->text = dpt_arena_strdup(&conf->arena, text == NULL ? "" : text);
+    }
+    if (node == NULL || (kind == DPT_NODE_SCALAR && node->text == NULL)) {
+        conf->failed = true;
+        return NULL;
+    }
+    return node;
+}
+
+/* Room for one more entry. The arrays left behind stay in the arena: at most as much again. */
+static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
+{
+    const size_t capacity = node->capacity == 0 ? 4 : 2 * node->capacity;
+    struct dpt_conf_node **items;
+    const char **keys = NULL;
+
+    if (node->n < node->capacity)
+        return true;
+    items = dpt_arena_alloc(&conf->arena, capacity * sizeof *items);
+    if (node->kind == DPT_NODE_MAP)
+        keys = dpt_arena_alloc(&conf->arena, capacity * sizeof *keys);
+    if (items == NULL || (node->kind == DPT_NODE_MAP && keys == NULL)) {
+        conf->failed = true;
+        return false;
+    }
+    if (node->n > 0) {
+        memcpy(items, node->items, node->n * sizeof *items);
+        if (keys != NULL)
+            memcpy(keys, node->keys, node->n * sizeof *keys);
+    }
+    node->items = items;
+    node->keys = keys;
+    node->capacity = capacity;
+    return true;
+}
+
+bool dpt_conf_append(struct dpt_conf *conf, struct dpt_conf_node *list, struct dpt_conf_node *item)
+{
+    if (!reserve(conf, list))
+        return false;
+    list->items[list->n++] = item;
+    return true;
+}
+
+bool dpt_conf_put(struct dpt_conf *conf, struct dpt_conf_node *map, const char *key,
+                  struct dpt_conf_node *item)
+{
+    const char *copy;
+
+    for (size_t i = 0; i < map->n; i++) {
+        if (strcmp(map->keys[i], key) == 0) {
+            map->items[i] = item;
+            return true;
+        }
+    }
+    copy = dpt_arena_strdup(&conf->arena, key);
+    if (copy == NULL) {
+        conf->failed = true;
+        return false;
+    }
+    if (!reserve(conf, map))
+        return false;
+    map->keys[map->n] = copy;
+    map->items[map->n++] = item;
+    return true;
+}
+
+void dpt_conf_place(struct dpt_conf_node *node, const struct dpt_conf_node *from)
+{
+    node->line = from->line;
+    node->column = from->column;
+    node->key_line = from->key_line;
+    node->key_column = from->key_column;
+    node->origin = from->origin;
+}

@@ -1,0 +1,237 @@
+#include "core/conf/option.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/conf/read.h"
+#include "core/conf/value.h"
+
+enum { NAMES = 128 }; /* names that a suggestion looks at */
+
+const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index)
+{
+    const char *text;
+
+    if (path == NULL) /* memory ran out while this was made */
+        return NULL;
+    if (key == NULL)
+        text = dpt_arena_printf(&conf->arena, "%s[%zu]", path, index);
+    else if (path[0] == '\0')
+        text = dpt_arena_strdup(&conf->arena, key);
+    else
+        text = dpt_arena_printf(&conf->arena, "%s.%s", path, key);
+    if (text == NULL)
+        conf->failed = true;
+    return text;
+}
+
+static const struct dpt_option *find_row(const struct dpt_option *table, const char *name)
+{
+    for (; table->name != NULL; table++)
+        if (strcmp(table->name, name) == 0)
+            return table;
+    return NULL;
+}
+
+static void unknown_key(struct dpt_conf *conf, const struct dpt_conf_node *map, size_t i,
+                        const char *path, const struct dpt_option *table, bool typed)
+{
+    const char *shown = dpt_conf_show(conf, map->keys[i]), *name, *nearest;
+    const char *names[NAMES];
+    char list[DPT_VALUE_TEXT] = "";
+    size_t n = 0;
+
+    if (typed)
+        names[n++] = "type";
+    for (; table->name != NULL && n < NAMES; table++)
+        names[n++] = table->name;
+    name = dpt_option_path(conf, path, shown, 0);
+    nearest = dpt_nearest(map->keys[i], names, n);
+    dpt_value_join(list, sizeof list / 2, names, n);
+    if (nearest != NULL)
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key, did you mean '%s'?", nearest);
+    else if (n > 0)
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key; there are %s", list);
+    else
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key; nothing can be set here");
+}
+
+/* The map's entries in the table's order, so that a resolved job looks alike however it was
+ * written. */
+static bool sort_entries(struct dpt_conf *conf, struct dpt_conf_node *map,
+                         const struct dpt_option *table, bool typed)
+{
+    struct dpt_conf_node **items = dpt_arena_alloc(&conf->arena, (map->n + 1) * sizeof *items);
+    const char **keys = dpt_arena_alloc(&conf->arena, (map->n + 1) * sizeof *keys);
+    size_t n = 0;
+
+    if (items == NULL || keys == NULL) {
+        conf->failed = true;
+        return false;
+    }
+    for (const struct dpt_option *row = typed ? NULL : table; row == NULL || row->name != NULL;
+         row = row == NULL ? table : row + 1) {
+        for (size_t i = 0; i < map->n; i++) {
+            if (map->items[i] == NULL ||
+                strcmp(map->keys[i], row == NULL ? "type" : row->name) != 0)
+                continue;
+            keys[n] = map->keys[i];
+            items[n++] = map->items[i];
+            map->items[i] = NULL;
+        }
+    }
+    for (size_t i = 0; i < map->n; i++) {
+        if (map->items[i] != NULL) {
+            keys[n] = map->keys[i];
+            items[n++] = map->items[i];
+        }
+    }
+    map->keys = keys;
+    map->items = items;
+    map->capacity = map->n + 1;
+    return true;
+}
+
+/* The entry of a row; where the map lacks it, one that says nothing, in the map's place. */
+static struct dpt_conf_node *need_entry(struct dpt_conf *conf, struct dpt_conf_node *map,
+                                        const char *name)
+{
+    struct dpt_conf_node *node = dpt_conf_get(map, name);
+
+    if (node != NULL)
+        return node;
+    node = dpt_conf_new(conf, DPT_NODE_SCALAR, "null");
+    if (node == NULL)
+        return NULL;
+    dpt_conf_place(node, map);
+    node->filled = true;
+    return dpt_conf_put(conf, map, name, node) ? node : NULL;
+}
+
+/* typed: the map of a variant, whose `type` is not in the table. */
+static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
+                     const struct dpt_option *table, bool typed, void *base)
+{
+    if (map->kind != DPT_NODE_MAP) {
+        dpt_conf_mistake(conf, map, path, "expected a map of keys and values, got %s",
+                         dpt_value_got(conf, map));
+        return !conf->failed;
+    }
+    for (size_t i = 0; i < map->n; i++)
+        if (find_row(table, map->keys[i]) == NULL && !(typed && strcmp(map->keys[i], "type") == 0))
+            unknown_key(conf, map, i, path, table, typed);
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        struct dpt_conf_node *node = need_entry(conf, map, row->name);
+        const char *name = dpt_option_path(conf, path, row->name, 0);
+
+        if (node == NULL || name == NULL ||
+            !dpt_option_read(conf, node, name, row, (char *)base + row->offset))
+            return false;
+    }
+    return sort_entries(conf, map, table, typed) && !conf->failed;
+}
+
+bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
+                      const struct dpt_option *table, void *base)
+{
+    return read_map(conf, map, path, table, false, base);
+}
+
+static void unknown_variant(struct dpt_conf *conf, const struct dpt_conf_node *type,
+                            const char *path, const struct dpt_option *row)
+{
+    const char *names[NAMES];
+    char list[DPT_VALUE_TEXT] = "";
+    size_t n = 0;
+
+    for (; row->variants[n] != NULL && n < NAMES; n++)
+        names[n] = row->variants[n]->name;
+    dpt_value_join(list, sizeof list, names, n);
+    if (type == NULL || type->kind != DPT_NODE_SCALAR)
+        dpt_conf_mistake(conf, type, path, "expected one of %s, got %s", list,
+                         type == NULL ? "nothing" : dpt_value_got(conf, type));
+    else
+        dpt_conf_mistake(conf, type, path, "'%s' is none of %s%s", dpt_conf_show(conf, type->text),
+                         list, dpt_value_suggestion(conf, type->text, names, n));
+}
+
+static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                         const struct dpt_option *row, struct dpt_variant_value *value)
+{
+    const bool scalar = node->kind == DPT_NODE_SCALAR;
+    struct dpt_conf_node *type;
+    const struct dpt_variant *const *found = row->variants;
+    char names[DPT_VALUE_TEXT];
+
+    if (node->kind == DPT_NODE_LIST) {
+        unknown_variant(conf, node, path, row);
+        return !conf->failed;
+    }
+    if (!dpt_option_bare(conf, node, "type"))
+        return false;
+    type = dpt_conf_get(node, "type");
+    if (type == NULL || dpt_conf_is_null(type)) {
+        dpt_conf_mistake(conf, node, path, "`type` is missing: %s", dpt_value_wanted(row, names));
+        return !conf->failed;
+    }
+    if (type->kind != DPT_NODE_SCALAR) {
+        unknown_variant(conf, type, dpt_option_path(conf, path, "type", 0), row);
+        return !conf->failed;
+    }
+    while (*found != NULL && strcmp((*found)->name, type->text) != 0)
+        found++;
+    if (*found == NULL) {
+        unknown_variant(conf, type, scalar ? path : dpt_option_path(conf, path, "type", 0), row);
+        return !conf->failed;
+    }
+    value->variant = *found;
+    value->options = dpt_arena_alloc(&conf->arena, (*found)->size + 1);
+    if (value->options == NULL) {
+        conf->failed = true;
+        return false;
+    }
+    return read_map(conf, node, path, (*found)->options, true, value->options);
+}
+
+/* Puts the row's default in place of a node that says nothing. */
+static bool fill(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                 const struct dpt_option *row)
+{
+    struct dpt_read_spec spec = {
+        .text = row->fallback, .length = strlen(row->fallback), .place = node, .path = path};
+    struct dpt_conf_node *value;
+
+    node->filled = true;
+    value = dpt_read_value(conf, &spec);
+    if (value != NULL)
+        *node = *value;
+    return !conf->failed;
+}
+
+bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                     const struct dpt_option *row, void *dest)
+{
+    char wanted[DPT_VALUE_TEXT];
+
+    if (dpt_conf_is_null(node) && !dpt_value_is_word(row, "null")) {
+        if (row->fallback == NULL) {
+            dpt_conf_mistake(conf, node, path, "must be given: %s", dpt_value_wanted(row, wanted));
+            return !conf->failed;
+        }
+        if (!fill(conf, node, path, row))
+            return false;
+        if (dpt_conf_is_null(node)) {
+            if (row->type == DPT_OPT_CHOICE)
+                *(int *)dest = -1;
+            return true;
+        }
+    }
+    if (row->type == DPT_OPT_SECTION)
+        return read_map(conf, node, path, row->rows, false, dest);
+    if (row->type == DPT_OPT_VARIANT)
+        return read_variant(conf, node, path, row, dest);
+    if (row->type == DPT_OPT_CUSTOM)
+        return row->read(conf, node, path, dest) && !conf->failed;
+    dpt_value_read(conf, node, path, row, dest);
+    return !conf->failed;
+}

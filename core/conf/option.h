@@ -1,0 +1,157 @@
+/*
+ * option: tables that say what a job may contain.
+ *
+ * Each room describes its options in an array of struct dpt_option that ends with a row without a
+ * name; reading checks a map of the tree against the table, fills a struct by offsets, and puts the
+ * defaults that were left out into the tree, so that the tree becomes the resolved job, its keys in
+ * the order of the tables: read again, it gives the same structs. Help, schema, man page and error
+ * texts walk the same tables.
+ *
+ * null, ~ or nothing behind a key means "not given", as if the key were absent: the default is
+ * taken. Only plain scalars are numbers, true, false or words like auto; in quotes they are text.
+ *
+ * A CUSTOM callback gets the node and its dotted path and may use everything here for what lies
+ * below. A list of layers, each `relu`, `dense: 10` or `conv: {channels: 32}`:
+ *
+ *     for (size_t i = 0; i < node->n; i++) {
+ *         const char *at = dpt_option_path(conf, path, NULL, i);     model.layers[3]
+ *
+ *         if (!dpt_option_entry(conf, node->items[i], at, "layer", names, n, &name, &value))
+ *             continue;                                              noted as a mistake
+ *         ... find the type and make its zeroed options ...
+ *         if (!dpt_option_bare(conf, value, "outputs") ||            10 -> {outputs: 10}
+ *             !dpt_options_read(conf, value, dpt_option_path(conf, at, name, 0),
+ *                               type->options, options))             model.layers[3].dense
+ *             return false;
+ *     }
+ *     return !conf->failed;
+ */
+#ifndef DPT_CONF_OPTION_H
+#define DPT_CONF_OPTION_H
+
+#include <stdint.h>
+
+#include "core/conf/yaml.h"
+
+enum dpt_option_type {
+    DPT_OPT_BOOL,    /* bool; `true` or `false`, nothing else */
+    DPT_OPT_INT,     /* int64_t; within [min, max] */
+    DPT_OPT_REAL,    /* double; within [min, max], finite; `1e-3` and `1` are numbers */
+    DPT_OPT_TEXT,    /* const char *, in the document's arena; any scalar */
+    DPT_OPT_CHOICE,  /* int: index into `choices` */
+    DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
+    DPT_OPT_REALS,   /* struct dpt_reals: likewise */
+    DPT_OPT_TEXTS,   /* struct dpt_texts: likewise */
+    DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never" */
+    DPT_OPT_SECTION, /* a struct with its own table `rows` at `offset` */
+    DPT_OPT_VARIANT, /* struct dpt_variant_value: `type:` picks a row of `variants`, whose table
+                        reads the other keys */
+    DPT_OPT_CUSTOM,  /* whatever `read` makes of the node */
+};
+
+struct dpt_ints {
+    int64_t *at;
+    size_t n;
+};
+struct dpt_reals {
+    double *at;
+    size_t n;
+};
+struct dpt_texts {
+    const char **at;
+    size_t n;
+};
+
+enum dpt_unit { DPT_NEVER, DPT_EPOCHS, DPT_STEPS, DPT_SECONDS };
+
+struct dpt_every {
+    double n; /* > 0 unless unit is DPT_NEVER; whole for steps */
+    enum dpt_unit unit;
+};
+
+struct dpt_option {
+    const char *name;
+    enum dpt_option_type type;
+    size_t offset;
+    /*
+     * YAML text of the default ("32", "[0.1307]", "{}"); NULL: must be given. "null" (where that is
+     * not `word`): may be left out, and then `dest` stays zero (CHOICE: -1) and a CUSTOM `read` is
+     * not called.
+     */
+    const char *fallback;
+    double min, max; /* INT, INTS, REAL, REALS; min == max == 0: no bounds but the type's; INFINITY:
+                        none on that side */
+    const char *word; /* INT, REAL: a word that stands for "none or automatic" ("auto", "null"),
+                         read as `word_value` */
+    double word_value;
+    const char *const *choices;                /* CHOICE: names, ends with NULL */
+    const struct dpt_option *rows;             /* SECTION */
+    const struct dpt_variant *const *variants; /* VARIANT: ends with NULL */
+    /*
+     * CUSTOM: reads `node` into `dest` (the address base + offset), adds mistakes to conf, may
+     * rewrite the node into its full form. Returns false only where memory ran out.
+     */
+    bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
+    const char *form; /* CUSTOM: what the value looks like, for help: "list of layers" */
+    const char *help; /* one line, lower case, no full stop */
+};
+
+/* One of several kinds of a thing, each with its own options (an optimizer, a schedule, a model, a
+ * loss). */
+struct dpt_variant {
+    const char *name;
+    const char *summary;
+    const struct dpt_option *options; /* may be empty, never NULL */
+    size_t size;                      /* of the struct that the options fill */
+    const void *impl; /* the room's own table of operations for this kind; may be NULL */
+};
+
+/* What a VARIANT is read into: the row, and its options in the document's arena. `optimizer: adam`
+ * and `{type: adam}` are the same. */
+struct dpt_variant_value {
+    const struct dpt_variant *variant;
+    void *options;
+};
+
+/*
+ * Reads a map against a table into `base`. path: dotted name of the map, "" for the root. Every
+ * mistake is added to conf: unknown keys with a suggestion, wrong types, values out of bounds,
+ * missing keys. Defaults are put into the map. Returns false only where memory ran out. *base is
+ * zeroed by the caller.
+ */
+bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
+                      const struct dpt_option *table, void *base);
+
+/* Reads one value as the row says (what dpt_options_read does for each key); a null node becomes
+ * the row's default. */
+bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                     const struct dpt_option *row, void *dest);
+
+/* "path.key", or "path[index]" where key is NULL; in the arena. NULL where memory ran out
+ * (conf->failed). */
+const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index);
+
+/*
+ * Takes apart an entry of a list of named things: `relu`, or a map with one key, `conv: {…}`.
+ * *name: the key; *value: what stands behind it, an empty map where there is nothing; the entry is
+ * rewritten to {name: value}. what: "layer", for messages; names: those that exist, for the
+ * suggestion. False where the entry is no such thing (a mistake was added) or memory ran out.
+ */
+bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
+                      const char *what, const char *const *names, size_t n_names, const char **name,
+                      struct dpt_conf_node **value);
+
+/* Turns a node that is not a map into {key: node}: `dense: 10` into `dense: {outputs: 10}`. False
+ * where memory ran out. */
+bool dpt_option_bare(struct dpt_conf *conf, struct dpt_conf_node *node, const char *key);
+
+/* Writes the table as help text: dotted names, types, bounds, defaults, help; 80 columns. prefix:
+ * "" or "batch". */
+void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out);
+
+/* Reads a whole number or a number from all of `text`. False where it is none or out of range of
+ * the type. */
+bool dpt_parse_int(const char *text, int64_t *value);
+bool dpt_parse_real(const char *text, double *value);
+
+#endif

@@ -1,0 +1,162 @@
+/* --set: what it reaches, what it makes on the way, and what it refuses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/conf/option.h"
+
+static const char job[] = "name: x\n"
+                          "optimizer: adam\n"
+                          "batch: {global: 256}\n"
+                          "layers: [relu, {dense: 10}]\n"
+                          "nothing: null\n";
+
+static void settings_change_the_tree(void **state)
+{
+    static const struct {
+        const char *set, *want; /* the tree in one flow line, made by written() */
+    } cases[] = {
+        {"name=y", "name: y"},
+        {"name=\"y z\"", "name: \"y z\""},
+        {"name='a: b'", "name: \"a: b\""},
+        {"name=a b=c", "name: a b=c"},
+        {"name=  *.h5 ", "name: \"*.h5\""},
+        {"name=a: b", "name: \"a: b\""},
+        {"name=", "name: null"},
+        {"name=~", "name: null"},
+        {"name=[1, {a: b}]", "name:\n  - 1\n  - a: b"},
+        {"batch.micro=32", "batch:\n  global: 256\n  micro: 32"},
+        {"batch.global=1", "batch:\n  global: 1"},
+        {"batch={micro: 3}", "batch:\n  micro: 3"},
+        {"optimizer.lr=0.1", "optimizer:\n  type: adam\n  lr: 0.1"},
+        {"optimizer=sgd", "optimizer: sgd"},
+        {"nothing.a.b=1", "nothing:\n  a:\n    b: 1"},
+        {"new.a.b=1", "new:\n  a:\n    b: 1"},
+        {"layers[0]=tanh", "layers:\n  - tanh\n  - dense: 10"},
+        {"layers[1].dense=20", "layers:\n  - relu\n  - dense: 20"},
+        {"layers[1].dense.bias=false",
+         "layers:\n  - relu\n  - dense:\n      type: 10\n      bias: false"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_str out = {0};
+        struct dpt_error err = {0};
+        struct dpt_conf conf;
+
+        assert_int_equal(dpt_conf_parse(&conf, "job.yaml", job, strlen(job), &err), DPT_OK);
+        if (dpt_conf_set(&conf, cases[i].set, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_OK);
+        dpt_conf_write(conf.root, &out);
+        if (strstr(out.text, cases[i].want) == NULL)
+            fail_msg("--set %s gave\n%s", cases[i].set, out.text);
+        dpt_str_release(&out);
+        dpt_conf_release(&conf);
+    }
+}
+
+static void bad_settings_are_refused(void **state)
+{
+    static const struct {
+        const char *set;
+        enum dpt_status status;
+        const char *want;
+    } cases[] = {
+        {"batch.micro", DPT_USAGE, "--set batch.micro: --set needs KEY=VALUE"},
+        {"", DPT_USAGE, "--set : --set needs KEY=VALUE"},
+        {"=3", DPT_USAGE, "--set =3: a name is missing"},
+        {".a=3", DPT_USAGE, "--set .a=3: a name is missing"},
+        {"a.=3", DPT_USAGE, "--set a.=3: a name is missing"},
+        {"a..b=3", DPT_USAGE, "--set a..b=3: a name is missing"},
+        {"layers[=3", DPT_USAGE, "--set layers[=3: an entry of a list is named like layers[2]"},
+        {"layers[-1]=3", DPT_USAGE, "--set layers[-1]=3: an entry of a list"},
+        {"layers[0]x=3", DPT_USAGE, "--set layers[0]x=3: a dot is missing behind layers[0]"},
+        {"layers[2]=3", DPT_BAD_JOB, "--set layers[2]=3: layers has 2 entries, counted from 0"},
+        {"layers[99999999999]=3", DPT_USAGE, "--set layers[99999999999]=3: an entry of a list"},
+        {"layers.a=3", DPT_BAD_JOB, "--set layers.a=3: layers is a list; name one of its entries"},
+        {"batch[0]=3", DPT_BAD_JOB, "--set batch[0]=3: batch is not a list in the job file"},
+        {"name=[1", DPT_USAGE, "--set name=[1: not YAML: "},
+        {"name=\"x", DPT_USAGE, "--set name=\"x: not YAML: "},
+        {"name=[1] 2", DPT_USAGE, "--set name=[1] 2: not YAML: "},
+        {"name=\xff", DPT_USAGE, "--set name=\\xff: byte 0xff is not UTF-8"},
+        {"\xff=1", DPT_USAGE, "--set \\xff=1: the name is not UTF-8 text"},
+        {"name=[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[1]", DPT_USAGE, "--set name=[[[["},
+        {"a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a.a=1", DPT_USAGE,
+         "--set a.a.a."},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_error err = {0};
+        struct dpt_conf conf;
+
+        assert_int_equal(dpt_conf_parse(&conf, "job.yaml", job, strlen(job), &err), DPT_OK);
+        assert_int_equal(dpt_conf_set(&conf, cases[i].set, &err), cases[i].status);
+        if (strncmp(err.text, cases[i].want, strlen(cases[i].want)) != 0)
+            fail_msg("got '%s', expected '%s…'", err.text, cases[i].want);
+        dpt_conf_release(&conf);
+    }
+}
+
+/* Mistakes inside a value are told with the others, by the setting they came from, behind those of
+ * the file. */
+static void mistakes_name_the_setting(void **state)
+{
+    struct batch {
+        int64_t global, micro;
+    };
+    static const struct dpt_option rows[] = {
+        {.name = "global",
+         .type = DPT_OPT_INT,
+         .offset = offsetof(struct batch, global),
+         .fallback = "8",
+         .min = 1,
+         .max = 100},
+        {.name = "micro",
+         .type = DPT_OPT_INT,
+         .offset = offsetof(struct batch, micro),
+         .fallback = "2",
+         .min = 1,
+         .max = 100},
+        {0},
+    };
+    static const struct dpt_option table[] = {
+        {.name = "batch", .type = DPT_OPT_SECTION, .fallback = "{}", .rows = rows},
+        {0},
+    };
+    struct dpt_error err = {0};
+    struct dpt_conf conf;
+    struct batch batch = {0};
+    const char *text = "batch:\n  global: 1000\n";
+
+    (void)state;
+    assert_int_equal(dpt_conf_parse(&conf, "job.yaml", text, strlen(text), &err), DPT_OK);
+    assert_int_equal(dpt_conf_set(&conf, "batch.micro=many", &err), DPT_OK);
+    assert_int_equal(dpt_conf_set(&conf, "bacth={a: 1, a: &q 2}", &err), DPT_OK);
+    assert_true(dpt_options_read(&conf, conf.root, "", table, &batch));
+    assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+    assert_string_equal(err.text,
+                        "job.yaml:2:11: batch.global: 1000 is not in 1 … 100\n"
+                        "--set bacth={a: 1, a: &q 2}: bacth.a: anchors (&q) are not used here; "
+                        "write the value out\n"
+                        "--set bacth={a: 1, a: &q 2}: bacth.a: duplicate key\n"
+                        "--set bacth={a: 1, a: &q 2}: bacth: unknown key, did you mean 'batch'?\n"
+                        "--set batch.micro=many: batch.micro: expected a whole number, got 'many'");
+    dpt_conf_release(&conf);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_change_the_tree),
+        cmocka_unit_test(bad_settings_are_refused),
+        cmocka_unit_test(mistakes_name_the_setting),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,140 @@
+#include "core/conf/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SHOWN = 60 };
+
+int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
+{
+    /* The smallest character that needs so many bytes: what is smaller is overlong. */
+    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned char *p = (const unsigned char *)bytes;
+    int32_t c;
+    size_t want;
+
+    *length = 1;
+    if (p[0] < 0x80)
+        return p[0];
+    if (p[0] < 0xC0 || p[0] > 0xF7)
+        return -1;
+    want = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    if (want > n)
+        return -1;
+    c = p[0] & (0x7F >> want);
+    for (size_t i = 1; i < want; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return -1;
+        c = c << 6 | (p[i] & 0x3F);
+    }
+    if (c < least[want] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return -1;
+    *length = want;
+    return c;
+}
+
+bool dpt_yaml_character(int32_t c)
+{
+    return c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c <= 0x7E) || c == 0x85 ||
+           (c >= 0xA0 && c <= 0xD7FF) || (c >= 0xE000 && c <= 0xFFFD && c != 0xFEFF) ||
+           c >= 0x10000;
+}
+
+bool dpt_shown_character(int32_t c)
+{
+    return dpt_yaml_character(c) && c >= 0x20 && c != 0x85 && (c < 0x200B || c > 0x200F) &&
+           (c < 0x2028 || c > 0x202E) && (c < 0x2066 || c > 0x2069);
+}
+
+void dpt_show_text(char *out, const char *text, size_t limit)
+{
+    static const char named[] = "\n\r\t", letters[] = "nrt";
+    size_t left = strlen(text);
+
+    for (size_t shown = 0; left > 0; shown++) {
+        const unsigned char byte = (unsigned char)*text;
+        const char *name = strchr(named, byte);
+        size_t n;
+        const int32_t c = dpt_utf8_decode(text, left, &n);
+
+        if (shown == limit) {
+            out += sprintf(out, "…");
+            break;
+        }
+        if (c >= 0 && dpt_shown_character(c)) {
+            memcpy(out, text, n);
+            out += n;
+        } else if (name != NULL) {
+            out += sprintf(out, "\\%c", letters[name - named]);
+        } else if (c < 0x80) {
+            out += sprintf(out, "\\x%02x", byte);
+        } else {
+            out += sprintf(out, "\\u%04x", (unsigned)c & 0xFFFF);
+        }
+        text += n;
+        left -= n;
+    }
+    *out = '\0';
+}
+
+const char *dpt_conf_show(struct dpt_conf *conf, const char *text)
+{
+    char shown[6 * SHOWN + 8];
+    const char *copy;
+
+    dpt_show_text(shown, text, SHOWN);
+    copy = dpt_arena_strdup(&conf->arena, shown);
+    if (copy == NULL)
+        conf->failed = true;
+    return copy == NULL ? "?" : copy;
+}
+
+/* A control character or a NUL anywhere: nobody wrote this with an editor. */
+static bool looks_binary(const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)bytes[i];
+
+        if (c == 0x7F || (c < 0x20 && c != '\t' && c != '\n' && c != '\r' && c != '\f'))
+            return true;
+    }
+    return false;
+}
+
+bool dpt_check_text(struct dpt_conf *conf, const char *bytes, size_t n, const char *origin)
+{
+    struct dpt_conf_node at = {.line = 1, .column = 1};
+    const struct dpt_conf_node whole = {.origin = origin};
+    size_t length;
+
+    if (n >= 2 && (memcmp(bytes, "\xFF\xFE", 2) == 0 || memcmp(bytes, "\xFE\xFF", 2) == 0)) {
+        dpt_conf_mistake(conf, &whole, NULL, "UTF-16 text; save it as UTF-8");
+        return false;
+    }
+    for (size_t i = 0; i < n; i += length) {
+        const unsigned char byte = (unsigned char)bytes[i];
+        const int32_t c = dpt_utf8_decode(bytes + i, n - i, &length);
+
+        if (!dpt_yaml_character(c)) {
+            if (origin != NULL)
+                at = whole;
+            if (looks_binary(bytes, n))
+                dpt_conf_mistake(conf, &whole, NULL, "not a text file (byte 0x%02x at offset %zu)",
+                                 byte, i);
+            else if (c < 0)
+                dpt_conf_mistake(conf, &at, NULL,
+                                 "byte 0x%02x is not UTF-8; save the text as UTF-8", byte);
+            else
+                dpt_conf_mistake(conf, &at, NULL, "character U+%04X is not allowed here",
+                                 (unsigned)c);
+            return false;
+        }
+        if (c == '\n' || (c == '\r' && (i + 1 == n || bytes[i + 1] != '\n'))) {
+            at.line++;
+            at.column = 1;
+        } else if (c != '\r') {
+            at.column++;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,317 @@
+#include "core/conf/value.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/str.h"
+#include "core/conf/number.h"
+
+void dpt_value_join(char *buf, size_t capacity, const char *const *names, size_t n)
+{
+    size_t used = strlen(buf);
+
+    for (size_t i = 0; i < n; i++) {
+        const size_t need = strlen(names[i]) + 2;
+
+        if (used + need + 4 > capacity) {
+            snprintf(buf + used, capacity - used, ", …");
+            return;
+        }
+        used += (size_t)snprintf(buf + used, capacity - used, "%s%s", i > 0 ? ", " : "", names[i]);
+    }
+}
+
+static size_t count_names(const char *const *names)
+{
+    size_t n = 0;
+
+    while (names[n] != NULL)
+        n++;
+    return n;
+}
+
+bool dpt_value_is_word(const struct dpt_option *row, const char *word)
+{
+    return (row->type == DPT_OPT_INT || row->type == DPT_OPT_REAL) && row->word != NULL &&
+           strcmp(row->word, word) == 0;
+}
+
+const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
+{
+    static const char *const wanted[] = {
+        [DPT_OPT_BOOL] = "true or false",
+        [DPT_OPT_INT] = "a whole number",
+        [DPT_OPT_REAL] = "a number",
+        [DPT_OPT_TEXT] = "a text",
+        [DPT_OPT_CHOICE] = "one of ",
+        [DPT_OPT_INTS] = "a whole number or a list of them",
+        [DPT_OPT_REALS] = "a number or a list of them",
+        [DPT_OPT_TEXTS] = "a text or a list of them",
+        [DPT_OPT_EVERY] = "a time such as '1 epoch', '50 steps', '10 min' or 'never'",
+        [DPT_OPT_SECTION] = "a map of keys and values",
+        [DPT_OPT_VARIANT] = "one of ",
+        [DPT_OPT_CUSTOM] = "",
+    };
+    size_t used;
+
+    snprintf(buf, DPT_VALUE_TEXT, "%s", wanted[row->type]);
+    if (row->type == DPT_OPT_CHOICE)
+        dpt_value_join(buf, DPT_VALUE_TEXT, row->choices, count_names(row->choices));
+    for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++) {
+        used = strlen(buf);
+        snprintf(buf + used, DPT_VALUE_TEXT - used, "%s%s", i > 0 ? ", " : "",
+                 row->variants[i]->name);
+    }
+    if (row->type == DPT_OPT_CUSTOM)
+        snprintf(buf, DPT_VALUE_TEXT, "%s", row->form == NULL ? "a value" : row->form);
+    if (row->word != NULL && dpt_value_is_word(row, row->word)) {
+        used = strlen(buf);
+        snprintf(buf + used, DPT_VALUE_TEXT - used, " or %s", row->word);
+    }
+    return buf;
+}
+
+/* A bound as a person writes it: 1000000, not 1e+06. */
+static const char *number_text(double value, char *buf, size_t capacity)
+{
+    if (floor(value) == value && fabs(value) < 1e15)
+        snprintf(buf, capacity, "%.0f", value);
+    else
+        snprintf(buf, capacity, "%g", value);
+    return buf;
+}
+
+const char *dpt_value_bounds(const struct dpt_option *row, char *buf)
+{
+    const bool whole = row->type == DPT_OPT_INT || row->type == DPT_OPT_INTS;
+    const bool real = row->type == DPT_OPT_REAL || row->type == DPT_OPT_REALS;
+    const bool any = (whole || real) && !(row->min == 0 && row->max == 0);
+    /* Beyond this a bound is only the type's own. */
+    const double far = whole ? 9e18 : 1e300;
+    const bool low = any && row->min > -far, high = any && row->max < far;
+    const bool above = low && row->min > 0 && row->min < 1e-30; /* the smallest number above 0 */
+    char a[40], b[40];
+
+    number_text(row->min, a, sizeof a);
+    number_text(row->max, b, sizeof b);
+    buf[0] = '\0';
+    if (above)
+        snprintf(buf, DPT_VALUE_TEXT, high ? "above 0 and at most %s" : "above 0", b);
+    else if (low && high)
+        snprintf(buf, DPT_VALUE_TEXT, "in %s … %s", a, b);
+    else if (low)
+        snprintf(buf, DPT_VALUE_TEXT, "at least %s", a);
+    else if (high)
+        snprintf(buf, DPT_VALUE_TEXT, "at most %s", b);
+    return buf;
+}
+
+const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *node)
+{
+    const char *text;
+
+    if (node->kind != DPT_NODE_SCALAR)
+        return node->kind == DPT_NODE_LIST ? "a list" : "a map";
+    if (dpt_conf_is_null(node))
+        return "null";
+    text = dpt_arena_printf(&conf->arena, "'%s'%s", dpt_conf_show(conf, node->text),
+                            node->quoted ? " in quotes" : "");
+    if (text == NULL)
+        conf->failed = true;
+    return text == NULL ? "?" : text;
+}
+
+const char *dpt_value_suggestion(struct dpt_conf *conf, const char *text, const char *const *names,
+                                 size_t n)
+{
+    const char *name = dpt_nearest(text, names, n), *suggestion;
+
+    if (name == NULL)
+        return "";
+    suggestion = dpt_arena_printf(&conf->arena, "; did you mean '%s'?", name);
+    if (suggestion == NULL)
+        conf->failed = true;
+    return suggestion == NULL ? "" : suggestion;
+}
+
+static void wrong_type(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                       const struct dpt_option *row)
+{
+    char wanted[DPT_VALUE_TEXT];
+
+    dpt_conf_mistake(conf, node, path, "expected %s, got %s", dpt_value_wanted(row, wanted),
+                     dpt_value_got(conf, node));
+}
+
+static bool is_plain(const struct dpt_conf_node *node)
+{
+    return node->kind == DPT_NODE_SCALAR && !node->quoted;
+}
+
+static bool in_bounds(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, double value)
+{
+    char bounds[DPT_VALUE_TEXT];
+
+    if ((row->min == 0 && row->max == 0) || (value >= row->min && value <= row->max))
+        return true;
+    dpt_conf_mistake(conf, node, path, "%s is not %s", dpt_conf_show(conf, node->text),
+                     dpt_value_bounds(row, bounds));
+    return false;
+}
+
+static void read_bool(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, void *dest)
+{
+    if (is_plain(node) && strcmp(node->text, "true") == 0)
+        *(bool *)dest = true;
+    else if (is_plain(node) && strcmp(node->text, "false") == 0)
+        *(bool *)dest = false;
+    else
+        wrong_type(conf, node, path, row);
+}
+
+static void read_int(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                     const struct dpt_option *row, void *dest)
+{
+    int64_t value;
+
+    if (!is_plain(node)) {
+        wrong_type(conf, node, path, row);
+    } else if (dpt_value_is_word(row, node->text)) {
+        *(int64_t *)dest = (int64_t)row->word_value;
+    } else if (dpt_parse_int(node->text, &value)) {
+        if (in_bounds(conf, node, path, row, (double)value))
+            *(int64_t *)dest = value;
+    } else if (dpt_is_whole(node->text)) {
+        dpt_conf_mistake(conf, node, path, "%s is out of range", dpt_conf_show(conf, node->text));
+    } else {
+        wrong_type(conf, node, path, row);
+    }
+}
+
+static void read_real(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, void *dest)
+{
+    double value;
+
+    if (!is_plain(node)) {
+        wrong_type(conf, node, path, row);
+    } else if (dpt_value_is_word(row, node->text)) {
+        *(double *)dest = row->word_value;
+    } else if (dpt_parse_real(node->text, &value)) {
+        if (in_bounds(conf, node, path, row, value))
+            *(double *)dest = value;
+    } else if (dpt_number_length(node->text) == strlen(node->text) && node->text[0] != '\0') {
+        dpt_conf_mistake(conf, node, path, "%s is out of range", dpt_conf_show(conf, node->text));
+    } else {
+        wrong_type(conf, node, path, row);
+    }
+}
+
+static void read_text(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, void *dest)
+{
+    if (node->kind != DPT_NODE_SCALAR || dpt_conf_is_null(node))
+        wrong_type(conf, node, path, row);
+    else
+        *(const char **)dest = node->text;
+}
+
+static void read_choice(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                        const struct dpt_option *row, void *dest)
+{
+    const size_t n = count_names(row->choices);
+    char names[DPT_VALUE_TEXT] = "";
+
+    if (node->kind != DPT_NODE_SCALAR) {
+        wrong_type(conf, node, path, row);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(node->text, row->choices[i]) == 0) {
+            *(int *)dest = (int)i;
+            return;
+        }
+    }
+    dpt_value_join(names, sizeof names, row->choices, n);
+    dpt_conf_mistake(conf, node, path, "'%s' is none of %s%s", dpt_conf_show(conf, node->text),
+                     names, dpt_value_suggestion(conf, node->text, row->choices, n));
+}
+
+/* Types that are lists: how one entry is read, and how large it is. */
+struct list_type {
+    enum dpt_option_type entry;
+    size_t size;
+};
+
+static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                      const struct dpt_option *row, void *dest)
+{
+    // clang-format off
+    static const struct list_type types[] = {
+        [DPT_OPT_INTS] = {DPT_OPT_INT, sizeof(int64_t)},
+        [DPT_OPT_REALS] = {DPT_OPT_REAL, sizeof(double)},
+        [DPT_OPT_TEXTS] = {DPT_OPT_TEXT, sizeof(const char *)},
+    };
+    // clang-format on
+    const struct list_type *type = &types[row->type];
+    struct dpt_option entry = *row;
+    const bool list = node->kind == DPT_NODE_LIST;
+    const size_t n = list ? node->n : 1;
+    char *at;
+
+    if (node->kind == DPT_NODE_MAP) {
+        wrong_type(conf, node, path, row);
+        return;
+    }
+    at = dpt_arena_alloc(&conf->arena, (n + 1) * type->size);
+    if (at == NULL) {
+        conf->failed = true;
+        return;
+    }
+    entry.type = type->entry;
+    entry.word = NULL;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = list ? dpt_option_path(conf, path, NULL, i) : path;
+
+        dpt_value_read(conf, list ? node->items[i] : node, name, &entry, at + i * type->size);
+    }
+    /* The three structs have the same two members, but for the type that the pointer points to. */
+    if (row->type == DPT_OPT_INTS)
+        *(struct dpt_ints *)dest = (struct dpt_ints){.at = (int64_t *)(void *)at, .n = n};
+    else if (row->type == DPT_OPT_REALS)
+        *(struct dpt_reals *)dest = (struct dpt_reals){.at = (double *)(void *)at, .n = n};
+    else
+        *(struct dpt_texts *)dest = (struct dpt_texts){.at = (const char **)(void *)at, .n = n};
+}
+
+static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                       const struct dpt_option *row, void *dest)
+{
+    const char *problem;
+
+    if (node->kind != DPT_NODE_SCALAR || node->text[0] == '\0') {
+        wrong_type(conf, node, path, row);
+        return;
+    }
+    problem = dpt_parse_every(node->text, dest);
+    if (problem != NULL)
+        dpt_conf_mistake(conf, node, path, "'%s': %s", dpt_conf_show(conf, node->text), problem);
+}
+
+void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                    const struct dpt_option *row, void *dest)
+{
+    static void (*const readers[])(struct dpt_conf *, const struct dpt_conf_node *, const char *,
+                                   const struct dpt_option *, void *) = {
+        [DPT_OPT_BOOL] = read_bool,  [DPT_OPT_INT] = read_int,       [DPT_OPT_REAL] = read_real,
+        [DPT_OPT_TEXT] = read_text,  [DPT_OPT_CHOICE] = read_choice, [DPT_OPT_INTS] = read_list,
+        [DPT_OPT_REALS] = read_list, [DPT_OPT_TEXTS] = read_list,    [DPT_OPT_EVERY] = read_every,
+    };
+
+    readers[row->type](conf, node, path, row, dest);
+}
