@@ -1,0 +1,91 @@
+/*
+ * comm: the ranks of a job, and what they say to each other. The only room that calls MPI.
+ *
+ * A group is an ordered set of ranks; every collective takes one, never "the world". All calls come
+ * from one thread of a rank at a time. Every function that says "Collective." must be reached by
+ * all ranks of the group in the same order, or the job hangs: before such a call that a failing
+ * rank would not reach, the ranks agree on their status (dpt_group_agree).
+ */
+#ifndef DPT_COMM_COMM_H
+#define DPT_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+enum { DPT_HOST_TEXT = 64 };
+
+struct dpt_group {
+    int rank, size;
+    void *handle; /* the communicator; NULL for a group of one, which needs no MPI */
+};
+
+struct dpt_comm {
+    struct dpt_group world;   /* all ranks of the job */
+    struct dpt_group node;    /* those that share this rank's memory */
+    struct dpt_group leaders; /* node rank 0 of every node; rank -1 on the others */
+    int nodes;
+    char host[DPT_HOST_TEXT];
+    bool started; /* MPI runs */
+};
+
+/* What the launcher (mpirun, srun) says before MPI runs: this rank, or 0; whether there is a
+ * launcher at all. */
+int dpt_launcher_rank(void);
+bool dpt_launcher_present(void);
+
+/*
+ * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI
+ * is started as a lone process, the quick way. Errors: RANK.
+ */
+enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
+/* Ends MPI after a barrier: what a rank wrote before is done on all ranks after. Collective. */
+void dpt_comm_close(struct dpt_comm *comm);
+/* Ends all ranks at once with this exit code; for failures that not all ranks know of. Does not
+ * return. */
+void dpt_comm_abort(struct dpt_comm *comm, int code) __attribute__((noreturn));
+/* "Open MPI 4.1.4"; static text, may be called before MPI runs. */
+const char *dpt_comm_version(void);
+
+/* Collective. All ranks get the status and the text of the lowest rank that failed (with "rank R
+   (host): " in front where others did not fail), DPT_OK where none did. */
+enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status status,
+                                struct dpt_error *err);
+
+/* Collective. Element-wise sums over the ranks, any n; send may equal receive. All ranks get the
+ * same bits. Errors: RANK. */
+enum dpt_status dpt_group_sum_floats(const struct dpt_group *g, const float *send, float *receive,
+                                     size_t n, struct dpt_error *err);
+enum dpt_status dpt_group_sum_doubles(const struct dpt_group *g, const double *send,
+                                      double *receive, size_t n, struct dpt_error *err);
+enum dpt_status dpt_group_sum_ints(const struct dpt_group *g, const int64_t *send, int64_t *receive,
+                                   size_t n, struct dpt_error *err);
+/* Collective. The largest of the ranks' values. */
+enum dpt_status dpt_group_max(const struct dpt_group *g, double value, double *largest,
+                              struct dpt_error *err);
+/* Collective. Rank root's bytes on all ranks, any n. */
+enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *bytes, size_t n,
+                                    struct dpt_error *err);
+/* Collective. n bytes of each rank, in rank order, on all ranks; all holds size x n bytes. */
+enum dpt_status dpt_group_gather(const struct dpt_group *g, const void *mine, void *all, size_t n,
+                                 struct dpt_error *err);
+/* Collective. */
+enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err);
+
+/* Memory that all ranks of a node group see. */
+struct dpt_shared {
+    void *bytes; /* the same memory on all ranks, page-aligned, zeroed */
+    size_t size;
+    void *handle;
+};
+
+/* Collective over a group whose ranks share memory. Errors: RANK (names the size and, where it is
+ * full, /dev/shm). */
+enum dpt_status dpt_shared_open(struct dpt_shared *shared, const struct dpt_group *node,
+                                size_t size, struct dpt_error *err);
+/* Collective over the same group. */
+void dpt_shared_close(struct dpt_shared *shared);
+
+#endif

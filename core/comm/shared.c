@@ -1,0 +1,249 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#include "core/comm/internal.h"
+
+/*
+ * Rank 0 of the node makes a file in memory, with all its pages, and the others open it by a path.
+ * Pages that are there from the start make a lack of memory an error now instead of a SIGBUS later.
+ * (MPI_Win_allocate_shared has neither: it grows a sparse file in /dev/shm, which many containers
+ * limit to 64 MB.) The file has no name after the opening, so nothing is left behind.
+ */
+
+enum { PATH_TEXT = 128 };
+
+/* What rank 0 tells the others. */
+struct offer {
+    int code;             /* errno where it failed, else 0 */
+    char path[PATH_TEXT]; /* where the others find the file */
+    uint64_t device;      /* and which it is: in another container the path may name another one */
+    uint64_t number;
+};
+
+/* A number in a one-number file, or `otherwise`, also where the file says "max". */
+static double number_in(const char *path, double otherwise)
+{
+    FILE *file = fopen(path, "re");
+    double value;
+
+    if (file == NULL)
+        return otherwise;
+    if (fscanf(file, "%lf", &value) != 1)
+        value = otherwise;
+    fclose(file);
+    return value;
+}
+
+/* The memory limit that a container or batch system set for this process, version 2 or 1 of control
+ * groups; or `otherwise`. */
+static double group_limit(double otherwise)
+{
+    FILE *file = fopen("/proc/self/cgroup", "re");
+    char line[1024], path[1200];
+    double least = otherwise;
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        /* "0::/path" or "4:memory:/path"; inside a container the path may be that of the outside,
+         * so its root is asked as well. */
+        const bool first = strstr(line, ":memory:") != NULL;
+        const char *folder = first ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+        const char *name = first ? "memory.limit_in_bytes" : "memory.max";
+        char *own = strchr(line, '/');
+
+        if (own == NULL || !(first || strncmp(line, "0::", 3) == 0))
+            continue;
+        own[strcspn(own, "\n")] = '\0';
+        snprintf(path, sizeof path, "%s%s/%s", folder, own, name);
+        least = fmin(least, number_in(path, otherwise));
+        snprintf(path, sizeof path, "%s/%s", folder, name);
+        least = fmin(least, number_in(path, otherwise));
+    }
+    if (file != NULL)
+        fclose(file);
+    return least;
+}
+
+/* Bytes that this machine could give now. */
+static double available_memory(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    struct sysinfo info;
+    char line[256];
+    double kilobytes, bytes = 1e18;
+
+    if (sysinfo(&info) == 0)
+        bytes = (double)info.totalram * info.mem_unit;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
+            bytes = fmin(bytes, kilobytes * 1024.0);
+    if (file != NULL)
+        fclose(file);
+    return group_limit(bytes);
+}
+
+struct way {
+    const char *place;
+    int (*create)(char path[PATH_TEXT]); /* gives a descriptor, or -1 with errno */
+    bool named;                          /* `path` is to be unlinked */
+};
+
+static int create_memfd(char path[PATH_TEXT])
+{
+    const int fd = memfd_create("dptrain", MFD_CLOEXEC);
+
+    snprintf(path, PATH_TEXT, "/proc/%ld/fd/%d", (long)getpid(), fd);
+    return fd;
+}
+
+static int create_in_dev_shm(char path[PATH_TEXT])
+{
+    snprintf(path, PATH_TEXT, "/dev/shm/dptrain-XXXXXX");
+    return mkostemp(path, O_CLOEXEC);
+}
+
+/* memfd has no limit but the memory; but its path needs the right to look into rank 0, which ranks
+ * in containers of their own lack. */
+static const struct way ways[DPT_SHARED_WAYS] = {
+    [DPT_SHARED_MEMFD] = {"memory", create_memfd, false},
+    [DPT_SHARED_DEV_SHM] = {"/dev/shm", create_in_dev_shm, true},
+};
+
+static int make_offer(const struct way *way, size_t size, struct offer *offer)
+{
+    struct stat st;
+    int fd = -1, code;
+
+    /* The kernel would first end other processes, and then this one, to make room for pages that it
+     * cannot have. */
+    if ((double)size > available_memory()) {
+        offer->code = ENOMEM;
+        return -1;
+    }
+    fd = way->create(offer->path);
+    if (fd < 0) {
+        offer->code = errno;
+        return -1;
+    }
+    do
+        code = posix_fallocate(fd, 0, (off_t)size);
+    while (code == EINTR);
+    if (code == 0 && fstat(fd, &st) != 0)
+        code = errno;
+    if (code != 0) {
+        if (way->named)
+            unlink(offer->path);
+        close(fd);
+        offer->code = code;
+        return -1;
+    }
+    offer->device = st.st_dev;
+    offer->number = st.st_ino;
+    return fd;
+}
+
+static int take_offer(const struct offer *offer)
+{
+    const int fd = open(offer->path, O_RDWR | O_CLOEXEC);
+    struct stat st;
+
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) == 0 && st.st_dev == offer->device && st.st_ino == offer->number)
+        return fd;
+    close(fd);
+    errno = ENOENT;
+    return -1;
+}
+
+static enum dpt_status shared_fail(struct dpt_error *err, const struct way *way, size_t size,
+                                   int code)
+{
+    struct statvfs fs;
+    char host[DPT_HOST_TEXT];
+
+    dpt_host_name(host);
+    if (code == ENOMEM)
+        return dpt_fail(err, DPT_RANK,
+                        "not enough memory on %s to share %.1f MB between its ranks (%.1f MB free)",
+                        host, (double)size / 1e6, available_memory() / 1e6);
+    if (way->named && code == ENOSPC && statvfs(way->place, &fs) == 0)
+        return dpt_fail(err, DPT_RANK,
+                        "cannot share %.1f MB between the ranks of %s: %s is full (%.1f MB free)",
+                        (double)size / 1e6, host, way->place,
+                        (double)fs.f_bavail * (double)fs.f_frsize / 1e6);
+    return dpt_fail(err, DPT_RANK, "cannot share %.1f MB between the ranks of %s through %s: %s",
+                    (double)size / 1e6, host, way->place, strerror(code));
+}
+
+enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_group *node,
+                                   size_t size, enum dpt_shared_way which, struct dpt_error *err)
+{
+    const struct way *way = &ways[which];
+    enum dpt_status status = DPT_OK;
+    struct offer offer = {0};
+    void *bytes = MAP_FAILED;
+    int fd = -1;
+
+    if (node->rank == 0)
+        fd = make_offer(way, size, &offer);
+    DPT_TRY(dpt_group_broadcast(node, 0, &offer, sizeof offer, err));
+    if (offer.code != 0)
+        DPT_TRY(shared_fail(err, way, size, offer.code));
+    if (node->rank != 0)
+        fd = take_offer(&offer);
+    if (fd >= 0)
+        bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (bytes == MAP_FAILED)
+        status = shared_fail(err, way, size, errno);
+    status = dpt_group_agree(node, status, err);
+out:
+    if (node->rank == 0 && way->named && offer.code == 0)
+        unlink(offer.path);
+    if (fd >= 0)
+        close(fd);
+    if (status != DPT_OK && bytes != MAP_FAILED)
+        munmap(bytes, size);
+    else if (status == DPT_OK)
+        *shared = (struct dpt_shared){.bytes = bytes, .size = size};
+    return status;
+}
+
+enum dpt_status dpt_shared_open(struct dpt_shared *shared, const struct dpt_group *node,
+                                size_t size, struct dpt_error *err)
+{
+    /* An empty mapping is an error to mmap; nobody minds a page. */
+    const size_t least = size == 0 ? 1 : size;
+    enum dpt_status status = DPT_OK;
+
+    *shared = (struct dpt_shared){0};
+    if (node->size <= 1) {
+        void *bytes = mmap(NULL, least, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+        if (bytes == MAP_FAILED)
+            return dpt_fail_memory(err, "a node's shared memory", (double)least);
+        *shared = (struct dpt_shared){.bytes = bytes, .size = least};
+    } else {
+        for (int way = 0; way < DPT_SHARED_WAYS; way++) {
+            status = dpt_shared_open_by(shared, node, least, (enum dpt_shared_way)way, err);
+            if (status == DPT_OK)
+                break;
+        }
+    }
+    return status;
+}
+
+void dpt_shared_close(struct dpt_shared *shared)
+{
+    if (shared->bytes != NULL)
+        munmap(shared->bytes, shared->size);
+    *shared = (struct dpt_shared){0};
+}
