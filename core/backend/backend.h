@@ -1,0 +1,105 @@
+/*
+ * backend: who computes.
+ *
+ * A backend prepares a whole graph with its loss for micro-batches of at most `micro` samples and may fuse inside it. What comes
+ * out, a program, has `threads` slots; each slot has its own activations and scratch memory, so different threads run different
+ * slots at once (a program is never used by two threads on one slot). After the first micro-batch of a slot nothing is allocated.
+ * Gradients and losses are *sums* over samples; whoever updates the weights divides by the number of samples.
+ * Parameters, gradients: canonical arenas (graph.h) in host memory, borrowed for the call.
+ */
+#ifndef DPT_BACKEND_BACKEND_H
+#define DPT_BACKEND_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/backend/graph.h"
+#include "core/base/error.h"
+
+enum dpt_loss_kind {
+    DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
+    DPT_LOSS_MSE,           /* mean over the outputs of (y - t)^2 */
+};
+
+struct dpt_loss {
+    enum dpt_loss_kind kind;
+    float smoothing; /* cross-entropy: target = (1 - s) target + s / outputs (Szegedy et al. 2016) */
+};
+
+/* One micro-batch. All pointers are borrowed for the call. */
+struct dpt_batch {
+    int32_t count;         /* 1 … micro */
+    const float *input;    /* [micro][c][h][w] of the graph's input; rows past `count` are zero */
+    const int32_t *labels; /* [count] classes, each below the graph's outputs; or NULL */
+    const float *targets;  /* [count][outputs]; or NULL; exactly one of the two is given */
+    const int64_t *sample; /* [count] numbers in the data set: they key the dropout */
+    uint64_t seed, step;   /* likewise */
+};
+
+/* What is counted while training and evaluating; sums, so that tallies of threads and ranks add up. */
+struct dpt_tally {
+    double loss;
+    int64_t correct; /* arg max of the outputs equals the label (or the arg max of the targets); 0 for mse */
+    int64_t samples;
+};
+
+struct dpt_program_spec {
+    const struct dpt_graph *graph; /* borrowed while the program lives */
+    struct dpt_loss loss;
+    int32_t micro;
+    int threads;
+    bool training; /* false: only dpt_backend.infer will be called */
+};
+
+struct dpt_backend {
+    const char *name;
+    const char *summary;
+    /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512"; static text. */
+    const char *(*describe)(void);
+    /* Errors: BAD_JOB (the backend cannot do this graph; names the layer), RANK. On failure *program is NULL. */
+    enum dpt_status (*open)(const struct dpt_program_spec *spec, void **program,
+                            struct dpt_error *err);
+    void (*close)(void *program); /* NULL is fine */
+    /* Bytes that the program holds (activations, scratch, copies), all slots together. */
+    int64_t (*bytes)(const void *program);
+    /* Renews what the backend derives from the parameters (other layouts). To be called by all threads of a pool, each with its
+       slot, when the parameters changed; each does its share. No other call may run at the same time. */
+    enum dpt_status (*refresh)(void *program, int slot, const float *params, struct dpt_error *err);
+    /* Forward, loss, backward of one micro-batch. gradient: an arena; overwritten, or added to where `add`. The floats between
+       tensors stay as they are. tally: added to. */
+    enum dpt_status (*train)(void *program, int slot, const struct dpt_batch *batch,
+                             const float *params, float *gradient, bool add, struct dpt_tally *tally,
+                             struct dpt_error *err);
+    /* Forward as for evaluation (no dropout). outputs: [count][outputs] or NULL; tally: added to, or NULL (then no labels needed). */
+    enum dpt_status (*infer)(void *program, int slot, const struct dpt_batch *batch,
+                             const float *params, float *outputs, struct dpt_tally *tally,
+                             struct dpt_error *err);
+    /* After train or infer on this slot: the first node whose output, for the samples of that batch, holds a value that is not
+       finite, and that sample's position in the batch; -1 where there is none. For messages, not for speed. */
+    int32_t (*find_nonfinite)(void *program, int slot, int32_t count, int32_t *position);
+};
+
+/* All backends that this build has, the preferred one for CPUs first; ends with NULL. */
+extern const struct dpt_backend *const dpt_backends[];
+
+/* By name ("cpu", "ref"), or NULL. */
+const struct dpt_backend *dpt_backend_find(const char *name);
+
+/*
+ * Loss of one micro-batch from its outputs (logits), for backends on the host.
+ *
+ * y: [count][outputs], row stride `stride` floats. dy: out, same shape and stride: d(sum of losses)/dy; NULL: not wanted.
+ * Cross-entropy: stable log-sum-exp. tally: added to.
+ */
+void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
+                   size_t stride, const float *y, float *dy, struct dpt_tally *tally);
+
+/*
+ * The dropout of one sample at one node: mask[i] is 0 or 1 / (1 - rate) for element i of n (canonical [c][h][w] order).
+ * Depends on (seed, step, sample, node) only.
+ */
+void dpt_dropout_mask(uint64_t seed, uint64_t step, int64_t sample, int32_t node, float rate,
+                      size_t n, float *mask);
+
+#endif

@@ -1,0 +1,100 @@
+/*
+ * graph: a model as backends see it.
+ *
+ * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its inputs by number (a graph, not only a
+ * chain), and every shape is that of one sample, so a graph does not depend on the micro-batch. All parameters of a model lie in
+ * one flat arena of floats: a tensor is a name, a shape and an offset. Gradients and optimizer slots have the same layout.
+ * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh, kw]), each starting at a multiple of
+ * 16 floats (a cache line); the floats between two tensors are always zero. Immutable once built; shared by all threads.
+ */
+#ifndef DPT_BACKEND_GRAPH_H
+#define DPT_BACKEND_GRAPH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+enum { DPT_NAME = 48, DPT_MAX_INPUTS = 2, DPT_TENSOR_ALIGN = 16 };
+
+/* Channels, height, width of one sample, stored [c][h][w]; a flat vector of n is {n, 1, 1} with `flat` set. */
+struct dpt_shape {
+    int32_t c, h, w;
+    bool flat;
+};
+
+enum dpt_op {
+    DPT_OP_INPUT,
+    DPT_OP_CONV,    /* cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw], bias [out] or none */
+    DPT_OP_DENSE,   /* y = W x + b; weight [out, in] */
+    DPT_OP_MAXPOOL, /* padding never wins; of equal values the first in row-major order gets the gradient */
+    DPT_OP_AVGPOOL, /* the divisor is kh x kw, padding counts as zeros (as PyTorch's default) */
+    DPT_OP_GLOBAL_AVGPOOL, /* mean over h x w; gives a flat vector of c */
+    DPT_OP_FLATTEN, /* [c][h][w] read as one vector; moves nothing in canonical layout */
+    DPT_OP_DROPOUT, /* training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy */
+    DPT_OP_RELU,
+    DPT_OP_GELU,    /* x Phi(x) with erf, not the tanh approximation (Hendrycks & Gimpel 2016) */
+    DPT_OP_TANH,
+    DPT_OP_SIGMOID,
+    DPT_OP_COUNT
+};
+
+/* Sliding window of convolutions and pools; index 0 is height, 1 is width. */
+struct dpt_window {
+    int32_t kernel[2], stride[2], dilation[2]; /* dilation 1: dense; pools have 1 */
+    int32_t before[2], after[2];               /* padding at the top/left and the bottom/right */
+    int32_t groups;                            /* convolutions; else 1 */
+};
+
+enum dpt_init { DPT_INIT_ZERO, DPT_INIT_HE, DPT_INIT_XAVIER };
+
+struct dpt_tensor {
+    char name[DPT_NAME]; /* "conv1/weight" */
+    int n_dims;
+    int64_t dims[4];
+    int64_t count;  /* product of dims */
+    int64_t offset; /* floats from the arena's start */
+    bool decay;     /* weight decay applies (weights, not biases) */
+    enum dpt_init init;
+    int64_t fan_in, fan_out; /* for init */
+};
+
+struct dpt_graph_node {
+    enum dpt_op op;
+    char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
+    int32_t n_inputs, inputs[DPT_MAX_INPUTS];
+    struct dpt_shape in, out; /* of the first input, of the output */
+    struct dpt_window window;
+    int32_t weight, bias; /* tensor numbers, -1: none */
+    float rate;           /* dropout: probability of zero, in [0, 1) */
+};
+
+struct dpt_graph {
+    struct dpt_graph_node *nodes;
+    int32_t n_nodes;
+    struct dpt_tensor *tensors;
+    int32_t n_tensors;
+    int64_t floats;     /* size of the arena, padding included; a multiple of 16 */
+    int64_t parameters; /* learned numbers, without padding */
+};
+
+static inline int64_t dpt_shape_size(const struct dpt_shape *s)
+{
+    return (int64_t)s->c * s->h * s->w;
+}
+
+/* "64x7x7" or "3136" into buf (at least 40 bytes); returns buf. */
+const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
+
+/* Output extent of a window along axis 0 or 1 for an input extent; <= 0 where the kernel does not fit. */
+int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
+
+/* Adds a node (copied) or a tensor (offset and count are set here); *index: out. An empty graph is {0}. Errors: RANK. */
+enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
+                              int32_t *index, struct dpt_error *err);
+enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
+                                     int32_t *index, struct dpt_error *err);
+void dpt_graph_release(struct dpt_graph *graph);
+
+#endif

@@ -1,0 +1,126 @@
+#include "core/backend/backend.h"
+
+#include <math.h>
+
+/* The target of one row: a class, or a row of probabilities or values. */
+struct target {
+    int32_t label;
+    const float *row; /* or NULL: 1 at `label`, 0 elsewhere */
+};
+
+static double target_at(const struct target *t, int32_t j)
+{
+    if (t->row != NULL)
+        return t->row[j];
+    return j == t->label ? 1.0 : 0.0;
+}
+
+/* The first of the largest; -1 where one is not a number. */
+static int32_t arg_max(const float *row, int32_t n)
+{
+    int32_t best = 0;
+
+    for (int32_t j = 0; j < n; j++) {
+        if (isnan(row[j]))
+            return -1;
+        if (row[j] > row[best])
+            best = j;
+    }
+    return best;
+}
+
+static bool all_finite(const float *row, int32_t n)
+{
+    for (int32_t j = 0; j < n; j++) {
+        if (!isfinite(row[j]))
+            return false;
+    }
+    return true;
+}
+
+/*
+ * -sum_j t_j log softmax(y)_j with the smoothed targets t, as lse x sum(t) - sum(t_j y_j) where y
+ * is taken relative to its maximum. Its derivative by y_j is softmax(y)_j sum(t) - t_j.
+ */
+static double cross_entropy_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                                const float *y, float *dy)
+{
+    const double smoothing = loss->smoothing;
+    const double spread = smoothing / n;
+    double top, sum = 0, weight = 0, product = 0;
+
+    /* A logit of -inf can leave the formula finite, and the comparison in a maximum drops NaN: say
+     * it here. */
+    if (!all_finite(y, n)) {
+        for (int32_t j = 0; dy != NULL && j < n; j++)
+            dy[j] = NAN;
+        return NAN;
+    }
+    top = y[arg_max(y, n)];
+    for (int32_t j = 0; j < n; j++) {
+        const double power = exp(y[j] - top);
+        const double t = (1 - smoothing) * target_at(target, j) + spread;
+
+        sum += power;
+        weight += t;
+        product += t * (y[j] - top);
+        if (dy != NULL)
+            dy[j] = (float)power;
+    }
+    for (int32_t j = 0; dy != NULL && j < n; j++) {
+        const double t = (1 - smoothing) * target_at(target, j) + spread;
+
+        dy[j] = (float)(dy[j] / sum * weight - t);
+    }
+    return weight * log(sum) - product;
+}
+
+/* mean_j (y_j - t_j)^2 */
+static double mse_row(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                      const float *y, float *dy)
+{
+    double sum = 0;
+
+    (void)loss;
+    for (int32_t j = 0; j < n; j++) {
+        const double difference = y[j] - target_at(target, j);
+
+        sum += difference * difference;
+        if (dy != NULL)
+            dy[j] = (float)(2 * difference / n);
+    }
+    return sum / n;
+}
+
+static const struct loss_type {
+    double (*row)(const struct dpt_loss *loss, const struct target *target, int32_t n,
+                  const float *y, float *dy);
+    bool classes; /* arg max means something */
+} types[] = {
+    [DPT_LOSS_CROSS_ENTROPY] = {cross_entropy_row, true},
+    [DPT_LOSS_MSE] = {mse_row, false},
+};
+
+void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
+                   size_t stride, const float *y, float *dy, struct dpt_tally *tally)
+{
+    const struct loss_type *type = &types[loss->kind];
+
+    for (int32_t i = 0; i < batch->count; i++) {
+        const float *row = y + (size_t)i * stride;
+        struct target target = {0};
+
+        if (batch->labels != NULL)
+            target.label = batch->labels[i];
+        else
+            target.row = batch->targets + (size_t)i * (size_t)outputs;
+        tally->loss +=
+            type->row(loss, &target, outputs, row, dy != NULL ? dy + (size_t)i * stride : NULL);
+        if (type->classes) {
+            const int32_t wanted = target.row != NULL ? arg_max(target.row, outputs) : target.label;
+
+            tally->correct += wanted >= 0 && arg_max(row, outputs) == wanted;
+        }
+    }
+    tally->samples += batch->count;
+}

@@ -1,0 +1,118 @@
+#include "core/backend/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Operations that take each element by itself, and those that move none. */
+
+/* value: of v; slope: from v and its value f. Both are pasted into the loops so that the compiler
+ * can vectorise them. */
+#define POINTWISE(name, value, slope)                                                              \
+    static void name##_forward(const struct dpt_ref_call *call)                                    \
+    {                                                                                              \
+        const size_t n = call->count * call->out;                                                  \
+        const float *restrict x = call->x;                                                         \
+        float *restrict y = call->y;                                                               \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            const float v = x[i];                                                                  \
+                                                                                                   \
+            y[i] = (value);                                                                        \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    static void name##_backward(const struct dpt_ref_call *call)                                   \
+    {                                                                                              \
+        const size_t n = call->count * call->out;                                                  \
+        const float *restrict x = call->x, *restrict y = call->y, *restrict dy = call->dy;         \
+        float *restrict dx = call->dx;                                                             \
+                                                                                                   \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            const float v = x[i], f = y[i];                                                        \
+                                                                                                   \
+            (void)v, (void)f;                                                                      \
+            dx[i] += dy[i] * (slope);                                                              \
+        }                                                                                          \
+    }                                                                                              \
+                                                                                                   \
+    const struct dpt_ref_op dpt_ref_##name = {                                                     \
+        .forward = name##_forward,                                                                 \
+        .backward = name##_backward,                                                               \
+    }
+
+/* x Phi(x); erfc and not 1 + erf, which loses the tail on the left. */
+static float gelu(double x)
+{
+    return (float)(0.5 * x * erfc(-x * M_SQRT1_2));
+}
+
+/* Phi(x) + x phi(x) */
+static float gelu_slope(double x)
+{
+    return (float)(0.5 * erfc(-x * M_SQRT1_2) +
+                   x * exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2));
+}
+
+/* v < 0 and not v > 0 in the value: what is not a number must come through. */
+POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
+POINTWISE(gelu, gelu(v), gelu_slope(v));
+POINTWISE(tanh, tanhf(v), 1 - f * f);
+POINTWISE(sigmoid, (float)(1 / (1 + exp(-(double)v))), (1 - f) * f);
+
+static void input_forward(const struct dpt_ref_call *call)
+{
+    memcpy(call->y, call->batch->input, call->count * call->out * sizeof *call->y);
+}
+
+static void copy_forward(const struct dpt_ref_call *call)
+{
+    memcpy(call->y, call->x, call->count * call->out * sizeof *call->y);
+}
+
+static void copy_backward(const struct dpt_ref_call *call)
+{
+    for (size_t i = 0; i < call->count * call->out; i++)
+        call->dx[i] += call->dy[i];
+}
+
+static size_t dropout_saved(const struct dpt_graph_node *node)
+{
+    return (size_t)dpt_shape_size(&node->out);
+}
+
+static void dropout_forward(const struct dpt_ref_call *call)
+{
+    const struct dpt_batch *batch = call->batch;
+    float *mask = call->saved;
+
+    if (!call->training) {
+        copy_forward(call);
+        return;
+    }
+    for (size_t i = 0; i < call->count; i++)
+        dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], call->index, call->node->rate,
+                         call->out, mask + i * call->out);
+    for (size_t i = 0; i < call->count * call->out; i++)
+        call->y[i] = call->x[i] * mask[i];
+}
+
+static void dropout_backward(const struct dpt_ref_call *call)
+{
+    const float *mask = call->saved;
+
+    for (size_t i = 0; i < call->count * call->out; i++)
+        call->dx[i] += call->dy[i] * mask[i];
+}
+
+const struct dpt_ref_op dpt_ref_input = {.forward = input_forward};
+
+const struct dpt_ref_op dpt_ref_flatten = {
+    .forward = copy_forward,
+    .backward = copy_backward,
+};
+
+const struct dpt_ref_op dpt_ref_dropout = {
+    .forward = dropout_forward,
+    .backward = dropout_backward,
+    .saved = dropout_saved,
+};

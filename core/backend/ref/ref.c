@@ -1,0 +1,319 @@
+#include "core/backend/ref/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/list.h"
+#include "core/base/memory.h"
+
+static const struct dpt_ref_op *const ops[DPT_OP_COUNT] = {
+    [DPT_OP_INPUT] = &dpt_ref_input,     [DPT_OP_CONV] = &dpt_ref_conv,
+    [DPT_OP_DENSE] = &dpt_ref_dense,     [DPT_OP_MAXPOOL] = &dpt_ref_maxpool,
+    [DPT_OP_AVGPOOL] = &dpt_ref_avgpool, [DPT_OP_GLOBAL_AVGPOOL] = &dpt_ref_global_avgpool,
+    [DPT_OP_FLATTEN] = &dpt_ref_flatten, [DPT_OP_DROPOUT] = &dpt_ref_dropout,
+    [DPT_OP_RELU] = &dpt_ref_relu,       [DPT_OP_GELU] = &dpt_ref_gelu,
+    [DPT_OP_TANH] = &dpt_ref_tanh,       [DPT_OP_SIGMOID] = &dpt_ref_sigmoid,
+};
+
+enum { NOWHERE = -1 };
+
+/* Where a node's arrays lie in a slot's memory, in words of 4 bytes; NOWHERE: it has none. */
+struct place {
+    int64_t y, dy, saved;
+    bool gradient; /* parameters stand here or before: a gradient of its output is wanted */
+};
+
+struct program {
+    struct dpt_program_spec spec;
+    struct place *places; /* of each node */
+    int64_t words;        /* of a slot's memory */
+    int64_t scratch;      /* where it lies; the largest that any node needs */
+    float **slots;        /* memory of each */
+};
+
+static bool takes_gradient(const struct dpt_graph *graph, const struct place *places, int32_t i)
+{
+    const struct dpt_graph_node *node = &graph->nodes[i];
+
+    if (node->weight >= 0 || node->bias >= 0)
+        return true;
+    for (int32_t k = 0; k < node->n_inputs; k++) {
+        if (places[node->inputs[k]].gradient)
+            return true;
+    }
+    return false;
+}
+
+/* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
+ * more than can be counted. */
+static int64_t take(int64_t *end, int64_t samples, int64_t n)
+{
+    const int64_t start = *end;
+    int64_t words;
+
+    if (__builtin_mul_overflow(n, samples, &words) || words > INT64_MAX / 16 - start)
+        return NOWHERE;
+    *end = start + (words + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
+    return start;
+}
+
+/* All outputs stay until the next micro-batch: the backward pass and find_nonfinite read them. */
+static enum dpt_status plan(struct program *program, struct dpt_error *err)
+{
+    const struct dpt_program_spec *spec = &program->spec;
+    int64_t scratch = 0;
+
+    for (int32_t i = 0; i < spec->graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &spec->graph->nodes[i];
+        const struct dpt_ref_op *op = ops[node->op];
+        const int64_t out = dpt_shape_size(&node->out);
+        struct place *place = &program->places[i];
+
+        *place = (struct place){.y = take(&program->words, spec->micro, out),
+                                .dy = NOWHERE,
+                                .saved = NOWHERE,
+                                .gradient = takes_gradient(spec->graph, program->places, i)};
+        if (spec->training && place->gradient)
+            place->dy = take(&program->words, spec->micro, out);
+        if (spec->training && op->saved != NULL)
+            place->saved = take(&program->words, spec->micro, (int64_t)op->saved(node));
+        if (op->scratch != NULL && (int64_t)op->scratch(node) > scratch)
+            scratch = (int64_t)op->scratch(node);
+        if (place->y == NOWHERE)
+            return dpt_fail(err, DPT_RANK, "%s: more memory than there can be", node->name);
+    }
+    program->scratch = take(&program->words, 1, scratch);
+    return DPT_OK;
+}
+
+/* What the loops of this backend take for granted. */
+static enum dpt_status check(const struct dpt_graph *graph, struct dpt_error *err)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        const struct dpt_window *w = &node->window;
+
+        if (node->n_inputs > 1)
+            return dpt_fail(err, DPT_BAD_JOB, "%s: backend ref has no layer of %d inputs",
+                            node->name, node->n_inputs);
+        if (node->op != DPT_OP_MAXPOOL && node->op != DPT_OP_AVGPOOL)
+            continue;
+        for (int axis = 0; axis < 2; axis++) {
+            if (w->before[axis] >= w->kernel[axis] || w->after[axis] >= w->kernel[axis])
+                return dpt_fail(err, DPT_BAD_JOB,
+                                "%s: the padding must be smaller than the kernel, else a window "
+                                "can lie on padding alone",
+                                node->name);
+        }
+    }
+    return DPT_OK;
+}
+
+static void close_program(void *opened)
+{
+    struct program *program = opened;
+
+    if (program == NULL)
+        return;
+    for (int i = 0; program->slots != NULL && i < program->spec.threads; i++)
+        dpt_free(program->slots[i]);
+    free(program->slots);
+    free(program->places);
+    free(program);
+}
+
+static enum dpt_status open_program(const struct dpt_program_spec *spec, void **opened,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct program *program = calloc(1, sizeof *program);
+
+    *opened = NULL;
+    if (program == NULL)
+        return dpt_fail_memory(err, "the model", sizeof *program);
+    program->spec = *spec;
+    DPT_TRY(check(spec->graph, err));
+    program->places = calloc((size_t)spec->graph->n_nodes, sizeof *program->places);
+    program->slots = calloc((size_t)spec->threads, sizeof *program->slots);
+    if (program->places == NULL || program->slots == NULL) {
+        status = dpt_fail_memory(err, "the model", sizeof *program);
+        goto out;
+    }
+    DPT_TRY(plan(program, err));
+    for (int i = 0; i < spec->threads; i++) {
+        program->slots[i] = dpt_alloc_array((size_t)program->words, sizeof(float));
+        if (program->slots[i] == NULL) {
+            status = dpt_fail_memory(err, "activations", 4.0 * (double)program->words);
+            goto out;
+        }
+    }
+    *opened = program;
+out:
+    if (status != DPT_OK)
+        close_program(program);
+    return status;
+}
+
+static int64_t bytes(const void *opened)
+{
+    const struct program *program = opened;
+    const int64_t nodes = program->spec.graph->n_nodes;
+
+    return program->spec.threads * program->words * (int64_t)sizeof(float) +
+           nodes * (int64_t)sizeof *program->places;
+}
+
+/* Nothing here is derived from the parameters. */
+static enum dpt_status refresh(void *opened, int slot, const float *params, struct dpt_error *err)
+{
+    (void)opened, (void)slot, (void)params, (void)err;
+    return DPT_OK;
+}
+
+static float *at(float *memory, int64_t place)
+{
+    return place == NOWHERE ? NULL : memory + place;
+}
+
+/* params is read, gradient (NULL in a forward pass) is added to. */
+static struct dpt_ref_call call_of(const struct program *program, int32_t index, float *memory,
+                                   const struct dpt_batch *batch, const float *params,
+                                   float *gradient)
+{
+    const struct dpt_graph *graph = program->spec.graph;
+    const struct dpt_graph_node *node = &graph->nodes[index];
+    const struct place *place = &program->places[index];
+    struct dpt_ref_call call = {
+        .node = node,
+        .batch = batch,
+        .index = index,
+        .count = (size_t)batch->count,
+        .in = (size_t)dpt_shape_size(&node->in),
+        .out = (size_t)dpt_shape_size(&node->out),
+        .y = memory + place->y,
+        .scratch = memory + program->scratch,
+    };
+
+    if (node->n_inputs > 0)
+        call.x = memory + program->places[node->inputs[0]].y;
+    if (node->weight >= 0) {
+        call.weight = params + graph->tensors[node->weight].offset;
+        call.dweight = gradient != NULL ? gradient + graph->tensors[node->weight].offset : NULL;
+    }
+    if (node->bias >= 0) {
+        call.bias = params + graph->tensors[node->bias].offset;
+        call.dbias = gradient != NULL ? gradient + graph->tensors[node->bias].offset : NULL;
+    }
+    return call;
+}
+
+static void run_forward(const struct program *program, float *memory, bool training,
+                        const struct dpt_batch *batch, const float *params)
+{
+    for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
+        struct dpt_ref_call call = call_of(program, i, memory, batch, params, NULL);
+
+        call.training = training;
+        if (training)
+            call.saved = at(memory, program->places[i].saved);
+        ops[call.node->op]->forward(&call);
+    }
+}
+
+/* A node that several others read collects the sum of what they pass back, so all but the last
+ * start at zero. */
+static void run_backward(const struct program *program, float *memory,
+                         const struct dpt_batch *batch, const float *params, float *gradient)
+{
+    const struct dpt_graph *graph = program->spec.graph;
+
+    for (int32_t i = 0; i + 1 < graph->n_nodes; i++) {
+        const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)batch->count;
+
+        if (program->places[i].dy != NOWHERE)
+            memset(memory + program->places[i].dy, 0, n * sizeof *memory);
+    }
+    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
+        struct dpt_ref_call call = call_of(program, i, memory, batch, params, gradient);
+
+        if (program->places[i].dy == NOWHERE)
+            continue;
+        call.training = true;
+        call.dy = memory + program->places[i].dy;
+        call.dx = at(memory, program->places[call.node->inputs[0]].dy);
+        call.saved = at(memory, program->places[i].saved);
+        ops[call.node->op]->backward(&call);
+    }
+}
+
+static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
+                             const float *params, float *gradient, bool add,
+                             struct dpt_tally *tally, struct dpt_error *err)
+{
+    const struct program *program = opened;
+    const struct dpt_graph *graph = program->spec.graph;
+    const struct place *last = &program->places[graph->n_nodes - 1];
+    const int64_t outputs = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
+    float *memory = program->slots[slot];
+
+    (void)err;
+    for (int32_t i = 0; !add && i < graph->n_tensors; i++)
+        memset(gradient + graph->tensors[i].offset, 0,
+               (size_t)graph->tensors[i].count * sizeof *gradient);
+    run_forward(program, memory, true, batch, params);
+    dpt_loss_rows(&program->spec.loss, batch, (int32_t)outputs, (size_t)outputs, memory + last->y,
+                  at(memory, last->dy), tally);
+    run_backward(program, memory, batch, params, gradient);
+    return DPT_OK;
+}
+
+static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *batch,
+                             const float *params, float *outputs, struct dpt_tally *tally,
+                             struct dpt_error *err)
+{
+    const struct program *program = opened;
+    const struct dpt_graph *graph = program->spec.graph;
+    const int64_t n = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
+    float *memory = program->slots[slot];
+    const float *y = memory + program->places[graph->n_nodes - 1].y;
+
+    (void)err;
+    run_forward(program, memory, false, batch, params);
+    if (outputs != NULL)
+        memcpy(outputs, y, (size_t)n * (size_t)batch->count * sizeof *outputs);
+    if (tally != NULL)
+        dpt_loss_rows(&program->spec.loss, batch, (int32_t)n, (size_t)n, y, NULL, tally);
+    return DPT_OK;
+}
+
+static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *position)
+{
+    const struct program *program = opened;
+
+    for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
+        const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
+        const float *y = program->slots[slot] + program->places[i].y;
+
+        for (int64_t k = 0; k < n * count; k++) {
+            if (!isfinite(y[k])) {
+                *position = (int32_t)(k / n);
+                return i;
+            }
+        }
+    }
+    return -1;
+}
+
+const struct dpt_backend dpt_backend_ref = {
+    .name = "ref",
+    .summary = "plain C loops, any shape: for tests, and where there is no library",
+    .describe = dpt_ref_describe,
+    .open = open_program,
+    .close = close_program,
+    .bytes = bytes,
+    .refresh = refresh,
+    .train = train,
+    .infer = infer,
+    .find_nonfinite = find_nonfinite,
+};

@@ -1,0 +1,60 @@
+/*
+ * ref: the reference backend in plain C, for any shape.
+ *
+ * Each operation is a row of functions that know one node and one micro-batch, nothing is fused,
+ * and everything stands in the canonical order, sample by sample. What the others are checked
+ * against, and what runs where there is no library. Stateless: all memory is in the call, so that
+ * any number of threads may run.
+ */
+#ifndef DPT_BACKEND_REF_REF_H
+#define DPT_BACKEND_REF_REF_H
+
+#include "core/backend/backend.h"
+
+/* One node's work on one micro-batch. Arrays hold `count` samples one after the other. */
+struct dpt_ref_call {
+    const struct dpt_graph_node *node;
+    const struct dpt_batch *batch;
+    int32_t index;  /* of the node */
+    bool training;  /* a backward pass follows */
+    size_t count;   /* samples */
+    size_t in, out; /* floats of a sample */
+    const float *x;
+    float *y;
+    const float *dy;
+    float *dx;                  /* added to; NULL: not wanted */
+    const float *weight, *bias; /* NULL: none */
+    float *dweight, *dbias;     /* added to */
+    void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
+    float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */
+};
+
+struct dpt_ref_op {
+    void (*forward)(const struct dpt_ref_call *call);
+    void (*backward)(const struct dpt_ref_call *call); /* NULL: has no gradient */
+    /* 4-byte words: that a sample keeps for the backward pass; that a call needs for itself. NULL:
+     * none. */
+    size_t (*saved)(const struct dpt_graph_node *node);
+    size_t (*scratch)(const struct dpt_graph_node *node);
+};
+
+extern const struct dpt_ref_op dpt_ref_conv, dpt_ref_dense;
+extern const struct dpt_ref_op dpt_ref_maxpool, dpt_ref_avgpool, dpt_ref_global_avgpool;
+extern const struct dpt_ref_op dpt_ref_input, dpt_ref_flatten, dpt_ref_dropout;
+extern const struct dpt_ref_op dpt_ref_relu, dpt_ref_gelu, dpt_ref_tanh, dpt_ref_sigmoid;
+
+/* A matrix in memory: element (i, j) is at[i * row + j * column]. */
+struct dpt_ref_matrix {
+    const float *at;
+    size_t row, column;
+};
+
+/* c[i * row + j] += sum_k a(i, k) b(k, j) for i < m, j < n, k < depth. The bits depend on the
+ * shapes and the processor only. */
+void dpt_ref_matmul_add(size_t m, size_t n, size_t depth, struct dpt_ref_matrix a,
+                        struct dpt_ref_matrix b, float *c, size_t row);
+
+/* "plain C" and the instructions that the matrix product uses. */
+const char *dpt_ref_describe(void);
+
+#endif

@@ -1,0 +1,238 @@
+/*
+ * net: small random graphs, parameters and batches for this room's tests. Everything is a pure
+ * function of a seed. Memory is the caller's: net_release, batch_release.
+ */
+#ifndef DPT_BACKEND_TESTS_NET_H
+#define DPT_BACKEND_TESTS_NET_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/backend/backend.h"
+#include "core/base/memory.h"
+#include "core/base/rng.h"
+
+struct draw {
+    uint64_t state;
+};
+
+static inline uint64_t draw_bits(struct draw *d)
+{
+    d->state += UINT64_C(0x9E3779B97F4A7C15);
+    return dpt_mix64(d->state);
+}
+
+/* A whole number of [low, high]. */
+static inline int32_t draw_int(struct draw *d, int32_t low, int32_t high)
+{
+    return low + (int32_t)(draw_bits(d) % (uint64_t)(high - low + 1));
+}
+
+static inline double draw_uniform(struct draw *d)
+{
+    return (double)(draw_bits(d) >> 11) * 0x1p-53;
+}
+
+static inline double draw_normal(struct draw *d)
+{
+    const double u = 1 - draw_uniform(d), v = draw_uniform(d);
+
+    return sqrt(-2 * log(u)) * cos(2 * M_PI * v);
+}
+
+/* Each adds one node behind `from` and returns its number. */
+
+static inline int32_t net_node(struct dpt_graph *g, const struct dpt_graph_node *node)
+{
+    struct dpt_error err;
+    int32_t index;
+
+    assert_int_equal(dpt_graph_add(g, node, &index, &err), DPT_OK);
+    return index;
+}
+
+static inline int32_t net_input(struct dpt_graph *g, int32_t c, int32_t h, int32_t w)
+{
+    const struct dpt_shape shape = {c, h, w, h == 1 && w == 1};
+    const struct dpt_graph_node node = {
+        .op = DPT_OP_INPUT, .name = "input", .in = shape, .out = shape, .weight = -1, .bias = -1};
+
+    return net_node(g, &node);
+}
+
+static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_t from,
+                                               enum dpt_op op, const char *name)
+{
+    struct dpt_graph_node node = {.op = op,
+                                  .n_inputs = 1,
+                                  .inputs = {from},
+                                  .in = g->nodes[from].out,
+                                  .out = g->nodes[from].out,
+                                  .weight = -1,
+                                  .bias = -1};
+
+    snprintf(node.name, sizeof node.name, "%s%d", name, g->n_nodes);
+    return node;
+}
+
+static inline int32_t net_tensor(struct dpt_graph *g, const char *folder, const char *name,
+                                 int n_dims, const int64_t *dims, int64_t fan_in)
+{
+    struct dpt_tensor tensor = {.n_dims = n_dims, .fan_in = fan_in, .fan_out = dims[0]};
+    struct dpt_error err;
+    int32_t index;
+
+    snprintf(tensor.name, sizeof tensor.name, "%.32s/%s", folder, name);
+    memcpy(tensor.dims, dims, (size_t)n_dims * sizeof *dims);
+    assert_int_equal(dpt_graph_add_tensor(g, &tensor, &index, &err), DPT_OK);
+    return index;
+}
+
+static inline int32_t net_conv(struct dpt_graph *g, int32_t from, int32_t channels,
+                               const struct dpt_window *w, bool bias)
+{
+    struct dpt_graph_node node = net_behind(g, from, DPT_OP_CONV, "conv");
+    const int64_t dims[4] = {channels, node.in.c / w->groups, w->kernel[0], w->kernel[1]};
+
+    node.window = *w;
+    node.out = (struct dpt_shape){channels, dpt_window_extent(w, 0, node.in.h),
+                                  dpt_window_extent(w, 1, node.in.w), false};
+    node.weight = net_tensor(g, node.name, "weight", 4, dims, dims[1] * dims[2] * dims[3]);
+    if (bias)
+        node.bias = net_tensor(g, node.name, "bias", 1, dims, 1);
+    return net_node(g, &node);
+}
+
+static inline int32_t net_dense(struct dpt_graph *g, int32_t from, int32_t outputs, bool bias)
+{
+    struct dpt_graph_node node = net_behind(g, from, DPT_OP_DENSE, "dense");
+    const int64_t dims[2] = {outputs, dpt_shape_size(&node.in)};
+
+    node.out = (struct dpt_shape){outputs, 1, 1, true};
+    node.weight = net_tensor(g, node.name, "weight", 2, dims, dims[1]);
+    if (bias)
+        node.bias = net_tensor(g, node.name, "bias", 1, dims, 1);
+    return net_node(g, &node);
+}
+
+static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op,
+                               const struct dpt_window *w)
+{
+    struct dpt_graph_node node = net_behind(g, from, op, "pool");
+
+    node.window = *w;
+    node.out.h = dpt_window_extent(w, 0, node.in.h);
+    node.out.w = dpt_window_extent(w, 1, node.in.w);
+    return net_node(g, &node);
+}
+
+/* Activations, dropout, flatten, global average pool. */
+static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float rate)
+{
+    struct dpt_graph_node node = net_behind(g, from, op, "simple");
+
+    node.rate = rate;
+    if (op == DPT_OP_FLATTEN)
+        node.out = (struct dpt_shape){(int32_t)dpt_shape_size(&node.in), 1, 1, true};
+    if (op == DPT_OP_GLOBAL_AVGPOOL)
+        node.out = (struct dpt_shape){node.in.c, 1, 1, true};
+    return net_node(g, &node);
+}
+
+/* A window that fits an input of h x w; pools: no dilation, padding below the kernel. */
+static inline struct dpt_window draw_window(struct draw *d, bool pool, int32_t h, int32_t w)
+{
+    const int32_t inputs[2] = {h, w};
+    struct dpt_window window = {.groups = 1};
+
+    do {
+        for (int axis = 0; axis < 2; axis++) {
+            const int32_t kernel = draw_int(d, 1, 4);
+
+            window.kernel[axis] = kernel;
+            window.stride[axis] = draw_int(d, 1, 3);
+            window.dilation[axis] = pool ? 1 : draw_int(d, 1, 3);
+            window.before[axis] = draw_int(d, 0, pool ? kernel - 1 : kernel + 1);
+            window.after[axis] = draw_int(d, 0, pool ? kernel - 1 : kernel + 1);
+        }
+    } while (dpt_window_extent(&window, 0, inputs[0]) < 1 ||
+             dpt_window_extent(&window, 1, inputs[1]) < 1);
+    return window;
+}
+
+/* An arena: weights of about unit output variance, the floats between tensors zero. */
+static inline float *net_params(const struct dpt_graph *g, struct draw *d)
+{
+    float *params = dpt_alloc_array((size_t)g->floats, sizeof *params);
+
+    assert_non_null(params);
+    for (int32_t t = 0; t < g->n_tensors; t++) {
+        const struct dpt_tensor *tensor = &g->tensors[t];
+
+        for (int64_t i = 0; i < tensor->count; i++)
+            params[tensor->offset + i] = (float)(draw_normal(d) / sqrt((double)tensor->fan_in) *
+                                                 (tensor->n_dims == 1 ? 0.3 : 1));
+    }
+    return params;
+}
+
+/* A batch that owns its arrays. */
+struct owned_batch {
+    struct dpt_batch batch;
+    float *input, *targets;
+    int32_t *labels;
+    int64_t *sample;
+};
+
+/* Random inputs; labels, or (`soft`) rows of probabilities; rows behind `count` are zero. */
+static inline void batch_fill(struct owned_batch *b, const struct dpt_graph *g, int32_t micro,
+                              int32_t count, bool soft, struct draw *d)
+{
+    const size_t in = (size_t)dpt_shape_size(&g->nodes[0].out);
+    const size_t out = (size_t)dpt_shape_size(&g->nodes[g->n_nodes - 1].out);
+
+    b->input = dpt_alloc_array((size_t)micro * in, sizeof *b->input);
+    b->targets = dpt_alloc_array((size_t)micro * out, sizeof *b->targets);
+    b->labels = dpt_alloc_array((size_t)micro, sizeof *b->labels);
+    b->sample = dpt_alloc_array((size_t)micro, sizeof *b->sample);
+    assert_true(b->input != NULL && b->targets != NULL && b->labels != NULL && b->sample != NULL);
+    for (size_t i = 0; i < (size_t)count * in; i++)
+        b->input[i] = (float)draw_normal(d);
+    for (int32_t i = 0; i < count; i++) {
+        double sum = 0;
+
+        b->labels[i] = draw_int(d, 0, (int32_t)out - 1);
+        b->sample[i] = (int64_t)(draw_bits(d) >> 24);
+        for (size_t j = 0; j < out; j++) {
+            b->targets[(size_t)i * out + j] = (float)draw_uniform(d);
+            sum += b->targets[(size_t)i * out + j];
+        }
+        for (size_t j = 0; j < out; j++)
+            b->targets[(size_t)i * out + j] /= (float)sum;
+    }
+    b->batch = (struct dpt_batch){.count = count,
+                                  .input = b->input,
+                                  .labels = soft ? NULL : b->labels,
+                                  .targets = soft ? b->targets : NULL,
+                                  .sample = b->sample,
+                                  .seed = draw_bits(d),
+                                  .step = (uint64_t)draw_int(d, 0, 100000)};
+}
+
+static inline void batch_release(struct owned_batch *b)
+{
+    dpt_free(b->input);
+    dpt_free(b->targets);
+    dpt_free(b->labels);
+    dpt_free(b->sample);
+    *b = (struct owned_batch){0};
+}
+
+#endif

@@ -1,0 +1,227 @@
+/*
+ * Gradients of the ref backend against central finite differences of its own loss, along random
+ * directions, tensor by tensor. The layer under test stands behind a convolution, whose gradients
+ * check what the layer passes back.
+ */
+#include "core/backend/tests/net.h"
+
+#include "core/backend/list.h"
+
+struct bench {
+    struct dpt_graph graph;
+    struct owned_batch data;
+    float *params, *moved, *gradient, *scratch, *direction;
+    void *program;
+    int undecided, checks;
+};
+
+static void bench_open(struct bench *b, const struct dpt_loss *loss, bool soft, struct draw *d)
+{
+    const int32_t micro = draw_int(d, 1, 5);
+    const struct dpt_program_spec spec = {
+        .graph = &b->graph, .loss = *loss, .micro = micro, .threads = 1, .training = true};
+    const size_t n = (size_t)b->graph.floats;
+    struct dpt_error err;
+
+    batch_fill(&b->data, &b->graph, micro, draw_int(d, 1, micro), soft, d);
+    b->params = net_params(&b->graph, d);
+    b->moved = dpt_alloc_array(n, sizeof(float));
+    b->gradient = dpt_alloc_array(n, sizeof(float));
+    b->scratch = dpt_alloc_array(n, sizeof(float));
+    b->direction = dpt_alloc_array(n, sizeof(float));
+    assert_int_equal(dpt_backend_ref.open(&spec, &b->program, &err), DPT_OK);
+}
+
+static void bench_close(struct bench *b)
+{
+    dpt_backend_ref.close(b->program);
+    dpt_free(b->params);
+    dpt_free(b->moved);
+    dpt_free(b->gradient);
+    dpt_free(b->scratch);
+    dpt_free(b->direction);
+    batch_release(&b->data);
+    dpt_graph_release(&b->graph);
+}
+
+static double loss_at(struct bench *b, const float *params, float *gradient)
+{
+    struct dpt_tally tally = {0};
+    struct dpt_error err;
+
+    assert_int_equal(
+        dpt_backend_ref.train(b->program, 0, &b->data.batch, params, gradient, false, &tally, &err),
+        DPT_OK);
+    return tally.loss;
+}
+
+/* What the loss does along the direction within a step of h, for one tensor: slope, and bend =
+ * (right slope - left slope). */
+struct probe {
+    double slope, bend;
+};
+
+static struct probe probe(struct bench *b, const struct dpt_tensor *t, double loss, double h)
+{
+    double side[2];
+
+    memcpy(b->moved, b->params, (size_t)b->graph.floats * sizeof *b->moved);
+    for (int s = 0; s < 2; s++) {
+        for (int64_t i = t->offset; i < t->offset + t->count; i++)
+            b->moved[i] = (float)(b->params[i] + (s == 0 ? h : -h) * b->direction[i]);
+        side[s] = loss_at(b, b->moved, b->scratch);
+    }
+    return (struct probe){(side[0] - side[1]) / (2 * h), (side[0] + side[1] - 2 * loss) / h};
+}
+
+/*
+ * Compares one tensor's gradient along one random direction. Returns whether that said something:
+ * not so where there is a kink (ReLU, max-pool) within the step. There the slopes of two steps
+ * differ, or, where the kink is close to the middle, the bend does not shrink with the step. The
+ * gradient under test has no part in that decision.
+ */
+static bool check_direction(struct bench *b, const struct dpt_tensor *t, double loss,
+                            struct draw *d)
+{
+    const double step = 0.01;
+    double claimed = 0, size = 0, measured, allowed;
+    struct probe coarse, fine;
+
+    for (int64_t i = t->offset; i < t->offset + t->count; i++) {
+        const double g = b->gradient[i];
+
+        b->direction[i] = (float)(draw_normal(d) / sqrt((double)t->fan_in));
+        claimed += g * b->direction[i];
+        size += g * g * b->direction[i] * b->direction[i];
+    }
+    coarse = probe(b, t, loss, step);
+    fine = probe(b, t, loss, step / 2);
+    measured = (4 * fine.slope - coarse.slope) / 3;
+    /* The loss carries the rounding of floats, a few 1e-7 of its size, divided by the step. */
+    allowed = 2e-3 * sqrt(size) + 5e-5 * (1 + fabs(loss));
+    if (fabs(coarse.slope - fine.slope) > allowed || fabs(coarse.bend - 2 * fine.bend) > allowed)
+        return false;
+    if (fabs(measured - claimed) > allowed)
+        fail_msg("%s: gradient along a direction is %.8g, measured %.8g (%.8g, %.8g), allowed %.2g",
+                 t->name, claimed, measured, coarse.slope, fine.slope, allowed);
+    return true;
+}
+
+static void check_all(struct bench *b, struct draw *d)
+{
+    const double loss = loss_at(b, b->params, b->gradient);
+
+    for (int32_t t = 0; t < b->graph.n_tensors; t++) {
+        for (int k = 0; k < 3; k++) {
+            b->checks++;
+            b->undecided += !check_direction(b, &b->graph.tensors[t], loss, d);
+        }
+    }
+}
+
+/* A random layer of a type behind node `from`. */
+static int32_t add_layer(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
+{
+    const struct dpt_shape in = g->nodes[from].out;
+    struct dpt_window w;
+
+    switch (op) {
+    case DPT_OP_CONV: {
+        const bool even = in.c % 2 == 0;
+
+        w = draw_window(d, false, in.h, in.w);
+        w.groups = draw_int(d, 0, 2) == 0 ? in.c : even ? draw_int(d, 1, 2) : 1;
+        return net_conv(g, from, w.groups * draw_int(d, 1, 3), &w, draw_int(d, 0, 1));
+    }
+    case DPT_OP_DENSE:
+        return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
+    case DPT_OP_MAXPOOL:
+    case DPT_OP_AVGPOOL:
+        w = draw_window(d, true, in.h, in.w);
+        return net_pool(g, from, op, &w);
+    default:
+        return net_simple(g, from, op, op == DPT_OP_DROPOUT ? 0.8f * (float)draw_uniform(d) : 0);
+    }
+}
+
+static void finish(struct bench *b, int32_t last, struct draw *d)
+{
+    const struct dpt_loss loss = {.kind = draw_int(d, 0, 3) == 0 ? DPT_LOSS_MSE
+                                                                 : DPT_LOSS_CROSS_ENTROPY,
+                                  .smoothing = draw_int(d, 0, 1) ? 0.1f : 0};
+
+    if (!b->graph.nodes[last].out.flat)
+        last = net_simple(&b->graph, last, DPT_OP_FLATTEN, 0);
+    net_dense(&b->graph, last, draw_int(d, 2, 6), true);
+    bench_open(b, &loss, loss.kind == DPT_LOSS_MSE || draw_int(d, 0, 1), d);
+    check_all(b, d);
+}
+
+/* Every type many times: behind a convolution, where it may also be of another shape than its
+ * neighbours like. */
+static void each_layer(void **state)
+{
+    (void)state;
+    for (int op = DPT_OP_CONV; op < DPT_OP_COUNT; op++) {
+        int undecided = 0, checks = 0;
+
+        for (uint64_t seed = 0; seed < 60; seed++) {
+            struct draw d = {seed * 100 + (uint64_t)op};
+            struct bench b = {0};
+            struct dpt_window front = {.groups = 1};
+            int32_t at =
+                net_input(&b.graph, draw_int(&d, 1, 3), draw_int(&d, 1, 9), draw_int(&d, 1, 9));
+
+            front = draw_window(&d, false, b.graph.nodes[at].out.h, b.graph.nodes[at].out.w);
+            front.groups = 1;
+            at = net_conv(&b.graph, at, draw_int(&d, 1, 4), &front, true);
+            at = add_layer(&b.graph, at, (enum dpt_op)op, &d);
+            finish(&b, at, &d);
+            undecided += b.undecided;
+            checks += b.checks;
+            bench_close(&b);
+        }
+        print_message("op %d: %d of %d directions undecided\n", op, undecided, checks);
+        assert_true(undecided * 5 < checks);
+    }
+}
+
+/* Chains of several layers, dropout among them. */
+static void chains(void **state)
+{
+    int undecided = 0, checks = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 120; seed++) {
+        struct draw d = {seed + 1000000};
+        struct bench b = {0};
+        int32_t at =
+            net_input(&b.graph, draw_int(&d, 1, 4), draw_int(&d, 2, 9), draw_int(&d, 2, 9));
+        const int32_t layers = draw_int(&d, 2, 6);
+
+        for (int32_t i = 0; i < layers; i++) {
+            /* No global pool and no flatten on the way: what follows wants a picture. */
+            static const enum dpt_op types[] = {DPT_OP_CONV,    DPT_OP_CONV,    DPT_OP_MAXPOOL,
+                                                DPT_OP_AVGPOOL, DPT_OP_DROPOUT, DPT_OP_RELU,
+                                                DPT_OP_GELU,    DPT_OP_TANH,    DPT_OP_SIGMOID};
+
+            at = add_layer(&b.graph, at, types[draw_int(&d, 0, 8)], &d);
+        }
+        finish(&b, at, &d);
+        undecided += b.undecided;
+        checks += b.checks;
+        bench_close(&b);
+    }
+    print_message("chains: %d of %d directions undecided\n", undecided, checks);
+    assert_true(undecided * 4 < checks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_layer),
+        cmocka_unit_test(chains),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
