@@ -1,0 +1,173 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/train/schedule.h"
+#include "core/train/tests/golden_schedules.h"
+#include "core/train/tests/variant.h"
+
+static void open_schedule(struct dpt_conf *conf, const char *text, struct dpt_variant_value *value)
+{
+    struct dpt_error err;
+
+    if (read_variant(conf, dpt_schedule_variants, text, value, &err) != DPT_OK)
+        fail_msg("%s: %s", text, err.text);
+}
+
+static double rate_at(const struct dpt_variant_value *schedule, double lr, int64_t step,
+                      int64_t steps)
+{
+    const struct dpt_schedule_point point = {
+        .step = step, .steps = steps, .steps_per_epoch = GOLDEN_PER_EPOCH};
+
+    return dpt_schedule_rate(schedule, lr, &point);
+}
+
+static void rates_are_pytorchs(void **state)
+{
+    (void)state;
+    for (size_t k = 0; k < sizeof golden_schedules / sizeof golden_schedules[0]; k++) {
+        const struct golden_schedule *golden = &golden_schedules[k];
+        struct dpt_variant_value schedule;
+        struct dpt_conf conf;
+
+        open_schedule(&conf, golden->conf, &schedule);
+        for (int step = 0; step < golden->steps; step++) {
+            const double got = rate_at(&schedule, golden_rate, step, golden->steps);
+
+            if (!(fabs(got - golden->rates[step]) <= 1e-12))
+                fail_msg("%s, step %d: %.15g, PyTorch has %.15g", golden->conf, step, got,
+                         golden->rates[step]);
+        }
+        dpt_conf_release(&conf);
+    }
+}
+
+/* A line up to the rate that the schedule starts with; then the schedule as if the run began there.
+ */
+static void warmup_comes_before_the_schedule(void **state)
+{
+    static const char *const kinds[] = {"type: constant", "type: cosine, final: 0.2",
+                                        "type: linear", "type: step, every: 4 steps, gamma: 0.5"};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
+        for (int warmup = 0; warmup < 20; warmup++) {
+            const int rest = 1 + (warmup * 7) % 23;
+            struct dpt_variant_value with, without;
+            struct dpt_conf conf_with, conf_without;
+            char text[128];
+
+            snprintf(text, sizeof text, "{%s, warmup: %d}", kinds[k], warmup);
+            open_schedule(&conf_with, text, &with);
+            snprintf(text, sizeof text, "{%s}", kinds[k]);
+            open_schedule(&conf_without, text, &without);
+            for (int s = 0; s < warmup; s++)
+                assert_true(fabs(rate_at(&with, 0.4, s, warmup + rest) - 0.4 * (s + 1) / warmup) <
+                            1e-15);
+            for (int s = 0; s < rest; s++)
+                assert_true(rate_at(&with, 0.4, warmup + s, warmup + rest) ==
+                            rate_at(&without, 0.4, s, rest));
+            dpt_conf_release(&conf_with);
+            dpt_conf_release(&conf_without);
+        }
+}
+
+/* Also where the warm-up is longer than the run, a run is one step, or a resumed run asks behind
+ * its end. */
+static void rates_stay_between_zero_and_lr(void **state)
+{
+    static const char *const texts[] = {"{type: cosine, warmup: 50}",
+                                        "{type: linear, final: 0.5, warmup: 9}", "{type: cosine}",
+                                        "{type: step, every: 0.01 epochs, gamma: 0.9}", "linear"};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof texts / sizeof texts[0]; k++) {
+        struct dpt_variant_value schedule;
+        struct dpt_conf conf;
+
+        open_schedule(&conf, texts[k], &schedule);
+        for (int64_t steps = 1; steps < 40; steps++)
+            for (int64_t step = 0; step < 2 * steps; step++) {
+                const double rate = rate_at(&schedule, 0.25, step, steps);
+
+                if (!(rate >= 0 && rate <= 0.25))
+                    fail_msg("%s: step %lld of %lld gives %g", texts[k], (long long)step,
+                             (long long)steps, rate);
+            }
+        dpt_conf_release(&conf);
+    }
+}
+
+static void scaling_follows_the_batch(void **state)
+{
+    static const struct {
+        const char *text;
+        int64_t global;
+        double want;
+    } cases[] = {
+        {"constant", 8192, 0.1},
+        {"{type: constant, scale_lr: {rule: linear}}", 8192, 3.2}, /* Goyal et al. 2017: k = 32 */
+        {"{type: constant, scale_lr: {rule: linear, base_batch: 128}}", 64, 0.05},
+        {"{type: cosine, scale_lr: {rule: sqrt}}", 1024, 0.2},
+        {"{type: step, every: 1 epoch, scale_lr: {rule: sqrt, base_batch: 32}}", 128, 0.2},
+        {"{type: linear, scale_lr: {rule: none, base_batch: 32}}", 128, 0.1},
+    };
+
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        struct dpt_variant_value schedule;
+        struct dpt_conf conf;
+
+        open_schedule(&conf, cases[k].text, &schedule);
+        if (fabs(dpt_schedule_scale(&schedule, 0.1, cases[k].global) - cases[k].want) > 1e-15)
+            fail_msg("%s: %g", cases[k].text, dpt_schedule_scale(&schedule, 0.1, cases[k].global));
+        dpt_conf_release(&conf);
+    }
+}
+
+static void mistakes_are_told(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"step", "every"},
+        {"{type: step, every: never}", "epochs or steps are wanted"},
+        {"{type: step, every: 10 min}", "epochs or steps are wanted"},
+        {"{type: step, every: 3 steps, gamma: 2}", "gamma"},
+        {"{type: cosine, warmup: -1}", "warmup"},
+        {"{type: cosine, final: 1.5}", "final"},
+        {"{type: cosine, scale_lr: {rule: cubic}}", "rule"},
+        {"cosin", "did you mean 'cosine'"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_variant_value value;
+        struct dpt_conf conf;
+        struct dpt_error err = {0};
+
+        assert_int_equal(read_variant(&conf, dpt_schedule_variants, cases[i].text, &value, &err),
+                         DPT_BAD_JOB);
+        if (strstr(err.text, cases[i].want) == NULL)
+            fail_msg("%s: no '%s' in: %s", cases[i].text, cases[i].want, err.text);
+        dpt_conf_release(&conf);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates_are_pytorchs),
+        cmocka_unit_test(warmup_comes_before_the_schedule),
+        cmocka_unit_test(rates_stay_between_zero_and_lr),
+        cmocka_unit_test(scaling_follows_the_batch),
+        cmocka_unit_test(mistakes_are_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

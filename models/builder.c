@@ -1,0 +1,149 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "models/layer.h"
+
+const char *const dpt_init_names[] = {
+    [DPT_INIT_ZERO] = "zero", [DPT_INIT_HE] = "he", [DPT_INIT_XAVIER] = "xavier", NULL};
+
+enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
+                                 const char *format, ...)
+{
+    const struct dpt_conf_node *at = b->layer->at;
+    char place[512] = "", layer[64], text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (at != NULL && at->origin != NULL)
+        snprintf(place, sizeof place, "%s: ", at->origin);
+    else if (at != NULL && at->line > 0 && b->job != NULL)
+        snprintf(place, sizeof place, "%s:%d:%d: ", b->job, at->line, at->column);
+    if (b->prefix != NULL)
+        snprintf(layer, sizeof layer, "%s[%zu]", b->prefix, b->index);
+    else
+        snprintf(layer, sizeof layer, "model %s", b->model);
+    return dpt_fail(err, DPT_BAD_JOB, "%s%s (%s): %s", place, layer, b->name, text);
+}
+
+const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
+{
+    return &b->graph->nodes[b->last].out;
+}
+
+struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b, enum dpt_op op)
+{
+    struct dpt_graph_node node = {
+        .op = op,
+        .n_inputs = 1,
+        .inputs = {b->last},
+        .in = *dpt_builder_shape(b),
+        .weight = -1,
+        .bias = -1,
+    };
+
+    snprintf(node.name, sizeof node.name, "%s", b->name);
+    return node;
+}
+
+enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_node *node,
+                                struct dpt_error *err)
+{
+    const struct dpt_shape *s = &node->out;
+    char in[40], out[40];
+
+    /* c and the area each fit 31 bits, so that neither product overflows. */
+    if ((int64_t)s->h * s->w > DPT_MAX_SIZE || (int64_t)s->h * s->w * s->c > DPT_MAX_SIZE)
+        return dpt_builder_fail(b, err, "turns %s into %s: more than %d numbers a sample",
+                                dpt_shape_text(&node->in, in), dpt_shape_text(s, out),
+                                DPT_MAX_SIZE);
+    return dpt_graph_add(b->graph, node, &b->last, err);
+}
+
+enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
+                                    const int64_t *dims, int n_dims, bool bias, enum dpt_init init,
+                                    int64_t fan_out, struct dpt_error *err)
+{
+    struct dpt_tensor weight = {.n_dims = n_dims, .decay = true, .init = init, .fan_in = 1};
+    struct dpt_tensor offset = {.n_dims = 1, .dims = {dims[0]}, .init = DPT_INIT_ZERO};
+    enum dpt_status status = DPT_OK;
+    int64_t count = 1;
+
+    for (int i = 0; i < n_dims; i++) {
+        /* Each factor fits 31 bits and the product before it too: no overflow. */
+        count *= dims[i];
+        if (count > DPT_MAX_TENSOR)
+            return dpt_builder_fail(b, err, "has more than %d weights", DPT_MAX_TENSOR);
+        weight.dims[i] = dims[i];
+        if (i > 0)
+            weight.fan_in *= dims[i];
+    }
+    weight.fan_out = fan_out;
+    snprintf(weight.name, sizeof weight.name, "%.40s/weight", node->name);
+    DPT_TRY(dpt_graph_add_tensor(b->graph, &weight, &node->weight, err));
+    if (!bias)
+        goto out;
+    offset.fan_in = weight.fan_in;
+    offset.fan_out = fan_out;
+    snprintf(offset.name, sizeof offset.name, "%.40s/bias", node->name);
+    DPT_TRY(dpt_graph_add_tensor(b->graph, &offset, &node->bias, err));
+out:
+    return status;
+}
+
+/*
+ * Padding that gives ceil(input / stride) outputs, the odd one behind (TensorFlow's "SAME").
+ * https://www.tensorflow.org/api_docs/python/tf/nn#notes_on_padding_2
+ */
+static void pad_same(struct dpt_window *w, int axis, int32_t input)
+{
+    const int64_t reach = (int64_t)w->dilation[axis] * (w->kernel[axis] - 1) + 1;
+    const int64_t last = ((int64_t)input - 1) / w->stride[axis] * w->stride[axis];
+    const int64_t missing = last + reach - input;
+
+    w->before[axis] = missing > 0 ? (int32_t)(missing / 2) : 0;
+    w->after[axis] = missing > 0 ? (int32_t)(missing - missing / 2) : 0;
+}
+
+enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph_node *node,
+                                   const struct dpt_padding *padding, struct dpt_error *err)
+{
+    const int32_t input[2] = {node->in.h, node->in.w};
+    struct dpt_window *w = &node->window;
+    char shape[40], dilated[48] = "", padded[64] = "";
+    int32_t extent[2];
+
+    for (int i = 0; i < 2; i++) {
+        w->before[i] = w->after[i] = padding->pair.at[i];
+        if (padding->same)
+            pad_same(w, i, input[i]);
+        extent[i] = dpt_window_extent(w, i, input[i]);
+    }
+    if (extent[0] >= 1 && extent[1] >= 1) {
+        node->out.h = extent[0];
+        node->out.w = extent[1];
+        return DPT_OK;
+    }
+    if (w->dilation[0] != 1 || w->dilation[1] != 1)
+        snprintf(dilated, sizeof dilated, " (dilation %dx%d)", (int)w->dilation[0],
+                 (int)w->dilation[1]);
+    if (w->before[0] != 0 || w->before[1] != 0)
+        snprintf(padded, sizeof padded, " with padding %dx%d", (int)w->before[0],
+                 (int)w->before[1]);
+    return dpt_builder_fail(b, err, "kernel %dx%d%s does not fit %dx%d input%s (the layer gets %s)",
+                            (int)w->kernel[0], (int)w->kernel[1], dilated, (int)input[0],
+                            (int)input[1], padded, dpt_shape_text(&node->in, shape));
+}
+
+enum dpt_status dpt_builder_need_planes(const struct dpt_builder *b, struct dpt_error *err)
+{
+    char shape[40];
+
+    if (!dpt_builder_shape(b)->flat)
+        return DPT_OK;
+    return dpt_builder_fail(b, err, "needs channels x height x width, gets %s: %s",
+                            dpt_shape_text(dpt_builder_shape(b), shape),
+                            b->last == 0 ? "the data are flat vectors, only `dense` fits them"
+                                         : "put it before `flatten` and `dense`");
+}

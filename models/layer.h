@@ -1,0 +1,153 @@
+/*
+ * layer: what the rows of dpt_layer_types share: the growing graph, and the options of each layer.
+ *
+ * A builder lives for one dpt_model_build. It knows the last node of the graph, whose output the
+ * next layer reads, and where in the job the layer stands that is being added, for messages.
+ * Private to models/.
+ */
+#ifndef DPT_MODELS_LAYER_H
+#define DPT_MODELS_LAYER_H
+
+#include "core/base/memory.h"
+#include "models/model.h"
+
+/* No sample of more than DPT_MAX_SIZE numbers, no tensor of more than DPT_MAX_TENSOR: products stay
+ * far from overflow. */
+enum { DPT_MAX_SIZE = 1 << 28, DPT_MAX_CHANNELS = 1 << 20, DPT_MAX_KERNEL = 1024 };
+#define DPT_MAX_TENSOR INT32_MAX
+
+struct dpt_builder {
+    struct dpt_graph *graph;
+    int32_t last;       /* node whose output the next layer reads */
+    const char *job;    /* path of the job file, for messages; NULL: unknown */
+    const char *prefix; /* "model.layers" or NULL for the layers of a short form */
+    const char *model;  /* name of the model type */
+    size_t index;       /* of the layer being added */
+    const struct dpt_layer *layer;
+    char name[DPT_NAME]; /* of its node */
+};
+
+/* Height and width, from one number or two. */
+struct dpt_pair {
+    int32_t at[2];
+};
+
+/* `padding`: numbers, or TensorFlow's rule: out = ceil(in / stride), the odd one at the bottom and
+ * the right. */
+struct dpt_padding {
+    bool same;
+    struct dpt_pair pair;
+};
+
+/* Every layer's options begin with its name; "auto": type and number. */
+struct dpt_layer_options {
+    const char *name;
+};
+
+struct dpt_conv_options {
+    struct dpt_layer_options common;
+    int64_t channels, groups;
+    struct dpt_pair kernel, stride, dilation;
+    struct dpt_padding padding;
+    bool bias;
+    int init; /* enum dpt_init */
+};
+
+struct dpt_dense_options {
+    struct dpt_layer_options common;
+    int64_t outputs;
+    bool bias;
+    int init; /* enum dpt_init */
+};
+
+struct dpt_layer_pool_options {
+    struct dpt_layer_options common;
+    struct dpt_pair size, stride; /* stride 0: as size */
+    struct dpt_padding padding;
+};
+
+struct dpt_dropout_options {
+    struct dpt_layer_options common;
+    double rate;
+};
+
+extern const struct dpt_layer_type dpt_layer_conv, dpt_layer_dense, dpt_layer_maxpool,
+    dpt_layer_avgpool, dpt_layer_global_avgpool, dpt_layer_flatten, dpt_layer_dropout,
+    dpt_layer_relu, dpt_layer_gelu, dpt_layer_tanh, dpt_layer_sigmoid;
+
+/* The row that every layer's table begins with. */
+#define DPT_LAYER_NAME_ROW                                                                         \
+    {                                                                                              \
+        .name = "name", .type = DPT_OPT_TEXT, .offset = offsetof(struct dpt_layer_options, name),  \
+        .fallback = "auto", .help = "name in messages and checkpoints; auto: type and number",     \
+    }
+
+/* Names of enum dpt_init, for CHOICE rows; ends with NULL. */
+extern const char *const dpt_init_names[];
+
+/* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, read as zeros) and struct
+ * dpt_padding. */
+bool dpt_read_pair(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
+bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                           void *dest);
+bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                      void *dest);
+
+/* A list of layers that grows in an arena. */
+struct dpt_layer_list {
+    struct dpt_arena *arena;
+    struct dpt_layer *at;
+    size_t n, capacity;
+};
+
+/* Appends a layer; its zeroed options, or NULL where memory ran out. */
+void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
+
+/* What a model type is beside its options (dpt_variant.impl): it writes its layers for samples of a
+ * shape. */
+struct dpt_model_type {
+    /* Returns false only where memory ran out. `options` and `list` are the model's own and the
+     * empty result. */
+    bool (*expand)(const void *options, const struct dpt_shape *input, struct dpt_layer_list *list);
+    bool listed; /* options are struct dpt_sequential_options: the layers stand in the job */
+};
+
+/* The options of `sequential`. */
+struct dpt_sequential_options {
+    struct dpt_layer *layers;
+    size_t n;
+    const char *job; /* path of the job file */
+};
+
+extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,
+    dpt_model_cnn;
+
+/* For messages: JOB.yaml:14:7: model.layers[3] (dense1): text. Returns BAD_JOB. */
+enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
+                                 const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Shape that the next layer gets. */
+const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b);
+
+/* A node for the layer being added, with the builder's last node as input and nothing else set. */
+struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b, enum dpt_op op);
+
+/* Checks the size of node->out and appends the node. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_node *node,
+                                struct dpt_error *err);
+
+/* Adds <layer>/weight of these dims and, where `bias`, <layer>/bias of dims[0]; sets node->weight
+ * and ->bias. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
+                                    const int64_t *dims, int n_dims, bool bias, enum dpt_init init,
+                                    int64_t fan_out, struct dpt_error *err);
+
+/* Sets node->window's padding and node->out's h and w from the rest of the window. Errors: BAD_JOB
+ * (the kernel does not fit). */
+enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph_node *node,
+                                   const struct dpt_padding *padding, struct dpt_error *err);
+
+/* Errors: BAD_JOB where the layer gets a flat vector. */
+enum dpt_status dpt_builder_need_planes(const struct dpt_builder *b, struct dpt_error *err);
+
+#endif

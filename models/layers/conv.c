@@ -1,0 +1,72 @@
+#include "models/layer.h"
+
+// clang-format off
+static const struct dpt_option options[] = {
+    DPT_LAYER_NAME_ROW,
+    {.name = "channels", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_conv_options, channels),
+     .min = 1, .max = DPT_MAX_CHANNELS, .help = "output channels"},
+    {.name = "kernel", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct dpt_conv_options, kernel),
+     .fallback = "3", .read = dpt_read_pair, .form = "N or [height, width]",
+     .help = "size of the window"},
+    {.name = "stride", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct dpt_conv_options, stride),
+     .fallback = "1", .read = dpt_read_pair, .form = "N or [height, width]",
+     .help = "step of the window"},
+    {.name = "padding", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_conv_options, padding),
+     .fallback = "0", .read = dpt_read_padding, .form = "N, [height, width], same or valid",
+     .help = "zeros around the input; same: output = input / stride, rounded up"},
+    {.name = "dilation", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_conv_options, dilation),
+     .fallback = "1", .read = dpt_read_pair, .form = "N or [height, width]",
+     .help = "distance of the window's taps"},
+    {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_conv_options, groups),
+     .fallback = "1", .min = 1, .max = DPT_MAX_CHANNELS,
+     .help = "channels are split into groups that do not mix"},
+    {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct dpt_conv_options, bias),
+     .fallback = "true", .help = "adds a learned number to each output channel"},
+    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_conv_options, init),
+     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"},
+    {0},
+};
+// clang-format on
+
+static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                struct dpt_error *err)
+{
+    const struct dpt_conv_options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b, DPT_OP_CONV);
+    enum dpt_status status;
+
+    DPT_TRY(dpt_builder_need_planes(b, err));
+    if (node.in.c % o->groups != 0)
+        return dpt_builder_fail(b, err, "groups %lld does not divide the input's %d channels",
+                                (long long)o->groups, (int)node.in.c);
+    if (o->channels % o->groups != 0)
+        return dpt_builder_fail(b, err, "groups %lld does not divide %lld channels",
+                                (long long)o->groups, (long long)o->channels);
+    for (int i = 0; i < 2; i++) {
+        node.window.kernel[i] = o->kernel.at[i];
+        node.window.stride[i] = o->stride.at[i];
+        node.window.dilation[i] = o->dilation.at[i];
+    }
+    node.window.groups = (int32_t)o->groups;
+    node.out.c = (int32_t)o->channels;
+    DPT_TRY(dpt_builder_window(b, &node, &o->padding, err));
+
+    const int64_t area = (int64_t)o->kernel.at[0] * o->kernel.at[1];
+    const int64_t dims[] = {o->channels, node.in.c / o->groups, o->kernel.at[0], o->kernel.at[1]};
+    DPT_TRY(dpt_builder_weights(b, &node, dims, 4, o->bias, (enum dpt_init)o->init,
+                                o->channels / o->groups * area, err));
+    DPT_TRY(dpt_builder_add(b, &node, err));
+out:
+    return status;
+}
+
+const struct dpt_layer_type dpt_layer_conv = {
+    .name = "conv",
+    .summary = "2-D convolution (cross-correlation) of channels x height x width",
+    .options = options,
+    .size = sizeof(struct dpt_conv_options),
+    .main = "channels",
+    .add = conv_add,
+};

@@ -1,0 +1,43 @@
+#include "models/layer.h"
+
+// clang-format off
+static const struct dpt_option options[] = {
+    DPT_LAYER_NAME_ROW,
+    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_dense_options, outputs),
+     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
+    {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct dpt_dense_options, bias),
+     .fallback = "true", .help = "adds a learned number to each output"},
+    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_dense_options, init),
+     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"},
+    {0},
+};
+// clang-format on
+
+static enum dpt_status dense_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                 struct dpt_error *err)
+{
+    const struct dpt_dense_options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b, DPT_OP_DENSE);
+    const int64_t dims[] = {o->outputs, dpt_shape_size(&node.in)};
+    enum dpt_status status;
+    char shape[40];
+
+    if (!node.in.flat)
+        return dpt_builder_fail(b, err, "needs a flat input, gets %s: put `flatten` before it",
+                                dpt_shape_text(&node.in, shape));
+    node.out = (struct dpt_shape){.c = (int32_t)o->outputs, .h = 1, .w = 1, .flat = true};
+    DPT_TRY(
+        dpt_builder_weights(b, &node, dims, 2, o->bias, (enum dpt_init)o->init, o->outputs, err));
+    DPT_TRY(dpt_builder_add(b, &node, err));
+out:
+    return status;
+}
+
+const struct dpt_layer_type dpt_layer_dense = {
+    .name = "dense",
+    .summary = "fully connected: y = W x + b",
+    .options = options,
+    .size = sizeof(struct dpt_dense_options),
+    .main = "outputs",
+    .add = dense_add,
+};

@@ -1,0 +1,180 @@
+#include "models/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/rng.h"
+#include "models/layer.h"
+
+const struct dpt_layer_type *const dpt_layer_types[] = {
+    &dpt_layer_conv,           &dpt_layer_dense,   &dpt_layer_maxpool, &dpt_layer_avgpool,
+    &dpt_layer_global_avgpool, &dpt_layer_flatten, &dpt_layer_dropout, &dpt_layer_relu,
+    &dpt_layer_gelu,           &dpt_layer_tanh,    &dpt_layer_sigmoid, NULL};
+
+const struct dpt_variant *const dpt_model_variants[] = {
+    &dpt_model_linear, &dpt_model_mlp, &dpt_model_cnn, &dpt_model_sequential, NULL};
+
+void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
+{
+    void *options = dpt_arena_alloc(list->arena, type->size);
+
+    if (options == NULL)
+        return NULL;
+    if (list->n == list->capacity) {
+        const size_t capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
+        struct dpt_layer *larger = dpt_arena_alloc(list->arena, capacity * sizeof *larger);
+
+        if (larger == NULL)
+            return NULL;
+        if (list->n > 0)
+            memcpy(larger, list->at, list->n * sizeof *larger);
+        list->at = larger;
+        list->capacity = capacity;
+    }
+    list->at[list->n++] = (struct dpt_layer){.type = type, .options = options};
+    return options;
+}
+
+static bool name_is_given(const struct dpt_layer_list *list, const char *name)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (list->at[i].name != NULL && strcmp(list->at[i].name, name) == 0)
+            return true;
+    return false;
+}
+
+/* The name of layer `index`: the user's, or its type and the first free number from *number on. */
+static void name_layer(struct dpt_builder *b, const struct dpt_layer_list *list, int *number)
+{
+    const struct dpt_layer *layer = &list->at[b->index];
+
+    if (layer->name != NULL) {
+        snprintf(b->name, sizeof b->name, "%s", layer->name);
+        return;
+    }
+    do {
+        snprintf(b->name, sizeof b->name, "%s%d", layer->type->name, ++*number);
+    } while (name_is_given(list, b->name));
+}
+
+static size_t type_index(const struct dpt_layer_type *type)
+{
+    size_t i = 0;
+
+    while (dpt_layer_types[i] != NULL && dpt_layer_types[i] != type)
+        i++;
+    return i;
+}
+
+static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
+                                 struct dpt_error *err)
+{
+    struct dpt_graph_node node = {
+        .op = DPT_OP_INPUT, .name = "input", .in = *input, .out = *input, .weight = -1, .bias = -1};
+
+    if (input->c < 1 || input->h < 1 || input->w < 1 ||
+        (int64_t)input->h * input->w > DPT_MAX_SIZE || dpt_shape_size(input) > DPT_MAX_SIZE)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "model: samples of %d x %d x %d numbers; 1 to %d are wanted", (int)input->c,
+                        (int)input->h, (int)input->w, DPT_MAX_SIZE);
+    return dpt_graph_add(b->graph, &node, &b->last, err);
+}
+
+/* What only the whole model shows. The place is that of the last layer. */
+static enum dpt_status check_whole(const struct dpt_builder *b, struct dpt_error *err)
+{
+    const struct dpt_shape *last = dpt_builder_shape(b);
+    char shape[40];
+
+    if (!last->flat)
+        return dpt_builder_fail(b, err,
+                                "the last layer gives %s, a loss needs a flat output: end "
+                                "with `flatten`, or with `flatten` and `dense`",
+                                dpt_shape_text(last, shape));
+    if (b->graph->parameters == 0)
+        return dpt_builder_fail(b, err,
+                                "no layer up to this last one has weights, so there is "
+                                "nothing to train: add `dense` or `conv`");
+    return DPT_OK;
+}
+
+static enum dpt_status add_layers(struct dpt_builder *b, const struct dpt_layer_list *list,
+                                  struct dpt_error *err)
+{
+    int numbers[sizeof dpt_layer_types / sizeof dpt_layer_types[0]] = {0};
+    enum dpt_status status = DPT_OK;
+
+    for (b->index = 0; b->index < list->n; b->index++) {
+        b->layer = &list->at[b->index];
+        name_layer(b, list, &numbers[type_index(b->layer->type)]);
+        DPT_TRY(b->layer->type->add(b, b->layer, err));
+    }
+    b->index = list->n - 1;
+    DPT_TRY(check_whole(b, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
+                                const struct dpt_shape *input, struct dpt_graph *graph,
+                                struct dpt_error *err)
+{
+    const struct dpt_model_type *type = model->variant->impl;
+    const struct dpt_sequential_options *listed = type->listed ? model->options : NULL;
+    struct dpt_arena arena = {0};
+    struct dpt_layer_list list = {.arena = &arena};
+    struct dpt_builder builder = {
+        .graph = graph,
+        .job = listed != NULL ? listed->job : NULL,
+        .prefix = listed != NULL ? "model.layers" : NULL,
+        .model = model->variant->name,
+    };
+    enum dpt_status status;
+
+    *graph = (struct dpt_graph){0};
+    if (!type->expand(model->options, input, &list))
+        DPT_TRY(dpt_fail_memory(err, "the model's layers", 0));
+    if (list.n == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "model: it has no layers"));
+    DPT_TRY(add_input(&builder, input, err));
+    DPT_TRY(add_layers(&builder, &list, err));
+out:
+    dpt_arena_release(&arena);
+    if (status != DPT_OK)
+        dpt_graph_release(graph);
+    return status;
+}
+
+/*
+ * He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. Glorot
+ * & Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks",
+ * equation 16: uniform, +- sqrt(6 / (fan_in + fan_out)).
+ */
+void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
+{
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *t = &graph->tensors[k];
+        float *x = params + t->offset;
+
+        if (t->init == DPT_INIT_HE) {
+            const float deviation = (float)sqrt(2.0 / (double)t->fan_in);
+
+            dpt_random_normal(seed, DPT_STREAM_INIT, (uint64_t)k, 0, (size_t)t->count, x);
+            for (int64_t i = 0; i < t->count; i++)
+                x[i] *= deviation;
+        } else if (t->init == DPT_INIT_XAVIER) {
+            const float limit = (float)sqrt(6.0 / (double)(t->fan_in + t->fan_out));
+
+            dpt_random_uniform(seed, DPT_STREAM_INIT, (uint64_t)k, 0, (size_t)t->count, x);
+            for (int64_t i = 0; i < t->count; i++)
+                x[i] = (2.0f * x[i] - 1.0f) * limit;
+        }
+    }
+}
+
+int32_t dpt_graph_outputs(const struct dpt_graph *graph)
+{
+    return (int32_t)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
+}

@@ -1,0 +1,59 @@
+/*
+ * model: from the job's `model` section to a graph.
+ *
+ * A layer type is a row: a name, its options, and how it adds itself to a graph (shape inference,
+ * parameters). A model type is a row likewise: the short forms (linear, mlp, cnn) write a list of
+ * layers and so are the same as `sequential`. Models know nothing of MPI, HDF5 or devices.
+ */
+#ifndef DPT_MODELS_MODEL_H
+#define DPT_MODELS_MODEL_H
+
+#include "core/backend/graph.h"
+#include "core/conf/option.h"
+
+/* A layer as read from the job: its type and its filled options. */
+struct dpt_layer {
+    const struct dpt_layer_type *type;
+    void *options;
+    const char *name; /* given by the user, or NULL: type name and a number ("conv2") */
+    const struct dpt_conf_node *at; /* for messages; NULL in layers that a short form made */
+};
+
+struct dpt_builder; /* the graph that grows, models/layer.h */
+
+struct dpt_layer_type {
+    const char *name;
+    const char *summary;
+    const struct dpt_option *options;
+    size_t size;      /* of the options' struct */
+    const char *main; /* option that a bare value stands for: `dense: 10` is {dense: {outputs: 10}};
+                         NULL: none */
+    /* Adds the layer behind builder's last node. Errors: BAD_JOB (shapes; see dpt_builder_fail),
+     * RANK. */
+    enum dpt_status (*add)(struct dpt_builder *builder, const struct dpt_layer *layer,
+                           struct dpt_error *err);
+};
+
+extern const struct dpt_layer_type *const dpt_layer_types[]; /* ends with NULL */
+extern const struct dpt_variant
+    *const dpt_model_variants[]; /* linear, mlp, cnn, sequential; ends with NULL */
+
+/*
+ * Builds the graph of a model for samples of shape `input`.
+ *
+ * model: as read by a VARIANT row over dpt_model_variants. Errors: BAD_JOB, naming the layer and
+ * both shapes ("model.layers[3] (dense1): needs a flat input, gets 64x7x7: put `flatten` before
+ * it"), RANK.
+ */
+enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
+                                const struct dpt_shape *input, struct dpt_graph *graph,
+                                struct dpt_error *err);
+
+/* Fills a zeroed parameter arena: each tensor by its `init`, a pure function of (seed, tensor
+ * number, element). */
+void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params);
+
+/* Size of the last node's output. */
+int32_t dpt_graph_outputs(const struct dpt_graph *graph);
+
+#endif

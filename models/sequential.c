@@ -1,0 +1,132 @@
+#include <string.h>
+
+#include "models/layer.h"
+
+/* "<name>/weight" must fit a tensor's name, and the name is a folder in the checkpoint. */
+enum { NAME_LENGTH = 40, MOST_TYPES = 32 };
+
+static const struct dpt_layer_type *find_type(const char *name)
+{
+    const struct dpt_layer_type *const *type = dpt_layer_types;
+
+    while (strcmp((*type)->name, name) != 0)
+        type++;
+    return *type;
+}
+
+static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
+                       const struct dpt_sequential_options *model, const char *name)
+{
+    static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
+    const size_t length = strlen(name);
+
+    if (length == 0 || length > NAME_LENGTH || strspn(name, good) != length ||
+        strspn(name, ".") == length) {
+        dpt_conf_mistake(conf, at, path,
+                         "'%s' is no name: 1 to %d letters, digits, '_', '-' and '.' are wanted",
+                         dpt_conf_show(conf, name), NAME_LENGTH);
+        return;
+    }
+    if (strcmp(name, "input") == 0)
+        dpt_conf_mistake(conf, at, path, "'input' is the name of what the model reads");
+    for (size_t i = 0; i < model->n; i++)
+        if (model->layers[i].name != NULL && strcmp(model->layers[i].name, name) == 0) {
+            dpt_conf_mistake(conf, at, path, "an earlier layer has the name '%s' too", name);
+            return;
+        }
+}
+
+/* Reads one entry of the list and rewrites it to its full form. False where memory ran out. */
+static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
+                       struct dpt_sequential_options *model)
+{
+    struct dpt_layer layer = {.at = entry};
+    const char *names[MOST_TYPES], *name, *inner;
+    const struct dpt_layer_options *common;
+    struct dpt_conf_node *value;
+    size_t n = 0;
+
+    while (n < MOST_TYPES && dpt_layer_types[n] != NULL) {
+        names[n] = dpt_layer_types[n]->name;
+        n++;
+    }
+    if (!dpt_option_entry(conf, entry, path, "layer", names, n, &name, &value))
+        return !conf->failed;
+    layer.type = find_type(name);
+    inner = dpt_option_path(conf, path, name, 0);
+    layer.options = dpt_arena_alloc(&conf->arena, layer.type->size);
+    if (inner == NULL || layer.options == NULL)
+        return false;
+    if (value->kind != DPT_NODE_MAP && layer.type->main == NULL) {
+        dpt_conf_mistake(conf, value, inner, "takes no value");
+        return true;
+    }
+    if ((value->kind != DPT_NODE_MAP && !dpt_option_bare(conf, value, layer.type->main)) ||
+        !dpt_options_read(conf, value, inner, layer.type->options, layer.options))
+        return false;
+    common = layer.options;
+    if (common->name != NULL && strcmp(common->name, "auto") != 0) {
+        check_name(conf, dpt_conf_get(value, "name"), inner, model, common->name);
+        layer.name = common->name;
+    }
+    model->layers[model->n++] = layer;
+    return true;
+}
+
+static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                        void *dest)
+{
+    /* The row stands at the struct's start: a list fills all members. */
+    struct dpt_sequential_options *model = dest;
+
+    if (node->kind != DPT_NODE_LIST) {
+        dpt_conf_mistake(conf, node, path, "a list of layers is wanted");
+        return true;
+    }
+    if (node->n == 0)
+        dpt_conf_mistake(conf, node, path,
+                         "the list of layers is empty: put `- dense: 10` or "
+                         "other layers in it");
+    model->job = dpt_arena_strdup(&conf->arena, conf->path);
+    model->layers = dpt_arena_alloc(&conf->arena, (node->n + 1) * sizeof *model->layers);
+    if (model->job == NULL || model->layers == NULL)
+        return false;
+    for (size_t i = 0; i < node->n; i++) {
+        const char *place = dpt_option_path(conf, path, NULL, i);
+
+        if (place == NULL || !read_layer(conf, node->items[i], place, model))
+            return false;
+    }
+    return true;
+}
+
+static bool sequential_expand(const void *options, const struct dpt_shape *input,
+                              struct dpt_layer_list *list)
+{
+    const struct dpt_sequential_options *o = options;
+
+    (void)input;
+    list->at = o->layers;
+    list->n = o->n;
+    return true;
+}
+
+static const struct dpt_option options[] = {
+    {.name = "layers",
+     .type = DPT_OPT_CUSTOM,
+     .offset = 0,
+     .read = read_layers,
+     .form = "list of layers",
+     .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`"},
+    {0},
+};
+
+static const struct dpt_model_type type = {.expand = sequential_expand, .listed = true};
+
+const struct dpt_variant dpt_model_sequential = {
+    .name = "sequential",
+    .summary = "a list of layers",
+    .options = options,
+    .size = sizeof(struct dpt_sequential_options),
+    .impl = &type,
+};

@@ -1,0 +1,176 @@
+/* The short forms: each writes a list of layers, so that a model is built in one way only. */
+#include "models/layer.h"
+
+static const struct dpt_layer_type *const activations[] = {&dpt_layer_relu, &dpt_layer_gelu,
+                                                           &dpt_layer_tanh, &dpt_layer_sigmoid};
+static const char *const activation_names[] = {"relu", "gelu", "tanh", "sigmoid", NULL};
+
+/* What a dense tail is made of; part of mlp's and cnn's options. */
+struct tail {
+    struct dpt_ints hidden;
+    double dropout;
+    int64_t outputs;
+    int activation, init;
+};
+
+struct linear_options {
+    int64_t outputs;
+    int init;
+};
+
+struct cnn_options {
+    struct tail tail;
+    struct dpt_ints channels;
+    struct dpt_pair kernel;
+    struct dpt_padding padding;
+    int64_t pool;
+};
+
+static bool push_dense(struct dpt_layer_list *list, int64_t outputs, int init)
+{
+    struct dpt_dense_options *dense = dpt_layers_push(list, &dpt_layer_dense);
+
+    if (dense == NULL)
+        return false;
+    dense->outputs = outputs;
+    dense->bias = true;
+    dense->init = init;
+    return true;
+}
+
+static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool flatten)
+{
+    if (flatten && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
+        return false;
+    for (size_t i = 0; i < tail->hidden.n; i++) {
+        struct dpt_dropout_options *dropout;
+
+        if (!push_dense(list, tail->hidden.at[i], tail->init) ||
+            dpt_layers_push(list, activations[tail->activation]) == NULL)
+            return false;
+        if (tail->dropout == 0)
+            continue;
+        dropout = dpt_layers_push(list, &dpt_layer_dropout);
+        if (dropout == NULL)
+            return false;
+        dropout->rate = tail->dropout;
+    }
+    return push_dense(list, tail->outputs, tail->init);
+}
+
+static bool linear_expand(const void *options, const struct dpt_shape *input,
+                          struct dpt_layer_list *list)
+{
+    const struct linear_options *o = options;
+
+    if (!input->flat && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
+        return false;
+    return push_dense(list, o->outputs, o->init);
+}
+
+static bool mlp_expand(const void *options, const struct dpt_shape *input,
+                       struct dpt_layer_list *list)
+{
+    return push_tail(list, options, !input->flat);
+}
+
+static bool cnn_expand(const void *options, const struct dpt_shape *input,
+                       struct dpt_layer_list *list)
+{
+    const struct cnn_options *o = options;
+
+    (void)input;
+    for (size_t i = 0; i < o->channels.n; i++) {
+        struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+        struct dpt_layer_pool_options *pool;
+
+        if (conv == NULL || dpt_layers_push(list, activations[o->tail.activation]) == NULL)
+            return false;
+        conv->channels = o->channels.at[i];
+        conv->groups = 1;
+        conv->kernel = o->kernel;
+        conv->stride = conv->dilation = (struct dpt_pair){{1, 1}};
+        conv->padding = o->padding;
+        conv->bias = true;
+        conv->init = o->tail.init;
+        if (o->pool == 1)
+            continue;
+        pool = dpt_layers_push(list, &dpt_layer_maxpool);
+        if (pool == NULL)
+            return false;
+        pool->size = (struct dpt_pair){{(int32_t)o->pool, (int32_t)o->pool}};
+    }
+    return push_tail(list, &o->tail, true);
+}
+
+// clang-format off
+static const struct dpt_option linear_table[] = {
+    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct linear_options, outputs),
+     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
+    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct linear_options, init),
+     .fallback = "zero", .choices = dpt_init_names, .help = "how weights begin"},
+    {0},
+};
+
+#define TAIL_ROWS(hidden_default)                                                                  \
+    {.name = "hidden", .type = DPT_OPT_INTS, .offset = offsetof(struct tail, hidden),              \
+     .fallback = hidden_default, .min = 1, .max = DPT_MAX_CHANNELS,                                \
+     .help = "outputs of the dense layers before the last one"},                                   \
+    {.name = "activation", .type = DPT_OPT_CHOICE, .offset = offsetof(struct tail, activation),    \
+     .fallback = "relu", .choices = activation_names, .help = "behind every layer but the last"},  \
+    {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct tail, dropout),            \
+     .fallback = "0", .min = 0, .max = 0.99, .help = "rate behind each hidden dense layer"},       \
+    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct tail, outputs),             \
+     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
+    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct tail, init),                \
+     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"}
+
+static const struct dpt_option mlp_table[] = {
+    TAIL_ROWS("[256]"),
+    {0},
+};
+
+static const struct dpt_option cnn_table[] = {
+    {.name = "channels", .type = DPT_OPT_INTS, .offset = offsetof(struct cnn_options, channels),
+     .fallback = "[32, 64]", .min = 1, .max = DPT_MAX_CHANNELS, .help = "of each convolution"},
+    {.name = "kernel", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct cnn_options, kernel),
+     .fallback = "3", .read = dpt_read_pair, .form = "N or [height, width]",
+     .help = "of the convolutions"},
+    {.name = "padding", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct cnn_options, padding),
+     .fallback = "same", .read = dpt_read_padding, .form = "N, [height, width], same or valid",
+     .help = "of the convolutions"},
+    {.name = "pool", .type = DPT_OPT_INT, .offset = offsetof(struct cnn_options, pool),
+     .fallback = "2", .min = 1, .max = DPT_MAX_KERNEL,
+     .help = "max-pool behind each convolution; 1: none"},
+    TAIL_ROWS("[]"), /* the tail stands first in struct cnn_options */
+    {0},
+};
+// clang-format on
+
+static const struct dpt_model_type linear = {.expand = linear_expand};
+static const struct dpt_model_type mlp = {.expand = mlp_expand};
+static const struct dpt_model_type cnn = {.expand = cnn_expand};
+
+const struct dpt_variant dpt_model_linear = {
+    .name = "linear",
+    .summary = "one dense layer: linear or logistic regression",
+    .options = linear_table,
+    .size = sizeof(struct linear_options),
+    .impl = &linear,
+};
+
+const struct dpt_variant dpt_model_mlp = {
+    .name = "mlp",
+    .summary = "dense layers with activations between them",
+    .options = mlp_table,
+    .size = sizeof(struct tail),
+    .impl = &mlp,
+};
+
+const struct dpt_variant dpt_model_cnn = {
+    .name = "cnn",
+    .summary = "conv, activation, pool, repeated; then dense layers",
+    .options = cnn_table,
+    .size = sizeof(struct cnn_options),
+    .impl = &cnn,
+};

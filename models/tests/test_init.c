@@ -1,0 +1,192 @@
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "core/base/memory.h"
+#include "models/tests/build.h"
+
+static float *init(const struct dpt_graph *graph, uint64_t seed)
+{
+    float *params = dpt_alloc_array((size_t)graph->floats, sizeof *params);
+
+    assert_non_null(params);
+    dpt_model_init(graph, seed, params);
+    return params;
+}
+
+static void open_graph(const char *text, int32_t c, int32_t h, int32_t w, struct dpt_graph *graph)
+{
+    struct dpt_error err;
+
+    if (build_model(text, c, h, w, graph, &err) != DPT_OK)
+        fail_msg("%s\n%s", text, err.text);
+}
+
+struct moments {
+    double mean, variance, kurtosis, largest;
+};
+
+static struct moments measure(const float *x, int64_t n)
+{
+    struct moments m = {0};
+    double fourth = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        m.mean += x[i] / (double)n;
+        m.largest = fmax(m.largest, fabs(x[i]));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const double square = (x[i] - m.mean) * (x[i] - m.mean);
+
+        m.variance += square / (double)n;
+        fourth += square * square / (double)n;
+    }
+    m.kurtosis = fourth / (m.variance * m.variance);
+    return m;
+}
+
+/* He: normal (kurtosis 3) of variance 2 / fan_in. Glorot: uniform (kurtosis 1.8) of variance 2 /
+   (fan_in + fan_out), never beyond its limit. Bounds are five standard errors wide and the seeds
+   fixed. */
+static void weights_have_their_distribution(void **state)
+{
+    static const struct {
+        const char *text;
+        double variance, kurtosis, limit;
+    } cases[] = {
+        {"model: {type: sequential, layers: [{dense: 300}]}\n", 2.0 / 200, 3, 1e9},
+        {"model: {type: sequential, layers: [{dense: {outputs: 300, init: xavier}}]}\n",
+         2.0 / (200 + 300), 1.8, 0.10954451},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            struct dpt_graph graph;
+
+            open_graph(cases[i].text, 200, 0, 0, &graph);
+            float *params = init(&graph, seed);
+            const int64_t n = graph.tensors[0].count;
+            const struct moments m = measure(params, n);
+            const double error = 5 / sqrt((double)n);
+
+            assert_true(fabs(m.mean) < error * sqrt(cases[i].variance));
+            assert_true(fabs(m.variance / cases[i].variance - 1) < error * sqrt(2));
+            assert_true(fabs(m.kurtosis - cases[i].kurtosis) < error * 5);
+            assert_true(m.largest <= cases[i].limit * (1 + 1e-6));
+            dpt_free(params);
+            dpt_graph_release(&graph);
+        }
+}
+
+/* A convolution's fan-in is its window over the channels of a group. */
+static void convolutions_count_their_window(void **state)
+{
+    static const char text[] = "model: {type: sequential, layers: [{conv: {channels: 64, kernel: "
+                               "[3, 5], groups: 4}}, global_avgpool]}\n";
+    struct dpt_graph graph;
+
+    (void)state;
+    open_graph(text, 32, 8, 8, &graph);
+    float *params = init(&graph, 5);
+    const struct moments m = measure(params, graph.tensors[0].count);
+
+    assert_int_equal(graph.tensors[0].fan_in, 8 * 15);
+    assert_int_equal(graph.tensors[0].fan_out, 16 * 15);
+    assert_true(fabs(m.variance / (2.0 / (8 * 15)) - 1) <
+                5 * sqrt(2.0 / (double)graph.tensors[0].count));
+    dpt_free(params);
+    dpt_graph_release(&graph);
+}
+
+/* Biases, `init: zero` and the floats between tensors are zero. */
+static void the_rest_is_zero(void **state)
+{
+    static const char text[] =
+        "model: {type: sequential, layers: [{dense: {outputs: 7, init: zero}}, {dense: 5}]}\n";
+    struct dpt_graph graph;
+    int64_t nonzero = 0;
+
+    (void)state;
+    open_graph(text, 9, 0, 0, &graph);
+    float *params = init(&graph, 1);
+
+    for (int64_t i = 0; i < graph.floats; i++)
+        nonzero += params[i] != 0;
+    assert_true(nonzero <= graph.tensors[2].count && nonzero > graph.tensors[2].count / 2);
+    for (int64_t i = 0; i < graph.tensors[2].count; i++)
+        nonzero -= params[graph.tensors[2].offset + i] != 0;
+    assert_int_equal(nonzero, 0);
+    dpt_free(params);
+    dpt_graph_release(&graph);
+}
+
+static double correlation(const float *x, const float *y, int64_t n)
+{
+    double xy = 0, xx = 0, yy = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        xy += (double)x[i] * (double)y[i];
+        xx += (double)x[i] * (double)x[i];
+        yy += (double)y[i] * (double)y[i];
+    }
+    return xy / sqrt(xx * yy);
+}
+
+/* The same seed, the same bits; another seed or tensor, other numbers. */
+static void tensors_and_seeds_are_independent(void **state)
+{
+    static const char text[] =
+        "model: {type: sequential, layers: [{dense: 100}, relu, {dense: 100}]}\n";
+    struct dpt_graph graph;
+
+    (void)state;
+    open_graph(text, 100, 0, 0, &graph);
+    float *one = init(&graph, 1), *again = init(&graph, 1), *two = init(&graph, 2);
+    const struct dpt_tensor *a = &graph.tensors[0], *b = &graph.tensors[2];
+    const double bound = 5 / sqrt((double)a->count);
+
+    assert_memory_equal(one, again, (size_t)graph.floats * sizeof *one);
+    assert_true(fabs(correlation(one + a->offset, one + b->offset, a->count)) < bound);
+    assert_true(fabs(correlation(one + a->offset, two + a->offset, a->count)) < bound);
+    assert_true(fabs(correlation(one + a->offset, one + a->offset + 1, a->count - 1)) < bound);
+    dpt_free(one);
+    dpt_free(again);
+    dpt_free(two);
+    dpt_graph_release(&graph);
+}
+
+/* A tensor's numbers do not depend on the layers behind it. */
+static void earlier_tensors_keep_their_numbers(void **state)
+{
+    struct dpt_graph small, large;
+
+    (void)state;
+    open_graph("model: {type: mlp, hidden: [30], outputs: 4}\n", 11, 0, 0, &small);
+    open_graph("model: {type: mlp, hidden: [30, 20], outputs: 4}\n", 11, 0, 0, &large);
+    float *a = init(&small, 3), *b = init(&large, 3);
+
+    assert_memory_equal(a, b, (size_t)small.tensors[0].count * sizeof *a);
+    dpt_free(a);
+    dpt_free(b);
+    dpt_graph_release(&small);
+    dpt_graph_release(&large);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_have_their_distribution),
+        cmocka_unit_test(convolutions_count_their_window),
+        cmocka_unit_test(the_rest_is_zero),
+        cmocka_unit_test(tensors_and_seeds_are_independent),
+        cmocka_unit_test(earlier_tensors_keep_their_numbers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

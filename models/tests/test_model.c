@@ -1,0 +1,320 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include "models/tests/build.h"
+
+static void must_build(const char *text, int32_t c, int32_t h, int32_t w, struct dpt_graph *graph)
+{
+    struct dpt_error err;
+
+    if (build_model(text, c, h, w, graph, &err) != DPT_OK)
+        fail_msg("%s\n%s", text, err.text);
+}
+
+#define LAYERS "model:\n  type: sequential\n  layers:\n"
+#define CONVS                                                                                      \
+    "  - conv: {channels: 32, padding: same}\n  - relu\n  - maxpool: 2\n"                          \
+    "  - conv: {channels: 64, padding: same}\n  - relu\n  - maxpool: 2\n  - flatten\n"
+
+/* Counts that PyTorch gives for the same models (sum of p.numel()), and sums by hand. */
+static void parameters_are_counted(void **state)
+{
+    static const struct {
+        const char *text;
+        int32_t c, h, w;
+        int64_t want;
+    } cases[] = {
+        {LAYERS CONVS "  - dense: 128\n  - relu\n  - dense: 10\n", 1, 28, 28, 421642},
+        {"model: {type: cnn, hidden: 128, outputs: 10}\n", 1, 28, 28, 421642},
+        {LAYERS CONVS "  - dense: 10\n", 3, 32, 32, 60362},
+        {"model: {type: cnn, outputs: 10}\n", 3, 32, 32, 60362},
+        {"model: {type: mlp, outputs: 10}\n", 1, 28, 28, 203530},
+        {"model: {type: mlp, hidden: [256], outputs: 10}\n", 784, 0, 0, 203530},
+        {"model: {type: mlp, hidden: [], outputs: 10}\n", 784, 0, 0, 7850},
+        {"model: {type: linear, outputs: 1}\n", 5, 0, 0, 6},
+        {"model: {type: linear, outputs: 10}\n", 1, 28, 28, 7850},
+        /* A depthwise convolution has one kernel a channel. */
+        {LAYERS "  - conv: {channels: 8, groups: 8, bias: false}\n  - global_avgpool\n", 8, 9, 9,
+         72},
+        {LAYERS "  - conv: {channels: 6, kernel: [2, 5], groups: 2}\n  - flatten\n", 4, 9, 9, 126},
+        {LAYERS "  - dense: {outputs: 3, bias: false}\n", 7, 0, 0, 21},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_graph graph;
+
+        must_build(cases[i].text, cases[i].c, cases[i].h, cases[i].w, &graph);
+        if (graph.parameters != cases[i].want)
+            fail_msg("%s: %lld parameters", cases[i].text, (long long)graph.parameters);
+        dpt_graph_release(&graph);
+    }
+}
+
+static void assert_same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
+{
+    assert_true(a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat);
+}
+
+/* What a backend relies on: order, shapes that meet, tensors that lie apart and are named after
+ * their layer. */
+static void graph_is_well_formed(void **state)
+{
+    static const char text[] = LAYERS CONVS
+        "  - dropout: 0.25\n  - dense: 16\n  - gelu\n  - dense: {outputs: 5, bias: false}\n";
+    struct dpt_graph graph;
+    int64_t end = 0, sum = 0;
+
+    (void)state;
+    must_build(text, 3, 17, 12, &graph);
+    assert_int_equal(graph.n_nodes, 12);
+    assert_int_equal(graph.nodes[0].op, DPT_OP_INPUT);
+    for (int32_t k = 1; k < graph.n_nodes; k++) {
+        const struct dpt_graph_node *node = &graph.nodes[k];
+        const struct dpt_graph_node *before = &graph.nodes[node->inputs[0]];
+
+        assert_int_equal(node->n_inputs, 1);
+        assert_int_equal(node->inputs[0], k - 1);
+        assert_same_shape(&node->in, &before->out);
+        assert_true(node->weight < graph.n_tensors && node->bias < graph.n_tensors);
+        if (node->weight >= 0)
+            assert_int_equal(
+                strncmp(graph.tensors[node->weight].name, node->name, strlen(node->name)), 0);
+    }
+    for (int32_t k = 0; k < graph.n_tensors; k++) {
+        const struct dpt_tensor *t = &graph.tensors[k];
+
+        assert_true(t->offset >= end && t->offset % DPT_TENSOR_ALIGN == 0);
+        assert_int_equal(t->decay, strstr(t->name, "/weight") != NULL);
+        end = t->offset + t->count;
+        sum += t->count;
+    }
+    assert_true(end <= graph.floats);
+    assert_int_equal(sum, graph.parameters);
+    assert_int_equal(dpt_graph_outputs(&graph), 5);
+    assert_int_equal(graph.nodes[11].bias, -1);
+    assert_string_equal(graph.tensors[2].name, "conv2/weight");
+    assert_int_equal(graph.tensors[2].dims[0], 64);
+    assert_int_equal(graph.tensors[2].dims[1], 32);
+    assert_int_equal(graph.tensors[2].fan_in, 32 * 9);
+    dpt_graph_release(&graph);
+}
+
+/* Numbers go on over names that the user took. */
+static void names_are_unique(void **state)
+{
+    static const char *const want[] = {"input",  "dense2", "stem", "relu1",
+                                       "dense1", "dense4", "relu2"};
+    static const char text[] =
+        LAYERS "  - dense: 4\n  - dense: {outputs: 4, name: stem}\n  - relu\n"
+               "  - dense: {outputs: 4, name: dense1}\n  - dense: 4\n"
+               "  - relu: {name: auto}\n  - dense: {outputs: 2, name: dense3}\n";
+    struct dpt_graph graph;
+
+    (void)state;
+    must_build(text, 4, 0, 0, &graph);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        assert_string_equal(graph.nodes[i].name, want[i]);
+    dpt_graph_release(&graph);
+}
+
+static void assert_same_graph(const struct dpt_graph *first, const struct dpt_graph *second)
+{
+    assert_int_equal(first->n_nodes, second->n_nodes);
+    assert_int_equal(first->n_tensors, second->n_tensors);
+    assert_int_equal(first->floats, second->floats);
+    for (int32_t k = 0; k < first->n_nodes; k++) {
+        const struct dpt_graph_node *a = &first->nodes[k], *b = &second->nodes[k];
+
+        assert_int_equal(a->op, b->op);
+        assert_string_equal(a->name, b->name);
+        assert_same_shape(&a->out, &b->out);
+        assert_memory_equal(&a->window, &b->window, sizeof a->window);
+        assert_true(a->rate == b->rate && a->weight == b->weight && a->bias == b->bias);
+    }
+    for (int32_t k = 0; k < first->n_tensors; k++) {
+        const struct dpt_tensor *a = &first->tensors[k], *b = &second->tensors[k];
+
+        assert_string_equal(a->name, b->name);
+        assert_memory_equal(a->dims, b->dims, sizeof a->dims);
+        assert_true(a->init == b->init && a->fan_in == b->fan_in && a->fan_out == b->fan_out);
+    }
+}
+
+/* The tree after reading, written and read again, gives the same graph: the resolved job can be
+ * run. */
+static void resolved_model_is_the_same(void **state)
+{
+    static const char *const texts[] = {
+        LAYERS CONVS "  - dense: 10\n",
+        LAYERS "  - conv:\n      channels: 4\n      kernel: [3, 2]\n      padding: [1, 0]\n"
+               "  - tanh:\n  - avgpool: [2, 3]\n  - maxpool: {size: 2, stride: 1}\n"
+               "  - sigmoid: {}\n  - global_avgpool\n  - dense: {outputs: 3, name: head}\n",
+        "model: {type: cnn, channels: [4, 8], kernel: [3, 5], pool: 3, hidden: [7], outputs: 3}\n",
+        "model: {type: mlp, hidden: 5, dropout: 0.1, outputs: 3, activation: tanh}\n",
+        "model: {type: linear, outputs: 2}\n",
+    };
+    const struct dpt_shape input = {2, 20, 22, false};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        struct dpt_graph first, second;
+        struct dpt_variant_value model;
+        struct dpt_conf conf;
+        struct dpt_str written = {0};
+        struct dpt_error err;
+
+        assert_int_equal(read_model(&conf, texts[i], &model, &err), DPT_OK);
+        dpt_conf_write(conf.root, &written);
+        assert_int_equal(dpt_model_build(&model, &input, &first, &err), DPT_OK);
+        dpt_conf_release(&conf);
+        must_build(written.text, input.c, input.h, input.w, &second);
+        assert_same_graph(&first, &second);
+        dpt_graph_release(&first);
+        dpt_graph_release(&second);
+        dpt_str_release(&written);
+    }
+}
+
+struct wrong {
+    const char *text;
+    int32_t c, h, w;
+    const char *want;
+};
+
+static void assert_told(const struct wrong *cases, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_graph graph;
+        struct dpt_error err = {0};
+
+        if (build_model(cases[i].text, cases[i].c, cases[i].h, cases[i].w, &graph, &err) !=
+            DPT_BAD_JOB)
+            fail_msg("%s: no BAD_JOB", cases[i].text);
+        if (strstr(err.text, cases[i].want) == NULL)
+            fail_msg("%s\nno '%s'\nin %s", cases[i].text, cases[i].want, err.text);
+        assert_null(graph.nodes);
+        assert_null(graph.tensors);
+    }
+}
+
+/* Each names its place, its layer, and what came. */
+static void shapes_that_do_not_fit_are_told(void **state)
+{
+    static const struct wrong cases[] = {
+        {LAYERS "  - relu\n  - dense: 10\n", 64, 7, 7,
+         "job.yaml:5:5: model.layers[1] (dense1): needs a flat input, gets 64x7x7: put `flatten` "
+         "before it"},
+        {LAYERS "  - conv: {channels: 4}\n", 784, 0, 0,
+         "job.yaml:4:5: model.layers[0] (conv1): needs channels x height x width, gets 784"},
+        {LAYERS "  - flatten\n  - maxpool: 2\n", 1, 28, 28,
+         "(maxpool1): needs channels x height x width, gets 784: put it before `flatten`"},
+        {LAYERS "  - flatten\n  - avgpool: 2\n", 1, 28, 28, "(avgpool1): needs channels"},
+        {LAYERS "  - flatten\n  - global_avgpool\n", 1, 28, 28, "(global_avgpool1): needs"},
+        {LAYERS "  - conv: {channels: 4, kernel: 5}\n", 3, 3, 3,
+         "(conv1): kernel 5x5 does not fit 3x3 input"},
+        {LAYERS "  - conv: {channels: 4, kernel: [1, 3], dilation: 4, padding: 2}\n", 3, 9, 3,
+         "kernel 1x3 (dilation 4x4) does not fit 9x3 input with padding 2x2"},
+        {LAYERS "  - maxpool: 4\n", 3, 9, 3, "kernel 4x4 does not fit 9x3 input"},
+        {LAYERS "  - maxpool: {size: 2, padding: 2}\n", 3, 9, 9,
+         "(maxpool1): padding 2x2 must be smaller than the window 2x2"},
+        {LAYERS "  - conv: {channels: 32, groups: 3}\n", 3, 9, 9,
+         "groups 3 does not divide 32 channels"},
+        {LAYERS "  - conv: {channels: 32, groups: 2}\n", 3, 9, 9,
+         "groups 2 does not divide the input's 3 channels"},
+        {LAYERS "  - conv: {channels: 1048576, kernel: 1}\n", 1, 1000, 1000,
+         "turns 1x1000x1000 into 1048576x1000x1000"},
+        {LAYERS "  - conv: {channels: 1048576, kernel: 1024, padding: same}\n", 1, 4, 4,
+         "(conv1): has more than 2147483647 weights"},
+        {LAYERS "  - dense: 1048576\n  - dense: 1048576\n", 4, 0, 0, "(dense2): has more than"},
+        {LAYERS "  - conv: {channels: 4}\n", 3, 9, 9,
+         "(conv1): the last layer gives 4x7x7, a loss needs a flat output"},
+        {LAYERS "  - flatten\n  - relu\n", 3, 9, 9, "there is nothing to train"},
+        {"model: {type: cnn, outputs: 10}\n", 784, 0, 0, "model cnn (conv1): needs channels"},
+        {"model: {type: cnn, outputs: 10}\n", 1, 3, 3, "model cnn (maxpool2): kernel 2x2 does not"},
+        {"model: {type: linear, outputs: 10}\n", 1 << 20, 1 << 10, 1 << 10, "model: samples of"},
+        {"model: {type: linear, outputs: 10}\n", 0, 0, 0, "model: samples of"},
+    };
+
+    (void)state;
+    assert_told(cases, sizeof cases / sizeof cases[0]);
+}
+
+static void mistakes_in_layers_are_told(void **state)
+{
+    static const struct wrong cases[] = {
+        {LAYERS "  - relu\n  - conw: {channels: 4}\n", 3, 9, 9, "did you mean 'conv'"},
+        {LAYERS "  - conv: {chanels: 4}\n", 3, 9, 9, "did you mean 'channels'"},
+        {LAYERS "  - conv\n", 3, 9, 9, "model.layers[0].conv"},
+        {LAYERS "  - conv: {channels: 0}\n", 3, 9, 9, "model.layers[0].conv.channels"},
+        {LAYERS "  - conv: {channels: 4, kernel: 0}\n", 3, 9, 9, "conv.kernel"},
+        {LAYERS "  - conv: {channels: 4, kernel: [1, 2, 3]}\n", 3, 9, 9,
+         "model.layers[0].conv.kernel: one number or [height, width] is wanted, not 3 numbers"},
+        {LAYERS "  - conv: {channels: 4, kernel: []}\n", 3, 9, 9, "conv.kernel"},
+        {LAYERS "  - conv: {channels: 4, padding: samee}\n", 3, 9, 9,
+         "'samee' is neither a number nor [height, width] nor same nor valid"},
+        {LAYERS "  - conv: {channels: 4, padding: -1}\n", 3, 9, 9, "conv.padding"},
+        {LAYERS "  - conv: {channels: 4, init: heh}\n", 3, 9, 9, "conv.init"},
+        {LAYERS "  - maxpool\n", 3, 9, 9, "size"},
+        {LAYERS "  - maxpool: {size: 2, stride: self}\n", 3, 9, 9, "nor auto"},
+        {LAYERS "  - relu: 3\n", 3, 9, 9, "model.layers[0].relu: takes no value"},
+        {LAYERS "  - relu: [3]\n", 3, 9, 9, "model.layers[0].relu: takes no value"},
+        {LAYERS "  - dropout: 1\n", 3, 9, 9, "dropout.rate"},
+        {LAYERS "  - [conv, relu]\n", 3, 9, 9, "model.layers[0]"},
+        {LAYERS "  - conv:\n    channels: 4\n", 3, 9, 9, "model.layers[0]"},
+        {LAYERS "  - {}\n", 3, 9, 9, "model.layers[0]"},
+        {"model: {type: sequential, layers: []}\n", 3, 9, 9, "list of layers is empty"},
+        {"model: {type: sequential, layers: 3}\n", 3, 9, 9, "model.layers"},
+        {"model: sequential\n", 3, 9, 9, "layers"},
+        {"model: {type: mlp}\n", 3, 9, 9, "outputs"},
+        {"model: {type: mlp, outputs: 3, hidden: [0]}\n", 3, 9, 9, "hidden"},
+        {LAYERS "  - dense: {outputs: 3, name: a/b}\n", 3, 9, 9, "'a/b' is no name"},
+        {LAYERS "  - dense: {outputs: 3, name: ..}\n", 3, 9, 9, "'..' is no name"},
+        {LAYERS "  - dense: {outputs: 3, name: input}\n", 3, 9, 9, "what the model reads"},
+        {LAYERS "  - relu: {name: a}\n  - tanh: {name: a}\n", 3, 9, 9,
+         "an earlier layer has the name 'a' too"},
+        {LAYERS "  - relu: {name: abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrst}\n", 3, 9, 9,
+         "is no name"},
+    };
+
+    (void)state;
+    assert_told(cases, sizeof cases / sizeof cases[0]);
+}
+
+/* Not only the first mistake, each at its own line. */
+static void all_mistakes_are_listed(void **state)
+{
+    static const char text[] = LAYERS "  - conw: {channels: 4}\n  - maxpool: 0\n  - dense: ten\n"
+                                      "  - relu\n  - rellu\n";
+    static const char *const want[] = {"job.yaml:4:", "job.yaml:5:", "job.yaml:6:", "job.yaml:8:"};
+    struct dpt_graph graph;
+    struct dpt_error err = {0};
+
+    (void)state;
+    assert_int_equal(build_model(text, 3, 9, 9, &graph, &err), DPT_BAD_JOB);
+    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++)
+        if (strstr(err.text, want[i]) == NULL)
+            fail_msg("no %s in:\n%s", want[i], err.text);
+    assert_null(strstr(err.text, "job.yaml:7:"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(parameters_are_counted),
+        cmocka_unit_test(graph_is_well_formed),
+        cmocka_unit_test(names_are_unique),
+        cmocka_unit_test(resolved_model_is_the_same),
+        cmocka_unit_test(shapes_that_do_not_fit_are_told),
+        cmocka_unit_test(mistakes_in_layers_are_told),
+        cmocka_unit_test(all_mistakes_are_listed),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
