@@ -1,0 +1,178 @@
+/*
+ * `dptrain convert`: files of other programs into shards, on one process.
+ *
+ * The only state outside is the signal flag: INT, TERM and HUP stop the conversion, the temporary
+ * files go, and then the signal does what it would have done, so that a shell sees a program that
+ * was interrupted.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+#include "core/base/str.h"
+#include "data/convert.h"
+
+static volatile sig_atomic_t stop_signal;
+
+static const int stop_signals[] = {SIGINT, SIGTERM, SIGHUP};
+enum { STOP_SIGNALS = sizeof stop_signals / sizeof stop_signals[0] };
+
+static void note_signal(int number)
+{
+    stop_signal = number;
+}
+
+/* One that is ignored (nohup, a shell's background job) stays so. */
+static void catch_signals(struct sigaction before[STOP_SIGNALS])
+{
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+
+    sigemptyset(&action.sa_mask);
+    for (int i = 0; i < STOP_SIGNALS; i++) {
+        sigaction(stop_signals[i], NULL, &before[i]);
+        if (before[i].sa_handler != SIG_IGN)
+            sigaction(stop_signals[i], &action, NULL);
+    }
+}
+
+static void release_signals(const struct sigaction before[STOP_SIGNALS])
+{
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        sigaction(stop_signals[i], &before[i], NULL);
+    if (stop_signal != 0)
+        raise(stop_signal);
+}
+
+static void print_result(const struct dpt_convert_result *result)
+{
+    const struct dpt_shard_form *form = &result->form;
+    char shards[32], samples[32], classes[32];
+
+    printf("%s%s %s shard%s, %s samples of ", result->first.text, result->shards > 1 ? " …" : ":",
+           dpt_group_digits(shards, result->shards), result->shards > 1 ? "s" : "",
+           dpt_group_digits(samples, form->samples));
+    for (int i = 0; i < form->n_dims; i++)
+        printf("%s%lld", i > 0 ? "x" : "", (long long)form->dims[i]);
+    printf(" %s, ", form->u8 ? "uint8" : "float32");
+    if (form->targets > 0)
+        printf("%lld target%s", (long long)form->targets, form->targets > 1 ? "s" : "");
+    else
+        printf("%s class%s", dpt_group_digits(classes, form->classes),
+               form->classes > 1 ? "es" : "");
+    if (result->bytes < 1e5)
+        printf(", %.1f kB\n", result->bytes / 1e3);
+    else
+        printf(", %.1f MB\n", result->bytes / 1e6);
+    if (result->classes.length > 0)
+        printf("classes: %s\n", result->classes.text);
+}
+
+/* Options of the formats as they were given; several values of one are joined in `joined`. */
+static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_convert_job *job,
+                                    struct dpt_str joined[DPT_CONVERT_OPTION_COUNT],
+                                    struct dpt_error *err)
+{
+    static const char *const names[] = {
+#define X(id, name, value, help) [DPT_CONVERT_##id] = name,
+        DPT_CONVERT_OPTION_LIST(X)
+#undef X
+    };
+
+    for (int i = 0; i < DPT_CONVERT_OPTION_COUNT; i++) {
+        const char *value;
+
+        if (!dpt_cli_has(cli, names[i]))
+            continue;
+        for (size_t k = 0; (value = dpt_cli_nth(cli, names[i], k)) != NULL; k++)
+            dpt_str_printf(&joined[i], "%s%s", k > 0 ? "," : "", value);
+        if (joined[i].failed)
+            return dpt_fail_memory(err, "the options", (double)joined[i].length);
+        job->option[i] = joined[i].text != NULL ? joined[i].text : "";
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str joined[DPT_CONVERT_OPTION_COUNT] = {{0}};
+    struct sigaction before[STOP_SIGNALS];
+    const struct dpt_converter *converter;
+    struct dpt_convert_result result = {0};
+    struct dpt_convert_job job = {.log = &cli->log, .result = &result, .stop = &stop_signal};
+    long long shards;
+
+    if (cli->log.silent) /* started under mpirun: one rank does it */
+        return DPT_OK;
+    if (cli->n_positional == 0)
+        return dpt_fail(err, DPT_USAGE, "which format? `dptrain convert --help` lists them");
+    DPT_TRY(dpt_converter_find(cli->positional[0], &converter, err));
+    job.inputs = cli->positional + 1;
+    job.n_inputs = cli->n_positional - 1;
+    job.prefix = dpt_cli_value(cli, "--output");
+    job.force = dpt_cli_has(cli, "--force");
+    if (job.n_inputs == 0)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "no input: dptrain convert %s %s --output PREFIX",
+                         converter->name, converter->inputs));
+    if (job.prefix == NULL)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "where to? --output data/train makes data/train-00000-of-00001.h5"));
+    DPT_TRY(dpt_cli_int(cli, "--shards", 1, 99999, 1, &shards, err));
+    job.shards = shards;
+    DPT_TRY(take_options(cli, &job, joined, err));
+    catch_signals(before);
+    status = dpt_convert(converter, &job, err);
+    release_signals(before);
+    if (status == DPT_OK)
+        print_result(&result);
+out:
+    dpt_convert_result_release(&result);
+    for (int i = 0; i < DPT_CONVERT_OPTION_COUNT; i++)
+        dpt_str_release(&joined[i]);
+    return status;
+}
+
+static void list_formats(void)
+{
+    printf("\nformats:\n");
+    for (size_t i = 0; dpt_converters[i] != NULL; i++) {
+        const struct dpt_converter *c = dpt_converters[i];
+
+        printf("  %s %s\n      %s\n      ", c->name, c->inputs, c->summary);
+        for (const char *p = c->details; *p != '\0'; p++) {
+            putchar(*p);
+            if (*p == '\n')
+                printf("      ");
+        }
+        putchar('\n');
+    }
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--output", "PREFIX", "shards become PREFIX-00000-of-0000N.h5; folders are made"},
+    {"--shards", "N", "number of files (1); their sizes differ by one sample at most"},
+    {"--force", NULL, "remove shards of another number under the same PREFIX"},
+#define X(id, name, value, help) {name, value, help},
+    DPT_CONVERT_OPTION_LIST(X)
+#undef X
+        {0},
+};
+
+const struct dpt_command dpt_cmd_convert = {
+    .name = "convert",
+    .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
+    .summary = "MNIST, CIFAR-10, CSV and NumPy files into HDF5 shards",
+    .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
+               "/labels, contiguous and\n"
+               "uncompressed, each with a checksum. The same input gives the same bytes. A file "
+               "has its name only once all\n"
+               "shards are written and synced; those of the same names are replaced.\n\n"
+               "  dptrain convert idx data/mnist/train-images-idx3-ubyte.gz "
+               "data/mnist/train-labels-idx1-ubyte.gz \\\n"
+               "      --output data/mnist/train --shards 4\n"
+               "  dptrain convert csv iris.csv --label species --output data/iris",
+    .options = options,
+    .run = run,
+    .more_help = list_formats,
+};

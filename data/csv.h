@@ -1,0 +1,74 @@
+/*
+ * csv: records and numbers of comma-separated text, RFC 4180.
+ *
+ * A record is a line, or several where a quoted cell holds line ends. Line ends are LF, CRLF or CR;
+ * lines with nothing in them are skipped; a byte-order mark of UTF-8 at the start is, too. Spaces
+ * and tabs around an unquoted cell do not belong to it. Memory is one record. One thread.
+ */
+#ifndef DPT_DATA_CSV_H
+#define DPT_DATA_CSV_H
+
+#include <locale.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+enum { DPT_CSV_RECORD_MOST = 64 << 20, DPT_CSV_BUFFER = 64 * 1024 };
+
+struct dpt_csv_cell {
+    const char *text; /* NUL-terminated, no NUL within */
+    size_t length;
+    int64_t line; /* where it begins, 1 is the first */
+    bool quoted;
+};
+
+/* Gives up to `capacity` bytes; *got is less only at the end. */
+typedef enum dpt_status dpt_csv_read(void *from, void *bytes, size_t capacity, size_t *got,
+                                     struct dpt_error *err);
+
+struct dpt_csv {
+    /* The record that dpt_csv_next gave; valid until the next one. */
+    struct dpt_csv_cell *cells;
+    size_t n_cells;
+    int64_t line; /* where the record begins */
+
+    /* Private. */
+    const char *path;
+    dpt_csv_read *read;
+    void *from;
+    char *buffer; /* DPT_CSV_BUFFER bytes of the file */
+    size_t used, filled;
+    bool ended;
+    int64_t next_line;
+    char *text; /* the cells' text */
+    size_t text_length, text_capacity, cells_capacity;
+};
+
+/* path (for messages) and from are borrowed. Errors: RANK. */
+enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read *read, void *from,
+                             struct dpt_error *err);
+void dpt_csv_close(struct dpt_csv *csv);
+
+/*
+ * The next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not closed,
+ * text behind a closing quote, a NUL byte, a record above DPT_CSV_RECORD_MOST; names file and
+ * line), what `read` gives, RANK.
+ */
+enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err);
+
+/* A cell's text for a message: on one line, cut where it is long; returns buf. */
+enum { DPT_CSV_SHOWN = 96 };
+const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN]);
+
+enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV_TEXT };
+
+/*
+ * What a cell holds. NUMBER: digits, a point, an exponent, no matter what the locale is; *value is
+ * the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA, N/A, null,
+ * None, ?. *value is 0 but for NUMBER.
+ */
+enum dpt_csv_kind dpt_csv_number(const struct dpt_csv_cell *cell, locale_t c_locale, double *value);
+
+#endif

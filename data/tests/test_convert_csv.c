@@ -1,0 +1,295 @@
+/* CSV records and numbers: written at random and read back; any bytes at all. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <float.h>
+#include <locale.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/rng.h"
+#include "core/base/str.h"
+#include "data/csv.h"
+
+struct source {
+    const char *bytes;
+    size_t n, at;
+};
+
+static enum dpt_status give(void *from, void *bytes, size_t capacity, size_t *got,
+                            struct dpt_error *err)
+{
+    struct source *s = from;
+    const size_t left = s->n - s->at;
+
+    (void)err;
+    *got = left < capacity ? left : capacity;
+    memcpy(bytes, s->bytes + s->at, *got);
+    s->at += *got;
+    return DPT_OK;
+}
+
+struct random {
+    uint64_t seed, at;
+};
+
+static uint32_t below(struct random *r, uint32_t n)
+{
+    return (uint32_t)(dpt_random64(r->seed, DPT_STREAM_SYNTHETIC, 0, r->at++) % n);
+}
+
+enum { CELL_MOST = 40, CELLS_MOST = 8 };
+
+/* Text of a cell; begins and ends with no blank, as those around an unquoted cell are not its own.
+ */
+static size_t random_text(struct random *r, char text[CELL_MOST])
+{
+    static const char letters[] = "abc 019.-\",\n\xc3\xa4;'";
+    const size_t n = below(r, CELL_MOST - 1);
+
+    for (size_t i = 0; i < n; i++)
+        text[i] = letters[below(r, sizeof letters - 1)];
+    text[n] = '\0';
+    return n;
+}
+
+static void write_cell(struct random *r, struct dpt_str *out, const char *text)
+{
+    const size_t n = strlen(text);
+    const bool must =
+        strpbrk(text, "\",\n") != NULL || (n > 0 && (text[0] == ' ' || text[n - 1] == ' '));
+
+    if (!must && below(r, 3) > 0) {
+        dpt_str_printf(out, "%s%s%s", below(r, 2) ? " " : "", text, below(r, 2) ? "\t" : "");
+        return;
+    }
+    dpt_str_add(out, "\"", 1);
+    for (size_t i = 0; i < n; i++)
+        dpt_str_printf(out, text[i] == '"' ? "\"\"" : "%c", text[i]);
+    dpt_str_add(out, "\"", 1);
+}
+
+/* Whatever cells hold, quoted where they must be and sometimes where not: the same cells come back,
+ * with their lines. */
+static void cells_come_back(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        struct random r = {.seed = seed};
+        const size_t rows = 1 + below(&r, 40), columns = 2 + below(&r, CELLS_MOST - 1);
+        const char *const ends[] = {"\n", "\r\n", "\r"};
+        const char *end = ends[below(&r, 3)];
+        char(*want)[CELL_MOST] = calloc(rows * columns, sizeof *want);
+        int64_t *lines = calloc(rows, sizeof *lines), line = 1;
+        struct dpt_str out = {0};
+        struct dpt_error err = {0};
+        struct dpt_csv csv;
+        struct source source;
+        bool more;
+
+        if (below(&r, 2))
+            dpt_str_printf(&out, "\xEF\xBB\xBF");
+        for (size_t i = 0; i < rows; i++) {
+            for (; below(&r, 4) == 0; line++)
+                dpt_str_printf(&out, "%s", end);
+            lines[i] = line++;
+            for (size_t k = 0; k < columns; k++) {
+                char *text = want[i * columns + k];
+
+                random_text(&r, text);
+                for (const char *p = text; *p != '\0'; p++)
+                    line += *p == '\n';
+                write_cell(&r, &out, text);
+                dpt_str_printf(&out, "%s",
+                               k + 1 < columns                ? ","
+                               : i + 1 < rows || below(&r, 2) ? end
+                                                              : "");
+            }
+        }
+        source = (struct source){out.text, out.length, 0};
+        assert_int_equal(dpt_csv_open(&csv, "t.csv", give, &source, &err), DPT_OK);
+        for (size_t i = 0; i < rows; i++) {
+            if (dpt_csv_next(&csv, &more, &err) != DPT_OK || !more)
+                fail_msg("seed %llu, row %zu of %zu: %s", (unsigned long long)seed, i, rows,
+                         err.text);
+            assert_int_equal(csv.n_cells, columns);
+            assert_int_equal(csv.line, lines[i]);
+            for (size_t k = 0; k < columns; k++) {
+                assert_string_equal(csv.cells[k].text, want[i * columns + k]);
+                assert_int_equal(csv.cells[k].length, strlen(want[i * columns + k]));
+            }
+        }
+        assert_int_equal(dpt_csv_next(&csv, &more, &err), DPT_OK);
+        assert_false(more);
+        dpt_csv_close(&csv);
+        dpt_str_release(&out);
+        free(want);
+        free(lines);
+    }
+}
+
+/* Any bytes at all: an error that names the file, or records; never a crash, and it ends. */
+static void any_bytes_are_survived(void **state)
+{
+    static const char letters[] = "\"\",,\n\r 1a\t\xEF\xBB\xBF\xFF\xFE\0";
+    char bytes[200];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20000; seed++) {
+        struct random r = {.seed = seed};
+        struct source source = {bytes, below(&r, sizeof bytes), 0};
+        struct dpt_error err = {0};
+        struct dpt_csv csv;
+        enum dpt_status status;
+        bool more = true;
+        size_t cells = 0;
+
+        for (size_t i = 0; i < source.n; i++)
+            bytes[i] = letters[below(&r, sizeof letters - (seed % 4 != 0))];
+        assert_int_equal(dpt_csv_open(&csv, "t.csv", give, &source, &err), DPT_OK);
+        while ((status = dpt_csv_next(&csv, &more, &err)) == DPT_OK && more)
+            for (size_t i = 0; i < csv.n_cells; i++, cells++)
+                assert_int_equal(strlen(csv.cells[i].text), csv.cells[i].length);
+        assert_true(cells <= source.n + 1);
+        if (status != DPT_OK) {
+            assert_int_equal(status, DPT_BAD_DATA);
+            assert_non_null(strstr(err.text, "t.csv"));
+        }
+        dpt_csv_close(&csv);
+    }
+}
+
+/* Records that lie across the reader's buffer. */
+static void records_cross_the_buffer(void **state)
+{
+    const size_t n = 3 * DPT_CSV_BUFFER;
+
+    (void)state;
+    for (size_t shift = 0; shift < 40; shift++) {
+        struct dpt_str out = {0};
+        struct source source;
+        struct dpt_error err = {0};
+        struct dpt_csv csv;
+        size_t rows = 0;
+        bool more;
+
+        for (size_t i = 0; i < shift; i++)
+            dpt_str_add(&out, "\n", 1);
+        while (out.length < n)
+            dpt_str_printf(&out, "\"a\"\"%06zu\",x\r\n", rows++);
+        source = (struct source){out.text, out.length, 0};
+        assert_int_equal(dpt_csv_open(&csv, "t.csv", give, &source, &err), DPT_OK);
+        for (size_t i = 0; i < rows; i++) {
+            char want[32];
+
+            snprintf(want, sizeof want, "a\"%06zu", i);
+            assert_int_equal(dpt_csv_next(&csv, &more, &err), DPT_OK);
+            assert_true(more && csv.n_cells == 2);
+            assert_string_equal(csv.cells[0].text, want);
+            assert_int_equal(csv.line, 1 + shift + i);
+        }
+        assert_int_equal(dpt_csv_next(&csv, &more, &err), DPT_OK);
+        assert_false(more);
+        dpt_csv_close(&csv);
+        dpt_str_release(&out);
+    }
+}
+
+static enum dpt_csv_kind number(const char *text, double *value)
+{
+    const struct dpt_csv_cell cell = {.text = text, .length = strlen(text)};
+    const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    const enum dpt_csv_kind kind = dpt_csv_number(&cell, c, value);
+
+    freelocale(c);
+    return kind;
+}
+
+/* Written with any number of digits and read by the C library: the same double, bit by bit. */
+static void numbers_are_the_nearest(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 20000; seed++) {
+        struct random r = {.seed = seed};
+        const int digits = (int)below(&r, 20), power = (int)below(&r, 60) - 30;
+        const double x = ((double)below(&r, 2000001) - 1e6) * pow(10, power) / 7;
+        char text[400];
+        double got, want;
+
+        snprintf(text, sizeof text,
+                 below(&r, 2)   ? "%.*g"
+                 : below(&r, 2) ? "%.*f"
+                                : "%.*e",
+                 digits, x);
+        want = strtod(text, NULL);
+        if (number(text, &got) != DPT_CSV_NUMBER || memcmp(&got, &want, sizeof got) != 0)
+            fail_msg("seed %llu: %s is read as %.17g, not %.17g", (unsigned long long)seed, text,
+                     got, want);
+    }
+}
+
+static void kinds_of_cells(void **state)
+{
+    static const struct {
+        const char *text;
+        enum dpt_csv_kind kind;
+    } cases[] = {
+        {"0", DPT_CSV_NUMBER},         {"-0", DPT_CSV_NUMBER},
+        {"+.5", DPT_CSV_NUMBER},       {"5.", DPT_CSV_NUMBER},
+        {"1e-400", DPT_CSV_NUMBER},    {"1E+05", DPT_CSV_NUMBER},
+        {"00012", DPT_CSV_NUMBER},     {"123456789012345678901234567890", DPT_CSV_NUMBER},
+        {"", DPT_CSV_MISSING},         {"NA", DPT_CSV_MISSING},
+        {"n/a", DPT_CSV_MISSING},      {"?", DPT_CSV_MISSING},
+        {"nan", DPT_CSV_NOT_FINITE},   {"-NaN", DPT_CSV_NOT_FINITE},
+        {"inf", DPT_CSV_NOT_FINITE},   {"-Infinity", DPT_CSV_NOT_FINITE},
+        {"1e400", DPT_CSV_NOT_FINITE}, {".", DPT_CSV_TEXT},
+        {"-", DPT_CSV_TEXT},           {"+", DPT_CSV_TEXT},
+        {"1e", DPT_CSV_TEXT},          {"1e+", DPT_CSV_TEXT},
+        {"e5", DPT_CSV_TEXT},          {"1,5", DPT_CSV_TEXT},
+        {"1.2.3", DPT_CSV_TEXT},       {"0x10", DPT_CSV_TEXT},
+        {"1 2", DPT_CSV_TEXT},         {"--1", DPT_CSV_TEXT},
+        {"1f", DPT_CSV_TEXT},          {"nan(1)", DPT_CSV_TEXT},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        double value;
+
+        if (number(cases[i].text, &value) != cases[i].kind)
+            fail_msg("'%s' is of another kind", cases[i].text);
+    }
+}
+
+/* What goes into a message stays on its line, in its bounds, and whole characters. */
+static void shown_text_is_tame(void **state)
+{
+    char text[400], shown[DPT_CSV_SHOWN];
+
+    (void)state;
+    for (size_t n = 0; n < sizeof text; n++) {
+        for (size_t i = 0; i < n; i++)
+            text[i] = "\n\x1b[1m\xe7\x8c\xab"[i % 8];
+        text[n] = '\0';
+        dpt_csv_shown(text, shown);
+        assert_true(strlen(shown) < sizeof shown);
+        assert_null(strpbrk(shown, "\n\x1b"));
+        if (n >= DPT_CSV_SHOWN) /* the dots follow no part of a character */
+            assert_true(((unsigned char)shown[strlen(shown) - 4] & 0xC0) != 0xC0);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cells_come_back),          cmocka_unit_test(any_bytes_are_survived),
+        cmocka_unit_test(records_cross_the_buffer), cmocka_unit_test(numbers_are_the_nearest),
+        cmocka_unit_test(kinds_of_cells),           cmocka_unit_test(shown_text_is_tame),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
