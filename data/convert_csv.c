@@ -441,9 +441,9 @@ const struct dpt_converter dpt_convert_csv = {
     .inputs = "FILE...",
     .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
     .details = "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
-               "Labels that are whole numbers\n"
+               "Labels that are whole numbers "
                "from 0 on are classes; words become classes in sorted order, their names an "
-               "attribute of /labels; other\n"
+               "attribute of /labels; other "
                "numbers, several label columns and --regression make targets [N,K].",
     .options = 1u << DPT_CONVERT_LABEL | 1u << DPT_CONVERT_HEADER | 1u << DPT_CONVERT_CLASSES |
                1u << DPT_CONVERT_REGRESSION | 1u << DPT_CONVERT_SHAPE | 1u << DPT_CONVERT_U8,

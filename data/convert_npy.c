@@ -348,7 +348,7 @@ const struct dpt_converter dpt_convert_npy = {
     .inputs = "IMAGES.npy LABELS.npy",
     .summary = "NumPy arrays as numpy.save writes them",
     .details = "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
-               "float32 or float64 (becomes\n"
+               "float32 or float64 (becomes "
                "float32). Labels: integers [N] are classes, floats [N] or [N,K] are targets.",
     .options = 1u << DPT_CONVERT_LAYOUT,
     .run = run,

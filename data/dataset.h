@@ -1,0 +1,101 @@
+/*
+ * dataset: the samples of a job's `data` section.
+ *
+ * Several shards (HDF5 files, unequal sizes) or a synthetic rule make one data set of numbered
+ * samples: 0 … samples-1 in the order of the shards. Labels are always in memory. Images are either
+ * in memory, one copy a node in shared memory, or read when needed (loader.h). Images are stored as
+ * they lie in the files (uint8 or float32, NCHW or NHWC) and become normalised NCHW floats when a
+ * micro-batch is filled. Immutable after opening; any thread may read.
+ */
+#ifndef DPT_DATA_DATASET_H
+#define DPT_DATA_DATASET_H
+
+#include "core/backend/graph.h"
+#include "core/comm/comm.h"
+#include "core/conf/option.h"
+
+enum dpt_cache { DPT_CACHE_AUTO, DPT_CACHE_MEMORY, DPT_CACHE_NONE };
+enum dpt_shuffle { DPT_SHUFFLE_FULL, DPT_SHUFFLE_BLOCK, DPT_SHUFFLE_NONE };
+
+struct dpt_normalize {
+    struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */
+};
+
+struct dpt_synthetic {
+    int64_t samples;
+    struct dpt_ints shape; /* empty: by the loss */
+    int64_t classes;       /* cross_entropy */
+    int64_t outputs;       /* mse */
+    double noise;          /* mse: standard deviation */
+};
+
+/* The `data` section. */
+struct dpt_data_conf {
+    struct dpt_texts train, valid,
+        test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
+    struct dpt_normalize normalize;
+    int shuffle; /* enum dpt_shuffle */
+    int cache;   /* enum dpt_cache */
+    bool drop_last;
+    bool verify; /* checksums, where there are any */
+    struct dpt_synthetic synthetic;
+};
+
+extern const struct dpt_option dpt_data_options[];
+
+enum dpt_target_kind { DPT_TARGET_CLASS, DPT_TARGET_VECTOR };
+
+struct dpt_dataset {
+    int64_t samples;
+    struct dpt_shape shape; /* of one sample, canonical [c][h][w]; flat for [N, D] */
+    bool u8;                /* stored as uint8, else float32 */
+    bool nhwc;              /* stored [h][w][c] */
+    size_t stride;          /* bytes of one stored sample */
+    enum dpt_target_kind target;
+    int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
+    const int32_t *labels; /* CLASS: [samples] */
+    const float *targets;  /* VECTOR: [samples][target_width] */
+    const uint8_t
+        *memory; /* all stored samples one after another, or NULL: to be read from the shards */
+    struct dpt_dataset_parts *parts; /* shards, shared memory, normalisation; private to data/ */
+};
+
+/* What a sample set must fit. */
+struct dpt_dataset_spec {
+    const struct dpt_data_conf *conf;
+    const struct dpt_texts *paths; /* which of conf's: train, valid, test */
+    bool classes;                  /* the loss wants classes (cross_entropy), else vectors (mse) */
+    uint64_t seed;                 /* for synthetic data */
+    uint64_t part; /* for synthetic data: 0 train, 1 valid, 2 test: other samples, the same rule */
+};
+
+/*
+ * Opens a data set. Collective over comm->world (the images are read once a node, in shares): all
+ * ranks get the same status. Verifies: every shard is whole, same shape and type, as many labels as
+ * images, checksums where there are any, float data finite where it is read into memory. Errors:
+ * BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO, RANK.
+ */
+enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                 const struct dpt_comm *comm, struct dpt_error *err);
+/* Collective over the node's group. A zeroed or closed set is fine. */
+void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
+
+/* Checks all labels or targets against a model's outputs. Errors: BAD_DATA
+   ("train-00002-of-00004.h5: /labels[377] is 10, the model has 10 outputs (0 to 9)"), or BAD_JOB
+   where the kinds or widths do not fit each other. */
+enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
+                                          struct dpt_error *err);
+
+/* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
+ * bytes). */
+const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf);
+
+/* The true weights of synthetic regression data: w [outputs][inputs], b [outputs]; NULL for other
+ * data. Borrowed. */
+const float *dpt_dataset_true_weights(const struct dpt_dataset *set);
+const float *dpt_dataset_true_biases(const struct dpt_dataset *set);
+
+/* The HDF5 that reads the shards: "1.10.8". */
+const char *dpt_h5_version(void);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * h5: HDF5 with our errors.
+ *
+ * The library is not thread-safe in every build, so each call runs under one lock of the process:
+ * dpt_h5_enter and dpt_h5_leave around any HDF5 calls, ours here included (they take it themselves;
+ * it is recursive). HDF5's own error printing is off. File locking is off for reading (it breaks on
+ * Lustre and NFS).
+ */
+#ifndef DPT_DATA_H5_H
+#define DPT_DATA_H5_H
+
+#include <hdf5.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+void dpt_h5_enter(void);
+void dpt_h5_leave(void);
+
+/* Fails with `text` (what was tried, naming the file) and the innermost message of HDF5's error
+ * stack behind it. */
+enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* Opens for reading, without file locks. Errors: BAD_DATA (missing, unreadable, not HDF5,
+ * truncated). */
+enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err);
+
+enum { DPT_H5_DIMS = 8 };
+
+/* What is known of a data set before its bytes are trusted. */
+struct dpt_h5_info {
+    int n_dims;
+    int64_t dims[DPT_H5_DIMS];
+    enum {
+        DPT_H5_U8,
+        DPT_H5_F32,
+        DPT_H5_F64,
+        DPT_H5_INTEGER,
+        DPT_H5_OTHER
+    } type;             /* INTEGER: any but unsigned 8 bit */
+    int size;           /* bytes of an element */
+    bool is_signed;     /* integers */
+    char type_text[24]; /* "uint8", "float64", "string", … for messages */
+    bool contiguous; /* one run of bytes at `offset`, in this machine's byte order, all within the
+                        file */
+    int64_t offset, bytes; /* bytes: of all elements, uncompressed */
+    int64_t chunk_rows;    /* extent of a chunk along the first axis; 0: not chunked */
+    bool has_crc;          /* an attribute `crc32` */
+    uint32_t crc;
+};
+
+/* Reads and checks the layout of /name ("images", "params/conv1/weight"). Errors: BAD_DATA (absent,
+   not a data set of this file, larger than the file can hold, never written, a filter that this
+   machine lacks). */
+enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
+                            struct dpt_h5_info *info, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,401 @@
+#include "data/loader.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "data/parts.h"
+#include "data/stream.h"
+
+/* A step that is being read, or ready. */
+struct slot {
+    int64_t epoch, step;
+    bool ready;
+    int32_t samples; /* of this rank */
+    int64_t *index;  /* [samples]: numbers, in the order of the micro-batches */
+    uint8_t *bytes;  /* [samples][stride] */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/*
+ * Slots are used in turn: the thread fills slot `filled % AHEAD` while filled - taken < AHEAD;
+ * next() waits for slot `taken % AHEAD` and lends it until the next call. `round` changes with
+ * every seek, so that what was being read for before is thrown away.
+ */
+struct dpt_loader {
+    const struct dpt_dataset *set;
+    struct dpt_sampler sampler;
+    int rank, ranks;
+    bool streaming;
+    int64_t epoch, step; /* next one to give */
+    double waited;
+
+    /* Only for streaming; all below under the lock, but for slots that are lent or being filled. */
+    struct dpt_stream *stream; /* the thread's */
+    struct slot slots[DPT_LOADER_AHEAD];
+    pthread_t thread;
+    bool running, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    int64_t read_epoch, read_step; /* next one to read */
+    uint64_t filled, released, taken, round;
+};
+
+static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
+{
+    if (++*step == dpt_sampler_steps(s)) {
+        *step = 0;
+        ++*epoch;
+    }
+}
+
+/* The positions [*begin, *end) of an epoch that a rank computes in a step. */
+static void positions(const struct dpt_loader *loader, int64_t step, int64_t *begin, int64_t *end)
+{
+    const struct dpt_sampler *s = &loader->sampler;
+    const int32_t count = dpt_sampler_count(s, step);
+    int32_t first, last;
+
+    dpt_sampler_deal(s, step, loader->rank, loader->ranks, &first, &last);
+    *begin = (int64_t)first * s->micro;
+    *end = (int64_t)last * s->micro;
+    *end = step * s->global + (*end < count ? *end : count);
+    *begin = step * s->global + (*begin < count ? *begin : count);
+}
+
+static void fill_slot(struct dpt_loader *loader, struct slot *slot)
+{
+    int64_t begin, end;
+
+    positions(loader, slot->step, &begin, &end);
+    slot->samples = (int32_t)(end - begin);
+    for (int64_t p = begin; p < end; p++)
+        slot->index[p - begin] = dpt_sampler_sample(&loader->sampler, slot->epoch, p);
+    slot->status =
+        dpt_stream_read(loader->stream, slot->index, slot->samples, slot->bytes, &slot->err);
+}
+
+static void *read_ahead(void *arg)
+{
+    struct dpt_loader *loader = arg;
+
+    pthread_mutex_lock(&loader->lock);
+    while (!loader->stop) {
+        struct slot *slot = &loader->slots[loader->filled % DPT_LOADER_AHEAD];
+        const uint64_t round = loader->round;
+
+        if (round == 0 || loader->filled - loader->released == DPT_LOADER_AHEAD) {
+            pthread_cond_wait(&loader->work, &loader->lock);
+            continue;
+        }
+        slot->epoch = loader->read_epoch;
+        slot->step = loader->read_step;
+        pthread_mutex_unlock(&loader->lock);
+        fill_slot(loader, slot);
+        pthread_mutex_lock(&loader->lock);
+        if (round != loader->round) /* sought elsewhere meanwhile */
+            continue;
+        advance(&loader->sampler, &loader->read_epoch, &loader->read_step);
+        loader->filled++;
+        pthread_cond_signal(&loader->done);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+/* The thread gets no signal: they are the main thread's. */
+static enum dpt_status start_thread(struct dpt_loader *loader, struct dpt_error *err)
+{
+    sigset_t all, before;
+    int code;
+
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->work, NULL);
+    pthread_cond_init(&loader->done, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    code = pthread_create(&loader->thread, NULL, read_ahead, loader);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    loader->running = code == 0;
+    if (code == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_RANK, "cannot start the loader's thread: %s", strerror(code));
+}
+
+static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_sampler *s = &loader->sampler;
+    const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
+    const int64_t most = (batches + loader->ranks - 1) / loader->ranks * s->micro;
+    const size_t samples = (size_t)(most < s->global ? most : s->global);
+
+    for (int i = 0; i < DPT_LOADER_AHEAD; i++) {
+        struct slot *slot = &loader->slots[i];
+
+        slot->index = dpt_alloc_array(samples, sizeof *slot->index);
+        slot->bytes = dpt_alloc_array(samples, loader->set->stride);
+        if (slot->index == NULL || slot->bytes == NULL)
+            DPT_TRY(dpt_fail_memory(err, "reading ahead",
+                                    (double)samples * (double)loader->set->stride));
+    }
+    DPT_TRY(dpt_stream_open(&loader->stream, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
+                            err));
+    DPT_TRY(start_thread(loader, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
+                                const struct dpt_sampler *sampler, int rank, int ranks,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_loader *loader = dpt_alloc(sizeof *loader);
+
+    *out = NULL;
+    if (loader == NULL)
+        return dpt_fail_memory(err, "a loader", sizeof *loader);
+    loader->set = set;
+    loader->sampler = *sampler;
+    loader->rank = rank;
+    loader->ranks = ranks;
+    loader->streaming = set->memory == NULL;
+    if (dpt_sampler_steps(sampler) == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
+                         set->parts->key, (long long)sampler->samples, sampler->global));
+    if (loader->streaming)
+        DPT_TRY(open_stream(loader, err));
+    *out = loader;
+out:
+    if (status != DPT_OK)
+        dpt_loader_close(loader);
+    return status;
+}
+
+void dpt_loader_close(struct dpt_loader *loader)
+{
+    if (loader == NULL)
+        return;
+    if (loader->running) {
+        pthread_mutex_lock(&loader->lock);
+        loader->stop = true;
+        loader->round++;
+        pthread_cond_signal(&loader->work);
+        pthread_mutex_unlock(&loader->lock);
+        pthread_join(loader->thread, NULL);
+        pthread_cond_destroy(&loader->work);
+        pthread_cond_destroy(&loader->done);
+        pthread_mutex_destroy(&loader->lock);
+    }
+    dpt_stream_close(loader->stream);
+    for (int i = 0; i < DPT_LOADER_AHEAD; i++) {
+        dpt_free(loader->slots[i].index);
+        dpt_free(loader->slots[i].bytes);
+    }
+    dpt_free(loader);
+}
+
+enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_t step,
+                                struct dpt_error *err)
+{
+    if (epoch < 0 || step < 0 || step >= dpt_sampler_steps(&loader->sampler))
+        return dpt_fail(err, DPT_INTERNAL, "the loader was sent to step %lld of epoch %lld",
+                        (long long)step, (long long)epoch);
+    loader->epoch = epoch;
+    loader->step = step;
+    if (!loader->streaming)
+        return DPT_OK;
+    pthread_mutex_lock(&loader->lock);
+    loader->read_epoch = epoch;
+    loader->read_step = step;
+    loader->round++;
+    loader->filled = loader->taken = loader->released = 0;
+    pthread_cond_signal(&loader->work);
+    pthread_mutex_unlock(&loader->lock);
+    return DPT_OK;
+}
+
+/* Gives back the slot lent last and waits for the next. */
+static enum dpt_status take_slot(struct dpt_loader *loader, int *slot, struct dpt_error *err)
+{
+    const double start = dpt_now();
+    bool started;
+
+    pthread_mutex_lock(&loader->lock);
+    started = loader->round != 0;
+    pthread_mutex_unlock(&loader->lock);
+    if (!started) { /* never sought: from the beginning */
+        const enum dpt_status status = dpt_loader_seek(loader, loader->epoch, loader->step, err);
+
+        if (status != DPT_OK)
+            return status;
+    }
+    pthread_mutex_lock(&loader->lock);
+    if (loader->released != loader->taken) {
+        loader->released = loader->taken;
+        pthread_cond_signal(&loader->work);
+    }
+    while (loader->filled == loader->taken)
+        pthread_cond_wait(&loader->done, &loader->lock);
+    *slot = (int)(loader->taken % DPT_LOADER_AHEAD);
+    loader->taken++;
+    pthread_mutex_unlock(&loader->lock);
+    loader->waited += dpt_now() - start;
+    if (loader->slots[*slot].status != DPT_OK)
+        *err = loader->slots[*slot].err;
+    return loader->slots[*slot].status;
+}
+
+enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    view->epoch = loader->epoch;
+    view->step = loader->step;
+    view->total = dpt_sampler_count(&loader->sampler, loader->step);
+    view->slot = -1;
+    dpt_sampler_deal(&loader->sampler, loader->step, loader->rank, loader->ranks, &view->first,
+                     &view->last);
+    if (loader->streaming)
+        status = take_slot(loader, &view->slot, err);
+    advance(&loader->sampler, &loader->epoch, &loader->step);
+    return status;
+}
+
+double dpt_loader_waited(const struct dpt_loader *loader)
+{
+    return loader->waited;
+}
+
+enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
+                                      const struct dpt_dataset *set, int32_t micro,
+                                      struct dpt_error *err)
+{
+    const size_t n = (size_t)micro, size = (size_t)dpt_shape_size(&set->shape);
+
+    memset(buffer, 0, sizeof *buffer);
+    if (set->target == DPT_TARGET_VECTOR)
+        buffer->target_floats = n * (size_t)set->target_width;
+    buffer->input = dpt_alloc_array(n * size, sizeof(float));
+    buffer->labels = dpt_alloc_array(n, sizeof *buffer->labels);
+    buffer->targets = dpt_alloc_array(buffer->target_floats, sizeof(float));
+    buffer->sample = dpt_alloc_array(n, sizeof *buffer->sample);
+    if (buffer->input != NULL && buffer->labels != NULL && buffer->targets != NULL &&
+        buffer->sample != NULL)
+        return DPT_OK;
+    dpt_batch_buffer_close(buffer);
+    return dpt_fail_memory(err, "a micro-batch", (double)n * (double)size * sizeof(float));
+}
+
+void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
+{
+    dpt_free(buffer->input);
+    dpt_free(buffer->labels);
+    dpt_free(buffer->targets);
+    dpt_free(buffer->sample);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+/* Room for targets, where the buffer was made for a set that has labels or narrower ones. */
+static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, struct dpt_error *err)
+{
+    if (floats <= buffer->target_floats)
+        return DPT_OK;
+    dpt_free(buffer->targets);
+    buffer->targets = dpt_alloc_array(floats, sizeof(float));
+    buffer->target_floats = buffer->targets == NULL ? 0 : floats;
+    return buffer->targets != NULL
+               ? DPT_OK
+               : dpt_fail_memory(err, "a micro-batch's targets", (double)floats * sizeof(float));
+}
+
+static enum dpt_status fill_targets(const struct dpt_dataset *set, int32_t micro,
+                                    struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                    struct dpt_error *err)
+{
+    const size_t width = (size_t)set->target_width;
+    enum dpt_status status = DPT_OK;
+
+    batch->labels = NULL;
+    batch->targets = NULL;
+    if (set->target == DPT_TARGET_CLASS) {
+        for (int32_t i = 0; i < batch->count; i++)
+            buffer->labels[i] = set->labels[buffer->sample[i]];
+        batch->labels = buffer->labels;
+        return DPT_OK;
+    }
+    DPT_TRY(widen(buffer, (size_t)micro * width, err));
+    for (int32_t i = 0; i < batch->count; i++)
+        memcpy(buffer->targets + (size_t)i * width,
+               set->targets + (size_t)buffer->sample[i] * width, width * sizeof(float));
+    batch->targets = buffer->targets;
+out:
+    return status;
+}
+
+static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
+                                    const uint8_t *stored, struct dpt_error *err)
+{
+    char where[256];
+
+    if (!set->parts->check_finite || dpt_find_nonfinite(stored, set->stride / sizeof(float)) < 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
+                    dpt_dataset_where(set, sample, where));
+}
+
+/* Shuffled samples lie anywhere in memory: ask for one while another is being converted. */
+static void ask_for(const struct dpt_dataset *set, int64_t sample)
+{
+    enum { LINE = 64, MOST = 64 * LINE };
+    const uint8_t *at = set->memory + (size_t)sample * set->stride;
+
+    for (size_t i = 0; i < set->stride && i < MOST; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
+enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                                struct dpt_batch *batch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = loader->set;
+    const int32_t micro = loader->sampler.micro;
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+    const uint8_t *run = NULL; /* the samples one after another, where they were read ahead */
+
+    if (loader->streaming) {
+        const struct slot *slot = &loader->slots[view->slot];
+        const int32_t begin = (micro_batch - view->first) * micro;
+
+        batch->count = slot->samples - begin < micro ? slot->samples - begin : micro;
+        memcpy(buffer->sample, slot->index + begin, (size_t)batch->count * sizeof *slot->index);
+        run = slot->bytes + (size_t)begin * set->stride;
+    } else {
+        dpt_sampler_members(&loader->sampler, view->epoch, view->step, micro_batch, buffer->sample,
+                            &batch->count);
+    }
+    for (int32_t i = 0; i < batch->count; i++) {
+        const size_t at = run != NULL ? (size_t)i : (size_t)buffer->sample[i];
+        const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
+
+        if (run == NULL && i + 1 < batch->count)
+            ask_for(set, buffer->sample[i + 1]);
+        DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
+        dpt_fill_sample(set, stored, buffer->input + (size_t)i * size);
+    }
+    memset(buffer->input + (size_t)batch->count * size, 0,
+           (size_t)(micro - batch->count) * size * sizeof(float));
+    batch->input = buffer->input;
+    batch->sample = buffer->sample;
+    DPT_TRY(fill_targets(set, micro, buffer, batch, err));
+out:
+    return status;
+}

@@ -1,0 +1,72 @@
+/*
+ * loader: a rank's samples of each step, ready when the step wants them.
+ *
+ * Where the data set is in memory a step is only a list of sample numbers, and filling a
+ * micro-batch gathers from memory. Otherwise one thread reads ahead, `DPT_LOADER_AHEAD` steps, with
+ * pread on contiguous shards (HDF5 calls on others), sorted by file position. One thread calls
+ * next; any thread may fill micro-batches of the current step.
+ */
+#ifndef DPT_DATA_LOADER_H
+#define DPT_DATA_LOADER_H
+
+#include "core/backend/backend.h"
+#include "data/dataset.h"
+#include "data/sampler.h"
+
+enum { DPT_LOADER_AHEAD = 3 };
+
+struct dpt_loader;
+
+/* A step as one rank sees it. */
+struct dpt_step_view {
+    int64_t epoch, step; /* step within the epoch */
+    int32_t first, last; /* this rank's micro-batches of the step */
+    int32_t total;       /* samples of the step on all ranks */
+    int slot;            /* private to the loader */
+};
+
+/* set is borrowed, sampler is copied. rank, ranks: who this is. Errors: BAD_JOB (an epoch has no
+ * step), RANK. */
+enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_dataset *set,
+                                const struct dpt_sampler *sampler, int rank, int ranks,
+                                struct dpt_error *err);
+void dpt_loader_close(struct dpt_loader *loader);
+
+/* The next call of dpt_loader_next gives this epoch and step; reading ahead starts now and goes on
+ * over epochs. */
+enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_t step,
+                                struct dpt_error *err);
+
+/* Waits for the next step's samples, releases the last one's. Errors: BAD_DATA, IO (names the file
+ * and sample). */
+enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
+                                struct dpt_error *err);
+
+/* Memory for one micro-batch, one for each thread; filled by dpt_loader_fill, valid until the next
+   fill. It serves other sets of samples of the same shape too. */
+struct dpt_batch_buffer {
+    float *input;
+    int32_t *labels;
+    float *targets;
+    int64_t *sample;
+    size_t target_floats; /* room in targets */
+};
+
+enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
+                                      const struct dpt_dataset *set, int32_t micro,
+                                      struct dpt_error *err);
+void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
+
+/*
+ * Fills a micro-batch of the step: normalised NCHW floats, targets, sample numbers; rows past the
+ * count are zero. batch: out; seed and step are left as they are. Any thread, with a buffer of its
+ * own. Errors: BAD_DATA (a value that is not finite; names the sample).
+ */
+enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                                struct dpt_batch *batch, struct dpt_error *err);
+
+/* Seconds that dpt_loader_next has waited for reading, so far. */
+double dpt_loader_waited(const struct dpt_loader *loader);
+
+#endif

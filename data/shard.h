@@ -1,0 +1,67 @@
+/*
+ * shard: one HDF5 file of samples.
+ *
+ * Opening looks at the layout alone and leaves no file open: what the file says of itself is
+ * checked against its true size before a byte is read. Attaching opens it for reading: values that
+ * lie in one run are read with pread past HDF5 (quicker, and a damaged file cannot crash the
+ * library), all others through HDF5. Raw values are those of the stored type in little-endian
+ * order, row after row, which is also what a checksum covers. A shard that is attached may be read
+ * by any thread. Private to data/.
+ */
+#ifndef DPT_DATA_SHARD_H
+#define DPT_DATA_SHARD_H
+
+#include "data/dataset.h"
+#include "data/h5.h"
+
+/* One of a shard's two data sets. */
+struct dpt_field {
+    char name[8]; /* "images", "x", "labels", "y" */
+    struct dpt_h5_info info;
+    int64_t row_items; /* elements of a sample */
+    size_t row_bytes;  /* bytes of a sample, raw */
+    hid_t data, type;  /* open while attached, where HDF5 reads it; type: raw values in memory */
+};
+
+struct dpt_shard {
+    char *path;
+    const char *file; /* its last part, for short messages; points into path */
+    int64_t first;    /* number of its first sample in the data set */
+    int64_t samples;
+    struct dpt_shape shape; /* of one sample, canonical */
+    bool nhwc;
+    enum dpt_target_kind target;
+    int32_t target_width; /* VECTOR */
+    struct dpt_field images, labels;
+    bool attached;
+    int fd;
+    hid_t h5;
+};
+
+/* Examines a file. classes: as in struct dpt_dataset_spec. Errors: BAD_DATA (names the file), RANK.
+ */
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
+                               struct dpt_error *err);
+void dpt_shard_close(struct dpt_shard *shard);
+
+/* Errors: BAD_DATA, IO. */
+enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err);
+void dpt_shard_detach(struct dpt_shard *shard);
+
+/* Can the images be read with pread as they are to lie in memory? */
+bool dpt_shard_direct(const struct dpt_shard *shard);
+
+/* Raw rows [row, row + rows) of a field. Errors: BAD_DATA (the file became shorter), IO. */
+enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_field *field,
+                               int64_t row, int64_t rows, void *raw, struct dpt_error *err);
+
+/* How many rows from `row` on to read at once (some MiB, whole chunks), none at or behind `end`. */
+int64_t dpt_field_piece(const struct dpt_field *field, int64_t row, int64_t end);
+/* Bytes that are enough for any piece, raw. */
+size_t dpt_field_piece_bytes(const struct dpt_field *field);
+
+/* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX. */
+void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out);
+int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i);
+
+#endif

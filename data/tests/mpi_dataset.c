@@ -1,0 +1,208 @@
+/* ranks: 1 2 3 */
+/* One copy a node, read in shares by its ranks; a failure that one rank alone sees is everybody's.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "data/tests/make_shards.h"
+
+static struct dpt_comm comm;
+static char folder[128], pattern[192];
+
+/* Rank 0 makes the folder and writes; the others wait for it. */
+static int set_up(void **state)
+{
+    struct dpt_error err;
+
+    (void)state;
+    if (comm.world.rank == 0)
+        make_folder(folder);
+    dpt_group_broadcast(&comm.world, 0, folder, sizeof folder, &err);
+    snprintf(pattern, sizeof pattern, "%s/*.h5", folder);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    struct dpt_error err;
+
+    (void)state;
+    dpt_group_barrier(&comm.world, &err);
+    if (comm.world.rank == 0)
+        make_remove_folder(folder);
+    return 0;
+}
+
+static void write_shards(const struct make_form *form)
+{
+    static const int64_t ends[] = {0, 5, 6, 50, 101};
+    struct dpt_error err;
+
+    for (int i = 0; i < 4 && comm.world.rank == 0; i++) {
+        char path[192];
+
+        snprintf(path, sizeof path, "%s/%d.h5", folder, i);
+        make_shard(path, form, ends[i], ends[i + 1] - ends[i]);
+    }
+    dpt_group_barrier(&comm.world, &err);
+}
+
+static enum dpt_status open_set(struct dpt_dataset *set, int cache, bool classes,
+                                struct dpt_error *err)
+{
+    const char *paths[] = {pattern};
+    struct dpt_data_conf conf = make_conf(paths, 1);
+    const struct dpt_dataset_spec spec = {.conf = &conf, .paths = &conf.train, .classes = classes};
+
+    conf.cache = cache;
+    return dpt_dataset_open(set, &spec, &comm, err);
+}
+
+static void all_ranks_see_all_samples(void **state)
+{
+    static const struct make_form forms[] = {
+        {.n_dims = 4, .crc = true},
+        {.n_dims = 4, .nhwc = true, .floats = true, .gzip = true, .crc = true},
+        {.n_dims = 2, .doubles = true, .vectors = true, .crc = true},
+    };
+
+    (void)state;
+    for (size_t f = 0; f < 3; f++) {
+        struct dpt_dataset set;
+        struct dpt_error err;
+
+        write_shards(&forms[f]);
+        if (open_set(&set, DPT_CACHE_MEMORY, !forms[f].vectors, &err) != DPT_OK)
+            fail_msg("%s", err.text);
+        assert_int_equal(set.samples, 101);
+        for (int64_t i = 0; i < 101; i++) {
+            for (int k = 0; k < MAKE_ELEMENTS; k++) {
+                const int element = make_canonical(&forms[f], k);
+
+                if (set.u8)
+                    assert_int_equal(set.memory[i * 24 + k], make_pixel(i, element));
+                else
+                    assert_true(((const float *)(const void *)set.memory)[i * 24 + k] ==
+                                make_float(i, element));
+            }
+            if (set.target == DPT_TARGET_CLASS)
+                assert_int_equal(set.labels[i], make_label(i));
+            else
+                assert_true(set.targets[i * 3 + 2] == make_target(i, 2));
+        }
+        dpt_dataset_close(&set, &comm);
+    }
+}
+
+/* Damage anywhere lies in one rank's share only; all ranks get the same answer, in every way of
+ * keeping the data. */
+static void all_ranks_fail_together(void **state)
+{
+    const struct make_form crc = {.n_dims = 4, .crc = true};
+    const struct make_form floats = {.n_dims = 4, .floats = true};
+    const uint32_t nan = 0x7FC00000;
+
+    (void)state;
+    for (int shard = 0; shard < 4; shard++) {
+        struct dpt_dataset set;
+        struct dpt_error err;
+        char path[192], words[64];
+
+        snprintf(path, sizeof path, "%s/%d.h5", folder, shard);
+        for (int cache = DPT_CACHE_AUTO; cache <= DPT_CACHE_NONE; cache++) {
+            write_shards(&crc);
+            if (comm.world.rank == 0)
+                make_damage(path, make_offset(path, "images") + 17, "\x11\x22\x33", 3);
+            dpt_group_barrier(&comm.world, &err);
+            assert_int_equal(open_set(&set, cache, true, &err), DPT_BAD_DATA);
+            snprintf(words, sizeof words, "%d.h5: /images does not match its checksum", shard);
+            assert_non_null(strstr(err.text, words));
+            assert_null(set.parts);
+        }
+        write_shards(&floats);
+        if (comm.world.rank == 0)
+            make_damage(path, make_offset(path, "images"), &nan, 4);
+        dpt_group_barrier(&comm.world, &err);
+        assert_int_equal(open_set(&set, DPT_CACHE_AUTO, true, &err), DPT_BAD_DATA);
+        snprintf(words, sizeof words, "%d.h5: /images[0] holds NaN", shard);
+        assert_non_null(strstr(err.text, words));
+    }
+}
+
+/* As if each rank had a disk of its own. */
+static void ranks_with_other_files_are_told(void **state)
+{
+    const struct make_form plain = {.n_dims = 4};
+    struct dpt_dataset set;
+    struct dpt_error err;
+    char path[192];
+    const char *paths[] = {path};
+    struct dpt_data_conf conf = make_conf(paths, 1);
+    const struct dpt_dataset_spec spec = {.conf = &conf, .paths = &conf.train, .classes = true};
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/rank%d.h5", folder, comm.world.rank);
+    make_shard(path, &plain, 0, 10 + comm.world.rank);
+    if (comm.world.size == 1) {
+        assert_int_equal(dpt_dataset_open(&set, &spec, &comm, &err), DPT_OK);
+        dpt_dataset_close(&set, &comm);
+        return;
+    }
+    assert_int_equal(dpt_dataset_open(&set, &spec, &comm, &err), DPT_BAD_DATA);
+    assert_non_null(strstr(err.text, "all nodes need the same files"));
+    if (comm.world.rank == comm.world.size - 1)
+        unlink(path);
+    assert_int_equal(dpt_dataset_open(&set, &spec, &comm, &err), DPT_BAD_JOB);
+    assert_non_null(strstr(err.text, "no file matches"));
+}
+
+/* The samples of a rule do not depend on how many ranks made them: compared with those that one
+ * rank makes alone. */
+static void synthetic_samples_do_not_depend_on_ranks(void **state)
+{
+    const struct dpt_comm alone = {.world = {0, 1, NULL}, .node = {0, 1, NULL}, .nodes = 1};
+    const char *paths[] = {"synthetic"};
+    struct dpt_data_conf conf = make_conf(paths, 1);
+
+    (void)state;
+    conf.synthetic.samples = 101;
+    for (int classes = 0; classes < 2; classes++) {
+        const struct dpt_dataset_spec spec = {
+            .conf = &conf, .paths = &conf.train, .classes = classes == 1, .seed = 3};
+        struct dpt_dataset ours, mine;
+        struct dpt_error err;
+
+        assert_int_equal(dpt_dataset_open(&ours, &spec, &comm, &err), DPT_OK);
+        assert_int_equal(dpt_dataset_open(&mine, &spec, &alone, &err), DPT_OK);
+        assert_memory_equal(ours.memory, mine.memory, 101 * ours.stride);
+        if (classes)
+            assert_memory_equal(ours.labels, mine.labels, 101 * sizeof(int32_t));
+        else
+            assert_memory_equal(ours.targets, mine.targets, 101 * sizeof(float));
+        dpt_dataset_close(&mine, &alone);
+        dpt_dataset_close(&ours, &comm);
+    }
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+    const struct CMUnitTest tests[] = {
+        TEST(all_ranks_see_all_samples),
+        TEST(all_ranks_fail_together),
+        TEST(ranks_with_other_files_are_told),
+        TEST(synthetic_samples_do_not_depend_on_ranks),
+    };
+    struct dpt_error err;
+    int failed;
+
+    if (dpt_comm_open(&comm, &err) != DPT_OK)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    dpt_comm_close(&comm);
+    return failed;
+}

@@ -1,0 +1,206 @@
+"""Shards of other programs train; bad ones end with their exit code and a line that names them."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import make_h5  # noqa: E402
+
+DPTRAIN = Path(os.environ.get("DPTRAIN", "build/dptrain")).resolve()
+BAD_DATA, BAD_JOB = 65, 78
+
+JOB = """\
+seed: 3
+data:
+{data}
+model: {{type: mlp, hidden: [16], outputs: {outputs}}}
+loss: {loss}
+batch: {{global: 32, micro: 8}}
+optimizer: {{type: sgd, lr: 0.01}}
+train: {{steps: 2}}
+device: {{kind: cpu, threads: 1}}
+"""
+
+
+def train(folder, data, outputs=10, loss="cross_entropy", sets=(), ranks=None):
+    job = folder / "job.yaml"
+    lines = "\n".join("  " + line for line in data)
+    job.write_text(JOB.format(data=lines, outputs=outputs, loss=loss))
+    command = [str(DPTRAIN), "train", str(job), "--output", str(folder / "run")]
+    for one in ("train.steps=2", *sets):
+        command += ["--set", one]
+    if ranks:
+        command += ["--ranks", str(ranks)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def refused(result, code, *words):
+    assert result.returncode == code, result.stderr
+    for word in words:
+        assert word in result.stderr
+    assert "Traceback" not in result.stderr
+    return True
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+@pytest.mark.parametrize("name", sorted(make_h5.GOOD))
+def test_good(tmp_path, name, cache):
+    path = make_h5.GOOD[name](tmp_path / "a.h5")
+    result = train(tmp_path, [f"train: {path}", f"cache: {cache}"])
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_same_losses_wherever_the_samples_are(tmp_path):
+    """Contiguous or packed, in memory or not, in one file or in three: the same numbers."""
+    x, y = make_h5.pixels(), make_h5.classes()
+    losses = set()
+    for k, (how, cache, parts) in enumerate(
+        [
+            ({}, "memory", [0, 64]),
+            ({}, "none", [0, 64]),
+            ({"compression": "gzip"}, "none", [0, 64]),
+            ({}, "none", [0, 1, 30, 64]),
+            ({"chunks": (3, 1, 8, 4)}, "memory", [0, 1, 30, 64]),
+        ]
+    ):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        for i, (a, b) in enumerate(zip(parts, parts[1:])):
+            plain = {} if b - a < 3 else how
+            make_h5.write(folder / f"s{i}.h5", x[a:b], y[a:b], **plain)
+        result = train(
+            folder, [f"train: {folder}/s*.h5", f"cache: {cache}"], sets=["log.every=1 steps"]
+        )
+        assert result.returncode == 0, result.stderr
+        lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+        losses.add(tuple(line.split('"loss":')[1].split(",")[0] for line in lines if '"train"' in line))
+    assert len(losses) == 1
+
+
+def test_regression_targets(tmp_path):
+    x = make_h5.floats(shape=(5,))
+    for name, y in (
+        ("one", x[:, 0]),
+        ("two", x[:, :2]),
+        ("whole", np.arange(len(x), dtype=np.int32) - 3),
+    ):
+        folder = tmp_path / name
+        folder.mkdir()
+        path = make_h5.write(folder / "a.h5", x, y, names=("x", "y"))
+        result = train(folder, [f"train: {path}"], outputs=2 if name == "two" else 1, loss="mse")
+        assert result.returncode == 0, result.stderr
+
+
+def test_no_file(tmp_path):
+    refused(train(tmp_path, [f"train: {tmp_path}/none-*.h5"]), BAD_JOB, "data.train", "no file matches")
+    refused(train(tmp_path, ["train: none-*.h5"]), BAD_JOB, "in the folder")
+
+
+def test_the_same_file_twice(tmp_path):
+    path = make_h5.GOOD["contiguous"](tmp_path / "a.h5")
+    refused(train(tmp_path, [f"train: [{path}, {path}]"]), BAD_JOB, "same file")
+
+
+def test_not_hdf5(tmp_path):
+    (tmp_path / "a.h5").write_text("no shard\n" * 100)
+    refused(train(tmp_path, [f"train: {tmp_path}/a.h5"]), BAD_DATA, "a.h5 is not an HDF5 file")
+    (tmp_path / "a.h5").write_bytes(b"")
+    refused(train(tmp_path, [f"train: {tmp_path}/a.h5"]), BAD_DATA, "a.h5 is empty")
+
+
+@pytest.mark.parametrize("part", [0.2, 0.6, 0.99])
+def test_truncated(tmp_path, part):
+    path = make_h5.GOOD["contiguous"](tmp_path / "a.h5")
+    os.truncate(path, int(os.path.getsize(path) * part))
+    refused(train(tmp_path, [f"train: {path}"]), BAD_DATA, "a.h5")
+
+
+@pytest.mark.parametrize("cache", ["memory", "none"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_damaged(tmp_path, cache, ranks):
+    path = make_h5.GOOD["contiguous"](tmp_path / "a.h5")
+    with h5py.File(path) as f:
+        offset = f["images"].id.get_offset()
+    with open(path, "r+b") as f:
+        f.seek(offset + 1000)
+        byte = f.read(1)[0]
+        f.seek(offset + 1000)
+        f.write(bytes([byte ^ 1]))
+    result = train(tmp_path, [f"train: {path}", f"cache: {cache}"], ranks=ranks)
+    refused(result, BAD_DATA, "a.h5: /images does not match its checksum", "damaged")
+    # as written: the flipped bit does no harm but is there
+    result = train(tmp_path, [f"train: {path}", f"cache: {cache}", "verify: false"], ranks=ranks)
+    assert result.returncode == 0, result.stderr
+
+
+CASES = {
+    "no images": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(), names=("data", "y")),
+                  ["neither /images nor /x", "/data"]),
+    "wrong rank": (lambda p: make_h5.write(p, make_h5.pixels(shape=(1, 1, 8, 8)), make_h5.classes()),
+                   ["/images is [64, 1, 1, 8, 8]"]),
+    "wrong type": (lambda p: make_h5.write(p, make_h5.pixels().astype(np.int32), make_h5.classes()),
+                   ["/images holds int32 values"]),
+    "text": (lambda p: make_h5.write(p, make_h5.pixels(), np.array([b"a"] * 64)),
+             ["/labels holds string values"]),
+    "counts": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(63)),
+               ["/images has 64 samples, /labels has 63"]),
+    "negative": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes().astype(np.int32) - 1),
+                 ["/labels[0] is -1"]),
+    "too large": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(k=11)),
+                  ["is 10, the model has 10 outputs (0 to 9)"]),
+    "no distribution": (lambda p: make_h5.write(p, make_h5.pixels(), np.full((64, 10), 0.2, "f4")),
+                        ["/labels[0] is no distribution"]),
+    "layout": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(), layout="HWCN"),
+               ["attribute layout of /images is 'HWCN'"]),
+    "h5py's own filter": (
+        lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(), compression="lzf"),
+        ["/images was written with the HDF5 filter 'lzf'", "missing here"]),
+    "no sample": (lambda p: make_h5.write(p, make_h5.pixels(0), make_h5.classes(0)), ["no sample"]),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CASES))
+def test_bad(tmp_path, name):
+    make, words = CASES[name]
+    path = make(tmp_path / "a.h5")
+    refused(train(tmp_path, [f"train: {path}"]), BAD_DATA, "a.h5", *words)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("cache", ["memory", "none"])
+def test_not_a_number(tmp_path, value, cache):
+    x = make_h5.floats()
+    x[41, 0, 3, 3] = value
+    path = make_h5.write(tmp_path / "a.h5", x, make_h5.classes())
+    result = train(tmp_path, [f"train: {path}", f"cache: {cache}"])
+    refused(result, BAD_DATA, "a.h5", "41", "NaN" if np.isnan(value) or cache == "none" else "infinite")
+
+
+def test_shards_that_differ(tmp_path):
+    make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes())
+    make_h5.write(tmp_path / "b.h5", make_h5.pixels(shape=(1, 9, 8)), make_h5.classes())
+    refused(train(tmp_path, [f"train: {tmp_path}/*.h5"]), BAD_DATA, "a.h5", "b.h5", "1x8x8", "1x9x8")
+
+
+def test_a_test_set_unlike_the_model_input(tmp_path):
+    a = make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes())
+    b = make_h5.write(tmp_path / "b.h5", make_h5.pixels(shape=(3, 8, 8)), make_h5.classes())
+    refused(train(tmp_path, [f"train: {a}", f"test: {b}"]), BAD_DATA, "1x8x8", "3x8x8")
+
+
+def test_normalisation_unlike_the_channels(tmp_path):
+    path = make_h5.GOOD["nhwc"](tmp_path / "a.h5")
+    data = [f"train: {path}", "normalize: {mean: [0.1, 0.2], std: [1]}"]
+    refused(train(tmp_path, data), BAD_JOB, "data.normalize.mean has 2 numbers", "3 channels")
+
+
+def test_width_of_targets_unlike_the_model(tmp_path):
+    x = make_h5.floats(shape=(5,))
+    path = make_h5.write(tmp_path / "a.h5", x, x[:, :2])
+    refused(train(tmp_path, [f"train: {path}"], outputs=3, loss="mse"), BAD_JOB, "3 outputs", "2 numbers")
