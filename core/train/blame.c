@@ -1,0 +1,117 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/train/trainer.h"
+
+/* Where a rank first saw a value that is not finite. */
+struct finding {
+    enum { NOTHING, IN_OUTPUT, IN_GRADIENT } kind;
+    int32_t place; /* node, or tensor */
+    int64_t sample;
+    char host[DPT_HOST_TEXT];
+};
+
+struct search {
+    struct dpt_trainer *t;
+    const struct dpt_step_view *view;
+    struct finding found;
+};
+
+/* Forward once more over the rank's samples of the step; the weights are as they were. */
+static void search_outputs(void *arg, int thread)
+{
+    struct search *s = arg;
+    struct dpt_trainer *t = s->t;
+    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    if (thread != 0)
+        return;
+    for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
+        int32_t node, position;
+
+        worker->status =
+            dpt_loader_fill(t->train.loader, s->view, i, &worker->buffer, &batch, &worker->err);
+        if (worker->status == DPT_OK)
+            worker->status =
+                t->backend->infer(t->program, thread, &batch, t->params, NULL, NULL, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        node = t->backend->find_nonfinite(t->program, thread, batch.count, &position);
+        if (node < 0)
+            continue;
+        s->found.kind = IN_OUTPUT;
+        s->found.place = node;
+        s->found.sample = batch.sample[position];
+    }
+}
+
+/* The last layer whose gradient on this rank is not finite: backward came through it first. */
+static void search_gradient(struct search *s)
+{
+    const struct dpt_trainer *t = s->t;
+
+    for (int32_t i = t->graph.n_tensors - 1; i >= 0; i--) {
+        const struct dpt_tensor *tensor = &t->graph.tensors[i];
+        const float *x = t->workers[0].gradient + tensor->offset;
+
+        for (int64_t k = 0; k < tensor->count; k++)
+            if (!isfinite(x[k])) {
+                s->found.kind = IN_GRADIENT;
+                s->found.place = i;
+                return;
+            }
+    }
+}
+
+static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f, int rank,
+                            struct dpt_error *err)
+{
+    const long long step = (long long)t->progress.step + 1;
+    const char *what =
+        t->job->train.on_nan == DPT_ON_NAN_SKIP
+            ? "the step is skipped"
+            : "its update was withheld; a lower learning rate or train.clip_norm may help";
+    char where[256];
+
+    if (f->kind == IN_OUTPUT)
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: rank %d (%s), output of layer %s, %s; %s", step,
+                        rank, f->host, t->graph.nodes[f->place].name,
+                        dpt_dataset_where(t->train.set, f->sample, where), what);
+    if (f->kind == IN_GRADIENT)
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: rank %d (%s), gradient of %s; %s", step, rank,
+                        f->host, t->graph.tensors[f->place].name, what);
+    return dpt_fail(
+        err, DPT_FAILED,
+        "step %lld: not a number: the sum of the ranks' losses or gradients overflows; %s", step,
+        what);
+}
+
+enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct search s = {.t = t, .view = view};
+    struct finding worst = {0};
+    int64_t first = t->comm->world.size, lowest;
+    double largest;
+
+    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
+    if (s.found.kind == NOTHING)
+        search_gradient(&s);
+    snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
+    if (s.found.kind != NOTHING)
+        first = t->comm->world.rank;
+    DPT_TRY(dpt_group_max(&t->comm->world, -(double)first, &largest, err));
+    lowest = (int64_t)-largest;
+    if (lowest < t->comm->world.size) {
+        worst = s.found;
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, (int)lowest, &worst, sizeof worst, err));
+    }
+    status = tell(t, &worst, (int)lowest, err);
+out:
+    return status;
+}

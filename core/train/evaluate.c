@@ -1,0 +1,71 @@
+#include <string.h>
+
+#include "core/train/trainer.h"
+
+struct eval_work {
+    struct dpt_trainer *t;
+    struct dpt_split *split;
+    struct dpt_step_view view;
+};
+
+static void evaluate_part(void *arg, int thread)
+{
+    struct eval_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    struct dpt_worker *worker = &t->workers[thread];
+    const int32_t n = w->view.last - w->view.first;
+    const int32_t end = w->view.first + n * (thread + 1) / t->threads;
+    struct dpt_batch batch = {0};
+
+    for (int32_t i = w->view.first + n * thread / t->threads; i < end; i++) {
+        worker->status =
+            dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
+        if (worker->status == DPT_OK)
+            worker->status = t->backend->infer(t->program, thread, &batch, t->params, NULL,
+                                               &worker->tally, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+    }
+}
+
+/* This rank's part of the split. */
+static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t steps = dpt_sampler_steps(&w->split->sampler);
+
+    for (int i = 0; i < w->t->threads; i++)
+        memset(&w->t->workers[i].tally, 0, sizeof w->t->workers[i].tally);
+    DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
+    for (int64_t step = 0; step < steps; step++) {
+        DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
+        DPT_TRY(dpt_trainer_run(w->t, evaluate_part, w, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
+                                     struct dpt_tally *total, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct eval_work w = {.t = t, .split = split};
+    double loss = 0;
+    int64_t counts[2] = {0};
+
+    DPT_TRY(dpt_group_agree(&t->comm->world, evaluate_rank(&w, err), err));
+    for (int i = 0; i < t->threads; i++) {
+        loss += t->workers[i].tally.loss;
+        counts[0] += t->workers[i].tally.correct;
+        counts[1] += t->workers[i].tally.samples;
+    }
+    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, &loss, &total->loss, 1, err));
+    DPT_TRY(dpt_group_sum_ints(&t->comm->world, counts, counts, 2, err));
+    total->correct = counts[0];
+    total->samples = counts[1];
+    if (total->samples != split->sampler.samples)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
+                         (long long)total->samples, (long long)split->sampler.samples));
+out:
+    return status;
+}

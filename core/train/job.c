@@ -1,0 +1,366 @@
+#include "core/train/job.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/train/optimizer.h"
+#include "core/train/schedule.h"
+#include "models/model.h"
+
+struct loss_options {
+    double label_smoothing;
+};
+
+static const struct dpt_option cross_entropy_options[] = {
+    {.name = "label_smoothing",
+     .type = DPT_OPT_REAL,
+     .offset = offsetof(struct loss_options, label_smoothing),
+     .fallback = "0",
+     .min = 0,
+     .max = 0.999,
+     .help = "share of each target spread evenly over all classes"},
+    {0},
+};
+
+static const struct dpt_option no_options[] = {{0}};
+
+static const struct dpt_variant cross_entropy = {
+    .name = "cross_entropy",
+    .summary = "softmax cross-entropy; labels are classes, or rows of probabilities",
+    .options = cross_entropy_options,
+    .size = sizeof(struct loss_options),
+};
+
+static const struct dpt_variant mse = {
+    .name = "mse",
+    .summary = "mean squared error over the outputs",
+    .options = no_options,
+    .size = sizeof(struct loss_options),
+};
+
+const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NULL};
+
+static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
+static const char *const precisions[] = {"fp32", NULL};
+static const char *const on_nan_words[] = {"stop", "skip", NULL};
+static const char *const reductions[] = {"allreduce", NULL};
+
+#define AT(member) .offset = offsetof(struct dpt_job, member)
+
+static const struct dpt_option device_options[] = {
+    {.name = "kind",
+     .type = DPT_OPT_CHOICE,
+     AT(device.kind),
+     .fallback = "auto",
+     .choices = device_kinds,
+     .help = "who computes; ref: plain C loops, to check the others"},
+    {.name = "threads",
+     .type = DPT_OPT_INT,
+     AT(device.threads),
+     .fallback = "auto",
+     .min = 1,
+     .max = 1024,
+     .word = "auto",
+     .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks"},
+    {.name = "precision",
+     .type = DPT_OPT_CHOICE,
+     AT(device.precision),
+     .fallback = "fp32",
+     .choices = precisions,
+     .help = "number format of the arithmetic"},
+    {0},
+};
+
+static const struct dpt_option batch_options[] = {
+    {.name = "global",
+     .type = DPT_OPT_INT,
+     AT(batch.global),
+     .fallback = "256",
+     .min = 1,
+     .max = 1 << 24,
+     .help = "samples an optimizer step, over all ranks"},
+    {.name = "micro",
+     .type = DPT_OPT_INT,
+     AT(batch.micro),
+     .fallback = "auto",
+     .min = 1,
+     .max = 1 << 20,
+     .word = "auto",
+     .help = "samples a forward/backward pass; auto: at most 32, feeds every thread"},
+    {0},
+};
+
+static const struct dpt_option train_options[] = {
+    {.name = "epochs",
+     .type = DPT_OPT_INT,
+     AT(train.epochs),
+     .fallback = "null",
+     .min = 1,
+     .max = 1e9,
+     .word = "null",
+     .help = "passes over the training data (default 1 without steps)"},
+    {.name = "steps",
+     .type = DPT_OPT_INT,
+     AT(train.steps),
+     .fallback = "null",
+     .min = 1,
+     .max = 1e15,
+     .word = "null",
+     .help = "optimizer steps, instead of epochs"},
+    {.name = "clip_norm",
+     .type = DPT_OPT_REAL,
+     AT(train.clip_norm),
+     .fallback = "null",
+     .min = 1e-30,
+     .max = 1e30,
+     .word = "null",
+     .help = "scale the gradient down to this Euclidean norm where it is longer"},
+    {.name = "on_nan",
+     .type = DPT_OPT_CHOICE,
+     AT(train.on_nan),
+     .fallback = "stop",
+     .choices = on_nan_words,
+     .help = "a loss or gradient that is not finite: stop the run, or skip the step"},
+    {.name = "check_replicas",
+     .type = DPT_OPT_EVERY,
+     AT(train.check_replicas),
+     .fallback = "100 steps",
+     .help = "compare the weights of all ranks, also at each checkpoint"},
+    {0},
+};
+
+static const struct dpt_option eval_options[] = {
+    {.name = "every",
+     .type = DPT_OPT_EVERY,
+     AT(eval.every),
+     .fallback = "1 epoch",
+     .help = "evaluate on data.valid, or on data.test where there is no valid"},
+    {0},
+};
+
+static const struct dpt_option checkpoint_options[] = {
+    {.name = "every",
+     .type = DPT_OPT_EVERY,
+     AT(checkpoint.every),
+     .fallback = "1 epoch",
+     .help = "save; the end of a run is always saved unless this is never"},
+    {.name = "keep",
+     .type = DPT_OPT_INT,
+     AT(checkpoint.keep),
+     .fallback = "3",
+     .min = 1,
+     .max = 1e9,
+     .word = "all",
+     .help = "newest checkpoints to keep"},
+    {0},
+};
+
+static const struct dpt_option log_options[] = {
+    {.name = "every",
+     .type = DPT_OPT_EVERY,
+     AT(log.every),
+     .fallback = "50 steps",
+     .help = "a line of loss, learning rate and samples/s"},
+    {0},
+};
+
+static const struct dpt_option comm_options[] = {
+    {.name = "reduction",
+     .type = DPT_OPT_CHOICE,
+     AT(comm.reduction),
+     .fallback = "allreduce",
+     .choices = reductions,
+     .help = "how the ranks' gradients are summed"},
+    {0},
+};
+
+/* The rows of a room's own struct start at that struct; the rows above at the job. */
+const struct dpt_option dpt_job_options[] = {
+    {.name = "name",
+     .type = DPT_OPT_TEXT,
+     AT(name),
+     .fallback = "null",
+     .help = "of the job; default: the job file's name"},
+    {.name = "seed",
+     .type = DPT_OPT_INT,
+     AT(seed),
+     .fallback = "1",
+     .min = 0,
+     .max = 9e15,
+     .help = "of all randomness"},
+    {.name = "output",
+     .type = DPT_OPT_TEXT,
+     AT(output),
+     .fallback = "null",
+     .help = "run folder; default: runs/NAME"},
+    {.name = "device",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = device_options,
+     .help = "what computes"},
+    {.name = "data",
+     .type = DPT_OPT_SECTION,
+     AT(data),
+     .rows = dpt_data_options,
+     .help = "where the samples come from"},
+    {.name = "model",
+     .type = DPT_OPT_VARIANT,
+     AT(model),
+     .variants = dpt_model_variants,
+     .help = "what is trained"},
+    {.name = "loss",
+     .type = DPT_OPT_VARIANT,
+     AT(loss),
+     .fallback = "cross_entropy",
+     .variants = dpt_loss_variants,
+     .help = "what is minimised"},
+    {.name = "batch",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = batch_options,
+     .help = "how many samples at a time"},
+    {.name = "optimizer",
+     .type = DPT_OPT_VARIANT,
+     AT(optimizer),
+     .fallback = "adam",
+     .variants = dpt_optimizer_variants,
+     .help = "how the weights follow the gradient"},
+    {.name = "schedule",
+     .type = DPT_OPT_VARIANT,
+     AT(schedule),
+     .fallback = "constant",
+     .variants = dpt_schedule_variants,
+     .help = "the learning rate over time"},
+    {.name = "train",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = train_options,
+     .help = "how long, and what to guard"},
+    {.name = "eval",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = eval_options,
+     .help = "when to evaluate"},
+    {.name = "checkpoint",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = checkpoint_options,
+     .help = "when to save"},
+    {.name = "log",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = log_options,
+     .help = "what to write while it runs"},
+    {.name = "comm",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = comm_options,
+     .help = "how the ranks work together"},
+    {0},
+};
+
+/* "configs/mnist-cnn.yaml" -> "mnist-cnn" */
+static const char *stem(struct dpt_conf *conf, const char *path)
+{
+    const char *base = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
+    const char *dot = strrchr(base, '.');
+
+    return dpt_arena_strndup(&conf->arena, base,
+                             dot != NULL && dot != base ? (size_t)(dot - base) : strlen(base));
+}
+
+/* Puts a value that follows from others into the resolved tree. */
+static bool put_text(struct dpt_conf *conf, struct dpt_conf_node *map, const char *key,
+                     const char *text)
+{
+    struct dpt_conf_node *node = dpt_conf_new(conf, DPT_NODE_SCALAR, text);
+
+    if (node == NULL)
+        return false;
+    node->filled = true;
+    return dpt_conf_put(conf, map, key, node);
+}
+
+/* Checks that need more than one key, and defaults that follow from other keys. */
+static bool finish(struct dpt_job *job, struct dpt_conf *conf)
+{
+    struct dpt_conf_node *root = conf->root;
+    const struct dpt_conf_node *batch = dpt_conf_get(root, "batch");
+    struct dpt_conf_node *train = dpt_conf_get(root, "train");
+
+    if (job->name == NULL || job->name[0] == '\0') {
+        job->name = stem(conf, conf->path);
+        if (job->name == NULL || !put_text(conf, root, "name", job->name))
+            return false;
+    }
+    if (job->output == NULL || job->output[0] == '\0') {
+        job->output = dpt_arena_printf(&conf->arena, "runs/%s", job->name);
+        if (job->output == NULL || !put_text(conf, root, "output", job->output))
+            return false;
+    }
+    if (job->train.epochs != 0 && job->train.steps != 0)
+        dpt_conf_mistake(conf, dpt_conf_get(train, "steps"), "train.steps",
+                         "give either epochs or steps, not both");
+    if (job->train.epochs == 0 && job->train.steps == 0) {
+        job->train.epochs = 1;
+        if (train != NULL && !put_text(conf, train, "epochs", "1"))
+            return false;
+    }
+    if (job->batch.micro > job->batch.global && job->batch.global > 0)
+        dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
+                         "%lld is more than batch.global, %lld", (long long)job->batch.micro,
+                         (long long)job->batch.global);
+    if (job->eval.every.unit == DPT_SECONDS)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "eval"), "every"), "eval.every",
+                         "epochs or steps are wanted, not a time");
+    return true;
+}
+
+enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
+                             const char *const *sets, size_t n_sets, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(job, 0, sizeof *job);
+    DPT_TRY(dpt_conf_load(conf, path, err));
+    for (size_t i = 0; i < n_sets; i++)
+        DPT_TRY(dpt_conf_set(conf, sets[i], err));
+    if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))
+        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    if (conf->n_mistakes == 0 && !finish(job, conf))
+        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    DPT_TRY(dpt_conf_verdict(conf, err));
+out:
+    return status;
+}
+
+struct dpt_loss dpt_job_loss(const struct dpt_job *job)
+{
+    const struct loss_options *options = job->loss.options;
+    const bool entropy = job->loss.variant == &cross_entropy;
+
+    return (struct dpt_loss){
+        .kind = entropy ? DPT_LOSS_CROSS_ENTROPY : DPT_LOSS_MSE,
+        .smoothing = entropy ? (float)options->label_smoothing : 0.0f,
+    };
+}
+
+void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
+{
+    static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
+                                       "optimizer", "schedule", "train", "comm"};
+    const size_t n = sizeof kept / sizeof kept[0];
+    const char *keys[sizeof kept / sizeof kept[0]];
+    struct dpt_conf_node *items[sizeof kept / sizeof kept[0]];
+    struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
+
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
+
+        if (item == NULL)
+            continue;
+        keys[map.n] = kept[i];
+        items[map.n++] = item;
+    }
+    dpt_conf_write(&map, out);
+}

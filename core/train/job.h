@@ -1,0 +1,73 @@
+/*
+ * job: the whole job file as one struct.
+ *
+ * The table dpt_job_options is assembled from the rooms' own tables; reading it fills the struct
+ * and turns the document's tree into the resolved job. Strings and lists live in the document's
+ * arena, so the struct must not outlive its dpt_conf.
+ */
+#ifndef DPT_TRAIN_JOB_H
+#define DPT_TRAIN_JOB_H
+
+#include "core/backend/backend.h"
+#include "core/conf/option.h"
+#include "data/dataset.h"
+
+enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_REF, DPT_DEVICE_CUDA };
+enum dpt_on_nan { DPT_ON_NAN_STOP, DPT_ON_NAN_SKIP };
+
+struct dpt_job {
+    const char *name;
+    int64_t seed;
+    const char *output; /* the run folder */
+    struct {
+        int kind;        /* enum dpt_device_kind */
+        int64_t threads; /* 0: automatic */
+        int precision;   /* 0: fp32 */
+    } device;
+    struct dpt_data_conf data;
+    struct dpt_variant_value model, loss, optimizer, schedule;
+    struct {
+        int64_t global, micro; /* micro 0: automatic */
+    } batch;
+    struct {
+        int64_t epochs, steps; /* exactly one is not 0 */
+        double clip_norm;      /* 0: none */
+        int on_nan;            /* enum dpt_on_nan */
+        struct dpt_every check_replicas;
+    } train;
+    struct {
+        struct dpt_every every;
+    } eval;
+    struct {
+        struct dpt_every every;
+        int64_t keep; /* 0: all */
+    } checkpoint;
+    struct {
+        struct dpt_every every;
+    } log;
+    struct {
+        int reduction; /* 0: allreduce */
+    } comm;
+};
+
+extern const struct dpt_option dpt_job_options[];
+extern const struct dpt_variant *const dpt_loss_variants[];
+
+/*
+ * Loads a job file, applies `sets` ("a.b=c") in order and checks everything that can be checked
+ * without data. *conf is the document, owned by the caller from now on, also on failure. Errors:
+ * BAD_JOB with all mistakes, USAGE for a malformed --set.
+ */
+enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
+                             const char *const *sets, size_t n_sets, struct dpt_error *err);
+
+/* The loss as backends want it. */
+struct dpt_loss dpt_job_loss(const struct dpt_job *job);
+
+/*
+ * What of the resolved job decides the result: without output, device, log, checkpoint and eval.
+ * Goes into checkpoints, so that it is the same text whoever ran the job where.
+ */
+void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out);
+
+#endif

@@ -1,0 +1,312 @@
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/train/run.h"
+#include "core/train/schedule.h"
+#include "data/dataset.h"
+
+enum { DIGITS = 32 };
+
+struct rank_info {
+    char host[DPT_HOST_TEXT];
+    int32_t threads;
+};
+
+/* "2 ranks on node07, 4 threads each" or "4 ranks on 2 hosts: node07 (2 ranks, 4 threads each), …"
+ */
+static void list_hosts(const struct rank_info *all, int n, struct dpt_str *out)
+{
+    int hosts = 0;
+
+    for (int i = 0; i < n; i++)
+        hosts += i == 0 || strcmp(all[i].host, all[i - 1].host) != 0;
+    dpt_str_printf(out, "%d rank%s on ", n, n == 1 ? "" : "s");
+    if (hosts > 1)
+        dpt_str_printf(out, "%d hosts: ", hosts);
+    for (int i = 0, k; i < n; i = k) {
+        bool even = true;
+
+        for (k = i; k < n && strcmp(all[k].host, all[i].host) == 0; k++)
+            even = even && all[k].threads == all[i].threads;
+        dpt_str_printf(out, "%s%s (", i == 0 ? "" : ", ", all[i].host);
+        if (hosts > 1)
+            dpt_str_printf(out, "%d rank%s, ", k - i, k - i == 1 ? "" : "s");
+        for (int j = i; j < (even ? i + 1 : k); j++)
+            dpt_str_printf(out, "%s%d", j == i ? "" : "+", all[j].threads);
+        dpt_str_printf(out, " thread%s%s)", even && all[i].threads == 1 ? "" : "s",
+                       k - i > 1 && even ? " each" : "");
+    }
+}
+
+static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    char digits[DIGITS], shape[40];
+
+    for (size_t i = 0; i < 3; i++)
+        if (splits[i]->present)
+            dpt_str_printf(out, "%s%s %s", i == 0 ? "" : ", ",
+                           dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name);
+    dpt_str_printf(out, " samples of %s %s, %s", dpt_shape_text(&t->train.set->shape, shape),
+                   t->train.set->u8 ? "uint8" : "float32",
+                   t->train.set->memory != NULL ? "in memory" : "read while training");
+}
+
+static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
+    const double base = type->lr(t->job->optimizer.options);
+
+    dpt_str_printf(out, "%s, learning rate %g", t->job->optimizer.variant->name, t->lr);
+    if (t->lr != base)
+        dpt_str_printf(out, " (%g scaled to the batch)", base);
+    dpt_str_printf(out, ", %s", t->job->schedule.variant->name);
+}
+
+static void log_header(const struct dpt_run *run, const struct rank_info *all)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_sampler *s = &t->train.sampler;
+    const int32_t micros = (s->global + s->micro - 1) / s->micro;
+    char digits[DIGITS], steps[DIGITS];
+    struct dpt_str text = {0};
+
+    dpt_log_info(t->log, "dptrain %s: %s", run->version, t->job->name);
+    list_hosts(all, t->comm->world.size, &text);
+    dpt_log_info(t->log, "  ranks    %s", text.text);
+    dpt_log_info(t->log, "  device   %s (%s)", t->backend->name, t->backend->describe());
+    dpt_str_clear(&text);
+    describe_data(t, &text);
+    dpt_log_info(t->log, "  data     %s", text.text);
+    dpt_log_info(t->log, "  model    %s, %s parameters", t->job->model.variant->name,
+                 dpt_group_digits(digits, t->graph.parameters));
+    dpt_log_info(t->log, "  batch    %d = %d micro-batch%s x %d%s", s->global, micros,
+                 micros == 1 ? "" : "es", s->micro,
+                 s->global % s->micro == 0 ? "" : ", the last one short");
+    dpt_str_clear(&text);
+    describe_rate(t, &text);
+    dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
+                 dpt_group_digits(digits, t->steps_per_epoch), text.text);
+    dpt_log_info(t->log, "  output   %s", t->job->output);
+    if (t->comm->world.size == 1)
+        dpt_log_warn(t->log,
+                     "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "
+                     "`--ranks N` starts N");
+    dpt_str_release(&text);
+}
+
+static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *all,
+                                   struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics *m = &run->metrics;
+
+    dpt_metrics_begin(m, "run");
+    dpt_metrics_text(m, "name", t->job->name);
+    dpt_metrics_text(m, "version", run->version);
+    dpt_metrics_text(m, "mpi", dpt_comm_version());
+    dpt_metrics_text(m, "hdf5", dpt_h5_version());
+    dpt_metrics_text(m, "device", t->backend->name);
+    dpt_metrics_text(m, "library", t->backend->describe());
+    dpt_metrics_int(m, "ranks", t->comm->world.size);
+    dpt_metrics_int(m, "hosts", t->comm->nodes);
+    dpt_metrics_text(m, "host", all[0].host);
+    dpt_metrics_int(m, "threads", all[0].threads);
+    dpt_metrics_int(m, "parameters", t->graph.parameters);
+    dpt_metrics_int(m, "train_samples", t->train.sampler.samples);
+    if (t->valid.present)
+        dpt_metrics_int(m, "valid_samples", t->valid.sampler.samples);
+    if (t->test.present)
+        dpt_metrics_int(m, "test_samples", t->test.sampler.samples);
+    dpt_metrics_int(m, "global", t->train.sampler.global);
+    dpt_metrics_int(m, "micro", t->train.sampler.micro);
+    dpt_metrics_int(m, "steps", t->steps);
+    dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
+    dpt_metrics_real(m, "lr", t->lr);
+    return dpt_metrics_end(m, err);
+}
+
+enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *comm = run->trainer.comm;
+    struct rank_info mine = {.threads = run->trainer.threads}, *all;
+
+    snprintf(mine.host, sizeof mine.host, "%s", comm->host);
+    all = dpt_alloc_array((size_t)comm->world.size, sizeof *all);
+    if (all == NULL)
+        status = dpt_fail_memory(err, "the list of ranks", 0);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    DPT_TRY(dpt_group_gather(&comm->world, &mine, all, sizeof mine, err));
+    if (comm->world.rank == 0) {
+        log_header(run, all);
+        status = start_event(run, all, err);
+    }
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+out:
+    dpt_free(all);
+    return status;
+}
+
+/* "0:31", "12:05", "1:02:03" */
+static const char *clock_text(double seconds, char *buf, size_t size)
+{
+    const long long s = (long long)(seconds + 0.5);
+
+    if (s >= 3600)
+        snprintf(buf, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, size, "%lld:%02lld", s / 60, s % 60);
+    return buf;
+}
+
+enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_progress *p = &t->progress;
+    struct dpt_metrics *m = &run->metrics;
+    const double samples = (double)run->window.samples;
+    const double loss = run->window.loss / samples, rate = samples / run->window.seconds;
+    const double left = run->training / (double)p->step * (double)(t->steps - p->step);
+    const int64_t epoch = (p->step - 1) / t->steps_per_epoch + 1;
+    const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
+    char text[160], digits[DIGITS], clock[DIGITS];
+
+    snprintf(text, sizeof text, "epoch %lld/%lld  step %lld/%lld  loss %.4g  %s samples/s  %s left",
+             (long long)epoch, (long long)epochs, (long long)p->step, (long long)t->steps, loss,
+             dpt_group_digits(digits, (long long)rate), clock_text(left, clock, sizeof clock));
+    if (line)
+        dpt_log_progress(t->log, text);
+    else
+        dpt_log_live(t->log, text);
+    if (!line)
+        return DPT_OK;
+    dpt_metrics_begin(m, "train");
+    dpt_metrics_int(m, "step", p->step);
+    dpt_metrics_int(m, "epoch", epoch);
+    dpt_metrics_real(m, "loss", loss);
+    dpt_metrics_real(m, "lr", run->lr);
+    dpt_metrics_real(m, "samples_per_s", rate);
+    dpt_metrics_int(m, "samples", p->samples);
+    memset(&run->window, 0, sizeof run->window);
+    return dpt_metrics_end(m, err);
+}
+
+static bool has_accuracy(const struct dpt_run *run)
+{
+    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+}
+
+enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
+                                      const struct dpt_tally *tally, double seconds,
+                                      struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics *m = &run->metrics;
+    const double n = (double)tally->samples, loss = tally->loss / n;
+    const double accuracy = (double)tally->correct / n;
+    const int64_t epoch = (t->progress.step - 1) / t->steps_per_epoch + 1;
+    char text[64] = "";
+
+    if (has_accuracy(run))
+        snprintf(text, sizeof text, "  accuracy %.4f", accuracy);
+    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s", (long long)epoch,
+                 (long long)t->progress.step, split, loss, text);
+    dpt_metrics_begin(m, "eval");
+    dpt_metrics_int(m, "step", t->progress.step);
+    dpt_metrics_int(m, "epoch", epoch);
+    dpt_metrics_text(m, "split", split);
+    dpt_metrics_real(m, "loss", loss);
+    if (has_accuracy(run))
+        dpt_metrics_real(m, "accuracy", accuracy);
+    dpt_metrics_int(m, "samples", tally->samples);
+    dpt_metrics_real(m, "seconds", seconds);
+    return dpt_metrics_end(m, err);
+}
+
+/* Synthetic regression has a truth to compare with, where the model is one dense layer. */
+static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const float *w = dpt_dataset_true_weights(t->train.set);
+    const float *b = dpt_dataset_true_biases(t->train.set);
+    const struct dpt_tensor *weight = &t->graph.tensors[0], *bias = &t->graph.tensors[1];
+    double worst = 0;
+
+    if (w == NULL || t->graph.n_tensors != 2 || weight->n_dims != 2)
+        return;
+    dpt_str_printf(out, "%-12s %10s %10s\n", "weight", "learned", "true");
+    for (int64_t i = 0; i < weight->count + bias->count; i++) {
+        const bool is_bias = i >= weight->count;
+        const int64_t k = is_bias ? i - weight->count : i, inputs = weight->dims[1];
+        const float learned = t->params[(is_bias ? bias : weight)->offset + k];
+        const float truth = is_bias ? b[k] : w[k];
+        char name[64];
+
+        if (is_bias)
+            snprintf(name, sizeof name, "b[%lld]", (long long)k);
+        else
+            snprintf(name, sizeof name, "w[%lld][%lld]", (long long)(k / inputs),
+                     (long long)(k % inputs));
+        worst = fmax(worst, fabs((double)learned - truth));
+        if (i < 20 || is_bias)
+            dpt_str_printf(out, "%-12s %10.5f %10.5f\n", name, learned, truth);
+        else if (i == 20)
+            dpt_str_printf(out, "…\n");
+    }
+    dpt_str_printf(out, "largest difference %.2g\n", worst);
+}
+
+static void summarize_split(const struct dpt_run *run, const char *name,
+                            const struct dpt_tally *tally, struct dpt_str *out)
+{
+    const double n = (double)tally->samples;
+    char digits[DIGITS];
+
+    if (tally->samples == 0)
+        return;
+    dpt_str_printf(out, "%s ", name);
+    if (has_accuracy(run))
+        dpt_str_printf(out, "accuracy %.4f, ", (double)tally->correct / n);
+    dpt_str_printf(out, "loss %.4g on %s samples\n", tally->loss / n,
+                   dpt_group_digits(digits, tally->samples));
+}
+
+static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    char steps[DIGITS], rate[DIGITS], skipped[64] = "";
+
+    compare_weights(t, out);
+    if (run->skipped > 0)
+        snprintf(skipped, sizeof skipped, " (%lld skipped, not a number)", (long long)run->skipped);
+    dpt_str_printf(
+        out, "%s steps%s in %.1f s, %s samples/s while training\n",
+        dpt_group_digits(steps, t->progress.step), skipped, seconds,
+        dpt_group_digits(rate, (long long)((double)t->progress.samples / run->training)));
+    summarize_split(run, "valid", &run->valid, out);
+    summarize_split(run, "test", &run->test, out);
+    dpt_str_printf(out, "results in %s\n", t->job->output);
+}
+
+enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
+                               struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics *m = &run->metrics;
+    const double seconds = dpt_process_age();
+
+    dpt_metrics_begin(m, "end");
+    dpt_metrics_int(m, "step", t->progress.step);
+    dpt_metrics_text(m, "reason", reason);
+    dpt_metrics_real(m, "seconds", seconds);
+    dpt_metrics_real(m, "first_step_s", run->first_step);
+    dpt_metrics_real(m, "training_s", run->training);
+    if (t->train.loader != NULL)
+        dpt_metrics_real(m, "waited_s", dpt_loader_waited(t->train.loader));
+    if (strcmp(reason, "done") == 0)
+        summarize(run, seconds, summary);
+    return dpt_metrics_end(m, err);
+}

@@ -1,0 +1,58 @@
+/*
+ * run: a job from its first step to its last, with what a person and the files see of it.
+ */
+#ifndef DPT_TRAIN_RUN_H
+#define DPT_TRAIN_RUN_H
+
+#include <limits.h>
+
+#include "core/base/str.h"
+#include "core/train/metrics.h"
+#include "core/train/trainer.h"
+
+/* A training run on one rank. Files are written by rank 0 alone. */
+struct dpt_run {
+    struct dpt_trainer trainer;
+    const struct dpt_conf *conf; /* borrowed: the resolved job */
+    const char *version;         /* of dptrain */
+    struct dpt_metrics metrics;
+    char metrics_path[PATH_MAX];
+    struct dpt_str job_text; /* for checkpoints */
+    double start;            /* dpt_now at the first step */
+    double training;         /* seconds in steps, evaluation and saving not counted */
+    double first_step;       /* seconds from exec to the end of the first step */
+    struct {
+        double loss, seconds;
+        int64_t samples, correct;
+    } window; /* since the last line */
+    double lr;
+    int64_t skipped;
+    double saved_at;     /* dpt_now */
+    int64_t saved_step;  /* of the newest checkpoint, -1: none */
+    int64_t tested_step; /* at which data.test was evaluated last, -1: never */
+    struct dpt_tally test, valid;
+    double live_at;
+};
+
+/*
+ * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
+ * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open and
+ * dpt_trainer_step; IO; USAGE where the run folder is in use.
+ */
+enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
+                            const struct dpt_comm *comm, struct dpt_log *log, const char *version,
+                            struct dpt_str *summary, struct dpt_error *err);
+
+/* Collective. What a person should know before it starts, in the log; the `run` event in the
+ * metrics. */
+enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
+/* The live line and, where `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
+enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err);
+enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
+                                      const struct dpt_tally *tally, double seconds,
+                                      struct dpt_error *err);
+/* The `end` event; on success also the summary. reason: "done" or what failed. */
+enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
+                               struct dpt_error *err);
+
+#endif

@@ -1,0 +1,385 @@
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/train/schedule.h"
+#include "core/train/trainer.h"
+#include "models/model.h"
+
+enum { MICRO_CONV = 16, MICRO_FLAT = 32, EVAL_MICROS = 8 };
+
+enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    cpu_set_t mine, *all = calloc((size_t)node->size, sizeof *all);
+
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0)
+        CPU_SET(0, &mine);
+    *cores = 0;
+    if (all == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of cores", (double)node->size * sizeof *all));
+    DPT_TRY(dpt_group_gather(node, &mine, all, sizeof mine, err));
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        int users = 0;
+
+        if (!CPU_ISSET(core, &mine))
+            continue;
+        for (int rank = 0; rank < node->size; rank++)
+            users += CPU_ISSET(core, &all[rank]) != 0;
+        *cores += 1.0 / users;
+    }
+out:
+    free(all);
+    return status;
+}
+
+int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most)
+{
+    const int64_t each = (global + workers - 1) / workers; /* samples of the busiest worker */
+    const int64_t runs = (each + most - 1) / most;
+    const int64_t micro = (each + runs - 1) / runs;
+
+    return (int32_t)(micro < 1 ? 1 : micro);
+}
+
+static bool has_windows(const struct dpt_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].op == DPT_OP_CONV)
+            return true;
+    return false;
+}
+
+/* The size of a micro-batch; more ranks than micro-batches is a mistake in the job. */
+static enum dpt_status choose_micro(const struct dpt_trainer *t, int32_t *micro,
+                                    struct dpt_error *err)
+{
+    const int64_t global = t->job->batch.global;
+    const int ranks = t->comm->world.size;
+    int64_t batches;
+
+    *micro = (int32_t)t->job->batch.micro;
+    if (*micro == 0)
+        *micro = dpt_auto_micro(global, t->all_threads,
+                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+    batches = (global + *micro - 1) / *micro;
+    if (batches >= ranks)
+        return DPT_OK;
+    if (global < ranks)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "batch.global: %lld samples a step do not feed %d ranks: start fewer ranks "
+                        "or make it larger",
+                        (long long)global, ranks);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "batch.micro: %d does not feed %d ranks: %lld / %d gives %lld micro-batch%s; "
+                    "%d or less would do",
+                    *micro, ranks, (long long)global, *micro, (long long)batches,
+                    batches == 1 ? "" : "es", (int)(global / ranks));
+}
+
+static enum dpt_status open_set(struct dpt_trainer *t, struct dpt_dataset *set,
+                                const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
+{
+    const struct dpt_dataset_spec spec = {
+        .conf = &t->job->data,
+        .paths = paths,
+        .classes = t->loss.kind == DPT_LOSS_CROSS_ENTROPY,
+        .seed = (uint64_t)t->job->seed,
+        .part = part,
+    };
+
+    return dpt_dataset_open(set, &spec, t->comm, err);
+}
+
+static void add_split(struct dpt_split *split, const char *name, const struct dpt_dataset *set)
+{
+    split->name = name;
+    split->present = true;
+    split->set = set;
+    split->sampler.total = split->sampler.samples = set->samples;
+}
+
+/* valid: a fraction of train is a split of the same data set, not a data set of its own. */
+static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_texts *valid = &t->job->data.valid;
+    double fraction;
+
+    if (valid->n == 0)
+        return DPT_OK;
+    if (valid->n == 1 && dpt_parse_real(valid->at[0], &fraction)) {
+        struct dpt_sampler *s = &t->train.sampler;
+
+        if (!t->train.present)
+            return DPT_OK;
+        if (!(fraction > 0 && fraction <= 0.5))
+            return dpt_fail(err, DPT_BAD_JOB, "data.valid: the fraction %s is not in (0, 0.5]",
+                            valid->at[0]);
+        s->held_out = (int64_t)((double)s->total * fraction + 0.5);
+        if (s->held_out < 1)
+            return dpt_fail(err, DPT_BAD_JOB, "data.valid: %s of %lld samples is not one sample",
+                            valid->at[0], (long long)s->total);
+        s->samples = s->total - s->held_out;
+        add_split(&t->valid, "valid", t->train.set);
+        t->valid.sampler.held_out = t->valid.sampler.samples = s->held_out;
+        t->valid.sampler.validation = true;
+        return DPT_OK;
+    }
+    if ((parts & DPT_PART_VALID) != 0) {
+        DPT_TRY(open_set(t, &t->sets[1], valid, 1, err));
+        add_split(&t->valid, "valid", &t->sets[1]);
+    }
+out:
+    return status;
+}
+
+static enum dpt_status open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if ((parts & DPT_PART_TRAIN) != 0) {
+        DPT_TRY(open_set(t, &t->sets[0], &t->job->data.train, 0, err));
+        add_split(&t->train, "train", &t->sets[0]);
+    }
+    DPT_TRY(open_valid(t, parts, err));
+    if ((parts & DPT_PART_TEST) != 0 && t->job->data.test.n > 0) {
+        DPT_TRY(open_set(t, &t->sets[2], &t->job->data.test, 2, err));
+        add_split(&t->test, "test", &t->sets[2]);
+    }
+out:
+    return status;
+}
+
+/* Builds the model on the first set's shape; the other sets must have that shape too, and targets
+ * that fit its outputs. */
+static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    const struct dpt_dataset *first = NULL;
+    const char *first_name = NULL;
+    char have[40], want[40];
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct dpt_split *split = splits[i];
+
+        if (!split->present)
+            continue;
+        if (first == NULL) {
+            first = split->set;
+            first_name = split->name;
+            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->graph, err));
+        }
+        if (memcmp(&first->shape, &split->set->shape, sizeof first->shape) != 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
+                             split->name, dpt_shape_text(&split->set->shape, have), first_name,
+                             dpt_shape_text(&first->shape, want)));
+        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->graph), err));
+    }
+    if (first == NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
+out:
+    return status;
+}
+
+static enum dpt_status choose_backend(struct dpt_trainer *t, struct dpt_error *err)
+{
+    static const char *const names[] = {
+        [DPT_DEVICE_CPU] = "cpu", [DPT_DEVICE_REF] = "ref", [DPT_DEVICE_CUDA] = "cuda"};
+
+    if (t->job->device.kind == DPT_DEVICE_AUTO) {
+        t->backend = dpt_backends[0];
+        return DPT_OK;
+    }
+    t->backend = dpt_backend_find(names[t->job->device.kind]);
+    if (t->backend != NULL)
+        return DPT_OK;
+    if (t->job->device.kind == DPT_DEVICE_CPU) /* without oneDNN the plain loops take its place */
+        t->backend = dpt_backend_find("ref");
+    if (t->backend == NULL)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "device.kind: this dptrain was built without '%s'; "
+                        "`auto` takes what there is",
+                        names[t->job->device.kind]);
+    return DPT_OK;
+}
+
+/* The rates and sizes of the run's steps, and a loader for every split. */
+static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    const struct dpt_job *job = t->job;
+
+    for (size_t i = 0; i < 3; i++) {
+        struct dpt_sampler *s = &splits[i]->sampler;
+        const bool train = i == 0;
+
+        if (!splits[i]->present)
+            continue;
+        s->seed = (uint64_t)job->seed;
+        s->micro = micro;
+        s->global =
+            train ? (int32_t)job->batch.global : (int32_t)(micro * t->all_threads * EVAL_MICROS);
+        s->shuffle = train ? (enum dpt_shuffle)job->data.shuffle : DPT_SHUFFLE_NONE;
+        s->drop_last = train && job->data.drop_last;
+        if (dpt_sampler_steps(s) < 1)
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
+                             splits[i]->name, (long long)s->samples, s->global));
+        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s, t->comm->world.rank,
+                                t->comm->world.size, err));
+    }
+    if (t->train.present) {
+        const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
+
+        t->steps_per_epoch = dpt_sampler_steps(&t->train.sampler);
+        t->steps =
+            job->train.steps != 0 ? job->train.steps : job->train.epochs * t->steps_per_epoch;
+        t->lr =
+            dpt_schedule_scale(&job->schedule, type->lr(job->optimizer.options), job->batch.global);
+    }
+out:
+    return status;
+}
+
+static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t arena = (size_t)t->graph.floats + DPT_TAIL_WORDS;
+    const struct dpt_dataset *set = t->train.present  ? t->train.set
+                                    : t->test.present ? t->test.set
+                                                      : t->valid.set;
+
+    t->workers = dpt_alloc_array((size_t)t->threads, sizeof *t->workers);
+    if (t->workers == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the threads", (double)t->threads * sizeof *t->workers));
+    for (int i = 0; i < t->threads; i++) {
+        DPT_TRY(dpt_batch_buffer_open(&t->workers[i].buffer, set, micro, err));
+        if (!t->train.present)
+            continue;
+        t->workers[i].gradient = dpt_alloc_array(arena, sizeof(float));
+        if (t->workers[i].gradient == NULL)
+            DPT_TRY(dpt_fail_memory(err, "a gradient", (double)arena * sizeof(float)));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)t->graph.floats;
+    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
+
+    t->params = dpt_alloc_array(floats, sizeof(float));
+    if (t->params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)floats * sizeof(float)));
+    if (!t->train.present)
+        return DPT_OK;
+    t->slots = type->slots;
+    for (int k = 0; k < t->slots; k++) {
+        t->slot[k] = dpt_alloc_array(floats, sizeof(float));
+        if (t->slot[k] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
+    }
+    t->norms = dpt_alloc_array(floats / DPT_NORM_RUN + 1, sizeof *t->norms);
+    t->reduced = t->comm->world.size == 1 ? t->workers[0].gradient
+                                          : dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
+    t->hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->hashes);
+    if (t->norms == NULL || t->reduced == NULL || t->hashes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the reduced gradient", (double)floats * sizeof(float)));
+out:
+    return status;
+}
+
+/* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
+static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_program_spec spec = {
+        .graph = &t->graph, .loss = t->loss, .threads = t->threads, .training = t->train.present};
+
+    DPT_TRY(choose_backend(t, err));
+    DPT_TRY(build_model(t, err));
+    DPT_TRY(choose_micro(t, &spec.micro, err));
+    DPT_TRY(plan_steps(t, spec.micro, err));
+    DPT_TRY(open_workers(t, spec.micro, err));
+    DPT_TRY(open_arenas(t, err));
+    DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
+    DPT_TRY(t->backend->open(&spec, &t->program, err));
+    if (t->comm->world.rank == 0)
+        dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
+out:
+    return status;
+}
+
+static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double cores;
+    int64_t mine;
+
+    DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
+    t->threads = t->job->device.threads != 0 ? (int)t->job->device.threads
+                 : cores < 2                 ? 1
+                                             : (int)(cores + 1e-6);
+    t->spin = t->threads <= cores + 1e-6;
+    mine = t->threads;
+    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &mine, &t->all_threads, 1, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(t, 0, sizeof *t);
+    t->job = job;
+    t->comm = comm;
+    t->log = log;
+    t->loss = dpt_job_loss(job);
+    DPT_TRY(count_threads(t, err));
+    DPT_TRY(open_data(t, parts, err));
+    DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->params, (size_t)t->graph.floats * sizeof(float),
+                                err));
+    DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
+out:
+    if (status != DPT_OK)
+        dpt_trainer_close(t);
+    return status;
+}
+
+void dpt_trainer_close(struct dpt_trainer *t)
+{
+    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+
+    if (t->backend != NULL)
+        t->backend->close(t->program);
+    dpt_pool_close(t->pool);
+    for (size_t i = 0; i < 3; i++)
+        dpt_loader_close(splits[i]->loader);
+    if (t->workers != NULL && t->reduced != t->workers[0].gradient)
+        dpt_free(t->reduced);
+    for (int i = 0; t->workers != NULL && i < t->threads; i++) {
+        dpt_batch_buffer_close(&t->workers[i].buffer);
+        dpt_free(t->workers[i].gradient);
+    }
+    dpt_free(t->workers);
+    dpt_free(t->norms);
+    dpt_free(t->hashes);
+    dpt_free(t->params);
+    for (int k = 0; k < DPT_MAX_SLOTS; k++)
+        dpt_free(t->slot[k]);
+    dpt_graph_release(&t->graph);
+    for (size_t i = 0; i < 3; i++)
+        if (t->comm != NULL)
+            dpt_dataset_close(&t->sets[i], t->comm);
+    memset(t, 0, sizeof *t);
+}

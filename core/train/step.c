@@ -1,0 +1,320 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/hash.h"
+#include "core/train/schedule.h"
+#include "core/train/trainer.h"
+
+/* Below this many floats one thread is faster than waking the others. */
+enum { ALONE = 16 * 1024 };
+
+struct step_work {
+    struct dpt_trainer *t;
+    struct dpt_step_view view;
+    struct dpt_update update;
+};
+
+enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
+                                void *arg, struct dpt_error *err)
+{
+    for (int i = 0; i < t->threads; i++)
+        t->workers[i].status = DPT_OK;
+    dpt_pool_run(t->pool, work, arg);
+    for (int i = 0; i < t->threads; i++)
+        if (t->workers[i].status != DPT_OK) {
+            *err = t->workers[i].err;
+            return err->status;
+        }
+    return DPT_OK;
+}
+
+/* A thread's part of n floats, in whole cache lines. */
+static void part(size_t n, int thread, int threads, size_t *begin, size_t *end)
+{
+    const size_t lines = (n + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN;
+
+    *begin = lines * (size_t)thread / (size_t)threads * DPT_TENSOR_ALIGN;
+    *end = lines * ((size_t)thread + 1) / (size_t)threads * DPT_TENSOR_ALIGN;
+    *end = *end < n ? *end : n;
+}
+
+/* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
+ * has. */
+static void compute(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    struct dpt_worker *worker = &t->workers[thread];
+    const int32_t n = w->view.last - w->view.first, threads = t->threads;
+    const int32_t begin = w->view.first + (n * thread + threads - 1) / threads;
+    const int32_t end = w->view.first + (n * (thread + 1) + threads - 1) / threads;
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    memset(&worker->tally, 0, sizeof worker->tally);
+    worker->done = 0;
+    for (int32_t i = begin; i < end; i++) {
+        worker->status =
+            dpt_loader_fill(t->train.loader, &w->view, i, &worker->buffer, &batch, &worker->err);
+        if (worker->status == DPT_OK)
+            worker->status =
+                t->backend->train(t->program, thread, &batch, t->params, worker->gradient,
+                                  worker->done > 0, &worker->tally, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        worker->done++;
+    }
+}
+
+static void add_gradients(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    float *restrict sum = t->workers[0].gradient;
+    size_t begin, end;
+
+    part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
+    for (int k = 1; k < t->threads; k++) {
+        const float *restrict other = t->workers[k].gradient;
+
+        if (t->workers[k].done == 0)
+            continue;
+        for (size_t i = begin; i < end; i++)
+            sum[i] += other[i];
+    }
+}
+
+/* The rank's gradient and tail, in the first worker's arena. `failed`: this rank counts for nothing
+ * but its failure. */
+static void gather_rank(struct step_work *w, bool failed)
+{
+    struct dpt_trainer *t = w->t;
+    float *sum = t->workers[0].gradient, *tail = sum + t->graph.floats;
+    struct dpt_tally all = {0};
+
+    memset(tail, 0, DPT_TAIL_WORDS * sizeof *tail);
+    if (failed || t->workers[0].done == 0)
+        memset(sum, 0, (size_t)t->graph.floats * sizeof *sum);
+    tail[DPT_TAIL_FAILED] = failed;
+    tail[DPT_TAIL_SAVE] = t->want_save;
+    if (failed)
+        return;
+    if (t->threads > 1)
+        dpt_pool_run(t->pool, add_gradients, w);
+    for (int i = 0; i < t->threads; i++) {
+        all.loss += t->workers[i].tally.loss;
+        all.correct += t->workers[i].tally.correct;
+        all.samples += t->workers[i].tally.samples;
+    }
+    tail[DPT_TAIL_LOSS] = (float)all.loss;
+    tail[DPT_TAIL_SAMPLES] = (float)all.samples;
+    tail[DPT_TAIL_CORRECT] = (float)all.correct;
+}
+
+static double sum_squares(const float *x, size_t n)
+{
+    enum { LANES = 8 };
+    double lane[LANES] = {0}, sum = 0;
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        for (size_t k = 0; k < LANES; k++)
+            lane[k] += (double)x[i + k] * x[i + k];
+    for (; i < n; i++)
+        sum += (double)x[i] * x[i];
+    for (size_t k = 0; k < LANES; k++)
+        sum += lane[k];
+    return sum;
+}
+
+static void norm_runs(const struct dpt_trainer *t, size_t first, size_t last)
+{
+    const size_t n = (size_t)t->graph.floats;
+
+    for (size_t run = first; run < last; run++) {
+        const size_t begin = run * DPT_NORM_RUN, left = n - begin;
+
+        t->norms[run] = sum_squares(t->reduced + begin, left < DPT_NORM_RUN ? left : DPT_NORM_RUN);
+    }
+}
+
+static void norm_part(void *arg, int thread)
+{
+    const struct dpt_trainer *t = ((struct step_work *)arg)->t;
+    const size_t runs = ((size_t)t->graph.floats + DPT_NORM_RUN - 1) / DPT_NORM_RUN;
+
+    norm_runs(t, runs * (size_t)thread / (size_t)t->threads,
+              runs * ((size_t)thread + 1) / (size_t)t->threads);
+}
+
+/* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
+ * Same bits on all ranks. */
+static double gradient_norm(struct step_work *w)
+{
+    struct dpt_trainer *t = w->t;
+    const size_t n = (size_t)t->graph.floats, runs = (n + DPT_NORM_RUN - 1) / DPT_NORM_RUN;
+    double sum = 0;
+
+    if (n <= ALONE)
+        norm_runs(t, 0, runs);
+    else
+        dpt_pool_run(t->pool, norm_part, w);
+    for (size_t i = 0; i < runs; i++)
+        sum += t->norms[i];
+    return sqrt(sum);
+}
+
+static void update_part(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    size_t begin, end;
+
+    part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, begin, end, t->params,
+                        t->reduced, t->slot);
+}
+
+static void refresh_part(void *arg, int thread)
+{
+    struct dpt_trainer *t = arg;
+    struct dpt_worker *worker = &t->workers[thread];
+
+    worker->status = t->backend->refresh(t->program, thread, t->params, &worker->err);
+}
+
+enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return dpt_trainer_run(t, refresh_part, t, err);
+}
+
+static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_result *result,
+                              struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    const double clip = t->job->train.clip_norm;
+    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
+    double scale = 1.0 / (double)result->samples;
+
+    result->norm = norm * scale;
+    if (clip > 0 && result->norm > clip)
+        scale *= clip / result->norm;
+    result->lr = dpt_schedule_rate(&t->job->schedule, t->lr, &point);
+    w->update = (struct dpt_update){
+        .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
+    if (t->graph.floats <= ALONE)
+        dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, 0, (size_t)t->graph.floats,
+                            t->params, t->reduced, t->slot);
+    else
+        dpt_pool_run(t->pool, update_part, w);
+    t->progress.updates++;
+    return dpt_trainer_refresh(t, err);
+}
+
+static void advance(struct dpt_trainer *t, int64_t samples)
+{
+    t->progress.step++;
+    t->progress.samples += samples;
+    if (++t->progress.epoch_step == t->steps_per_epoch) {
+        t->progress.epoch_step = 0;
+        t->progress.epoch++;
+    }
+}
+
+enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, mine;
+    struct step_work w = {.t = t};
+    const float *tail = t->reduced + t->graph.floats;
+    double norm;
+
+    memset(result, 0, sizeof *result);
+    mine = t->trouble;
+    if (mine == DPT_OK)
+        mine = dpt_loader_next(t->train.loader, &w.view, err);
+    if (mine == DPT_OK)
+        mine = dpt_trainer_run(t, compute, &w, err);
+    gather_rank(&w, mine != DPT_OK);
+    DPT_TRY(dpt_group_sum_floats(&t->comm->world, t->workers[0].gradient, t->reduced,
+                                 (size_t)t->graph.floats + DPT_TAIL_WORDS, err));
+    if (tail[DPT_TAIL_FAILED] > 0)
+        return dpt_group_agree(&t->comm->world, mine, err);
+    result->loss = tail[DPT_TAIL_LOSS];
+    result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
+    result->correct = (int64_t)tail[DPT_TAIL_CORRECT];
+    result->save = tail[DPT_TAIL_SAVE] > 0;
+    if (result->samples != w.view.total)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
+                         (long long)t->progress.step + 1, (long long)result->samples,
+                         w.view.total));
+    norm = gradient_norm(&w);
+    if (isfinite(norm) && isfinite(result->loss)) {
+        DPT_TRY(update(&w, norm, result, err));
+    } else {
+        status = dpt_trainer_blame(t, &w.view, err);
+        if (status != DPT_FAILED || t->job->train.on_nan != DPT_ON_NAN_SKIP)
+            goto out;
+        status = DPT_OK;
+        result->skipped = true;
+    }
+    advance(t, result->samples);
+out:
+    return status;
+}
+
+/* Weights and slots; each array with a place of its own in the sum. */
+static uint64_t replica_hash(const struct dpt_trainer *t)
+{
+    const size_t n = (size_t)t->graph.floats;
+    uint64_t hash = dpt_hash_floats(t->params, n, 0);
+
+    for (int k = 0; k < t->slots; k++)
+        hash += dpt_hash_floats(t->slot[k], n, n * ((uint64_t)k + 1));
+    return hash;
+}
+
+/* Names those that differ from most, or all where there is no majority: of two that differ nobody
+ * can say which is right. */
+static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
+                                     struct dpt_error *err)
+{
+    char ranks[256] = "";
+    size_t used = 0;
+    int n = 0;
+
+    for (int i = 0; i < t->comm->world.size && used < sizeof ranks; i++)
+        if (!majority || t->hashes[i] != common)
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", n++ ? ", " : "", i);
+    return dpt_fail(
+        err, DPT_FAILED,
+        "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
+        "of memory or network); the last checkpoint is from before",
+        (long long)t->progress.step, n == 1 ? "" : "s", ranks, n == 1 ? "s" : "",
+        majority ? "the majority" : "each other");
+}
+
+enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int size = t->comm->world.size;
+    const uint64_t mine = replica_hash(t);
+    uint64_t common = mine;
+    int most = 0;
+
+    DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->hashes, sizeof mine, err));
+    for (int i = 0; i < size; i++) {
+        int same = 0;
+
+        for (int k = 0; k < size; k++)
+            same += t->hashes[k] == t->hashes[i];
+        if (same > most) {
+            most = same;
+            common = t->hashes[i];
+        }
+    }
+    if (most < size)
+        status = fail_replicas(t, common, most * 2 > size, err);
+out:
+    return status;
+}

@@ -1,0 +1,166 @@
+/*
+ * trainer: one rank's share of a job, made ready to step.
+ *
+ * Holds the data, the model's graph, the backend's program, the flat arenas (parameters, a gradient
+ * a thread, the reduced gradient, the optimizer's slots) and the threads. All ranks hold the same
+ * parameters and slots, bit for bit, at every moment between two steps. The gradient arena ends
+ * with a tail of a few words (enum dpt_tail), so that one collective a step carries the gradient
+ * and all that the ranks must tell each other. After the first step nothing is allocated. Used by
+ * one thread; the trainer's own pool works inside its calls.
+ */
+#ifndef DPT_TRAIN_TRAINER_H
+#define DPT_TRAIN_TRAINER_H
+
+#include "core/backend/backend.h"
+#include "core/base/log.h"
+#include "core/base/pool.h"
+#include "core/comm/comm.h"
+#include "core/train/job.h"
+#include "core/train/optimizer.h"
+#include "data/loader.h"
+#include "data/sampler.h"
+
+/* Words behind the gradient, summed over the ranks with it. */
+enum dpt_tail {
+    DPT_TAIL_LOSS,    /* sum of the samples' losses */
+    DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
+    DPT_TAIL_CORRECT, /* of these, classified right */
+    DPT_TAIL_FAILED,  /* ranks whose part of the step failed */
+    DPT_TAIL_SAVE,    /* ranks that ask for a checkpoint after this step */
+    DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
+};
+
+/* The sum of squares of a gradient is made of runs of this many floats, so that it is the same for
+ * any number of threads. */
+enum { DPT_NORM_RUN = 1024 };
+
+/* A sample set as training or evaluation walks it. */
+struct dpt_split {
+    const char *name; /* "train", "valid", "test" */
+    bool present;
+    const struct dpt_dataset *set; /* borrowed from the trainer */
+    struct dpt_sampler sampler;
+    struct dpt_loader *loader;
+};
+
+/* What one thread works with; on cache lines of its own. */
+struct dpt_worker {
+    float *gradient; /* arena + tail; not for evaluation */
+    struct dpt_batch_buffer buffer;
+    struct dpt_tally tally;
+    int32_t done; /* micro-batches of this step that its gradient holds */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/* How far the run is; with the parameters and slots this is all that the next step depends on. */
+struct dpt_progress {
+    int64_t step;       /* steps done, skipped ones included */
+    int64_t updates;    /* updates applied */
+    int64_t samples;    /* seen */
+    int64_t epoch;      /* of the next step, from 0 */
+    int64_t epoch_step; /* of the next step within its epoch */
+};
+
+struct dpt_trainer {
+    const struct dpt_job *job;   /* borrowed */
+    const struct dpt_comm *comm; /* borrowed */
+    struct dpt_log *log;         /* borrowed */
+    const struct dpt_backend *backend;
+    struct dpt_loss loss;
+    struct dpt_graph graph;
+    struct dpt_dataset sets[3];
+    struct dpt_split train, valid, test;
+    void *program;
+    int threads;         /* of this rank */
+    int64_t all_threads; /* of all ranks */
+    bool spin;           /* a core for every thread: waiting may be active */
+    struct dpt_pool *pool;
+    struct dpt_worker *workers; /* [threads] */
+    float *params;
+    float *reduced; /* the gradient of all ranks, with its tail; the first worker's own arena where
+                       there is one rank */
+    float *slot[DPT_MAX_SLOTS];
+    int slots;
+    double *norms;    /* partial sums of squares, one for each run of DPT_NORM_RUN floats */
+    uint64_t *hashes; /* one a rank, for the replica check */
+    struct dpt_progress progress;
+    int64_t steps, steps_per_epoch; /* of the whole run */
+    double lr;                      /* base rate after scaling */
+    enum dpt_status trouble; /* a failure of this rank alone, to be told with the next step; its
+                                text is the caller's err */
+    bool want_save;          /* this rank asks for a checkpoint after the next step */
+};
+
+enum dpt_trainer_parts {
+    DPT_PART_TRAIN = 1,
+    DPT_PART_VALID = 2,
+    DPT_PART_TEST = 4,
+};
+
+/*
+ * Collective over comm->world. Opens the data sets that `parts` asks for and the job names, builds
+ * the model, starts the threads, prepares the backend, initialises the weights and gives rank 0's
+ * to all. All ranks get the same status. Errors: BAD_JOB (shapes, more ranks than micro-batches),
+ * BAD_DATA, RANK, IO. On failure everything is released.
+ */
+enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
+                                 struct dpt_error *err);
+/* Collective. */
+void dpt_trainer_close(struct dpt_trainer *t);
+
+/* What a step gave, the same numbers on all ranks. */
+struct dpt_step_result {
+    double loss; /* sum over the samples */
+    int64_t samples, correct;
+    double lr;
+    double norm;  /* of the mean gradient, before clipping */
+    bool skipped; /* not finite, and the job says to skip */
+    bool save;    /* some rank asked for a checkpoint */
+};
+
+/*
+ * Collective. The next step: forward, backward, reduction, update. A rank on which something fails
+ * takes part in the reduction nevertheless, and then all ranks return that failure. Errors: FAILED
+ * (not a number: names step, rank and layer), BAD_DATA, IO, RANK.
+ */
+enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
+                                 struct dpt_error *err);
+
+/* Collective. Each sample of the split once; sums over all ranks. Errors: as dpt_trainer_step. */
+enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
+                                     struct dpt_tally *total, struct dpt_error *err);
+
+/* Collective. Compares the weights and slots of all ranks. Errors: FAILED, naming the ranks that
+ * differ. */
+enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
+
+/*
+ * Collective, after a step whose reduced gradient or loss is not finite and before the next: finds
+ * the rank, the layer and the sample where it began, fills err and returns FAILED. view: the
+ * step's.
+ */
+enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                  struct dpt_error *err);
+
+/* To be called when the parameters were changed from outside (a checkpoint was loaded). Errors: as
+ * the backend's refresh. */
+enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err);
+
+/* Collective over the node. The cores that this rank may use, those shared with other ranks divided
+ * among them. Errors: RANK. */
+enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
+
+/*
+ * The micro-batch where the job leaves it open: at most `most` samples, as even as can be, and
+ * small enough to feed every worker (threads x ranks). Also the largest that would feed `workers`,
+ * for messages. 1 <= result <= most.
+ */
+int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
+
+/* Runs work on every thread of the trainer and gives the first failure of its workers. */
+enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
+                                void *arg, struct dpt_error *err);
+
+#endif
