@@ -139,13 +139,9 @@ static void list_formats(void)
     for (size_t i = 0; dpt_converters[i] != NULL; i++) {
         const struct dpt_converter *c = dpt_converters[i];
 
-        printf("  %s %s\n      %s\n      ", c->name, c->inputs, c->summary);
-        for (const char *p = c->details; *p != '\0'; p++) {
-            putchar(*p);
-            if (*p == '\n')
-                printf("      ");
-        }
-        putchar('\n');
+        printf("  %s %s\n", c->name, c->inputs);
+        dpt_cli_print(6, 0, c->summary);
+        dpt_cli_print(6, 0, c->details);
     }
 }
 
@@ -164,13 +160,12 @@ const struct dpt_command dpt_cmd_convert = {
     .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
     .summary = "MNIST, CIFAR-10, CSV and NumPy files into HDF5 shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
-               "/labels, contiguous and\n"
-               "uncompressed, each with a checksum. The same input gives the same bytes. A file "
-               "has its name only once all\n"
-               "shards are written and synced; those of the same names are replaced.\n\n"
-               "  dptrain convert idx data/mnist/train-images-idx3-ubyte.gz "
-               "data/mnist/train-labels-idx1-ubyte.gz \\\n"
-               "      --output data/mnist/train --shards 4\n"
+               "/labels, contiguous and uncompressed, each with a checksum. The same input gives "
+               "the same bytes. A file has its name only once all shards are written and synced; "
+               "those of the same names are replaced.\n\n"
+               "  dptrain convert idx --output data/mnist/train --shards 4 \\\n"
+               "      data/mnist/train-images-idx3-ubyte.gz \\\n"
+               "      data/mnist/train-labels-idx1-ubyte.gz\n"
                "  dptrain convert csv iris.csv --label species --output data/iris",
     .options = options,
     .run = run,

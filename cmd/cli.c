@@ -1,0 +1,210 @@
+#include "cmd/cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/str.h"
+
+enum { MAX_NAMES = 64 };
+
+static const struct dpt_command *find_command(const char *name)
+{
+    for (size_t i = 0; dpt_commands[i] != NULL; i++)
+        if (strcmp(dpt_commands[i]->name, name) == 0)
+            return dpt_commands[i];
+    return NULL;
+}
+
+static const struct dpt_cli_option *find_option(const struct dpt_command *command, const char *name,
+                                                size_t n)
+{
+    const struct dpt_cli_option *const tables[] = {dpt_cli_common_options, command->options};
+
+    for (size_t t = 0; t < 2; t++)
+        for (const struct dpt_cli_option *o = tables[t]; o != NULL && o->name != NULL; o++)
+            if (strlen(o->name) == n && strncmp(o->name, name, n) == 0)
+                return o;
+    return NULL;
+}
+
+static enum dpt_status unknown_command(const char *name, struct dpt_error *err)
+{
+    const char *names[MAX_NAMES], *near;
+    size_t n = 0;
+
+    for (; n < MAX_NAMES && dpt_commands[n] != NULL; n++)
+        names[n] = dpt_commands[n]->name;
+    near = dpt_nearest(name, names, n);
+    if (near != NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain: '%s' is neither a command nor a job file; did you mean '%s'?",
+                        name, near);
+    return dpt_fail(
+        err, DPT_USAGE,
+        "dptrain: '%s' is neither a command nor a job file; `dptrain --help` lists the commands",
+        name);
+}
+
+static enum dpt_status unknown_option(const struct dpt_command *command, const char *name,
+                                      struct dpt_error *err)
+{
+    const char *names[MAX_NAMES], *near;
+    size_t n = 0;
+
+    for (const struct dpt_cli_option *o = dpt_cli_common_options; o->name != NULL; o++)
+        names[n++] = o->name;
+    for (const struct dpt_cli_option *o = command->options; o->name != NULL && n < MAX_NAMES; o++)
+        names[n++] = o->name;
+    near = dpt_nearest(name, names, n);
+    return dpt_fail(err, DPT_USAGE,
+                    "dptrain %s: unknown option %s%s%s%s; `dptrain %s --help` lists them",
+                    command->name, name, near != NULL ? ", did you mean " : "",
+                    near != NULL ? near : "", near != NULL ? "?" : "", command->name);
+}
+
+/* A word that is no command is a job file if it looks like a path. */
+static bool looks_like_file(const char *word)
+{
+    FILE *file = fopen(word, "re");
+
+    if (file != NULL)
+        fclose(file);
+    return file != NULL || strchr(word, '/') != NULL || strchr(word, '.') != NULL;
+}
+
+/* One option, as "--name value" or "--name=value"; *i moves past a value of its own. */
+static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, int *i,
+                                   struct dpt_error *err)
+{
+    const char *word = argv[*i], *equals = strchr(word, '=');
+    const size_t n = equals != NULL ? (size_t)(equals - word) : strlen(word);
+    const struct dpt_cli_option *option = find_option(cli->command, word, n);
+    const char *value = NULL;
+
+    if (option == NULL)
+        return unknown_option(cli->command, word, err);
+    if (option->value == NULL && equals != NULL)
+        return dpt_fail(err, DPT_USAGE, "dptrain %s: %s takes no value", cli->command->name,
+                        option->name);
+    if (option->value != NULL) {
+        if (equals == NULL && *i + 1 >= argc)
+            return dpt_fail(err, DPT_USAGE, "dptrain %s: %s needs a value: %s %s",
+                            cli->command->name, option->name, option->name, option->value);
+        value = equals != NULL ? equals + 1 : argv[++*i];
+    }
+    cli->given[cli->n_given++] = (struct dpt_cli_given){option, value};
+    return DPT_OK;
+}
+
+/* The command, or a wish for help or version that stands in its place. *i: the first word behind
+ * it. */
+static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, int *i,
+                                    enum dpt_cli_wish *wish, struct dpt_error *err)
+{
+    const char *word = argc > 1 ? argv[1] : "--help";
+
+    *i = 1;
+    cli->command = find_command("train");
+    if (argc <= 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
+        strcmp(word, "help") == 0) {
+        cli->command = argc > 2 ? find_command(argv[2]) : NULL;
+        *wish = DPT_CLI_HELP;
+        return argc > 2 && cli->command == NULL ? unknown_command(argv[2], err) : DPT_OK;
+    }
+    if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
+        *wish = DPT_CLI_VERSION;
+        return DPT_OK;
+    }
+    if (word[0] == '-')
+        return DPT_OK;
+    if (find_command(word) != NULL) {
+        cli->command = find_command(word);
+        *i = 2;
+        return DPT_OK;
+    }
+    return looks_like_file(word) ? DPT_OK : unknown_command(word, err);
+}
+
+enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv, enum dpt_cli_wish *wish,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool only_words = false;
+    int i;
+
+    memset(cli, 0, sizeof *cli);
+    *wish = DPT_CLI_RUN;
+    cli->program = argv[0];
+    cli->argv = argv;
+    cli->given = calloc((size_t)argc + 1, sizeof *cli->given);
+    cli->positional = calloc((size_t)argc + 1, sizeof *cli->positional);
+    if (cli->given == NULL || cli->positional == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    DPT_TRY(take_command(cli, argc, argv, &i, wish, err));
+    for (; *wish == DPT_CLI_RUN && i < argc; i++) {
+        if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0))
+            *wish = DPT_CLI_HELP;
+        else if (!only_words && strcmp(argv[i], "--version") == 0)
+            *wish = DPT_CLI_VERSION;
+        else if (!only_words && strcmp(argv[i], "--") == 0)
+            only_words = true;
+        else if (!only_words && argv[i][0] == '-' && argv[i][1] != '\0')
+            DPT_TRY(take_option(cli, argc, argv, &i, err));
+        else
+            cli->positional[cli->n_positional++] = argv[i];
+    }
+out:
+    return status;
+}
+
+void dpt_cli_release(struct dpt_cli *cli)
+{
+    free(cli->given);
+    free(cli->positional);
+}
+
+const char *dpt_cli_nth(const struct dpt_cli *cli, const char *name, size_t i)
+{
+    for (size_t k = 0; k < cli->n_given; k++)
+        if (strcmp(cli->given[k].option->name, name) == 0 && i-- == 0)
+            return cli->given[k].value;
+    return NULL;
+}
+
+const char *dpt_cli_value(const struct dpt_cli *cli, const char *name)
+{
+    const char *last = NULL;
+
+    for (size_t i = 0; dpt_cli_nth(cli, name, i) != NULL; i++)
+        last = dpt_cli_nth(cli, name, i);
+    return last;
+}
+
+bool dpt_cli_has(const struct dpt_cli *cli, const char *name)
+{
+    for (size_t k = 0; k < cli->n_given; k++)
+        if (strcmp(cli->given[k].option->name, name) == 0)
+            return true;
+    return false;
+}
+
+enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long long min,
+                            long long max, long long fallback, long long *value,
+                            struct dpt_error *err)
+{
+    const char *text = dpt_cli_value(cli, name);
+    char *end;
+
+    *value = fallback;
+    if (text == NULL)
+        return DPT_OK;
+    errno = 0;
+    *value = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || *value < min || *value > max)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain %s: %s %s: a whole number from %lld to %lld is wanted",
+                        cli->command->name, name, text, min, max);
+    return DPT_OK;
+}

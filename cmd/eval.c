@@ -1,0 +1,85 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/job_command.h"
+#include "core/train/checkpoint.h"
+
+static const struct {
+    const char *name;
+    unsigned parts; /* a held-out fraction needs the data that it is held out of */
+} splits[] = {
+    {"test", DPT_PART_TEST},
+    {"valid", DPT_PART_TRAIN | DPT_PART_VALID},
+    {"train", DPT_PART_TRAIN},
+};
+
+static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
+                                    const struct dpt_tally *tally)
+{
+    const double n = (double)tally->samples;
+    char digits[32];
+
+    printf("%s ", split->name);
+    if (t->loss.kind == DPT_LOSS_CROSS_ENTROPY)
+        printf("accuracy %.4f, ", (double)tally->correct / n);
+    printf("loss %.6g on %s samples\n", tally->loss / n, dpt_group_digits(digits, tally->samples));
+    return DPT_OK;
+}
+
+static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
+                                const struct dpt_conf *conf, const struct dpt_comm *comm,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *name = dpt_cli_value(cli, "--split");
+    struct dpt_trainer t = {0};
+    struct dpt_split *const by_index[] = {&t.test, &t.valid, &t.train};
+    struct dpt_tally tally = {0};
+    size_t i = 0;
+
+    (void)conf;
+    while (name != NULL && i < 3 && strcmp(splits[i].name, name) != 0)
+        i++;
+    if (i == 3)
+        return dpt_fail(err, DPT_USAGE, "dptrain eval: --split %s is none of test, valid, train",
+                        name);
+    DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, splits[i].parts, err));
+    if (!by_index[i]->present)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
+                         splits[i].name));
+    DPT_TRY(dpt_checkpoint_load_params(&t, dpt_cli_value(cli, "--checkpoint"), err));
+    DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &tally, err));
+    if (comm->world.rank == 0)
+        status = print_result(&t, by_index[i], &tally);
+out:
+    if (t.comm != NULL)
+        dpt_trainer_close(&t);
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    if (dpt_cli_value(cli, "--checkpoint") == NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain eval: which checkpoint? --checkpoint FILE, or a run "
+                        "folder for its latest");
+    return dpt_job_command(cli, evaluate, err);
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--checkpoint", "C", "a checkpoint, or a run folder for its latest"},
+    {"--split", "NAME", "test (the default), valid or train"},
+    DPT_JOB_CLI_OPTIONS,
+    {0},
+};
+
+const struct dpt_command dpt_cmd_eval = {
+    .name = "eval",
+    .usage = "JOB.yaml --checkpoint C [options]",
+    .summary = "loss and accuracy of a checkpoint on the test data, over all ranks",
+    .details = "Evaluates each sample once, shared out over all ranks, and prints one line.\n\n"
+               "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn",
+    .options = options,
+    .run = run,
+    .more_help = dpt_job_keys_help,
+};

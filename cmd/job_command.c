@@ -1,0 +1,145 @@
+#include "cmd/job_command.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/hash.h"
+
+/* --ranks: starts them and leaves with their code. *launched: it did. */
+static enum dpt_status launch_ranks(struct dpt_cli *cli, bool *launched, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *text = dpt_cli_value(cli, "--ranks");
+    long long ranks;
+    cpu_set_t cores;
+    int code;
+
+    *launched = false;
+    if (text == NULL || dpt_launcher_present()) {
+        if (text != NULL && getenv("DPTRAIN_LAUNCHED") == NULL)
+            return dpt_fail(
+                err, DPT_USAGE,
+                "dptrain %s: --ranks starts mpirun itself, but this runs under one already: "
+                "leave one of the two out",
+                cli->command->name);
+        return DPT_OK;
+    }
+    if (strcmp(text, "auto") == 0)
+        ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+    else
+        DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
+    *launched = true;
+    DPT_TRY(dpt_launch(cli, ranks, &code, err));
+    dpt_log_close(&cli->log);
+    exit(code);
+out:
+    return status;
+}
+
+/* --set and its short forms, in the order given. */
+static enum dpt_status load(struct dpt_cli *cli, struct dpt_job *job, struct dpt_conf *conf,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char **sets = calloc(cli->n_given + 1, sizeof *sets);
+    char *output = NULL;
+    size_t n = 0;
+
+    if (sets == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    if (cli->n_positional != 1)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: %s; usage: dptrain %s %s", cli->command->name,
+                         cli->n_positional == 0 ? "which job file?" : "one job file at a time",
+                         cli->command->name, cli->command->usage));
+    while (dpt_cli_nth(cli, "--set", n) != NULL) {
+        sets[n] = dpt_cli_nth(cli, "--set", n);
+        n++;
+    }
+    if (dpt_cli_value(cli, "--output") != NULL) {
+        const char *folder = dpt_cli_value(cli, "--output");
+        struct dpt_str text = {0};
+
+        /* As a quoted scalar: a folder may be called `null` or `a: b`. */
+        dpt_str_printf(&text, "output=");
+        dpt_str_json(&text, folder);
+        output = text.text;
+        sets[n++] = output;
+    }
+    DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
+out:
+    free(output);
+    free(sets);
+    return status;
+}
+
+/* Ranks on hosts that see another job file must not go on. Collective. */
+static enum dpt_status same_job(const struct dpt_conf *conf, const struct dpt_comm *comm,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str text = {0};
+    uint32_t mine, first;
+
+    dpt_conf_write(conf->root, &text);
+    mine = first = dpt_crc32(0, text.text, text.length);
+    dpt_str_release(&text);
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
+    if (mine != first)
+        status = dpt_fail(err, DPT_BAD_JOB, "%s: is another job here than on rank 0", conf->path);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+out:
+    return status;
+}
+
+/* A mistake that showed only when the job was set up says which file it is in, too. */
+static void name_file(const char *path, struct dpt_error *err)
+{
+    const struct dpt_error plain = *err;
+
+    if (path != NULL && strstr(err->text, path) == NULL)
+        dpt_fail(err, plain.status, "%s: %s", path, plain.text);
+}
+
+enum dpt_status
+dpt_job_command(struct dpt_cli *cli,
+                enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
+                                        const struct dpt_conf *conf, const struct dpt_comm *comm,
+                                        struct dpt_error *err),
+                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_conf conf = {0};
+    struct dpt_comm comm = {0};
+    struct dpt_job job;
+    bool launched;
+
+    DPT_TRY(load(cli, &job, &conf, err));
+    DPT_TRY(launch_ranks(cli, &launched, err));
+    DPT_TRY(dpt_comm_open(&comm, err));
+    cli->log.silent = comm.world.rank != 0;
+    DPT_TRY(same_job(&conf, &comm, err));
+    DPT_TRY(work(cli, &job, &conf, &comm, err));
+out:
+    if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)
+        name_file(conf.path, err);
+    /* The line must be out before the launcher sees the first rank go. */
+    if (status != DPT_OK && comm.started) {
+        dpt_log_error(&cli->log, err);
+        err->text[0] = '\0';
+    }
+    fflush(stdout);
+    dpt_comm_close(&comm);
+    dpt_conf_release(&conf);
+    return status;
+}
+
+void dpt_job_keys_help(void)
+{
+    struct dpt_str text = {0};
+
+    dpt_options_help(dpt_job_options, "", &text);
+    printf("\nkeys of the job file:\n%s", text.text != NULL ? text.text : "");
+    dpt_str_release(&text);
+}

@@ -1,0 +1,40 @@
+/*
+ * job_command: what the commands that take a job file have in common: its options, --ranks, MPI,
+ * the resolved job.
+ */
+#ifndef DPT_CMD_JOB_COMMAND_H
+#define DPT_CMD_JOB_COMMAND_H
+
+#include "cmd/cmd.h"
+#include "core/comm/comm.h"
+#include "core/train/job.h"
+
+/* Rows that these commands share, for their option tables. */
+#define DPT_JOB_CLI_OPTIONS                                                                        \
+    {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
+    {                                                                                              \
+        "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a core"                \
+    }
+
+/*
+ * Loads the job of the command line, starts MPI, and runs `work` on every rank; with --ranks does
+ * so in N ranks that it starts. extra: further
+ * --set texts, or NULL-terminated empty. The job file is read before MPI starts, so its mistakes
+ * cost nothing. Errors: as work's; USAGE, BAD_JOB.
+ */
+enum dpt_status
+dpt_job_command(struct dpt_cli *cli,
+                enum dpt_status (*work)(struct dpt_cli *cli, const struct dpt_job *job,
+                                        const struct dpt_conf *conf, const struct dpt_comm *comm,
+                                        struct dpt_error *err),
+                struct dpt_error *err);
+
+/* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
+ * Errors: USAGE (no mpirun), RANK. */
+enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,
+                           struct dpt_error *err);
+
+/* Prints the keys of the job file, for --help. */
+void dpt_job_keys_help(void);
+
+#endif

@@ -1,0 +1,96 @@
+#include <errno.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cmd/job_command.h"
+
+/* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
+ * stays. */
+static void set_environment(const struct dpt_cli *cli, long long ranks)
+{
+    cpu_set_t cores;
+    char columns[16];
+
+    setenv("DPTRAIN_LAUNCHED", "1", 1);
+    setenv("DPTRAIN_TTY", cli->log.terminal ? "1" : "0", 0);
+    snprintf(columns, sizeof columns, "%d", cli->log.columns);
+    setenv("COLUMNS", columns, 1);
+    setenv("OMPI_MCA_orte_execute_quiet", "1", 0);
+    /* Threads of a rank and its loader need more than the one core that mpirun would bind it to. */
+    setenv("OMPI_MCA_hwloc_base_binding_policy", "none", 0);
+    if (geteuid() == 0) {
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0 || ranks > CPU_COUNT(&cores)) {
+        setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 0);
+        setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
+    }
+    /* Containers often forbid the system call behind it, and Open MPI says so thousands of times.
+     */
+    setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
+}
+
+/* mpirun -np N this-binary arguments…; --ranks among them is not heeded again (DPTRAIN_LAUNCHED).
+ */
+static char **command_line(const struct dpt_cli *cli, const char *self, char *number)
+{
+    size_t n = 0;
+    char **words;
+
+    while (cli->argv[n] != NULL)
+        n++;
+    words = calloc(n + 5, sizeof *words);
+    if (words == NULL)
+        return NULL;
+    words[0] = "mpirun";
+    words[1] = "-np";
+    words[2] = number;
+    words[3] = (char *)self;
+    for (size_t i = 1; i < n; i++)
+        words[3 + i] = cli->argv[i];
+    return words;
+}
+
+enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,
+                           struct dpt_error *err)
+{
+    char self[4096], number[24];
+    const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    char **words;
+    int state;
+    pid_t child;
+
+    if (length <= 0)
+        return dpt_fail_errno(err, DPT_RANK, "/proc/self/exe");
+    self[length] = '\0';
+    snprintf(number, sizeof number, "%lld", ranks);
+    words = command_line(cli, self, number);
+    if (words == NULL)
+        return dpt_fail_memory(err, "the command line", 0);
+    set_environment(cli, ranks);
+    child = fork();
+    if (child == 0) {
+        execvp(words[0], words);
+        fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
+                strerror(errno));
+        _exit(dpt_exit_code(DPT_RANK));
+    }
+    free(words);
+    if (child < 0)
+        return dpt_fail_errno(err, DPT_RANK, "mpirun could not be started");
+    /* Ctrl-C reaches mpirun too, since it is in the terminal's foreground group: wait for what it
+     * says. */
+    signal(SIGINT, SIG_IGN);
+    while (waitpid(child, &state, 0) < 0)
+        if (errno != EINTR)
+            return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");
+    *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    return DPT_OK;
+}

@@ -1,0 +1,113 @@
+"""Wrong job files: every mistake with its place, exit code 78, nothing made, no rank left hanging."""
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+GOOD = """data:
+  train: synthetic
+  synthetic: {samples: 256}
+model: {type: mlp, hidden: [16], outputs: 10}
+batch: {global: 32, micro: 8}
+train: {steps: 2}
+"""
+
+
+def refuse(tmp_path, text, *words, ranks=0, code=78):
+    path = dpt.write_job(tmp_path / "job.yaml", text)
+    out = tmp_path / "out"
+    result = dpt.run("train", path, "--output", out, *words, ranks=ranks, timeout=60)
+    assert result.code == code, result
+    assert not out.exists(), "nothing is made for a job that cannot run"
+    return result.err
+
+
+def test_all_mistakes_are_listed_with_place_and_suggestion(tmp_path):
+    err = refuse(tmp_path, GOOD.replace("micro: 8", "mirco: 8") + "optimizer: {type: adm}\nseed: many\n"
+                 "schedule: {type: cosine, warmup: -3}\n")
+    lines = [line for line in err.splitlines() if line.startswith(str(tmp_path))]
+    places = [line.split(":")[1:3] for line in lines]
+    assert len(lines) == 4 and places == sorted(places, key=lambda p: (int(p[0]), int(p[1]))), err
+    assert "batch.mirco: unknown key, did you mean 'micro'?" in lines[0] and ":5:" in lines[0]
+    assert "adam" in lines[1] and "seed" in lines[2] and "warmup" in lines[3]
+
+
+REFUSED = [
+    ("", "nothing in it"),
+    ("# only a comment\n", "nothing in it"),
+    ("- a list\n", ""),
+    (GOOD + "seed: 1\nseed: 2\n", "seed"),
+    (GOOD + "loss: &x mse\n", "anchor"),
+    (GOOD + "name: [1\n", ""),
+    (GOOD.replace("steps: 2", "steps: 2, epochs: 3"), "not both"),
+    (GOOD.replace("global: 32", "global: 0"), "batch.global"),
+    (GOOD.replace("global: 32", "global: 4"), "batch.micro"),
+    (GOOD.replace("train: synthetic", "valid: 0.1"), "data.train"),
+    (GOOD.replace("model:", "modle:"), "did you mean 'model'?"),
+    (GOOD.replace("hidden: [16]", "hidden: [0]"), "hidden"),
+    (GOOD.replace("mlp, hidden: [16]", "cnn, kernel: 99, padding: 0"), "99x99"),
+    (GOOD + "device: {kind: cuda}\n", "without 'cuda'"),
+    ("[" * 1000000, "at most 65536"),
+    ("[" * 60000, "more than 32"),
+]
+
+
+@pytest.mark.parametrize("text, says", REFUSED, ids=range(len(REFUSED)))
+def test_refused(tmp_path, text, says):
+    err = refuse(tmp_path, text)
+    assert says.lower() in err.lower(), err
+    assert "job.yaml" in err and len(err) < 4000
+
+
+def test_binary_and_missing_and_unreadable(tmp_path):
+    (tmp_path / "binary.yaml").write_bytes(os.urandom(3000))
+    for name in ("binary.yaml", "missing.yaml", "."):
+        result = dpt.run("train", tmp_path / name, "--output", tmp_path / "out", ranks=2)
+        assert result.code == 78, result
+        lines = [line for line in result.err.splitlines() if line.startswith(str(tmp_path))]
+        assert len(lines) == 1 and lines[0].isprintable(), result
+
+
+def test_more_ranks_than_micro_batches(tmp_path):
+    err = refuse(tmp_path, GOOD.replace("micro: 8", "micro: 16"), ranks=3)
+    assert "32 / 16 gives 2 micro-batches; 10 or less would do" in err, err
+
+
+def test_one_message_from_all_ranks(tmp_path):
+    err = refuse(tmp_path, GOOD.replace("outputs: 10", "outputs: 7"), ranks=3)
+    assert err.count("7 outputs") == 1, err
+
+
+def test_set_overrides_and_is_checked(tmp_path):
+    path = dpt.write_job(tmp_path / "job.yaml", GOOD)
+    dpt.train(path, tmp_path / "out", "--set", "train.steps=3", "--set", "optimizer={type: sgd, lr: 0.5}",
+              "--set", "log.every=1 steps", "--set", "name=a: b")
+    assert [e["lr"] for e in dpt.events(tmp_path / "out", "train")] == [0.5] * 3
+    assert dpt.events(tmp_path / "out", "run")[0]["name"] == "a: b"
+    result = dpt.run("train", path, "--set", "batch.mirco=8", "--output", tmp_path / "x")
+    assert result.code == 78 and "--set batch.mirco=8" in result.err and "'micro'" in result.err, result
+
+
+def test_output_that_cannot_be_written(tmp_path):
+    path = dpt.write_job(tmp_path / "job.yaml", GOOD)
+    (tmp_path / "file").write_text("x")
+    result = dpt.run("train", path, "--output", tmp_path / "file" / "run", ranks=2)
+    assert result.code == 74 and str(tmp_path / "file") in result.err, result
+
+
+def test_full_disk(tmp_path):
+    """A file system of 1 MiB: saving fails, says so, and leaves nothing half-written under a final name."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.system(f"mount -t tmpfs -o size=1m tmpfs {disk} 2>/dev/null") != 0:
+        pytest.skip("mounting a small file system is not allowed here")
+    try:
+        path = dpt.write_job(tmp_path / "job.yaml", GOOD.replace("[16]", "[512]"))
+        result = dpt.run("train", path, "--output", disk / "run", ranks=2, timeout=60)
+        assert result.code == 74 and "No space left" in result.err, result
+        assert "step-" in result.err and os.listdir(disk / "run" / "checkpoints") == [], result
+    finally:
+        os.system(f"umount {disk}")
