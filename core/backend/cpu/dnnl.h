@@ -1,0 +1,111 @@
+/*
+ * dnnl: all that this backend asks of oneDNN. Only the dnnl files include its header, and only
+ * dnnl_version.c knows in what 2.x (2.6 in Debian 12) and 3.x differ.
+ *
+ * A kernel (a primitive with what its arguments look like) is immutable and shared by all threads;
+ * a call binds it to memory and belongs to one thread. Scratch memory is the caller's, so that a
+ * kernel is not tied to the thread that made it.
+ *
+ * Convolutions are direct ones, never `auto`, which changes the algorithm, and so the bits, with
+ * the batch size.
+ */
+#ifndef DPT_BACKEND_CPU_DNNL_H
+#define DPT_BACKEND_CPU_DNNL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+/*
+ * How activations [n][c][h][w] lie in memory: [n][c / block][h][w][block], the last block filled up
+ * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
+ */
+enum dpt_layout {
+    DPT_LAYOUT_ANY, /* as a wish: what suits the kernel; as an answer: none of these */
+    DPT_LAYOUT_NCHW,
+    DPT_LAYOUT_NHWC,
+    DPT_LAYOUT_C8,
+    DPT_LAYOUT_C16,
+};
+
+/* Channels in a block; floats of one sample, filling included. */
+int32_t dpt_layout_block(enum dpt_layout layout, int32_t channels);
+int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t w);
+
+/* The arguments of a kernel. Backward ones take gradients in the same places: X that of the input,
+ * W that of the weights. */
+enum dpt_role { DPT_ROLE_X, DPT_ROLE_Y, DPT_ROLE_W, DPT_ROLE_B, DPT_ROLE_COUNT };
+
+enum dpt_conv_pass {
+    DPT_CONV_FORWARD,          /* Y from X, W, B */
+    DPT_CONV_BACKWARD_DATA,    /* X from Y, W */
+    DPT_CONV_BACKWARD_WEIGHTS, /* W, B from X, Y */
+};
+
+struct dpt_conv_shape {
+    int32_t n, groups, in_channels, out_channels;
+    int32_t in[2], out[2], kernel[2], stride[2], dilation[2], before[2], after[2]; /* as graph.h */
+    bool bias;
+};
+
+struct dpt_dnnl;
+struct dpt_kernel;
+struct dpt_call;
+
+/* "oneDNN 2.6.3, AVX-512", static text. */
+const char *dpt_dnnl_describe(void);
+
+/* The engine and a stream for each of `threads` threads. Errors: RANK. */
+enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err);
+void dpt_dnnl_close(struct dpt_dnnl *dnnl);
+
+/*
+ * From here on one thread computes inside a kernel that the calling thread runs: the threads of a
+ * pool take whole micro-batches. Cheap; to be called on each entry. A kernel is made for the number
+ * of threads of who makes it; dpt_dnnl_open has set that to one.
+ */
+void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl);
+
+/* Errors: BAD_JOB (oneDNN cannot do it in these layouts), RANK. */
+enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
+                                const struct dpt_conv_shape *shape, enum dpt_layout x,
+                                enum dpt_layout y, struct dpt_kernel **kernel,
+                                struct dpt_error *err);
+/* Activations [n][c][h][w] from one layout into another: Y from X. */
+enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
+                                   enum dpt_layout from, enum dpt_layout to,
+                                   struct dpt_kernel **kernel, struct dpt_error *err);
+/* Weights from canonical order into what `conv` reads (Y from X), or from what it writes into
+ * canonical order (`back`). */
+enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
+                                           const struct dpt_conv_shape *shape,
+                                           const struct dpt_kernel *conv, bool back,
+                                           struct dpt_kernel **kernel, struct dpt_error *err);
+void dpt_kernel_close(struct dpt_kernel *kernel);
+
+/* Of a convolution: the layout of X or Y; whether it is a slow fallback. */
+enum dpt_layout dpt_kernel_layout(const struct dpt_kernel *kernel, enum dpt_role role);
+bool dpt_kernel_slow(const struct dpt_kernel *kernel);
+/* Floats that an argument, and the scratch memory, take. */
+int64_t dpt_kernel_floats(const struct dpt_kernel *kernel, enum dpt_role role);
+int64_t dpt_kernel_scratch(const struct dpt_kernel *kernel);
+
+/* scratch: dpt_kernel_scratch floats, aligned. Memory of the arguments is given with dpt_call_set.
+ * Errors: RANK. */
+enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int thread,
+                              const struct dpt_kernel *kernel, float *scratch,
+                              struct dpt_error *err);
+void dpt_call_close(struct dpt_call *call);
+void dpt_call_set(struct dpt_call *call, enum dpt_role role, const float *memory);
+/* Errors: INTERNAL. */
+enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err);
+
+/* C [m][n] (+)= A B, rows contiguous. A is [m][k], or [k][m] where transposed; B is [k][n], or
+ * [n][k]. Errors: INTERNAL, RANK. */
+enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
+                                 int64_t k, const float *a, const float *b, bool add, float *c,
+                                 struct dpt_error *err);
+
+#endif

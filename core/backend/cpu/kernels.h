@@ -1,0 +1,56 @@
+/*
+ * kernels: the loops of our own, over whole micro-batches in any layout of dnnl.h.
+ *
+ * Arrays are aligned to 64 bytes and hold a multiple of 16 floats; what lies between an array's
+ * last element and that multiple may be read and written. x86: compiled for several instruction
+ * sets, chosen when the program starts.
+ */
+#ifndef DPT_BACKEND_CPU_KERNELS_H
+#define DPT_BACKEND_CPU_KERNELS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
+    !defined(__SANITIZE_ADDRESS__)
+#define DPT_VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define DPT_VECTOR
+#endif
+
+enum { DPT_LANES = 16 };
+
+/* Elementwise; y may be x, dx may be dy. NaN stays NaN. `known` is what backward needs: relu, tanh,
+ * sigmoid their output, gelu its input. */
+void dpt_relu(int64_t n, const float *x, float *y);
+void dpt_relu_back(int64_t n, const float *known, const float *dy, float *dx);
+void dpt_gelu(int64_t n, const float *x, float *y);
+void dpt_gelu_back(int64_t n, const float *known, const float *dy, float *dx);
+void dpt_tanh(int64_t n, const float *x, float *y);
+void dpt_tanh_back(int64_t n, const float *known, const float *dy, float *dx);
+void dpt_sigmoid(int64_t n, const float *x, float *y);
+void dpt_sigmoid_back(int64_t n, const float *known, const float *dy, float *dx);
+void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
+
+/* y += x, exactly n elements of each. */
+void dpt_accumulate(int64_t n, const float *x, float *y);
+/* Rows of `width`, contiguous: each gets b added; their sum is written or added to `sum`. */
+void dpt_add_rows(int64_t rows, int64_t width, const float *b, float *y);
+void dpt_sum_rows(int64_t rows, int64_t width, const float *y, bool add, float *sum);
+
+/* Windows over planes [planes][h][w][block]; a plane is a sample's channel block. */
+struct dpt_pool_shape {
+    int64_t planes;
+    int32_t block, in[2], out[2], kernel[2], stride[2], before[2];
+};
+
+/* place: which element of the window won, row-major; -1: none gets the gradient (relu cut it off).
+ * NULL: not wanted. */
+void dpt_maxpool(const struct dpt_pool_shape *shape, bool relu, const float *x, float *y,
+                 int32_t *place);
+void dpt_maxpool_back(const struct dpt_pool_shape *shape, const float *dy, const int32_t *place,
+                      float *dx);
+void dpt_avgpool(const struct dpt_pool_shape *shape, const float *x, float *y);
+void dpt_avgpool_back(const struct dpt_pool_shape *shape, const float *dy, float *dx);
+
+#endif

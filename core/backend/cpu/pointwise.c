@@ -1,0 +1,234 @@
+#include <string.h>
+
+#include "core/backend/cpu/kernels.h"
+#include "core/backend/cpu/program.h"
+#include "core/base/memory.h"
+
+/* Elementwise layers, in any layout, and flatten. */
+
+/* Where a block is filled up with zeros, sigmoid would make halves of them; oneDNN counts on the
+ * zeros. */
+static void clear_filling(const struct dpt_cpu_node *node, int64_t samples, float *y)
+{
+    const int32_t block = dpt_layout_block(node->y_layout, node->out.c);
+    const int32_t used = node->out.c % block;
+    const int64_t pixels = (int64_t)node->out.h * node->out.w;
+    const int64_t sample = dpt_layout_floats(node->y_layout, node->out.c, node->out.h, node->out.w);
+
+    for (int64_t i = 0; used != 0 && i < samples; i++) {
+        float *last = y + (i + 1) * sample - pixels * block;
+
+        for (int64_t k = 0; k < pixels; k++)
+            memset(last + k * block + used, 0, (size_t)(block - used) * sizeof *last);
+    }
+}
+
+static enum dpt_status plan_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
+    if (dpt_cpu_may_overwrite(program, node))
+        dpt_cpu_write_over(node);
+    else
+        dpt_cpu_write(program, node, node->x_layout);
+out:
+    return status;
+}
+
+/* Backward reads the input: it has to stay. */
+static enum dpt_status plan_beside(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
+    dpt_cpu_write(program, node, node->x_layout);
+out:
+    return status;
+}
+
+/* The loops go over whole cache lines, which buffers have and the caller's input may not. */
+static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    float *y = dpt_cpu_buffer(run, node->y);
+
+    if (node->x != DPT_CPU_INPUT)
+        return dpt_cpu_buffer(run, node->x);
+    memcpy(y, run->batch->input, (size_t)node->x_floats * sizeof *y);
+    return y;
+}
+
+#define POINTWISE(name, how, known, filled)                                                        \
+    static enum dpt_status name##_forward(const struct dpt_cpu_run *run,                           \
+                                          const struct dpt_cpu_node *node, struct dpt_error *err)  \
+    {                                                                                              \
+        float *y = dpt_cpu_buffer(run, node->y);                                                   \
+                                                                                                   \
+        (void)err;                                                                                 \
+        dpt_##name(node->y_floats, whole_lines(run, node), y);                                     \
+        if (filled)                                                                                \
+            clear_filling(node, run->program->spec.micro, y);                                      \
+        return DPT_OK;                                                                             \
+    }                                                                                              \
+                                                                                                   \
+    static enum dpt_status name##_backward(const struct dpt_cpu_run *run,                          \
+                                           const struct dpt_cpu_node *node, struct dpt_error *err) \
+    {                                                                                              \
+        (void)err;                                                                                 \
+        if (node->wants_dx)                                                                        \
+            dpt_##name##_back(node->y_floats, dpt_cpu_buffer(run, node->known),                    \
+                              dpt_cpu_buffer(run, node->dy), dpt_cpu_buffer(run, node->dx));       \
+        return DPT_OK;                                                                             \
+    }                                                                                              \
+                                                                                                   \
+    const struct dpt_cpu_op dpt_cpu_##name = {                                                     \
+        .plan = how,                                                                               \
+        .forward = name##_forward,                                                                 \
+        .backward = name##_backward,                                                               \
+        .pointwise = true,                                                                         \
+        .keeps_output = true,                                                                      \
+    }
+
+POINTWISE(relu, plan_over, y, false);
+POINTWISE(tanh, plan_over, y, false);
+POINTWISE(sigmoid, plan_over, y, true);
+POINTWISE(gelu, plan_beside, x, false);
+
+/* --- dropout -----------------------------------------------------------------------------------
+ */
+
+struct dropout {
+    int mask;      /* buffer, in the layout of the output */
+    int canonical; /* buffer: one sample's mask */
+};
+
+static enum dpt_status plan_dropout(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dropout *dropout = node->own = dpt_alloc(sizeof *dropout);
+
+    if (dropout == NULL)
+        return dpt_fail_memory(err, node->name, sizeof *dropout);
+    DPT_TRY(plan_over(program, node, err));
+    if (program->spec.training) {
+        dropout->mask = dpt_cpu_reserve(program, node->y_floats);
+        dropout->canonical = dpt_cpu_reserve(program, dpt_shape_size(&node->out));
+    }
+out:
+    return status;
+}
+
+/* From [c][pixel] to [c / block][pixel][block]. */
+static void arrange(const float *from, int32_t channels, int64_t pixels, int32_t block, float *to)
+{
+    for (int32_t c = 0; c < channels; c++) {
+        float *lane = to + c / block * pixels * block + c % block;
+
+        for (int64_t i = 0; i < pixels; i++)
+            lane[i * block] = from[c * pixels + i];
+    }
+}
+
+static void make_mask(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct dropout *dropout = node->own;
+    const struct dpt_batch *batch = run->batch;
+    const int64_t n = dpt_shape_size(&node->out),
+                  sample = node->y_floats / run->program->spec.micro;
+    const int32_t block = dpt_layout_block(node->y_layout, node->out.c);
+    float *mask = dpt_cpu_buffer(run, dropout->mask);
+    float *canonical = dpt_cpu_buffer(run, dropout->canonical);
+
+    for (int32_t i = 0; i < batch->count; i++) {
+        float *to = block == 1 ? mask + i * sample : canonical;
+
+        dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], node->number,
+                         node->graph->rate, (size_t)n, to);
+        if (block != 1)
+            arrange(canonical, node->out.c, (int64_t)node->out.h * node->out.w, block,
+                    mask + i * sample);
+    }
+}
+
+static enum dpt_status dropout_forward(const struct dpt_cpu_run *run,
+                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    const struct dropout *dropout = node->own;
+    const float *x = whole_lines(run, node);
+    float *y = dpt_cpu_buffer(run, node->y);
+
+    (void)err;
+    if (run->training) {
+        make_mask(run, node);
+        dpt_multiply(node->y_floats, x, dpt_cpu_buffer(run, dropout->mask), y);
+    } else if (x != y) {
+        memcpy(y, x, (size_t)node->y_floats * sizeof *y);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status dropout_backward(const struct dpt_cpu_run *run,
+                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    const struct dropout *dropout = node->own;
+
+    (void)err;
+    if (node->wants_dx)
+        dpt_multiply(node->y_floats, dpt_cpu_buffer(run, node->dy),
+                     dpt_cpu_buffer(run, dropout->mask), dpt_cpu_buffer(run, node->dx));
+    return DPT_OK;
+}
+
+static void close_dropout(struct dpt_cpu_node *node)
+{
+    dpt_free(node->own);
+}
+
+const struct dpt_cpu_op dpt_cpu_dropout = {
+    .plan = plan_dropout,
+    .forward = dropout_forward,
+    .backward = dropout_backward,
+    .close = close_dropout,
+    .pointwise = true,
+};
+
+/* --- flatten -----------------------------------------------------------------------------------
+ */
+
+static enum dpt_status plan_flatten(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
+    dpt_cpu_write_over(node);
+out:
+    return status;
+}
+
+static enum dpt_status flatten_forward(const struct dpt_cpu_run *run,
+                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    (void)run, (void)node, (void)err;
+    return DPT_OK;
+}
+
+static enum dpt_status flatten_backward(const struct dpt_cpu_run *run,
+                                        const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    (void)err;
+    if (node->wants_dx && node->dx != node->dy)
+        memcpy(dpt_cpu_buffer(run, node->dx), dpt_cpu_buffer(run, node->dy),
+               (size_t)node->y_floats * sizeof(float));
+    return DPT_OK;
+}
+
+const struct dpt_cpu_op dpt_cpu_flatten = {
+    .plan = plan_flatten,
+    .forward = flatten_forward,
+    .backward = flatten_backward,
+    .moves_nothing = true,
+};

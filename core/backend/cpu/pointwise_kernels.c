@@ -1,0 +1,150 @@
+#include "core/backend/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Runs `expression` for all i < n, a cache line at a time: compilers turn the inner loop into
+ * vectors. */
+#define FOR_LANES(n, expression)                                                                   \
+    for (int64_t start = 0; start < (n); start += DPT_LANES) {                                     \
+        for (int lane = 0; lane < DPT_LANES; lane++) {                                             \
+            const int64_t i = start + lane;                                                        \
+                                                                                                   \
+            expression;                                                                            \
+        }                                                                                          \
+    }
+
+static inline __attribute__((always_inline)) float float_of(int32_t bits)
+{
+    float x;
+
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static inline __attribute__((always_inline)) int32_t bits_of(float x)
+{
+    int32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+/*
+ * e^x: x = k ln 2 + r with |r| <= ln 2 / 2, e^r by its Taylor series (seven terms: 2e-7 relative),
+ * 2^k in the exponent bits. Comparisons are so that NaN passes through.
+ */
+static inline __attribute__((always_inline)) float exp_lane(float x)
+{
+    const float shift = 0x1.8p23f; /* adding it rounds to an integer in the low bits */
+    float k, r, p;
+
+    x = x > 88.0f ? 88.0f : x;
+    x = x < -87.0f ? -87.0f : x;
+    k = x * 1.44269504f + shift;
+    r = k - shift;
+    r = x - r * 0.693145752f - r * 1.42860677e-6f;
+    p = 1 / 720.0f + r * (1 / 5040.0f);
+    p = 1 / 120.0f + r * p;
+    p = 1 / 24.0f + r * p;
+    p = 1 / 6.0f + r * p;
+    p = 0.5f + r * p;
+    p = 1.0f + r * p;
+    p = 1.0f + r * p;
+    return p * float_of((int32_t)(((uint32_t)bits_of(k) + 127) << 23));
+}
+
+/*
+ * Phi(x), the normal distribution: 1 - t p(t) e^(-x^2 / 2) / 2 for x >= 0 (Abramowitz &
+ * Stegun 7.1.26 with x / sqrt 2, absolute error 8e-8), by symmetry below. bell: e^(-x^2 / 2).
+ */
+static inline __attribute__((always_inline)) float normal_lane(float x, float bell)
+{
+    const float t = 1.0f / (1.0f + 0.3275911f * 0.70710678f * fabsf(x));
+    float p = -1.453152027f + t * 1.061405429f;
+
+    p = 1.421413741f + t * p;
+    p = -0.284496736f + t * p;
+    p = 0.254829592f + t * p;
+    p = 0.5f * t * p * bell;
+    return x < 0 ? p : 1.0f - p;
+}
+
+static inline __attribute__((always_inline)) float bell_lane(float x)
+{
+    return exp_lane(-0.5f * x * x);
+}
+
+/* Near zero 1 - 2 / (e^2x + 1) would lose its digits: the continued fraction x / (1 + x^2 / (3 +
+ * x^2 / (5 + x^2 / 7))) there. */
+static inline __attribute__((always_inline)) float tanh_lane(float x)
+{
+    const float square = x * x;
+    const float near = x * (105.0f + 10.0f * square) / (105.0f + square * (45.0f + square));
+    const float far = 1.0f - 2.0f / (exp_lane(2.0f * x) + 1.0f);
+
+    return fabsf(x) < 0.25f ? near : far;
+}
+
+/* Written so that NaN stays: "x > 0 ? x : 0" would hide it. */
+DPT_VECTOR void dpt_relu(int64_t n, const float *x,
+                         float *y){FOR_LANES(n, y[i] = x[i] < 0.0f ? 0.0f : x[i])}
+
+DPT_VECTOR void dpt_relu_back(int64_t n, const float *known, const float *dy,
+                              float *dx){FOR_LANES(n, dx[i] = known[i] > 0.0f ? dy[i] : 0.0f)}
+
+DPT_VECTOR void dpt_gelu(int64_t n, const float *x, float *y)
+{
+    FOR_LANES(n, y[i] = x[i] * normal_lane(x[i], bell_lane(x[i])))
+}
+
+/* d(x Phi(x)) = Phi(x) + x phi(x), phi the density. */
+static inline __attribute__((always_inline)) float gelu_slope(float x)
+{
+    const float bell = bell_lane(x);
+
+    return normal_lane(x, bell) + x * bell * 0.398942280f;
+}
+
+DPT_VECTOR void dpt_gelu_back(int64_t n, const float *known, const float *dy,
+                              float *dx){FOR_LANES(n, dx[i] = dy[i] * gelu_slope(known[i]))}
+
+DPT_VECTOR void dpt_tanh(int64_t n, const float *x, float *y){FOR_LANES(n, y[i] = tanh_lane(x[i]))}
+
+DPT_VECTOR void dpt_tanh_back(int64_t n, const float *known, const float *dy,
+                              float *dx){FOR_LANES(n, dx[i] = dy[i] * (1.0f - known[i] * known[i]))}
+
+DPT_VECTOR void dpt_sigmoid(int64_t n, const float *x,
+                            float *y){FOR_LANES(n, y[i] = 1.0f / (1.0f + exp_lane(-x[i])))}
+
+DPT_VECTOR void dpt_sigmoid_back(int64_t n, const float *known, const float *dy, float *dx){
+    FOR_LANES(n, dx[i] = dy[i] * known[i] * (1.0f - known[i]))}
+
+DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,
+                             float *y){FOR_LANES(n, y[i] = a[i] * b[i])}
+
+DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, float *restrict y)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+DPT_VECTOR void dpt_add_rows(int64_t rows, int64_t width, const float *restrict b,
+                             float *restrict y)
+{
+    for (int64_t row = 0; row < rows; row++, y += width) {
+        for (int64_t i = 0; i < width; i++)
+            y[i] += b[i];
+    }
+}
+
+DPT_VECTOR void dpt_sum_rows(int64_t rows, int64_t width, const float *restrict y, bool add,
+                             float *restrict sum)
+{
+    if (!add)
+        memset(sum, 0, (size_t)width * sizeof *sum);
+    for (int64_t row = 0; row < rows; row++, y += width) {
+        for (int64_t i = 0; i < width; i++)
+            sum[i] += y[i];
+    }
+}

@@ -1,0 +1,257 @@
+#include "core/backend/cpu/kernels.h"
+
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Loops over lanes stay loops until the compiler makes vectors of them: GCC 12 at -O3 takes them
+ * apart first, and is 20 times slower. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define LANES(c, lanes) _Pragma("GCC unroll 1") for (int c = 0; c < (lanes); c++)
+#else
+#define LANES(c, lanes) for (int c = 0; c < (lanes); c++)
+#endif
+
+/* The part of a window that lies inside the plane: elements [first, last) along each axis, and
+ * where element 0 would be. */
+struct window {
+    int32_t origin[2], first[2], last[2];
+};
+
+/* inside: no window reaches over the edge. */
+INLINE struct window window_at(const struct dpt_pool_shape *s, bool inside, int32_t row,
+                               int32_t column)
+{
+    const int32_t at[2] = {row, column};
+    struct window w;
+
+    for (int i = 0; i < 2; i++) {
+        const int32_t origin = at[i] * s->stride[i] - s->before[i];
+
+        w.origin[i] = origin;
+        w.first[i] = inside || origin > 0 ? 0 : -origin;
+        w.last[i] = inside || origin + s->kernel[i] <= s->in[i] ? s->kernel[i] : s->in[i] - origin;
+    }
+    return w;
+}
+
+/* The first element of a window's row `k`, lane 0 of a chunk of lanes. */
+INLINE int64_t element(const struct dpt_pool_shape *s, const struct window *w, int32_t k, int32_t j)
+{
+    return ((int64_t)(w->origin[0] + k) * s->in[1] + w->origin[1] + j) * s->block;
+}
+
+/*
+ * One output position, `lanes` channels. The first of equal values wins; NaN wins over all. Locals
+ * instead of the output arrays: the compiler keeps them in registers.
+ */
+INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, int lanes, bool relu,
+                       const float *x, float *y, int32_t *place)
+{
+    float best[DPT_LANES];
+    int32_t where[DPT_LANES];
+    const float *p = x + element(s, w, w->first[0], w->first[1]);
+
+    LANES(c, lanes)
+    {
+        best[c] = p[c];
+        where[c] = w->first[0] * s->kernel[1] + w->first[1];
+    }
+    for (int32_t k = w->first[0]; k < w->last[0]; k++) {
+        for (int32_t j = w->first[1]; j < w->last[1]; j++) {
+            const int32_t number = k * s->kernel[1] + j;
+
+            p = x + element(s, w, k, j);
+            LANES(c, lanes)
+            {
+                const bool wins = (p[c] > best[c]) | (p[c] != p[c]);
+
+                where[c] = wins ? number : where[c];
+                best[c] = wins ? p[c] : best[c];
+            }
+        }
+    }
+    LANES(c, lanes)
+    {
+        y[c] = relu && best[c] < 0 ? 0 : best[c];
+        where[c] = relu && !(best[c] > 0) ? -1 : where[c];
+    }
+    if (place != NULL)
+        memcpy(place, where, (size_t)lanes * sizeof *place);
+}
+
+INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                            bool overlap, const float *dy, const int32_t *place, float *dx)
+{
+    for (int32_t k = w->first[0]; k < w->last[0]; k++) {
+        for (int32_t j = w->first[1]; j < w->last[1]; j++) {
+            const int32_t number = k * s->kernel[1] + j;
+            float *p = dx + element(s, w, k, j);
+
+            LANES(c, lanes)
+            {
+                const float share = place[c] == number ? dy[c] : 0;
+
+                p[c] = overlap ? p[c] + share : share;
+            }
+        }
+    }
+}
+
+INLINE void average_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                           const float *x, float *y)
+{
+    const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
+    float sum[DPT_LANES] = {0};
+
+    for (int32_t k = w->first[0]; k < w->last[0]; k++) {
+        for (int32_t j = w->first[1]; j < w->last[1]; j++) {
+            const float *p = x + element(s, w, k, j);
+
+            LANES(c, lanes)
+            sum[c] += p[c];
+        }
+    }
+    LANES(c, lanes)
+    y[c] = sum[c] * scale;
+}
+
+INLINE void average_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                                const float *dy, float *dx)
+{
+    const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
+
+    for (int32_t k = w->first[0]; k < w->last[0]; k++) {
+        for (int32_t j = w->first[1]; j < w->last[1]; j++) {
+            float *p = dx + element(s, w, k, j);
+
+            LANES(c, lanes)
+            p[c] += dy[c] * scale;
+        }
+    }
+}
+
+/*
+ * Walks all windows: `in` is the plane's first element, `out` counts output elements. In a macro,
+ * so that lanes are a constant of the code inside: 16, 8, or 1 where channels lie apart.
+ */
+#define FOR_WINDOWS(s, inside, lanes, body)                                                        \
+    for (int64_t plane = 0, out = 0; plane < (s)->planes; plane++) {                               \
+        const int64_t in = plane * (s)->in[0] * (s)->in[1] * (s)->block;                           \
+                                                                                                   \
+        for (int32_t row = 0; row < (s)->out[0]; row++) {                                          \
+            for (int32_t column = 0; column < (s)->out[1]; column++) {                             \
+                const struct window w = window_at(s, inside, row, column);                         \
+                                                                                                   \
+                for (int32_t c = 0; c < (s)->block; c += (lanes), out += (lanes)) {                \
+                    body(lanes);                                                                   \
+                }                                                                                  \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+#define FOR_BLOCKS(s, body)                                                                        \
+    do {                                                                                           \
+        if ((s)->block % 16 == 0)                                                                  \
+            FOR_WINDOWS(s, false, 16, body)                                                        \
+        else if ((s)->block % 8 == 0)                                                              \
+            FOR_WINDOWS(s, false, 8, body)                                                         \
+        else                                                                                       \
+            FOR_WINDOWS(s, false, 1, body)                                                         \
+    } while (0)
+
+/*
+ * The common case, windows of 2 x 2 side by side in blocks of 16, as a shape with constants in it:
+ * then the compiler unrolls it all, which is several times as fast. False: it is another case.
+ */
+INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *constant)
+{
+    *constant = *s;
+    for (int i = 0; i < 2; i++) {
+        if (s->kernel[i] != 2 || s->stride[i] != 2 || s->before[i] != 0 || s->out[i] * 2 > s->in[i])
+            return false;
+        constant->kernel[i] = constant->stride[i] = 2;
+        constant->before[i] = 0;
+    }
+    constant->block = 16;
+    return s->block == 16;
+}
+
+/* Whether windows share elements; whether each element lies in one. */
+static bool overlaps(const struct dpt_pool_shape *s)
+{
+    return s->kernel[0] > s->stride[0] || s->kernel[1] > s->stride[1];
+}
+
+static bool covers(const struct dpt_pool_shape *s)
+{
+    for (int i = 0; i < 2; i++) {
+        if (s->kernel[i] < s->stride[i] || s->out[i] * s->stride[i] - s->before[i] < s->in[i])
+            return false;
+    }
+    return true;
+}
+
+static void clear(const struct dpt_pool_shape *s, float *dx)
+{
+    memset(dx, 0, (size_t)(s->planes * s->in[0] * s->in[1] * s->block) * sizeof *dx);
+}
+
+INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
+                    int32_t *place)
+{
+    struct dpt_pool_shape constant;
+
+#define BODY(lanes)                                                                                \
+    max_window(s, &w, lanes, relu, x + in + c, y + out, place != NULL ? place + out : NULL)
+#define HALF(lanes)                                                                                \
+    max_window(&constant, &w, lanes, relu, x + in + c, y + out, place != NULL ? place + out : NULL)
+    if (halves(s, &constant))
+        FOR_WINDOWS(&constant, true, 16, HALF)
+    else
+        FOR_BLOCKS(s, BODY);
+#undef BODY
+#undef HALF
+}
+
+DPT_VECTOR void dpt_maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
+                            int32_t *place)
+{
+    if (relu && place != NULL)
+        maxpool(s, true, x, y, place);
+    else
+        maxpool(s, relu, x, y, place);
+}
+
+DPT_VECTOR void dpt_maxpool_back(const struct dpt_pool_shape *s, const float *dy,
+                                 const int32_t *place, float *dx)
+{
+    const bool overlap = overlaps(s);
+    struct dpt_pool_shape constant;
+
+    if (overlap || !covers(s))
+        clear(s, dx);
+#define BODY(lanes) max_back_window(s, &w, lanes, overlap, dy + out, place + out, dx + in + c)
+#define HALF(lanes) max_back_window(&constant, &w, lanes, false, dy + out, place + out, dx + in + c)
+    if (halves(s, &constant))
+        FOR_WINDOWS(&constant, true, 16, HALF)
+    else
+        FOR_BLOCKS(s, BODY);
+#undef BODY
+#undef HALF
+}
+
+DPT_VECTOR void dpt_avgpool(const struct dpt_pool_shape *s, const float *x, float *y)
+{
+#define BODY(lanes) average_window(s, &w, lanes, x + in + c, y + out)
+    FOR_BLOCKS(s, BODY);
+#undef BODY
+}
+
+DPT_VECTOR void dpt_avgpool_back(const struct dpt_pool_shape *s, const float *dy, float *dx)
+{
+    clear(s, dx);
+#define BODY(lanes) average_back_window(s, &w, lanes, dy + out, dx + in + c)
+    FOR_BLOCKS(s, BODY);
+#undef BODY
+}

@@ -1,0 +1,154 @@
+/*
+ * program: how the oneDNN backend runs a graph. Private to this folder.
+ *
+ * Opening a program plans everything: the layout in which each value lies, the buffers of a slot
+ * (values, their gradients, what backward needs), the kernels, and the calls that bind kernels to a
+ * slot's buffers. A buffer is a number while planning and an address once the slots exist. Number 0
+ * is the micro-batch's input, whose address comes with each call.
+ *
+ * Micro-batches are always computed in full: rows past `count` are zero in the input and zero in
+ * the gradient of the outputs, so they add exactly nothing to the gradients.
+ *
+ * Each kind of layer is a table of functions (struct dpt_cpu_op). Planning a node's forward pass,
+ * it says in which layout it reads (dpt_cpu_read) and where its output goes (dpt_cpu_write); the
+ * program puts a reorder between two nodes only where the layouts differ. Each output is read by
+ * one node: no kind of layer joins two. Gradient buffers are dealt out in backward order and
+ * reused, so that they stay in the cache.
+ */
+#ifndef DPT_BACKEND_CPU_PROGRAM_H
+#define DPT_BACKEND_CPU_PROGRAM_H
+
+#include "core/backend/backend.h"
+#include "core/backend/cpu/dnnl.h"
+
+enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
+
+struct dpt_cpu_program;
+struct dpt_cpu_node;
+struct dpt_cpu_slot;
+
+/* One pass over one micro-batch. */
+struct dpt_cpu_run {
+    const struct dpt_cpu_program *program;
+    const struct dpt_cpu_slot *slot;
+    const struct dpt_batch *batch;
+    const float *params;
+    float *gradient;
+    bool add, training;
+};
+
+struct dpt_cpu_op {
+    /* Chooses layouts, reserves buffers, makes kernels and calls for forward. Errors: BAD_JOB,
+     * RANK. */
+    enum dpt_status (*plan)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                            struct dpt_error *err);
+    /* The same for backward, when dx and dy are known; may be NULL. */
+    enum dpt_status (*plan_backward)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                     struct dpt_error *err);
+    /* Renews what is derived from the parameters. *task counts over all nodes; each slot does those
+     * of its turn. May be NULL. */
+    enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               int turn, int *task, struct dpt_error *err);
+    enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               struct dpt_error *err);
+    /* Gradients of the parameters, and dx where wants_dx. */
+    enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                struct dpt_error *err);
+    void (*close)(struct dpt_cpu_node *node); /* frees `own`; may be NULL */
+    bool pointwise;     /* dx may take dy's buffer: same layout, element by element */
+    bool keeps_output;  /* backward reads the output: nobody may write over it */
+    bool moves_nothing; /* the output is the input, in canonical layout */
+};
+
+extern const struct dpt_cpu_op dpt_cpu_conv, dpt_cpu_dense, dpt_cpu_maxpool, dpt_cpu_avgpool,
+    dpt_cpu_global_avgpool, dpt_cpu_flatten, dpt_cpu_dropout, dpt_cpu_relu, dpt_cpu_gelu,
+    dpt_cpu_tanh, dpt_cpu_sigmoid;
+
+struct dpt_cpu_node {
+    const struct dpt_graph_node *graph; /* NULL: the flatten that is put behind the last node */
+    const struct dpt_cpu_op *op;        /* NULL: the input */
+    const char *name;
+    int32_t number, input; /* in the graph */
+    struct dpt_shape in, out;
+    int32_t consumers;
+    bool skipped;  /* a relu that its max-pool computes */
+    bool relu;     /* a max-pool that computes its relu */
+    bool wants_dy; /* it has parameters, or a node before it does */
+    bool wants_dx; /* a node before it does */
+
+    enum dpt_layout x_layout, y_layout;
+    int x, y;                   /* buffers; x in x_layout: the input's own, or behind a reorder */
+    int64_t x_floats, y_floats; /* of a micro-batch */
+    int dx, dy;                 /* gradients of x and y, in their layouts */
+    int reorder, reorder_back;  /* calls, or NONE */
+    void *own;
+};
+
+/* A kernel, and the buffers that its calls are bound to; NONE: given at each call. */
+struct dpt_cpu_call {
+    struct dpt_kernel *kernel;
+    int buffers[DPT_ROLE_COUNT];
+};
+
+struct dpt_cpu_slot {
+    float *memory; /* of all buffers and the scratch memory */
+    float **buffers;
+    struct dpt_call **calls;
+};
+
+struct dpt_cpu_program {
+    struct dpt_program_spec spec;
+    struct dpt_dnnl *dnnl;
+    struct dpt_cpu_node *nodes;
+    int32_t n_nodes;
+    int64_t *floats; /* of each buffer */
+    bool *idle;      /* buffers that were given back */
+    int n_buffers;
+    struct dpt_cpu_call *calls;
+    int n_calls;
+    int64_t scratch; /* floats that the most demanding kernel wants */
+    struct dpt_cpu_slot *slots;
+    int64_t bytes;
+};
+
+/*
+ * Planning. A buffer for the slot's whole life, or for a while: backward plans run in the order of
+ * execution, so what is given back serves again. Errors: none; there is room for 8 buffers and 8
+ * calls a node.
+ */
+int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
+int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
+void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
+
+/* The layout in which the node's input lies already. */
+enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+                                     const struct dpt_cpu_node *node);
+/* The node reads its input in this layout: sets x, and a reorder where one is needed. Errors:
+ * BAD_JOB, RANK. */
+enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                             enum dpt_layout layout, struct dpt_error *err);
+/* The output goes to a buffer of its own in this layout; to the input's own place (same layout). */
+void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                   enum dpt_layout layout);
+void dpt_cpu_write_over(struct dpt_cpu_node *node);
+/* Whether nobody needs the input any more once this node has read it. */
+bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
+
+/* A call in each slot; gives its number. The kernel belongs to the program from here. */
+int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
+                 int b);
+
+/* dpt_backend.open and .close. */
+enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
+                             struct dpt_error *err);
+void dpt_cpu_close(void *opened);
+
+/* Running. */
+float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
+/* Gives an argument that was NONE, then runs. */
+void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
+enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
+/* Where a tensor lies in the arenas. */
+int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
+
+#endif

@@ -1,0 +1,132 @@
+/*
+ * scene: a random graph with parameters and a micro-batch, for comparing backends. A pure function
+ * of its seed; scene_release frees it.
+ */
+#ifndef DPT_BACKEND_TESTS_SCENE_H
+#define DPT_BACKEND_TESTS_SCENE_H
+
+#include "core/backend/tests/net.h"
+
+/* A graph and all that a micro-batch of it needs. */
+struct scene {
+    struct dpt_graph graph;
+    struct dpt_program_spec spec;
+    float *params;
+    struct owned_batch batch;
+    size_t outputs;
+    char text[512]; /* what is in it, for messages */
+};
+
+static inline void note(struct scene *s, const char *format, ...)
+{
+    const size_t used = strlen(s->text);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(s->text + used, sizeof s->text - used, format, args);
+    va_end(args);
+}
+
+static inline int32_t add_conv(struct scene *s, int32_t at, struct draw *d)
+{
+    const struct dpt_shape *in = &s->graph.nodes[at].out;
+    struct dpt_window w = draw_window(d, false, in->h, in->w);
+    const int32_t groups[] = {1, 1, 1, in->c, 2};
+
+    w.groups = groups[draw_int(d, 0, 4)];
+    if (in->c % w.groups != 0)
+        w.groups = 1;
+    note(s, " conv(g%d %dx%d s%d,%d d%d,%d p%d,%d,%d,%d)", w.groups, w.kernel[0], w.kernel[1],
+         w.stride[0], w.stride[1], w.dilation[0], w.dilation[1], w.before[0], w.before[1],
+         w.after[0], w.after[1]);
+    return net_conv(&s->graph, at, w.groups * draw_int(d, 1, 36 / w.groups + 1), &w,
+                    draw_int(d, 0, 3) > 0);
+}
+
+static inline int32_t add_pool(struct scene *s, int32_t at, struct draw *d)
+{
+    const struct dpt_shape *in = &s->graph.nodes[at].out;
+    struct dpt_window w = draw_window(d, true, in->h, in->w);
+    const bool max = draw_int(d, 0, 2) > 0;
+
+    if (draw_int(d, 0, 1) && in->h >= 2 && in->w >= 2)
+        w = (struct dpt_window){{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
+    note(s, " %spool(%dx%d s%d,%d p%d,%d,%d,%d)", max ? "max" : "avg", w.kernel[0], w.kernel[1],
+         w.stride[0], w.stride[1], w.before[0], w.before[1], w.after[0], w.after[1]);
+    return net_pool(&s->graph, at, max ? DPT_OP_MAXPOOL : DPT_OP_AVGPOOL, &w);
+}
+
+static inline int32_t add_simple(struct scene *s, int32_t at, struct draw *d)
+{
+    static const enum dpt_op kinds[] = {DPT_OP_RELU, DPT_OP_RELU,    DPT_OP_RELU,   DPT_OP_GELU,
+                                        DPT_OP_TANH, DPT_OP_SIGMOID, DPT_OP_DROPOUT};
+    const enum dpt_op op = kinds[draw_int(d, 0, 6)];
+
+    note(s, " op%d", (int)op);
+    return net_simple(&s->graph, at, op, 0.4f);
+}
+
+static inline int32_t add_layer(struct scene *s, int32_t at, struct draw *d)
+{
+    const bool flat = s->graph.nodes[at].out.flat;
+    const int kind = draw_int(d, 0, flat ? 3 : 6);
+
+    if (kind <= 1)
+        return add_simple(s, at, d);
+    if (flat) {
+        note(s, " dense");
+        return net_dense(&s->graph, at, draw_int(d, 1, 40), draw_int(d, 0, 3) > 0);
+    }
+    if (kind <= 4)
+        return add_conv(s, at, d);
+    return add_pool(s, at, d);
+}
+
+/* Planes through up to five layers; then often a vector through up to three; an output of a few
+ * numbers. */
+static inline void scene_init(struct scene *s, uint64_t seed)
+{
+    struct draw d = {seed};
+    const bool planes = draw_int(&d, 0, 4) > 0;
+    int32_t at, count;
+
+    *s = (struct scene){0};
+    at = planes
+             ? net_input(&s->graph, draw_int(&d, 1, 20), draw_int(&d, 2, 12), draw_int(&d, 2, 12))
+             : net_input(&s->graph, draw_int(&d, 1, 60), 1, 1);
+    note(s, "seed %d: %dx%dx%d", (int)seed, s->graph.nodes[at].out.c, s->graph.nodes[at].out.h,
+         s->graph.nodes[at].out.w);
+    for (int i = draw_int(&d, 1, 5); planes && i > 0; i--)
+        at = add_layer(s, at, &d);
+    if (planes && draw_int(&d, 0, 4) > 0) {
+        const enum dpt_op op = draw_int(&d, 0, 2) ? DPT_OP_FLATTEN : DPT_OP_GLOBAL_AVGPOOL;
+
+        note(s, " op%d", (int)op);
+        at = net_simple(&s->graph, at, op, 0);
+    }
+    for (int i = draw_int(&d, 0, 3); s->graph.nodes[at].out.flat && i > 0; i--)
+        at = add_layer(s, at, &d);
+    if (s->graph.nodes[at].out.flat)
+        at = net_dense(&s->graph, at, draw_int(&d, 1, 12), true);
+    s->outputs = (size_t)dpt_shape_size(&s->graph.nodes[at].out);
+    s->spec = (struct dpt_program_spec){
+        .graph = &s->graph,
+        .loss = {draw_int(&d, 0, 1) ? DPT_LOSS_CROSS_ENTROPY : DPT_LOSS_MSE, 0.1f},
+        .micro = draw_int(&d, 1, 9),
+        .threads = 1,
+        .training = true,
+    };
+    count = draw_int(&d, 0, 1) ? s->spec.micro : draw_int(&d, 1, s->spec.micro);
+    note(s, " micro %d of %d", count, s->spec.micro);
+    s->params = net_params(&s->graph, &d);
+    batch_fill(&s->batch, &s->graph, s->spec.micro, count, s->spec.loss.kind == DPT_LOSS_MSE, &d);
+}
+
+static inline void scene_release(struct scene *s)
+{
+    dpt_free(s->params);
+    batch_release(&s->batch);
+    dpt_graph_release(&s->graph);
+}
+
+#endif

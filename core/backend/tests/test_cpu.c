@@ -1,0 +1,397 @@
+/*
+ * The cpu backend computes what ref computes, over random graphs: outputs, losses, gradients,
+ * accumulation, slots in parallel, evaluation, and what it says about a number that is none.
+ */
+#include "core/backend/tests/scene.h"
+
+#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
+
+#include "core/backend/list.h"
+#include "core/base/pool.h"
+
+enum { GRAPHS = 400, THREADS = 3 };
+
+static void *open_program(const struct dpt_backend *backend, const struct scene *s)
+{
+    struct dpt_error err;
+    void *program;
+
+    if (backend->open(&s->spec, &program, &err) != DPT_OK)
+        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
+    for (int slot = 0; slot < s->spec.threads; slot++)
+        assert_int_equal(backend->refresh(program, slot, s->params, &err), DPT_OK);
+    return program;
+}
+
+static float *new_arena(const struct scene *s)
+{
+    float *arena = dpt_alloc_array((size_t)s->graph.floats, sizeof *arena);
+
+    assert_non_null(arena);
+    return arena;
+}
+
+static void train(const struct dpt_backend *backend, const struct scene *s, void *program, int slot,
+                  bool add, float *gradient, struct dpt_tally *tally)
+{
+    struct dpt_error err;
+
+    if (backend->train(program, slot, &s->batch.batch, s->params, gradient, add, tally, &err) !=
+        DPT_OK)
+        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
+}
+
+/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
+static double distance(const float *a, const float *b, size_t n, double floor)
+{
+    double difference = 0, norm = floor * floor;
+
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(difference / norm);
+}
+
+/* Tensor by tensor, so that a small one does not hide behind a large one. */
+static void assert_same_gradients(const struct scene *s, const float *a, const float *b,
+                                  const char *what)
+{
+    const double floor = 1e-3 * sqrt((double)s->batch.batch.count);
+
+    for (int32_t t = 0; t < s->graph.n_tensors; t++) {
+        const struct dpt_tensor *tensor = &s->graph.tensors[t];
+        const double far =
+            distance(a + tensor->offset, b + tensor->offset, (size_t)tensor->count, floor);
+
+        if (!(far < 1e-4))
+            fail_msg("%s: %s of %s differs by %g", s->text, what, tensor->name, far);
+    }
+}
+
+static void assert_same_tally(const struct scene *s, const struct dpt_tally *a,
+                              const struct dpt_tally *b)
+{
+    if (!(fabs(a->loss - b->loss) <= 1e-5 * (fabs(b->loss) + 1)) || a->samples != b->samples)
+        fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
+                 b->loss, (int)b->samples);
+    /* Where the best two outputs are equal but for rounding, either may win. */
+    if (llabs(a->correct - b->correct) > 1)
+        fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
+}
+
+/* Outputs, tally and gradients of cpu are those of ref; with `add` they are added; what lies
+ * between tensors stays. */
+static void agrees_with_ref(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < GRAPHS; seed++) {
+        struct dpt_tally wanted = {0}, got = {0};
+        struct dpt_error err;
+        struct scene s;
+
+        scene_init(&s, seed);
+        s.spec.threads = THREADS;
+        void *ref = open_program(&dpt_backend_ref, &s), *cpu = open_program(&dpt_backend_cpu, &s);
+        const size_t n = s.outputs * (size_t)s.batch.batch.count;
+        float *y_ref = dpt_alloc_array(n, sizeof *y_ref), *y = dpt_alloc_array(n, sizeof *y);
+        float *g_ref = new_arena(&s), *g = new_arena(&s);
+
+        dpt_backend_ref.infer(ref, 0, &s.batch.batch, s.params, y_ref, &wanted, &err);
+        dpt_backend_cpu.infer(cpu, 1, &s.batch.batch, s.params, y, &got, &err);
+        if (!(distance(y, y_ref, n, 1e-3) < 1e-5))
+            fail_msg("%s: outputs differ by %g", s.text, distance(y, y_ref, n, 1e-3));
+        assert_same_tally(&s, &got, &wanted);
+        for (int64_t i = 0; i < s.graph.floats; i++)
+            g[i] = 7;
+        train(&dpt_backend_ref, &s, ref, 0, false, g_ref, &wanted);
+        train(&dpt_backend_cpu, &s, cpu, 1, false, g, &got);
+        assert_same_tally(&s, &got, &wanted);
+        assert_same_gradients(&s, g, g_ref, "gradient");
+        train(&dpt_backend_ref, &s, ref, 1, true, g_ref, &wanted);
+        train(&dpt_backend_cpu, &s, cpu, 1, true, g, &got);
+        assert_same_gradients(&s, g, g_ref, "sum of gradients");
+        for (int32_t t = 0; t < s.graph.n_tensors; t++) {
+            const struct dpt_tensor *tensor = &s.graph.tensors[t];
+            const int64_t end = t + 1 < s.graph.n_tensors ? tensor[1].offset : s.graph.floats;
+
+            for (int64_t i = tensor->offset + tensor->count; i < end; i++)
+                assert_true(g[i] == 7);
+        }
+        assert_true(dpt_backend_cpu.bytes(cpu) > 0);
+        dpt_backend_ref.close(ref);
+        dpt_backend_cpu.close(cpu);
+        dpt_free(y_ref);
+        dpt_free(y);
+        dpt_free(g_ref);
+        dpt_free(g);
+        scene_release(&s);
+    }
+}
+
+/* A program that is only for evaluation gives the outputs of one for training. */
+static void evaluates_alike(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < GRAPHS; seed += 10) {
+        struct dpt_error err;
+        struct scene s;
+
+        scene_init(&s, seed);
+        s.spec.threads = THREADS;
+        const size_t n = s.outputs * (size_t)s.batch.batch.count;
+        float *a = dpt_alloc_array(n, sizeof *a), *b = dpt_alloc_array(n, sizeof *b);
+        void *program = open_program(&dpt_backend_cpu, &s);
+
+        dpt_backend_cpu.infer(program, 0, &s.batch.batch, s.params, a, NULL, &err);
+        dpt_backend_cpu.close(program);
+        s.spec.training = false;
+        program = open_program(&dpt_backend_cpu, &s);
+        dpt_backend_cpu.infer(program, 2, &s.batch.batch, s.params, b, NULL, &err);
+        dpt_backend_cpu.close(program);
+        if (!(distance(a, b, n, 1e-3) < 1e-5))
+            fail_msg("%s: outputs differ by %g", s.text, distance(a, b, n, 1e-3));
+        dpt_free(a);
+        dpt_free(b);
+        scene_release(&s);
+    }
+}
+
+struct crew {
+    const struct scene *scene;
+    void *program;
+    float *gradients[THREADS];
+    struct dpt_tally tallies[THREADS];
+};
+
+static void work(void *arg, int thread)
+{
+    struct crew *crew = arg;
+    struct dpt_error err;
+
+    assert_int_equal(dpt_backend_cpu.refresh(crew->program, thread, crew->scene->params, &err),
+                     DPT_OK);
+    for (int i = 0; i < 4; i++)
+        train(&dpt_backend_cpu, crew->scene, crew->program, thread, i % 2, crew->gradients[thread],
+              &crew->tallies[thread]);
+}
+
+/* All slots at once, and one alone: the same bits. */
+static void slots_do_not_meet(void **state)
+{
+    struct dpt_pool *pool;
+    struct dpt_error err;
+
+    (void)state;
+    assert_int_equal(dpt_pool_open(&pool, THREADS, false, &err), DPT_OK);
+    for (uint64_t seed = 1000; seed < 1040; seed++) {
+        struct scene s;
+        struct crew crew = {.scene = &s};
+        struct dpt_tally tally = {0};
+
+        scene_init(&s, seed);
+        s.spec.threads = THREADS;
+        crew.program = open_program(&dpt_backend_cpu, &s);
+        for (int i = 0; i < THREADS; i++)
+            crew.gradients[i] = new_arena(&s);
+        float *alone = new_arena(&s);
+
+        for (int i = 0; i < 4; i++)
+            train(&dpt_backend_cpu, &s, crew.program, 0, i % 2, alone, &tally);
+        dpt_pool_run(pool, work, &crew);
+        for (int i = 0; i < THREADS; i++) {
+            assert_memory_equal(crew.gradients[i], alone, (size_t)s.graph.floats * sizeof *alone);
+            assert_true(crew.tallies[i].loss == tally.loss);
+            dpt_free(crew.gradients[i]);
+        }
+        dpt_free(alone);
+        dpt_backend_cpu.close(crew.program);
+        scene_release(&s);
+    }
+    dpt_pool_close(pool);
+}
+
+/* NaN in a layer's weights: its first bad output is found where ref finds it, and no relu or pool
+ * behind it hides it from the loss. */
+static void finds_nan(void **state)
+{
+    static const enum dpt_op behind[] = {DPT_OP_RELU,    DPT_OP_GELU,    DPT_OP_TANH,
+                                         DPT_OP_SIGMOID, DPT_OP_MAXPOOL, DPT_OP_AVGPOOL};
+    const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
+
+    (void)state;
+    for (int i = 0; i < 36; i++) {
+        struct scene s = {0};
+        struct draw d = {(uint64_t)i};
+        struct dpt_tally tally = {0};
+        struct dpt_error err;
+        int32_t at = net_input(&s.graph, 3, 6, 6), position = -1;
+
+        for (int k = 0; k < 2; k++) {
+            const enum dpt_op op = behind[k == 0 ? i % 6 : i / 6];
+
+            at = net_conv(&s.graph, at, 20, &same, true);
+            if (op == DPT_OP_MAXPOOL) /* with the relu before it, as one */
+                at = net_simple(&s.graph, at, DPT_OP_RELU, 0);
+            at = op == DPT_OP_MAXPOOL || op == DPT_OP_AVGPOOL ? net_pool(&s.graph, at, op, &halve)
+                                                              : net_simple(&s.graph, at, op, 0);
+        }
+        at = net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
+        s.spec = (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 4, 1, true};
+        s.params = net_params(&s.graph, &d);
+        batch_fill(&s.batch, &s.graph, 4, 3, false, &d);
+        const int32_t tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
+        float *planted = s.params + s.graph.tensors[tensor].offset;
+        int32_t owner = 0;
+
+        while (s.graph.nodes[owner].weight != tensor && s.graph.nodes[owner].bias != tensor)
+            owner++;
+        void *program = open_program(&dpt_backend_cpu, &s);
+        float *gradient = new_arena(&s);
+
+        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &tally);
+        assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), -1);
+        *planted = NAN;
+        assert_int_equal(dpt_backend_cpu.refresh(program, 0, s.params, &err), DPT_OK);
+        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &tally);
+        assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), owner);
+        assert_int_equal(position, 0);
+        assert_true(isnan(tally.loss));
+        dpt_backend_cpu.close(program);
+        dpt_free(gradient);
+        scene_release(&s);
+    }
+}
+
+/* Whole numbers, so that a convolution makes equal values: the pool's gradient goes where ref's
+ * does. */
+static void ties_go_to_the_first(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        struct dpt_tally tally = {0};
+        struct scene s = {0};
+        struct draw d = {seed};
+        struct dpt_window w = {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1};
+        int32_t at = net_input(&s.graph, 2, 9, 8);
+
+        snprintf(s.text, sizeof s.text, "seed %d", (int)seed);
+        at = net_conv(&s.graph, at, 17, &w, true);
+        if (seed % 3 == 0)
+            at = net_simple(&s.graph, at, DPT_OP_RELU, 0);
+        w = draw_window(&d, true, 9, 8);
+        at = net_pool(&s.graph, at, DPT_OP_MAXPOOL, &w);
+        net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
+        s.spec = (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 3, 1, true};
+        s.params = net_params(&s.graph, &d);
+        batch_fill(&s.batch, &s.graph, 3, 3, false, &d);
+        for (int i = 0; i < 2 * 9 * 8 * 3; i++)
+            s.batch.input[i] = roundf(s.batch.input[i]);
+        for (int64_t i = 0; i < s.graph.tensors[2].offset; i++)
+            s.params[i] = roundf(s.params[i]);
+        void *ref = open_program(&dpt_backend_ref, &s), *cpu = open_program(&dpt_backend_cpu, &s);
+        float *g_ref = new_arena(&s), *g = new_arena(&s);
+
+        train(&dpt_backend_ref, &s, ref, 0, false, g_ref, &tally);
+        train(&dpt_backend_cpu, &s, cpu, 0, false, g, &tally);
+        assert_same_gradients(&s, g, g_ref, "gradient");
+        dpt_backend_ref.close(ref);
+        dpt_backend_cpu.close(cpu);
+        dpt_free(g_ref);
+        dpt_free(g);
+        scene_release(&s);
+    }
+}
+
+/* One NaN anywhere in the input comes through every layer to the output. */
+static void passes_nan_on(void **state)
+{
+    static const enum dpt_op ops[] = {DPT_OP_RELU,    DPT_OP_GELU,    DPT_OP_TANH,
+                                      DPT_OP_SIGMOID, DPT_OP_MAXPOOL, DPT_OP_GLOBAL_AVGPOOL};
+    const struct dpt_window thirds = {{3, 3}, {3, 3}, {1, 1}, {0, 0}, {0, 0}, 1};
+
+    (void)state;
+    for (int i = 0; i < 120; i++) {
+        struct scene s = {0};
+        struct draw d = {(uint64_t)i};
+        struct dpt_error err;
+        float y[3][4];
+        int32_t at = net_input(&s.graph, i % 2 ? 16 : 5, 6, 6);
+
+        at = ops[i % 6] == DPT_OP_MAXPOOL ? net_pool(&s.graph, at, DPT_OP_MAXPOOL, &thirds)
+                                          : net_simple(&s.graph, at, ops[i % 6], 0);
+        if (!s.graph.nodes[at].out.flat)
+            at = net_simple(&s.graph, at, DPT_OP_FLATTEN, 0);
+        net_dense(&s.graph, at, 4, true);
+        s.spec = (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 3, 1, false};
+        s.params = net_params(&s.graph, &d);
+        batch_fill(&s.batch, &s.graph, 3, 3, false, &d);
+        const int32_t size = (int32_t)dpt_shape_size(&s.graph.nodes[0].out);
+        void *program = open_program(&dpt_backend_cpu, &s);
+
+        s.batch.input[size + draw_int(&d, 0, size - 1)] = NAN;
+        dpt_backend_cpu.infer(program, 0, &s.batch.batch, s.params, y[0], NULL, &err);
+        for (int k = 0; k < 4; k++) {
+            assert_true(isfinite(y[0][k]) && isfinite(y[2][k]));
+            assert_true(isnan(y[1][k]));
+        }
+        dpt_backend_cpu.close(program);
+        scene_release(&s);
+    }
+}
+
+/* No layer joins two others, so a second reader of a node leads nowhere: refused, by name. */
+static void refuses_branches(void **state)
+{
+    struct scene s = {0};
+    struct dpt_error err;
+    void *program = NULL;
+    int32_t at = net_input(&s.graph, 3, 6, 6);
+
+    (void)state;
+    at = net_simple(&s.graph, at, DPT_OP_TANH, 0);
+    net_simple(&s.graph, at, DPT_OP_RELU, 0);
+    net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
+    s.spec = (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 4, 1, true};
+    assert_int_equal(dpt_backend_cpu.open(&s.spec, &program, &err), DPT_BAD_JOB);
+    assert_null(program);
+    assert_non_null(strstr(err.text, s.graph.nodes[at].name));
+    dpt_graph_release(&s.graph);
+}
+
+static void describes_itself(void **state)
+{
+    (void)state;
+    assert_true(strncmp(dpt_backend_cpu.describe(), "oneDNN ", 7) == 0);
+    assert_string_equal(dpt_backend_cpu.name, "cpu");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(agrees_with_ref),      cmocka_unit_test(evaluates_alike),
+        cmocka_unit_test(slots_do_not_meet),    cmocka_unit_test(finds_nan),
+        cmocka_unit_test(ties_go_to_the_first), cmocka_unit_test(passes_nan_on),
+        cmocka_unit_test(refuses_branches),     cmocka_unit_test(describes_itself),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#else
+
+static void is_left_out(void **state)
+{
+    (void)state;
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(is_left_out)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+
+#endif
