@@ -1,10 +1,11 @@
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,6 +59,52 @@ static char **command_line(const struct dpt_cli *cli, const char *self, char *nu
     return words;
 }
 
+static volatile pid_t mpirun;
+static volatile sig_atomic_t asked;
+
+/*
+ * mpirun itself answers INT and TERM by killing the ranks within two seconds, but passes USR1 on to
+ * them, and that is a request to save and stop. Asked twice it shall end at once.
+ */
+static void pass_on(int number)
+{
+    (void)number;
+    kill(mpirun, asked++ == 0 ? SIGUSR1 : SIGTERM);
+}
+
+/* The signals stay blocked until there is a child to pass them on to. */
+static void catch_signals(sigset_t *before)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGHUP};
+    struct sigaction action = {.sa_handler = pass_on}, old;
+    sigset_t block;
+
+    sigemptyset(&block);
+    sigemptyset(&action.sa_mask);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        sigaddset(&block, numbers[i]);
+    sigprocmask(SIG_BLOCK, &block, before);
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler != SIG_IGN)
+            sigaction(numbers[i], &action, NULL);
+}
+
+/* Out of the terminal's foreground group, so that Ctrl-C comes to us alone, and without its input.
+ */
+static void become_mpirun(char **words)
+{
+    const int null = open("/dev/null", O_RDONLY);
+
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (null >= 0)
+        dup2(null, STDIN_FILENO);
+    execvp(words[0], words);
+    fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
+            strerror(errno));
+    _exit(dpt_exit_code(DPT_RANK));
+}
+
 enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,
                            struct dpt_error *err)
 {
@@ -65,6 +112,7 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
     const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     char **words;
     int state;
+    sigset_t before;
     pid_t child;
 
     if (length <= 0)
@@ -75,19 +123,16 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
     if (words == NULL)
         return dpt_fail_memory(err, "the command line", 0);
     set_environment(cli, ranks);
-    child = fork();
+    catch_signals(&before);
+    child = mpirun = fork();
     if (child == 0) {
-        execvp(words[0], words);
-        fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
-                strerror(errno));
-        _exit(dpt_exit_code(DPT_RANK));
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        become_mpirun(words);
     }
     free(words);
     if (child < 0)
         return dpt_fail_errno(err, DPT_RANK, "mpirun could not be started");
-    /* Ctrl-C reaches mpirun too, since it is in the terminal's foreground group: wait for what it
-     * says. */
-    signal(SIGINT, SIG_IGN);
+    sigprocmask(SIG_SETMASK, &before, NULL);
     while (waitpid(child, &state, 0) < 0)
         if (errno != EINTR)
             return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");

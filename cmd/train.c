@@ -2,15 +2,18 @@
 
 #include "cmd/job_command.h"
 #include "core/train/run.h"
+#include "core/train/stop.h"
 
 static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                              const struct dpt_conf *conf, const struct dpt_comm *comm,
                              struct dpt_error *err)
 {
     enum dpt_status status;
+    const struct dpt_run_wish wish = {.version = DPT_VERSION,
+                                      .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"))};
     struct dpt_str summary = {0};
 
-    status = dpt_run_job(job, conf, comm, &cli->log, DPT_VERSION, &summary, err);
+    status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
     if (status == DPT_OK && summary.text != NULL)
         fputs(summary.text, stdout);
     dpt_str_release(&summary);
@@ -19,11 +22,15 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
+    dpt_stop_catch(); /* first of all: a request that comes while it starts is one to save, too */
     return dpt_job_command(cli, train, err);
 }
 
 static const struct dpt_cli_option options[] = {
     DPT_JOB_CLI_OPTIONS,
+    {"--resume", "auto|none|PATH",
+     "go on from the run folder's newest checkpoint (auto), begin a fresh folder (none), or start "
+     "from this checkpoint on purpose"},
     {"--output", "DIR", "the run folder (the job's `output`)"},
     {0},
 };
@@ -32,11 +39,13 @@ const struct dpt_command dpt_cmd_train = {
     .name = "train",
     .usage = "JOB.yaml [options]",
     .summary = "train the model of a job file (the word `train` may be left out)",
-    .details = "Reads the job, trains on all ranks that mpirun or srun started (or on one), and "
-               "leaves in the run folder: job.yaml (the job with all defaults filled in), "
-               "metrics.jsonl, log.txt and checkpoints/. Progress goes to stderr, the result to "
-               "stdout.\n\n"
-               "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",
+    .details =
+        "Reads the job, trains on all ranks that mpirun or srun started (or on one), and "
+        "leaves in the run folder: job.yaml (the job with all defaults filled in), "
+        "metrics.jsonl, log.txt and checkpoints/. Progress goes to stderr, the result to "
+        "stdout. Started again it goes on where it stopped. INT, TERM, USR1 and USR2 make it "
+        "save and stop with exit code 75; under a bare mpirun send USR1.\n\n"
+        "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",
     .options = options,
     .run = run,
     .more_help = dpt_job_keys_help,

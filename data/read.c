@@ -6,7 +6,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #include "core/base/hash.h"
 #include "core/base/memory.h"
@@ -222,7 +221,7 @@ static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err
             const struct finding *f = &r->all[(size_t)rank * r->fields + i];
 
             if (f->bytes > 0)
-                crc = (uint32_t)crc32_combine(crc, f->crc, (z_off_t)f->bytes);
+                crc = dpt_crc32_join(crc, f->crc, (uint64_t)f->bytes);
         }
         if (crc != field->info.crc)
             return dpt_fail(err, DPT_BAD_DATA,

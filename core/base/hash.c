@@ -10,6 +10,11 @@ uint32_t dpt_crc32(uint32_t crc, const void *bytes, size_t n)
     return (uint32_t)crc32_z(crc, bytes, n);
 }
 
+uint32_t dpt_crc32_join(uint32_t first, uint32_t second, uint64_t second_length)
+{
+    return (uint32_t)crc32_combine(first, second, (z_off_t)second_length);
+}
+
 static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15);
 
 /* Injective in the bits for a given index: a change of one element always shows. */

@@ -10,6 +10,9 @@
 /* CRC-32 (ISO 3309, as zlib and Python's zlib.crc32), continued from `crc` (0 to begin). For what lies in files. */
 uint32_t dpt_crc32(uint32_t crc, const void *bytes, size_t n);
 
+/* The CRC-32 of A followed by B, from crc(A), crc(B) and the length of B. */
+uint32_t dpt_crc32_join(uint32_t first, uint32_t second, uint64_t second_length);
+
 /*
  * Fingerprint of n floats by their bits: the sum modulo 2^64 of mix(bits, index) over all elements. `first` is the index of
  * x[0], so parts of an array can be hashed by several threads, or on a device, in any order, and added.

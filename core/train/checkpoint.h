@@ -5,37 +5,82 @@
  *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
  *   /job                                   what of the job decides the result, as YAML text
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
- * epoch_step, seed, parameters attribute crc32 of every data set      CRC-32 of its bytes
+ * epoch_step, seed, parameters, best_metric, best_step, version, backend, library attribute crc32
+ * of every data set      CRC-32 of its bytes behind HDF5's end, one line of text    "dptrain crc32
+ * <8 hex digits> <20 digits: bytes in front of this line>\n"
  *
- * The bytes are a function of the state alone: no time, host, path, rank or thread count. A file is
- * written under a temporary name, synced and renamed, so a final name always stands for a whole
- * file.
+ * The bytes are a function of the state and of the machine's numerics alone: no time, host, path,
+ * rank or thread count. A file is written under a temporary name, synced and renamed, so a final
+ * name always stands for a whole file; and it is verified, the whole of it, before HDF5 gets to see
+ * it.
  */
 #ifndef DPT_TRAIN_CHECKPOINT_H
 #define DPT_TRAIN_CHECKPOINT_H
 
+#include "core/backend/graph.h"
+#include "core/train/optimizer.h"
 #include "core/train/trainer.h"
 
-enum { DPT_CHECKPOINT_FORMAT = 1 };
+enum { DPT_CHECKPOINT_FORMAT = 1, DPT_CHECKPOINT_TRAILER = 44 };
+
+/* What a file holds. All pointers are borrowed. */
+struct dpt_state {
+    const struct dpt_graph *graph;
+    float *params; /* arena */
+    int slots;
+    float *slot[DPT_MAX_SLOTS]; /* arenas */
+    const char *const *slot_names;
+    struct dpt_progress progress;
+    int64_t seed;
+    const char *job_text;
+    const char *version, *backend, *library;
+};
+
+/* The trainer's present state. job_text: dpt_job_essence's. */
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
+                                   const char *version);
 
 /* "FOLDER/checkpoints/step-00001200.h5" into buf; returns buf. */
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);
 
-/* Writes one file. By one rank. Errors: IO (disk full, not writable; names the file), RANK. */
-enum dpt_status dpt_checkpoint_save(const struct dpt_trainer *t, const char *job_text,
-                                    const char *path, struct dpt_error *err);
-
-/* After a save: points FOLDER/checkpoints/latest to it and removes all but the `keep` newest (0:
- * none is removed). Errors: IO. */
-enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
-                                      struct dpt_error *err);
+/* Writes one file. Errors: IO (disk full, not writable; names the file), RANK; then nothing is left
+ * of it. */
+enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
+                                    struct dpt_error *err);
 
 /*
- * Collective. Reads the parameters on rank 0, verifies their checksums and gives them to all ranks.
- * path: a file, or a run folder for its latest. Errors: BAD_DATA (missing, damaged, of another
- * model; names the first difference), RANK.
+ * After a save: points FOLDER/checkpoints/latest to `path`, and `best` to the checkpoint of
+ * best_step where that is on disk, and removes all but these and the `keep` newest (0: none is
+ * removed); temporaries of earlier processes go too. Errors: IO.
  */
+enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
+                                      int64_t best_step, struct dpt_error *err);
+
+/* The steps of the checkpoints in FOLDER/checkpoints, newest first; *steps: malloc'ed. *n is 0
+ * where there is no folder. Errors: RANK. */
+enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t *n,
+                                    struct dpt_error *err);
+
+/* Verifies the checksum of a whole file. Errors: BAD_DATA (damaged, cut short, no checkpoint of
+ * dptrain), IO. */
+enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
+
+enum dpt_load_parts { DPT_LOAD_PARAMS = 1, DPT_LOAD_SLOTS = 2, DPT_LOAD_PROGRESS = 4 };
+
+/*
+ * Reads a verified file into the state's arenas and progress, as far as `parts` asks. job_text:
+ * out, malloc'ed, or NULL where it is not wanted. Errors: BAD_DATA (damaged; of another model or
+ * optimizer, with the first difference in words), IO, RANK.
+ */
+enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
+                                    char **job_text, struct dpt_error *err);
+
+/* Collective. dpt_checkpoint_load of the parameters on rank 0, then the same on all. path: a file,
+ * or a run folder for its latest. */
 enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
                                            struct dpt_error *err);
+
+/* A run folder stands for its latest checkpoint; buf: PATH_MAX bytes; returns buf. */
+const char *dpt_checkpoint_resolve(const char *path, char *buf);
 
 #endif

@@ -115,6 +115,11 @@ static const struct dpt_option train_options[] = {
      .max = 1e30,
      .word = "null",
      .help = "scale the gradient down to this Euclidean norm where it is longer"},
+    {.name = "max_time",
+     .type = DPT_OPT_EVERY,
+     AT(train.max_time),
+     .fallback = "never",
+     .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {.name = "on_nan",
      .type = DPT_OPT_CHOICE,
      AT(train.on_nan),
@@ -271,13 +276,14 @@ static const char *stem(struct dpt_conf *conf, const char *path)
 
 /* Puts a value that follows from others into the resolved tree. */
 static bool put_text(struct dpt_conf *conf, struct dpt_conf_node *map, const char *key,
-                     const char *text)
+                     const char *text, bool quoted)
 {
     struct dpt_conf_node *node = dpt_conf_new(conf, DPT_NODE_SCALAR, text);
 
     if (node == NULL)
         return false;
     node->filled = true;
+    node->quoted = quoted; /* a job may be called `null` or `12` */
     return dpt_conf_put(conf, map, key, node);
 }
 
@@ -290,12 +296,12 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 
     if (job->name == NULL || job->name[0] == '\0') {
         job->name = stem(conf, conf->path);
-        if (job->name == NULL || !put_text(conf, root, "name", job->name))
+        if (job->name == NULL || !put_text(conf, root, "name", job->name, true))
             return false;
     }
     if (job->output == NULL || job->output[0] == '\0') {
         job->output = dpt_arena_printf(&conf->arena, "runs/%s", job->name);
-        if (job->output == NULL || !put_text(conf, root, "output", job->output))
+        if (job->output == NULL || !put_text(conf, root, "output", job->output, true))
             return false;
     }
     if (job->train.epochs != 0 && job->train.steps != 0)
@@ -303,7 +309,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
                          "give either epochs or steps, not both");
     if (job->train.epochs == 0 && job->train.steps == 0) {
         job->train.epochs = 1;
-        if (train != NULL && !put_text(conf, train, "epochs", "1"))
+        if (train != NULL && !put_text(conf, train, "epochs", "1", false))
             return false;
     }
     if (job->batch.micro > job->batch.global && job->batch.global > 0)
@@ -313,6 +319,9 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->eval.every.unit == DPT_SECONDS)
         dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "eval"), "every"), "eval.every",
                          "epochs or steps are wanted, not a time");
+    if (job->train.max_time.unit != DPT_SECONDS && job->train.max_time.unit != DPT_NEVER)
+        dpt_conf_mistake(conf, dpt_conf_get(train, "max_time"), "train.max_time",
+                         "a time is wanted: 30 s, 90 min, 12 h");
     return true;
 }
 
@@ -345,20 +354,46 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     };
 }
 
+/* How long a run is watched and by whose clock does not touch what its steps do. */
+static const char *const outside[] = {"max_time", "check_replicas"};
+
+/* A map without the entries that are `outside`; its keys and items are borrowed, in the arrays
+ * given. */
+static struct dpt_conf_node without(const struct dpt_conf_node *map, const char **keys,
+                                    struct dpt_conf_node **items)
+{
+    struct dpt_conf_node copy = *map;
+
+    copy.keys = keys;
+    copy.items = items;
+    copy.n = 0;
+    for (size_t i = 0; i < map->n; i++) {
+        if (strcmp(map->keys[i], outside[0]) == 0 || strcmp(map->keys[i], outside[1]) == 0)
+            continue;
+        keys[copy.n] = map->keys[i];
+        items[copy.n++] = map->items[i];
+    }
+    return copy;
+}
+
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
 {
     static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
                                        "optimizer", "schedule", "train", "comm"};
-    const size_t n = sizeof kept / sizeof kept[0];
-    const char *keys[sizeof kept / sizeof kept[0]];
-    struct dpt_conf_node *items[sizeof kept / sizeof kept[0]];
+    enum { KEPT = sizeof kept / sizeof kept[0], MOST = 32 };
+    const char *keys[KEPT], *train_keys[MOST];
+    struct dpt_conf_node *items[KEPT], *train_items[MOST], train;
     struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
 
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < KEPT; i++) {
         struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
 
         if (item == NULL)
             continue;
+        if (strcmp(kept[i], "train") == 0 && item->n <= MOST) {
+            train = without(item, train_keys, train_items);
+            item = &train;
+        }
         keys[map.n] = kept[i];
         items[map.n++] = item;
     }

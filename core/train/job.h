@@ -34,6 +34,7 @@ struct dpt_job {
         double clip_norm;      /* 0: none */
         int on_nan;            /* enum dpt_on_nan */
         struct dpt_every check_replicas;
+        struct dpt_every max_time;
     } train;
     struct {
         struct dpt_every every;

@@ -126,6 +126,8 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);
+    if (run->resumed >= 0)
+        dpt_metrics_int(m, "resumed_from_step", run->resumed);
     return dpt_metrics_end(m, err);
 }
 
@@ -170,7 +172,8 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     struct dpt_metrics *m = &run->metrics;
     const double samples = (double)run->window.samples;
     const double loss = run->window.loss / samples, rate = samples / run->window.seconds;
-    const double left = run->training / (double)p->step * (double)(t->steps - p->step);
+    const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
+    const double left = run->training / (double)done * (double)(t->steps - p->step);
     const int64_t epoch = (p->step - 1) / t->steps_per_epoch + 1;
     const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
     char text[160], digits[DIGITS], clock[DIGITS];
@@ -224,6 +227,21 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
         dpt_metrics_real(m, "accuracy", accuracy);
     dpt_metrics_int(m, "samples", tally->samples);
     dpt_metrics_real(m, "seconds", seconds);
+    return dpt_metrics_end(m, err);
+}
+
+enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
+                                 struct dpt_error *err)
+{
+    struct dpt_metrics *m = &run->metrics;
+
+    dpt_log_detail(run->trainer.log, "saved %s in %.3f s, of which training waited %.3f s",
+                   saved->path, saved->seconds, saved->copying);
+    dpt_metrics_begin(m, "checkpoint");
+    dpt_metrics_int(m, "step", saved->step);
+    dpt_metrics_text(m, "path", saved->path);
+    dpt_metrics_real(m, "seconds", saved->seconds);
+    dpt_metrics_real(m, "copy_seconds", saved->copying);
     return dpt_metrics_end(m, err);
 }
 
@@ -282,10 +300,9 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
     compare_weights(t, out);
     if (run->skipped > 0)
         snprintf(skipped, sizeof skipped, " (%lld skipped, not a number)", (long long)run->skipped);
-    dpt_str_printf(
-        out, "%s steps%s in %.1f s, %s samples/s while training\n",
-        dpt_group_digits(steps, t->progress.step), skipped, seconds,
-        dpt_group_digits(rate, (long long)((double)t->progress.samples / run->training)));
+    dpt_str_printf(out, "%s steps%s in %.1f s, %s samples/s while training\n",
+                   dpt_group_digits(steps, t->progress.step), skipped, seconds,
+                   dpt_group_digits(rate, (long long)((double)run->counted / run->training)));
     summarize_split(run, "valid", &run->valid, out);
     summarize_split(run, "test", &run->test, out);
     dpt_str_printf(out, "results in %s\n", t->job->output);

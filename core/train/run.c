@@ -6,10 +6,12 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
-#include "core/train/checkpoint.h"
+#include "core/train/stop.h"
 
 /* Seconds between two drawings of the live line. */
 static const double LIVE = 0.1;
+/* Seconds kept in hand before the time is up, beside those for the step and the save. */
+static const double MARGIN = 2;
 
 static bool leads(const struct dpt_run *run)
 {
@@ -28,59 +30,68 @@ static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
     return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
 }
 
-/* The run folder, and in it the resolved job; refused where an earlier run lies there. */
+/* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
 static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *folder = run->trainer.job->output;
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
+    const char *folder = t->job->output;
     struct dpt_str text = {0};
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     DPT_TRY(dpt_make_folders(path, err));
+    DPT_TRY(dpt_resume_trim_metrics(folder, run->resumed, err));
     snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
-    if (dpt_file_exists(run->metrics_path))
-        DPT_TRY(dpt_fail(
-            err, DPT_USAGE,
-            "%s holds an earlier run: choose another folder with --output, or remove it", folder));
     DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
     snprintf(path, sizeof path, "%s/log.txt", folder);
-    DPT_TRY(dpt_log_file(run->trainer.log, path, err));
+    DPT_TRY(dpt_log_file(t->log, path, err));
     dpt_conf_write(run->conf->root, &text);
-    dpt_job_essence(run->conf, &run->job_text);
-    if (text.failed || run->job_text.failed)
+    if (text.failed)
         DPT_TRY(dpt_fail_memory(err, "the resolved job", 0));
     snprintf(path, sizeof path, "%s/job.yaml", folder);
     DPT_TRY(dpt_file_write(path, text.text, text.length, err));
+    if (t->job->checkpoint.every.unit != DPT_NEVER)
+        DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
 out:
     dpt_str_release(&text);
     return status;
 }
 
-/* Collective. */
-static enum dpt_status save(struct dpt_run *run, struct dpt_error *err)
+/* Tells of a save that ended in the background. By rank 0. */
+static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_saved saved;
+    bool ended = false;
+
+    if (run->saver == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_saver_poll(run->saver, wait, &ended, &saved, err));
+    if (!ended)
+        return DPT_OK;
+    run->save_seconds = fmax(run->save_seconds, saved.seconds);
+    DPT_TRY(dpt_report_saved(run, &saved, err));
+out:
+    return status;
+}
+
+/* Starts a save, and sees its end where `wait`. Collective. */
+static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
-    const double start = dpt_now();
-    char path[PATH_MAX];
 
     DPT_TRY(dpt_trainer_check_replicas(t, err));
     if (leads(run)) {
-        dpt_checkpoint_path(t->job->output, t->progress.step, path, sizeof path);
-        status = dpt_checkpoint_save(t, run->job_text.text, path, err);
-        if (status == DPT_OK)
-            status = dpt_checkpoint_rotate(t->job->output, path, t->job->checkpoint.keep, err);
-        if (status == DPT_OK) {
-            const double seconds = dpt_now() - start;
+        const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
-            dpt_log_detail(t->log, "saved %s in %.3f s", path, seconds);
-            dpt_metrics_begin(&run->metrics, "checkpoint");
-            dpt_metrics_int(&run->metrics, "step", t->progress.step);
-            dpt_metrics_text(&run->metrics, "path", path);
-            dpt_metrics_real(&run->metrics, "seconds", seconds);
-            status = dpt_metrics_end(&run->metrics, err);
-        }
+        status = collect(run, true, err);
+        if (status == DPT_OK)
+            status = dpt_saver_start(run->saver, &state, err);
+        if (status == DPT_OK && wait)
+            status = collect(run, true, err);
     }
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     run->saved_step = t->progress.step;
@@ -88,6 +99,19 @@ static enum dpt_status save(struct dpt_run *run, struct dpt_error *err)
     t->want_save = false;
 out:
     return status;
+}
+
+/* data.valid decides which checkpoint is the best, never data.test. */
+static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
+{
+    const double n = (double)tally->samples;
+    const double metric =
+        t->loss.kind == DPT_LOSS_CROSS_ENTROPY ? (double)tally->correct / n : -tally->loss / n;
+
+    if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
+        return;
+    t->progress.best_metric = metric;
+    t->progress.best_step = t->progress.step;
 }
 
 /* Collective. */
@@ -100,6 +124,8 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
     if (split == &run->trainer.test)
         run->tested_step = run->trainer.progress.step;
+    else
+        note_best(&run->trainer, tally);
     if (leads(run))
         status = dpt_report_evaluation(run, split->name, tally, dpt_now() - start, err);
     DPT_TRY(dpt_group_agree(&run->trainer.comm->world, status, err));
@@ -119,6 +145,7 @@ static void count(struct dpt_run *run, const struct dpt_step_result *result, dou
     run->window.loss += result->loss;
     run->window.correct += result->correct;
     run->window.samples += result->samples;
+    run->counted += result->samples;
 }
 
 /* What rank 0 tells about the step just done. */
@@ -138,6 +165,48 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     return dpt_report_step(run, line, err);
 }
 
+/* What this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks' clocks
+ * differ. */
+static void ask(struct dpt_run *run, double now)
+{
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &t->job->checkpoint.every;
+    /* Until the first save its time is a guess: a slow disk's 100 MB/s. */
+    const double bytes = (double)t->graph.floats * sizeof(float) * (1 + t->slots);
+    const double saving = run->save_seconds > 0 ? run->save_seconds : bytes / 1e8;
+
+    t->signalled = dpt_stop_signal() != 0;
+    if (!leads(run))
+        return;
+    if (every->unit == DPT_SECONDS)
+        t->want_save = now - run->saved_at >= every->n;
+    t->out_of_time = now + MARGIN + 2 * saving + 2 * run->step_seconds > run->deadline;
+}
+
+/* Saves and ends the run early. Collective. */
+static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *result,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const char *why = !result->signal          ? "the time is up"
+                      : dpt_stop_signal() != 0 ? dpt_stop_name(dpt_stop_signal())
+                                               : "a signal to another rank";
+
+    if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
+        DPT_TRY(save(run, true, err));
+    if (leads(run))
+        status = collect(run, true, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    status = dpt_fail(err, DPT_STOPPED, "stopped after step %lld of %lld (%s), %s",
+                      (long long)t->progress.step, (long long)t->steps, why,
+                      run->saved_step == t->progress.step
+                          ? "all is saved: start it again to go on"
+                          : "nothing is saved, since checkpoint.every is never");
+out:
+    return status;
+}
+
 /* One step and what is due after it. Collective. */
 static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 {
@@ -146,21 +215,30 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     const struct dpt_job *job = t->job;
     struct dpt_step_result result;
     const double start = dpt_now();
+    bool improved = false;
 
-    if (job->checkpoint.every.unit == DPT_SECONDS)
-        t->want_save = leads(run) && start - run->saved_at >= job->checkpoint.every.n;
+    ask(run, start);
     DPT_TRY(dpt_trainer_step(t, &result, err));
     count(run, &result, dpt_now() - start);
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
-    if (leads(run)) /* what fails here on rank 0 alone reaches the others with the next step */
+    if (leads(run)) { /* what fails here on rank 0 alone reaches the others with the next step */
         t->trouble = report(run, &result, err);
+        if (t->trouble == DPT_OK)
+            t->trouble = collect(run, false, err);
+    }
     if (due(t, &job->train.check_replicas))
         DPT_TRY(dpt_trainer_check_replicas(t, err));
-    if (due(t, &job->eval.every) && (t->valid.present || t->test.present))
+    if (due(t, &job->eval.every) && (t->valid.present || t->test.present)) {
         DPT_TRY(evaluate(run, t->valid.present ? &t->valid : &t->test, err));
-    if (due(t, &job->checkpoint.every) || result.save)
-        DPT_TRY(save(run, err));
+        improved = t->progress.best_step == t->progress.step;
+    }
+    if (job->checkpoint.every.unit != DPT_NEVER &&
+        (due(t, &job->checkpoint.every) || result.save || improved))
+        DPT_TRY(save(run, false, err));
+    run->step_seconds = fmax(run->step_seconds, dpt_now() - start);
+    if ((result.signal || result.clock) && t->progress.step < t->steps)
+        DPT_TRY(stop(run, &result, err));
 out:
     return status;
 }
@@ -173,33 +251,75 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
 
     DPT_TRY(dpt_group_agree(&t->comm->world, t->trouble, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
-        DPT_TRY(save(run, err));
+        DPT_TRY(save(run, true, err));
+    if (leads(run))
+        status = collect(run, true, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
 out:
     return status;
 }
 
-enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
-                            const struct dpt_comm *comm, struct dpt_log *log, const char *version,
-                            struct dpt_str *summary, struct dpt_error *err)
+/* From the job to the first step. *finished: there is nothing left to do. Collective. */
+static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *wish, bool *finished,
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_run run = {.conf = conf, .version = version, .saved_step = -1, .tested_step = -1};
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_group *world = &t->comm->world;
+    bool resumed;
+
+    dpt_job_essence(run->conf, &run->job_text);
+    if (run->job_text.failed)
+        status = dpt_fail_memory(err, "the resolved job", 0);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, &resumed, err));
+    run->resumed = run->saved_step = resumed ? t->progress.step : -1;
+    *finished = resumed && t->progress.step >= t->steps;
+    if (*finished) {
+        dpt_log_info(t->log,
+                     "%s is finished, step %lld of %lld: give it more train.epochs or "
+                     "train.steps to go on, or choose another --output",
+                     t->job->output, (long long)t->progress.step, (long long)t->steps);
+        return DPT_OK;
+    }
+    DPT_TRY(dpt_group_agree(world, leads(run) ? open_folder(run, err) : DPT_OK, err));
+    DPT_TRY(dpt_report_start(run, err));
+    status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
+                            const struct dpt_comm *comm, struct dpt_log *log,
+                            const struct dpt_run_wish *wish, struct dpt_str *summary,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_run run = {.conf = conf,
+                          .version = wish->version,
+                          .saved_step = -1,
+                          .tested_step = -1,
+                          .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
+    bool finished = false;
     struct dpt_error second;
 
+    if (comm->world.rank == 0)
+        run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(
         dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
-    DPT_TRY(dpt_group_agree(&comm->world, leads(&run) ? open_folder(&run, err) : DPT_OK, err));
-    DPT_TRY(dpt_report_start(&run, err));
-    DPT_TRY(dpt_group_agree(&comm->world, dpt_loader_seek(t->train.loader, 0, 0, err), err));
+    DPT_TRY(prepare(&run, wish, &finished, err));
     run.start = run.saved_at = run.live_at = dpt_now();
-    while (t->progress.step < t->steps)
+    while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));
-    DPT_TRY(finish(&run, err));
+    if (!finished)
+        DPT_TRY(finish(&run, err));
 out:
     dpt_log_live(log, NULL);
+    dpt_saver_close(run.saver);
     if (run.metrics.file != NULL) {
         const enum dpt_status ended = dpt_report_end(&run, status == DPT_OK ? "done" : err->text,
                                                      summary, status == DPT_OK ? err : &second);

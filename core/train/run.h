@@ -8,6 +8,8 @@
 
 #include "core/base/str.h"
 #include "core/train/metrics.h"
+#include "core/train/resume.h"
+#include "core/train/saver.h"
 #include "core/train/trainer.h"
 
 /* A training run on one rank. Files are written by rank 0 alone. */
@@ -15,6 +17,8 @@ struct dpt_run {
     struct dpt_trainer trainer;
     const struct dpt_conf *conf; /* borrowed: the resolved job */
     const char *version;         /* of dptrain */
+    struct dpt_saver *saver;     /* rank 0's */
+    int64_t resumed;             /* the step that it went on from, -1: it began */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
     struct dpt_str job_text; /* for checkpoints */
@@ -26,22 +30,34 @@ struct dpt_run {
         int64_t samples, correct;
     } window; /* since the last line */
     double lr;
+    int64_t counted; /* samples trained on by this process */
     int64_t skipped;
     double saved_at;     /* dpt_now */
+    double save_seconds; /* that the longest save took */
+    double step_seconds; /* that the longest step took, with what came after it */
+    double deadline;     /* dpt_now at which the process must have ended, rank 0's */
     int64_t saved_step;  /* of the newest checkpoint, -1: none */
     int64_t tested_step; /* at which data.test was evaluated last, -1: never */
     struct dpt_tally test, valid;
     double live_at;
 };
 
+/* What is asked of a run beside its job. */
+struct dpt_run_wish {
+    const char *version; /* of dptrain */
+    struct dpt_resume resume;
+};
+
 /*
  * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
- * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open and
- * dpt_trainer_step; IO; USAGE where the run folder is in use.
+ * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open,
+ * dpt_trainer_step and dpt_resume_run; IO; STOPPED where a signal or the clock stopped it and all
+ * is saved.
  */
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
-                            const struct dpt_comm *comm, struct dpt_log *log, const char *version,
-                            struct dpt_str *summary, struct dpt_error *err);
+                            const struct dpt_comm *comm, struct dpt_log *log,
+                            const struct dpt_run_wish *wish, struct dpt_str *summary,
+                            struct dpt_error *err);
 
 /* Collective. What a person should know before it starts, in the log; the `run` event in the
  * metrics. */
@@ -51,6 +67,9 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_tally *tally, double seconds,
                                       struct dpt_error *err);
+/* The line and the `checkpoint` event of a save that ended. Errors: IO. */
+enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
+                                 struct dpt_error *err);
 /* The `end` event; on success also the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/train/checkpoint.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
@@ -344,6 +345,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     t->comm = comm;
     t->log = log;
     t->loss = dpt_job_loss(job);
+    t->progress.best_step = -1;
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));
@@ -382,4 +384,24 @@ void dpt_trainer_close(struct dpt_trainer *t)
         if (t->comm != NULL)
             dpt_dataset_close(&t->sets[i], t->comm);
     memset(t, 0, sizeof *t);
+}
+
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, const char *version)
+{
+    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
+    struct dpt_state state = {
+        .graph = &t->graph,
+        .params = t->params,
+        .slots = t->slots,
+        .slot_names = type->slot_names,
+        .progress = t->progress,
+        .seed = t->job->seed,
+        .job_text = job_text,
+        .version = version,
+        .backend = t->backend->name,
+        .library = t->backend->describe(),
+    };
+
+    memcpy(state.slot, t->slot, sizeof state.slot);
+    return state;
 }

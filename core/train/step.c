@@ -97,6 +97,8 @@ static void gather_rank(struct step_work *w, bool failed)
         memset(sum, 0, (size_t)t->graph.floats * sizeof *sum);
     tail[DPT_TAIL_FAILED] = failed;
     tail[DPT_TAIL_SAVE] = t->want_save;
+    tail[DPT_TAIL_SIGNAL] = t->signalled;
+    tail[DPT_TAIL_CLOCK] = t->out_of_time;
     if (failed)
         return;
     if (t->threads > 1)
@@ -244,6 +246,8 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = (int64_t)tail[DPT_TAIL_CORRECT];
     result->save = tail[DPT_TAIL_SAVE] > 0;
+    result->signal = tail[DPT_TAIL_SIGNAL] > 0;
+    result->clock = tail[DPT_TAIL_CLOCK] > 0;
     if (result->samples != w.view.total)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
                          (long long)t->progress.step + 1, (long long)result->samples,

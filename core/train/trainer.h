@@ -27,6 +27,8 @@ enum dpt_tail {
     DPT_TAIL_CORRECT, /* of these, classified right */
     DPT_TAIL_FAILED,  /* ranks whose part of the step failed */
     DPT_TAIL_SAVE,    /* ranks that ask for a checkpoint after this step */
+    DPT_TAIL_SIGNAL,  /* ranks that were sent a signal to stop */
+    DPT_TAIL_CLOCK,   /* ranks on which the time is up */
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
@@ -60,6 +62,8 @@ struct dpt_progress {
     int64_t samples;    /* seen */
     int64_t epoch;      /* of the next step, from 0 */
     int64_t epoch_step; /* of the next step within its epoch */
+    double best_metric; /* of data.valid: accuracy, or minus the loss; only where best_step >= 0 */
+    int64_t best_step;  /* at which it was reached; -1: never evaluated */
 };
 
 struct dpt_trainer {
@@ -87,9 +91,10 @@ struct dpt_trainer {
     struct dpt_progress progress;
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
-    enum dpt_status trouble; /* a failure of this rank alone, to be told with the next step; its
-                                text is the caller's err */
-    bool want_save;          /* this rank asks for a checkpoint after the next step */
+    enum dpt_status trouble;     /* a failure of this rank alone, to be told with the next step; its
+                                    text is the caller's err */
+    bool signalled, out_of_time; /* this rank asks to stop after the next step, and why */
+    bool want_save;              /* this rank asks for a checkpoint after the next step */
 };
 
 enum dpt_trainer_parts {
@@ -118,6 +123,8 @@ struct dpt_step_result {
     double norm;  /* of the mean gradient, before clipping */
     bool skipped; /* not finite, and the job says to skip */
     bool save;    /* some rank asked for a checkpoint */
+    bool signal;  /* some rank was asked to stop by a signal */
+    bool clock;   /* some rank's time is up */
 };
 
 /*

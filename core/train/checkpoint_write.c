@@ -1,6 +1,5 @@
 #include "core/train/checkpoint.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -23,18 +22,13 @@ struct item {
     int n_dims; /* 0: text */
     hsize_t dims[4];
     haddr_t offset; /* in the file, once the skeleton stands */
+    uint32_t crc;   /* likewise */
 };
 
 struct content {
     struct item *items;
     int n;
 };
-
-const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size)
-{
-    snprintf(buf, size, "%s/checkpoints/step-%08lld.h5", folder, (long long)step);
-    return buf;
-}
 
 static void add_tensors(struct content *c, const struct dpt_graph *graph, const char *folder,
                         const float *arena)
@@ -52,23 +46,23 @@ static void add_tensors(struct content *c, const struct dpt_graph *graph, const 
     }
 }
 
-static enum dpt_status list_content(const struct dpt_trainer *t, const char *job_text,
-                                    struct content *c, struct dpt_error *err)
+static enum dpt_status list_content(const struct dpt_state *s, struct content *c,
+                                    struct dpt_error *err)
 {
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
-    const size_t n = (size_t)t->graph.n_tensors * (size_t)(1 + t->slots) + 1;
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 1;
 
     c->items = dpt_alloc_array(n, sizeof *c->items);
     if (c->items == NULL)
         return dpt_fail_memory(err, "a checkpoint's list of contents", (double)n);
-    add_tensors(c, &t->graph, "/params", t->params);
-    for (int k = 0; k < t->slots; k++) {
+    add_tensors(c, s->graph, "/params", s->params);
+    for (int k = 0; k < s->slots; k++) {
         char folder[DPT_NAME];
 
-        snprintf(folder, sizeof folder, "/optimizer/%s", type->slot_names[k]);
-        add_tensors(c, &t->graph, folder, t->slot[k]);
+        snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
+        add_tensors(c, s->graph, folder, s->slot[k]);
     }
-    c->items[c->n++] = (struct item){.name = "/job", .bytes = job_text, .size = strlen(job_text)};
+    c->items[c->n++] =
+        (struct item){.name = "/job", .bytes = s->job_text, .size = strlen(s->job_text)};
     return DPT_OK;
 }
 
@@ -95,9 +89,17 @@ static bool put_text(hid_t object, const char *name, const char *text)
     return good;
 }
 
-static bool put_state(hid_t file, const struct dpt_trainer *t)
+static bool put_state(hid_t file, const struct dpt_state *s)
 {
-    const struct dpt_progress *p = &t->progress;
+    const struct dpt_progress *p = &s->progress;
+    const struct {
+        const char *name, *text;
+    } texts[] = {
+        {"format", "dptrain checkpoint"},
+        {"version", s->version},
+        {"backend", s->backend},
+        {"library", s->library},
+    };
     const struct {
         const char *name;
         int64_t value;
@@ -108,11 +110,15 @@ static bool put_state(hid_t file, const struct dpt_trainer *t)
         {"samples", p->samples},
         {"epoch", p->epoch},
         {"epoch_step", p->epoch_step},
-        {"seed", t->job->seed},
-        {"parameters", t->graph.parameters},
+        {"seed", s->seed},
+        {"parameters", s->graph->parameters},
+        {"best_step", p->best_step},
     };
-    bool good = put_text(file, "format", "dptrain checkpoint");
+    bool good =
+        put_attribute(file, "best_metric", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &p->best_metric);
 
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        good = good && put_text(file, texts[i].name, texts[i].text);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         good = good && put_attribute(file, numbers[i].name, H5T_STD_I64LE, H5T_NATIVE_INT64,
                                      &numbers[i].value);
@@ -141,10 +147,10 @@ static bool put_groups(hid_t file, const char *name, hid_t create)
 /* A data set with its place in the file but without its bytes. */
 static bool put_item(hid_t file, struct item *item, hid_t create)
 {
-    const uint32_t crc = dpt_crc32(0, item->bytes, item->size);
     hid_t type = H5T_IEEE_F32LE, space, set;
     bool good;
 
+    item->crc = dpt_crc32(0, item->bytes, item->size);
     if (item->n_dims == 0) {
         type = H5Tcopy(H5T_C_S1);
         H5Tset_size(type, item->size);
@@ -154,7 +160,7 @@ static bool put_item(hid_t file, struct item *item, hid_t create)
         space = H5Screate_simple(item->n_dims, item->dims, NULL);
     }
     set = H5Dcreate2(file, item->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
-    good = set >= 0 && put_attribute(set, "crc32", H5T_STD_U32LE, H5T_NATIVE_UINT32, &crc);
+    good = set >= 0 && put_attribute(set, "crc32", H5T_STD_U32LE, H5T_NATIVE_UINT32, &item->crc);
     if (set >= 0) {
         item->offset = H5Dget_offset(set);
         good = good && item->offset != HADDR_UNDEF;
@@ -167,7 +173,7 @@ static bool put_item(hid_t file, struct item *item, hid_t create)
 }
 
 /* All of the file but the bytes of its data sets, which need not pass through the library. */
-static enum dpt_status write_skeleton(const struct dpt_trainer *t, struct content *c,
+static enum dpt_status write_skeleton(const struct dpt_state *state, struct content *c,
                                       const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -192,7 +198,7 @@ static enum dpt_status write_skeleton(const struct dpt_trainer *t, struct conten
         status = dpt_h5_fail(err, DPT_IO, "%s: cannot be created", path);
         good = false;
     }
-    good = good && put_state(file, t);
+    good = good && put_state(file, state);
     for (int i = 0; good && i < c->n; i++)
         good = put_groups(file, c->items[i].name, groups) && put_item(file, &c->items[i], create);
     if (!good && status == DPT_OK)
@@ -207,17 +213,61 @@ static enum dpt_status write_skeleton(const struct dpt_trainer *t, struct conten
     return status;
 }
 
+static int by_offset(const void *a, const void *b)
+{
+    const haddr_t x = ((const struct item *)a)->offset, y = ((const struct item *)b)->offset;
+
+    return (x > y) - (x < y);
+}
+
+/* CRC-32 of what HDF5 itself wrote between the data sets, continued from crc. */
+static bool crc_between(int fd, haddr_t from, haddr_t to, uint32_t *crc)
+{
+    unsigned char bytes[8192];
+
+    while (from < to) {
+        const size_t n = to - from < sizeof bytes ? (size_t)(to - from) : sizeof bytes;
+
+        if (dpt_pread_all(fd, bytes, n, (long long)from) != 0)
+            return false;
+        *crc = dpt_crc32(*crc, bytes, n);
+        from += n;
+    }
+    return true;
+}
+
+/* The last line: the checksum of all bytes in front of it. Those of the data sets are known
+ * already. */
+static bool write_trailer(const struct content *c, int fd, haddr_t size)
+{
+    char line[DPT_CHECKPOINT_TRAILER + 1];
+    haddr_t at = 0;
+    uint32_t crc = 0;
+
+    qsort(c->items, (size_t)c->n, sizeof *c->items, by_offset);
+    for (int i = 0; i < c->n; i++) {
+        if (!crc_between(fd, at, c->items[i].offset, &crc))
+            return false;
+        crc = dpt_crc32_join(crc, c->items[i].crc, c->items[i].size);
+        at = c->items[i].offset + c->items[i].size;
+    }
+    if (!crc_between(fd, at, size, &crc))
+        return false;
+    snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
+    return dpt_pwrite_all(fd, line, DPT_CHECKPOINT_TRAILER, (long long)size) == 0;
+}
+
 /* Reserves the space first, so that a full disk is told before anything long is written. */
 static enum dpt_status write_bytes(const struct content *c, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int fd = open(path, O_WRONLY | O_CLOEXEC);
+    const int fd = open(path, O_RDWR | O_CLOEXEC);
     struct stat info;
     int code;
 
     if (fd < 0 || fstat(fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    code = posix_fallocate(fd, 0, info.st_size);
+    code = posix_fallocate(fd, 0, info.st_size + DPT_CHECKPOINT_TRAILER);
     if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
         errno = code;
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
@@ -226,7 +276,7 @@ static enum dpt_status write_bytes(const struct content *c, const char *path, st
         if (dpt_pwrite_all(fd, c->items[i].bytes, c->items[i].size,
                            (long long)c->items[i].offset) != 0)
             DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    if (fsync(fd) != 0)
+    if (!write_trailer(c, fd, (haddr_t)info.st_size) || fsync(fd) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
 out:
     if (fd >= 0 && close(fd) != 0 && status == DPT_OK)
@@ -234,16 +284,16 @@ out:
     return status;
 }
 
-enum dpt_status dpt_checkpoint_save(const struct dpt_trainer *t, const char *job_text,
-                                    const char *path, struct dpt_error *err)
+enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct content content = {0};
     char temporary[PATH_MAX];
 
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
-    DPT_TRY(list_content(t, job_text, &content, err));
-    DPT_TRY(write_skeleton(t, &content, temporary, err));
+    DPT_TRY(list_content(state, &content, err));
+    DPT_TRY(write_skeleton(state, &content, temporary, err));
     DPT_TRY(write_bytes(&content, temporary, err));
     if (rename(temporary, path) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
@@ -252,127 +302,5 @@ out:
     if (status != DPT_OK)
         unlink(temporary);
     dpt_free(content.items);
-    return status;
-}
-
-static int is_checkpoint(const struct dirent *entry)
-{
-    const size_t n = strlen(entry->d_name);
-
-    return strncmp(entry->d_name, "step-", 5) == 0 && n > 8 &&
-           strcmp(entry->d_name + n - 3, ".h5") == 0;
-}
-
-/* By step: names of more digits are later. */
-static int by_step(const struct dirent **a, const struct dirent **b)
-{
-    const size_t n = strlen((*a)->d_name), m = strlen((*b)->d_name);
-
-    return n != m ? (n < m ? -1 : 1) : strcmp((*a)->d_name, (*b)->d_name);
-}
-
-enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
-                                      struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
-    char latest[PATH_MAX], temporary[PATH_MAX + 16], old[PATH_MAX + 300];
-    struct dirent **found = NULL;
-    int n;
-
-    snprintf(latest, sizeof latest, "%s/checkpoints/latest", folder);
-    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", latest, (long)getpid());
-    unlink(temporary);
-    if (symlink(name, temporary) != 0 || rename(temporary, latest) != 0) {
-        status = dpt_fail_errno(err, DPT_IO, "%s", latest);
-        unlink(temporary);
-        return status;
-    }
-    DPT_TRY(dpt_file_sync_folder(latest, err));
-    snprintf(latest, sizeof latest, "%s/checkpoints", folder);
-    n = scandir(latest, &found, is_checkpoint, by_step);
-    for (int i = 0; i < n; i++) {
-        snprintf(old, sizeof old, "%s/%s", latest, found[i]->d_name);
-        if (keep > 0 && i < n - keep && strcmp(found[i]->d_name, name) != 0)
-            unlink(old);
-        free(found[i]);
-    }
-    free(found);
-out:
-    return status;
-}
-
-static enum dpt_status read_tensor(hid_t file, const char *path, const struct dpt_tensor *tensor,
-                                   float *params, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    char name[DPT_NAME * 2];
-    struct dpt_h5_info info;
-    float *to = params + tensor->offset;
-    hid_t set = -1;
-    bool same;
-
-    snprintf(name, sizeof name, "/params/%s", tensor->name);
-    DPT_TRY(dpt_h5_info(file, path, name, &info, err));
-    same = info.n_dims == tensor->n_dims && info.type == DPT_H5_F32;
-    for (int d = 0; same && d < info.n_dims; d++)
-        same = info.dims[d] == tensor->dims[d];
-    if (!same)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s has another shape than the job's model", path,
-                         name));
-    set = H5Dopen2(file, name, H5P_DEFAULT);
-    if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
-    if (info.has_crc && dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
-                         name));
-out:
-    if (set >= 0)
-        H5Dclose(set);
-    return status;
-}
-
-static enum dpt_status read_params(struct dpt_trainer *t, const char *path, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    char latest[PATH_MAX];
-    struct stat info;
-    hid_t file = -1, attribute = -1;
-    int64_t parameters = -1;
-
-    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode)) {
-        snprintf(latest, sizeof latest, "%s/checkpoints/latest", path);
-        path = latest;
-    }
-    dpt_h5_enter();
-    DPT_TRY(dpt_h5_open(path, &file, err));
-    if (H5Aexists(file, "parameters") > 0)
-        attribute = H5Aopen(file, "parameters", H5P_DEFAULT);
-    if (attribute < 0 || H5Aread(attribute, H5T_NATIVE_INT64, &parameters) < 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no checkpoint of dptrain", path));
-    for (int32_t i = 0; i < t->graph.n_tensors; i++)
-        DPT_TRY(read_tensor(file, path, &t->graph.tensors[i], t->params, err));
-    if (parameters != t->graph.parameters)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its model has %lld parameters, the job's has %lld",
-                         path, (long long)parameters, (long long)t->graph.parameters));
-out:
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    if (file >= 0)
-        H5Fclose(file);
-    dpt_h5_leave();
-    return status;
-}
-
-enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
-                                           struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &t->comm->world;
-
-    DPT_TRY(dpt_group_agree(world, world->rank == 0 ? read_params(t, path, err) : DPT_OK, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));
-    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
-out:
     return status;
 }

@@ -1,0 +1,254 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/train/checkpoint.h"
+#include "data/h5.h"
+
+enum { PIECE = 1 << 20 };
+
+/* The last line of a file of `size` bytes; false where it is not the one that a checkpoint ends
+ * with. */
+static bool read_trailer(int fd, long long size, uint32_t *crc)
+{
+    char line[DPT_CHECKPOINT_TRAILER + 1] = "", want[DPT_CHECKPOINT_TRAILER + 1];
+
+    if (size <= DPT_CHECKPOINT_TRAILER ||
+        dpt_pread_all(fd, line, DPT_CHECKPOINT_TRAILER, size - DPT_CHECKPOINT_TRAILER) != 0 ||
+        sscanf(line, "dptrain crc32 %8" SCNx32, crc) != 1)
+        return false;
+    /* Byte for byte, so that damage to the line itself shows as well. */
+    snprintf(want, sizeof want, "dptrain crc32 %08x %020llu\n", *crc,
+             (unsigned long long)(size - DPT_CHECKPOINT_TRAILER));
+    return memcmp(line, want, DPT_CHECKPOINT_TRAILER) == 0;
+}
+
+static enum dpt_status check_bytes(int fd, const char *path, long long size, uint32_t want,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    unsigned char *bytes = malloc(PIECE);
+    uint32_t crc = 0;
+
+    if (bytes == NULL)
+        return dpt_fail_memory(err, "reading a checkpoint", PIECE);
+    for (long long at = 0; at < size; at += PIECE) {
+        const size_t n = size - at < PIECE ? (size_t)(size - at) : PIECE;
+
+        if (dpt_pread_all(fd, bytes, n, at) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+        crc = dpt_crc32(crc, bytes, n);
+    }
+    if (crc != want)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s is damaged: its checksum is %08x, its last line says %08x", path, crc,
+                         want));
+out:
+    free(bytes);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    uint32_t crc;
+
+    if (fd < 0 || fstat(fd, &info) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
+    if (!S_ISREG(info.st_mode))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no file", path));
+    if (!read_trailer(fd, info.st_size, &crc))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is no checkpoint of dptrain, or is damaged or cut short", path));
+    DPT_TRY(check_bytes(fd, path, info.st_size - DPT_CHECKPOINT_TRAILER, crc, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* "[64, 32, 3, 3]" */
+static const char *dims_text(int n, const int64_t *dims, char *buf, size_t size)
+{
+    size_t used = (size_t)snprintf(buf, size, "[");
+
+    for (int d = 0; d < n && used < size; d++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%" PRId64, d > 0 ? ", " : "", dims[d]);
+    if (used < size)
+        snprintf(buf + used, size - used, "]");
+    return buf;
+}
+
+static enum dpt_status read_tensor(hid_t file, const char *path, const char *folder,
+                                   const struct dpt_tensor *tensor, float *arena,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char name[DPT_NAME * 2], there[96], here[96];
+    struct dpt_h5_info info;
+    float *to = arena + tensor->offset;
+    hid_t set = -1;
+
+    snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
+    if (H5Lexists(file, folder, H5P_DEFAULT) <= 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
+    if (dpt_h5_info(file, path, name, &info, err) != DPT_OK)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
+                         path, name));
+    if (info.type != DPT_H5_F32 || info.n_dims != tensor->n_dims ||
+        memcmp(info.dims, tensor->dims, (size_t)info.n_dims * sizeof *info.dims) != 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is %s there and %s in this job's model", path,
+                         name, dims_text(info.n_dims, info.dims, there, sizeof there),
+                         dims_text(tensor->n_dims, tensor->dims, here, sizeof here)));
+    set = H5Dopen2(file, name, H5P_DEFAULT);
+    if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
+    if (!info.has_crc || dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
+                         name));
+out:
+    if (set >= 0)
+        H5Dclose(set);
+    return status;
+}
+
+static enum dpt_status read_number(hid_t file, const char *path, const char *name, hid_t type,
+                                   void *value, struct dpt_error *err)
+{
+    const hid_t attribute =
+        H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const bool good = attribute >= 0 && H5Aread(attribute, type, value) >= 0;
+
+    if (attribute >= 0)
+        H5Aclose(attribute);
+    return good ? DPT_OK : dpt_fail(err, DPT_BAD_DATA, "%s: lacks its attribute %s", path, name);
+}
+
+static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_progress *p,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct {
+        const char *name;
+        int64_t *value;
+    } numbers[] = {
+        {"step", &p->step},   {"updates", &p->updates},       {"samples", &p->samples},
+        {"epoch", &p->epoch}, {"epoch_step", &p->epoch_step}, {"best_step", &p->best_step},
+    };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        DPT_TRY(read_number(file, path, numbers[i].name, H5T_NATIVE_INT64, numbers[i].value, err));
+    DPT_TRY(read_number(file, path, "best_metric", H5T_NATIVE_DOUBLE, &p->best_metric, err));
+out:
+    return status;
+}
+
+static enum dpt_status read_job(hid_t file, const char *path, char **text, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const hid_t set = H5Dopen2(file, "/job", H5P_DEFAULT);
+    const hid_t type = set >= 0 ? H5Dget_type(set) : H5I_INVALID_HID;
+    const size_t n = type >= 0 && H5Tget_class(type) == H5T_STRING ? H5Tget_size(type) : 0;
+
+    *text = n > 0 ? calloc(n + 1, 1) : NULL;
+    if (n > 0 && *text == NULL)
+        DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", (double)n));
+    if (n == 0 || H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its job cannot be read", path));
+out:
+    if (status != DPT_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    if (type >= 0)
+        H5Tclose(type);
+    if (set >= 0)
+        H5Dclose(set);
+    return status;
+}
+
+static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *path,
+                                   unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int k = -1; k < s->slots; k++) {
+        char folder[DPT_NAME] = "/params";
+
+        if (k >= 0)
+            snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
+        if ((parts & (k < 0 ? DPT_LOAD_PARAMS : DPT_LOAD_SLOTS)) == 0)
+            continue;
+        for (int32_t i = 0; i < s->graph->n_tensors; i++)
+            DPT_TRY(read_tensor(file, path, folder, &s->graph->tensors[i],
+                                k < 0 ? s->params : s->slot[k], err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
+                                    char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t version, parameters;
+    hid_t file = -1;
+
+    DPT_TRY(dpt_checkpoint_verify(path, err));
+    dpt_h5_enter();
+    status = dpt_h5_open(path, &file, err);
+    if (status != DPT_OK)
+        goto out_h5;
+    status = read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err);
+    if (status == DPT_OK && version != DPT_CHECKPOINT_FORMAT)
+        status = dpt_fail(err, DPT_BAD_DATA, "%s: has format %lld, this dptrain reads format %d",
+                          path, (long long)version, DPT_CHECKPOINT_FORMAT);
+    if (status == DPT_OK)
+        status = read_arenas(state, file, path, parts, err);
+    if (status == DPT_OK)
+        status = read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err);
+    if (status == DPT_OK && (parts & DPT_LOAD_PARAMS) != 0 &&
+        parameters != state->graph->parameters)
+        status =
+            dpt_fail(err, DPT_BAD_DATA, "%s: its model has %lld parameters, this job's has %lld",
+                     path, (long long)parameters, (long long)state->graph->parameters);
+    if (status == DPT_OK && (parts & DPT_LOAD_PROGRESS) != 0)
+        status = read_progress(file, path, &state->progress, err);
+    if (status == DPT_OK && job_text != NULL)
+        status = read_job(file, path, job_text, err);
+    H5Fclose(file);
+out_h5:
+    dpt_h5_leave();
+out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
+                                           struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    char file[PATH_MAX];
+
+    if (world->rank == 0) {
+        struct dpt_state state = {.graph = &t->graph, .params = t->params};
+
+        status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file), DPT_LOAD_PARAMS,
+                                     NULL, err);
+    }
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
+out:
+    return status;
+}

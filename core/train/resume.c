@@ -1,0 +1,302 @@
+#include "core/train/resume.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/conf/yaml.h"
+
+/* What decides how long a run is, but not what a step before its end does. */
+static const char *const free_keys[] = {"train.epochs", "train.steps"};
+
+struct dpt_resume dpt_resume_parse(const char *word)
+{
+    if (word == NULL || strcmp(word, "auto") == 0)
+        return (struct dpt_resume){.mode = DPT_RESUME_AUTO};
+    if (strcmp(word, "none") == 0)
+        return (struct dpt_resume){.mode = DPT_RESUME_NONE};
+    return (struct dpt_resume){.mode = DPT_RESUME_PATH, .path = word};
+}
+
+/* A value in one short line. */
+static void add_value(const struct dpt_conf_node *node, struct dpt_str *out)
+{
+    if (node == NULL) {
+        dpt_str_printf(out, "nothing");
+    } else if (node->kind == DPT_NODE_SCALAR) {
+        dpt_str_printf(out, "%s", node->text);
+    } else {
+        dpt_str_printf(out, "[");
+        for (size_t i = 0; i < node->n; i++) {
+            dpt_str_printf(out, "%s%s%s", i > 0 ? ", " : "",
+                           node->kind == DPT_NODE_MAP ? node->keys[i] : "",
+                           node->kind == DPT_NODE_MAP ? ": " : "");
+            add_value(node->items[i], out);
+        }
+        dpt_str_printf(out, "]");
+    }
+}
+
+static bool is_free(const char *path)
+{
+    for (size_t i = 0; i < sizeof free_keys / sizeof free_keys[0]; i++)
+        if (strcmp(path, free_keys[i]) == 0)
+            return true;
+    return false;
+}
+
+static bool compare(const struct dpt_conf_node *a, const struct dpt_conf_node *b, const char *path,
+                    struct dpt_str *changes);
+
+/* Entries of two maps under either's keys. */
+static bool compare_maps(const struct dpt_conf_node *a, const struct dpt_conf_node *b,
+                         const char *path, struct dpt_str *changes)
+{
+    const char *dot = path[0] == '\0' ? "" : ".";
+    bool same = true;
+    char inner[512];
+
+    for (size_t i = 0; i < a->n; i++) {
+        snprintf(inner, sizeof inner, "%s%s%s", path, dot, a->keys[i]);
+        same &= compare(a->items[i], dpt_conf_get(b, a->keys[i]), inner, changes);
+    }
+    for (size_t i = 0; i < b->n; i++) {
+        if (dpt_conf_get(a, b->keys[i]) != NULL)
+            continue;
+        snprintf(inner, sizeof inner, "%s%s%s", path, dot, b->keys[i]);
+        same &= compare(NULL, b->items[i], inner, changes);
+    }
+    return same;
+}
+
+static bool compare(const struct dpt_conf_node *a, const struct dpt_conf_node *b, const char *path,
+                    struct dpt_str *changes)
+{
+    const bool kin = a != NULL && b != NULL && a->kind == b->kind;
+    bool same = true;
+    char inner[512];
+
+    if (kin && a->kind == DPT_NODE_MAP)
+        return compare_maps(a, b, path, changes);
+    if (kin && a->kind == DPT_NODE_LIST && a->n == b->n) {
+        for (size_t i = 0; i < a->n; i++) {
+            snprintf(inner, sizeof inner, "%s[%zu]", path, i);
+            same &= compare(a->items[i], b->items[i], inner, changes);
+        }
+        return same;
+    }
+    if (kin && a->kind == DPT_NODE_SCALAR && strcmp(a->text, b->text) == 0)
+        return true;
+    dpt_str_printf(changes, "%s%s: ", changes->length > 0 ? "\n" : "", path);
+    add_value(a, changes);
+    dpt_str_printf(changes, " -> ");
+    add_value(b, changes);
+    return is_free(path);
+}
+
+bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str *changes)
+{
+    struct dpt_conf before = {0}, now = {0};
+    struct dpt_error err;
+    bool same = false;
+
+    if (dpt_conf_parse(&before, "checkpoint", old_job, strlen(old_job), &err) == DPT_OK &&
+        dpt_conf_parse(&now, "job", new_job, strlen(new_job), &err) == DPT_OK)
+        same = compare(before.root, now.root, "", changes);
+    else
+        dpt_str_printf(changes, "%s", err.text);
+    dpt_conf_release(&before);
+    dpt_conf_release(&now);
+    return same;
+}
+
+/* A checkpoint whose bytes are whole: its job against ours, then its state. */
+static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
+                            bool any_job, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str changes = {0};
+    char *old_job = NULL;
+    bool same;
+
+    DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PROGRESS, &old_job, err));
+    same = dpt_resume_compare(old_job, state->job_text, &changes);
+    if (changes.failed)
+        DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
+    if (!same && !any_job)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s was made by another job:\n%s\ngive the job another --output, or start "
+                         "from that checkpoint on purpose with --resume %s",
+                         path, changes.text, path));
+    DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
+    dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
+    if (changes.length > 0)
+        dpt_log_info(t->log, "changed since then:\n%s", changes.text);
+out:
+    free(old_job);
+    dpt_str_release(&changes);
+    return status;
+}
+
+static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state, bool *found,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *folder = t->job->output;
+    int64_t *steps = NULL;
+    char path[PATH_MAX], damaged[DPT_ERROR_TEXT] = "";
+    size_t n;
+
+    *found = false;
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    for (size_t i = 0; i < n && !*found; i++) {
+        dpt_checkpoint_path(folder, steps[i], path, sizeof path);
+        if (damaged[0] != '\0')
+            dpt_log_warn(t->log, "%s; taking the one before it, of step %lld", damaged,
+                         (long long)steps[i]);
+        status = dpt_checkpoint_verify(path, err);
+        if (status == DPT_BAD_DATA) {
+            snprintf(damaged, sizeof damaged, "%s", err->text);
+            status = DPT_OK;
+            continue;
+        }
+        DPT_TRY(status);
+        DPT_TRY(take(t, state, path, false, err));
+        *found = true;
+    }
+    if (n > 0 && !*found)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s; no checkpoint in %s is whole: start anew in another --output",
+                         damaged, folder));
+out:
+    free(steps);
+    return status;
+}
+
+static bool holds_run(const char *folder)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    return dpt_file_exists(path);
+}
+
+/* A checkpoint of another folder starts a run of its own; one of this folder goes on in it. */
+static bool lies_in(const char *file, const char *folder)
+{
+    char checkpoints[PATH_MAX], *here, *there, *end;
+    bool inside;
+
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", folder);
+    here = realpath(checkpoints, NULL);
+    there = realpath(file, NULL);
+    end = there != NULL ? strrchr(there, '/') : NULL;
+    if (end != NULL)
+        *end = '\0';
+    inside = here != NULL && end != NULL && strcmp(here, there) == 0;
+    free(here);
+    free(there);
+    return inside;
+}
+
+static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state, const char *path,
+                                 struct dpt_error *err)
+{
+    const char *folder = t->job->output;
+    char file[PATH_MAX];
+
+    dpt_checkpoint_resolve(path, file);
+    if (holds_run(folder) && !lies_in(file, folder))
+        return dpt_fail(err, DPT_USAGE,
+                        "%s holds an earlier run: choose another folder with --output", folder);
+    return take(t, state, file, true, err);
+}
+
+static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
+                              struct dpt_state *state, bool *resumed, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *resumed = resume->mode == DPT_RESUME_PATH;
+    if (resume->mode == DPT_RESUME_AUTO)
+        DPT_TRY(take_newest(t, state, resumed, err));
+    else if (resume->mode == DPT_RESUME_PATH)
+        DPT_TRY(take_path(t, state, resume->path, err));
+    else if (holds_run(t->job->output))
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "%s holds an earlier run: choose another folder with --output",
+                         t->job->output));
+out:
+    return status;
+}
+
+/* Another batch or data set makes other epochs: then the epoch begins anew. */
+static void fit_epoch(struct dpt_trainer *t)
+{
+    if (t->progress.epoch_step < t->steps_per_epoch)
+        return;
+    t->progress.epoch_step = 0;
+    t->progress.epoch++;
+}
+
+enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
+                               const char *job_text, bool *resumed, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const size_t bytes = (size_t)t->graph.floats * sizeof(float);
+    struct dpt_state state = dpt_trainer_state(t, job_text, "");
+
+    *resumed = false;
+    if (world->rank == 0)
+        status = choose(t, resume, &state, resumed, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
+    if (!*resumed)
+        goto out;
+    if (world->rank == 0)
+        t->progress = state.progress;
+    DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
+    fit_epoch(t);
+    DPT_TRY(dpt_group_broadcast(world, 0, t->params, bytes, err));
+    for (int k = 0; k < t->slots; k++)
+        DPT_TRY(dpt_group_broadcast(world, 0, t->slot[k], bytes, err));
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
+out:
+    return status;
+}
+
+/* The "step" of a line of metrics; -1: it has none (the `run` event). */
+static int64_t line_step(const char *line, size_t n)
+{
+    static const char key[] = "\"step\": ";
+    const char *at = memmem(line, n, key, sizeof key - 1);
+
+    return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
+}
+
+enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX], *text = NULL;
+    struct dpt_str kept = {0};
+    size_t length;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (!dpt_file_exists(path))
+        return DPT_OK;
+    DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));
+    for (const char *line = text, *end; (end = memchr(line, '\n', length - (size_t)(line - text)));
+         line = end + 1) /* what a kill left of a line has no end and goes too */
+        if (step >= 0 && line_step(line, (size_t)(end - line)) <= step)
+            dpt_str_add(&kept, line, (size_t)(end - line) + 1);
+    if (kept.failed)
+        DPT_TRY(dpt_fail_memory(err, "metrics.jsonl", (double)length));
+    DPT_TRY(dpt_file_write(path, kept.text != NULL ? kept.text : "", kept.length, err));
+out:
+    free(text);
+    dpt_str_release(&kept);
+    return status;
+}

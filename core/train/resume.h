@@ -1,0 +1,46 @@
+/*
+ * resume: goes on where an earlier run stopped.
+ *
+ * A run is a function of the job and of the state in a checkpoint, so going on needs no more than
+ * that: the next step is the one that would have come. What may differ from the job that the
+ * checkpoint was made by, and what not, is decided here.
+ */
+#ifndef DPT_TRAIN_RESUME_H
+#define DPT_TRAIN_RESUME_H
+
+#include "core/train/checkpoint.h"
+
+enum dpt_resume_mode { DPT_RESUME_AUTO, DPT_RESUME_NONE, DPT_RESUME_PATH };
+
+struct dpt_resume {
+    enum dpt_resume_mode mode;
+    const char *path; /* PATH: a checkpoint, or a run folder for its latest */
+};
+
+/* "auto", "none", or a path. */
+struct dpt_resume dpt_resume_parse(const char *word);
+
+/*
+ * Compares the job of a checkpoint with the present one. *changes: one line a difference, "key: old
+ * -> new". Returns whether only such keys differ as a continued run may change (how long). Memory
+ * that ran out is in changes->failed.
+ */
+bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str *changes);
+
+/*
+ * Collective over the world. Loads the state to go on from into the trainer, or leaves it as it is
+ * where there is nothing to go on from. *resumed: out. With AUTO damaged checkpoints are passed
+ * over with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no checkpoint
+ * is whole; PATH is damaged or of another model), USAGE (the run folder holds a run that this one
+ * would write over), RANK, IO.
+ */
+enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
+                               const char *job_text, bool *resumed, struct dpt_error *err);
+
+/*
+ * Takes out of FOLDER/metrics.jsonl what came after `step` (all of it where step < 0), so that the
+ * resumed run goes on without doubled steps. Errors: IO, BAD_DATA.
+ */
+enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,181 @@
+#include "core/train/saver.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+
+enum phase { IDLE, WRITING, ENDED };
+
+struct dpt_saver {
+    const char *folder;
+    int64_t keep;
+    struct dpt_state copy; /* its arenas are the saver's own */
+    struct dpt_saved saved;
+    double start;
+    pthread_t thread;
+    bool running, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    _Atomic enum phase
+        phase; /* changed under the lock; read without it by a poll that does not wait */
+    enum dpt_status status; /* of the save that ended */
+    struct dpt_error err;
+};
+
+static void save(struct dpt_saver *s)
+{
+    s->status = dpt_checkpoint_save(&s->copy, s->saved.path, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_checkpoint_rotate(s->folder, s->saved.path, s->keep,
+                                          s->copy.progress.best_step, &s->err);
+    s->saved.seconds = dpt_now() - s->start;
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_saver *s = arg;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->stop && s->phase != WRITING)
+            pthread_cond_wait(&s->work, &s->lock);
+        if (s->phase != WRITING)
+            break;
+        pthread_mutex_unlock(&s->lock);
+        save(s);
+        pthread_mutex_lock(&s->lock);
+        s->phase = ENDED;
+        pthread_cond_broadcast(&s->done);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+/* The thread gets no signal: they are the main thread's. */
+static enum dpt_status start_thread(struct dpt_saver *s, struct dpt_error *err)
+{
+    sigset_t all, before;
+    int code;
+
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->done, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    code = pthread_create(&s->thread, NULL, serve, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    s->running = code == 0;
+    return code == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_RANK, "cannot start the saving thread: %s", strerror(code));
+}
+
+enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
+                               const char *folder, int64_t keep, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)state->graph->floats;
+    const double bytes = (double)floats * sizeof(float);
+    struct dpt_saver *s = dpt_alloc(sizeof *s);
+
+    *saver = NULL;
+    if (s == NULL)
+        return dpt_fail_memory(err, "saving", sizeof *s);
+    s->folder = folder;
+    s->keep = keep;
+    s->copy.params = dpt_alloc_array(floats, sizeof(float));
+    if (s->copy.params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "saving in the background", bytes));
+    for (int k = 0; k < state->slots; k++) {
+        s->copy.slot[k] = dpt_alloc_array(floats, sizeof(float));
+        if (s->copy.slot[k] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "saving in the background", bytes));
+    }
+    DPT_TRY(start_thread(s, err));
+    *saver = s;
+out:
+    if (status != DPT_OK)
+        dpt_saver_close(s);
+    return status;
+}
+
+void dpt_saver_close(struct dpt_saver *s)
+{
+    if (s == NULL)
+        return;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->work);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+        pthread_cond_destroy(&s->work);
+        pthread_cond_destroy(&s->done);
+        pthread_mutex_destroy(&s->lock);
+    }
+    dpt_free(s->copy.params);
+    for (int k = 0; k < DPT_MAX_SLOTS; k++)
+        dpt_free(s->copy.slot[k]);
+    dpt_free(s);
+}
+
+static void copy_state(struct dpt_saver *s, const struct dpt_state *state)
+{
+    const size_t bytes = (size_t)state->graph->floats * sizeof(float);
+    const struct dpt_state own = s->copy;
+
+    s->copy = *state;
+    s->copy.params = own.params;
+    memcpy(s->copy.params, state->params, bytes);
+    for (int k = 0; k < state->slots; k++) {
+        s->copy.slot[k] = own.slot[k];
+        memcpy(s->copy.slot[k], state->slot[k], bytes);
+    }
+}
+
+enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *state,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_saved before;
+    bool ended;
+
+    DPT_TRY(dpt_saver_poll(s, true, &ended, &before, err));
+    s->start = dpt_now();
+    copy_state(s, state);
+    s->saved.step = state->progress.step;
+    s->saved.copying = dpt_now() - s->start;
+    dpt_checkpoint_path(s->folder, s->saved.step, s->saved.path, sizeof s->saved.path);
+    pthread_mutex_lock(&s->lock);
+    s->phase = WRITING;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+out:
+    return status;
+}
+
+enum dpt_status dpt_saver_poll(struct dpt_saver *s, bool wait, bool *ended, struct dpt_saved *saved,
+                               struct dpt_error *err)
+{
+    *ended = false;
+    if (s->phase == IDLE || (s->phase == WRITING && !wait))
+        return DPT_OK;
+    pthread_mutex_lock(&s->lock);
+    while (s->phase == WRITING)
+        pthread_cond_wait(&s->done, &s->lock);
+    s->phase = IDLE;
+    pthread_mutex_unlock(&s->lock);
+    if (s->status != DPT_OK) {
+        *err = s->err;
+        return s->status;
+    }
+    *ended = true;
+    *saved = s->saved;
+    return DPT_OK;
+}

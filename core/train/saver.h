@@ -1,0 +1,44 @@
+/*
+ * saver: checkpoints written beside the training.
+ *
+ * Rank 0 keeps one. Starting a save copies the state (the only time that training waits for) and
+ * leaves the rest to a thread of its own: file, sync, links, clearing away. There is at most one
+ * save at a time; starting another waits for the one before. What went wrong in the background is
+ * told at the next call, once.
+ */
+#ifndef DPT_TRAIN_SAVER_H
+#define DPT_TRAIN_SAVER_H
+
+#include <limits.h>
+
+#include "core/train/checkpoint.h"
+
+struct dpt_saver;
+
+/* A save that has come to its end. */
+struct dpt_saved {
+    char path[PATH_MAX];
+    int64_t step;
+    double seconds; /* from the copy to the end */
+    double copying; /* of these, training waited */
+};
+
+/* state: what will be saved, its arenas' sizes; folder: the run folder, borrowed. Errors: RANK. */
+enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
+                               const char *folder, int64_t keep, struct dpt_error *err);
+/* Waits for a save that is under way. */
+void dpt_saver_close(struct dpt_saver *saver);
+
+/* Waits for the save before, copies the state, and goes on in the background. Errors: those of the
+ * save before. */
+enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state *state,
+                                struct dpt_error *err);
+
+/*
+ * Whether a save ended since the last call; then *saved is filled. wait: for one that is under way.
+ * Errors: IO, RANK: that of the save; the checkpoints before it are whole.
+ */
+enum dpt_status dpt_saver_poll(struct dpt_saver *saver, bool wait, bool *ended,
+                               struct dpt_saved *saved, struct dpt_error *err);
+
+#endif

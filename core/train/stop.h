@@ -1,0 +1,27 @@
+/*
+ * stop: requests to stop, from signals and from the clock.
+ *
+ * A signal handler only sets a flag, which the rank passes on with the next step's reduction; so
+ * all ranks stop after the same step. A second signal ends the process at once. The flag is the
+ * process's own: there is one.
+ */
+#ifndef DPT_TRAIN_STOP_H
+#define DPT_TRAIN_STOP_H
+
+#include <stdbool.h>
+
+/* Catches INT, TERM, USR1 and USR2; signals that the parent had ignored stay ignored. */
+void dpt_stop_catch(void);
+/* The signal that came, or 0. */
+int dpt_stop_signal(void);
+/* "SIGUSR1" */
+const char *dpt_stop_name(int signal);
+
+/*
+ * The moment, by dpt_now, at which this process should have ended: the earlier of `max_time`
+ * seconds (0: none) after its start and the end of the SLURM job (SLURM_JOB_END_TIME or, where that
+ * is not set, what squeue says); INFINITY where there is neither.
+ */
+double dpt_stop_deadline(double max_time);
+
+#endif

@@ -1,0 +1,278 @@
+"""Stopped anywhere and started again, a run ends with the same bytes as one that nobody disturbed."""
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+JOB = """
+seed: 5
+data:
+  train: synthetic
+  valid: 0.1
+  synthetic: {{samples: 1009, shape: [1, 12, 12]}}
+model:
+  type: sequential
+  layers: [{{conv: {{channels: 6, padding: same}}}}, relu, {{maxpool: 2}}, flatten, {{dropout: 0.3}}, {{dense: 10}}]
+batch: {{global: 64, micro: 8}}
+optimizer: {optimizer}
+schedule: {{type: cosine, warmup: 10}}
+train: {{epochs: {epochs}, clip_norm: 0.5}}
+checkpoint: {{every: {every}, keep: 3}}
+log: {{every: 1 steps}}
+"""
+ADAM = "{type: adam, lr: 0.01}"
+SGD = "{type: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.001}"
+
+
+def job(tmp_path, name="job.yaml", optimizer=ADAM, epochs=4, every="7 steps"):
+    return dpt.write_job(tmp_path / name, JOB.format(optimizer=optimizer, epochs=epochs, every=every))
+
+
+def newest(folder):
+    return (folder / "checkpoints" / "latest").read_bytes()
+
+
+def steps_logged(folder):
+    return [e["step"] for e in dpt.events(folder, "train")]
+
+
+def start(path, folder, ranks, *words):
+    command = [dpt.BINARY, path, "--output", str(folder), *words]
+    if ranks > 1:
+        command = ["mpirun", "-np", str(ranks), *command]
+    return subprocess.Popen(command, env={**os.environ, **dpt.MPI_ENVIRONMENT}, start_new_session=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def runs_begun(folder):
+    file = folder / "metrics.jsonl"
+    return file.read_text().count('"event": "run"') if file.exists() else 0
+
+
+def wait_for_step(process, folder, step, begun=0):
+    """Returns once this run (the one after `begun` others) has logged a step, or has ended."""
+    while process.poll() is None:
+        if runs_begun(folder) > begun and f'"step": {step},' in (folder / "metrics.jsonl").read_text():
+            return
+        time.sleep(0.002)
+
+
+def ranks_of(process):
+    """The processes that train: children of mpirun, or the process itself."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
+        except (FileNotFoundError, ProcessLookupError, AttributeError):
+            continue
+        if name == "dptrain" and (int(pid) == process.pid or int(rest.split()[1]) == process.pid):
+            found.append(int(pid))
+    return sorted(found)
+
+
+def finish(path, folder, ranks, tries=40):
+    for _ in range(tries):
+        result = dpt.run(path, "--output", folder, ranks=ranks)
+        if result.code == 0:
+            return result
+        assert result.code == 75, result
+    raise AssertionError("never came to its end")
+
+
+@pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks):
+    path = job(tmp_path, optimizer=optimizer)
+    dpt.train(path, tmp_path / "whole", ranks=ranks)
+    dice = random.Random(f"{optimizer}{ranks}")
+    folder = tmp_path / "parts"
+    stops = 0
+    for step in sorted(dice.sample(range(2, 50), 3)):
+        begun = runs_begun(folder)
+        process = start(path, folder, ranks)
+        wait_for_step(process, folder, step, begun)
+        pids = ranks_of(process)
+        if pids:
+            os.kill(dice.choice(pids), dice.choice([signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT]))
+        out, err = process.communicate(timeout=60)
+        assert process.returncode in (0, 75), err.decode()
+        stops += process.returncode == 75
+        if process.returncode == 75:
+            assert b"all is saved" in err
+    assert stops > 0, "some were stopped in the middle"
+    finish(path, folder, ranks)
+    assert newest(folder) == newest(tmp_path / "whole")
+    assert steps_logged(folder) == list(range(1, 61)), "no step twice, none missing"
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_killed_ends_with_the_same_bytes(tmp_path, ranks):
+    path = job(tmp_path, every="5 steps")
+    dpt.train(path, tmp_path / "whole", ranks=ranks)
+    dice = random.Random(ranks)
+    folder = tmp_path / "parts"
+    for step in sorted(dice.sample(range(3, 55), 4)):
+        begun = runs_begun(folder)
+        process = start(path, folder, ranks)
+        wait_for_step(process, folder, step, begun)
+        pids = ranks_of(process)
+        if pids:
+            os.kill(dice.choice(pids), signal.SIGKILL)
+        began = time.monotonic()
+        process.communicate(timeout=60)
+        assert time.monotonic() - began < 10, "a killed rank ends the job soon"
+    finish(path, folder, ranks)
+    assert newest(folder) == newest(tmp_path / "whole")
+    assert steps_logged(folder) == list(range(1, 61))
+
+
+def test_time_is_up(tmp_path):
+    path = job(tmp_path, epochs=100000, every="1000 epochs")
+    result = dpt.run(path, "--output", tmp_path / "out", "--set", "train.max_time=3 s", "--quiet", ranks=2)
+    assert result.code == 75 and "the time is up" in result.err and "all is saved" in result.err, result
+    end = dpt.events(tmp_path / "out", "end")[-1]
+    assert end["step"] > 0 and end["seconds"] < 3
+    with h5py.File(tmp_path / "out" / "checkpoints" / "latest") as file:
+        assert file.attrs["step"] == end["step"]
+
+
+def test_ranks_option_turns_ctrl_c_into_a_stop(tmp_path):
+    path = job(tmp_path, epochs=100000)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        folder = tmp_path / str(number)
+        process = start(path, folder, 1, "--ranks", "2")
+        wait_for_step(process, folder, 5)
+        os.killpg(process.pid, number)  # as a terminal does it: to the whole foreground group
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 75, err.decode()
+        assert b"(SIGUSR1), all is saved" in err
+
+
+def test_running_longer_is_accepted_and_told(tmp_path):
+    dpt.train(job(tmp_path, epochs=2), tmp_path / "out", "--set", "schedule=constant", ranks=2)
+    dpt.run(job(tmp_path, epochs=4), "--output", tmp_path / "out", "--set", "schedule=constant", ranks=2)
+    dpt.train(job(tmp_path, epochs=4), tmp_path / "whole", "--set", "schedule=constant", ranks=2)
+    assert newest(tmp_path / "out") == newest(tmp_path / "whole")
+    log = (tmp_path / "out" / "log.txt").read_text()
+    result = dpt.run(job(tmp_path, epochs=5), "--output", tmp_path / "out", "--set", "schedule=constant")
+    assert "train.epochs: 4 -> 5" in result.err and "resuming at step 60" in result.err, result
+    assert log.count("dptrain ") == 2
+
+
+def test_finished_says_so(tmp_path):
+    path = job(tmp_path, epochs=1)
+    dpt.train(path, tmp_path / "out", ranks=2)
+    before = newest(tmp_path / "out")
+    result = dpt.run(path, "--output", tmp_path / "out", ranks=2)
+    assert result.code == 0 and "is finished, step 15 of 15" in result.err, result
+    assert newest(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("change, says", [
+    ("optimizer.lr=0.5", "optimizer.lr: 0.01 -> 0.5"),
+    ("seed=6", "seed: 5 -> 6"),
+    ("model.layers[0].conv.channels=8", "model.layers[0].conv.channels: 6 -> 8"),
+    ("optimizer=sgd", "optimizer.type: adam -> sgd"),
+    ("batch.global=32", "batch.global: 64 -> 32"),
+    ("data.synthetic.samples=2000", "data.synthetic.samples: 1009 -> 2000"),
+])
+def test_another_job_is_refused_in_words(tmp_path, change, says):
+    path = job(tmp_path, epochs=1)
+    dpt.train(path, tmp_path / "out")
+    before = newest(tmp_path / "out"), (tmp_path / "out" / "metrics.jsonl").read_bytes()
+    result = dpt.run(path, "--output", tmp_path / "out", "--set", change, ranks=2)
+    assert result.code == 78 and says in result.err and "--resume" in result.err, result
+    assert before == (newest(tmp_path / "out"), (tmp_path / "out" / "metrics.jsonl").read_bytes())
+
+
+def test_watching_and_saving_may_change(tmp_path):
+    path = job(tmp_path)
+    dpt.train(path, tmp_path / "whole")
+    for words in (["train.max_time=2.3 s"], ["log.every=9 steps", "checkpoint={every: 3 steps, keep: 9}", "device.threads=1"]):
+        result = dpt.run(path, "--output", tmp_path / "out", *[w for s in words for w in ("--set", s)])
+        assert result.code in (0, 75), result
+    finish(path, tmp_path / "out", 0)
+    with h5py.File(tmp_path / "out/checkpoints/latest") as ours, h5py.File(tmp_path / "whole/checkpoints/latest") as theirs:
+        for name in ("params/conv1/weight", "optimizer/v/dense1/weight"):
+            np.testing.assert_allclose(ours[name][...], theirs[name][...], rtol=1e-2, atol=1e-4)
+
+
+def test_from_a_path_on_purpose(tmp_path):
+    path = job(tmp_path, epochs=2)
+    dpt.train(path, tmp_path / "a")
+    result = dpt.run(path, "--output", tmp_path / "b", "--resume", tmp_path / "a", "--set", "optimizer.lr=0.001",
+                     "--set", "train.epochs=3")
+    assert result.code == 0 and "optimizer.lr: 0.01 -> 0.001" in result.err, result
+    assert dpt.events(tmp_path / "b", "run")[0]["resumed_from_step"] == 30
+    assert steps_logged(tmp_path / "b") == list(range(31, 46))
+    result = dpt.run(path, "--output", tmp_path / "b", "--resume", tmp_path / "a")
+    assert result.code == 2 and "holds an earlier run" in result.err, result
+    result = dpt.run(path, "--output", tmp_path / "a", "--resume", "none")
+    assert result.code == 2 and "holds an earlier run" in result.err, result
+    result = dpt.run(path, "--output", tmp_path / "c", "--resume", tmp_path / "a", "--set",
+                     "model.layers[0].conv.channels=8")
+    assert result.code == 65 and "/params/conv1/weight is [6, 1, 3, 3] there and [8, 1, 3, 3]" in result.err, result
+    result = dpt.run(path, "--output", tmp_path / "c", "--resume", tmp_path / "nothing")
+    assert result.code == 65 and "nothing: No such file" in result.err, result
+
+
+def damage(path, how):
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        del data[len(data) // 2:]
+    elif how == "empty":
+        data = b""
+    else:
+        data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("how", ["flip", "cut", "empty"])
+def test_damaged_newest_is_passed_over(tmp_path, how):
+    path = job(tmp_path)
+    dpt.train(path, tmp_path / "whole", ranks=2)
+    dpt.train(path, tmp_path / "out", "--set", "train={epochs: null, steps: 22, clip_norm: 0.5}", "--set", "schedule.type=constant", ranks=2)
+    shutil.rmtree(tmp_path / "out")
+    dpt.run(path, "--output", tmp_path / "out", "--set", "train.max_time=2.4 s", ranks=2)
+    files = sorted((tmp_path / "out" / "checkpoints").glob("step-*.h5"))
+    damage(files[-1], how)
+    result = dpt.run(path, "--output", tmp_path / "out", ranks=2)
+    assert result.code == 0, result
+    warnings = [line for line in result.err.splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1 and files[-1].name in warnings[0] and "damaged" in warnings[0], result
+    assert newest(tmp_path / "out") == newest(tmp_path / "whole")
+    assert steps_logged(tmp_path / "out") == list(range(1, 61))
+
+
+def test_all_damaged_is_an_error(tmp_path):
+    path = job(tmp_path, epochs=1)
+    dpt.train(path, tmp_path / "out")
+    for file in (tmp_path / "out" / "checkpoints").glob("step-*.h5"):
+        damage(file, "flip")
+    result = dpt.run(path, "--output", tmp_path / "out", ranks=2)
+    assert result.code == 65 and "no checkpoint in" in result.err, result
+
+
+def test_best_is_kept(tmp_path):
+    """By data.valid: the best stays beside the newest, and the link to it is right."""
+    path = job(tmp_path, epochs=8, every="5 steps")
+    dpt.train(path, tmp_path / "out", "--set", "checkpoint.keep=1", "--set", "optimizer.lr=0.1")
+    valid = [(e["accuracy"], -e["step"]) for e in dpt.events(tmp_path / "out", "eval")]
+    best = -max(valid)[1]
+    folder = tmp_path / "out" / "checkpoints"
+    assert os.readlink(folder / "best") == f"step-{best:08d}.h5"
+    assert set(os.listdir(folder)) == {"best", "latest", f"step-{best:08d}.h5", "step-00000120.h5"}
+    with h5py.File(folder / "best") as file:
+        assert file.attrs["best_metric"] == max(valid)[0] and file.attrs["best_step"] == best
