@@ -1,0 +1,190 @@
+# dptrain: `make` builds build/dptrain; a second `make` does nothing.
+#
+# Targets
+#   all            build/dptrain (the default)
+#   check-units    the test programs, into build/tests (needs cmocka); scripts/test.sh runs them
+#   install        the binary, README and man page, into $(DESTDIR)$(PREFIX)
+#   uninstall      takes those away again
+#   clean          removes what make built
+#   format         clang-format over all C files
+#   help           this text
+#
+# Knobs: `make NAME=value`, or from the environment. A change of one rebuilds what it touches.
+#   BUILD=build         folder for all that make writes; build/sanitize with SANITIZE=1, build/debug with DEBUG=1
+#   CC=gcc              the C compiler (gcc or clang)
+#   CFLAGS=-O3 -g       optimisation and debugging; what the code needs is added to it
+#   CPPFLAGS= LDFLAGS=  more for the preprocessor and the linker
+#   V=0                 1: show each command
+#   WERROR=1            1: a warning is an error; 0: it is a warning
+#   DEBUG=0             1: no optimisation
+#   SANITIZE=0          1: stop at memory errors and undefined behaviour (AddressSanitizer, UBSan)
+#   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links
+#   ONEDNN=auto         the CPU backend: 1 insists on oneDNN, 0 leaves it out (plain C computes), auto looks for it
+#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= ZLIB_ROOT= CMOCKA_ROOT=
+#                       where a library lies (its include/ and lib/ or lib64/), as a cluster's modules set it;
+#                       its lib folder is written into the binary (rpath). Empty: pkg-config, then the compiler's own paths
+#   PKG_CONFIG=pkg-config
+#   PREFIX=/usr/local   where `make install` puts things
+#   DESTDIR=            in front of PREFIX while installing, for packages
+#
+# What is missing is named in one list, with its Debian package and its knob. On Debian scripts/setup.sh installs it.
+
+VERSION = 0.1.0
+
+DEBUG ?= 0
+SANITIZE ?= 0
+ifeq ($(SANITIZE),1)
+BUILD ?= build/sanitize
+CFLAGS ?= -O1 -g -fno-omit-frame-pointer
+else ifeq ($(DEBUG),1)
+BUILD ?= build/debug
+CFLAGS ?= -O0 -g3
+else
+BUILD ?= build
+CFLAGS ?= -O3 -g
+endif
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+CPPFLAGS ?=
+LDFLAGS ?=
+V ?= 0
+WERROR ?= 1
+MPICC ?= mpicc
+ONEDNN ?= auto
+HDF5_ROOT ?=
+ONEDNN_ROOT ?=
+YAML_ROOT ?=
+ZLIB_ROOT ?=
+CMOCKA_ROOT ?=
+PKG_CONFIG ?= pkg-config
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+.DEFAULT_GOAL := all
+.DELETE_ON_ERROR:
+.SUFFIXES:
+silent := $(findstring s,$(firstword -$(MAKEFLAGS)))
+MAKEFLAGS += --no-builtin-rules
+# One line a command: `CC file`; the command itself with V=1; nothing with make -s.
+say = @$(if $(filter 1,$(V)),set -x;,$(if $(silent),,printf '  %-5s %s\n' $1 $2;))
+.PHONY: all check-units install uninstall clean format help
+building := $(filter-out clean format help uninstall,$(or $(MAKECMDGOALS),all))
+
+# A stamp is a file with a text: written anew only where the text changed, so that what hangs on it is rebuilt then.
+quote = '$(subst ','\'',$1)'
+stamp = $(if $(building),$(shell mkdir -p $(BUILD); printf '%s\n' $(call quote,$(strip $2)) >$(BUILD)/$1.new; \
+	if cmp -s $(BUILD)/$1.new $(BUILD)/$1; then rm -f $(BUILD)/$1.new; else mv -f $(BUILD)/$1.new $(BUILD)/$1; fi))
+
+# deps.mk says which libraries were found and how to use them: HDF5_CFLAGS, HDF5_LIBS and so on. They are looked for again
+# when a knob or a search path changes, or one that may be missing appears.
+knobs := CC MPICC ONEDNN HDF5_ROOT ONEDNN_ROOT YAML_ROOT ZLIB_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
+$(call stamp,knobs,$(foreach knob,$(knobs),$(knob)=$($(knob))) $(PKG_CONFIG_PATH) $(CPATH) $(LIBRARY_PATH) \
+	$(shell command -v $(MPICC)) $(wildcard /usr/include/dnnl.h /usr/include/cmocka.h))
+$(BUILD)/deps.mk: scripts/check-deps.sh $(BUILD)/knobs
+	@$(foreach knob,$(knobs),$(knob)=$(call quote,$($(knob)))) scripts/check-deps.sh $@
+ifneq ($(building),)
+include $(BUILD)/deps.mk
+endif
+
+# --- sources: one object each; a new file in a room is found, and so is a removed one -----------------------------
+
+rooms := core/*/ core/*/*/ models/ models/*/ data/ cmd/
+sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c */*/tests/*.c),$(wildcard $(pattern)*.c))))
+ifneq ($(WITH_ONEDNN),1)
+sources := $(filter-out core/backend/cpu/%,$(sources))
+endif
+tests := $(sort $(foreach kind,test mpi,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
+ifneq ($(WITH_ONEDNN),1)
+tests := $(filter-out core/backend/cpu/%,$(tests))
+endif
+object = $(patsubst %.c,$(BUILD)/obj/%.o,$1)
+program = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $1))
+
+main := cmd/main.c
+library := $(BUILD)/libdptrain.a
+binary := $(BUILD)/dptrain
+programs := $(call program,$(tests))
+ifneq ($(words $(programs)),$(words $(sort $(programs))))
+$(error two test programs have the same name: $(notdir $(programs)))
+endif
+
+# --- flags --------------------------------------------------------------------------------------------------------
+
+# The same bits from every compiler: no fused multiply-add behind our back, and no -ffast-math. errno and traps of the
+# floating point are not looked at, and without them loops with sqrt and comparisons become vector code.
+needed := -std=gnu11 -D_GNU_SOURCE -I. -pthread -ffp-contract=off -fno-math-errno -fno-trapping-math \
+	-Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) \
+	$(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined)
+defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1)
+
+# Only these rooms see these libraries.
+room_flags = $(if $(filter data/% core/train/%,$1),$(HDF5_CFLAGS)) \
+	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
+	$(if $(filter data/%,$1),$(ZLIB_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
+	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
+# The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
+mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)
+with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/train/%)
+compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
+
+compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
+libraries := $(HDF5_LIBS) $(YAML_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(ZLIB_LIBS) -lm
+link = $(mpi_cc) $(needed) $(CFLAGS) $(LDFLAGS)
+
+ifdef WITH_ONEDNN # deps.mk is there
+$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(ZLIB_CFLAGS) $(YAML_CFLAGS) $(CMOCKA_CFLAGS) \
+	$(link) $(libraries) $(CMOCKA_LIBS))
+$(call stamp,sources,$(sources))
+endif
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+all: $(binary)
+
+# From the objects, not the library: so that two rooms with a function of the same name are an error.
+$(binary): $(call object,$(sources)) $(BUILD)/flags $(BUILD)/sources
+	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(libraries)
+
+$(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
+	@rm -f $@
+	$(call say,AR,$@) $(AR) rcs $@ $(filter %.o,$^)
+
+$(BUILD)/obj/%.o: %.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,CC,$<) $(call compile,$<) -MMD -MP -c -o $@ $<
+
+check-units: $(programs)
+$(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
+$(programs): $(library) $(BUILD)/flags
+	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
+
+-include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)))
+
+# --- installing ---------------------------------------------------------------------------------------------------
+
+root = $(DESTDIR)$(PREFIX)
+manual := $(wildcard scripts/dptrain.1)
+
+install: $(binary)
+	install -d $(root)/bin $(root)/share/doc/dptrain $(if $(manual),$(root)/share/man/man1)
+	install -m 755 $(binary) $(root)/bin/dptrain
+	install -m 644 README.md LICENSE $(root)/share/doc/dptrain
+	$(if $(manual),install -m 644 $(manual) $(root)/share/man/man1)
+
+uninstall:
+	rm -f $(root)/bin/dptrain $(root)/share/man/man1/dptrain.1
+	rm -rf $(root)/share/doc/dptrain
+
+# Names what make writes: BUILD may be a folder with other things in it.
+clean:
+	rm -rf $(addprefix $(BUILD)/,obj tests libdptrain.a dptrain deps.mk knobs flags sources)
+	-rmdir $(BUILD) 2>/dev/null || true
+
+format:
+	clang-format -i $$(find core models data cmd -name '*.[ch]')
+
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
+
+    torch_ddp.py MODEL --ranks N --batch B --steps S
+
+MODEL: linreg, mlp, cnn (32x32x3) or mnistcnn (28x28x1). Channels-last, Adam, data in memory, one thread a rank: what
+PyTorch is fastest with here. Prints the median rate over blocks of S steps: `samples_per_s 1234.5`.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+BLOCKS = 5
+SAMPLES = 4096
+
+
+def conv_block(inputs, outputs):
+    return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+
+
+MODELS = {
+    "linreg": ((5,), lambda: [nn.Linear(5, 1)]),
+    "mlp": ((784,), lambda: [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)]),
+    "cnn": ((3, 32, 32), lambda: conv_block(3, 32) + conv_block(32, 64) + [nn.Flatten(), nn.Linear(4096, 10)]),
+    "mnistcnn": ((1, 28, 28), lambda: conv_block(1, 32) + conv_block(32, 64)
+                 + [nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)]),
+}
+
+
+def train(rank, args, store):
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
+    shape, layers = MODELS[args.model]
+    images = len(shape) == 3
+    net = nn.Sequential(*layers())
+    if images:
+        net = net.to(memory_format=torch.channels_last)
+    if args.ranks > 1:
+        net = nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    loss_of = nn.MSELoss() if args.model == "linreg" else nn.CrossEntropyLoss()
+
+    mine = args.batch // args.ranks
+    x = torch.randn(SAMPLES // args.ranks, *shape)
+    if images:
+        x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.randn(len(x), 1) if args.model == "linreg" else torch.randint(0, 10, (len(x),))
+
+    def run(steps):
+        for step in range(steps):
+            at = step * mine % (len(x) - mine + 1)
+            optimizer.zero_grad(set_to_none=True)
+            loss_of(net(x[at:at + mine]), y[at:at + mine]).backward()
+            optimizer.step()
+
+    run(20)
+    rates = []
+    for _ in range(BLOCKS):
+        dist.barrier()
+        start = time.perf_counter()
+        run(args.steps)
+        dist.barrier()
+        rates.append(args.steps * args.batch / (time.perf_counter() - start))
+    if rank == 0:
+        print(f"samples_per_s {statistics.median(rates):.1f}", flush=True)
+    dist.destroy_process_group()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(train, (args, Path(folder, "store")), args.ranks)
+
+
+if __name__ == "__main__":
+    main()

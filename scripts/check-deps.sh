@@ -1,0 +1,140 @@
+#!/usr/bin/env bash
+# Finds the libraries that dptrain is built from and writes how to use them, as make variables, to the file named.
+# A library is found when a tiny program with it compiles and links. What is missing is told in one list; exit 1.
+# Called by the Makefile, which passes its knobs in the environment.
+set -u
+# shellcheck disable=SC2153  # the knobs are in capitals, the rows below are not
+: "${CC:?} ${MPICC:?} ${PKG_CONFIG:?} ${ONEDNN:?}"
+out=$1
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+missing=()
+
+# What it is, its header, a call, its name in packages.txt, the knob
+mpi=("MPI" "mpi.h" "MPI_Init(0, 0)" mpi "MPICC=/path/to/mpicc")
+hdf5=("HDF5 1.10 or later" "hdf5.h" "H5open()" hdf5 "HDF5_ROOT=/path")
+yaml=("libyaml" "yaml.h" "yaml_get_version_string() == 0" yaml "YAML_ROOT=/path")
+zlib=("zlib" "zlib.h" "zlibVersion() == 0" zlib "ZLIB_ROOT=/path")
+onednn=("oneDNN 2.6 or later" "dnnl.h" "dnnl_version() == 0" onednn "ONEDNN_ROOT=/path, or ONEDNN=0")
+
+package_of() {
+    awk -v what="$1" '$3 == what { printf "%s ", $2 }' "$(dirname "$0")/packages.txt"
+}
+
+# try COMPILER 'FLAGS' 'LIBS' HEADER CALL: does such a program build? Flags are lists of words.
+try() {
+    printf '#include <stddef.h>\n#include <stdarg.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <%s>\nint main(void) { return (int)(%s); }\n' \
+        "$4" "$5" >"$scratch/try.c"
+    # shellcheck disable=SC2086
+    OMPI_CC=$CC MPICH_CC=$CC I_MPI_CC=$CC $1 $CPPFLAGS $2 -o "$scratch/try" "$scratch/try.c" $LDFLAGS $3 \
+        >"$scratch/log" 2>&1
+}
+
+miss() {
+    missing+=("$(printf '  %-20s %-28s %s' "$1" "Debian: $(package_of "$4")" "else: $5")")
+}
+
+# search NAME ROOT PKG 'LIBS' HEADER CALL: sets found_cflags and found_libs. A root given by hand is the only place looked at.
+search() {
+    local root=$1 pkg=$2 libs=$3 header=$4 call=$5 folder
+    if [ -n "$root" ]; then
+        [ -e "$root/include/$header" ] || return
+        found_cflags="-I$root/include" found_libs=
+        for folder in "$root/lib64" "$root/lib"; do
+            [ -d "$folder" ] && found_libs+="-L$folder -Wl,-rpath,$folder "
+        done
+        found_libs+=$libs
+        try "${using:-$CC}" "$found_cflags" "$found_libs" "$header" "$call"
+        return
+    fi
+    if found_cflags=$($PKG_CONFIG --cflags "$pkg" 2>/dev/null) && found_libs=$($PKG_CONFIG --libs "$pkg" 2>/dev/null) &&
+        try "${using:-$CC}" "$found_cflags" "$found_libs" "$header" "$call"; then
+        return 0
+    fi
+    found_cflags='' found_libs=$libs
+    try "${using:-$CC}" "" "$libs" "$header" "$call"
+}
+
+emit() {
+    printf '%s_CFLAGS := %s\n%s_LIBS := %s\n' "$1" "$found_cflags" "$1" "$found_libs" >>"$scratch/deps.mk"
+}
+
+# need VARIABLE ROOT PKG 'LIBS' ROW...: a library that must be there.
+need() {
+    if search "$2" "$3" "$4" "$6" "$7"; then
+        emit "$1"
+    else
+        shift 4
+        miss "$@"
+    fi
+}
+
+# The compiler first: without it nothing else can be tried.
+printf 'int main(void) { return 0; }\n' >"$scratch/cc.c"
+# shellcheck disable=SC2086
+if ! $CC -o "$scratch/cc" "$scratch/cc.c" >"$scratch/log" 2>&1; then
+    {
+        echo "dptrain needs a C compiler, and '$CC' does not compile a program. It and the libraries that cannot be looked for yet:"
+        miss "C compiler" "" "" compiler "CC=/path/to/gcc"
+        for row in mpi hdf5 yaml zlib onednn; do
+            declare -n entry=$row
+            miss "${entry[@]}"
+        done
+        printf '%s\n' "${missing[@]}"
+        echo "On Debian './scripts/setup.sh --build' installs them."
+    } >&2
+    exit 1
+fi
+
+if ! try "$MPICC" "" "" "${mpi[1]}" "${mpi[2]}"; then
+    miss "${mpi[@]}"
+fi
+# The header of a parallel HDF5 includes mpi.h: then the MPI's wrapper compiles what uses it.
+if search "$HDF5_ROOT" hdf5 "-lhdf5" "${hdf5[1]}" "${hdf5[2]}"; then
+    emit HDF5
+elif using=$MPICC search "$HDF5_ROOT" hdf5 "-lhdf5" "${hdf5[1]}" "${hdf5[2]}"; then
+    emit HDF5
+    echo "HDF5_NEEDS_MPI := 1" >>"$scratch/deps.mk"
+else
+    miss "${hdf5[@]}"
+fi
+need YAML "$YAML_ROOT" yaml-0.1 "-lyaml" "${yaml[@]}"
+need ZLIB "$ZLIB_ROOT" zlib "-lz" "${zlib[@]}"
+
+# oneDNN's threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.
+with_onednn=0
+case $ONEDNN in
+auto | 1)
+    if search "$ONEDNN_ROOT" dnnl "-ldnnl" "${onednn[1]}" "${onednn[2]}"; then
+        with_onednn=1
+        try "$CC" "" "-lgomp" omp.h "omp_get_max_threads()" && found_libs+=" -lgomp"
+        emit ONEDNN
+    elif [ "$ONEDNN" = 1 ]; then
+        miss "${onednn[@]}"
+    else
+        echo "oneDNN was not found (Debian: $(package_of onednn); else ONEDNN_ROOT=): building with plain C only, which is slow." >&2
+    fi
+    ;;
+0) ;;
+*)
+    echo "ONEDNN=$ONEDNN: auto, 0 or 1" >&2
+    exit 1
+    ;;
+esac
+echo "WITH_ONEDNN := $with_onednn" >>"$scratch/deps.mk"
+
+# Only the test programs need it; they say so themselves.
+if search "$CMOCKA_ROOT" cmocka "-lcmocka" cmocka.h "sizeof(struct CMUnitTest)"; then
+    emit CMOCKA
+    echo "HAVE_CMOCKA := 1" >>"$scratch/deps.mk"
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+    {
+        echo "dptrain needs what was not found:"
+        printf '%s\n' "${missing[@]}"
+        echo "On Debian './scripts/setup.sh --build' installs them."
+    } >&2
+    exit 1
+fi
+mkdir -p "$(dirname "$out")" && mv "$scratch/deps.mk" "$out"

@@ -1,0 +1,17 @@
+# shellcheck shell=sh
+# Sourced: what Open MPI needs where a script starts ranks itself, on a laptop, in a container, as root, on one core.
+# It only fills in what is not set already.
+export OMPI_ALLOW_RUN_AS_ROOT="${OMPI_ALLOW_RUN_AS_ROOT:-1}"
+export OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="${OMPI_ALLOW_RUN_AS_ROOT_CONFIRM:-1}"
+# More ranks than cores are fine, and then a waiting rank gives its core away.
+export OMPI_MCA_rmaps_base_oversubscribe="${OMPI_MCA_rmaps_base_oversubscribe:-1}"
+export OMPI_MCA_mpi_yield_when_idle="${OMPI_MCA_mpi_yield_when_idle:-1}"
+# A rank's threads may use all cores.
+export OMPI_MCA_hwloc_base_binding_policy="${OMPI_MCA_hwloc_base_binding_policy:-none}"
+# Containers forbid the system call that it would use otherwise, and it complains for each message.
+export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism:-none}"
+# One machine only: no ssh is needed, and none is looked for.
+command -v ssh >/dev/null 2>&1 || export OMPI_MCA_plm_rsh_agent="${OMPI_MCA_plm_rsh_agent:-sh}"
+# Where Debian's plug-ins of hwloc lie about, Open MPI looks for X displays at every start, each one a question to the name server
+# where there is no /etc/hosts: milliseconds mostly, five seconds when an answer gets lost.
+export HWLOC_COMPONENTS="${HWLOC_COMPONENTS:--gl,-opencl}"

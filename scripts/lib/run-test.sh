@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Runs one test program and prints one line; its output too where it failed. Called by test.sh, from the top of the tree.
+#   run-test.sh BUILD unit FILE.c RANKS     a cmocka program; RANKS > 0: under mpirun
+#   run-test.sh BUILD pytest FILE.py 0      a file of pytest, with BUILD/dptrain
+# Leaves `passed failed skipped` in $DPT_LOGS/NAME.count.
+set -u
+build=$1 kind=$2 file=$3 ranks=$4
+name=${build//\//-}-${file//\//-}-$ranks
+log=$DPT_LOGS/$name.log
+label=$file
+[ "$ranks" = 0 ] || label="$label, $ranks ranks"
+limit=300
+if [ "$build" != build ]; then
+    label="$label, sanitized"
+    limit=600
+fi
+
+# MPI's own start-up keeps memory until the end of the process.
+leaks=$DPT_LEAKS
+[ "$kind" = unit ] && [ "$ranks" = 0 ] || leaks=0
+export ASAN_OPTIONS="detect_leaks=$leaks:abort_on_error=0" UBSAN_OPTIONS=print_stacktrace=1
+
+passed=0 failed=0 skipped=0
+start=$SECONDS
+case $kind in
+unit)
+    program=$build/tests/$(basename "$file" .c)
+    if [ ! -x "$program" ]; then
+        echo "0 1 0" >"$DPT_LOGS/$name.count"
+        echo "FAILED   did not build  $label"
+        exit 0
+    fi
+    command=("$program")
+    # Only rank 0's lines are counted, all of them are shown.
+    [ "$ranks" = 0 ] || command=(mpirun --tag-output -np "$ranks" "$program")
+    timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null
+    rc=$?
+    read -r passed failed skipped < <(
+        sed -e 's/^\[[0-9]*,0\]<std[a-z]*>://' -e '/^\[[0-9]*,[0-9]*\]</d' "$log" | awk '
+            /^\[ +OK \]/ { p++ }
+            /^\[ +FAILED +\] [0-9]+ test\(s\), listed below/ { f += $4 }
+            /^\[ +SKIPPED +\] [0-9]+ test\(s\), listed below/ { s += $4 }
+            END { print p + 0, f + 0, s + 0 }'
+    )
+    ;;
+pytest)
+    limit=900
+    [ "$DPT_HEAVY" = 0 ] || limit=3600
+    # Where CI is set pytest shows every difference in full, which takes minutes for a checkpoint's bytes.
+    env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short -p no:cacheprovider \
+        --import-mode=importlib "$file" >"$log" 2>&1 </dev/null
+    rc=$?
+    count() { grep -Eo "[0-9]+ $1" <(tail -n 1 "$log") | awk '{ n += $1 } END { print n + 0 }'; }
+    passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+    ;;
+esac
+seconds=$((SECONDS - start))
+
+# A crash, a time-out, a sanitizer's report, no test at all: something failed, though none was counted.
+why=
+[ "$rc" != 124 ] && [ "$rc" != 137 ] || why=", stopped after $limit s"
+if [ "$failed" = 0 ] && { [ "$rc" != 0 ] || [ $((passed + skipped)) = 0 ]; }; then
+    failed=1 why=${why:-, exit $rc}
+fi
+echo "$passed $failed $skipped" >"$DPT_LOGS/$name.count"
+
+verdict=ok
+[ "$failed" = 0 ] || verdict=FAILED
+line=$(printf '%-6s %4d passed' $verdict "$passed")
+[ "$failed" = 0 ] || line+=", $failed failed"
+[ "$skipped" = 0 ] || line+=", $skipped skipped"
+line+="  $label$why (${seconds} s)"
+# In one write, so that the programs that run beside this one do not come between.
+if [ "$failed" = 0 ]; then
+    printf '%s\n' "$line"
+else
+    printf '%s\n%s\n' "$line" "$(tail -n 200 "$log" | sed 's/^/    | /')"
+fi
+exit 0
