@@ -6,12 +6,13 @@
 #include "core/comm/comm.h"
 #include "data/dataset.h"
 
-extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert;
+extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect;
 
 const struct dpt_command *const dpt_commands[] = {
     &dpt_cmd_train,
     &dpt_cmd_eval,
     &dpt_cmd_convert,
+    &dpt_cmd_inspect,
     NULL,
 };
 
