@@ -140,5 +140,8 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
         if (errno != EINTR)
             return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");
     *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+    /* mpirun gives the signal of a rank that died by one. */
+    if (*code > 128 && asked < 2)
+        *code = dpt_exit_code(DPT_RANK);
     return DPT_OK;
 }

@@ -203,7 +203,13 @@ enum dpt_status dpt_make_folders(const char *path, struct dpt_error *err)
         if (c != '/' && c != '\0')
             continue;
         part.text[i] = '\0';
-        if (mkdir(part.text, 0777) != 0) {
+        if (mkdir(part.text, 0777) == 0) {
+            /* A power cut must not take it away. Where we may write but not read there is no way to
+             * sync, and it has to do without. */
+            struct dpt_error ignored;
+
+            dpt_file_sync_folder(part.text, &ignored);
+        } else {
             const int code = errno;
 
             if (!is_folder(part.text)) {

@@ -1,19 +1,16 @@
 #include "core/comm/comm.h"
 
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "core/comm/internal.h"
+#include "core/comm/mpi_call.h"
+#include "core/comm/watch.h"
 
-/* What a group's handle points to. */
-struct communicator {
-    MPI_Comm comm;
-};
-
-static enum dpt_status mpi_fail(struct dpt_error *err, const char *what, int code)
+enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
     int length = 0;
@@ -23,18 +20,35 @@ static enum dpt_status mpi_fail(struct dpt_error *err, const char *what, int cod
     return dpt_fail(err, DPT_RANK, "MPI: %s failed: %s", what, text);
 }
 
-/* Runs an MPI call; on failure goes to `out:` with a message that names it. */
-#define TRY_MPI(function, ...)                                                                     \
-    do {                                                                                           \
-        const int mpi_code = function(__VA_ARGS__);                                                \
-        if (mpi_code != MPI_SUCCESS)                                                               \
-            DPT_TRY(mpi_fail(err, #function, mpi_code));                                           \
-    } while (0)
-
-static MPI_Comm comm_of(const struct dpt_group *g)
+enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
+                                        const char *what, int code)
 {
-    return ((const struct communicator *)g->handle)->comm;
+    const struct dpt_communicator *c = g->handle;
+    const enum dpt_status status = dpt_mpi_fail(err, what, code);
+
+    if (c->watch != NULL)
+        dpt_watch_give_up(c->watch, dpt_exit_code(status), err->text);
+    return status;
 }
+
+void dpt_group_enter(const struct dpt_group *g)
+{
+    const struct dpt_communicator *c = g->handle;
+
+    if (c->watch != NULL)
+        dpt_watch_enter(c->watch, c->whole);
+}
+
+void dpt_group_leave(const struct dpt_group *g)
+{
+    const struct dpt_communicator *c = g->handle;
+
+    if (c->watch != NULL)
+        dpt_watch_leave(c->watch, c->whole);
+}
+
+/* Bytes of address space that MPI may want at its start. */
+enum { RESERVE = 256 << 20 };
 
 /* A group of one, or a group that this rank is not in: nothing to be said to anyone. */
 static bool is_alone(const struct dpt_group *g)
@@ -46,17 +60,17 @@ static bool is_alone(const struct dpt_group *g)
 static enum dpt_status group_open(struct dpt_group *g, MPI_Comm comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct communicator *handle = NULL;
+    struct dpt_communicator *handle = NULL;
 
-    TRY_MPI(MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
-    TRY_MPI(MPI_Comm_rank, comm, &g->rank);
-    TRY_MPI(MPI_Comm_size, comm, &g->size);
+    DPT_TRY_MPI(MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
+    DPT_TRY_MPI(MPI_Comm_rank, comm, &g->rank);
+    DPT_TRY_MPI(MPI_Comm_size, comm, &g->size);
     if (g->size == 1) {
         if (comm != MPI_COMM_WORLD)
-            TRY_MPI(MPI_Comm_free, &comm);
+            DPT_TRY_MPI(MPI_Comm_free, &comm);
         return DPT_OK;
     }
-    handle = malloc(sizeof *handle);
+    handle = calloc(1, sizeof *handle);
     if (handle == NULL)
         DPT_TRY(dpt_fail_memory(err, "a communicator", sizeof *handle));
     handle->comm = comm;
@@ -67,7 +81,7 @@ out:
 
 static void group_close(struct dpt_group *g)
 {
-    struct communicator *handle = g->handle;
+    struct dpt_communicator *handle = g->handle;
 
     if (handle != NULL && handle->comm != MPI_COMM_WORLD)
         MPI_Comm_free(&handle->comm);
@@ -77,15 +91,15 @@ static void group_close(struct dpt_group *g)
 
 static enum dpt_status find_nodes(struct dpt_comm *comm, struct dpt_error *err)
 {
-    const MPI_Comm world = comm_of(&comm->world);
+    const MPI_Comm world = dpt_mpi_comm(&comm->world);
     enum dpt_status status = DPT_OK;
     MPI_Comm part = MPI_COMM_NULL;
 
-    TRY_MPI(MPI_Comm_split_type, world, MPI_COMM_TYPE_SHARED, comm->world.rank, MPI_INFO_NULL,
-            &part);
+    DPT_TRY_MPI(MPI_Comm_split_type, world, MPI_COMM_TYPE_SHARED, comm->world.rank, MPI_INFO_NULL,
+                &part);
     DPT_TRY(group_open(&comm->node, part, err));
-    TRY_MPI(MPI_Comm_split, world, comm->node.rank == 0 ? 0 : MPI_UNDEFINED, comm->world.rank,
-            &part);
+    DPT_TRY_MPI(MPI_Comm_split, world, comm->node.rank == 0 ? 0 : MPI_UNDEFINED, comm->world.rank,
+                &part);
     if (part == MPI_COMM_NULL) {
         comm->leaders = (struct dpt_group){.rank = -1};
     } else {
@@ -97,49 +111,139 @@ out:
     return status;
 }
 
-enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
+/* From here on the ranks of each node watch each other. */
+static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *watch,
+                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_group *const groups[] = {&comm->world, &comm->node, &comm->leaders};
+
+    comm->hosts = calloc((size_t)comm->world.size, sizeof *comm->hosts);
+    if (comm->hosts == NULL)
+        status = dpt_fail_memory(err, "the list of hosts", (double)comm->world.size);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    DPT_TRY(dpt_group_gather(&comm->world, comm->host, comm->hosts, sizeof comm->host, err));
+    DPT_TRY(dpt_watch_attach(watch, comm, err));
+    comm->watch = watch;
+    for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
+        struct dpt_communicator *handle = groups[i]->handle;
+
+        if (handle == NULL)
+            continue;
+        handle->watch = watch;
+        handle->whole = groups[i] != &comm->leaders;
+    }
+out:
+    return status;
+}
+
+bool dpt_memory_reserve(size_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                   -1, 0);
+
+    if (p == MAP_FAILED)
+        return false;
+    munmap(p, bytes);
+    return true;
+}
+
+/* Too little for MPI, which would crash or hang. The other ranks will not hear of it, and rank 0
+ * alone prints errors: so this one tells it itself. */
+static enum dpt_status fail_alone(const struct dpt_comm *comm, struct dpt_error *err)
+{
+    const enum dpt_status status = dpt_fail_memory(err, "MPI", RESERVE);
+
+    dpt_kin_tell();
+    if (dpt_launcher_rank() != 0)
+        fprintf(stderr, "rank %d (%s): %s\n", dpt_launcher_rank(), comm->host, err->text);
+    usleep((useconds_t)(DPT_KIN_NOTICE * 1e6));
+    return status;
+}
+
+enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, watched = DPT_OK;
     int provided = MPI_THREAD_SINGLE;
+    struct dpt_watch *watch = NULL;
 
     *comm = (struct dpt_comm){.nodes = 1};
     comm->world = comm->node = comm->leaders = (struct dpt_group){.size = 1};
     dpt_host_name(comm->host);
     if (!dpt_launcher_present())
         dpt_launcher_prepare_lone();
-    TRY_MPI(MPI_Init_thread, NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    else
+        watched = dpt_watch_open(&watch, dpt_launcher_rank(), err);
+    if (!dpt_memory_reserve((size_t)RESERVE))
+        DPT_TRY(fail_alone(comm, err));
+    DPT_TRY_MPI(MPI_Init_thread, NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     comm->started = true;
-    /* All calls come from one thread at a time, which a library at the FUNNELED level stands in
-     * practice; SINGLE may not know threads. */
+    /* The watchdog's MPI_Abort is the only call beside those of the main thread, which a library
+     * at the FUNNELED level stands in practice; SINGLE may not know threads. */
     if (provided < MPI_THREAD_FUNNELED)
         DPT_TRY(dpt_fail(err, DPT_RANK, "MPI: this library was built without support for threads"));
-    TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    DPT_TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);
     DPT_TRY(group_open(&comm->world, MPI_COMM_WORLD, err));
-    if (comm->world.size > 1)
-        DPT_TRY(find_nodes(comm, err));
+    if (is_alone(&comm->world))
+        goto out;
+    DPT_TRY(dpt_group_agree(&comm->world, watched, err));
+    DPT_TRY(find_nodes(comm, err));
+    DPT_TRY(start_watching(comm, watch, err));
 out:
+    if (comm->watch == NULL)
+        dpt_watch_close(watch);
     return status;
 }
 
 void dpt_comm_close(struct dpt_comm *comm)
 {
+    struct dpt_watch *watch = comm->watch;
+
     if (!comm->started)
         return;
-    if (!is_alone(&comm->world))
-        MPI_Barrier(comm_of(&comm->world));
+    dpt_comm_note(comm, -1, "ending");
+    if (!is_alone(&comm->world)) {
+        dpt_group_enter(&comm->world);
+        MPI_Barrier(dpt_mpi_comm(&comm->world));
+        dpt_group_leave(&comm->world);
+    }
     group_close(&comm->leaders);
     group_close(&comm->node);
     group_close(&comm->world);
+    /* MPI_Finalize waits for all ranks, too. */
+    if (watch != NULL)
+        dpt_watch_closing(watch);
     MPI_Finalize();
+    dpt_watch_close(watch);
+    free(comm->hosts);
     *comm = (struct dpt_comm){0};
 }
 
 void dpt_comm_abort(struct dpt_comm *comm, int code)
 {
+    if (comm->watch != NULL)
+        dpt_watch_hush(comm->watch);
     /* A process of its own has nobody to take along, and MPI_Abort only adds its chatter. */
     if (comm->started && dpt_launcher_present())
         MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
+}
+
+void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
+{
+    if (comm->watch != NULL)
+        dpt_watch_limit(comm->watch, seconds);
+}
+
+void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)
+{
+    if (comm->watch != NULL)
+        dpt_watch_note(comm->watch, step, what);
+}
+
+const char *dpt_comm_host(const struct dpt_comm *comm, int rank)
+{
+    return comm->hosts != NULL ? comm->hosts[rank] : comm->host;
 }
 
 #define TEXT_OF(x)                    #x
@@ -188,12 +292,13 @@ enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
 
     if (is_alone(g))
         return mine;
-    TRY_MPI(MPI_Allreduce, MPI_IN_PLACE, least, 2, MPI_INT, MPI_MIN, comm_of(g));
+    DPT_TRY_COLLECTIVE(g, MPI_Allreduce, MPI_IN_PLACE, least, 2, MPI_INT, MPI_MIN, dpt_mpi_comm(g));
     if (least[0] == g->size)
         return DPT_OK;
     if (least[0] == g->rank)
         write_report(&report, mine, err->text, least[1] != 0);
-    TRY_MPI(MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0], comm_of(g));
+    DPT_TRY_COLLECTIVE(g, MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0],
+                       dpt_mpi_comm(g));
     DPT_TRY(dpt_fail(err, (enum dpt_status)report.status, "%s", report.text));
 out:
     return status;
@@ -229,8 +334,9 @@ enum dpt_status dpt_group_sum_split(const struct dpt_group *g, enum dpt_sum_kind
         return DPT_OK;
     }
     for (size_t i = 0; i < n; i += limit)
-        TRY_MPI(MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size, to + i * size,
-                (int)piece(n - i, limit), types[kind], MPI_SUM, comm_of(g));
+        DPT_TRY_COLLECTIVE(g, MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size,
+                           to + i * size, (int)piece(n - i, limit), types[kind], MPI_SUM,
+                           dpt_mpi_comm(g));
 out:
     return status;
 }
@@ -260,7 +366,8 @@ enum dpt_status dpt_group_max(const struct dpt_group *g, double value, double *l
     double result = value;
 
     if (!is_alone(g))
-        TRY_MPI(MPI_Allreduce, &value, &result, 1, MPI_DOUBLE, MPI_MAX, comm_of(g));
+        DPT_TRY_COLLECTIVE(g, MPI_Allreduce, &value, &result, 1, MPI_DOUBLE, MPI_MAX,
+                           dpt_mpi_comm(g));
     *largest = result;
 out:
     return status;
@@ -275,7 +382,8 @@ enum dpt_status dpt_group_broadcast_split(const struct dpt_group *g, int root, v
     if (is_alone(g))
         return DPT_OK;
     for (size_t i = 0; i < n; i += limit)
-        TRY_MPI(MPI_Bcast, p + i, (int)piece(n - i, limit), MPI_BYTE, root, comm_of(g));
+        DPT_TRY_COLLECTIVE(g, MPI_Bcast, p + i, (int)piece(n - i, limit), MPI_BYTE, root,
+                           dpt_mpi_comm(g));
 out:
     return status;
 }
@@ -302,8 +410,8 @@ enum dpt_status dpt_group_gather_split(const struct dpt_group *g, const void *mi
             DPT_TRY(dpt_group_broadcast_split(g, r, parts + (size_t)r * n, n, limit, err));
         return DPT_OK;
     }
-    TRY_MPI(MPI_Allgather, own == mine ? MPI_IN_PLACE : mine, (int)n, MPI_BYTE, all, (int)n,
-            MPI_BYTE, comm_of(g));
+    DPT_TRY_COLLECTIVE(g, MPI_Allgather, own == mine ? MPI_IN_PLACE : mine, (int)n, MPI_BYTE, all,
+                       (int)n, MPI_BYTE, dpt_mpi_comm(g));
 out:
     return status;
 }
@@ -319,7 +427,7 @@ enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *e
     enum dpt_status status = DPT_OK;
 
     if (!is_alone(g))
-        TRY_MPI(MPI_Barrier, comm_of(g));
+        DPT_TRY_COLLECTIVE(g, MPI_Barrier, dpt_mpi_comm(g));
 out:
     return status;
 }

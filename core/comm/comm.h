@@ -5,6 +5,10 @@
  * from one thread of a rank at a time. Every function that says "Collective." must be reached by
  * all ranks of the group in the same order, or the job hangs: before such a call that a failing
  * rank would not reach, the ranks agree on their status (dpt_group_agree).
+ *
+ * Where a rank does not come all the same, because it was killed or stopped or hangs, a watchdog
+ * thread of another one ends the job with exit code 71 and a line that names the missing rank
+ * (watch.h). So does a collective that fails on one rank inside of MPI.
  */
 #ifndef DPT_COMM_COMM_H
 #define DPT_COMM_COMM_H
@@ -28,7 +32,9 @@ struct dpt_comm {
     struct dpt_group leaders; /* node rank 0 of every node; rank -1 on the others */
     int nodes;
     char host[DPT_HOST_TEXT];
-    bool started; /* MPI runs */
+    char (*hosts)[DPT_HOST_TEXT]; /* of every rank; NULL where there is one */
+    struct dpt_watch *watch;      /* this rank's watchdog; NULL where there is one rank */
+    bool started;                 /* MPI runs */
 };
 
 /* What the launcher (mpirun, srun) says before MPI runs: this rank, or 0; whether there is a
@@ -46,6 +52,19 @@ void dpt_comm_close(struct dpt_comm *comm);
 /* Ends all ranks at once with this exit code; for failures that not all ranks know of. Does not
  * return. */
 void dpt_comm_abort(struct dpt_comm *comm, int code) __attribute__((noreturn));
+
+/* How many seconds a rank may wait in a collective until the watchdog ends the job; 0: for ever. 60
+ * until this is called. */
+void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
+/* What this rank does now, and in which step (from 1; 0: before the first): for the line of the
+ * watchdog. Costs some nanoseconds. */
+void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);
+/* The host of a rank of the world. */
+const char *dpt_comm_host(const struct dpt_comm *comm, int rank);
+
+/* Whether this process may have so many more bytes of address space (ulimit -v). */
+bool dpt_memory_reserve(size_t bytes);
+
 /* "Open MPI 4.1.4"; static text, may be called before MPI runs. */
 const char *dpt_comm_version(void);
 

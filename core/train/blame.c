@@ -99,6 +99,7 @@ enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_v
     int64_t first = t->comm->world.size, lowest;
     double largest;
 
+    dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
     if (s.found.kind == NOTHING)
         search_gradient(&s);

@@ -18,6 +18,7 @@
 #define DPT_TRAIN_CHECKPOINT_H
 
 #include "core/backend/graph.h"
+#include "core/train/lock.h"
 #include "core/train/optimizer.h"
 #include "core/train/trainer.h"
 
@@ -34,6 +35,7 @@ struct dpt_state {
     int64_t seed;
     const char *job_text;
     const char *version, *backend, *library;
+    const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
 
 /* The trainer's present state. job_text: dpt_job_essence's. */
@@ -43,15 +45,25 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
 /* "FOLDER/checkpoints/step-00001200.h5" into buf; returns buf. */
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);
 
-/* Writes one file. Errors: IO (disk full, not writable; names the file), RANK; then nothing is left
- * of it. */
+/*
+ * Writes one file: its skeleton in memory, then temporary name, reservation, bytes, fsync, rename,
+ * fsync of the folder. Errors: IO (disk full, not writable; names the file), RANK; then nothing is
+ * left of it, unless only the last fsync failed: then it is there, whole.
+ */
 enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
                                     struct dpt_error *err);
 
 /*
- * After a save: points FOLDER/checkpoints/latest to `path`, and `best` to the checkpoint of
- * best_step where that is on disk, and removes all but these and the `keep` newest (0: none is
- * removed); temporaries of earlier processes go too. Errors: IO.
+ * Before a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
+ * the disk what FOLDER/metrics.jsonl tells of the steps so far, so that no power cut leaves a
+ * checkpoint that is ahead of it. Errors: IO.
+ */
+enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err);
+
+/*
+ * After a save, and when a run goes on from `path`: points FOLDER/checkpoints/latest to `path`, and
+ * `best` to the checkpoint of best_step where that is on disk, and removes all but these and the
+ * `keep` newest (0: none is removed), later ones aside. Errors: IO, RANK.
  */
 enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
                                       int64_t best_step, struct dpt_error *err);

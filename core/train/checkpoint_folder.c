@@ -1,5 +1,6 @@
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -89,35 +90,77 @@ out:
 static enum dpt_status point(const char *folder, const char *name, const char *target,
                              struct dpt_error *err)
 {
-    char link[PATH_MAX], temporary[PATH_MAX + 32];
+    char link[PATH_MAX], temporary[PATH_MAX + 32], present[NAME_MAX + 1];
+    ssize_t n;
 
     snprintf(link, sizeof link, "%s/checkpoints/%s", folder, name);
+    n = readlink(link, present, sizeof present - 1);
+    if (n == (ssize_t)strlen(target) && memcmp(present, target, (size_t)n) == 0)
+        return DPT_OK;
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", link, (long)getpid());
-    unlink(temporary);
-    if (symlink(target, temporary) == 0 && rename(temporary, link) == 0)
+    if (symlink(target, temporary) != 0) {
+        if (errno == EEXIST && unlink(temporary) == 0) /* an earlier process had our number */
+            errno = symlink(target, temporary) == 0 ? 0 : errno;
+        if (errno != 0)
+            return dpt_fail_errno(err, DPT_IO, "%s", link);
+    }
+    if (rename(temporary, link) == 0)
         return DPT_OK;
     dpt_fail_errno(err, DPT_IO, "%s", link);
     unlink(temporary);
     return err->status;
 }
 
-/* What a killed process left: NAME.tmp-PID. Only one process writes here at a time, so all but ours
- * are left over. */
-static void remove_temporaries(const char *folder)
+/* The number in "NAME.tmp-1234"; 0 for other names. */
+static long maker_of(const char *name)
 {
-    char path[PATH_MAX], file[PATH_MAX + 300];
-    struct dirent *entry;
-    DIR *dir;
+    const char *mark = strstr(name, ".tmp-");
+    char *end;
+    long number;
 
-    snprintf(path, sizeof path, "%s/checkpoints", folder);
-    dir = opendir(path);
-    while (dir != NULL && (entry = readdir(dir)) != NULL)
-        if (strstr(entry->d_name, ".tmp-") != NULL) {
-            snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-            unlink(file);
-        }
+    if (mark == NULL || mark[5] < '0' || mark[5] > '9')
+        return 0;
+    number = strtol(mark + 5, &end, 10);
+    return *end == '\0' ? number : 0;
+}
+
+/* What killed processes left in a folder. Only one process writes there at a time, so all but our
+ * own are left over. */
+static void remove_temporaries(const char *path)
+{
+    char file[PATH_MAX + NAME_MAX + 2];
+    struct dirent *entry;
+    DIR *dir = opendir(path);
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        const long maker = maker_of(entry->d_name);
+
+        if (maker <= 0 || maker == (long)getpid())
+            continue;
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        unlink(file);
+    }
     if (dir != NULL)
         closedir(dir);
+}
+
+enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/checkpoints", folder);
+    remove_temporaries(path);
+    remove_temporaries(folder);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (fsync(fd) != 0)
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+    close(fd);
+    return status;
 }
 
 enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
@@ -127,7 +170,7 @@ enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int6
     const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
     char file[PATH_MAX];
     int64_t *steps = NULL;
-    size_t n = 0;
+    size_t n = 0, first = 0; /* later ones, damaged or left behind, stand for none that is kept */
 
     DPT_TRY(point(folder, "latest", name, err));
     if (best_step >= 0) {
@@ -136,10 +179,11 @@ enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int6
             DPT_TRY(point(folder, "best", strrchr(file, '/') + 1, err));
     }
     DPT_TRY(dpt_file_sync_folder(path, err));
-    remove_temporaries(folder);
     DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
-    for (size_t i = keep > 0 ? (size_t)keep : n; i < n; i++)
-        if (steps[i] != step_of(name) && steps[i] != best_step)
+    while (first < n && steps[first] > step_of(name))
+        first++;
+    for (size_t i = keep > 0 ? first + (size_t)keep : n; i < n; i++)
+        if (steps[i] != best_step)
             unlink(dpt_checkpoint_path(folder, steps[i], file, sizeof file));
 out:
     free(steps);

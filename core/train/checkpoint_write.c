@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,20 +16,36 @@
 #include "core/base/memory.h"
 #include "data/h5.h"
 
+enum {
+    PIECE = 1 << 20,         /* bytes a write */
+    COPY = 16 << 10,         /* bytes of the skeleton a write */
+    FRAME = 16 << 10,        /* an upper bound of what HDF5 adds to the bytes */
+    FRAME_AN_ITEM = 1024,    /* and beside that for each data set */
+    HEADROOM = 2 << 20,      /* bytes that HDF5 may want for a skeleton, far above what was seen */
+    HEADROOM_AN_ITEM = 4096, /* and beside them for each data set */
+};
+
 /* One data set of the file, and where its bytes come from. */
 struct item {
     char name[DPT_NAME * 2];
     const void *bytes;
     size_t size;
+    uint32_t crc;
     int n_dims; /* 0: text */
     hsize_t dims[4];
     haddr_t offset; /* in the file, once the skeleton stands */
-    uint32_t crc;   /* likewise */
 };
 
 struct content {
-    struct item *items;
+    struct item *items; /* in the order of their offsets, once the skeleton stands */
     int n;
+    /*
+     * All of the file but the bytes of its data sets, which are holes: HDF5 makes it in memory and
+     * never touches the disk, so that a full disk is an errno of ours and not a library that fails
+     * in its own close.
+     */
+    int skeleton;
+    haddr_t size; /* of the file without its last line */
 };
 
 static void add_tensors(struct content *c, const struct dpt_graph *graph, const char *folder,
@@ -63,6 +81,8 @@ static enum dpt_status list_content(const struct dpt_state *s, struct content *c
     }
     c->items[c->n++] =
         (struct item){.name = "/job", .bytes = s->job_text, .size = strlen(s->job_text)};
+    for (int i = 0; i < c->n; i++)
+        c->items[i].crc = dpt_crc32(0, c->items[i].bytes, c->items[i].size);
     return DPT_OK;
 }
 
@@ -71,22 +91,28 @@ static bool put_attribute(hid_t object, const char *name, hid_t stored, hid_t me
 {
     const hid_t space = H5Screate(H5S_SCALAR);
     const hid_t attribute = H5Acreate2(object, name, stored, space, H5P_DEFAULT, H5P_DEFAULT);
-    const bool good = attribute >= 0 && H5Awrite(attribute, memory, value) >= 0;
+    bool good = attribute >= 0 && H5Awrite(attribute, memory, value) >= 0;
 
-    if (attribute >= 0)
-        H5Aclose(attribute);
-    H5Sclose(space);
-    return good;
+    good = (attribute < 0 || H5Aclose(attribute) >= 0) && good;
+    return H5Sclose(space) >= 0 && good;
+}
+
+static hid_t text_type(size_t size)
+{
+    const hid_t type = H5Tcopy(H5T_C_S1);
+
+    if (H5Tset_size(type, size) >= 0 && H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0)
+        return type;
+    H5Tclose(type);
+    return H5I_INVALID_HID;
 }
 
 static bool put_text(hid_t object, const char *name, const char *text)
 {
-    const hid_t type = H5Tcopy(H5T_C_S1);
-    bool good = H5Tset_size(type, strlen(text)) >= 0 && H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0;
+    const hid_t type = text_type(strlen(text));
+    const bool good = type >= 0 && put_attribute(object, name, type, type, text);
 
-    good = good && put_attribute(object, name, type, type, text);
-    H5Tclose(type);
-    return good;
+    return H5Tclose(type) >= 0 && good;
 }
 
 static bool put_state(hid_t file, const struct dpt_state *s)
@@ -147,70 +173,94 @@ static bool put_groups(hid_t file, const char *name, hid_t create)
 /* A data set with its place in the file but without its bytes. */
 static bool put_item(hid_t file, struct item *item, hid_t create)
 {
-    hid_t type = H5T_IEEE_F32LE, space, set;
-    bool good;
+    const bool text = item->n_dims == 0;
+    const hid_t type = text ? text_type(item->size) : H5T_IEEE_F32LE;
+    const hid_t space =
+        text ? H5Screate(H5S_SCALAR) : H5Screate_simple(item->n_dims, item->dims, NULL);
+    const hid_t set = H5Dcreate2(file, item->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
+    bool good =
+        set >= 0 && put_attribute(set, "crc32", H5T_STD_U32LE, H5T_NATIVE_UINT32, &item->crc);
 
-    item->crc = dpt_crc32(0, item->bytes, item->size);
-    if (item->n_dims == 0) {
-        type = H5Tcopy(H5T_C_S1);
-        H5Tset_size(type, item->size);
-        H5Tset_strpad(type, H5T_STR_NULLPAD);
-        space = H5Screate(H5S_SCALAR);
-    } else {
-        space = H5Screate_simple(item->n_dims, item->dims, NULL);
-    }
-    set = H5Dcreate2(file, item->name, type, space, H5P_DEFAULT, create, H5P_DEFAULT);
-    good = set >= 0 && put_attribute(set, "crc32", H5T_STD_U32LE, H5T_NATIVE_UINT32, &item->crc);
-    if (set >= 0) {
-        item->offset = H5Dget_offset(set);
-        good = good && item->offset != HADDR_UNDEF;
-        H5Dclose(set);
-    }
-    H5Sclose(space);
-    if (item->n_dims == 0)
-        H5Tclose(type);
+    item->offset = set >= 0 ? H5Dget_offset(set) : HADDR_UNDEF;
+    good = good && item->offset != HADDR_UNDEF && H5Dget_storage_size(set) == item->size;
+    good = (set < 0 || H5Dclose(set) >= 0) && good;
+    good = H5Sclose(space) >= 0 && good;
+    return (!text || H5Tclose(type) >= 0) && good;
+}
+
+/* Property lists: data sets laid out without being written, groups, the file, access to it. */
+struct lists {
+    hid_t create, groups, whole, access;
+};
+
+static bool make_lists(struct lists *l)
+{
+    l->create = H5Pcreate(H5P_DATASET_CREATE);
+    l->groups = H5Pcreate(H5P_GROUP_CREATE);
+    l->whole = H5Pcreate(H5P_FILE_CREATE);
+    l->access = H5Pcreate(H5P_FILE_ACCESS);
+    return H5Pset_layout(l->create, H5D_CONTIGUOUS) >= 0 &&
+           H5Pset_alloc_time(l->create, H5D_ALLOC_TIME_EARLY) >= 0 &&
+           H5Pset_fill_time(l->create, H5D_FILL_TIME_NEVER) >= 0 &&
+           H5Pset_obj_track_times(l->create, 0) >= 0 && H5Pset_obj_track_times(l->groups, 0) >= 0 &&
+           H5Pset_obj_track_times(l->whole, 0) >= 0 &&
+           H5Pset_alignment(l->access, 4096, DPT_ALIGN) >= 0 &&
+           /* Others ask for the real path of a link, and a file in memory has none. */
+           H5Pset_fapl_stdio(l->access) >= 0 &&
+           /* Since 1.8 the metadata carry checksums of their own: damage there is noticed too. */
+           H5Pset_libver_bounds(l->access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0;
+}
+
+static void free_lists(const struct lists *l)
+{
+    H5Pclose(l->create);
+    H5Pclose(l->groups);
+    H5Pclose(l->whole);
+    H5Pclose(l->access);
+}
+
+/* Under HDF5's lock. */
+static bool put_all(const struct dpt_state *state, struct content *c)
+{
+    struct lists l;
+    hid_t file = H5I_INVALID_HID;
+    char path[64];
+    bool good = make_lists(&l);
+
+    snprintf(path, sizeof path, "/proc/self/fd/%d", c->skeleton);
+    if (good)
+        file = H5Fcreate(path, H5F_ACC_TRUNC, l.whole, l.access);
+    good = file >= 0 && put_state(file, state);
+    for (int i = 0; good && i < c->n; i++)
+        good =
+            put_groups(file, c->items[i].name, l.groups) && put_item(file, &c->items[i], l.create);
+    good = (file < 0 || H5Fclose(file) >= 0) && good;
+    free_lists(&l);
     return good;
 }
 
-/* All of the file but the bytes of its data sets, which need not pass through the library. */
-static enum dpt_status write_skeleton(const struct dpt_state *state, struct content *c,
-                                      const char *path, struct dpt_error *err)
+/* HDF5 ends the process where some of its own allocations fail, so its memory is asked for
+ * beforehand. */
+static bool has_headroom(size_t bytes)
 {
-    enum dpt_status status = DPT_OK;
-    hid_t create, groups, whole, access, file;
-    bool good;
+    void *probe = malloc(bytes);
+    const bool good = probe != NULL;
 
-    dpt_h5_enter();
-    create = H5Pcreate(H5P_DATASET_CREATE);
-    groups = H5Pcreate(H5P_GROUP_CREATE);
-    whole = H5Pcreate(H5P_FILE_CREATE);
-    access = H5Pcreate(H5P_FILE_ACCESS);
-    good = H5Pset_layout(create, H5D_CONTIGUOUS) >= 0 &&
-           H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY) >= 0 &&
-           H5Pset_fill_time(create, H5D_FILL_TIME_NEVER) >= 0 &&
-           H5Pset_obj_track_times(create, 0) >= 0 && H5Pset_obj_track_times(groups, 0) >= 0 &&
-           H5Pset_obj_track_times(whole, 0) >= 0 &&
-           H5Pset_alignment(access, 4096, DPT_ALIGN) >= 0 &&
-           /* Since 1.8 the metadata carry checksums of their own: damage there is noticed too. */
-           H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0;
-    file = H5Fcreate(path, H5F_ACC_TRUNC, whole, access);
-    if (file < 0) {
-        status = dpt_h5_fail(err, DPT_IO, "%s: cannot be created", path);
-        good = false;
-    }
-    good = good && put_state(file, state);
-    for (int i = 0; good && i < c->n; i++)
-        good = put_groups(file, c->items[i].name, groups) && put_item(file, &c->items[i], create);
-    if (!good && status == DPT_OK)
-        status = dpt_h5_fail(err, DPT_IO, "%s: cannot be written", path);
-    if (file >= 0 && H5Fclose(file) < 0 && status == DPT_OK)
-        status = dpt_h5_fail(err, DPT_IO, "%s: cannot be closed", path);
-    H5Pclose(create);
-    H5Pclose(groups);
-    H5Pclose(whole);
-    H5Pclose(access);
-    dpt_h5_leave();
-    return status;
+    free(probe);
+    return good;
+}
+
+/* A limit on the size of files holds for those in memory as well, and beyond it HDF5 could not even
+ * close one. */
+static bool may_be_so_large(const struct content *c)
+{
+    size_t bytes = FRAME;
+    struct rlimit limit;
+
+    for (int i = 0; i < c->n; i++)
+        bytes += c->items[i].size + FRAME_AN_ITEM;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+           limit.rlim_cur >= bytes;
 }
 
 static int by_offset(const void *a, const void *b)
@@ -220,66 +270,113 @@ static int by_offset(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* CRC-32 of what HDF5 itself wrote between the data sets, continued from crc. */
-static bool crc_between(int fd, haddr_t from, haddr_t to, uint32_t *crc)
+static enum dpt_status make_skeleton(const struct dpt_state *state, struct content *c,
+                                     const char *path, struct dpt_error *err)
 {
-    unsigned char bytes[8192];
+    const size_t headroom = HEADROOM + (size_t)c->n * HEADROOM_AN_ITEM;
+    enum dpt_status status = DPT_OK;
+    struct stat info;
 
-    while (from < to) {
-        const size_t n = to - from < sizeof bytes ? (size_t)(to - from) : sizeof bytes;
+    if (!may_be_so_large(c)) {
+        errno = EFBIG;
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    }
+    if (!has_headroom(headroom))
+        return dpt_fail_memory(err, "writing a checkpoint", (double)headroom);
+    c->skeleton = memfd_create("checkpoint", MFD_CLOEXEC);
+    if (c->skeleton < 0)
+        return dpt_fail_errno(err, DPT_RANK, "%s: cannot make a file in memory", path);
+    dpt_h5_enter();
+    if (!put_all(state, c))
+        status = dpt_h5_fail(err, DPT_RANK, "%s: cannot be made in memory", path);
+    dpt_h5_leave();
+    DPT_TRY(status);
+    if (fstat(c->skeleton, &info) != 0)
+        return dpt_fail_errno(err, DPT_RANK, "%s: cannot make a file in memory", path);
+    c->size = (haddr_t)info.st_size;
+    qsort(c->items, (size_t)c->n, sizeof *c->items, by_offset);
+out:
+    return status;
+}
 
-        if (dpt_pread_all(fd, bytes, n, (long long)from) != 0)
+/* A file that is being written, and the checksum of all that was. */
+struct output {
+    int fd;
+    haddr_t at;
+    uint32_t crc;
+};
+
+/* Writes at the end. */
+static bool put_bytes(struct output *out, const void *bytes, size_t size)
+{
+    for (size_t done = 0; done < size;) {
+        const size_t n = size - done < PIECE ? size - done : PIECE;
+
+        if (dpt_pwrite_all(out->fd, (const char *)bytes + done, n, (long long)out->at) != 0)
             return false;
-        *crc = dpt_crc32(*crc, bytes, n);
-        from += n;
+        out->at += n;
+        done += n;
     }
     return true;
 }
 
-/* The last line: the checksum of all bytes in front of it. Those of the data sets are known
- * already. */
-static bool write_trailer(const struct content *c, int fd, haddr_t size)
+/* What HDF5 made between the data sets, up to `end`. */
+static bool put_skeleton(struct output *out, int skeleton, haddr_t end)
+{
+    char bytes[COPY];
+
+    while (out->at < end) {
+        const size_t n = end - out->at < COPY ? (size_t)(end - out->at) : COPY;
+
+        if (dpt_pread_all(skeleton, bytes, n, (long long)out->at) != 0)
+            return false;
+        out->crc = dpt_crc32(out->crc, bytes, n);
+        if (!put_bytes(out, bytes, n))
+            return false;
+    }
+    return true;
+}
+
+/* From the first byte to the last line, the checksum of all bytes in front of it. Those of the data
+ * sets are known already. */
+static bool put_file(const struct content *c, int fd)
 {
     char line[DPT_CHECKPOINT_TRAILER + 1];
-    haddr_t at = 0;
-    uint32_t crc = 0;
+    struct output out = {.fd = fd};
 
-    qsort(c->items, (size_t)c->n, sizeof *c->items, by_offset);
     for (int i = 0; i < c->n; i++) {
-        if (!crc_between(fd, at, c->items[i].offset, &crc))
+        if (!put_skeleton(&out, c->skeleton, c->items[i].offset) ||
+            !put_bytes(&out, c->items[i].bytes, c->items[i].size))
             return false;
-        crc = dpt_crc32_join(crc, c->items[i].crc, c->items[i].size);
-        at = c->items[i].offset + c->items[i].size;
+        out.crc = dpt_crc32_join(out.crc, c->items[i].crc, c->items[i].size);
     }
-    if (!crc_between(fd, at, size, &crc))
+    if (!put_skeleton(&out, c->skeleton, c->size))
         return false;
-    snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
-    return dpt_pwrite_all(fd, line, DPT_CHECKPOINT_TRAILER, (long long)size) == 0;
+    snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", out.crc,
+             (unsigned long long)c->size);
+    return put_bytes(&out, line, DPT_CHECKPOINT_TRAILER);
 }
 
 /* Reserves the space first, so that a full disk is told before anything long is written. */
-static enum dpt_status write_bytes(const struct content *c, const char *path, struct dpt_error *err)
+static enum dpt_status write_file(const struct content *c, const char *temporary, const char *path,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int fd = open(path, O_RDWR | O_CLOEXEC);
-    struct stat info;
-    int code;
+    int code, fd;
 
-    if (fd < 0 || fstat(fd, &info) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    code = posix_fallocate(fd, 0, info.st_size + DPT_CHECKPOINT_TRAILER);
+    unlink(temporary); /* of an earlier process with our number */
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    code = posix_fallocate(fd, 0, (off_t)c->size + DPT_CHECKPOINT_TRAILER);
     if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
         errno = code;
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     }
-    for (int i = 0; i < c->n; i++)
-        if (dpt_pwrite_all(fd, c->items[i].bytes, c->items[i].size,
-                           (long long)c->items[i].offset) != 0)
-            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
-    if (!write_trailer(c, fd, (haddr_t)info.st_size) || fsync(fd) != 0)
+    if (!put_file(c, fd) || fsync(fd) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
 out:
-    if (fd >= 0 && close(fd) != 0 && status == DPT_OK)
+    if (close(fd) != 0 && status == DPT_OK)
         status = dpt_fail_errno(err, DPT_IO, "%s", path);
     return status;
 }
@@ -288,19 +385,22 @@ enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *p
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct content content = {0};
+    struct content content = {.skeleton = -1};
     char temporary[PATH_MAX];
 
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
     DPT_TRY(list_content(state, &content, err));
-    DPT_TRY(write_skeleton(state, &content, temporary, err));
-    DPT_TRY(write_bytes(&content, temporary, err));
+    DPT_TRY(make_skeleton(state, &content, path, err));
+    DPT_TRY(write_file(&content, temporary, path, err));
+    DPT_TRY(dpt_lock_check(state->lock, err));
     if (rename(temporary, path) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:
     if (status != DPT_OK)
         unlink(temporary);
+    if (content.skeleton >= 0)
+        close(content.skeleton);
     dpt_free(content.items);
     return status;
 }

@@ -1,3 +1,4 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "core/train/trainer.h"
@@ -48,12 +49,22 @@ out:
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_tally *total, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status = DPT_OK, mine;
     struct eval_work w = {.t = t, .split = split};
+    struct dpt_error plain;
+    char word[32];
     double loss = 0;
     int64_t counts[2] = {0};
 
-    DPT_TRY(dpt_group_agree(&t->comm->world, evaluate_rank(&w, err), err));
+    snprintf(word, sizeof word, "evaluating data.%s", split->name);
+    dpt_comm_note(t->comm, t->progress.step, word);
+    mine = evaluate_rank(&w, err);
+    if (mine != DPT_OK) {
+        plain = *err;
+        dpt_fail(err, mine, "%s after step %lld: %s", word, (long long)t->progress.step,
+                 plain.text);
+    }
+    DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
     for (int i = 0; i < t->threads; i++) {
         loss += t->workers[i].tally.loss;
         counts[0] += t->workers[i].tally.correct;

@@ -176,6 +176,11 @@ static const struct dpt_option comm_options[] = {
      .fallback = "allreduce",
      .choices = reductions,
      .help = "how the ranks' gradients are summed"},
+    {.name = "timeout",
+     .type = DPT_OPT_EVERY,
+     AT(comm.timeout),
+     .fallback = "60 s",
+     .help = "end the job (exit code 71) where a rank keeps the others waiting for so long"},
     {0},
 };
 
@@ -319,6 +324,9 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->eval.every.unit == DPT_SECONDS)
         dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "eval"), "every"), "eval.every",
                          "epochs or steps are wanted, not a time");
+    if (job->comm.timeout.unit != DPT_SECONDS && job->comm.timeout.unit != DPT_NEVER)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "comm"), "timeout"), "comm.timeout",
+                         "a time is wanted: 30 s, 10 min; or never");
     if (job->train.max_time.unit != DPT_SECONDS && job->train.max_time.unit != DPT_NEVER)
         dpt_conf_mistake(conf, dpt_conf_get(train, "max_time"), "train.max_time",
                          "a time is wanted: 30 s, 90 min, 12 h");
@@ -355,34 +363,50 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 }
 
 /* How long a run is watched and by whose clock does not touch what its steps do. */
-static const char *const outside[] = {"max_time", "check_replicas"};
+static const struct {
+    const char *section, *key;
+} outside[] = {{"train", "max_time"}, {"train", "check_replicas"}, {"comm", "timeout"}};
 
-/* A map without the entries that are `outside`; its keys and items are borrowed, in the arrays
- * given. */
-static struct dpt_conf_node without(const struct dpt_conf_node *map, const char **keys,
-                                    struct dpt_conf_node **items)
+static bool is_outside(const char *section, const char *key)
 {
-    struct dpt_conf_node copy = *map;
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+        if (strcmp(section, outside[i].section) == 0 && strcmp(key, outside[i].key) == 0)
+            return true;
+    return false;
+}
 
-    copy.keys = keys;
-    copy.items = items;
-    copy.n = 0;
-    for (size_t i = 0; i < map->n; i++) {
-        if (strcmp(map->keys[i], outside[0]) == 0 || strcmp(map->keys[i], outside[1]) == 0)
+enum { MOST_KEYS = 32 };
+
+/* A section without the entries that are `outside`; its keys and items are borrowed. */
+struct trimmed {
+    struct dpt_conf_node map, *items[MOST_KEYS];
+    const char *keys[MOST_KEYS];
+};
+
+static struct dpt_conf_node *trim(const char *section, const struct dpt_conf_node *map,
+                                  struct trimmed *out)
+{
+    out->map = *map;
+    out->map.keys = out->keys;
+    out->map.items = out->items;
+    out->map.n = 0;
+    for (size_t i = 0; i < map->n && out->map.n < MOST_KEYS; i++) {
+        if (is_outside(section, map->keys[i]))
             continue;
-        keys[copy.n] = map->keys[i];
-        items[copy.n++] = map->items[i];
+        out->keys[out->map.n] = map->keys[i];
+        out->items[out->map.n++] = map->items[i];
     }
-    return copy;
+    return &out->map;
 }
 
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
 {
     static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
                                        "optimizer", "schedule", "train", "comm"};
-    enum { KEPT = sizeof kept / sizeof kept[0], MOST = 32 };
-    const char *keys[KEPT], *train_keys[MOST];
-    struct dpt_conf_node *items[KEPT], *train_items[MOST], train;
+    enum { KEPT = sizeof kept / sizeof kept[0] };
+    const char *keys[KEPT];
+    struct dpt_conf_node *items[KEPT];
+    struct trimmed train, comm;
     struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
 
     for (size_t i = 0; i < KEPT; i++) {
@@ -390,10 +414,10 @@ void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
 
         if (item == NULL)
             continue;
-        if (strcmp(kept[i], "train") == 0 && item->n <= MOST) {
-            train = without(item, train_keys, train_items);
-            item = &train;
-        }
+        if (strcmp(kept[i], "train") == 0)
+            item = trim("train", item, &train);
+        else if (strcmp(kept[i], "comm") == 0)
+            item = trim("comm", item, &comm);
         keys[map.n] = kept[i];
         items[map.n++] = item;
     }

@@ -47,7 +47,8 @@ struct dpt_job {
         struct dpt_every every;
     } log;
     struct {
-        int reduction; /* 0: allreduce */
+        int reduction;            /* 0: allreduce */
+        struct dpt_every timeout; /* n 0: never */
     } comm;
 };
 

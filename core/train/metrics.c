@@ -1,6 +1,10 @@
 #include "core/train/metrics.h"
 
 #include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
 
 enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_error *err)
 {
@@ -59,12 +63,23 @@ void dpt_metrics_text(struct dpt_metrics *m, const char *name, const char *value
 
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
 {
+    struct stat before;
+    int fd, code;
+
     if (m->file == NULL)
         return DPT_OK;
     dpt_str_printf(&m->line, "}\n");
     if (m->line.failed)
         return dpt_fail_memory(err, "a line of metrics", 0);
-    if (fwrite(m->line.text, 1, m->line.length, m->file) != m->line.length || fflush(m->file) != 0)
+    fd = fileno(m->file);
+    if (fstat(fd, &before) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", m->path);
-    return DPT_OK;
+    if (dpt_pwrite_all(fd, m->line.text, m->line.length, before.st_size) == 0)
+        return DPT_OK;
+    dpt_fail_errno(err, DPT_IO, "%s", m->path);
+    /* What a full disk took of the line must not stand in front of a later one; where it cannot be
+     * taken back, resuming leaves it out. */
+    code = ftruncate(fd, before.st_size);
+    (void)code;
+    return err->status;
 }

@@ -98,6 +98,17 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all)
     dpt_str_release(&text);
 }
 
+/* A run whose folder another one has taken over adds nothing to its files. */
+static enum dpt_status end_line(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_lock_check(run->lock, err));
+    DPT_TRY(dpt_metrics_end(&run->metrics, err));
+out:
+    return status;
+}
+
 static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *all,
                                    struct dpt_error *err)
 {
@@ -128,7 +139,7 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_real(m, "lr", t->lr);
     if (run->resumed >= 0)
         dpt_metrics_int(m, "resumed_from_step", run->resumed);
-    return dpt_metrics_end(m, err);
+    return end_line(run, err);
 }
 
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
@@ -195,7 +206,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     dpt_metrics_real(m, "samples_per_s", rate);
     dpt_metrics_int(m, "samples", p->samples);
     memset(&run->window, 0, sizeof run->window);
-    return dpt_metrics_end(m, err);
+    return end_line(run, err);
 }
 
 static bool has_accuracy(const struct dpt_run *run)
@@ -227,7 +238,7 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
         dpt_metrics_real(m, "accuracy", accuracy);
     dpt_metrics_int(m, "samples", tally->samples);
     dpt_metrics_real(m, "seconds", seconds);
-    return dpt_metrics_end(m, err);
+    return end_line(run, err);
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,
@@ -242,7 +253,7 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
     dpt_metrics_text(m, "path", saved->path);
     dpt_metrics_real(m, "seconds", saved->seconds);
     dpt_metrics_real(m, "copy_seconds", saved->copying);
-    return dpt_metrics_end(m, err);
+    return end_line(run, err);
 }
 
 /* Synthetic regression has a truth to compare with, where the model is one dense layer. */
@@ -295,14 +306,20 @@ static void summarize_split(const struct dpt_run *run, const char *name,
 static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &run->trainer;
-    char steps[DIGITS], rate[DIGITS], skipped[64] = "";
+    char steps[DIGITS], rate[DIGITS], resumed[64] = "", skipped[64] = "";
 
     compare_weights(t, out);
+    if (run->resumed > 0)
+        snprintf(resumed, sizeof resumed, " (the first %lld before it was resumed)",
+                 (long long)run->resumed);
     if (run->skipped > 0)
         snprintf(skipped, sizeof skipped, " (%lld skipped, not a number)", (long long)run->skipped);
-    dpt_str_printf(out, "%s steps%s in %.1f s, %s samples/s while training\n",
-                   dpt_group_digits(steps, t->progress.step), skipped, seconds,
-                   dpt_group_digits(rate, (long long)((double)run->counted / run->training)));
+    dpt_str_printf(out, "%s steps%s%s in %.1f s", dpt_group_digits(steps, t->progress.step),
+                   resumed, skipped, seconds);
+    if (run->training > 0)
+        dpt_str_printf(out, ", %s samples/s while training",
+                       dpt_group_digits(rate, (long long)((double)run->counted / run->training)));
+    dpt_str_printf(out, "\n");
     summarize_split(run, "valid", &run->valid, out);
     summarize_split(run, "test", &run->test, out);
     dpt_str_printf(out, "results in %s\n", t->job->output);
@@ -325,5 +342,5 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
         dpt_metrics_real(m, "waited_s", dpt_loader_waited(t->train.loader));
     if (strcmp(reason, "done") == 0)
         summarize(run, seconds, summary);
-    return dpt_metrics_end(m, err);
+    return end_line(run, err);
 }

@@ -164,6 +164,10 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         }
         DPT_TRY(status);
         DPT_TRY(take(t, state, path, false, err));
+        /* A run that was killed in between wrote it but did not say so everywhere. */
+        DPT_TRY(dpt_checkpoint_prepare(folder, err));
+        DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
+                                      state->progress.best_step, err));
         *found = true;
     }
     if (n > 0 && !*found)
@@ -214,15 +218,45 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     return take(t, state, file, true, err);
 }
 
+enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err)
+{
+    static const char done[] = "\"reason\": \"done\"";
+    char path[PATH_MAX], *text = NULL;
+    const char *line;
+    size_t length;
+
+    *ended = false;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (!dpt_file_exists(path))
+        return DPT_OK;
+    if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
+        return err->status;
+    while (length > 0 && text[length - 1] == '\n')
+        text[--length] = '\0';
+    line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
+    *ended = strstr(line, done) != NULL;
+    free(text);
+    return DPT_OK;
+}
+
 static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
                               struct dpt_state *state, bool *resumed, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
+    bool ended = false;
+
     *resumed = resume->mode == DPT_RESUME_PATH;
-    if (resume->mode == DPT_RESUME_AUTO)
+    if (resume->mode == DPT_RESUME_AUTO) {
         DPT_TRY(take_newest(t, state, resumed, err));
-    else if (resume->mode == DPT_RESUME_PATH)
+        if (!*resumed)
+            DPT_TRY(dpt_resume_has_ended(t->job->output, &ended, err));
+        if (ended)
+            DPT_TRY(dpt_fail(err, DPT_USAGE,
+                             "%s holds an earlier run, which ended without a checkpoint to go on "
+                             "from: choose another folder with --output, or remove it",
+                             t->job->output));
+    } else if (resume->mode == DPT_RESUME_PATH)
         DPT_TRY(take_path(t, state, resume->path, err));
     else if (holds_run(t->job->output))
         DPT_TRY(dpt_fail(err, DPT_USAGE,
@@ -277,6 +311,12 @@ static int64_t line_step(const char *line, size_t n)
     return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
 }
 
+/* A power cut may leave holes in what was not yet synced. */
+static bool is_whole(const char *line, size_t n)
+{
+    return n > 2 && line[0] == '{' && line[n - 1] == '}' && memchr(line, '\0', n) == NULL;
+}
+
 enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -290,7 +330,8 @@ enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct
     DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));
     for (const char *line = text, *end; (end = memchr(line, '\n', length - (size_t)(line - text)));
          line = end + 1) /* what a kill left of a line has no end and goes too */
-        if (step >= 0 && line_step(line, (size_t)(end - line)) <= step)
+        if (step >= 0 && is_whole(line, (size_t)(end - line)) &&
+            line_step(line, (size_t)(end - line)) <= step)
             dpt_str_add(&kept, line, (size_t)(end - line) + 1);
     if (kept.failed)
         DPT_TRY(dpt_fail_memory(err, "metrics.jsonl", (double)length));

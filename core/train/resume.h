@@ -37,6 +37,10 @@ bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
                                const char *job_text, bool *resumed, struct dpt_error *err);
 
+/* Whether the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps; false
+ * where there is no such file. Errors: IO. */
+enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err);
+
 /*
  * Takes out of FOLDER/metrics.jsonl what came after `step` (all of it where step < 0), so that the
  * resumed run goes on without doubled steps. Errors: IO, BAD_DATA.

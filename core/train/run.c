@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/clock.h"
@@ -40,6 +41,7 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     struct dpt_str text = {0};
     char path[PATH_MAX];
 
+    dpt_lock_keep(run->lock);
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     DPT_TRY(dpt_make_folders(path, err));
     DPT_TRY(dpt_resume_trim_metrics(folder, run->resumed, err));
@@ -57,6 +59,15 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
 out:
     dpt_str_release(&text);
     return status;
+}
+
+/* All ranks end together, also for what rank 0 alone has come upon in this step. Collective. */
+static enum dpt_status agree(const struct dpt_run *run, enum dpt_status status,
+                             struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+
+    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->trouble, err);
 }
 
 /* Tells of a save that ended in the background. By rank 0. */
@@ -85,15 +96,16 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
 
     DPT_TRY(dpt_trainer_check_replicas(t, err));
     if (leads(run)) {
-        const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
+        struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
-        status = collect(run, true, err);
+        state.lock = run->lock;
+        status = t->trouble != DPT_OK ? t->trouble : collect(run, true, err);
         if (status == DPT_OK)
             status = dpt_saver_start(run->saver, &state, err);
         if (status == DPT_OK && wait)
             status = collect(run, true, err);
     }
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(agree(run, status, err));
     run->saved_step = t->progress.step;
     run->saved_at = dpt_now();
     t->want_save = false;
@@ -128,7 +140,7 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
         note_best(&run->trainer, tally);
     if (leads(run))
         status = dpt_report_evaluation(run, split->name, tally, dpt_now() - start, err);
-    DPT_TRY(dpt_group_agree(&run->trainer.comm->world, status, err));
+    DPT_TRY(agree(run, status, err));
 out:
     return status;
 }
@@ -197,7 +209,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
         DPT_TRY(save(run, true, err));
     if (leads(run))
         status = collect(run, true, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(agree(run, status, err));
     status = dpt_fail(err, DPT_STOPPED, "stopped after step %lld of %lld (%s), %s",
                       (long long)t->progress.step, (long long)t->steps, why,
                       run->saved_step == t->progress.step
@@ -249,14 +261,61 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
 
-    DPT_TRY(dpt_group_agree(&t->comm->world, t->trouble, err));
+    DPT_TRY(agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     if (leads(run))
         status = collect(run, true, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(agree(run, status, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
+out:
+    return status;
+}
+
+/* Whether the metrics of a run that has made all its steps lack their end: it was stopped by force
+ * after its last save, and what comes then was lost. By rank 0. */
+static enum dpt_status lacks_end(const char *folder, bool *lacks, struct dpt_error *err)
+{
+    static const char done[] = "\"reason\": \"done\"";
+    char path[PATH_MAX], *text = NULL;
+    const char *line;
+    size_t length;
+
+    *lacks = false;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    if (!dpt_file_exists(path)) /* the checkpoint is all that is left, or it is another folder's */
+        return DPT_OK;
+    if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
+        return err->status;
+    *lacks = length == 0 || text[length - 1] != '\n'; /* a kill cut its last line */
+    while (length > 0 && text[length - 1] == '\n')
+        text[--length] = '\0';
+    line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
+    *lacks = *lacks || strstr(line, done) == NULL;
+    free(text);
+    return DPT_OK;
+}
+
+/* *finished: there is nothing left to do. Collective. */
+static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_group *world = &t->comm->world;
+    bool lacks = false;
+
+    *finished = run->resumed >= 0 && t->progress.step >= t->steps;
+    if (*finished && leads(run))
+        status = lacks_end(t->job->output, &lacks, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
+    *finished = *finished && !lacks;
+    if (*finished)
+        dpt_log_info(t->log,
+                     "%s is finished, step %lld of %lld: give it more train.epochs or "
+                     "train.steps to go on, or choose another --output",
+                     t->job->output, (long long)t->progress.step, (long long)t->steps);
 out:
     return status;
 }
@@ -276,19 +335,56 @@ static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *w
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, &resumed, err));
     run->resumed = run->saved_step = resumed ? t->progress.step : -1;
-    *finished = resumed && t->progress.step >= t->steps;
-    if (*finished) {
-        dpt_log_info(t->log,
-                     "%s is finished, step %lld of %lld: give it more train.epochs or "
-                     "train.steps to go on, or choose another --output",
-                     t->job->output, (long long)t->progress.step, (long long)t->steps);
+    DPT_TRY(find_end(run, finished, err));
+    if (*finished)
         return DPT_OK;
-    }
     DPT_TRY(dpt_group_agree(world, leads(run) ? open_folder(run, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));
     status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
     DPT_TRY(dpt_group_agree(world, status, err));
 out:
+    return status;
+}
+
+/* Collective. */
+static enum dpt_status take_lock(struct dpt_run *run, const struct dpt_comm *comm,
+                                 struct dpt_log *log, const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, first = DPT_OK;
+
+    if (comm->world.rank == 0)
+        first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
+    /* It concerns all, so the message need not say that rank 0 found out. */
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
+    DPT_TRY(dpt_group_agree(&comm->world, first, err));
+out:
+    return status;
+}
+
+/*
+ * The end of a run, good or bad: what is under way in the background, the last line, the files, the
+ * lock. Returns `status` or, where that is OK, what fails here.
+ */
+static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum dpt_status status,
+                                 struct dpt_str *summary, struct dpt_error *err)
+{
+    struct dpt_error second = {0};
+
+    dpt_log_live(log, NULL);
+    if (status != DPT_OK && dpt_lock_check(run->lock, &second) == DPT_OK &&
+        collect(run, true, &second) != DPT_OK)
+        dpt_log_warn(log, "%s", second.text);
+    dpt_saver_close(run->saver);
+    if (run->metrics.file != NULL) {
+        const enum dpt_status ended = dpt_report_end(run, status == DPT_OK ? "done" : err->text,
+                                                     summary, status == DPT_OK ? err : &second);
+
+        status = status == DPT_OK ? ended : status;
+    }
+    dpt_metrics_close(&run->metrics);
+    if (dpt_lock_check(run->lock, &second) != DPT_OK)
+        dpt_log_close(log); /* log.txt is another run's now: what remains goes to stderr alone */
+    dpt_lock_release(run->lock);
     return status;
 }
 
@@ -305,8 +401,9 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;
-    struct dpt_error second;
 
+    /* First of all, so that a second run in this folder neither waits nor reads anything. */
+    DPT_TRY(take_lock(&run, comm, log, job->output, err));
     if (comm->world.rank == 0)
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(
@@ -318,15 +415,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
-    dpt_log_live(log, NULL);
-    dpt_saver_close(run.saver);
-    if (run.metrics.file != NULL) {
-        const enum dpt_status ended = dpt_report_end(&run, status == DPT_OK ? "done" : err->text,
-                                                     summary, status == DPT_OK ? err : &second);
-
-        status = status == DPT_OK ? ended : status;
-    }
-    dpt_metrics_close(&run.metrics);
+    status = close_run(&run, log, status, summary, err);
     dpt_str_release(&run.job_text);
     if (t->comm != NULL)
         dpt_trainer_close(t);

@@ -7,6 +7,7 @@
 #include <limits.h>
 
 #include "core/base/str.h"
+#include "core/train/lock.h"
 #include "core/train/metrics.h"
 #include "core/train/resume.h"
 #include "core/train/saver.h"
@@ -17,6 +18,7 @@ struct dpt_run {
     struct dpt_trainer trainer;
     const struct dpt_conf *conf; /* borrowed: the resolved job */
     const char *version;         /* of dptrain */
+    struct dpt_lock *lock;       /* of the run folder; rank 0's */
     struct dpt_saver *saver;     /* rank 0's */
     int64_t resumed;             /* the step that it went on from, -1: it began */
     struct dpt_metrics metrics;
@@ -51,8 +53,8 @@ struct dpt_run_wish {
 /*
  * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
  * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open,
- * dpt_trainer_step and dpt_resume_run; IO; STOPPED where a signal or the clock stopped it and all
- * is saved.
+ * dpt_trainer_step, dpt_resume_run, dpt_lock_take and dpt_lock_check; IO; STOPPED where a signal or
+ * the clock stopped it and all is saved.
  */
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
@@ -62,7 +64,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
 /* Collective. What a person should know before it starts, in the log; the `run` event in the
  * metrics. */
 enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
-/* The live line and, where `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
+/* These append to the metrics, so they fail as dpt_lock_check does, too. The live line and, where
+ * `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
 enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err);
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_tally *tally, double seconds,

@@ -30,7 +30,13 @@ struct dpt_saver {
 
 static void save(struct dpt_saver *s)
 {
-    s->status = dpt_checkpoint_save(&s->copy, s->saved.path, &s->err);
+    s->status = dpt_lock_check(s->copy.lock, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_checkpoint_prepare(s->folder, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_checkpoint_save(&s->copy, s->saved.path, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_lock_check(s->copy.lock, &s->err);
     if (s->status == DPT_OK)
         s->status = dpt_checkpoint_rotate(s->folder, s->saved.path, s->keep,
                                           s->copy.progress.best_step, &s->err);

@@ -4,7 +4,8 @@
  * Rank 0 keeps one. Starting a save copies the state (the only time that training waits for) and
  * leaves the rest to a thread of its own: file, sync, links, clearing away. There is at most one
  * save at a time; starting another waits for the one before. What went wrong in the background is
- * told at the next call, once.
+ * told at the next call, once. Where the state names a lock, nothing gets a final name and no link
+ * moves unless the lock is still ours.
  */
 #ifndef DPT_TRAIN_SAVER_H
 #define DPT_TRAIN_SAVER_H
@@ -36,7 +37,7 @@ enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state 
 
 /*
  * Whether a save ended since the last call; then *saved is filled. wait: for one that is under way.
- * Errors: IO, RANK: that of the save; the checkpoints before it are whole.
+ * Errors: IO, RANK: that of the save; the checkpoints before it are whole, and `latest` names one.
  */
 enum dpt_status dpt_saver_poll(struct dpt_saver *saver, bool wait, bool *ended,
                                struct dpt_saved *saved, struct dpt_error *err);

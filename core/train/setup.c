@@ -1,4 +1,5 @@
 #include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,9 @@
 #include "models/model.h"
 
 enum { MICRO_CONV = 16, MICRO_FLAT = 32, EVAL_MICROS = 8 };
+
+/* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
+enum { RESERVE = 128 << 20 };
 
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
 {
@@ -80,9 +84,10 @@ static enum dpt_status choose_micro(const struct dpt_trainer *t, int32_t *micro,
                     batches == 1 ? "" : "es", (int)(global / ranks));
 }
 
-static enum dpt_status open_set(struct dpt_trainer *t, struct dpt_dataset *set,
+static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
                                 const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
 {
+    char word[32];
     const struct dpt_dataset_spec spec = {
         .conf = &t->job->data,
         .paths = paths,
@@ -91,6 +96,8 @@ static enum dpt_status open_set(struct dpt_trainer *t, struct dpt_dataset *set,
         .part = part,
     };
 
+    snprintf(word, sizeof word, "opening data.%s", name);
+    dpt_comm_note(t->comm, 0, word);
     return dpt_dataset_open(set, &spec, t->comm, err);
 }
 
@@ -130,7 +137,7 @@ static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct 
         return DPT_OK;
     }
     if ((parts & DPT_PART_VALID) != 0) {
-        DPT_TRY(open_set(t, &t->sets[1], valid, 1, err));
+        DPT_TRY(open_set(t, "valid", &t->sets[1], valid, 1, err));
         add_split(&t->valid, "valid", &t->sets[1]);
     }
 out:
@@ -142,12 +149,12 @@ static enum dpt_status open_data(struct dpt_trainer *t, unsigned parts, struct d
     enum dpt_status status = DPT_OK;
 
     if ((parts & DPT_PART_TRAIN) != 0) {
-        DPT_TRY(open_set(t, &t->sets[0], &t->job->data.train, 0, err));
+        DPT_TRY(open_set(t, "train", &t->sets[0], &t->job->data.train, 0, err));
         add_split(&t->train, "train", &t->sets[0]);
     }
     DPT_TRY(open_valid(t, parts, err));
     if ((parts & DPT_PART_TEST) != 0 && t->job->data.test.n > 0) {
-        DPT_TRY(open_set(t, &t->sets[2], &t->job->data.test, 2, err));
+        DPT_TRY(open_set(t, "test", &t->sets[2], &t->job->data.test, 2, err));
         add_split(&t->test, "test", &t->sets[2]);
     }
 out:
@@ -303,6 +310,8 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
     struct dpt_program_spec spec = {
         .graph = &t->graph, .loss = t->loss, .threads = t->threads, .training = t->train.present};
 
+    dpt_comm_note(t->comm, 0, "setting up the model");
+    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
     DPT_TRY(choose_backend(t, err));
     DPT_TRY(build_model(t, err));
     DPT_TRY(choose_micro(t, &spec.micro, err));
@@ -310,6 +319,8 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(open_workers(t, spec.micro, err));
     DPT_TRY(open_arenas(t, err));
     DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
+    if (!dpt_memory_reserve((size_t)RESERVE))
+        DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
     DPT_TRY(t->backend->open(&spec, &t->program, err));
     if (t->comm->world.rank == 0)
         dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
@@ -346,6 +357,8 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     t->log = log;
     t->loss = dpt_job_loss(job);
     t->progress.best_step = -1;
+    dpt_comm_limit(comm, job->comm.timeout.n);
+    DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));

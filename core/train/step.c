@@ -66,6 +66,29 @@ static void compute(void *arg, int thread)
     }
 }
 
+/* All of a step that can fail on this rank alone. */
+static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = w->t;
+    const long long step = (long long)t->progress.step + 1;
+    struct dpt_error plain;
+
+    DPT_TRY(t->trouble);
+    dpt_comm_note(t->comm, step, "reading its samples");
+    DPT_TRY(
+        dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->params, t->graph.floats, err));
+    DPT_TRY(dpt_loader_next(t->train.loader, &w->view, err));
+    dpt_comm_note(t->comm, step, "computing");
+    DPT_TRY(dpt_trainer_run(t, compute, w, err));
+out:
+    if (status != DPT_OK) {
+        plain = *err;
+        dpt_fail(err, status, "step %lld: %s", step, plain.text);
+    }
+    return status;
+}
+
 static void add_gradients(void *arg, int thread)
 {
     struct step_work *w = arg;
@@ -232,11 +255,7 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     double norm;
 
     memset(result, 0, sizeof *result);
-    mine = t->trouble;
-    if (mine == DPT_OK)
-        mine = dpt_loader_next(t->train.loader, &w.view, err);
-    if (mine == DPT_OK)
-        mine = dpt_trainer_run(t, compute, &w, err);
+    mine = compute_rank(&w, err);
     gather_rank(&w, mine != DPT_OK);
     DPT_TRY(dpt_group_sum_floats(&t->comm->world, t->workers[0].gradient, t->reduced,
                                  (size_t)t->graph.floats + DPT_TAIL_WORDS, err));
@@ -283,13 +302,14 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {
-    char ranks[256] = "";
+    char ranks[512] = "";
     size_t used = 0;
     int n = 0;
 
     for (int i = 0; i < t->comm->world.size && used < sizeof ranks; i++)
         if (!majority || t->hashes[i] != common)
-            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", n++ ? ", " : "", i);
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
+                                     n++ ? ", " : "", i, dpt_comm_host(t->comm, i));
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
@@ -306,6 +326,7 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     uint64_t common = mine;
     int most = 0;
 
+    dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
     DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->hashes, sizeof mine, err));
     for (int i = 0; i < size; i++) {
         int same = 0;

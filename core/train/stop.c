@@ -1,5 +1,6 @@
 #include "core/train/stop.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stddef.h>
@@ -16,15 +17,31 @@ static const struct {
 } signals[] = {
     {SIGINT, "SIGINT"}, {SIGTERM, "SIGTERM"}, {SIGUSR1, "SIGUSR1"}, {SIGUSR2, "SIGUSR2"}};
 
-static volatile sig_atomic_t caught;
+/*
+ * SLURM asks once and is heard twice: it sends TERM to the ranks and to srun or mpirun, which pass
+ * theirs on to the ranks, mpirun a second later. So a TERM this soon after the first signal is not
+ * a second request. (Between two and three seconds, in whole ones.)
+ */
+static const time_t ECHO_SECONDS = 2;
+
+static volatile sig_atomic_t caught, caught_at;
 
 static void note(int number)
 {
-    if (caught != 0) {
+    const int keep = errno;
+    struct timespec now = {0};
+    sig_atomic_t seconds;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    seconds = (sig_atomic_t)(now.tv_sec & 0x3fffffff);
+    errno = keep;
+    if (caught == 0) {
+        caught_at = seconds;
+        caught = number;
+    } else if (number != SIGTERM || seconds - caught_at > ECHO_SECONDS) {
         signal(number, SIG_DFL);
         raise(number);
     }
-    caught = number;
 }
 
 void dpt_stop_catch(void)
@@ -50,26 +67,49 @@ const char *dpt_stop_name(int number)
     return "a signal";
 }
 
-/* "2026-11-21T10:47:00", local time, as squeue prints it; -1 for "N/A" and the like. */
+/* "2026-11-21T10:47:00" in UTC; -1 for "N/A" and the like. */
 static time_t parse_time(const char *text)
 {
-    struct tm local = {.tm_isdst = -1};
+    struct tm utc = {0};
 
-    return strptime(text, "%Y-%m-%dT%H:%M:%S", &local) != NULL ? mktime(&local) : (time_t)-1;
+    return strptime(text, "%Y-%m-%dT%H:%M:%S", &utc) != NULL ? timegm(&utc) : (time_t)-1;
+}
+
+static bool is_number(const char *text)
+{
+    return text != NULL && text[0] != '\0' && strspn(text, "0123456789") == strlen(text);
+}
+
+/* "123", or "120_3" for a task of an array: one of them bears the number of the whole array. */
+static bool slurm_job(char *id, size_t room)
+{
+    const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID"),
+               *task = getenv("SLURM_ARRAY_TASK_ID");
+
+    if (!is_number(job))
+        return false;
+    if (is_number(array) && is_number(task))
+        snprintf(id, room, "%.20s_%.20s", array, task);
+    else
+        snprintf(id, room, "%.20s", job);
+    return true;
 }
 
 /* Seconds since the epoch at which SLURM ends this job; -1: there is no job, or no end. */
 static time_t slurm_end(void)
 {
-    const char *end = getenv("SLURM_JOB_END_TIME"), *job = getenv("SLURM_JOB_ID");
-    char command[96], text[64] = "";
+    const char *end = getenv("SLURM_JOB_END_TIME");
+    char id[48], command[192], text[64] = "";
     FILE *pipe;
 
     if (end != NULL && atoll(end) > 0)
         return (time_t)atoll(end);
-    if (job == NULL || strspn(job, "0123456789") != strlen(job) || job[0] == '\0')
+    if (!slurm_job(id, sizeof id))
         return -1;
-    snprintf(command, sizeof command, "squeue -h -j %.20s -o %%e 2>/dev/null", job);
+    /* Whatever form of time the user likes to see; and SLURM's controller may be slow, or gone. */
+    snprintf(command, sizeof command,
+             "TZ=UTC0 SLURM_TIME_FORMAT=standard timeout 10 squeue -h -j %s -o %%e 2>/dev/null",
+             id);
     pipe = popen(command, "re");
     if (pipe == NULL)
         return -1;
@@ -82,12 +122,14 @@ static time_t slurm_end(void)
 double dpt_stop_deadline(double max_time)
 {
     const double now = dpt_now();
-    double deadline = INFINITY;
+    double deadline = INFINITY, left;
     const time_t end = slurm_end();
 
     if (max_time > 0)
         deadline = now - dpt_process_age() + max_time;
-    if (end != (time_t)-1 && now + difftime(end, time(NULL)) < deadline)
-        deadline = now + difftime(end, time(NULL));
+    left = difftime(end, time(NULL));
+    /* An end in the past is that of another job, whose environment a terminal has kept. */
+    if (end != (time_t)-1 && left > 0 && dpt_now() + left < deadline)
+        deadline = dpt_now() + left;
     return deadline;
 }

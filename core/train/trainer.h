@@ -15,6 +15,7 @@
 #include "core/base/log.h"
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
+#include "core/train/fault.h"
 #include "core/train/job.h"
 #include "core/train/optimizer.h"
 #include "data/loader.h"
@@ -95,6 +96,7 @@ struct dpt_trainer {
                                     text is the caller's err */
     bool signalled, out_of_time; /* this rank asks to stop after the next step, and why */
     bool want_save;              /* this rank asks for a checkpoint after the next step */
+    struct dpt_fault fault;      /* to play; none but in tests */
 };
 
 enum dpt_trainer_parts {

@@ -1,5 +1,8 @@
 """`dptrain convert idx|cifar10|npy` and the shard writer; what was written is read back with h5py."""
-from convert_tools import *  # noqa: F403
+import sys
+
+sys.path.insert(0, "data/tests")
+from convert_tools import *  # noqa: E402,F403
 
 # --- idx ---------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,8 @@
 """`dptrain convert csv`, against an independent reading by Python."""
-from convert_tools import *  # noqa: F403
+import sys
+
+sys.path.insert(0, "data/tests")
+from convert_tools import *  # noqa: E402,F403
 
 # --- csv ---------------------------------------------------------------------------------------------------------
 

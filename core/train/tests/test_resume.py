@@ -2,7 +2,6 @@
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -94,7 +93,7 @@ def finish(path, folder, ranks, tries=40):
 @pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks):
-    path = job(tmp_path, optimizer=optimizer)
+    path = job(tmp_path, optimizer=optimizer, epochs=30)
     dpt.train(path, tmp_path / "whole", ranks=ranks)
     dice = random.Random(f"{optimizer}{ranks}")
     folder = tmp_path / "parts"
@@ -114,7 +113,7 @@ def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks)
     assert stops > 0, "some were stopped in the middle"
     finish(path, folder, ranks)
     assert newest(folder) == newest(tmp_path / "whole")
-    assert steps_logged(folder) == list(range(1, 61)), "no step twice, none missing"
+    assert steps_logged(folder) == list(range(1, 451)), "no step twice, none missing"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -243,9 +242,7 @@ def damage(path, how):
 def test_damaged_newest_is_passed_over(tmp_path, how):
     path = job(tmp_path)
     dpt.train(path, tmp_path / "whole", ranks=2)
-    dpt.train(path, tmp_path / "out", "--set", "train={epochs: null, steps: 22, clip_norm: 0.5}", "--set", "schedule.type=constant", ranks=2)
-    shutil.rmtree(tmp_path / "out")
-    dpt.run(path, "--output", tmp_path / "out", "--set", "train.max_time=2.4 s", ranks=2)
+    dpt.train(path, tmp_path / "out", ranks=2)
     files = sorted((tmp_path / "out" / "checkpoints").glob("step-*.h5"))
     damage(files[-1], how)
     result = dpt.run(path, "--output", tmp_path / "out", ranks=2)

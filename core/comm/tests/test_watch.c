@@ -1,0 +1,207 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/base/rng.h"
+#include "core/comm/watch.h"
+
+enum { MOST = 9, LIMIT = 60 };
+
+static const struct dpt_verdict_context one_node = {"node07", LIMIT, ""};
+static const struct dpt_verdict_context two_nodes = {"node07", LIMIT, "node08"};
+
+static struct dpt_seen rank_at(int rank, uint64_t phase, double still, const char *word)
+{
+    struct dpt_seen s = {.rank = rank, .phase = phase, .step = 1204, .still = still};
+
+    snprintf(s.word, sizeof s.word, "%s", word);
+    return s;
+}
+
+/* Phases of a rank that waits in collective n, is past it, or has still to come to it. */
+static uint64_t inside(int n)
+{
+    return 2 * (uint64_t)n + 1;
+}
+
+static uint64_t before(int n)
+{
+    return 2 * (uint64_t)n;
+}
+
+static void lines_name_the_ranks(void **state)
+{
+    struct dpt_seen s[8];
+    char line[1024];
+
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        s[i] = rank_at(i, inside(50), 61, "computing");
+    s[3] = rank_at(3, before(50), 61, "reading train-00002-of-00004.h5");
+    assert_int_equal(dpt_watch_judge(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_string_equal(line, "rank 3 (node07) has not arrived at step 1204 for 60 s; ranks 0-2, "
+                              "4-7 wait. Its last word: reading train-00002-of-00004.h5");
+    s[6] = rank_at(6, before(50), 61, "computing");
+    s[3].process = DPT_PROCESS_STOPPED;
+    assert_int_equal(dpt_watch_judge(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_string_equal(line,
+                        "ranks 3, 6 (node07) have not arrived at step 1204 for 60 s; ranks 0-2, "
+                        "4-5, 7 wait. Rank 3 is stopped (SIGSTOP); its last word: reading "
+                        "train-00002-of-00004.h5");
+    dpt_watch_obituary(&s[3], "node07", line, sizeof line);
+    assert_string_equal(line, "rank 3 (node07) died at step 1204: its process is gone (killed, out "
+                              "of memory, or crashed). Its last word: reading "
+                              "train-00002-of-00004.h5");
+}
+
+static void other_nodes_are_named(void **state)
+{
+    struct dpt_seen s[2] = {rank_at(4, inside(7), 61, "computing"),
+                            rank_at(5, inside(7), 61, "computing")};
+    char line[1024];
+
+    (void)state;
+    assert_int_equal(dpt_watch_judge(s, 2, 1, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
+    assert_string_equal(line, "a rank on node08 has not arrived at step 1204 for 60 s; ranks 4-5 "
+                              "(node07) wait, and no rank of this node is missing");
+    assert_int_equal(dpt_watch_judge(s, 1, 0, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
+    assert_string_equal(line, "a rank on node08 has not arrived at step 1204 for 60 s; rank 4 "
+                              "(node07) waits, and no rank of this node is missing");
+    s[1] = rank_at(5, inside(8), 61, "ending");
+    assert_int_equal(dpt_watch_judge(s, 2, 1, &one_node, line, sizeof line), DPT_NONE_MISSING);
+    assert_non_null(strstr(line, "rank 5: ending, rank 4: computing"));
+}
+
+static int below(uint64_t seed, uint64_t *i, int n)
+{
+    return (int)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, 0, (*i)++) % (uint64_t)n);
+}
+
+/*
+ * Any mixture of ranks that wait with me, are late, have gone ahead, are stuck at an earlier
+ * collective, or are stopped. Blamed are the stopped and those late for the whole limit, nobody
+ * else; and nobody at all while I have not waited for it.
+ */
+static void the_late_are_blamed_and_nobody_else(void **state)
+{
+    enum kind { WITH_ME, LATE, LATE_NOT_LONG, AHEAD, ASIDE, STUCK, STUCK_NOT_LONG, STOPPED, KINDS };
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20000; seed++) {
+        uint64_t k = 0;
+        const int n = 1 + below(seed, &k, MOST), me = below(seed, &k, n);
+        const int limit_kinds = 1 + below(seed, &k, KINDS); /* also mixtures of a few */
+        const bool patient = below(seed, &k, 4) != 0;
+        enum dpt_verdict want = DPT_NONE_MISSING, got;
+        bool blamed = false, moving = false, missing[MOST] = {0};
+        struct dpt_seen s[MOST];
+        char line[1024] = "";
+
+        for (int i = 0; i < n; i++) {
+            const enum kind kind = i == me ? WITH_ME : (enum kind)below(seed, &k, limit_kinds);
+            const bool is_late = kind == LATE || kind == LATE_NOT_LONG || kind == ASIDE;
+            const bool is_stuck = kind == STUCK || kind == STUCK_NOT_LONG;
+            const bool not_long = kind == LATE_NOT_LONG || kind == STUCK_NOT_LONG;
+
+            s[i] = rank_at(i,
+                           kind == AHEAD ? before(9)
+                           : is_late     ? before(8)
+                           : is_stuck    ? inside(7)
+                                         : inside(8),
+                           not_long ? 3 : 70, "computing");
+            s[i].aside = kind == ASIDE;
+            if (kind == STOPPED)
+                s[i].process = DPT_PROCESS_STOPPED;
+            missing[i] = kind == LATE || kind == STOPPED;
+            blamed |= missing[i];
+            moving |= not_long;
+        }
+        if (!patient)
+            s[me].still = 59;
+        want = !patient ? DPT_ALL_WELL
+               : blamed ? DPT_SOME_MISSING
+               : moving ? DPT_ALL_WELL
+                        : DPT_NONE_MISSING;
+        got = dpt_watch_judge(s, n, me, &one_node, line, sizeof line);
+        if (got != want)
+            fail_msg("seed %llu: %d instead of %d: %s", (unsigned long long)seed, got, want, line);
+        if (got != DPT_SOME_MISSING)
+            continue;
+        for (int i = 0, first = 1; i < n && first; i++)
+            if (missing[i]) {
+                char name[16];
+
+                first = 0;
+                snprintf(name, sizeof name, "%d", i);
+                assert_int_equal(strncmp(line + strcspn(line, "0123456789"), name, strlen(name)),
+                                 0);
+            }
+    }
+}
+
+/* Thousands of ranks, longest words: the line is cut, not the memory. */
+static void long_lines_are_cut(void **state)
+{
+    enum { RANKS = 4000 };
+    struct dpt_seen *s = calloc(RANKS, sizeof *s);
+    char line[256];
+
+    (void)state;
+    assert_non_null(s);
+    for (int i = 0; i < RANKS; i++) {
+        s[i] = rank_at(i, i % 2 == 0 ? inside(8) : before(8), 70, "");
+        memset(s[i].word, 'x', sizeof s[i].word - 1);
+    }
+    assert_int_equal(dpt_watch_judge(s, RANKS, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_int_equal(strlen(line), sizeof line - 1);
+    for (int i = 0; i < RANKS; i++)
+        s[i].phase = inside(i);
+    assert_int_equal(dpt_watch_judge(s, RANKS, 0, &one_node, line, sizeof line), DPT_NONE_MISSING);
+    free(s);
+}
+
+static void processes_are_read(void **state)
+{
+    struct dpt_process self, child;
+    int pid, gate[2];
+    char byte = 0;
+
+    (void)state;
+    assert_true(dpt_process_read(getpid(), &self));
+    assert_int_equal(self.parent, getppid());
+    assert_int_equal(strncmp(self.name, "test_watch", 10), 0);
+    assert_int_equal(pipe(gate), 0);
+    pid = fork();
+    if (pid == 0) {
+        close(gate[1]);
+        _exit(read(gate[0], &byte, 1) != 0);
+    }
+    close(gate[0]);
+    assert_true(dpt_process_read(pid, &child));
+    assert_int_equal(child.parent, getpid());
+    assert_true(child.born >= self.born);
+    close(gate[1]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_false(dpt_process_read(pid, &child));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(lines_name_the_ranks),
+        cmocka_unit_test(other_nodes_are_named),
+        cmocka_unit_test(the_late_are_blamed_and_nobody_else),
+        cmocka_unit_test(long_lines_are_cut),
+        cmocka_unit_test(processes_are_read),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,485 @@
+#include "core/comm/watch.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/comm/internal.h"
+
+/* Seconds. A tick is also the longest time for which a dead rank stays unnoticed; a launcher that
+ * notices it too gives the others one second. */
+static const double TICK = 0.25;
+/* MPI itself may take long to start on many nodes. */
+static const double START_LIMIT = 300;
+/* Until the job says another. */
+static const double USUAL_LIMIT = 3;
+/* For the node whose rank is missing to speak first, and from one node to the next. */
+static const double GRACE = 2, NODE_GRACE = 0.25;
+/* For the one who knows the cause to speak before the one who only sees an effect. */
+static const double YIELD = 1.5;
+/* After these seconds in MPI_Abort the process ends without. */
+enum { ABORT_LIMIT = 5 };
+
+/* What the ranks of a node share. */
+struct page {
+    _Atomic bool told; /* somebody has said why the job ends */
+    struct dpt_slot slots[];
+};
+
+/* How a slot looked at the last tick. */
+struct memory {
+    uint64_t phase;
+    double still;
+};
+
+struct dpt_watch {
+    pthread_t thread;
+    pthread_mutex_t lock; /* over all but what is atomic */
+    pthread_cond_t wake;
+    bool stop;
+    _Atomic bool closing; /* MPI_Abort may not be called any more */
+    int rank;
+    double limit, looked;
+    double waited; /* for the start of MPI */
+    struct dpt_kin kin;
+    int n, me; /* of the node's group; n 0: not attached */
+    char host[DPT_HOST_TEXT];
+    struct dpt_shared shared;
+    struct page *page;
+    struct dpt_slot *mine;
+    struct memory *memory; /* [n] */
+    struct dpt_seen *seen; /* [n] */
+    bool *visible;         /* [n]: its process can be looked at from here */
+    int index;             /* of this node among the job's */
+    char elsewhere[256];   /* names of the other nodes */
+};
+
+bool dpt_process_read(int pid, struct dpt_process *process)
+{
+    char path[64], text[1024], *p, *name;
+    FILE *file;
+    size_t n;
+
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    name = strchr(text, '(');
+    p = strrchr(text, ')'); /* the name before it may hold anything */
+    if (name == NULL || p == NULL)
+        return false;
+    *p = '\0';
+    snprintf(process->name, sizeof process->name, "%s", name + 1);
+    return sscanf(p + 1,
+                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+                  &process->state, &process->parent, &process->born) == 3;
+}
+
+static enum dpt_process_state process_of(const struct dpt_slot *slot)
+{
+    struct dpt_process process;
+
+    if (!dpt_process_read(slot->pid, &process))
+        /* Also where /proc cannot be opened for want of descriptors or memory. */
+        return kill(slot->pid, 0) == 0 ? DPT_PROCESS_RUNS : DPT_PROCESS_GONE;
+    if (process.born != slot->born || process.state == 'Z' || process.state == 'X')
+        return DPT_PROCESS_GONE;
+    return process.state == 'T' || process.state == 't' ? DPT_PROCESS_STOPPED : DPT_PROCESS_RUNS;
+}
+
+static void see(const struct dpt_watch *w, int i, bool process, struct dpt_seen *seen)
+{
+    const struct dpt_slot *slot = &w->page->slots[i];
+    const unsigned word = atomic_load_explicit(&slot->word, memory_order_acquire);
+
+    seen->rank = slot->rank;
+    seen->phase = atomic_load_explicit(&slot->phase, memory_order_relaxed);
+    seen->aside = atomic_load_explicit(&slot->aside, memory_order_relaxed);
+    seen->step = atomic_load_explicit(&slot->step, memory_order_relaxed);
+    seen->still = w->memory[i].still;
+    seen->process = process && w->visible[i] ? process_of(slot) : DPT_PROCESS_RUNS;
+    /* A rank that notes twice meanwhile gives a mixed text, at worst. */
+    memcpy(seen->word, slot->words[word & 1], sizeof seen->word);
+    seen->word[sizeof seen->word - 1] = '\0';
+}
+
+/* In one write, so that nobody's line comes between. */
+static void print_line(const char *text)
+{
+    char line[2048];
+    const int n = snprintf(line, sizeof line - 1, "%s", text);
+    size_t left = n < (int)sizeof line - 1 ? (size_t)n : sizeof line - 2;
+    const char *p = line;
+
+    line[left++] = '\n';
+    while (left > 0) {
+        const ssize_t written = write(STDERR_FILENO, p, left);
+
+        if (written <= 0)
+            return;
+        p += written;
+        left -= (size_t)written;
+    }
+}
+
+static void sleep_for(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+
+    while (nanosleep(&t, &t) != 0)
+        ;
+}
+
+/* Says why, if nobody of this node has, and ends the job. */
+static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
+{
+    if (w->page == NULL || !atomic_exchange(&w->page->told, true))
+        print_line(line);
+    else
+        sleep_for(YIELD); /* who has said it is ending the job: do not overtake the exit code */
+    /* MPI_Abort speaks with a launcher that may hang itself. */
+    signal(SIGALRM, SIG_DFL);
+    alarm(ABORT_LIMIT);
+    if (w->n != 0 && !atomic_load(&w->closing))
+        MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+}
+
+/* Looks after the next rank of the node. */
+static void check_neighbour(struct dpt_watch *w)
+{
+    const int next = (w->me + 1) % w->n;
+    const struct dpt_slot *slot = &w->page->slots[next];
+    char line[512];
+    struct dpt_seen seen;
+
+    if (!w->visible[next] || process_of(slot) != DPT_PROCESS_GONE || atomic_load(&slot->ended))
+        return;
+    /* Where a launcher kills all ranks this one is among them, and there is nothing to say. */
+    sleep_for(TICK);
+    if (atomic_load(&w->page->told) || atomic_load(&slot->ended))
+        return;
+    see(w, next, false, &seen);
+    dpt_watch_obituary(&seen, w->host, line, sizeof line);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+static void remember(struct dpt_watch *w, double passed)
+{
+    for (int i = 0; i < w->n; i++) {
+        struct memory *m = &w->memory[i];
+        const uint64_t phase = atomic_load_explicit(&w->page->slots[i].phase, memory_order_relaxed);
+
+        m->still = phase == m->phase ? m->still + passed : 0;
+        m->phase = phase;
+    }
+}
+
+static void check_waiting(struct dpt_watch *w)
+{
+    const struct dpt_verdict_context context = {w->host, w->limit, w->elsewhere};
+    const double more = GRACE + NODE_GRACE * w->index;
+    enum dpt_verdict verdict;
+    char line[2048];
+
+    if (w->limit <= 0 || w->memory[w->me].still < w->limit)
+        return;
+    for (int i = 0; i < w->n; i++)
+        see(w, i, true, &w->seen[i]);
+    verdict = dpt_watch_judge(w->seen, w->n, w->me, &context, line, sizeof line);
+    if (verdict == DPT_SOME_MISSING ||
+        (verdict == DPT_NONE_MISSING && w->memory[w->me].still >= w->limit + more))
+        end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
+/* A line that all ranks of this machine would say: the lowest one does, the others wait for the end
+ * that it makes. */
+static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
+{
+    if (w->rank == (w->kin.first >= 0 ? w->kin.first : 0)) {
+        print_line(line);
+        dpt_kin_tell();
+        sleep_for(DPT_KIN_NOTICE);
+    } else {
+        sleep_for(GRACE);
+    }
+    _exit(dpt_exit_code(DPT_RANK));
+}
+
+/*
+ * MPI starts, and there is no page yet. The ranks of this machine are found as the children of its
+ * launcher: one that died or is stopped is the cause without doubt.
+ */
+static void check_start(struct dpt_watch *w, double passed)
+{
+    struct dpt_seen dead = {0};
+    char line[512], host[DPT_HOST_TEXT];
+
+    w->waited += passed;
+    dpt_kin_look(&w->kin);
+    if (w->kin.told) { /* its launcher ends this rank, too; if not, so be it */
+        sleep_for(GRACE);
+        _exit(dpt_exit_code(DPT_RANK));
+    }
+    dpt_host_name(host);
+    if (w->kin.dead >= 0) {
+        dead.rank = w->kin.dead;
+        dpt_watch_obituary(&dead, host, line, sizeof line);
+        sleep_for(TICK); /* as for a neighbour */
+        end_start(w, line);
+    }
+    if (w->kin.stopped >= 0 && w->waited >= USUAL_LIMIT) {
+        snprintf(line, sizeof line,
+                 "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
+                 "(SIGSTOP)",
+                 w->kin.stopped, host, USUAL_LIMIT);
+        end_start(w, line);
+    }
+    if (w->waited >= START_LIMIT) {
+        snprintf(line, sizeof line,
+                 "rank %d (%s): MPI has not started after %g s: a rank is missing", w->rank, host,
+                 START_LIMIT);
+        end_start(w, line);
+    }
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_watch *w = arg;
+    struct timespec until;
+
+    dpt_kin_look(&w->kin);
+    pthread_mutex_lock(&w->lock);
+    while (!w->stop) {
+        double now, passed;
+
+        clock_gettime(CLOCK_MONOTONIC, &until);
+        until.tv_nsec += (long)(TICK * 1e9);
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (pthread_cond_timedwait(&w->wake, &w->lock, &until) == 0)
+            continue; /* woken to end */
+        now = dpt_now();
+        /* A long pause is one of this process, of which nothing can be concluded. */
+        passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
+        w->looked = now;
+        if (w->n == 0) {
+            check_start(w, passed);
+            continue;
+        }
+        remember(w, passed);
+        check_neighbour(w);
+        check_waiting(w);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* Signals are the main thread's. */
+static int start_thread(struct dpt_watch *w)
+{
+    sigset_t all, before;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    code = pthread_create(&w->thread, NULL, serve, w);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
+}
+
+enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_error *err)
+{
+    struct dpt_watch *w = calloc(1, sizeof *w);
+    pthread_condattr_t attributes;
+    int code;
+
+    if (w == NULL)
+        return dpt_fail_memory(err, "the watchdog", sizeof *w);
+    w->rank = rank;
+    w->limit = USUAL_LIMIT;
+    w->looked = dpt_now();
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    code = start_thread(w);
+    if (code != 0) {
+        pthread_cond_destroy(&w->wake);
+        pthread_mutex_destroy(&w->lock);
+        free(w);
+        return dpt_fail(err, DPT_RANK, "not enough memory or threads for the watchdog: %s",
+                        strerror(code));
+    }
+    *watch = w;
+    return DPT_OK;
+}
+
+/* The other nodes' names, as many as there is room for. */
+static void list_nodes(struct dpt_watch *w, const struct dpt_comm *comm)
+{
+    const char *last = comm->host;
+    size_t used = 0;
+
+    for (int r = 0; r < comm->world.size && used < sizeof w->elsewhere; r++) {
+        const char *host = comm->hosts[r];
+
+        if (strcmp(host, comm->host) == 0 || strcmp(host, last) == 0)
+            continue;
+        used += (size_t)snprintf(w->elsewhere + used, sizeof w->elsewhere - used, "%s%s",
+                                 used > 0 ? ", " : "", host);
+        last = host;
+    }
+    if (comm->nodes > 1 && used == 0) /* containers that all have one name */
+        snprintf(w->elsewhere, sizeof w->elsewhere, "another node");
+}
+
+static void fill_slot(struct dpt_watch *w)
+{
+    struct dpt_process process;
+
+    w->mine->rank = w->rank;
+    w->mine->pid = (int32_t)getpid();
+    if (dpt_process_read(w->mine->pid, &process))
+        w->mine->born = process.born;
+    dpt_watch_note(w, 0, "starting");
+}
+
+/* A rank in a container of its own has a number that means another process here, or none. */
+static void find_visible(struct dpt_watch *w, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct dpt_slot *slot = &w->page->slots[i];
+        struct dpt_process process;
+
+        w->visible[i] = dpt_process_read(slot->pid, &process) && process.born == slot->born;
+    }
+}
+
+enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *comm,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t n = (size_t)comm->node.size;
+    int index = comm->leaders.rank;
+
+    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &index, sizeof index, err));
+    DPT_TRY(dpt_shared_open(&w->shared, &comm->node, sizeof *w->page + n * sizeof *w->mine, err));
+    w->memory = calloc(n, sizeof *w->memory);
+    w->seen = calloc(n, sizeof *w->seen);
+    w->visible = calloc(n, sizeof *w->visible);
+    if (w->memory == NULL || w->seen == NULL || w->visible == NULL)
+        status = dpt_fail_memory(err, "the watchdog", (double)(n * sizeof *w->seen));
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    pthread_mutex_lock(&w->lock);
+    w->page = w->shared.bytes;
+    w->mine = &w->page->slots[comm->node.rank];
+    pthread_mutex_unlock(&w->lock);
+    fill_slot(w);
+    DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all slots are filled */
+    find_visible(w, comm->node.size);
+    pthread_mutex_lock(&w->lock);
+    w->index = index;
+    w->n = comm->node.size;
+    w->me = comm->node.rank;
+    memcpy(w->host, comm->host, sizeof w->host);
+    list_nodes(w, comm);
+    pthread_mutex_unlock(&w->lock);
+out:
+    return status;
+}
+
+void dpt_watch_closing(struct dpt_watch *w)
+{
+    atomic_store(&w->closing, true);
+    dpt_watch_enter(w, true);
+}
+
+void dpt_watch_close(struct dpt_watch *w)
+{
+    if (w == NULL)
+        return;
+    if (w->mine != NULL)
+        atomic_store(&w->mine->ended, true);
+    pthread_mutex_lock(&w->lock);
+    w->stop = true;
+    pthread_cond_signal(&w->wake);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_cond_destroy(&w->wake);
+    pthread_mutex_destroy(&w->lock);
+    dpt_shared_close(&w->shared);
+    free(w->memory);
+    free(w->seen);
+    free(w->visible);
+    free(w);
+}
+
+void dpt_watch_limit(struct dpt_watch *w, double seconds)
+{
+    pthread_mutex_lock(&w->lock);
+    w->limit = seconds;
+    pthread_mutex_unlock(&w->lock);
+}
+
+void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
+{
+    struct dpt_slot *slot = w->mine;
+    const unsigned next = atomic_load_explicit(&slot->word, memory_order_relaxed) ^ 1;
+    size_t n = strlen(what);
+
+    if (step >= 0)
+        atomic_store_explicit(&slot->step, step, memory_order_relaxed);
+    n = n < DPT_NOTE_TEXT - 1 ? n : DPT_NOTE_TEXT - 1;
+    memcpy(slot->words[next], what, n);
+    slot->words[next][n] = '\0';
+    atomic_store_explicit(&slot->word, next, memory_order_release);
+}
+
+static void advance(_Atomic uint64_t *phase)
+{
+    /* One writer: no need for an atomic addition. */
+    atomic_store_explicit(phase, atomic_load_explicit(phase, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
+}
+
+void dpt_watch_enter(struct dpt_watch *w, bool whole)
+{
+    if (whole)
+        advance(&w->mine->phase);
+    else
+        atomic_store_explicit(&w->mine->aside, true, memory_order_relaxed);
+}
+
+void dpt_watch_leave(struct dpt_watch *w, bool whole)
+{
+    if (whole)
+        advance(&w->mine->phase);
+    else
+        atomic_store_explicit(&w->mine->aside, false, memory_order_relaxed);
+}
+
+void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
+{
+    char line[DPT_ERROR_TEXT + DPT_HOST_TEXT + 32];
+
+    snprintf(line, sizeof line, "rank %d (%s): %s", w->rank, w->host, text);
+    sleep_for(YIELD);
+    end_job(w, code, line);
+}
+
+void dpt_watch_hush(struct dpt_watch *w)
+{
+    if (w->page != NULL)
+        atomic_store(&w->page->told, true);
+}

@@ -1,0 +1,143 @@
+#include "core/train/fault.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/base/memory.h"
+#include "core/conf/option.h"
+
+struct dpt_fault_action {
+    const char *name;
+    enum dpt_status (*run)(const struct dpt_fault *fault, float *params, int64_t n,
+                           struct dpt_error *err);
+};
+
+#define ACTION(function)                                                                           \
+    static enum dpt_status function(const struct dpt_fault *fault, float *params, int64_t n,       \
+                                    struct dpt_error *err)
+#define UNUSED ((void)fault, (void)params, (void)n, (void)err)
+
+ACTION(die)
+{
+    UNUSED;
+    raise(SIGKILL);
+    return DPT_OK;
+}
+
+ACTION(leave)
+{
+    UNUSED;
+    _exit(0);
+}
+
+ACTION(stop)
+{
+    UNUSED;
+    raise(SIGSTOP);
+    return DPT_OK;
+}
+
+ACTION(hang)
+{
+    UNUSED;
+    while (pause() != 0)
+        ;
+    return DPT_OK;
+}
+
+ACTION(fail_to_read)
+{
+    UNUSED;
+    return dpt_fail(err, DPT_IO, "reading failed, as DPTRAIN_FAULT asks");
+}
+
+ACTION(fail)
+{
+    UNUSED;
+    return dpt_fail(err, DPT_INTERNAL, "an error, as DPTRAIN_FAULT asks");
+}
+
+/* From here on, and for an allocation that no heap has room for by chance. */
+ACTION(starve)
+{
+    enum { MUCH = 64 << 20 };
+    const struct rlimit none = {0, 0};
+    void *p;
+
+    UNUSED;
+    if (setrlimit(RLIMIT_AS, &none) != 0)
+        return dpt_fail_errno(err, DPT_INTERNAL, "RLIMIT_AS");
+    p = dpt_alloc(MUCH);
+    if (p == NULL)
+        return dpt_fail_memory(err, "a trial, as DPTRAIN_FAULT asks", MUCH);
+    dpt_free(p);
+    return DPT_OK;
+}
+
+ACTION(flip_weight)
+{
+    enum { BIT = 12 };
+    uint32_t bits;
+
+    if (fault->word >= n)
+        return dpt_fail(err, DPT_USAGE, "DPTRAIN_FAULT: there are %lld weights", (long long)n);
+    memcpy(&bits, &params[fault->word], sizeof bits);
+    bits ^= 1U << BIT;
+    memcpy(&params[fault->word], &bits, sizeof bits);
+    return DPT_OK;
+}
+
+static const struct dpt_fault_action actions[] = {
+    {"kill", die},          {"exit", leave},    {"stop", stop}, {"hang", hang},
+    {"read", fail_to_read}, {"memory", starve}, {"fail", fail}, {"flip-weight", flip_weight},
+};
+
+static enum dpt_status misread(const char *text, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_USAGE,
+                    "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, fail or flip-weight "
+                    "is wanted, with :rank=R:step=S and perhaps :word=W",
+                    text);
+}
+
+enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err)
+{
+    const char *text = getenv("DPTRAIN_FAULT");
+    const struct {
+        const char *key;
+        int64_t *value;
+    } keys[] = {{"rank=", &fault->rank}, {"step=", &fault->step}, {"word=", &fault->word}};
+    char copy[128], *rest = copy, *part;
+
+    *fault = (struct dpt_fault){.rank = -1, .step = -1};
+    if (text == NULL || text[0] == '\0')
+        return DPT_OK;
+    snprintf(copy, sizeof copy, "%s", text);
+    part = strsep(&rest, ":");
+    for (size_t i = 0; i < sizeof actions / sizeof actions[0]; i++)
+        if (strcmp(part, actions[i].name) == 0)
+            fault->action = &actions[i];
+    while ((part = strsep(&rest, ":")) != NULL) {
+        size_t i = 0;
+
+        while (i < 3 && strncmp(part, keys[i].key, strlen(keys[i].key)) != 0)
+            i++;
+        if (i == 3 || !dpt_parse_int(part + strlen(keys[i].key), keys[i].value))
+            return misread(text, err);
+    }
+    if (fault->action == NULL || fault->rank < 0 || fault->step < 0 || fault->word < 0)
+        return misread(text, err);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
+                                 float *params, int64_t n, struct dpt_error *err)
+{
+    if (fault->action == NULL || fault->rank != rank || fault->step != step)
+        return DPT_OK;
+    return fault->action->run(fault, params, n, err);
+}

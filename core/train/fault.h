@@ -1,0 +1,42 @@
+/*
+ * fault: breaks a rank on purpose, so that it can be seen what the others make of it.
+ *
+ * A hook for debugging and tests, in every build, steered by the environment alone:
+ *
+ *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W]"
+ *
+ * Rank R does ACTION just before step S (from 1; 0: while it sets the job up):
+ *
+ *     kill          is killed
+ *     exit          leaves without a word to the others
+ *     stop          is stopped, as by SIGSTOP
+ *     hang          sleeps for ever
+ *     read          fails to read its samples
+ *     memory        gets no more memory: the address space may not grow
+ *     fail          meets an error that is its own
+ *     flip-weight   has a bit of weight number W flipped
+ */
+#ifndef DPT_TRAIN_FAULT_H
+#define DPT_TRAIN_FAULT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+struct dpt_fault_action;
+
+struct dpt_fault {
+    const struct dpt_fault_action *action; /* NULL: none, the usual case */
+    int64_t rank, step, word;
+};
+
+/* From the environment. Errors: USAGE. */
+enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
+
+/* What the fault does to this rank in this step, mostly nothing. params: n weights; n may be 0.
+ * Errors: those that the fault plays. */
+enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
+                                 float *params, int64_t n, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,276 @@
+"""A rank that dies, stops, hangs or fails alone ends the job soon, with one line that says which rank and why."""
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import h5py
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+JOB = """
+seed: 5
+data:
+  train: synthetic
+  valid: 0.1
+  synthetic: {samples: 1009, shape: [1, 12, 12]}
+model:
+  type: sequential
+  layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 10}]
+batch: {global: 64, micro: 8}
+train: {epochs: 4, check_replicas: 4 steps}
+checkpoint: {every: 7 steps, keep: 3}
+comm: {timeout: 2 s}
+log: {every: 1 steps}
+"""
+HOST = socket.gethostname().split(".")[0]
+SOON = 15  # seconds; the timeout is 2
+
+
+@pytest.fixture
+def job(tmp_path):
+    return dpt.write_job(tmp_path / "job.yaml", JOB)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The final checkpoint of a run that nobody disturbed, by rank count."""
+    folder = tmp_path_factory.mktemp("whole")
+    path = dpt.write_job(folder / "job.yaml", JOB)
+    made = {}
+
+    def get(ranks):
+        if ranks not in made:
+            dpt.train(path, folder / str(ranks), ranks=ranks)
+            made[ranks] = (folder / str(ranks) / "checkpoints" / "latest").read_bytes()
+        return made[ranks]
+    return get
+
+
+def told(err):
+    """The lines that dptrain itself printed as the cause."""
+    return [line for line in err.splitlines() if re.match(r"(rank|ranks|a rank) |step \d+: |not enough", line)]
+
+
+def the_line(result, *wanted):
+    lines = told(result.err)
+    assert len(lines) == 1, result
+    for text in wanted:
+        assert re.search(text, lines[0]), (text, lines[0])
+    return lines[0]
+
+
+def goes_on(job, folder, ranks, whole):
+    """Started again it ends with the bytes of the undisturbed run."""
+    result = dpt.run(job, "--output", folder, ranks=ranks)
+    assert result.code == 0, result
+    assert "damaged" not in result.err, result
+    assert (folder / "checkpoints" / "latest").read_bytes() == whole(ranks)
+
+
+def with_fault(job, folder, fault, ranks, *words, launcher="mpirun"):
+    began = time.monotonic()
+    env = {"DPTRAIN_FAULT": fault}
+    if launcher == "mpirun":
+        result = dpt.run(job, "--output", folder, *words, ranks=ranks, env=env, timeout=60)
+    else:
+        result = dpt.run(job, "--output", folder, "--ranks", ranks, *words, env=env, timeout=60)
+    assert time.monotonic() - began < SOON, result
+    return result
+
+
+# What is done to a rank; how the job is started; its exit code (mpirun returns that of a killed rank itself, and does not say
+# that a rank left without a word); what the line says.
+FAULTS = [
+    ("kill", "mpirun", 137, "died", "killed"),
+    ("kill", "--ranks", 71, "died", "killed"),
+    ("exit", "mpirun", 1, "died", "its process is gone"),
+    ("stop", "--ranks", 71, "has not arrived", "is stopped"),
+    ("hang", "mpirun", 71, "has not arrived", "Its last word: reading its samples"),
+    ("read", "--ranks", 74, "reading failed", ""),
+    ("memory", "mpirun", 71, "not enough memory", ""),
+    ("fail", "--ranks", 70, "an error", ""),
+]
+
+
+@pytest.mark.parametrize("fault, launcher, code, what, why", FAULTS, ids=[f"{f[0]} {f[1]}" for f in FAULTS])
+def test_one_rank_at_a_step(tmp_path, job, whole, fault, launcher, code, what, why):
+    dice = random.Random(fault + launcher)
+    ranks = dice.choice([2, 3, 4])
+    folder = tmp_path / "out"
+    rank, step = dice.randrange(ranks), dice.randrange(8, 56)
+    result = with_fault(job, folder, f"{fault}:rank={rank}:step={step}", ranks, launcher=launcher)
+    the_line(result, rf"\brank {rank} \({HOST}\)", rf"\bstep {step}\b", what, why)
+    assert result.code == code, result
+    goes_on(job, folder, ranks, whole)
+
+
+@pytest.mark.parametrize("fault, code", [("kill", 71), ("hang", 71), ("memory", 71)])
+def test_one_rank_at_the_start(tmp_path, job, fault, code):
+    result = with_fault(job, tmp_path / "out", f"{fault}:rank=1:step=0", 3, launcher="--ranks")
+    assert result.code == code, result
+    the_line(result, rf"\brank 1 \({HOST}\)")
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_flipped_bit_is_noticed(tmp_path, job, whole, ranks):
+    """At the next comparison, before anything is saved; of two that differ both are named."""
+    folder = tmp_path / "out"
+    result = with_fault(job, folder, "flip-weight:rank=1:step=22:word=100", ranks)
+    assert result.code == 1, result
+    line = the_line(result, "^step 24: the replicas differ", rf"\b1 \({HOST}\)")
+    assert (f"0 ({HOST})" in line) == (ranks == 2)
+    with h5py.File(folder / "checkpoints" / "latest") as file:
+        assert file.attrs["step"] == 21
+    goes_on(job, folder, ranks, whole)
+
+
+def test_fault_is_read_at_the_start(tmp_path, job):
+    for text in ("explode:rank=1:step=2", "kill", "kill:rank=x:step=1", "kill:rank=1:step=1:day=2"):
+        result = dpt.run(job, "--output", tmp_path / "out", env={"DPTRAIN_FAULT": text})
+        assert result.code == 2 and "flip-weight" in result.err, result
+    result = dpt.run(job, "--output", tmp_path / "out", env={"DPTRAIN_FAULT": "kill:rank=1:step=1"})
+    assert result.code == 0, result
+
+
+def start(job, folder, ranks):
+    return subprocess.Popen(["mpirun", "-np", str(ranks), dpt.BINARY, job, "--output", str(folder)],
+                            env={**os.environ, **dpt.MPI_ENVIRONMENT}, stdin=subprocess.DEVNULL,
+                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def ranks_of(mpirun):
+    """pid by rank, once all have become dptrain; {} when mpirun is gone."""
+    found = {}
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", file.read())
+        except (OSError, AttributeError):
+            continue
+        if name == "dptrain" and int(rest.split()[1]) == mpirun.pid and rank:
+            found[int(rank.group(1))] = int(pid)
+    return found
+
+
+def wait_for_step(process, folder, step):
+    while process.poll() is None:
+        file = folder / "metrics.jsonl"
+        if file.exists() and f'"step": {step},' in file.read_text():
+            return True
+        time.sleep(0.002)
+    return False
+
+
+def disturb(job, folder, ranks, rank, step, action):
+    """Runs a job and sends a rank a signal at a step; None where it was too fast."""
+    process = start(job, folder, ranks)
+    if wait_for_step(process, folder, step):
+        pid = ranks_of(process).get(rank)
+        if pid:
+            try:
+                action(pid)
+            except ProcessLookupError:
+                pass
+    began = time.monotonic()
+    out, err = process.communicate(timeout=60)
+    seconds = time.monotonic() - began
+    process.stdout, process.stderr = out, err
+    return dpt.Result(process), seconds
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_killed_from_outside(tmp_path, job, whole, ranks):
+    """Wherever the rank is just then: computing, waiting, saving, evaluating."""
+    dice = random.Random(ranks)
+    tried = 0
+    for i in range(50 if os.environ.get("DPT_HEAVY", "0") != "0" else 2):
+        folder = tmp_path / str(i)
+        rank = dice.randrange(ranks)
+        result, seconds = disturb(job, folder, ranks, rank, dice.randrange(1, 50),
+                                  lambda pid: os.kill(pid, signal.SIGKILL))
+        if result.code == 0:
+            continue
+        tried += 1
+        assert seconds < 5 and result.code == 137, result
+        the_line(result, rf"^rank {rank} \({HOST}\) died at step \d+")
+        goes_on(job, folder, ranks, whole)
+    assert tried > 0
+
+
+def test_stopped_from_outside(tmp_path, job, whole):
+    """Stopped inside of a collective it is named all the same, and continued in time nothing happens."""
+    def pause(pid):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.7)
+        os.kill(pid, signal.SIGCONT)
+
+    result, _ = disturb(job, tmp_path / "stop", 3, 0, 9, lambda pid: os.kill(pid, signal.SIGSTOP))
+    assert result.code == 71, result
+    the_line(result, rf"^rank 0 \({HOST}\) has not arrived at step \d+ for 2 s; ranks 1-2 wait", "is stopped")
+    goes_on(job, tmp_path / "stop", 3, whole)
+    result, _ = disturb(job, tmp_path / "pause", 3, 1, 9, pause)
+    assert result.code == 0 and not told(result.err), result
+    assert (tmp_path / "pause" / "checkpoints" / "latest").read_bytes() == whole(3)
+
+
+def test_suspended_as_a_whole(tmp_path):
+    """As a batch system does; far longer than the timeout, and nobody is late."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.replace("timeout: 2 s", "timeout: 1 s"))
+    process = start(job, tmp_path / "out", 3)
+    assert wait_for_step(process, tmp_path / "out", 20)
+    pids = list(ranks_of(process).values())
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            time.sleep(2.5)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err.decode()
+
+
+def test_no_timeout(tmp_path):
+    """Without one a stopped rank is waited for; a dead one is not."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.replace("timeout: 2 s", "timeout: never"))
+    result = with_fault(job, tmp_path / "dead", "kill:rank=1:step=9", 2)
+    the_line(result, rf"^rank 1 \({HOST}\) died at step 9")
+    bad = dpt.write_job(tmp_path / "bad.yaml", JOB.replace("timeout: 2 s", "timeout: 3 steps"))
+    result = dpt.run(bad)
+    assert result.code == 78 and "comm.timeout" in result.err, result
+
+
+def test_timeout_is_no_part_of_the_job(tmp_path, job, whole):
+    other = dpt.write_job(tmp_path / "other.yaml", JOB.replace("timeout: 2 s", "timeout: 20 min"))
+    with_fault(job, tmp_path / "out", "fail:rank=0:step=30", 2)
+    goes_on(other, tmp_path / "out", 2, whole)
+
+
+def test_one_rank_short_of_memory(tmp_path, job):
+    """Real limits, from too small for the program to just large enough: a line of ours, or success."""
+    wrapper = tmp_path / "limit.sh"
+    wrapper.write_text('#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 1 ] || ulimit -v "$1"\nshift\nexec "$@"\n')
+    wrapper.chmod(0o755)
+    with open(dpt.BINARY, "rb") as binary:
+        if b"__asan_init" in binary.read():
+            pytest.skip("the sanitizer reserves terabytes of addresses")
+    failed = 0
+    for kilobytes in (250000, 370000, 3000000):
+        done = subprocess.run(["mpirun", "-np", "2", wrapper, str(kilobytes), dpt.BINARY, job, "--output",
+                               str(tmp_path / str(kilobytes))], env={**os.environ, **dpt.MPI_ENVIRONMENT},
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=60)
+        result = dpt.Result(done)
+        if result.code == 0:
+            continue
+        failed += 1
+        assert result.code == 71, result
+        the_line(result, rf"^rank 1 \({HOST}\): ", "not enough memory")
+    assert 0 < failed < 3

@@ -1,0 +1,277 @@
+/* Requests to stop: when signals count once and when twice, and whose clock is believed. */
+#include <math.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "core/base/clock.h"
+#include "core/train/stop.h"
+
+/* --- signals: each case in a process of its own ----------------------------------------------- */
+
+/* The signals raised one after another; gives what the process died of, or 0: it lived. */
+static int fate(const int *numbers, size_t n)
+{
+    const pid_t child = fork();
+    int state;
+
+    if (child == 0) {
+        for (size_t i = 0; i < n; i++)
+            signal(numbers[i], SIG_DFL); /* the shell that started this may have ignored it */
+        dpt_stop_catch();
+        for (size_t i = 0; i < n; i++)
+            raise(numbers[i]);
+        _exit(dpt_stop_signal() == numbers[0] ? 0 : 1);
+    }
+    assert_true(child > 0);
+    assert_int_equal(waitpid(child, &state, 0), child);
+    if (WIFSIGNALED(state))
+        return WTERMSIG(state);
+    assert_int_equal(WEXITSTATUS(state), 0);
+    return 0;
+}
+
+static void one_is_a_request_and_two_are_an_end(void **state)
+{
+    static const int all[] = {SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(fate(&all[i], 1), 0);
+        for (int k = 0; k < 4; k++) {
+            const int two[] = {all[i], all[k]};
+
+            assert_int_equal(fate(two, 2), all[k] == SIGTERM ? 0 : all[k]);
+        }
+    }
+}
+
+/* srun and mpirun repeat the TERM that the ranks got already; someone who means it sends it later.
+ */
+static void term_is_an_end_when_it_comes_later(void **state)
+{
+    static const int echo[] = {SIGTERM, SIGTERM, SIGTERM};
+    const double start = dpt_now();
+    pid_t child;
+    int how;
+
+    (void)state;
+    assert_int_equal(fate(echo, 3), 0);
+    child = fork();
+    if (child == 0) {
+        dpt_stop_catch();
+        while (dpt_now() - start < 30) {
+            raise(SIGTERM);
+            usleep(20000);
+        }
+        _exit(1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFSIGNALED(how) && WTERMSIG(how) == SIGTERM);
+    assert_true(dpt_now() - start > 2);
+}
+
+static void ignored_signals_stay_ignored(void **state)
+{
+    const pid_t child = fork();
+    int how;
+
+    (void)state;
+    if (child == 0) {
+        signal(SIGINT, SIG_IGN);
+        dpt_stop_catch();
+        raise(SIGINT);
+        _exit(dpt_stop_signal());
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+    assert_string_equal(dpt_stop_name(SIGUSR1), "SIGUSR1");
+    assert_string_equal(dpt_stop_name(SIGHUP), "a signal");
+}
+
+/* --- the clock -------------------------------------------------------------------------------- */
+
+static const char *const variables[] = {"SLURM_JOB_ID",        "SLURM_ARRAY_JOB_ID",
+                                        "SLURM_ARRAY_TASK_ID", "SLURM_JOB_END_TIME",
+                                        "SLURM_TIME_FORMAT",   "TZ"};
+
+static char folder[128], path[160];
+
+/* A squeue that says `answer` (a line of shell) when it is asked for job `id`, else nothing. */
+static void write_squeue(const char *id, const char *answer)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    fprintf(file,
+            "#!/bin/sh\n"
+            "[ \"$1 $2 $3 $4 $5\" = '-h -j %s -o %%e' ] || { echo 'Invalid job id' >&2; exit 1; }\n"
+            "format=%%Y-%%m-%%dT%%H:%%M:%%S\n"
+            "[ \"${SLURM_TIME_FORMAT:-standard}\" = standard ] || format='%%d %%b %%H:%%M'\n"
+            "%s\n",
+            id, answer);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(chmod(path, 0700), 0);
+}
+
+static int open_folder(void **state)
+{
+    const char *base = getenv("TMPDIR");
+    char *search = NULL;
+
+    (void)state;
+    snprintf(folder, sizeof folder, "%.80s/dpt-stop-XXXXXX", base != NULL ? base : "/tmp");
+    if (mkdtemp(folder) == NULL)
+        return -1;
+    snprintf(path, sizeof path, "%s/squeue", folder);
+    if (asprintf(&search, "%s:%s", folder, getenv("PATH")) < 0)
+        return -1;
+    setenv("PATH", search, 1);
+    free(search);
+    return 0;
+}
+
+static int close_folder(void **state)
+{
+    (void)state;
+    unlink(path);
+    return rmdir(folder);
+}
+
+static int clean_environment(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        unsetenv(variables[i]);
+    tzset();
+    write_squeue("none", "exit 1");
+    return 0;
+}
+
+/* Seconds from now to the deadline. */
+static double left(double max_time)
+{
+    const double deadline = dpt_stop_deadline(max_time);
+
+    return deadline - dpt_now();
+}
+
+static void assert_about(double seconds, double want)
+{
+    if (!(fabs(seconds - want) < 60))
+        fail_msg("%.1f s are left, expected about %.1f", seconds, want);
+}
+
+static void without_slurm_only_the_job_counts(void **state)
+{
+    (void)state;
+    assert_true(isinf(left(0)));
+    assert_about(left(5000), 5000);
+    assert_true(left(5000) <= 5000);
+}
+
+static void set_number(const char *name, long long number)
+{
+    char text[32];
+
+    snprintf(text, sizeof text, "%lld", number);
+    setenv(name, text, 1);
+}
+
+static void the_variable_is_believed(void **state)
+{
+    const long long now = time(NULL);
+
+    (void)state;
+    setenv("SLURM_JOB_ID", "77", 1);
+    write_squeue("77", "date -d '+100000 seconds' +$format");
+    set_number("SLURM_JOB_END_TIME", now + 3600);
+    assert_about(left(0), 3600);
+    assert_about(left(1000), 1000);
+    assert_about(left(9000), 3600);
+    set_number("SLURM_JOB_END_TIME", now - 100); /* of a job that is over */
+    assert_true(isinf(left(0)));
+    assert_about(left(500), 500);
+}
+
+/* Wherever the clocks of this place stand, and however the user likes to see times. */
+static void squeue_is_asked(void **state)
+{
+    static const char *const zones[] = {"UTC0", "EST5EDT,M3.2.0,M11.1.0", "IST-5:30", "XYZ-13"};
+    static const char *const formats[] = {"standard", "relative", "%s"};
+
+    (void)state;
+    write_squeue("4711", "date -d '+7200 seconds' \"+$format\"");
+    assert_true(isinf(left(0)));
+    setenv("SLURM_JOB_ID", "4711", 1);
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 3; k++) {
+            setenv("TZ", zones[i], 1);
+            setenv("SLURM_TIME_FORMAT", formats[k], 1);
+            tzset();
+            assert_about(left(0), 7200);
+        }
+    assert_about(left(100), 100);
+    setenv("SLURM_JOB_ID", "4712", 1);
+    assert_true(isinf(left(0)));
+}
+
+/* One task of an array bears the array's own number, by which squeue would tell of all tasks. */
+static void a_task_of_an_array_asks_for_itself(void **state)
+{
+    (void)state;
+    write_squeue("120_3", "date -d '+7200 seconds' +$format");
+    setenv("SLURM_JOB_ID", "120", 1);
+    setenv("SLURM_ARRAY_JOB_ID", "120", 1);
+    setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+    assert_about(left(0), 7200);
+}
+
+static void nonsense_is_no_end(void **state)
+{
+    static const char *const answers[] = {"echo N/A",   "echo",
+                                          "exit 1",     "echo NONE",
+                                          "echo 2031",  "echo slurm_load_jobs error",
+                                          "kill -9 $$", "date -d '-1 day' +$format"};
+    static const char *const jobs[] = {"", "1; touch /nowhere", "-1", "abc", "1 2"};
+
+    (void)state;
+    setenv("SLURM_JOB_ID", "5", 1);
+    for (size_t i = 0; i < sizeof answers / sizeof answers[0]; i++) {
+        write_squeue("5", answers[i]);
+        assert_true(isinf(left(0)));
+    }
+    write_squeue("5", "date -d '+7200 seconds' +$format");
+    for (size_t i = 0; i < sizeof jobs / sizeof jobs[0]; i++) {
+        setenv("SLURM_JOB_ID", jobs[i], 1);
+        assert_true(isinf(left(0)));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_is_a_request_and_two_are_an_end),
+        cmocka_unit_test(term_is_an_end_when_it_comes_later),
+        cmocka_unit_test(ignored_signals_stay_ignored),
+        cmocka_unit_test_setup(without_slurm_only_the_job_counts, clean_environment),
+        cmocka_unit_test_setup(the_variable_is_believed, clean_environment),
+        cmocka_unit_test_setup(squeue_is_asked, clean_environment),
+        cmocka_unit_test_setup(a_task_of_an_array_asks_for_itself, clean_environment),
+        cmocka_unit_test_setup(nonsense_is_no_end, clean_environment),
+    };
+
+    return cmocka_run_group_tests(tests, open_folder, close_folder);
+}
