@@ -1,19 +1,14 @@
 #include "core/comm/comm.h"
 
-#include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/comm/handle.h"
 #include "core/comm/internal.h"
 
-/* What a group's handle points to. */
-struct communicator {
-    MPI_Comm comm;
-};
-
-static enum dpt_status mpi_fail(struct dpt_error *err, const char *what, int code)
+enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
     int length = 0;
@@ -21,19 +16,6 @@ static enum dpt_status mpi_fail(struct dpt_error *err, const char *what, int cod
     if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
         snprintf(text, sizeof text, "error %d", code);
     return dpt_fail(err, DPT_RANK, "MPI: %s failed: %s", what, text);
-}
-
-/* Runs an MPI call; on failure goes to `out:` with a message that names it. */
-#define TRY_MPI(function, ...)                                                                     \
-    do {                                                                                           \
-        const int mpi_code = function(__VA_ARGS__);                                                \
-        if (mpi_code != MPI_SUCCESS)                                                               \
-            DPT_TRY(mpi_fail(err, #function, mpi_code));                                           \
-    } while (0)
-
-static MPI_Comm comm_of(const struct dpt_group *g)
-{
-    return ((const struct communicator *)g->handle)->comm;
 }
 
 /* A group of one, or a group that this rank is not in: nothing to be said to anyone. */
@@ -46,7 +28,7 @@ static bool is_alone(const struct dpt_group *g)
 static enum dpt_status group_open(struct dpt_group *g, MPI_Comm comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct communicator *handle = NULL;
+    struct dpt_communicator *handle = NULL;
 
     TRY_MPI(MPI_Comm_set_errhandler, comm, MPI_ERRORS_RETURN);
     TRY_MPI(MPI_Comm_rank, comm, &g->rank);
@@ -67,7 +49,7 @@ out:
 
 static void group_close(struct dpt_group *g)
 {
-    struct communicator *handle = g->handle;
+    struct dpt_communicator *handle = g->handle;
 
     if (handle != NULL && handle->comm != MPI_COMM_WORLD)
         MPI_Comm_free(&handle->comm);
@@ -77,7 +59,7 @@ static void group_close(struct dpt_group *g)
 
 static enum dpt_status find_nodes(struct dpt_comm *comm, struct dpt_error *err)
 {
-    const MPI_Comm world = comm_of(&comm->world);
+    const MPI_Comm world = dpt_group_comm(&comm->world);
     enum dpt_status status = DPT_OK;
     MPI_Comm part = MPI_COMM_NULL;
 
@@ -126,7 +108,7 @@ void dpt_comm_close(struct dpt_comm *comm)
     if (!comm->started)
         return;
     if (!is_alone(&comm->world))
-        MPI_Barrier(comm_of(&comm->world));
+        MPI_Barrier(dpt_group_comm(&comm->world));
     group_close(&comm->leaders);
     group_close(&comm->node);
     group_close(&comm->world);
@@ -188,12 +170,12 @@ enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
 
     if (is_alone(g))
         return mine;
-    TRY_MPI(MPI_Allreduce, MPI_IN_PLACE, least, 2, MPI_INT, MPI_MIN, comm_of(g));
+    TRY_MPI(MPI_Allreduce, MPI_IN_PLACE, least, 2, MPI_INT, MPI_MIN, dpt_group_comm(g));
     if (least[0] == g->size)
         return DPT_OK;
     if (least[0] == g->rank)
         write_report(&report, mine, err->text, least[1] != 0);
-    TRY_MPI(MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0], comm_of(g));
+    TRY_MPI(MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0], dpt_group_comm(g));
     DPT_TRY(dpt_fail(err, (enum dpt_status)report.status, "%s", report.text));
 out:
     return status;
@@ -230,7 +212,7 @@ enum dpt_status dpt_group_sum_split(const struct dpt_group *g, enum dpt_sum_kind
     }
     for (size_t i = 0; i < n; i += limit)
         TRY_MPI(MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size, to + i * size,
-                (int)piece(n - i, limit), types[kind], MPI_SUM, comm_of(g));
+                (int)piece(n - i, limit), types[kind], MPI_SUM, dpt_group_comm(g));
 out:
     return status;
 }
@@ -260,7 +242,7 @@ enum dpt_status dpt_group_max(const struct dpt_group *g, double value, double *l
     double result = value;
 
     if (!is_alone(g))
-        TRY_MPI(MPI_Allreduce, &value, &result, 1, MPI_DOUBLE, MPI_MAX, comm_of(g));
+        TRY_MPI(MPI_Allreduce, &value, &result, 1, MPI_DOUBLE, MPI_MAX, dpt_group_comm(g));
     *largest = result;
 out:
     return status;
@@ -275,7 +257,7 @@ enum dpt_status dpt_group_broadcast_split(const struct dpt_group *g, int root, v
     if (is_alone(g))
         return DPT_OK;
     for (size_t i = 0; i < n; i += limit)
-        TRY_MPI(MPI_Bcast, p + i, (int)piece(n - i, limit), MPI_BYTE, root, comm_of(g));
+        TRY_MPI(MPI_Bcast, p + i, (int)piece(n - i, limit), MPI_BYTE, root, dpt_group_comm(g));
 out:
     return status;
 }
@@ -303,7 +285,7 @@ enum dpt_status dpt_group_gather_split(const struct dpt_group *g, const void *mi
         return DPT_OK;
     }
     TRY_MPI(MPI_Allgather, own == mine ? MPI_IN_PLACE : mine, (int)n, MPI_BYTE, all, (int)n,
-            MPI_BYTE, comm_of(g));
+            MPI_BYTE, dpt_group_comm(g));
 out:
     return status;
 }
@@ -319,7 +301,7 @@ enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *e
     enum dpt_status status = DPT_OK;
 
     if (!is_alone(g))
-        TRY_MPI(MPI_Barrier, comm_of(g));
+        TRY_MPI(MPI_Barrier, dpt_group_comm(g));
 out:
     return status;
 }
