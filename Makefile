@@ -94,7 +94,7 @@ sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))
 endif
-tests := $(sort $(foreach kind,test mpi,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
+tests := $(sort $(foreach kind,test mpi bench,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
 ifneq ($(WITH_ONEDNN),1)
 tests := $(filter-out core/backend/cpu/%,$(tests))
 endif

@@ -47,6 +47,7 @@ struct dpt_watch {
     int rank;
     double limit, looked;
     double waited; /* for the start of MPI */
+    bool slept;    /* it was stopped itself, and others may have spoken meanwhile */
     struct dpt_kin kin;
     int n, me; /* of the node's group; n 0: not attached */
     char host[DPT_HOST_TEXT];
@@ -226,7 +227,8 @@ static void check_start(struct dpt_watch *w, double passed)
 
     w->waited += passed;
     dpt_kin_look(&w->kin);
-    if (w->kin.told) { /* its launcher ends this rank, too; if not, so be it */
+    if (w->kin.told ||
+        (w->slept && w->kin.dead >= 0)) { /* its launcher ends this rank, too; if not, so be it */
         sleep_for(GRACE);
         _exit(dpt_exit_code(DPT_RANK));
     }
@@ -271,6 +273,7 @@ static void *serve(void *arg)
         now = dpt_now();
         /* A long pause is one of this process, of which nothing can be concluded. */
         passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
+        w->slept |= now - w->looked > GRACE;
         w->looked = now;
         if (w->n == 0) {
             check_start(w, passed);

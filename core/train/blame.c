@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/train/trainer.h"
+#include "core/train/gather.h"
 
 /* Where a rank first saw a value that is not finite. */
 struct finding {
@@ -47,21 +47,49 @@ static void search_outputs(void *arg, int thread)
     }
 }
 
-/* The last layer whose gradient on this rank is not finite: backward came through it first. */
-static void search_gradient(struct search *s)
+/* The last tensor with a value that is not finite: backward came through it first; -1: none. */
+static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
 {
-    const struct dpt_trainer *t = s->t;
-
-    for (int32_t i = t->graph.n_tensors - 1; i >= 0; i--) {
-        const struct dpt_tensor *tensor = &t->graph.tensors[i];
-        const float *x = t->workers[0].gradient + tensor->offset;
+    for (int32_t i = graph->n_tensors - 1; i >= 0; i--) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
 
         for (int64_t k = 0; k < tensor->count; k++)
-            if (!isfinite(x[k])) {
-                s->found.kind = IN_GRADIENT;
-                s->found.place = i;
-                return;
-            }
+            if (!isfinite(gradient[tensor->offset + k]))
+                return i;
+    }
+    return -1;
+}
+
+/* All outputs are finite: backward once more, micro-batch by micro-batch. */
+static void search_gradients(void *arg, int thread)
+{
+    struct search *s = arg;
+    struct dpt_trainer *t = s->t;
+    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+    float *gradient;
+    bool add;
+
+    if (thread != 0)
+        return;
+    t->gather_type->begin(t, s->view);
+    gradient = t->gather_type->target(t, thread, &add);
+    for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
+        struct dpt_tally tally = {0};
+        int32_t tensor;
+
+        worker->status =
+            dpt_loader_fill(t->train.loader, s->view, i, &worker->buffer, &batch, &worker->err);
+        if (worker->status == DPT_OK)
+            worker->status = t->backend->train(t->program, thread, &batch, t->params, gradient,
+                                               false, &tally, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        tensor = bad_tensor(&t->graph, gradient);
+        if (tensor < 0)
+            continue;
+        s->found.kind = IN_GRADIENT;
+        s->found.place = tensor;
     }
 }
 
@@ -101,8 +129,8 @@ enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_v
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
-    if (s.found.kind == NOTHING)
-        search_gradient(&s);
+    status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
     if (s.found.kind != NOTHING)
         first = t->comm->world.rank;

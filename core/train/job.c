@@ -43,7 +43,7 @@ const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NUL
 static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
 static const char *const precisions[] = {"fp32", NULL};
 static const char *const on_nan_words[] = {"stop", "skip", NULL};
-static const char *const reductions[] = {"allreduce", NULL};
+static const char *const reductions[] = {"allreduce", "reproducible", NULL};
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
 
@@ -175,7 +175,8 @@ static const struct dpt_option comm_options[] = {
      AT(comm.reduction),
      .fallback = "allreduce",
      .choices = reductions,
-     .help = "how the ranks' gradients are summed"},
+     .help =
+         "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
     {.name = "timeout",
      .type = DPT_OPT_EVERY,
      AT(comm.timeout),

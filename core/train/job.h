@@ -13,6 +13,7 @@
 #include "data/dataset.h"
 
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_REF, DPT_DEVICE_CUDA };
+enum dpt_reduction_kind { DPT_REDUCTION_ALLREDUCE, DPT_REDUCTION_REPRODUCIBLE };
 enum dpt_on_nan { DPT_ON_NAN_STOP, DPT_ON_NAN_SKIP };
 
 struct dpt_job {
@@ -47,7 +48,7 @@ struct dpt_job {
         struct dpt_every every;
     } log;
     struct {
-        int reduction;            /* 0: allreduce */
+        int reduction;            /* enum dpt_reduction_kind */
         struct dpt_every timeout; /* n 0: never */
     } comm;
 };

@@ -10,10 +10,11 @@
  * before; FOLDER/.lock.last keeps the number after the lock was given back.
  *
  * An owner that was taken for dead (a node cut off, a process stopped for minutes) finds out
- * through dpt_lock_check, which comes before all that it writes. Between that look and the write
- * lies a moment, some microseconds on a local disk, in which a takeover would go unnoticed; what is
- * written then is a whole checkpoint under the name of its step, a link to one, or one line of
- * metrics.
+ * through dpt_lock_check, which comes before a checkpoint gets its final name, before `latest`
+ * moves and older ones are cleared away, and before each line of metrics. Between that look and the
+ * deed lies a moment in which a takeover would go unnoticed. What is done then harms nothing: a
+ * whole checkpoint appears under the name of its step, a link to one moves (the next save moves it
+ * on), the oldest ones go, or one line of metrics is added.
  *
  * dpt_lock_check may be called from several threads; NULL stands for "no lock" everywhere.
  */

@@ -5,11 +5,20 @@
 
 #include "core/base/memory.h"
 #include "core/train/checkpoint.h"
+#include "core/train/gather.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
 
 enum { MICRO_CONV = 16, MICRO_FLAT = 32, EVAL_MICROS = 8 };
+/* Under `reproducible` the micro-batch follows from the job alone: as if there were this many
+ * workers. */
+enum { FIXED_WORKERS = 8 };
+
+static const struct dpt_gather_type *const gathers[] = {
+    [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
+    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gather_reproducible,
+};
 
 /* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
 enum { RESERVE = 128 << 20 };
@@ -67,8 +76,10 @@ static enum dpt_status choose_micro(const struct dpt_trainer *t, int32_t *micro,
 
     *micro = (int32_t)t->job->batch.micro;
     if (*micro == 0)
-        *micro = dpt_auto_micro(global, t->all_threads,
-                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+        *micro = dpt_auto_micro(
+            global,
+            t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE ? FIXED_WORKERS : t->all_threads,
+            has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
     batches = (global + *micro - 1) / *micro;
     if (batches >= ranks)
         return DPT_OK;
@@ -221,6 +232,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
     enum dpt_status status = DPT_OK;
     struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
     const struct dpt_job *job = t->job;
+    int64_t most = 0;
 
     for (size_t i = 0; i < 3; i++) {
         struct dpt_sampler *s = &splits[i]->sampler;
@@ -240,6 +252,12 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s, t->comm->world.rank,
                                 t->comm->world.size, err));
     }
+    for (size_t i = 0; i < 3; i++)
+        most = splits[i]->present && splits[i]->sampler.samples > most ? splits[i]->sampler.samples
+                                                                       : most;
+    t->losses = dpt_alloc_array((size_t)(most / micro) + 1, sizeof *t->losses);
+    if (t->losses == NULL)
+        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->losses));
     if (t->train.present) {
         const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
 
@@ -256,7 +274,6 @@ out:
 static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t arena = (size_t)t->graph.floats + DPT_TAIL_WORDS;
     const struct dpt_dataset *set = t->train.present  ? t->train.set
                                     : t->test.present ? t->test.set
                                                       : t->valid.set;
@@ -266,11 +283,6 @@ static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct
         DPT_TRY(dpt_fail_memory(err, "the threads", (double)t->threads * sizeof *t->workers));
     for (int i = 0; i < t->threads; i++) {
         DPT_TRY(dpt_batch_buffer_open(&t->workers[i].buffer, set, micro, err));
-        if (!t->train.present)
-            continue;
-        t->workers[i].gradient = dpt_alloc_array(arena, sizeof(float));
-        if (t->workers[i].gradient == NULL)
-            DPT_TRY(dpt_fail_memory(err, "a gradient", (double)arena * sizeof(float)));
     }
 out:
     return status;
@@ -294,11 +306,9 @@ static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
     }
     t->norms = dpt_alloc_array(floats / DPT_NORM_RUN + 1, sizeof *t->norms);
-    t->reduced = t->comm->world.size == 1 ? t->workers[0].gradient
-                                          : dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
     t->hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->hashes);
-    if (t->norms == NULL || t->reduced == NULL || t->hashes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the reduced gradient", (double)floats * sizeof(float)));
+    if (t->norms == NULL || t->hashes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float)));
 out:
     return status;
 }
@@ -362,6 +372,10 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));
+    if (t->train.present) {
+        t->gather_type = gathers[job->comm.reduction];
+        DPT_TRY(t->gather_type->open(t, err));
+    }
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->params, (size_t)t->graph.floats * sizeof(float),
                                 err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
@@ -380,14 +394,14 @@ void dpt_trainer_close(struct dpt_trainer *t)
     dpt_pool_close(t->pool);
     for (size_t i = 0; i < 3; i++)
         dpt_loader_close(splits[i]->loader);
-    if (t->workers != NULL && t->reduced != t->workers[0].gradient)
-        dpt_free(t->reduced);
+    if (t->gather_type != NULL)
+        t->gather_type->close(t);
     for (int i = 0; t->workers != NULL && i < t->threads; i++) {
         dpt_batch_buffer_close(&t->workers[i].buffer);
-        dpt_free(t->workers[i].gradient);
     }
     dpt_free(t->workers);
     dpt_free(t->norms);
+    dpt_free(t->losses);
     dpt_free(t->hashes);
     dpt_free(t->params);
     for (int k = 0; k < DPT_MAX_SLOTS; k++)

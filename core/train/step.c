@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/train/gather.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 
@@ -29,8 +30,7 @@ enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, i
     return DPT_OK;
 }
 
-/* A thread's part of n floats, in whole cache lines. */
-static void part(size_t n, int thread, int threads, size_t *begin, size_t *end)
+void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
 {
     const size_t lines = (n + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN;
 
@@ -51,18 +51,21 @@ static void compute(void *arg, int thread)
     const int32_t end = w->view.first + (n * (thread + 1) + threads - 1) / threads;
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    memset(&worker->tally, 0, sizeof worker->tally);
-    worker->done = 0;
     for (int32_t i = begin; i < end; i++) {
+        struct dpt_tally tally = {0};
+        float *gradient;
+        bool add;
+
         worker->status =
             dpt_loader_fill(t->train.loader, &w->view, i, &worker->buffer, &batch, &worker->err);
-        if (worker->status == DPT_OK)
-            worker->status =
-                t->backend->train(t->program, thread, &batch, t->params, worker->gradient,
-                                  worker->done > 0, &worker->tally, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        worker->done++;
+        gradient = t->gather_type->target(t, thread, &add);
+        worker->status = t->backend->train(t->program, thread, &batch, t->params, gradient, add,
+                                           &tally, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        t->gather_type->done(t, thread, i, gradient, &tally);
     }
 }
 
@@ -80,6 +83,7 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
         dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->params, t->graph.floats, err));
     DPT_TRY(dpt_loader_next(t->train.loader, &w->view, err));
     dpt_comm_note(t->comm, step, "computing");
+    t->gather_type->begin(t, &w->view);
     DPT_TRY(dpt_trainer_run(t, compute, w, err));
 out:
     if (status != DPT_OK) {
@@ -87,53 +91,6 @@ out:
         dpt_fail(err, status, "step %lld: %s", step, plain.text);
     }
     return status;
-}
-
-static void add_gradients(void *arg, int thread)
-{
-    struct step_work *w = arg;
-    struct dpt_trainer *t = w->t;
-    float *restrict sum = t->workers[0].gradient;
-    size_t begin, end;
-
-    part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
-    for (int k = 1; k < t->threads; k++) {
-        const float *restrict other = t->workers[k].gradient;
-
-        if (t->workers[k].done == 0)
-            continue;
-        for (size_t i = begin; i < end; i++)
-            sum[i] += other[i];
-    }
-}
-
-/* The rank's gradient and tail, in the first worker's arena. `failed`: this rank counts for nothing
- * but its failure. */
-static void gather_rank(struct step_work *w, bool failed)
-{
-    struct dpt_trainer *t = w->t;
-    float *sum = t->workers[0].gradient, *tail = sum + t->graph.floats;
-    struct dpt_tally all = {0};
-
-    memset(tail, 0, DPT_TAIL_WORDS * sizeof *tail);
-    if (failed || t->workers[0].done == 0)
-        memset(sum, 0, (size_t)t->graph.floats * sizeof *sum);
-    tail[DPT_TAIL_FAILED] = failed;
-    tail[DPT_TAIL_SAVE] = t->want_save;
-    tail[DPT_TAIL_SIGNAL] = t->signalled;
-    tail[DPT_TAIL_CLOCK] = t->out_of_time;
-    if (failed)
-        return;
-    if (t->threads > 1)
-        dpt_pool_run(t->pool, add_gradients, w);
-    for (int i = 0; i < t->threads; i++) {
-        all.loss += t->workers[i].tally.loss;
-        all.correct += t->workers[i].tally.correct;
-        all.samples += t->workers[i].tally.samples;
-    }
-    tail[DPT_TAIL_LOSS] = (float)all.loss;
-    tail[DPT_TAIL_SAMPLES] = (float)all.samples;
-    tail[DPT_TAIL_CORRECT] = (float)all.correct;
 }
 
 static double sum_squares(const float *x, size_t n)
@@ -195,7 +152,7 @@ static void update_part(void *arg, int thread)
     struct dpt_trainer *t = w->t;
     size_t begin, end;
 
-    part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
+    dpt_thread_part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
     dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, begin, end, t->params,
                         t->reduced, t->slot);
 }
@@ -252,21 +209,25 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
     const float *tail = t->reduced + t->graph.floats;
+    float flags[DPT_FLAGS] = {
+        [DPT_FLAG_SAVE] = t->want_save,
+        [DPT_FLAG_SIGNAL] = t->signalled,
+        [DPT_FLAG_CLOCK] = t->out_of_time,
+    };
     double norm;
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
-    gather_rank(&w, mine != DPT_OK);
-    DPT_TRY(dpt_group_sum_floats(&t->comm->world, t->workers[0].gradient, t->reduced,
-                                 (size_t)t->graph.floats + DPT_TAIL_WORDS, err));
-    if (tail[DPT_TAIL_FAILED] > 0)
+    flags[DPT_FLAG_FAILED] = mine != DPT_OK;
+    DPT_TRY(t->gather_type->sum(t, &w.view, flags, err));
+    if (t->said[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = (int64_t)tail[DPT_TAIL_CORRECT];
-    result->save = tail[DPT_TAIL_SAVE] > 0;
-    result->signal = tail[DPT_TAIL_SIGNAL] > 0;
-    result->clock = tail[DPT_TAIL_CLOCK] > 0;
+    result->save = t->said[DPT_FLAG_SAVE] > 0;
+    result->signal = t->said[DPT_FLAG_SIGNAL] > 0;
+    result->clock = t->said[DPT_FLAG_CLOCK] > 0;
     if (result->samples != w.view.total)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
                          (long long)t->progress.step + 1, (long long)result->samples,

@@ -21,15 +21,21 @@
 #include "data/loader.h"
 #include "data/sampler.h"
 
-/* Words behind the gradient, summed over the ranks with it. */
+/* What the ranks tell each other with each step: how many say so. */
+enum dpt_flag {
+    DPT_FLAG_FAILED, /* their part of the step failed */
+    DPT_FLAG_SAVE,   /* ask for a checkpoint after this step */
+    DPT_FLAG_SIGNAL, /* were sent a signal to stop */
+    DPT_FLAG_CLOCK,  /* their time is up */
+    DPT_FLAGS
+};
+
+/* Words behind the gradient, summed with it. */
 enum dpt_tail {
     DPT_TAIL_LOSS,    /* sum of the samples' losses */
     DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
     DPT_TAIL_CORRECT, /* of these, classified right */
-    DPT_TAIL_FAILED,  /* ranks whose part of the step failed */
-    DPT_TAIL_SAVE,    /* ranks that ask for a checkpoint after this step */
-    DPT_TAIL_SIGNAL,  /* ranks that were sent a signal to stop */
-    DPT_TAIL_CLOCK,   /* ranks on which the time is up */
+    DPT_TAIL_FLAGS,   /* the first of DPT_FLAGS */
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
@@ -48,7 +54,7 @@ struct dpt_split {
 
 /* What one thread works with; on cache lines of its own. */
 struct dpt_worker {
-    float *gradient; /* arena + tail; not for evaluation */
+    float *gradient; /* arena + tail; allreduce, not for evaluation */
     struct dpt_batch_buffer buffer;
     struct dpt_tally tally;
     int32_t done; /* micro-batches of this step that its gradient holds */
@@ -67,6 +73,9 @@ struct dpt_progress {
     int64_t best_step;  /* at which it was reached; -1: never evaluated */
 };
 
+struct dpt_gather_type;
+struct dpt_gather_state;
+
 struct dpt_trainer {
     const struct dpt_job *job;   /* borrowed */
     const struct dpt_comm *comm; /* borrowed */
@@ -83,6 +92,11 @@ struct dpt_trainer {
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
     float *params;
+    const struct dpt_gather_type *gather_type; /* NULL for evaluation */
+    struct dpt_gather_state *gather;           /* reproducible */
+    float said[DPT_FLAGS];                     /* of the last step: sums over the ranks */
+    double *losses; /* of an evaluation, one a micro-batch: added in their order, whoever computed
+                       them */
     float *reduced; /* the gradient of all ranks, with its tail; the first worker's own arena where
                        there is one rank */
     float *slot[DPT_MAX_SLOTS];

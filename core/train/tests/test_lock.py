@@ -141,11 +141,13 @@ def test_requeued_by_slurm(tmp_path):
 def test_who_was_replaced_writes_no_more(tmp_path, ranks, how):
     path = job(tmp_path, epochs=1000)
     folder = tmp_path / "out"
+    latest = folder / "checkpoints" / "latest"
+    # Saves are far apart, so that none is under way when it is made to stand still.
     if how == "only saving":
-        saved = folder / "checkpoints" / "step-00000035.h5"
-        run = Paused(path, folder, ranks, "--set", "log.every=1000000 steps", "--set", "eval.every=never", until=saved.exists)
+        run = Paused(path, folder, ranks, "--set", "checkpoint.every=1000 steps", "--set", "log.every=1000000 steps", "--set",
+                     "eval.every=never", until=lambda: latest.exists() and os.readlink(latest) == "step-00002000.h5")
     else:
-        run = Paused(path, folder, ranks, step=20)
+        run = Paused(path, folder, ranks, "--set", "checkpoint.every=1000000 steps", "--set", "eval.every=never", step=20)
     if how == "removed":
         (folder / ".lock").unlink()
     else:
@@ -153,7 +155,7 @@ def test_who_was_replaced_writes_no_more(tmp_path, ranks, how):
         other.write_text(lock_line())
         other.rename(folder / ".lock")
     before = {name: data for name, data in all_files(folder).items() if ".tmp-" not in name}
-    latest = os.readlink(folder / "checkpoints" / "latest")
+    newest_before = os.readlink(latest) if latest.exists() else None
     code, err = run.go_on()
     assert code == 71, err
     if how == "removed":
@@ -164,7 +166,7 @@ def test_who_was_replaced_writes_no_more(tmp_path, ranks, how):
     after = all_files(folder)
     progress = str(folder / "log.txt")
     assert {n: d for n, d in after.items() if n != progress} == {n: d for n, d in before.items() if n != progress}
-    assert os.readlink(folder / "checkpoints" / "latest") == latest
+    assert (os.readlink(latest) if latest.exists() else None) == newest_before
 
 
 def test_given_back_whatever_the_end(tmp_path):

@@ -1,0 +1,311 @@
+#include "core/comm/reduce.h"
+
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/comm/exchange.h"
+
+enum { LINE = DPT_ALIGN / sizeof(float) };
+
+/* What a rank tells the others of its node about a sum: where its blocks' values lie. */
+struct notice {
+    int32_t offset[DPT_TREE_BLOCKS]; /* of buffers, counted from the window's start */
+};
+
+struct dpt_reduction {
+    const struct dpt_comm *comm;
+    int rank, ranks;
+    size_t n, stride; /* floats of a sum; of a buffer */
+    int buffers;
+    int64_t *first_buffer; /* [ranks]: each rank's, counted from the window's start */
+    bool window;
+    struct dpt_shared shared;
+    struct notice *notices; /* [ranks], in the window */
+    float *own;             /* this rank's buffers */
+    float *base;            /* the window's first buffer */
+    float *result;
+    float *received; /* MESSAGES: all blocks of this rank's slice */
+    size_t received_floats;
+    struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
+    int64_t *before;                /* MESSAGES: [ranks]: blocks of the ranks before each */
+};
+
+/* The floats of a sum that rank r adds up. */
+static void slice(const struct dpt_reduction *d, int r, size_t *begin, size_t *end)
+{
+    const size_t lines = d->stride / LINE;
+
+    *begin = lines * (size_t)r / (size_t)d->ranks * LINE;
+    *end = lines * ((size_t)r + 1) / (size_t)d->ranks * LINE;
+}
+
+/* All in one piece of shared memory: notices, the sum, every rank's buffers. */
+static enum dpt_status open_window(struct dpt_reduction *d, int64_t all, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
+    const size_t bytes = notices + ((size_t)all + 1) * d->stride * sizeof(float);
+
+    DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
+    d->window = true;
+    d->notices = d->shared.bytes;
+    d->result = (float *)(void *)((char *)d->shared.bytes + notices);
+    d->base = d->result + d->stride;
+    d->own = d->base + (size_t)d->first_buffer[d->rank] * d->stride;
+out:
+    return status;
+}
+
+static enum dpt_status open_messages(struct dpt_reduction *d, struct dpt_error *err)
+{
+    const size_t bytes = d->stride * sizeof(float);
+
+    d->own = dpt_alloc_array((size_t)d->buffers, bytes);
+    d->result = d->ranks > 1 ? dpt_alloc(bytes) : NULL;
+    d->before = dpt_alloc_array((size_t)d->ranks, sizeof *d->before);
+    d->send.count = dpt_alloc_array((size_t)d->ranks * 4, sizeof(int));
+    if (d->own == NULL || (d->ranks > 1 && d->result == NULL) || d->before == NULL ||
+        d->send.count == NULL)
+        return dpt_fail_memory(err, "the gradients", (double)bytes * (d->buffers + 1));
+    d->send.at = d->send.count + d->ranks;
+    d->receive.count = d->send.at + d->ranks;
+    d->receive.at = d->receive.count + d->ranks;
+    if (d->stride > INT32_MAX) /* MPI's places and counts are int */
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "comm.reduction: reproducible: over 2^31 parameters on "
+                        "several nodes are not possible; allreduce is");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_reduction_open(struct dpt_reduction **reduction, const struct dpt_comm *comm,
+                                   size_t n, int buffers, enum dpt_reduce_way way,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &comm->world;
+    struct dpt_reduction *d = dpt_alloc(sizeof *d);
+    int64_t mine = buffers, all = 0;
+
+    *reduction = NULL;
+    if (d != NULL) {
+        d->comm = comm;
+        d->rank = world->rank;
+        d->ranks = world->size;
+        d->n = n;
+        d->stride = dpt_round_up(n, sizeof(float));
+        d->buffers = buffers;
+        d->first_buffer = dpt_alloc_array((size_t)world->size, sizeof *d->first_buffer);
+    }
+    if (d == NULL || d->first_buffer == NULL)
+        status = dpt_fail_memory(err, "the reduction", 0);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_gather(world, &mine, d->first_buffer, sizeof mine, err));
+    for (int r = 0; r < d->ranks; r++) {
+        const int64_t count = d->first_buffer[r];
+
+        d->first_buffer[r] = all;
+        all += count;
+    }
+    if (way != DPT_REDUCE_MESSAGES && d->ranks > 1 && comm->node.size == d->ranks) {
+        status = open_window(d, all, err);
+        if (status == DPT_OK || way == DPT_REDUCE_WINDOW)
+            goto out;
+    }
+    DPT_TRY(dpt_group_agree(world, open_messages(d, err), err));
+out:
+    if (status != DPT_OK)
+        dpt_reduction_close(d);
+    else
+        *reduction = d;
+    return status;
+}
+
+void dpt_reduction_close(struct dpt_reduction *d)
+{
+    if (d == NULL)
+        return;
+    if (d->window) {
+        dpt_shared_close(&d->shared);
+    } else {
+        dpt_free(d->own);
+        dpt_free(d->result);
+    }
+    dpt_free(d->received);
+    dpt_free(d->before);
+    dpt_free(d->send.count);
+    dpt_free(d->first_buffer);
+    dpt_free(d);
+}
+
+float *dpt_reduction_buffer(const struct dpt_reduction *d, int i)
+{
+    return d->own + (size_t)i * d->stride;
+}
+
+float *dpt_reduction_result(const struct dpt_reduction *d)
+{
+    return d->result != NULL ? d->result : d->own;
+}
+
+/* Adds the blocks of one slice in the tree's order; the sum is in the first one's place. */
+static const float *add_slice(const struct dpt_tree *mine, const int32_t *first, int ranks,
+                              size_t n, float *(*place)(void *arg, int rank, int block), void *arg)
+{
+    struct dpt_tree whole;
+
+    dpt_tree_begin(&whole, mine->total);
+    for (int r = 0; r < ranks; r++) {
+        struct dpt_block blocks[DPT_TREE_BLOCKS];
+        const int count = dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
+
+        for (int k = 0; k < count; k++)
+            dpt_tree_push(&whole, blocks[k], place(arg, r, k), n, NULL, NULL);
+    }
+    return whole.value[0];
+}
+
+struct window_place {
+    const struct dpt_reduction *d;
+    size_t begin;
+};
+
+static float *in_window(void *arg, int rank, int block)
+{
+    const struct window_place *p = arg;
+
+    return p->d->base + (size_t)p->d->notices[rank].offset[block] * p->d->stride + p->begin;
+}
+
+static enum dpt_status sum_window(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                  const int32_t *first, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct window_place place = {.d = d};
+    const float *sum;
+    size_t end;
+
+    for (int k = 0; k < mine->n; k++)
+        d->notices[d->rank].offset[k] = (int32_t)((size_t)(mine->value[k] - d->base) / d->stride);
+    DPT_TRY(dpt_group_barrier(&d->comm->node, err)); /* all values are there */
+    slice(d, d->rank, &place.begin, &end);
+    if (end > place.begin) {
+        sum = add_slice(mine, first, d->ranks, end - place.begin, in_window, &place);
+        memcpy(d->result + place.begin, sum, (end - place.begin) * sizeof *sum);
+    }
+    DPT_TRY(dpt_group_barrier(&d->comm->node, err)); /* all slices are there */
+out:
+    return status;
+}
+
+struct message_place {
+    const struct dpt_reduction *d;
+    size_t floats;         /* of the slice */
+    const int64_t *before; /* [ranks]: blocks of the ranks before each */
+};
+
+static float *in_messages(void *arg, int rank, int block)
+{
+    const struct message_place *p = arg;
+
+    return p->d->received + ((size_t)p->before[rank] + (size_t)block) * p->floats;
+}
+
+/* Counts the blocks of the ranks before each; returns how many there are in all. *most: of one
+ * rank. */
+static int64_t count_blocks(const struct dpt_reduction *d, const int32_t *first, int64_t *before,
+                            int *most)
+{
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int64_t all = 0;
+
+    *most = 0;
+    for (int r = 0; r < d->ranks; r++) {
+        const int count = dpt_tree_blocks(first[r], first[r + 1], first[d->ranks], blocks);
+
+        before[r] = all;
+        all += count;
+        *most = count > *most ? count : *most;
+    }
+    return all;
+}
+
+enum dpt_status dpt_reduction_reserve(struct dpt_reduction *d, const int32_t *first,
+                                      struct dpt_error *err)
+{
+    size_t begin, end, floats;
+    int most;
+
+    if (d->window || d->ranks == 1)
+        return DPT_OK;
+    slice(d, d->rank, &begin, &end);
+    floats = (size_t)count_blocks(d, first, d->before, &most) * (end - begin);
+    if (floats <= d->received_floats)
+        return DPT_OK;
+    dpt_free(d->received);
+    d->received = dpt_alloc_array(floats, sizeof(float));
+    d->received_floats = d->received != NULL ? floats : 0;
+    return d->received != NULL
+               ? DPT_OK
+               : dpt_fail_memory(err, "the ranks' gradients", (double)floats * sizeof(float));
+}
+
+/* Every rank gets its slice of all blocks: those that are each rank's k-th in one exchange. */
+static enum dpt_status exchange(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                const int32_t *first, size_t floats, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int most;
+
+    count_blocks(d, first, d->before, &most);
+    for (int k = 0; k < most; k++) {
+        for (int r = 0; r < d->ranks; r++) {
+            const bool has = k < dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
+            size_t begin, end;
+
+            slice(d, r, &begin, &end);
+            d->send.count[r] = k < mine->n ? (int)(end - begin) : 0;
+            d->send.at[r] = (int)begin;
+            d->receive.count[r] = has ? (int)floats : 0;
+            d->receive.at[r] = (int)((size_t)(d->before[r] + k) * floats);
+        }
+        DPT_TRY(dpt_group_exchange(&d->comm->world, k < mine->n ? mine->value[k] : d->own, &d->send,
+                                   d->received, &d->receive, err));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status sum_messages(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                    const int32_t *first, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct message_place place = {.d = d, .before = d->before};
+    const float *sum = NULL;
+    size_t begin, end;
+
+    slice(d, d->rank, &begin, &end);
+    place.floats = end - begin;
+    DPT_TRY(exchange(d, mine, first, place.floats, err));
+    if (place.floats > 0)
+        sum = add_slice(mine, first, d->ranks, place.floats, in_messages, &place);
+    for (int r = 0; r < d->ranks; r++) {
+        slice(d, r, &begin, &end);
+        d->receive.count[r] = (int)(end - begin);
+        d->receive.at[r] = (int)begin;
+    }
+    DPT_TRY(dpt_group_gather_parts(&d->comm->world, sum, d->result, &d->receive, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_reduction_sum(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                  const int32_t *first, struct dpt_error *err)
+{
+    if (d->ranks == 1) {
+        if (mine->value[0] != d->own)
+            memcpy(d->own, mine->value[0], d->n * sizeof(float));
+        return DPT_OK;
+    }
+    return d->window ? sum_window(d, mine, first, err) : sum_messages(d, mine, first, err);
+}

@@ -1,0 +1,110 @@
+/* ranks: 1 2 3 4 7 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "core/base/rng.h"
+#include "core/comm/reduce.h"
+
+enum { LEAVES = 64, FLOATS = 1000 };
+
+static struct dpt_comm comm;
+
+static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
+{
+    return dpt_random64(seed, DPT_STREAM_SYNTHETIC, 79, i) % sides;
+}
+
+/* Leaf i of a case: the same numbers on all ranks, of very different sizes. */
+static void leaf(uint64_t seed, int32_t i, size_t n, float *x)
+{
+    dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 80 + (uint64_t)i, 0, n, x);
+    for (size_t k = 0; k < n; k++)
+        x[k] *= (float)(1 << dice(seed, (uint64_t)i * 64 + k % 64, 20));
+}
+
+/* By the definition: pairs of neighbours, then pairs of those, level by level. */
+static void define(uint64_t seed, int32_t total, size_t n, float *sum)
+{
+    static float value[LEAVES][FLOATS];
+    int32_t count = total;
+
+    for (int32_t i = 0; i < total; i++)
+        leaf(seed, i, n, value[i]);
+    for (; count > 1; count = (count + 1) / 2)
+        for (int32_t i = 0; i < count; i += 2) {
+            for (size_t k = 0; k < n; k++)
+                value[i / 2][k] = i + 1 < count ? value[i][k] + value[i + 1][k] : value[i][k];
+        }
+    memcpy(sum, value[0], n * sizeof *sum);
+}
+
+static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
+{
+    static float want[FLOATS];
+    const int ranks = comm.world.size;
+    const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES);
+    int32_t first[64];
+    struct dpt_error err;
+    struct dpt_tree tree;
+
+    for (int r = 0; r <= ranks; r++)
+        first[r] = total * r / ranks;
+    if (dice(seed, 2, 2) == 0 && ranks > 1) /* also uneven runs, some empty */
+        first[1] = first[2];
+    dpt_tree_begin(&tree, total);
+    for (int32_t i = first[comm.world.rank], k = 0; i < first[comm.world.rank + 1]; i++, k++) {
+        leaf(seed, i, n, dpt_reduction_buffer(d, k));
+        dpt_tree_push(&tree, (struct dpt_block){i, 0}, dpt_reduction_buffer(d, k), n, NULL, NULL);
+    }
+    assert_int_equal(dpt_reduction_reserve(d, first, &err), DPT_OK);
+    assert_int_equal(dpt_reduction_sum(d, &tree, first, &err), DPT_OK);
+    define(seed, total, n, want);
+    assert_memory_equal(dpt_reduction_result(d), want, n * sizeof *want);
+}
+
+static void sums(enum dpt_reduce_way way)
+{
+    for (uint64_t round = 0; round < 12; round++) {
+        const size_t n = 1 + dice(round, 3, FLOATS);
+        struct dpt_reduction *d;
+        struct dpt_error err;
+
+        assert_int_equal(dpt_reduction_open(&d, &comm, n, LEAVES, way, &err), DPT_OK);
+        for (uint64_t i = 0; i < 20; i++)
+            one_sum(d, round * 100 + i, n);
+        dpt_reduction_close(d);
+    }
+}
+
+static void same_bits_through_shared_memory(void **state)
+{
+    (void)state;
+    sums(DPT_REDUCE_AUTO);
+}
+
+static void same_bits_through_messages(void **state)
+{
+    (void)state;
+    sums(DPT_REDUCE_MESSAGES);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_through_shared_memory),
+        cmocka_unit_test(same_bits_through_messages),
+    };
+    struct dpt_error err;
+    int failed;
+
+    if (dpt_comm_open(&comm, &err) != DPT_OK)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    dpt_comm_close(&comm);
+    return failed;
+}

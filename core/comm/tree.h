@@ -1,0 +1,51 @@
+/*
+ * tree: one fixed order of adding.
+ *
+ * Floating-point sums depend on their order, so an order is fixed: the binary tree over the numbers
+ * 0 … total-1 whose nodes are the aligned runs of powers of two, [k 2^l, (k+1) 2^l), cut off at
+ * `total`; a node's value is that of its left child plus that of its right child, or the left
+ * child's alone where the right one is empty. Whoever computes which leaves, the values of nodes
+ * are the same bits. A contiguous run of leaves is known by the values of O(log total) nodes, its
+ * blocks; joined with its neighbours' blocks they merge further, until one is left. Nothing here
+ * communicates.
+ */
+#ifndef DPT_COMM_TREE_H
+#define DPT_COMM_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* At most this many blocks stand for one run. */
+enum { DPT_TREE_BLOCKS = 64 };
+
+/* The node [begin, begin + 2^level), cut off at the total. */
+struct dpt_block {
+    int32_t begin, level;
+};
+
+/* Neighbouring blocks from left to right, none of which can be merged; each with the place of its
+ * value. */
+struct dpt_tree {
+    int32_t total;
+    int n;
+    struct dpt_block block[DPT_TREE_BLOCKS];
+    float *value[DPT_TREE_BLOCKS]; /* borrowed */
+};
+
+/* An empty row of blocks. */
+void dpt_tree_begin(struct dpt_tree *tree, int32_t total);
+
+/*
+ * Puts the block that follows on the right of the row; value: its n floats. Where blocks merge, the
+ * left one's value becomes the sum, and the right one's buffer is free again: `released` (at least
+ * DPT_TREE_BLOCKS entries, or NULL) gets those buffers, *n_released their number.
+ */
+void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
+                   float **released, int *n_released);
+
+/* The blocks that stand for the leaves first … last-1 of `total`; returns how many. blocks: at
+ * least DPT_TREE_BLOCKS. */
+int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks);
+
+#endif

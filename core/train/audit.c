@@ -1,0 +1,170 @@
+#include "core/train/audit.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/hash.h"
+
+enum { DIGITS = 16 };
+
+enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error *err)
+{
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/hashes.jsonl", folder);
+    *file = fopen(path, "ae");
+    return *file != NULL ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
+}
+
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
+                               struct dpt_error *err)
+{
+    const size_t n = (size_t)t->graph.floats;
+
+    dpt_str_clear(line);
+    dpt_str_printf(line,
+                   "{\"step\": %" PRId64 ", \"weights\": \"%016" PRIx64
+                   "\", \"gradient\": \"%016" PRIx64 "\", \"layers\": [",
+                   t->progress.step, dpt_hash_floats(t->params, n, 0),
+                   dpt_hash_floats(t->reduced, n, 0));
+    for (int32_t i = 0; i < t->graph.n_tensors; i++) {
+        const struct dpt_tensor *tensor = &t->graph.tensors[i];
+        const size_t count = (size_t)tensor->count;
+
+        dpt_str_printf(line, "%s[\"%s\", \"%016" PRIx64 "\", \"%016" PRIx64 "\"]",
+                       i > 0 ? ", " : "", tensor->name,
+                       dpt_hash_floats(t->params + tensor->offset, count, 0),
+                       dpt_hash_floats(t->reduced + tensor->offset, count, 0));
+    }
+    dpt_str_printf(line, "]}\n");
+    if (line->failed)
+        return dpt_fail_memory(err, "a line of hashes", 0);
+    if (fwrite(line->text, 1, line->length, file) != line->length || fflush(file) != 0)
+        return dpt_fail_errno(err, DPT_IO, "hashes.jsonl");
+    return DPT_OK;
+}
+
+/* One of the two files, with its present line. */
+struct reader {
+    char path[PATH_MAX];
+    FILE *file;
+    char *line;
+    size_t capacity;
+    int64_t step; /* -1: the file is at its end */
+};
+
+static enum dpt_status read_line(struct reader *r, struct dpt_error *err)
+{
+    static const char start[] = "{\"step\": ";
+    const ssize_t n = getline(&r->line, &r->capacity, r->file);
+
+    r->step = -1;
+    if (n <= 0 || r->line[n - 1] != '\n') /* a line that a kill cut short is none */
+        return DPT_OK;
+    if (strncmp(r->line, start, sizeof start - 1) != 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is no hashes.jsonl of dptrain", r->path);
+    r->step = strtoll(r->line + sizeof start - 1, NULL, 10);
+    return DPT_OK;
+}
+
+static enum dpt_status open_reader(struct reader *r, const char *path, struct dpt_error *err)
+{
+    struct stat info;
+    const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+
+    snprintf(r->path, sizeof r->path, folder ? "%s/hashes.jsonl" : "%s", path);
+    r->file = fopen(r->path, "re");
+    if (r->file == NULL)
+        return dpt_fail_errno(err, DPT_BAD_DATA, "%s (log.hashes: true makes a run write it)",
+                              r->path);
+    return read_line(r, err);
+}
+
+static void close_reader(struct reader *r)
+{
+    if (r->file != NULL)
+        fclose(r->file);
+    free(r->line);
+}
+
+/* The next tensor of a line: its name and two hashes. Returns what is behind it, or NULL at the
+ * end. */
+static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][DIGITS + 1])
+{
+    int used = 0;
+
+    at = strstr(at, "[\"");
+    if (at == NULL ||
+        sscanf(at, "[\"%47[^\"]\", \"%16[0-9a-f]\", \"%16[0-9a-f]\"]%n", name, hash[0], hash[1],
+               &used) != 3 ||
+        used == 0)
+        return NULL;
+    return at + used;
+}
+
+/* Where two lines of one step part: a gradient first, since it makes the weights. */
+static void say_difference(const struct reader *a, const struct reader *b, struct dpt_str *said)
+{
+    static const char *const what[] = {"weights", "gradient"};
+
+    dpt_str_printf(said, "step %" PRId64 ": ", a->step);
+    for (int k = 1; k >= 0; k--) {
+        const char *x = strstr(a->line, "\"layers\""), *y = strstr(b->line, "\"layers\"");
+        char names[2][DPT_NAME], hashes[2][2][DIGITS + 1];
+
+        while (x != NULL && y != NULL && (x = next_layer(x, names[0], hashes[0])) != NULL &&
+               (y = next_layer(y, names[1], hashes[1])) != NULL) {
+            if (strcmp(names[0], names[1]) != 0) {
+                dpt_str_printf(said, "the models differ: %s and %s\n", names[0], names[1]);
+                return;
+            }
+            if (strcmp(hashes[0][k], hashes[1][k]) == 0)
+                continue;
+            dpt_str_printf(said, "the %s of %s differs first\n", what[k], names[0]);
+            return;
+        }
+    }
+    dpt_str_printf(said, "the lines differ\n");
+}
+
+enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *said, bool *same,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct reader x = {0}, y = {0};
+    int64_t first = -1, last = -1, count = 0;
+
+    *same = true;
+    DPT_TRY(open_reader(&x, a, err));
+    DPT_TRY(open_reader(&y, b, err));
+    while (x.step >= 0 && y.step >= 0 && *same) {
+        if (x.step != y.step) {
+            DPT_TRY(read_line(x.step < y.step ? &x : &y, err));
+            continue;
+        }
+        *same = strcmp(x.line, y.line) == 0;
+        if (!*same) {
+            say_difference(&x, &y, said);
+            break;
+        }
+        first = first < 0 ? x.step : first;
+        last = x.step;
+        count++;
+        DPT_TRY(read_line(&x, err));
+        DPT_TRY(read_line(&y, err));
+    }
+    if (count > 0)
+        dpt_str_printf(said, "%" PRId64 " steps agree, %" PRId64 " to %" PRId64 "\n", count, first,
+                       last);
+    else if (*same)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s and %s have no step in common", x.path, y.path));
+out:
+    close_reader(&x);
+    close_reader(&y);
+    return status;
+}

@@ -1,0 +1,33 @@
+/*
+ * audit: fingerprints of every step, and where two runs part.
+ *
+ * With log.hashes rank 0 writes hashes.jsonl, a line a step:
+ *
+ *   {"step": 12, "weights": "…", "gradient": "…", "layers": [["conv1/weight", "…", "…"], …]}
+ *
+ * 16 hexadecimal digits each (dpt_hash_floats): of the weights after the step and of the reduced
+ * gradient that made them, of all and of each tensor (weights, gradient). Under comm.reduction:
+ * reproducible two runs of one job have the same lines; the first line that differs, and in it the
+ * first tensor, is where to look.
+ */
+#ifndef DPT_TRAIN_AUDIT_H
+#define DPT_TRAIN_AUDIT_H
+
+#include "core/base/str.h"
+#include "core/train/trainer.h"
+
+/* Opens FOLDER/hashes.jsonl for appending. *file: out. Errors: IO. */
+enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error *err);
+/* Writes the line of the step just done; line: room to build it in. Errors: IO, RANK. */
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
+                               struct dpt_error *err);
+
+/*
+ * Compares the hashes.jsonl of two run folders (or two such files). said: out, one or two lines for
+ * a person: that all common steps agree, or the first step and tensor at which they part. *same:
+ * out. Errors: BAD_DATA (no such file, not of this format; nothing in common).
+ */
+enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *said, bool *same,
+                                  struct dpt_error *err);
+
+#endif

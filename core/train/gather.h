@@ -1,0 +1,43 @@
+/*
+ * gather: how the gradients of a step's micro-batches become one sum on all ranks.
+ *
+ * Two ways, a row each, chosen by comm.reduction. `allreduce` adds up what a thread and a rank
+ * computes as it comes and sums over the ranks with MPI_Allreduce. `reproducible` keeps to one tree
+ * over the micro-batches' numbers (core/comm/tree.h), so the sum has the same bits however they are
+ * dealt. Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what the
+ * ranks have to tell each other (struct dpt_trainer's `said`) is known on all of them afterwards.
+ */
+#ifndef DPT_TRAIN_GATHER_H
+#define DPT_TRAIN_GATHER_H
+
+#include "core/train/trainer.h"
+
+struct dpt_gather_type {
+    const char *name;
+    /* Collective. Makes the buffers, and t->reduced. Errors: RANK. */
+    enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
+    /* Collective; also after a failed open. */
+    void (*close)(struct dpt_trainer *t);
+    /* Before a step's micro-batches, once. */
+    void (*begin)(struct dpt_trainer *t, const struct dpt_step_view *view);
+    /* Where a thread's next micro-batch puts its gradient (with room for the tail), and whether it
+     * adds to what is there. */
+    float *(*target)(struct dpt_trainer *t, int thread, bool *add);
+    /* That micro-batch was computed; tally: its own. */
+    void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, float *gradient,
+                 const struct dpt_tally *tally);
+    /*
+     * Collective. Sums over threads and ranks into t->reduced. flags: this rank's; t->said: their
+     * sums over the ranks. A rank that failed adds nothing, and the sum is then of no use. Errors:
+     * RANK.
+     */
+    enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
+                           const float flags[DPT_FLAGS], struct dpt_error *err);
+};
+
+extern const struct dpt_gather_type dpt_gather_allreduce, dpt_gather_reproducible;
+
+/* The floats [*begin, *end) of n that a thread works on: whole cache lines. */
+void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);
+
+#endif

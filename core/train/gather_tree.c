@@ -1,0 +1,164 @@
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/comm/reduce.h"
+#include "core/train/gather.h"
+
+enum { LEVELS = 32 };
+
+/* What a thread keeps: the blocks of its run so far, and the buffers that are free. */
+struct branch {
+    _Alignas(DPT_ALIGN) struct dpt_tree tree;
+    float *spare[LEVELS + 2];
+    int n_spare;
+};
+
+struct dpt_gather_state {
+    struct dpt_reduction *reduction;
+    int buffers; /* a thread's */
+    struct branch *branches;
+    int32_t *first; /* [ranks + 1]: where each rank's micro-batches begin */
+    struct dpt_tree rank;
+};
+
+static size_t arena_floats(const struct dpt_trainer *t)
+{
+    return (size_t)t->graph.floats + DPT_TAIL_WORDS;
+}
+
+/* A run of n micro-batches needs a buffer a level of its tree, twice where it begins or ends in the
+ * middle of one, and the one being filled. */
+static int buffers_for(int64_t n)
+{
+    int levels = 0;
+
+    while ((INT64_C(1) << levels) < n)
+        levels++;
+    return n <= 2 * levels + 1 ? (int)(n < 1 ? 1 : n) : 2 * levels + 1;
+}
+
+/* Where the ranks' runs begin in a step. */
+static void deal(struct dpt_trainer *t, int64_t step)
+{
+    const int ranks = t->comm->world.size;
+    int32_t last;
+
+    for (int r = 0; r < ranks; r++)
+        dpt_sampler_deal(&t->train.sampler, step, r, ranks, &t->gather->first[r], &last);
+    t->gather->first[ranks] = dpt_sampler_micro_batches(&t->train.sampler, step);
+}
+
+static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_sampler *s = &t->train.sampler;
+    const int64_t micros = ((int64_t)s->global + s->micro - 1) / s->micro;
+    const int64_t rank_run = (micros + world->size - 1) / world->size;
+    struct dpt_gather_state *g = dpt_alloc(sizeof *g);
+
+    t->gather = g;
+    if (g != NULL) {
+        g->buffers = buffers_for((rank_run + t->threads - 1) / t->threads);
+        g->branches = dpt_alloc_array((size_t)t->threads, sizeof *g->branches);
+        g->first = dpt_alloc_array((size_t)world->size + 1, sizeof *g->first);
+    }
+    if (g == NULL || g->branches == NULL || g->first == NULL)
+        status = dpt_fail_memory(err, "the reduction", 0);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->threads,
+                               DPT_REDUCE_AUTO, err));
+    t->reduced = dpt_reduction_result(g->reduction);
+    for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
+         step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
+        deal(t, step); /* a full step, and the last, which may be short */
+        status = dpt_reduction_reserve(g->reduction, g->first, err);
+    }
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+static void close_tree(struct dpt_trainer *t)
+{
+    if (t->gather == NULL)
+        return;
+    dpt_reduction_close(t->gather->reduction);
+    dpt_free(t->gather->branches);
+    dpt_free(t->gather->first);
+    dpt_free(t->gather);
+}
+
+static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
+{
+    struct dpt_gather_state *g = t->gather;
+
+    deal(t, view->step);
+    for (int i = 0; i < t->threads; i++) {
+        struct branch *b = &g->branches[i];
+
+        dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
+        /* The first one is taken first: alone on its rank a sum ends there. */
+        for (int k = 0; k < g->buffers; k++)
+            b->spare[k] = dpt_reduction_buffer(g->reduction, i * g->buffers + g->buffers - 1 - k);
+        b->n_spare = g->buffers;
+    }
+}
+
+static float *target(struct dpt_trainer *t, int thread, bool *add)
+{
+    struct branch *b = &t->gather->branches[thread];
+
+    *add = false;
+    return b->spare[b->n_spare - 1];
+}
+
+static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *gradient,
+                 const struct dpt_tally *tally)
+{
+    struct branch *b = &t->gather->branches[thread];
+    float *tail = gradient + t->graph.floats, *released[DPT_TREE_BLOCKS];
+    int n;
+
+    memset(tail, 0, DPT_TAIL_WORDS * sizeof *tail);
+    tail[DPT_TAIL_LOSS] = (float)tally->loss;
+    tail[DPT_TAIL_SAMPLES] = (float)tally->samples;
+    tail[DPT_TAIL_CORRECT] = (float)tally->correct;
+    b->n_spare--;
+    dpt_tree_push(&b->tree, (struct dpt_block){micro_batch, 0}, gradient, arena_floats(t), released,
+                  &n);
+    while (n > 0)
+        b->spare[b->n_spare++] = released[--n];
+}
+
+static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
+                           const float flags[DPT_FLAGS], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_gather_state *g = t->gather;
+
+    (void)view;
+    /* The ranks' words are no leaves of the tree: a rank may have none. And only if all are well is
+     * there anything to sum. */
+    DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, t->said, DPT_FLAGS, err));
+    if (t->said[DPT_FLAG_FAILED] > 0)
+        return DPT_OK;
+    dpt_tree_begin(&g->rank, g->first[t->comm->world.size]);
+    for (int i = 0; i < t->threads; i++)
+        for (int k = 0; k < g->branches[i].tree.n; k++)
+            dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
+                          arena_floats(t), NULL, NULL);
+    DPT_TRY(dpt_reduction_sum(g->reduction, &g->rank, g->first, err));
+out:
+    return status;
+}
+
+const struct dpt_gather_type dpt_gather_reproducible = {
+    .name = "reproducible",
+    .open = open_tree,
+    .close = close_tree,
+    .begin = begin,
+    .target = target,
+    .done = done,
+    .sum = sum,
+};

@@ -1,0 +1,155 @@
+"""comm.reduction: reproducible: the checkpoint is a function of the job, the data and the machine's numerics, of nothing else."""
+import argparse
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+HEAVY = os.environ.get("DPT_HEAVY") == "1"
+
+JOB = """
+seed: {seed}
+data: {{train: synthetic, valid: 0.1, synthetic: {synthetic}}}
+model: {model}
+loss: {loss}
+batch: {batch}
+optimizer: {optimizer}
+schedule: {{type: cosine, warmup: 3}}
+train: {{epochs: {epochs}, clip_norm: 0.5}}
+checkpoint: {{every: {every}}}
+log: {{every: 1 steps}}
+comm: {{reduction: reproducible}}
+"""
+SGD = "{type: sgd, lr: 0.05, momentum: 0.9}"
+ADAM = "{type: adam, lr: 0.003}"
+IMAGES = "{samples: 509, shape: [1, 10, 10], classes: 10}"
+MODELS = {
+    "linreg": ("{type: linear, outputs: 2}", "{samples: 509, shape: [7], outputs: 2}", "mse"),
+    "mlp": ("{type: mlp, hidden: [31], outputs: 10}", IMAGES, "cross_entropy"),
+    "cnn": ("{type: cnn, channels: [5, 9], outputs: 10}", IMAGES, "cross_entropy"),
+    "dropout": ("{type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten,"
+                " {dropout: 0.3}, {dense: 20}, gelu, {dropout: 0.2}, {dense: 10}]}", IMAGES, "cross_entropy"),
+}
+
+
+def job(tmp_path, name, optimizer, seed=3, batch="{global: 60, micro: 7}", epochs=2, every="5 steps"):
+    model, synthetic, loss = MODELS[name]
+    return dpt.write_job(tmp_path / "job.yaml", JOB.format(model=model, synthetic=synthetic, loss=loss, optimizer=optimizer,
+                                                           seed=seed, batch=batch, epochs=epochs, every=every))
+
+
+def bytes_of(folder):
+    return (folder / "checkpoints" / "latest").read_bytes()
+
+
+def run(path, folder, ranks, threads, *words, ok=(0,)):
+    result = dpt.run(path, "--output", folder, "--quiet", "--set", f"device.threads={threads}", *words, ranks=ranks)
+    assert result.code in ok, result
+    return result
+
+
+def stop_at(path, folder, step, dice, *words):
+    """Runs on some ranks and asks rank 0 to stop once it has logged a step."""
+    ranks = dice.choice((1, 2, 3, 4))
+    command = ["mpirun", "-np", str(ranks), dpt.BINARY, path, "--output", str(folder), "--quiet", *words]
+    process = subprocess.Popen(command, env={**os.environ, **dpt.MPI_ENVIRONMENT}, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    file = folder / "metrics.jsonl"
+    while process.poll() is None and not (file.exists() and f'"step": {step},' in file.read_text()):
+        time.sleep(0.001)
+    process.send_signal(signal.SIGUSR1)
+    error = process.communicate(timeout=60)[1].decode()
+    return argparse.Namespace(code=process.returncode, err=error)
+
+
+GRID = list(itertools.product((1, 2, 3, 4, 5, 7, 8), (1, 2, 3)))
+
+
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+@pytest.mark.parametrize("name", MODELS)
+def test_ranks_and_threads_change_nothing(tmp_path, name, optimizer):
+    path = job(tmp_path, name, optimizer)
+    run(path, tmp_path / "one", 1, 1)
+    want = bytes_of(tmp_path / "one")
+    losses = [e["loss"] for e in dpt.events(tmp_path / "one", "train")]
+    dice = random.Random(name + optimizer)
+    for ranks, threads in GRID[1:] if HEAVY else dice.sample(GRID[1:], 3):
+        folder = tmp_path / f"{ranks}-{threads}"
+        run(path, folder, ranks, threads)
+        assert bytes_of(folder) == want, (ranks, threads)
+        assert [e["loss"] for e in dpt.events(folder, "train")] == losses
+        for ours, theirs in zip(dpt.events(folder, "eval"), dpt.events(tmp_path / "one", "eval")):
+            assert (ours["loss"], ours["accuracy" if "accuracy" in ours else "loss"]) == \
+                (theirs["loss"], theirs["accuracy" if "accuracy" in theirs else "loss"])
+
+
+@pytest.mark.parametrize("name", ["cnn", "dropout"])
+def test_stopped_and_resumed_on_other_ranks(tmp_path, name):
+    """Killed at a random step and resumed on another number of ranks, three times in a row."""
+    path = job(tmp_path, name, ADAM, epochs=30, every="1 steps")
+    run(path, tmp_path / "one", 1, 1)
+    dice = random.Random(name)
+    last = 0
+    for _ in range(3):
+        last += dice.randrange(5, 40)
+        assert stop_at(path, tmp_path / "parts", last, dice).code == 75
+    run(path, tmp_path / "parts", dice.choice((2, 3, 5)), 1)
+    assert bytes_of(tmp_path / "parts") == bytes_of(tmp_path / "one")
+    assert [e["step"] for e in dpt.events(tmp_path / "parts", "train")] == list(range(1, 241))
+
+
+def test_random_jobs(tmp_path):
+    dice = random.Random(7)
+    for case in range(40 if HEAVY else 6):
+        samples, batch = dice.randrange(40, 400), dice.randrange(8, 70)
+        micro = dice.randrange(1, max(2, batch // 4))
+        micros = -(-batch // micro)
+        name = dice.choice(list(MODELS))
+        model, synthetic, loss = MODELS[name]
+        text = JOB.format(model=model, synthetic=synthetic.replace("509", str(samples)), loss=loss, seed=case,
+                          optimizer=dice.choice([SGD, ADAM]), batch=f"{{global: {batch}, micro: {micro}}}", epochs=1,
+                          every="1 epoch")
+        path = dpt.write_job(tmp_path / "job.yaml", text)
+        run(path, tmp_path / f"{case}-one", 1, 1)
+        for _ in range(2):
+            ranks, threads = dice.randrange(1, min(8, micros) + 1), dice.randrange(1, 4)
+            folder = tmp_path / f"{case}-{ranks}-{threads}"
+            if folder.exists():
+                continue
+            run(path, folder, ranks, threads)
+            assert bytes_of(folder) == bytes_of(tmp_path / f"{case}-one"), (text, ranks, threads)
+
+
+def test_micro_batch_follows_from_the_job_alone(tmp_path):
+    path = job(tmp_path, "mlp", SGD, batch="{global: 60}")
+    for ranks, threads in ((1, 1), (2, 3), (5, 1)):
+        run(path, tmp_path / f"{ranks}", ranks, threads)
+        assert bytes_of(tmp_path / f"{ranks}") == bytes_of(tmp_path / "1")
+    assert {e["micro"] for r in ("1", "2", "5") for e in dpt.events(tmp_path / r, "run")} == {8}
+
+
+@pytest.mark.skipif(not HEAVY, reason="64 ranks on few cores: with DPT_HEAVY=1")
+def test_many_ranks(tmp_path):
+    path = job(tmp_path, "mlp", SGD, batch="{global: 256, micro: 4}", epochs=1)
+    run(path, tmp_path / "one", 1, 1)
+    run(path, tmp_path / "many", 64, 1)
+    assert bytes_of(tmp_path / "many") == bytes_of(tmp_path / "one")
+
+
+def test_allreduce_resumes_on_other_ranks_to_rounding(tmp_path):
+    path = job(tmp_path, "mlp", SGD, epochs=20, every="1 steps")
+    words = ("--set", "comm.reduction=allreduce")
+    run(path, tmp_path / "one", 1, 1, *words)
+    assert stop_at(path, tmp_path / "parts", 9, random.Random(1), *words).code == 75
+    run(path, tmp_path / "parts", 3, 1, *words)
+    ours, theirs = ([e["loss"] for e in dpt.events(tmp_path / f, "train")] for f in ("parts", "one"))
+    np.testing.assert_allclose(ours, theirs, rtol=1e-2)
