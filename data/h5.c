@@ -240,6 +240,26 @@ static enum dpt_status read_layout(hid_t data, hid_t plist, const char *path, co
     return DPT_OK;
 }
 
+/* HDF5 makes no chunk that is longer than an axis of fixed length, and believes one that is: it
+ * then reads behind the end of what it unpacked. */
+static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, const char *name,
+                                   struct dpt_h5_info *info, struct dpt_error *err)
+{
+    const hid_t space = H5Dget_space(data);
+    hsize_t chunk[H5S_MAX_RANK] = {0}, dims[H5S_MAX_RANK] = {0}, most[H5S_MAX_RANK] = {0};
+    bool good = H5Pget_chunk(plist, H5S_MAX_RANK, chunk) == info->n_dims &&
+                H5Sget_simple_extent_dims(space, dims, most) == info->n_dims;
+
+    H5Sclose(space);
+    for (int i = 0; good && i < info->n_dims; i++)
+        good = chunk[i] > 0 &&
+               (most[i] == H5S_UNLIMITED || (chunk[i] <= most[i] && dims[i] <= most[i]));
+    if (!good)
+        return dpt_h5_fail(err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", path, name);
+    info->chunk_rows = (int64_t)chunk[0];
+    return DPT_OK;
+}
+
 static enum dpt_status read_crc(hid_t data, const char *path, const char *name,
                                 struct dpt_h5_info *info, struct dpt_error *err)
 {
@@ -297,14 +317,8 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
     DPT_TRY(read_extent(data, path, name, info, err));
     DPT_TRY(check_filters(plist, path, name, err));
     DPT_TRY(read_layout(data, plist, path, name, info, err));
-    if (H5Pget_layout(plist) == H5D_CHUNKED) {
-        hsize_t chunk[H5S_MAX_RANK] = {1};
-
-        if (H5Pget_chunk(plist, H5S_MAX_RANK, chunk) < 0 || chunk[0] == 0)
-            DPT_TRY(
-                dpt_h5_fail(err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", path, name));
-        info->chunk_rows = (int64_t)chunk[0];
-    }
+    if (H5Pget_layout(plist) == H5D_CHUNKED)
+        DPT_TRY(read_chunks(data, plist, path, name, info, err));
     DPT_TRY(read_crc(data, path, name, info, err));
 out:
     if (plist >= 0)

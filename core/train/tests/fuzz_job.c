@@ -13,6 +13,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "core/base/tests/demand.h"
 #include "core/train/job.h"
 #include "core/train/resume.h"
 #include "models/model.h"
@@ -20,16 +21,6 @@
 enum { MOST_SETS = 8, END = 0xFF };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-#define DEMAND(condition, ...)                                                                     \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s does not hold: ", __FILE__, __LINE__, #condition);          \
-            fprintf(stderr, __VA_ARGS__);                                                          \
-            fputc('\n', stderr);                                                                   \
-            abort();                                                                               \
-        }                                                                                          \
-    } while (0)
 
 /* A refusal has a reason, one that a terminal can show, and a status that says whose fault it is.
  */

@@ -1,0 +1,201 @@
+/*
+ * Fuzzer for shards. The first byte of the input says how the data set is opened, the others are
+ * choices of forge.h: a whole HDF5 file, which is opened, or refused with a reason. What is read
+ * into memory at once and what is read when needed must be the same.
+ */
+#include <math.h>
+#include <stdint.h>
+
+#include "data/dataset.h"
+#include "data/h5.h"
+#include "data/parts.h"
+#include "data/stream.h"
+#include "data/tests/forge.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { SAMPLES = 5, ELEMENTS = 24, CLASSES = 3, MOST = 1 << 20 };
+
+/* How a set is opened: bits of the first byte. */
+enum { VECTORS = 1, UNVERIFIED = 2, TWICE = 4, FLOATS = 8, FLAT = 16, NHWC = 32, SHORT_NAMES = 64 };
+
+static const struct dpt_comm lone = {.world = {.rank = 0, .size = 1},
+                                     .node = {.rank = 0, .size = 1},
+                                     .leaders = {0, 1, NULL},
+                                     .nodes = 1};
+
+static void forge_images(struct forge *f, hid_t file, unsigned how)
+{
+    uint8_t pixels[SAMPLES * ELEMENTS];
+    float floats[SAMPLES * ELEMENTS];
+    struct forge_want want = {.name = how & SHORT_NAMES ? "/x" : "/images",
+                              .type = how & FLOATS ? H5T_IEEE_F32LE : H5T_STD_U8LE,
+                              .n_dims = how & FLAT ? 2 : 4,
+                              .dims = {SAMPLES, how & FLAT ? ELEMENTS : 2, 3, 4},
+                              .layout = how & NHWC ? "NHWC" : "NCHW",
+                              .crc = true};
+
+    for (int i = 0; i < SAMPLES * ELEMENTS; i++) {
+        pixels[i] = (uint8_t)(7 * i);
+        floats[i] = (float)i / 8.0F - 3.0F;
+    }
+    want.values = how & FLOATS ? (void *)floats : (void *)pixels;
+    forge_put(f, file, &want);
+}
+
+static void forge_labels(struct forge *f, hid_t file, unsigned how)
+{
+    int32_t classes[SAMPLES];
+    float targets[SAMPLES * CLASSES];
+    struct forge_want want = {.name = how & SHORT_NAMES ? "/y" : "/labels",
+                              .type = how & VECTORS ? H5T_IEEE_F32LE : H5T_STD_I32LE,
+                              .n_dims = how & VECTORS ? 2 : 1,
+                              .dims = {SAMPLES, CLASSES},
+                              .values = how & VECTORS ? (void *)targets : (void *)classes,
+                              .crc = true};
+
+    for (int i = 0; i < SAMPLES; i++) {
+        classes[i] = i % CLASSES;
+        for (int k = 0; k < CLASSES; k++)
+            targets[CLASSES * i + k] = k == i % CLASSES ? 0.5F : 0.25F;
+    }
+    forge_put(f, file, &want);
+}
+
+static bool forge_shard(struct forge *f, unsigned how, const char *path)
+{
+    const hid_t file = forge_create(f, path);
+
+    forge_images(f, file, how);
+    forge_labels(f, file, how);
+    H5Fclose(file);
+    return f->usual;
+}
+
+static void demand_reason(enum dpt_status status, const struct dpt_error *err)
+{
+    DEMAND((status == DPT_BAD_DATA || status == DPT_BAD_JOB) && err->status == status &&
+               err->text[0] != '\0',
+           "%d: %s", (int)status, err->text);
+}
+
+static void demand_sound(const struct dpt_dataset *set)
+{
+    const size_t element = set->u8 ? 1 : sizeof(float);
+    char where[256];
+
+    DEMAND(set->samples > 0 && dpt_shape_size(&set->shape) > 0 &&
+               set->stride == element * (size_t)dpt_shape_size(&set->shape),
+           "%lld samples of %zu bytes", (long long)set->samples, set->stride);
+    DEMAND((set->labels != NULL) != (set->targets != NULL), "%d", (int)set->target);
+    for (int64_t i = 0; i < set->samples; i++) {
+        DEMAND(set->labels == NULL || (set->labels[i] >= 0 && set->labels[i] < set->target_width),
+               "%lld", (long long)i);
+        for (int32_t k = 0; set->targets != NULL && k < set->target_width; k++)
+            DEMAND(isfinite(set->targets[i * set->target_width + k]), "%lld", (long long)i);
+    }
+    DEMAND(dpt_dataset_where(set, set->samples - 1, where)[0] != '\0', "no place");
+}
+
+/* All samples, read from the files. False where they cannot be read. */
+static bool read_all(const struct dpt_dataset *set, uint8_t *bytes)
+{
+    int64_t *numbers = calloc((size_t)set->samples, sizeof *numbers);
+    struct dpt_stream *stream = NULL;
+    struct dpt_error err = {0};
+    enum dpt_status status =
+        dpt_stream_open(&stream, set, (size_t)set->samples, set->samples % 2 == 0, &err);
+
+    DEMAND(status == DPT_OK && numbers != NULL, "%s", err.text);
+    for (int64_t i = 0; i < set->samples; i++)
+        numbers[i] = i;
+    status = dpt_stream_read(stream, numbers, (int32_t)set->samples, bytes, &err);
+    if (status != DPT_OK)
+        demand_reason(status, &err);
+    dpt_stream_close(stream);
+    free(numbers);
+    return status == DPT_OK;
+}
+
+static void use(const struct dpt_dataset *set, const struct dpt_dataset *in_memory)
+{
+    const size_t size = (size_t)set->samples * set->stride;
+    float *sample = calloc((size_t)dpt_shape_size(&set->shape), sizeof *sample);
+    uint8_t *bytes = malloc(size);
+
+    DEMAND(sample != NULL && bytes != NULL, "no memory");
+    if (read_all(set, bytes)) {
+        dpt_fill_sample(set, bytes, sample);
+        DEMAND(in_memory == NULL || memcmp(bytes, in_memory->memory, size) == 0,
+               "read when needed, the samples are others");
+    } else {
+        DEMAND(in_memory == NULL, "only memory can be read");
+    }
+    free(bytes);
+    free(sample);
+}
+
+/* Opens the set in memory and on disk; usual: it must be possible. */
+static void try_open(char *const *paths, size_t n, unsigned how, bool usual)
+{
+    double zero = 0, one = 1;
+    struct dpt_data_conf conf = {.train = {(const char **)paths, n},
+                                 .normalize = {{&zero, 1}, {&one, 1}},
+                                 .verify = !(how & UNVERIFIED)};
+    const struct dpt_dataset_spec spec = {
+        .conf = &conf, .paths = &conf.train, .classes = !(how & VECTORS)};
+    struct dpt_dataset memory, disk;
+    struct dpt_error err = {0};
+    enum dpt_status status, other;
+
+    conf.cache = DPT_CACHE_MEMORY;
+    status = dpt_dataset_open(&memory, &spec, &lone, &err);
+    if (status == DPT_OK)
+        demand_sound(&memory);
+    else
+        demand_reason(status, &err);
+    DEMAND(!usual || status == DPT_OK, "%s", err.text);
+    conf.cache = DPT_CACHE_NONE;
+    other = dpt_dataset_open(&disk, &spec, &lone, &err);
+    DEMAND(status != DPT_OK || other == DPT_OK, "%s", err.text);
+    if (other == DPT_OK) {
+        enum dpt_status fits = dpt_dataset_check_targets(&disk, CLASSES, &err);
+
+        if (fits != DPT_OK)
+            demand_reason(fits, &err);
+        demand_sound(&disk);
+        if ((double)disk.samples * (double)disk.stride <= MOST)
+            use(&disk, status == DPT_OK ? &memory : NULL);
+    } else {
+        demand_reason(other, &err);
+    }
+    dpt_dataset_close(&disk, &lone);
+    dpt_dataset_close(&memory, &lone);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    const unsigned how = size > 0 ? data[0] : 0;
+    struct forge *f = forge_new(data + (size > 0), size - (size > 0));
+    struct forge *plain = forge_new(data, 0);
+    char path[2][128];
+    char *const paths[2] = {path[0], path[1]};
+    const int fd[2] = {forge_open(path[0]), forge_open(path[1])};
+    const size_t n = how & TWICE ? 2 : 1;
+    long long before;
+    bool usual;
+
+    dpt_h5_enter();
+    usual = forge_shard(f, how, paths[n - 1]);
+    if (n == 2)
+        forge_shard(plain, how, paths[0]);
+    before = forge_identifiers();
+    try_open(paths, n, how, usual);
+    DEMAND(forge_identifiers() == before, "HDF5 objects were left open");
+    dpt_h5_leave();
+    forge_close(fd[0], path[0]);
+    forge_close(fd[1], path[1]);
+    free(plain);
+    free(f);
+    return 0;
+}
