@@ -19,6 +19,8 @@
 
 #include "cmd/cmd.h"
 #include "cmd/inspect_print.h"
+#include "core/base/str.h"
+#include "core/train/audit.h"
 
 enum {
     STUCK_SECONDS = 30, /* of a processor's time on one piece, which takes milliseconds */
@@ -205,6 +207,25 @@ out:
     return status;
 }
 
+static enum dpt_status audit(const struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str said = {0};
+    bool same = true;
+
+    if (cli->n_positional != 2)
+        return dpt_fail(err, DPT_USAGE, "dptrain inspect: --audit compares two run folders");
+    DPT_TRY(dpt_audit_compare(cli->positional[0], cli->positional[1], &said, &same, err));
+    fputs(said.text != NULL ? said.text : "", stdout);
+    if (!same) {
+        err->text[0] = '\0'; /* all is said */
+        status = DPT_FAILED;
+    }
+out:
+    dpt_str_release(&said);
+    return status;
+}
+
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -214,6 +235,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     if (cli->log.silent) /* started under mpirun: one rank does it */
         return DPT_OK;
+    if (dpt_cli_has(cli, "--audit"))
+        return audit(cli, err);
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "dptrain inspect: which checkpoint or shard?");
     if (look.other != NULL && (cli->n_positional > 1 || look.job))
@@ -240,13 +263,14 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
 static const struct dpt_cli_option options[] = {
     {"--diff", "OTHER", "say where FILE and OTHER differ; exit 1 if they do"},
+    {"--audit", NULL, "two runs with log.hashes: the first step and tensor at which they part"},
     {"--job", NULL, "print only the job that the checkpoint was made by"},
     {0},
 };
 
 const struct dpt_command dpt_cmd_inspect = {
     .name = "inspect",
-    .usage = "FILE... [--job | --diff OTHER]",
+    .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN",
     .summary = "what is in a checkpoint or a shard; verifies its checksums",
     .details =
         "Lists the data sets of each file with their shapes, types and the range of their values: "
@@ -258,7 +282,8 @@ const struct dpt_command dpt_cmd_inspect = {
         "absolutely and relative to the larger of the two.\n\n"
         "  dptrain inspect runs/mnist-cnn\n"
         "  dptrain inspect data/mnist/train-*.h5\n"
-        "  dptrain inspect runs/a --diff runs/b",
+        "  dptrain inspect runs/a --diff runs/b\n"
+        "  dptrain inspect --audit runs/a runs/b",
     .options = options,
     .run = run,
 };

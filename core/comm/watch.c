@@ -18,7 +18,7 @@ static const double TICK = 0.25;
 /* MPI itself may take long to start on many nodes. */
 static const double START_LIMIT = 300;
 /* Until the job says another. */
-static const double USUAL_LIMIT = 3;
+static const double USUAL_LIMIT = 60;
 /* For the node whose rank is missing to speak first, and from one node to the next. */
 static const double GRACE = 2, NODE_GRACE = 0.25;
 /* For the one who knows the cause to speak before the one who only sees an effect. */

@@ -92,6 +92,15 @@ enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, u
 enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
                                            struct dpt_error *err);
 
+/* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what a whole file was made with. Errors: BAD_DATA,
+ * IO. */
+enum dpt_status dpt_checkpoint_numerics(const char *path, char *text, size_t size,
+                                        struct dpt_error *err);
+
+/* Takes the checkpoints after `step` out of the line: step-N.h5 becomes aside-step-N.h5. Errors:
+ * IO, RANK. */
+enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err);
+
 /* A run folder stands for its latest checkpoint; buf: PATH_MAX bytes; returns buf. */
 const char *dpt_checkpoint_resolve(const char *path, char *buf);
 

@@ -189,3 +189,22 @@ out:
     free(steps);
     return status;
 }
+
+enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char from[PATH_MAX], to[PATH_MAX + 32];
+    int64_t *steps = NULL;
+    size_t n = 0;
+
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    for (size_t i = 0; i < n && steps[i] > step; i++) {
+        dpt_checkpoint_path(folder, steps[i], from, sizeof from);
+        snprintf(to, sizeof to, "%s/checkpoints/aside-step-%08lld.h5", folder, (long long)steps[i]);
+        if (rename(from, to) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", from));
+    }
+out:
+    free(steps);
+    return status;
+}

@@ -122,12 +122,26 @@ out:
     return status;
 }
 
+/* Whether an attribute is one number of the kind that is wanted; of several, HDF5 would write all
+ * to where there is room for one. */
+static bool is_number(hid_t attribute, hid_t wanted)
+{
+    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    const bool good =
+        H5Tget_class(type) == H5Tget_class(wanted) && H5Sget_simple_extent_npoints(space) == 1;
+
+    H5Sclose(space);
+    H5Tclose(type);
+    return good;
+}
+
 static enum dpt_status read_number(hid_t file, const char *path, const char *name, hid_t type,
                                    void *value, struct dpt_error *err)
 {
     const hid_t attribute =
         H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
-    const bool good = attribute >= 0 && H5Aread(attribute, type, value) >= 0;
+    const bool good =
+        attribute >= 0 && is_number(attribute, type) && H5Aread(attribute, type, value) >= 0;
 
     if (attribute >= 0)
         H5Aclose(attribute);
@@ -153,17 +167,27 @@ out:
     return status;
 }
 
+/* One text of fixed length, which the file is long enough to hold. */
 static enum dpt_status read_job(hid_t file, const char *path, char **text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const hid_t set = H5Dopen2(file, "/job", H5P_DEFAULT);
-    const hid_t type = set >= 0 ? H5Dget_type(set) : H5I_INVALID_HID;
-    const size_t n = type >= 0 && H5Tget_class(type) == H5T_STRING ? H5Tget_size(type) : 0;
+    hid_t set = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    struct dpt_h5_info info;
+    bool good;
 
-    *text = n > 0 ? calloc(n + 1, 1) : NULL;
-    if (n > 0 && *text == NULL)
-        DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", (double)n));
-    if (n == 0 || H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) < 0)
+    *text = NULL;
+    DPT_TRY(dpt_h5_info(file, path, "job", &info, err));
+    set = H5Dopen2(file, "/job", H5P_DEFAULT);
+    type = H5Dget_type(set);
+    good = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+           info.bytes == info.size;
+    if (good) {
+        *text = calloc((size_t)info.bytes + 1, 1);
+        if (*text == NULL)
+            DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", (double)info.bytes));
+        good = H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) >= 0;
+    }
+    if (!good)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its job cannot be read", path));
 out:
     if (status != DPT_OK) {
@@ -230,6 +254,47 @@ enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, u
 out_h5:
     dpt_h5_leave();
 out:
+    return status;
+}
+
+/* A text attribute of the file, or "". */
+static void read_text(hid_t file, const char *name, char *text, size_t size)
+{
+    const hid_t attribute =
+        H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const hid_t type = attribute >= 0 ? H5Aget_type(attribute) : H5I_INVALID_HID;
+    const hid_t space = attribute >= 0 ? H5Aget_space(attribute) : H5I_INVALID_HID;
+
+    memset(text, 0, size);
+    if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+        H5Sget_simple_extent_npoints(space) == 1 && H5Tget_size(type) < size &&
+        H5Aread(attribute, type, text) < 0)
+        text[0] = '\0';
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    if (attribute >= 0)
+        H5Aclose(attribute);
+}
+
+enum dpt_status dpt_checkpoint_numerics(const char *path, char *text, size_t size,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char backend[64], library[128], version[64];
+    hid_t file = -1;
+
+    dpt_h5_enter();
+    DPT_TRY(dpt_h5_open(path, &file, err));
+    read_text(file, "backend", backend, sizeof backend);
+    read_text(file, "library", library, sizeof library);
+    read_text(file, "version", version, sizeof version);
+    snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
+out:
+    if (file >= 0)
+        H5Fclose(file);
+    dpt_h5_leave();
     return status;
 }
 

@@ -78,28 +78,48 @@ ACTION(starve)
     return DPT_OK;
 }
 
-ACTION(flip_weight)
+static void flip(float *x)
 {
     enum { BIT = 12 };
     uint32_t bits;
 
+    memcpy(&bits, x, sizeof bits);
+    bits ^= 1U << BIT;
+    memcpy(x, &bits, sizeof bits);
+}
+
+ACTION(flip_weight)
+{
     if (fault->word >= n)
         return dpt_fail(err, DPT_USAGE, "DPTRAIN_FAULT: there are %lld weights", (long long)n);
-    memcpy(&bits, &params[fault->word], sizeof bits);
-    bits ^= 1U << BIT;
-    memcpy(&params[fault->word], &bits, sizeof bits);
+    flip(&params[fault->word]);
+    return DPT_OK;
+}
+
+/* Strikes later in the step. */
+ACTION(flip_gradient)
+{
+    UNUSED;
     return DPT_OK;
 }
 
 static const struct dpt_fault_action actions[] = {
-    {"kill", die},          {"exit", leave},    {"stop", stop}, {"hang", hang},
-    {"read", fail_to_read}, {"memory", starve}, {"fail", fail}, {"flip-weight", flip_weight},
+    {"kill", die},
+    {"exit", leave},
+    {"stop", stop},
+    {"hang", hang},
+    {"read", fail_to_read},
+    {"memory", starve},
+    {"fail", fail},
+    {"flip-weight", flip_weight},
+    {"flip-gradient", flip_gradient},
 };
 
 static enum dpt_status misread(const char *text, struct dpt_error *err)
 {
     return dpt_fail(err, DPT_USAGE,
-                    "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, fail or flip-weight "
+                    "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, fail, flip-weight or "
+                    "flip-gradient "
                     "is wanted, with :rank=R:step=S and perhaps :word=W",
                     text);
 }
@@ -140,4 +160,12 @@ enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_
     if (fault->action == NULL || fault->rank != rank || fault->step != step)
         return DPT_OK;
     return fault->action->run(fault, params, n, err);
+}
+
+void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
+                               float *gradient, int64_t n)
+{
+    if (fault->action != NULL && fault->action->run == flip_gradient && fault->rank == rank &&
+        fault->step == step && fault->word < n)
+        flip(&gradient[fault->word]);
 }

@@ -15,6 +15,7 @@
  *     memory        gets no more memory: the address space may not grow
  *     fail          meets an error that is its own
  *     flip-weight   has a bit of weight number W flipped
+ *     flip-gradient has a bit flipped in number W of the gradient of its first micro-batch
  */
 #ifndef DPT_TRAIN_FAULT_H
 #define DPT_TRAIN_FAULT_H
@@ -38,5 +39,9 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
  * Errors: those that the fault plays. */
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err);
+
+/* The same for what it does to a gradient just computed: its first micro-batch's. */
+void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
+                               float *gradient, int64_t n);
 
 #endif

@@ -166,6 +166,11 @@ static const struct dpt_option log_options[] = {
      AT(log.every),
      .fallback = "50 steps",
      .help = "a line of loss, learning rate and samples/s"},
+    {.name = "hashes",
+     .type = DPT_OPT_BOOL,
+     AT(log.hashes),
+     .fallback = "false",
+     .help = "fingerprints of weights and gradient each step, for inspect --audit"},
     {0},
 };
 

@@ -46,6 +46,7 @@ struct dpt_job {
     } checkpoint;
     struct {
         struct dpt_every every;
+        bool hashes;
     } log;
     struct {
         int reduction;            /* enum dpt_reduction_kind */

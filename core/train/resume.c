@@ -118,7 +118,7 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str changes = {0};
-    char *old_job = NULL;
+    char *old_job = NULL, made_by[512], ours[512];
     bool same;
 
     DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PROGRESS, &old_job, err));
@@ -132,6 +132,14 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                          path, changes.text, path));
     DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
     dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
+    DPT_TRY(dpt_checkpoint_numerics(path, made_by, sizeof made_by, err));
+    snprintf(ours, sizeof ours, "%s %s, dptrain %s", state->backend, state->library,
+             state->version);
+    if (strcmp(made_by, ours) != 0)
+        dpt_log_warn(t->log,
+                     "%s was made with %s, this is %s: from here on the bytes may differ from what "
+                     "they would have been there",
+                     path, made_by, ours);
     if (changes.length > 0)
         dpt_log_info(t->log, "changed since then:\n%s", changes.text);
 out:
@@ -209,13 +217,17 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
                                  struct dpt_error *err)
 {
     const char *folder = t->job->output;
+    enum dpt_status status;
     char file[PATH_MAX];
 
     dpt_checkpoint_resolve(path, file);
     if (holds_run(folder) && !lies_in(file, folder))
         return dpt_fail(err, DPT_USAGE,
                         "%s holds an earlier run: choose another folder with --output", folder);
-    return take(t, state, file, true, err);
+    status = take(t, state, file, true, err);
+    if (status == DPT_OK && lies_in(file, folder)) /* what came after it is of another line now */
+        status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
+    return status;
 }
 
 enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err)
@@ -276,12 +288,13 @@ static void fit_epoch(struct dpt_trainer *t)
 }
 
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, bool *resumed, struct dpt_error *err)
+                               const char *job_text, const char *version, bool *resumed,
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     const size_t bytes = (size_t)t->graph.floats * sizeof(float);
-    struct dpt_state state = dpt_trainer_state(t, job_text, "");
+    struct dpt_state state = dpt_trainer_state(t, job_text, version);
 
     *resumed = false;
     if (world->rank == 0)
@@ -317,14 +330,15 @@ static bool is_whole(const char *line, size_t n)
     return n > 2 && line[0] == '{' && line[n - 1] == '}' && memchr(line, '\0', n) == NULL;
 }
 
-enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct dpt_error *err)
+enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t step,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char path[PATH_MAX], *text = NULL;
     struct dpt_str kept = {0};
     size_t length;
 
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     if (!dpt_file_exists(path))
         return DPT_OK;
     DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));
@@ -334,7 +348,7 @@ enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct
             line_step(line, (size_t)(end - line)) <= step)
             dpt_str_add(&kept, line, (size_t)(end - line) + 1);
     if (kept.failed)
-        DPT_TRY(dpt_fail_memory(err, "metrics.jsonl", (double)length));
+        DPT_TRY(dpt_fail_memory(err, name, (double)length));
     DPT_TRY(dpt_file_write(path, kept.text != NULL ? kept.text : "", kept.length, err));
 out:
     free(text);

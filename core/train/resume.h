@@ -35,16 +35,18 @@ bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str
  * would write over), RANK, IO.
  */
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, bool *resumed, struct dpt_error *err);
+                               const char *job_text, const char *version, bool *resumed,
+                               struct dpt_error *err);
 
 /* Whether the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps; false
  * where there is no such file. Errors: IO. */
 enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err);
 
 /*
- * Takes out of FOLDER/metrics.jsonl what came after `step` (all of it where step < 0), so that the
- * resumed run goes on without doubled steps. Errors: IO, BAD_DATA.
+ * Takes out of FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it where
+ * step < 0), so that the resumed run goes on without doubled steps. Errors: IO, BAD_DATA.
  */
-enum dpt_status dpt_resume_trim_metrics(const char *folder, int64_t step, struct dpt_error *err);
+enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t step,
+                                struct dpt_error *err);
 
 #endif

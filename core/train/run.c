@@ -2,11 +2,11 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/train/audit.h"
 #include "core/train/stop.h"
 
 /* Seconds between two drawings of the live line. */
@@ -44,9 +44,13 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     dpt_lock_keep(run->lock);
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     DPT_TRY(dpt_make_folders(path, err));
-    DPT_TRY(dpt_resume_trim_metrics(folder, run->resumed, err));
+    DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
     snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
     DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
+    if (t->job->log.hashes) {
+        DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
+        DPT_TRY(dpt_audit_open(&run->hashes, folder, err));
+    }
     snprintf(path, sizeof path, "%s/log.txt", folder);
     DPT_TRY(dpt_log_file(t->log, path, err));
     dpt_conf_write(run->conf->root, &text);
@@ -169,6 +173,8 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     const double now = dpt_now();
     const bool line = every->unit == DPT_SECONDS ? run->window.seconds >= every->n : due(t, every);
 
+    if (run->hashes != NULL && dpt_audit_step(run->hashes, t, &run->hash_line, err) != DPT_OK)
+        return err->status;
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
     if (!line && now - run->live_at < LIVE)
@@ -275,26 +281,17 @@ out:
 
 /* Whether the metrics of a run that has made all its steps lack their end: it was stopped by force
  * after its last save, and what comes then was lost. By rank 0. */
-static enum dpt_status lacks_end(const char *folder, bool *lacks, struct dpt_error *err)
+static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct dpt_error *err)
 {
-    static const char done[] = "\"reason\": \"done\"";
-    char path[PATH_MAX], *text = NULL;
-    const char *line;
-    size_t length;
+    const char *folder = run->trainer.job->output;
+    enum dpt_status status;
+    char path[PATH_MAX];
+    bool ended;
 
-    *lacks = false;
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    if (!dpt_file_exists(path)) /* the checkpoint is all that is left, or it is another folder's */
-        return DPT_OK;
-    if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
-        return err->status;
-    *lacks = length == 0 || text[length - 1] != '\n'; /* a kill cut its last line */
-    while (length > 0 && text[length - 1] == '\n')
-        text[--length] = '\0';
-    line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
-    *lacks = *lacks || strstr(line, done) == NULL;
-    free(text);
-    return DPT_OK;
+    status = dpt_resume_has_ended(folder, &ended, err);
+    *lacks = dpt_file_exists(path) && !ended; /* else the checkpoint is all that is left */
+    return status;
 }
 
 /* *finished: there is nothing left to do. Collective. */
@@ -307,7 +304,7 @@ static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struc
 
     *finished = run->resumed >= 0 && t->progress.step >= t->steps;
     if (*finished && leads(run))
-        status = lacks_end(t->job->output, &lacks, err);
+        status = lacks_end(run, &lacks, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
     *finished = *finished && !lacks;
@@ -333,7 +330,7 @@ static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *w
     if (run->job_text.failed)
         status = dpt_fail_memory(err, "the resolved job", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, &resumed, err));
+    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
     run->resumed = run->saved_step = resumed ? t->progress.step : -1;
     DPT_TRY(find_end(run, finished, err));
     if (*finished)
@@ -382,6 +379,9 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
         status = status == DPT_OK ? ended : status;
     }
     dpt_metrics_close(&run->metrics);
+    if (run->hashes != NULL)
+        fclose(run->hashes);
+    dpt_str_release(&run->hash_line);
     if (dpt_lock_check(run->lock, &second) != DPT_OK)
         dpt_log_close(log); /* log.txt is another run's now: what remains goes to stderr alone */
     dpt_lock_release(run->lock);

@@ -23,6 +23,8 @@ struct dpt_run {
     int64_t resumed;             /* the step that it went on from, -1: it began */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
+    FILE *hashes; /* log.hashes, rank 0 */
+    struct dpt_str hash_line;
     struct dpt_str job_text; /* for checkpoints */
     double start;            /* dpt_now at the first step */
     double training;         /* seconds in steps, evaluation and saving not counted */

@@ -65,6 +65,9 @@ static void compute(void *arg, int thread)
                                            &tally, &worker->err);
         if (worker->status != DPT_OK)
             return;
+        if (i == w->view.first)
+            dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                      gradient, t->graph.floats);
         t->gather_type->done(t, thread, i, gradient, &tally);
     }
 }

@@ -9,6 +9,7 @@ import copy
 import itertools
 import os
 import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -40,10 +41,14 @@ log: {every: 1 steps}
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory):
+    with open(dpt.BINARY, "rb") as file:
+        if b"libasan.so" in file.read():
+            pytest.skip("AddressSanitizer's allocator and the shim's exclude each other")
     library = tmp_path_factory.mktemp("shim") / "crash_shim.so"
     source = os.path.join("core", "train", "tests", "crash_shim.c")
-    subprocess.run([os.environ.get("CC", "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared",
-                    "-fPIC", "-o", library, source, "-ldl"], check=True)
+    compiler = shlex.split(os.environ.get("CC", "gcc"))
+    subprocess.run([*compiler, "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC",
+                    "-o", library, source, "-ldl"], check=True)
     return str(library)
 
 
@@ -60,7 +65,7 @@ class Place:
 
     def train(self, shim=None, **variables):
         os.makedirs(self.mpi, exist_ok=True)  # runs that begin and end side by side take MPI's common folder from each other
-        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi, "ASAN_OPTIONS": "verify_asan_link_order=0:detect_leaks=0:allocator_may_return_null=1"}
+        env = {"OMPI_MCA_orte_tmpdir_base": self.mpi}
         if shim:
             env.update({"LD_PRELOAD": shim, "SHIM_FOLDER": self.path, **variables})
         return dpt.run(self.job, "--output", self.out, "--quiet", env=env, timeout=60)
@@ -358,7 +363,7 @@ def test_killed_at_any_call(world, how):
 
 def test_power_cut_at_any_call(world):
     """After every call, with each kind of loss; a save whose folder was synced is never lost."""
-    chosen = {(kind, r.point) for kind, r in world.points(40, "cut")}
+    chosen = {(kind, r.point) for kind, r in world.points(32, "cut")}
     dice, cases = random.Random("cut"), []
     for kind, records in world.journal.items():
         disk, safe = copy.deepcopy(world.disk[kind]), 0
@@ -449,4 +454,4 @@ def test_any_allocation_fails(world, owner):
     numbers = range(1, last + 1)
     if owner == "h" and HEAVY:  # thousands, alike in every save
         numbers = random.Random(owner).sample(numbers, 400)
-    each(sample(numbers, 16, owner), work)
+    each(sample(numbers, 10, owner), work)
