@@ -62,6 +62,10 @@ void dpt_launcher_prepare_lone(void)
     setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     setenv("OMPI_MCA_pml", "ob1", 0);
     setenv("OMPI_MCA_btl", "self,vader", 0);
+    /* Processes that start and end side by side would remove one another's session folders. */
+    setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
+    /* hwloc looks for X displays at every start: seconds where no name server answers. */
+    setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
 }
 
 void dpt_host_name(char host[DPT_HOST_TEXT])
