@@ -10,6 +10,9 @@
  *    not come to it or is stopped;
  *  - the same, and all ranks of the node have come: a rank of another node is missing, whose
  *    own watchdogs get a moment to say more.
+ * While MPI starts there is no page yet; then the ranks look after the other children of their
+ * launcher, and end the job where one died or is stopped.
+ *
  * Time in which a watchdog did not run (the job was suspended) does not count.
  *
  * In the training's way stand two stores to memory a collective, nothing else. The page is the

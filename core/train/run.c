@@ -13,6 +13,8 @@
 static const double LIVE = 0.1;
 /* Seconds kept in hand before the time is up, beside those for the step and the save. */
 static const double MARGIN = 2;
+/* Seconds that rank 0 waits for a save before it shows the others that it is well. */
+static const double PATIENCE = 1;
 
 static bool leads(const struct dpt_run *run)
 {
@@ -92,6 +94,22 @@ out:
     return status;
 }
 
+/* Waits for a save that is under way, in pieces so short that no watchdog wonders. Collective. */
+static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *comm = run->trainer.comm;
+    bool busy;
+
+    dpt_comm_note(comm, run->trainer.progress.step, "saving a checkpoint");
+    do {
+        busy = leads(run) && dpt_saver_busy(run->saver, PATIENCE);
+        DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
+    } while (busy);
+out:
+    return status;
+}
+
 /* Starts a save, and sees its end where `wait`. Collective. */
 static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
@@ -99,6 +117,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(dpt_trainer_check_replicas(t, err));
+    DPT_TRY(settle(run, err));
     if (leads(run)) {
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
@@ -106,10 +125,12 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
         status = t->trouble != DPT_OK ? t->trouble : collect(run, true, err);
         if (status == DPT_OK)
             status = dpt_saver_start(run->saver, &state, err);
-        if (status == DPT_OK && wait)
-            status = collect(run, true, err);
     }
     DPT_TRY(agree(run, status, err));
+    if (wait) {
+        DPT_TRY(settle(run, err));
+        DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
+    }
     run->saved_step = t->progress.step;
     run->saved_at = dpt_now();
     t->want_save = false;
@@ -213,9 +234,8 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
 
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
-    if (leads(run))
-        status = collect(run, true, err);
-    DPT_TRY(agree(run, status, err));
+    DPT_TRY(settle(run, err));
+    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
     status = dpt_fail(err, DPT_STOPPED, "stopped after step %lld of %lld (%s), %s",
                       (long long)t->progress.step, (long long)t->steps, why,
                       run->saved_step == t->progress.step
@@ -270,9 +290,8 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
-    if (leads(run))
-        status = collect(run, true, err);
-    DPT_TRY(agree(run, status, err));
+    DPT_TRY(settle(run, err));
+    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
 out:

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
@@ -164,6 +165,23 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
     pthread_mutex_unlock(&s->lock);
 out:
     return status;
+}
+
+bool dpt_saver_busy(struct dpt_saver *s, double seconds)
+{
+    struct timespec until;
+    bool busy;
+
+    if (s == NULL || s->phase != WRITING)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)seconds;
+    pthread_mutex_lock(&s->lock);
+    while (s->phase == WRITING && pthread_cond_timedwait(&s->done, &s->lock, &until) == 0)
+        ;
+    busy = s->phase == WRITING;
+    pthread_mutex_unlock(&s->lock);
+    return busy;
 }
 
 enum dpt_status dpt_saver_poll(struct dpt_saver *s, bool wait, bool *ended, struct dpt_saved *saved,

@@ -35,6 +35,10 @@ void dpt_saver_close(struct dpt_saver *saver);
 enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state *state,
                                 struct dpt_error *err);
 
+/* Waits for a save that is under way, for at most so many seconds; whether it still is. NULL:
+ * false. */
+bool dpt_saver_busy(struct dpt_saver *saver, double seconds);
+
 /*
  * Whether a save ended since the last call; then *saved is filled. wait: for one that is under way.
  * Errors: IO, RANK: that of the save; the checkpoints before it are whole, and `latest` names one.

@@ -53,6 +53,12 @@ def whole(tmp_path_factory):
     return get
 
 
+def need_limits():
+    with open(dpt.BINARY, "rb") as binary:
+        if b"__asan_init" in binary.read():
+            pytest.skip("the sanitizer reserves terabytes of addresses")
+
+
 def told(err):
     """The lines that dptrain itself printed as the cause."""
     return [line for line in err.splitlines() if re.match(r"(rank|ranks|a rank) |step \d+: |not enough", line)]
@@ -101,6 +107,8 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault, launcher, code, what, why", FAULTS, ids=[f"{f[0]} {f[1]}" for f in FAULTS])
 def test_one_rank_at_a_step(tmp_path, job, whole, fault, launcher, code, what, why):
+    if fault == "memory":
+        need_limits()
     dice = random.Random(fault + launcher)
     ranks = dice.choice([2, 3, 4])
     folder = tmp_path / "out"
@@ -113,6 +121,8 @@ def test_one_rank_at_a_step(tmp_path, job, whole, fault, launcher, code, what, w
 
 @pytest.mark.parametrize("fault, code", [("kill", 71), ("hang", 71), ("memory", 71)])
 def test_one_rank_at_the_start(tmp_path, job, fault, code):
+    if fault == "memory":
+        need_limits()
     result = with_fault(job, tmp_path / "out", f"{fault}:rank=1:step=0", 3, launcher="--ranks")
     assert result.code == code, result
     the_line(result, rf"\brank 1 \({HOST}\)")
@@ -258,9 +268,7 @@ def test_one_rank_short_of_memory(tmp_path, job):
     wrapper = tmp_path / "limit.sh"
     wrapper.write_text('#!/bin/sh\n[ "$OMPI_COMM_WORLD_RANK" != 1 ] || ulimit -v "$1"\nshift\nexec "$@"\n')
     wrapper.chmod(0o755)
-    with open(dpt.BINARY, "rb") as binary:
-        if b"__asan_init" in binary.read():
-            pytest.skip("the sanitizer reserves terabytes of addresses")
+    need_limits()
     failed = 0
     for kilobytes in (250000, 370000, 3000000):
         done = subprocess.run(["mpirun", "-np", "2", wrapper, str(kilobytes), dpt.BINARY, job, "--output",
