@@ -39,11 +39,11 @@ def steps_logged(folder):
     return [e["step"] for e in dpt.events(folder, "train")]
 
 
-def start(path, folder, ranks, *words):
+def start(path, folder, ranks, *words, **environment):
     command = [dpt.BINARY, path, "--output", str(folder), *map(str, words)]
     if ranks > 1:
         command = ["mpirun", "-np", str(ranks), *command]
-    return subprocess.Popen(command, env={**os.environ, **dpt.MPI_ENVIRONMENT}, start_new_session=True,
+    return subprocess.Popen(command, env={**os.environ, **dpt.MPI_ENVIRONMENT, **environment}, start_new_session=True,
                             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
@@ -74,6 +74,11 @@ def ranks_of(process):
     return sorted(found)
 
 
+def is_stopped(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
 def stands_still(pid):
     """Whether every thread of a stopped process has noticed."""
     for thread in os.listdir(f"/proc/{pid}/task"):
@@ -87,10 +92,12 @@ class Paused:
     """A run all of whose ranks stand still, in the middle of its training."""
 
     def __init__(self, path, folder, ranks, *words, step=None, until=None):
-        self.process = start(path, folder, ranks, *words)
         if until is None:
-            wait_for_step(self.process, folder, step)
+            # Rank 0 stops itself behind the step, so no run is too short; the others wait for it.
+            self.process = start(path, folder, ranks, *words, DPTRAIN_FAULT=f"stop:rank=0:step={step + 1}")
+            wait_until(self.process, lambda: any(map(is_stopped, ranks_of(self.process))))
         else:
+            self.process = start(path, folder, ranks, *words)
             wait_until(self.process, until)
         self.pids = ranks_of(self.process)
         if len(self.pids) != ranks:
