@@ -9,13 +9,15 @@
 #   --models LIST     which models
 #   --venv DIR        a virtual environment with torch; by default build/bench-venv, made where it is not there (needs a network)
 #   --only-dptrain    no comparison
+#   --reduction       instead of all that: what comm.reduction: reproducible costs beside allreduce, at 1, 2 and 4 ranks,
+#                     also for an MLP of 25 million parameters (mlp25m)
 #
 # It also tells how long `--help` takes, the time from exec to the first step of configs/smoke.yaml, and the peak memory of
 # configs/mnist-cnn.yaml on one rank. Nothing is judged here: machines differ, and have slow spells; look at the ranges.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-rounds=5 ranks=2 batch=128 models='cnn mnistcnn mlp linreg' venv=build/bench-venv compare=1
+rounds=5 ranks=2 batch=128 models='cnn mnistcnn mlp linreg' venv=build/bench-venv compare=1 reduction=0
 while [ $# -gt 0 ]; do
     case $1 in
     --help | -h)
@@ -24,6 +26,11 @@ while [ $# -gt 0 ]; do
         ;;
     --only-dptrain)
         compare=0
+        shift
+        continue
+        ;;
+    --reduction)
+        reduction=1 compare=0 models='linreg mlp cnn mnistcnn mlp25m'
         shift
         continue
         ;;
@@ -57,6 +64,7 @@ steps_of() {
     case $1 in
     linreg) echo 1000 ;;
     mlp) echo 200 ;;
+    mlp25m) echo 4 ;;
     *) echo 30 ;;
     esac
 }
@@ -71,6 +79,7 @@ write_job() {
     cnn) shape='3, 32, 32' dense="$conv, dense: 10]" ;;
     mnistcnn) shape='1, 28, 28' dense="$conv, dense: 128, relu, dense: 10]" ;;
     mlp) shape=784 dense='[dense: 256, relu, dense: 10]' ;;
+    mlp25m) shape=784 dense='[dense: 4608, relu, dense: 4608, relu, dense: 10]' ;;
     linreg) shape=5 dense='[dense: 1]' loss=mse data=", outputs: 1, noise: 0.1" ;;
     *)
         echo "bench.sh: no model $model" >&2
@@ -116,6 +125,36 @@ run_torch() {
         2>"$work/torch.log" >"$work/torch.out" || true # gloo may abort while it ends, after the number is told
     sed -n 's/^samples_per_s //p' "$work/torch.out"
 }
+
+# The median step time of reproducible over that of allreduce, in turn.
+compare_reductions() {
+    local model=$1
+    : >"$work/ratio"
+    for ((round = 1; round <= rounds; round++)); do
+        for way in allreduce reproducible; do
+            rm -rf "$work/run-$model"
+            mpirun -np "$ranks" build/dptrain "$work/$model.yaml" --quiet --set comm.reduction=$way >"$work/$model.log" 2>&1
+            numbers "$work/run-$model/metrics.jsonl" train samples_per_s | tail -n +2 | median >"$work/$way"
+        done
+        paste "$work/allreduce" "$work/reproducible" | awk '{ print $1 / $2 }' >>"$work/ratio"
+    done
+    summary %.3f <"$work/ratio"
+}
+if [ $reduction = 1 ]; then
+    printf '%s, %s cores; batch %s, %s rounds: step time of reproducible / allreduce\n\n' \
+        "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$batch" "$rounds"
+    echo "| model | 1 rank | 2 ranks | 4 ranks |"
+    echo "|---|---|---|---|"
+    for model in $models; do
+        write_job "$model"
+        row="| $model |"
+        for ranks in 1 2 4; do
+            row="$row $(compare_reductions "$model") |"
+        done
+        echo "$row"
+    done
+    exit 0
+fi
 
 printf '%s, %s cores; %s ranks, batch %s, %s rounds\n\n' \
     "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$ranks" "$batch" "$rounds"

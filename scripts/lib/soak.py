@@ -1,0 +1,202 @@
+"""Disturbs one short job again and again, in every way that a cluster knows, and lets it go on to its end each time.
+
+A try: the job is disturbed one to three times at random moments, started again on the same number of ranks until it says that it is
+done, and its last checkpoint compared byte for byte with that of a run that nobody disturbed. Prints a line for each class:
+tried, survived, lost. Exit 1 where one was lost; its folder stays.
+"""
+import argparse
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import dpt  # noqa: E402
+
+JOB = """
+seed: 5
+data:
+  train: synthetic
+  valid: 0.1
+  synthetic: {samples: 1009, shape: [1, 12, 12]}
+model:
+  type: sequential
+  layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dropout: 0.3}, {dense: 10}]
+batch: {global: 64, micro: 8}
+optimizer: {type: adam, lr: 0.01}
+schedule: {type: cosine, warmup: 10}
+train: {epochs: 20, clip_norm: 0.5}
+checkpoint: {every: 7 steps, keep: 3}
+log: {every: 1 steps}
+comm: {timeout: 3 s}
+"""
+
+
+def start(job, folder, ranks, fault=None):
+    environment = {**os.environ, **dpt.MPI_ENVIRONMENT}
+    if fault:
+        environment["DPTRAIN_FAULT"] = fault
+    command = ["mpirun", "-np", str(ranks), dpt.BINARY, job, "--output", folder, "--quiet"]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, start_new_session=True)
+
+
+def ranks_of(process):
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
+        except (OSError, AttributeError):
+            continue
+        if name == "dptrain" and int(rest.split()[1]) == process.pid:
+            found.append(int(pid))
+    return found
+
+
+def at_random_time(process, dice):
+    """Some moment from the start of the process to a little after its usual end."""
+    time.sleep(dice.uniform(0, 1.2))
+    return ranks_of(process) if process.poll() is None else []
+
+
+def send(process, dice, numbers):
+    for pid in dice.sample(pids, 1) if (pids := at_random_time(process, dice)) else []:
+        try:
+            os.kill(pid, dice.choice(numbers))
+        except ProcessLookupError:
+            pass
+
+
+def by_signal(job, folder, ranks, dice):
+    process = start(job, folder, ranks)
+    send(process, dice, [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT])
+    process.wait(timeout=60)
+
+
+def by_kill(job, folder, ranks, dice):
+    process = start(job, folder, ranks)
+    send(process, dice, [signal.SIGKILL])
+    process.wait(timeout=60)
+
+
+def by_launcher(job, folder, ranks, dice):
+    """mpirun itself is told to end, or is killed."""
+    process = start(job, folder, ranks)
+    at_random_time(process, dice)
+    if process.poll() is None:
+        process.send_signal(dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL]))
+    process.wait(timeout=60)
+    time.sleep(0.3)  # ranks whose mpirun was killed notice that a moment later
+
+
+def by_stop(job, folder, ranks, dice):
+    process = start(job, folder, ranks)
+    send(process, dice, [signal.SIGSTOP])
+    process.wait(timeout=60)
+
+
+def by_hook(action):
+    def disturb(job, folder, ranks, dice):
+        fault = f"{action}:rank={dice.randrange(ranks)}:step={dice.randrange(1, 300)}"
+        start(job, folder, ranks, fault).wait(timeout=60)
+    return disturb
+
+
+def by_damage(job, folder, ranks, dice):
+    """Stopped by kill -9, and then a bit of the newest checkpoint flips, or its end is lost."""
+    by_kill(job, folder, ranks, dice)
+    checkpoints = os.path.join(folder, "checkpoints")
+    files = sorted(f for f in os.listdir(checkpoints) if f.startswith("step-")) if os.path.isdir(checkpoints) else []
+    if len(files) < 2:
+        return
+    path = os.path.join(checkpoints, files[-1])
+    with open(path, "r+b") as file:
+        size = os.path.getsize(path)
+        if dice.random() < 0.5:
+            file.truncate(dice.randrange(size))
+        else:
+            place = dice.randrange(size)
+            file.seek(place)
+            byte = file.read(1)[0] ^ (1 << dice.randrange(8))
+            file.seek(place)
+            file.write(bytes([byte]))
+
+
+CLASSES = {
+    "a signal to a rank": by_signal,
+    "kill -9 of a rank": by_kill,
+    "mpirun ended or killed": by_launcher,
+    "a rank stopped": by_stop,
+    "a rank that cannot read": by_hook("read"),
+    "a rank out of memory": by_hook("memory"),
+    "a rank that leaves": by_hook("exit"),
+    "a damaged checkpoint": by_damage,
+}
+
+
+def last_checkpoint(folder):
+    with open(os.path.join(folder, "checkpoints", "latest"), "rb") as file:
+        return file.read()
+
+
+def go_on(job, folder, ranks):
+    """Started again until it is done, as a scheduler would."""
+    for _ in range(30):
+        result = dpt.run(job, "--output", folder, "--quiet", ranks=ranks, timeout=120)
+        if result.code == 0:
+            return result
+        time.sleep(0.2)
+    return result
+
+
+def one_try(job, top, number, disturb, whole, dice):
+    ranks = dice.randint(1, 4)
+    if ranks not in whole:
+        folder = os.path.join(top, f"whole-{ranks}")
+        assert dpt.run(job, "--output", folder, "--quiet", ranks=ranks).code == 0
+        whole[ranks] = last_checkpoint(folder)
+    folder = os.path.join(top, f"try-{number}")
+    interruptions = dice.randint(1, 3)
+    for _ in range(interruptions):
+        disturb(job, folder, ranks, dice)
+    result = go_on(job, folder, ranks)
+    good = result.code == 0 and last_checkpoint(folder) == whole[ranks]
+    if good:
+        shutil.rmtree(folder)
+    else:
+        print(f"lost: {folder}, {ranks} ranks\n{result}", file=sys.stderr, flush=True)
+    return good, interruptions
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--interruptions", type=int, default=200, help="at least so many in all (200)")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    dice, top, whole = random.Random(arguments.seed), tempfile.mkdtemp(prefix="soak-"), {}
+    job = dpt.write_job(os.path.join(top, "job.yaml"), JOB)
+    counts = {name: [0, 0, 0] for name in CLASSES}
+    number = done = 0
+    while done < arguments.interruptions:
+        for name, disturb in CLASSES.items():
+            good, interruptions = one_try(job, top, number, disturb, whole, dice)
+            counts[name][0] += interruptions
+            counts[name][1 if good else 2] += 1
+            number, done = number + 1, done + interruptions
+    lost = sum(count[2] for count in counts.values())
+    for name, (interruptions, survived, gone) in counts.items():
+        print(f"{name:26} {interruptions:4} interruptions in {survived + gone:3} tries: {survived:3} survived, {gone} lost")
+    print(f"{done} interruptions in {number} tries, {lost} lost")
+    if lost == 0:
+        shutil.rmtree(top)
+    return 1 if lost else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
