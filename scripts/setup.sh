@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that dptrain needs and this machine lacks, as root or with sudo.
 #
-#   scripts/setup.sh [--build | --test | --bench] [--yes] [--list]
+#   scripts/setup.sh [--build | --test | --heavy | --bench] [--yes] [--list]
 #
 #   --build   what building and running needs (the default)
 #   --test    and what the tests need
+#   --heavy   and what their long forms need: Slurm, the fuzzers
 #   --bench   and what scripts/bench.sh needs
 #   --yes     do not ask; without it a person at a terminal is asked first
 #   --list    print the missing packages and do nothing
@@ -18,6 +19,7 @@ for arg in "$@"; do
     case $arg in
     --build) uses=build ;;
     --test) uses='build|test' ;;
+    --heavy) uses='build|test|heavy' ;;
     --bench) uses='build|bench' ;;
     --yes | -y) yes=1 ;;
     --list) list=1 ;;

@@ -66,7 +66,11 @@ if [ $list = 1 ]; then
     exit 0
 fi
 
-./scripts/setup.sh --test || exit 1
+if [ $heavy = 1 ]; then
+    ./scripts/setup.sh --heavy || exit 1
+else
+    ./scripts/setup.sh --test || exit 1
+fi
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh
 

@@ -1,0 +1,159 @@
+#!/usr/bin/env bash
+# A private Slurm on this machine alone, for tests: munged, slurmctld and slurmd on the loopback, all files in one folder.
+#
+#   slurm-here.sh FOLDER
+#
+# Prints `ready` when jobs can be submitted (with SLURM_CONF=FOLDER/slurm.conf), goes on until its standard input ends, then
+# cancels what still runs and ends the daemons; so a test that dies takes its Slurm with it. Needs no systemd, no network, no
+# name service and changes nothing outside FOLDER (which must exist, be private and have a short path). Any user can run it.
+#
+# The node HOST has 6 CPUs, however many the machine has. Jobs of the partition `high` take the places of those in `low` (the
+# default) and `abrupt`, which are requeued: in `low` they are told 20 s before they are killed, in `abrupt` only KillWait
+# before. The partition `wide` has HOST and HOST-2, which is this machine once more, for jobs of two nodes; it is there where
+# name spaces may be made, which takes root mostly.
+set -euo pipefail
+PATH=$PATH:/usr/sbin:/sbin
+
+if [ $# -lt 1 ] || [ ! -d "$1" ]; then
+    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+fi
+folder=$(cd "$1" && pwd)
+# The path of a socket has at most 107 bytes, and slurmd puts a host's name and a job's number into it.
+if [ ${#folder} -gt 70 ]; then
+    echo "slurm-here.sh: $folder is too long a name for a folder of sockets" >&2
+    exit 1
+fi
+for tool in munged slurmctld slurmd scontrol sinfo squeue scancel python3; do
+    command -v $tool >/dev/null || {
+        echo "slurm-here.sh: $tool is missing (Debian: munge slurmctld slurmd slurm-client python3)" >&2
+        exit 1
+    }
+done
+host=$(uname -n)
+host=${host%%.*}
+export SLURM_CONF=$folder/slurm.conf
+
+# Ports that nobody uses now.
+read -r port port1 port2 < <(python3 - <<'PORTS'
+import socket
+ends = [socket.socket() for _ in range(3)]
+for end in ends:
+    end.bind(("127.0.0.1", 0))
+print(*[end.getsockname()[1] for end in ends])
+PORTS
+)
+
+mkdir -p "$folder"/{munge,state,spool,tmp,spool-2,tmp-2}
+nodes=$host
+# A second slurmd needs another name and other files under the same paths: nodes find each other's sockets by them.
+if unshare --mount --uts hostname "$host-2" 2>/dev/null; then
+    nodes=$host,$host-2
+fi
+(umask 077 && head -c 128 /dev/urandom >"$folder/munge/key")
+cat >"$SLURM_CONF" <<CONF
+ClusterName=here
+SlurmctldHost=$host(127.0.0.1)
+SlurmctldPort=$port
+SlurmUser=$(id -un)
+SlurmdUser=$(id -un)
+AuthType=auth/munge
+CredType=cred/munge
+# cred_expire is also how long a requeued job waits.
+AuthInfo=socket=$folder/munge/socket,cred_expire=5
+StateSaveLocation=$folder/state
+SlurmdSpoolDir=$folder/spool
+TmpFS=$folder/tmp
+SlurmctldPidFile=$folder/slurmctld.pid
+SlurmdPidFile=$folder/slurmd-%n.pid
+SlurmctldLogFile=$folder/slurmctld.log
+SlurmdLogFile=$folder/slurmd-%n.log
+# Nothing of the machine is asked for but its processes: no cgroups, no accounting.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+MpiDefault=none
+ReturnToService=2
+KillWait=10
+JobRequeue=1
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+SlurmctldParameters=preempt_send_user_signal
+SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=50000,batch_sched_delay=0
+NodeName=$host NodeAddr=127.0.0.1 Port=$port1 CPUs=6
+PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=abrupt Nodes=$host PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+PartitionName=high Nodes=$host PriorityTier=2 PreemptMode=OFF
+CONF
+if [ "$nodes" != "$host" ]; then
+    cat >>"$SLURM_CONF" <<CONF
+NodeName=$host-2 NodeAddr=127.0.0.1 Port=$port2 CPUs=2
+PartitionName=wide Nodes=$nodes PriorityTier=1 PreemptMode=OFF
+CONF
+fi
+
+daemons=()
+
+# $1: how long at most, in tenths of a second; the rest: what must come true
+await() {
+    local left=$1
+    shift
+    until "$@"; do
+        left=$((left - 1))
+        [ $left -gt 0 ] || return 1
+        sleep 0.1
+    done
+}
+nodes_are_idle() {
+    [ "$(timeout 5 sinfo -h -o %T 2>/dev/null | sort -u)" = idle ]
+}
+
+finish() {
+    local file files
+    trap '' EXIT HUP INT TERM
+    if [ ${#daemons[@]} -ge 3 ]; then
+        timeout 5 scancel --state=PENDING || true
+        timeout 5 scancel --state=RUNNING --full --signal=KILL || true
+        await 30 nodes_are_idle || true
+    fi 2>/dev/null
+    kill "${daemons[@]}" 2>/dev/null || true
+    wait
+    # What slurmd could not end any more; all that this Slurm started has its configuration in the environment.
+    files=(/proc/[0-9]*/environ) # before grep is one of them
+    grep -lsz "^SLURM_CONF=$SLURM_CONF\$" "${files[@]}" | while read -r file; do
+        kill -KILL "${file//[!0-9]/}" 2>/dev/null || true
+    done
+}
+trap finish EXIT
+trap 'exit 1' HUP INT TERM
+
+fail() {
+    echo "slurm-here.sh: $1" >&2
+    tail -n 5 "$folder"/{munge/log,slurmctld.log,daemons.log} >&2 2>/dev/null || true
+    exit 1
+}
+
+# In the foreground, so that they are our children and we know their numbers; --force: the folder may be anyone's.
+munged --foreground --force --key-file="$folder/munge/key" --socket="$folder/munge/socket" --num-threads=2 \
+    --pid-file="$folder/munge/pid" --log-file="$folder/munge/log" --seed-file="$folder/munge/seed" \
+    </dev/null >>"$folder/daemons.log" 2>&1 &
+daemons+=($!)
+await 100 test -S "$folder/munge/socket" || fail "munged does not start"
+slurmctld -D -c -f "$SLURM_CONF" </dev/null >>"$folder/daemons.log" 2>&1 &
+daemons+=($!)
+slurmd -D -f "$SLURM_CONF" </dev/null >>"$folder/daemons.log" 2>&1 &
+daemons+=($!)
+if [ "$nodes" != "$host" ]; then
+    # shellcheck disable=SC2016 # for the inner shell
+    unshare --mount --uts sh -c 'hostname "$2" && mount --bind "$1/spool-2" "$1/spool" && mount --bind "$1/tmp-2" "$1/tmp" &&
+        exec slurmd -D -N "$2" -f "$1/slurm.conf"' sh "$folder" "$host-2" </dev/null >>"$folder/daemons.log" 2>&1 &
+    daemons+=($!)
+fi
+await 200 nodes_are_idle || fail "Slurm does not come up"
+
+echo ready
+cat >/dev/null

@@ -1,0 +1,336 @@
+"""The batch files on a real Slurm: preempted, signalled, requeued, they train to the same bytes as an undisturbed run."""
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "scripts/lib"))
+import dpt  # noqa: E402
+
+BATCH = TOP / "scripts/slurm"
+FILES = sorted(path.name for path in BATCH.glob("*.sbatch"))
+TOOLS = ["munged", "slurmctld", "slurmd", "sbatch", "srun"]
+HEAVY = os.environ.get("DPT_HEAVY") == "1"
+
+JOB = """
+seed: 5
+device: {{threads: 1}}
+data:
+  train: synthetic
+  valid: 0.1
+  synthetic: {{samples: 1009, shape: [1, 12, 12]}}
+model:
+  type: sequential
+  layers: [{{conv: {{channels: 6, padding: same}}}}, relu, {{maxpool: 2}}, flatten, {{dropout: 0.3}}, {{dense: 10}}]
+batch: {{global: 64, micro: 8}}
+optimizer: {{type: adam, lr: 0.01}}
+schedule: {{type: cosine, warmup: 10}}
+train: {{epochs: {epochs}, clip_norm: 0.5}}
+checkpoint: {{every: 7 steps, keep: 3}}
+log: {{every: 10 steps}}
+"""
+STEPS_AN_EPOCH = 15
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_shellcheck(name):
+    done = subprocess.run(["shellcheck", str(BATCH / name)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Slurm:
+    """Talks to the private Slurm; jobs are submitted as a user would."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        path = f"{os.path.dirname(dpt.BINARY)}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "PMI"))}
+        # The last one: where there is no /etc/hosts, Open MPI's look at X displays takes seconds (lib/mpi-env.sh).
+        self.env = {**clean, **dpt.MPI_ENVIRONMENT, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf"),
+                    "HWLOC_COMPONENTS": "-gl,-opencl"}
+
+    def start(self):
+        self.process = subprocess.Popen([str(TOP / "scripts/lib/slurm-here.sh"), str(self.folder)], env=self.env,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        if self.process.stdout.readline() != "ready\n":
+            raise AssertionError(self.process.communicate()[1])
+
+    def stop(self):
+        self.process.communicate(timeout=60)
+
+    def call(self, *words, check=True):
+        done = subprocess.run([str(w) for w in words], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
+        return done.stdout.strip()
+
+    def submit(self, name, log, *words, options=("--ntasks=2",)):
+        """The number of the job."""
+        return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words)
+
+    def wrap(self, text, *options):
+        return self.call("sbatch", "--parsable", *options, "--wrap", text)
+
+    def ask(self, job):
+        """What Slurm knows of a job."""
+        return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "-o", "show", "job", job)))
+
+    def wait(self, what, *jobs, seconds=90):
+        """Until `what(job)` holds for all jobs."""
+        end = time.monotonic() + seconds
+        while not all(what(job) for job in jobs):
+            assert time.monotonic() < end, self.call("squeue", "--states=all")
+            time.sleep(0.05)
+
+    def hold(self, job):
+        """Stops the ranks of a job where they are, so that it does not end before something happens to it."""
+        self.signal_ranks(job, signal.SIGSTOP)
+
+    def signal_ranks(self, job, number):
+        for folder in self.ranks(job):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(folder.name), number)
+
+    def ranks(self, job):
+        return [folder for folder in processes(f"SLURM_JOB_ID={self.ask(job)['JobId']}", f"SLURM_CONF={self.env['SLURM_CONF']}")
+                if text(folder / "comm") == "dptrain\n"]
+
+    def let_go_when_told(self, *jobs):
+        """Lets held jobs go on as soon as a request to stop waits for one of their ranks, or Slurm itself has woken them."""
+        request = 1 << (signal.SIGUSR1 - 1) | 1 << (signal.SIGTERM - 1)
+
+        def told(job):
+            waiting = [int(re.search(r"ShdPnd:\s*(\w+)|$", text(rank / "status"))[1] or "0", 16) for rank in self.ranks(job)]
+            return any(mask & request for mask in waiting) or self.ask(job)["JobState"] != "RUNNING"
+
+        self.wait(told, *jobs)
+        for job in jobs:
+            self.signal_ranks(job, signal.SIGCONT)
+
+    def wait_for_end(self, *jobs, seconds=90):
+        self.wait(lambda job: self.ask(job)["JobState"] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED"),
+                  *jobs, seconds=seconds)
+
+    def wait_for_restart(self, count, *jobs):
+        self.wait(lambda job: self.ask(job)["Restarts"] == str(count) and self.ask(job)["JobState"] == "RUNNING", *jobs)
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    if not HEAVY:
+        pytest.skip("a real Slurm is started with DPT_HEAVY=1 (scripts/test.sh --heavy)")
+    path = os.environ["PATH"] + ":/usr/sbin:/sbin"
+    missing = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
+    if missing:
+        pytest.skip(f"Slurm is not installed: no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)")
+    here = Slurm(tmp_path_factory.mktemp("s"))
+    here.start()
+    yield here
+    here.stop()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Job files of some lengths with their undisturbed runs."""
+    folder = tmp_path_factory.mktemp("whole")
+    made = {}
+
+    def get(epochs, *words):
+        key = (epochs, *words)
+        if key not in made:
+            job = dpt.write_job(folder / f"job-{epochs}.yaml", JOB.format(epochs=epochs))
+            dpt.train(job, folder / f"run-{len(made)}", "--quiet", *words, ranks=2)
+            made[key] = job, newest(folder / f"run-{len(made)}")
+        return made[key]
+
+    return get
+
+
+def newest(folder):
+    return (folder / "checkpoints" / "latest").read_bytes()
+
+
+def text(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def processes(*variables):
+    """Their folders in /proc, of all that have these in their environment."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if {v.encode() for v in variables} <= set((folder / "environ").read_bytes().split(b"\0")):
+                found.append(folder)
+        except OSError:
+            continue
+    return found
+
+
+def reached(folder, step, begun):
+    """The run that began after `begun` others has logged a step of this number or a later one."""
+    runs = text(folder / "metrics.jsonl").split('"event": "run"')
+    return len(runs) > begun + 1 and any(int(s) >= step for s in re.findall(r'"step": (\d+),', runs[-1]))
+
+
+def assert_undisturbed(folder, expected, epochs):
+    assert newest(folder) == expected, text(folder / "log.txt")
+    steps = [e["step"] for e in dpt.events(folder, "train")]
+    assert steps == list(range(10, epochs * STEPS_AN_EPOCH + 1, 10)), "no step twice, none missing"
+
+
+def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path):
+    """With srun and mpirun, with and without time to react; requeued twice each."""
+    epochs = 120
+    job, expected = whole(epochs)
+    kinds = {"srun": ("preempt.sbatch", "low"), "mpirun": ("preempt-mpirun.sbatch", "low"), "abrupt": ("preempt.sbatch", "abrupt")}
+    folder = {kind: tmp_path / kind for kind in kinds}
+    log = {kind: tmp_path / f"{kind}.log" for kind in kinds}
+    number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", options=("--ntasks=2", f"--partition={partition}"))
+              for kind, (name, partition) in kinds.items()}
+    jobs = number.values()
+
+    def hold_all(begun):
+        def come(kind):
+            if not reached(folder[kind], 100, begun):
+                return False
+            slurm.hold(number[kind])  # again and again, since Slurm sends a CONT some seconds after it has requeued a job
+            return True
+
+        slurm.wait(lambda _: all([come(kind) for kind in kinds]), None)
+
+    hold_all(0)
+    slurm.wrap("true", "--partition=high", "--ntasks=6", "--output=/dev/null")
+    slurm.let_go_when_told(*jobs)
+    hold_all(1)
+    for kind in ("srun", "mpirun"):
+        assert "all is saved" in log[kind].read_text() and "requeueing job" in log[kind].read_text(), log[kind].read_text()
+
+    # Slurm knows srun's ranks, but only the batch file where mpirun started them.
+    for kind in kinds:
+        slurm.call("scancel", "--signal=USR1", *(["--batch"] if kind == "mpirun" else []), number[kind])
+    slurm.let_go_when_told(*jobs)
+    slurm.wait_for_end(*jobs)
+    for kind in kinds:
+        end = slurm.ask(number[kind])
+        assert (end["JobState"], end["ExitCode"], end["Restarts"]) == ("COMPLETED", "0:0", "2"), (kind, end, log[kind].read_text())
+        assert "(SIGUSR1), all is saved" in log[kind].read_text(), log[kind].read_text()
+        assert_undisturbed(folder[kind], expected, epochs)
+
+
+@pytest.mark.parametrize("name", ["preempt.sbatch", "preempt-mpirun.sbatch"])
+def test_cancelled_stays_cancelled(slurm, whole, tmp_path, name):
+    """TERM to the ranks, srun, mpirun and the batch file at once: saved, and not put back into the queue."""
+    job, _ = whole(120)
+    log = tmp_path / "log"
+    number = slurm.submit(name, log, job, tmp_path / "run", "--quiet")
+    slurm.wait(lambda _: reached(tmp_path / "run", 50, 0), number)
+    slurm.hold(number)
+    slurm.call("scancel", number)  # with a CONT
+    slurm.wait_for_end(number)
+    assert slurm.ask(number)["JobState"] == "CANCELLED" and slurm.ask(number)["Restarts"] == "0"
+    assert "requeueing" not in log.read_text()
+    if name == "preempt.sbatch":  # mpirun kills its ranks two seconds later, done or not
+        assert "(SIGTERM), all is saved" in text(tmp_path / "run" / "log.txt"), log.read_text()
+
+
+def test_array_requeues_only_the_task_that_stopped(slurm, whole, tmp_path):
+    epochs = 90
+    job, expected = whole(epochs, "--set", "seed=2")
+    out = tmp_path / "out"
+    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"))
+    slurm.wait(lambda seed: reached(out / f"seed-{seed}", 50, 0), 2)
+    # The last task bears the number of the array.
+    slurm.hold(f"{array}_2")
+    slurm.call("scancel", "--signal=USR1", f"{array}_2")
+    slurm.let_go_when_told(f"{array}_2")
+    slurm.wait_for_end(f"{array}_1", f"{array}_2")
+    for seed, restarts in ((1, "0"), (2, "1")):
+        end = slurm.ask(f"{array}_{seed}")
+        assert (end["JobState"], end["Restarts"]) == ("COMPLETED", restarts), (tmp_path / f"{seed}.log").read_text()
+    assert_undisturbed(out / "seed-2", expected, epochs)
+    assert newest(out / "seed-1") != expected
+
+
+def test_one_node(slurm, whole, tmp_path):
+    job, expected = whole(10)
+    number = slurm.submit("one-node.sbatch", tmp_path / "log", job, tmp_path / "run", "--set", "log.every=5 steps")
+    slurm.wait_for_end(number)
+    assert slurm.ask(number)["JobState"] == "COMPLETED", (tmp_path / "log").read_text()
+    assert newest(tmp_path / "run") == expected
+
+
+def test_several_nodes(slurm, whole, tmp_path):
+    """The ranks of the two nodes do not share memory, as far as MPI knows."""
+    if "wide" not in slurm.call("sinfo", "-h", "-o", "%R").split():
+        pytest.skip("a second node on this machine needs name spaces (root, and a root folder that is a mount point)")
+    job, expected = whole(10)
+    log = tmp_path / "log"
+    slurm.env["OMPI_MCA_btl_tcp_if_include"] = "lo"
+    number = slurm.submit("several-nodes.sbatch", log, job, tmp_path / "run", "--quiet",
+                          options=("--partition=wide", "--nodes=2", "--ntasks-per-node=1"))
+    del slurm.env["OMPI_MCA_btl_tcp_if_include"]
+    slurm.wait_for_end(number)
+    assert slurm.ask(number)["JobState"] == "COMPLETED" and slurm.ask(number)["NumNodes"] == "2", log.read_text()
+    assert dpt.events(tmp_path / "run", "run")[0]["ranks"] == 2
+    assert newest(tmp_path / "run") == expected
+
+
+def test_started_in_every_way_inside_a_job(slurm, whole, tmp_path):
+    """A batch file has the variables of a task, but what it starts is alone; exit codes arrive."""
+    job, _ = whole(10)
+    forever = dpt.write_job(tmp_path / "forever.yaml", JOB.format(epochs=100000))
+    bad = dpt.write_job(tmp_path / "bad.yaml", "nonsense: 1\n")
+    ways = {"alone": ("dptrain", 1), "ranks": ("dptrain --ranks 2", 2), "mpirun": ("mpirun dptrain", 2),
+            "srun-1": ("srun --overlap -n 1 --mpi=pmix dptrain", 1), "srun-2": ("srun --overlap --mpi=pmix dptrain", 2)}
+    lines = []
+    for way, (command, _) in ways.items():
+        lines += [f"{command} {job} --quiet --output {way}; echo {way} good $?",
+                  f"{command} {bad} --quiet --output {way}-bad; echo {way} bad $?"]
+    for way in ("alone", "srun-1", "srun-2", "ranks"):
+        lines += [f"{ways[way][0]} {forever} --quiet --output {way}-long --set 'train.max_time=2 s' & "]
+    lines += ["wait %1; echo alone long $?", "wait %2; echo srun-1 long $?", "wait %3; echo srun-2 long $?", "wait %4; echo ranks long $?"]
+    number = slurm.wrap("\n".join(["set -m", *lines]), "--ntasks=2", "--overcommit", f"--chdir={tmp_path}", "--output=log")
+    slurm.wait_for_end(number)
+    log = (tmp_path / "log").read_text()
+    for way, (_, ranks) in ways.items():
+        assert f"{way} good 0\n" in log and f"{way} bad 78\n" in log, log
+        assert dpt.events(tmp_path / way, "run")[0]["ranks"] == ranks
+    assert re.findall(r"^(\S+) long (\d+)$", log, re.M) == [(way, "75") for way in ("alone", "srun-1", "srun-2", "ranks")], log
+
+
+@pytest.mark.skipif(not HEAVY, reason="takes 80 s, since Slurm's time limits are minutes: DPT_HEAVY=1 runs it")
+def test_stops_before_its_time_is_up(slurm, tmp_path):
+    """Nobody signals: dptrain asks squeue when its time ends."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.format(epochs=1000000))
+    log, out = tmp_path / "log", tmp_path / "run"
+    number = slurm.submit("preempt.sbatch", log, job, out, "--quiet", options=("--ntasks=2", "--time=1", "--signal=CONT@1"))
+    slurm.wait_for_restart(1, number)
+    assert "(the time is up), all is saved" in log.read_text() and "TIME LIMIT" not in log.read_text()
+    slurm.wait(lambda _: reached(out, 1, 1), number)
+    slurm.call("scancel", number)
+    slurm.wait_for_end(number)
+    ends = dpt.events(out, "end")
+    assert ends[0]["step"] > 100 and 30 < ends[0]["seconds"] < 60
+
+
+def test_no_daemon_is_left(slurm):
+    """Also when the one who started it is gone without a word."""
+    second = Slurm(slurm.folder / "2")
+    second.folder.mkdir(mode=0o700)
+    second.start()
+    second.wrap("sleep 300", "--output=/dev/null", "--no-requeue")
+    mark = f"SLURM_CONF={second.env['SLURM_CONF']}"
+    slurm.wait(lambda name: name in [text(folder / "comm") for folder in processes(mark)], "sleep\n")
+    second.process.stdin.close()
+    second.process.wait(timeout=60)
+    assert processes(mark) == []
