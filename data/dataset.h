@@ -29,11 +29,18 @@ struct dpt_synthetic {
     double noise;          /* mse: standard deviation */
 };
 
+/* What is done to training images, at random (augment.h). */
+struct dpt_augment {
+    int64_t crop_padding; /* pixels on each side; 0: no crop */
+    bool flip;
+};
+
 /* The `data` section. */
 struct dpt_data_conf {
     struct dpt_texts train, valid,
         test; /* globs and paths, or the one word "synthetic"; valid may be one fraction */
     struct dpt_normalize normalize;
+    struct dpt_augment augment;
     int shuffle; /* enum dpt_shuffle */
     int cache;   /* enum dpt_cache */
     bool drop_last;

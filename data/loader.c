@@ -7,6 +7,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "data/augment.h"
 #include "data/parts.h"
 #include "data/stream.h"
 
@@ -30,7 +31,8 @@ struct dpt_loader {
     const struct dpt_dataset *set;
     struct dpt_sampler sampler;
     int rank, ranks;
-    bool streaming;
+    bool streaming, augmenting;
+    struct dpt_augment augment;
     int64_t epoch, step; /* next one to give */
     double waited;
 
@@ -151,7 +153,8 @@ out:
 }
 
 enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler, int rank, int ranks,
+                                const struct dpt_sampler *sampler,
+                                const struct dpt_augment *augment, int rank, int ranks,
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -165,6 +168,11 @@ enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_datase
     loader->rank = rank;
     loader->ranks = ranks;
     loader->streaming = set->memory == NULL;
+    loader->augmenting = augment != NULL && dpt_augment_wanted(augment);
+    if (loader->augmenting) {
+        loader->augment = *augment;
+        DPT_TRY(dpt_augment_check(augment, set, err));
+    }
     if (dpt_sampler_steps(sampler) == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
@@ -287,8 +295,9 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
     buffer->labels = dpt_alloc_array(n, sizeof *buffer->labels);
     buffer->targets = dpt_alloc_array(buffer->target_floats, sizeof(float));
     buffer->sample = dpt_alloc_array(n, sizeof *buffer->sample);
-    if (buffer->input != NULL && buffer->labels != NULL && buffer->targets != NULL &&
-        buffer->sample != NULL)
+    buffer->image = dpt_alloc_array(size, sizeof(float));
+    if (buffer->input != NULL && buffer->image != NULL && buffer->labels != NULL &&
+        buffer->targets != NULL && buffer->sample != NULL)
         return DPT_OK;
     dpt_batch_buffer_close(buffer);
     return dpt_fail_memory(err, "a micro-batch", (double)n * (double)size * sizeof(float));
@@ -300,6 +309,7 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
     dpt_free(buffer->labels);
     dpt_free(buffer->targets);
     dpt_free(buffer->sample);
+    dpt_free(buffer->image);
     memset(buffer, 0, sizeof *buffer);
 }
 
@@ -385,11 +395,15 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
     for (int32_t i = 0; i < batch->count; i++) {
         const size_t at = run != NULL ? (size_t)i : (size_t)buffer->sample[i];
         const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
+        float *out = buffer->input + (size_t)i * size;
 
         if (run == NULL && i + 1 < batch->count)
             ask_for(set, buffer->sample[i + 1]);
         DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
-        dpt_fill_sample(set, stored, buffer->input + (size_t)i * size);
+        dpt_fill_sample(set, stored, loader->augmenting ? buffer->image : out);
+        if (loader->augmenting)
+            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
+                               buffer->sample[i], buffer->image, out);
     }
     memset(buffer->input + (size_t)batch->count * size, 0,
            (size_t)(micro - batch->count) * size * sizeof(float));

@@ -25,10 +25,11 @@ struct dpt_step_view {
     int slot;            /* private to the loader */
 };
 
-/* set is borrowed, sampler is copied. rank, ranks: who this is. Errors: BAD_JOB (an epoch has no
- * step), RANK. */
+/* set is borrowed; sampler and augment (NULL: none) are copied. rank, ranks: who this is. Errors:
+ * BAD_JOB (an epoch has no step; no images to augment), RANK. */
 enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_dataset *set,
-                                const struct dpt_sampler *sampler, int rank, int ranks,
+                                const struct dpt_sampler *sampler,
+                                const struct dpt_augment *augment, int rank, int ranks,
                                 struct dpt_error *err);
 void dpt_loader_close(struct dpt_loader *loader);
 
@@ -49,6 +50,7 @@ struct dpt_batch_buffer {
     int32_t *labels;
     float *targets;
     int64_t *sample;
+    float *image;         /* one sample before it is augmented */
     size_t target_floats; /* room in targets */
 };
 
@@ -58,9 +60,9 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
 void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
 
 /*
- * Fills a micro-batch of the step: normalised NCHW floats, targets, sample numbers; rows past the
- * count are zero. batch: out; seed and step are left as they are. Any thread, with a buffer of its
- * own. Errors: BAD_DATA (a value that is not finite; names the sample).
+ * Fills a micro-batch of the step: normalised, augmented NCHW floats, targets, sample numbers; rows
+ * past the count are zero. batch: out; seed and step are left as they are. Any thread, with a
+ * buffer of its own. Errors: BAD_DATA (a value that is not finite; names the sample).
  */
 enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,

@@ -18,6 +18,22 @@ static const struct dpt_option normalize_options[] = {
     {0},
 };
 
+static const struct dpt_option augment_options[] = {
+    {.name = "crop_padding",
+     .type = DPT_OPT_INT,
+     AT(dpt_augment, crop_padding),
+     .fallback = "0",
+     .min = 0,
+     .max = 1 << 12,
+     .help = "pad by so many black pixels on each side, cut out a random window of the old size"},
+    {.name = "flip",
+     .type = DPT_OPT_BOOL,
+     AT(dpt_augment, flip),
+     .fallback = "false",
+     .help = "mirror every other image, at random, left to right"},
+    {0},
+};
+
 static const struct dpt_option synthetic_options[] = {
     {.name = "samples",
      .type = DPT_OPT_INT,
@@ -81,6 +97,12 @@ const struct dpt_option dpt_data_options[] = {
      .fallback = "{}",
      .rows = normalize_options,
      .help = "what is done to every number of a sample"},
+    {.name = "augment",
+     .type = DPT_OPT_SECTION,
+     AT(dpt_data_conf, augment),
+     .fallback = "{}",
+     .rows = augment_options,
+     .help = "of the training images; the same ones at any number of ranks"},
     {.name = "shuffle",
      .type = DPT_OPT_CHOICE,
      AT(dpt_data_conf, shuffle),

@@ -249,7 +249,8 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              splits[i]->name, (long long)s->samples, s->global));
-        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s, t->comm->world.rank,
+        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
+                                train ? &job->data.augment : NULL, t->comm->world.rank,
                                 t->comm->world.size, err));
     }
     for (size_t i = 0; i < 3; i++)

@@ -170,7 +170,7 @@ static void every_form_and_place_gives_the_same(void **state)
                 struct dpt_error err;
 
                 open_set(&set, cache, !form->vectors, uniform);
-                assert_int_equal(dpt_loader_open(&loader, &set, &s, 0, 1, &err), DPT_OK);
+                assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
                 take(loader, &set, &s, 0, 1, 0, 0, 14, uniform);
                 dpt_loader_close(loader);
                 dpt_dataset_close(&set, &alone);
@@ -193,7 +193,8 @@ static void every_rank_gets_its_own(void **state)
                 struct dpt_loader *loader;
                 struct dpt_error err;
 
-                assert_int_equal(dpt_loader_open(&loader, &set, &s, rank, ranks, &err), DPT_OK);
+                assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, rank, ranks, &err),
+                                 DPT_OK);
                 take(loader, &set, &s, rank, ranks, 0, 0, 8, false);
                 dpt_loader_close(loader);
             }
@@ -213,7 +214,7 @@ static void seeking_starts_there(void **state)
         struct dpt_error err;
 
         open_set(&set, cache, true, true);
-        assert_int_equal(dpt_loader_open(&loader, &set, &s, 0, 1, &err), DPT_OK);
+        assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
         for (uint64_t i = 0; i < 100; i++) {
             const int64_t epoch = (int64_t)(dpt_mix64(i) % 5), step = (int64_t)(dpt_mix64(~i) % 6);
 
@@ -242,7 +243,7 @@ static void a_shard_that_shrinks_is_told(void **state)
     make_shards(&forms[0]);
     snprintf(path, sizeof path, "%s/2.h5", folder);
     open_set(&set, DPT_CACHE_NONE, true, true);
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
     assert_int_equal(truncate(path, make_offset(path, "images") + 20 * MAKE_ELEMENTS + 1), 0);
     take(loader, &set, &s, 0, 1, 0, 0, 2, true); /* samples 0 to 95 */
     assert_int_equal(dpt_loader_next(loader, &view, &err),
@@ -272,7 +273,7 @@ static void a_nan_in_a_stream_is_told(void **state)
     snprintf(path, sizeof path, "%s/0.h5", folder);
     make_damage(path, make_offset(path, "images") + 9 * MAKE_ELEMENTS * 4, &nan, 4);
     open_set(&set, DPT_CACHE_NONE, true, true);
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
     assert_int_equal(dpt_batch_buffer_open(&buffer, &set, s.micro, &err), DPT_OK);
     assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_OK);
     assert_int_equal(dpt_loader_fill(loader, &view, 0, &buffer, &batch, &err), DPT_OK);
@@ -295,7 +296,7 @@ static void an_epoch_without_a_step_is_refused(void **state)
     open_set(&set, DPT_CACHE_AUTO, true, true);
     s.global = SAMPLES + 1;
     s.drop_last = true;
-    assert_int_equal(dpt_loader_open(&loader, &set, &s, 0, 1, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_BAD_JOB);
     assert_null(loader);
     dpt_dataset_close(&set, &alone);
 }
