@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""The tables of scripts/bench.sh, which see: dptrain measured in turn with others, or with itself otherwise set."""
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, events, jax_peers, torch_peers, versions
+
+PEER_MODELS = ("cnn", "mnistcnn", "mlp", "mlp4k", "linreg")
+QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look; others 5
+
+
+def say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def summary(values, form="{:.0f}"):
+    """The median, and the range behind it."""
+    low, middle, high = (form.format(value) for value in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low} to {high})"
+
+
+def row(*cells):
+    print("| " + " | ".join(str(cell) for cell in cells) + " |", flush=True)
+
+
+def head(*cells):
+    row(*cells)
+    print("|" + "---|" * len(cells), flush=True)
+
+
+def machine():
+    name = re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(), re.M)
+    return f"{name[1] if name else 'unknown processor'}, {len(os.sched_getaffinity(0))} cores"
+
+
+def steps_for(runner, model, batch):
+    """So many steps that a block takes about SECONDS."""
+    rate, _ = runner.rate(model, batch, QUICK.get(model, 5))
+    return max(4, min(200_000, round(rate * SECONDS / batch))), rate
+
+
+def fastest(runners, model, batch):
+    """The one that is fastest at a first look, with its steps a block."""
+    best = None
+    for runner in runners:
+        try:
+            steps, rate = steps_for(runner, model, batch)
+        except Failed as why:
+            say(f"{runner.label}: left out of {model}: {str(why).strip().splitlines()[-1:]}")
+            continue
+        say(f"{model}, batch {batch}: {runner.label}: {rate:.0f}")
+        if best is None or rate > best[2]:
+            best = runner, steps, rate
+    if best is None:
+        sys.exit(f"bench.sh: nobody can do {model}")
+    return best[0], best[1]
+
+
+def in_turn(pairs, model, batch, rounds):
+    """Rates of each runner, in turn: [[rates of the first], [of the second], …]; and the memory of the last round."""
+    rates, memory = [[] for _ in pairs], []
+    for number in range(rounds):
+        memory = []
+        for (runner, steps), mine in zip(pairs, rates):
+            rate, peak = runner.rate(model, batch, steps)
+            mine.append(rate)
+            memory.append(peak)
+        say(f"{model}, round {number + 1} of {rounds}: " + ", ".join(f"{mine[-1]:.0f}" for mine in rates))
+    return rates, memory
+
+
+def ours(args):
+    """dptrain on all of --ranks, as ranks and as threads of one rank."""
+    return [Dptrain(args.ranks, 1, args.work), Dptrain(1, args.ranks, args.work)]
+
+
+def speed(args):
+    """samples/s beside the fastest peer's"""
+    peers = []
+    if not args.only_dptrain:
+        found = versions(args.python)
+        peers = torch_peers(args.python) if "torch" in found else []
+        peers += jax_peers(args.python) if "jax" in found else []
+        print("Peers: " + ", ".join(f"{name} {version}" for name, version in found.items()) + "; the fastest of "
+              + ", ".join(peer.label for peer in peers) + ".\n")
+    head("model", "batch", "dptrain, samples/s", "as", *(["fastest peer, samples/s", "which", "ratio"] if peers else []))
+    for model in args.models or PEER_MODELS:
+        lone = [Dptrain(1, 1, args.work)] if model == "linreg" else []
+        pairs = [fastest(ours(args) + lone, model, args.batch)]
+        if peers:
+            pairs.append(fastest(peers, model, args.batch))
+        rates, _ = in_turn(pairs, model, args.batch, args.rounds)
+        cells = [model, args.batch]
+        for (runner, _), mine in zip(pairs, rates):
+            cells += [summary(mine), runner.label]
+        if peers:
+            cells.append(summary([a / b for a, b in zip(*rates)], "{:.2f}"))
+        row(*cells)
+
+
+def reduction(args):
+    """step time of comm.reduction: reproducible over that of allreduce, at 1, 2 and 4 ranks"""
+    head("model", "1 rank", "2 ranks", "4 ranks")
+    for model in args.models or ("linreg", "mlp", "cnn", "mnistcnn", "mlp25m"):
+        cells = [model]
+        for ranks in (1, 2, 4):
+            ways = [Dptrain(ranks, 1, args.work, [f"comm.reduction={way}"]) for way in ("allreduce", "reproducible")]
+            steps, _ = steps_for(ways[0], model, args.batch)
+            plain, fixed = in_turn([(way, steps) for way in ways], model, args.batch, args.rounds)[0]
+            cells.append(summary([a / b for a, b in zip(plain, fixed)], "{:.3f}"))
+        row(*cells)
+
+
+def scaling(args):
+    """samples/s of 2 ranks over that of 1"""
+    head("model", "2 ranks over 1", "2 threads over 1")
+    for model in args.models or ("cnn", "mnistcnn"):
+        ways = [Dptrain(1, 1, args.work), Dptrain(2, 1, args.work), Dptrain(1, 2, args.work)]
+        steps, _ = steps_for(ways[0], model, args.batch)
+        one, ranks, threads = in_turn([(way, steps) for way in ways], model, args.batch, args.rounds)[0]
+        row(model, *(summary([b / a for a, b in zip(one, more)], "{:.2f}") for more in (ranks, threads)))
+
+
+def memory(args):
+    """most memory that one rank on one thread held, MB, synthetic images included"""
+    found = {} if args.only_dptrain else versions(args.python)
+    peers = ([p for p in torch_peers(args.python) if p.label == "PyTorch, 1 rank"] if "torch" in found else []) \
+        + (jax_peers(args.python)[:1] if "jax" in found else [])
+    head("model", "dptrain", *(peer.label for peer in peers))
+    for model in args.models or ("cnn", "mnistcnn"):
+        _, peaks = in_turn([(runner, 5) for runner in (Dptrain(1, 1, args.work), *peers)], model, args.batch, 1)
+        row(model, *(f"{peak:.0f}" for peak in peaks))
+
+
+def timed(command, **more):
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, **more)
+    return time.perf_counter() - start, done
+
+
+def start(args):
+    """from exec to the help text, and to the first step of configs/smoke.yaml"""
+    def first_step(*launcher):
+        run = Path(args.work, "smoke")
+        shutil.rmtree(run, ignore_errors=True)
+        subprocess.run([*launcher, DPTRAIN, "configs/smoke.yaml", "--output", run, "--quiet"], check=True, capture_output=True)
+        return events(run, "end")[0]["first_step_s"] * 1e3
+    head("", "ms")
+    row("`dptrain --help`", summary([timed([DPTRAIN, "--help"])[0] * 1e3 for _ in range(20)], "{:.1f}"))
+    row("exec to the first step, 1 rank", summary([first_step() for _ in range(args.rounds)]))
+    row(f"the same under mpirun -np {args.ranks}",
+        summary([first_step("mpirun", "-np", str(args.ranks)) for _ in range(args.rounds)]))
+
+
+def accuracy(args):
+    """MNIST, the same net, epochs and batch, from exec to exit with the model tested"""
+    epochs, batch = 3, 128
+    mnist = TOP / "data/mnist"
+    if not list(mnist.glob("train-*.h5")):
+        sys.exit("bench.sh: scripts/demo.sh makes MNIST's shards first")
+
+    text, run = Path(args.work, "mnist.yaml"), Path(args.work, "mnist")
+    text.write_text(f"""
+data: {{train: {mnist}/train-*.h5, test: {mnist}/test-*.h5, normalize: {{mean: 0.1307, std: 0.3081}}}}
+model: {{type: sequential, layers: {MODELS["mnistcnn"][3]}}}
+loss: cross_entropy
+batch: {{global: {batch}}}
+optimizer: {{type: adam, lr: 1.0e-3}}
+schedule: {{type: cosine}}
+train: {{epochs: {epochs}}}
+output: {run}
+""")
+
+    def dptrain():
+        shutil.rmtree(run, ignore_errors=True)
+        seconds, done = timed(["mpirun", "-np", str(args.ranks), DPTRAIN, text, "--quiet"])
+        if done.returncode != 0:
+            raise Failed(done.stdout + done.stderr)
+        return seconds, [event for event in events(run, "eval") if event["split"] == "test"][-1]["accuracy"]
+
+    def torch():
+        seconds, done = timed([args.python, TOP / "scripts/bench/torch_accuracy.py", mnist, "--ranks", str(args.ranks),
+                               "--epochs", str(epochs), "--batch", str(batch)])
+        found = re.search(r"^accuracy (\S+)", done.stdout, re.M)
+        if not found:
+            raise Failed(done.stdout + done.stderr)
+        return seconds, float(found[1])
+
+    results = []
+    for number in range(args.rounds):
+        results.append((dptrain(), (0, 0) if args.only_dptrain else torch()))
+        say(f"MNIST, round {number + 1} of {args.rounds}: {results[-1]}")
+    mine, other = zip(*results)
+    head("MNIST, 3 epochs", "seconds", "test accuracy")
+    row(f"dptrain, {args.ranks} ranks", summary([s for s, _ in mine], "{:.1f}"), summary([a for _, a in mine], "{:.4f}"))
+    if not args.only_dptrain:
+        row(f"PyTorch, {args.ranks} ranks", summary([s for s, _ in other], "{:.1f}"), summary([a for _, a in other], "{:.4f}"))
+        row("ratio", summary([b[0] / a[0] for a, b in results], "{:.2f}"), "")
+
+
+TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction)}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tables", nargs="*", metavar="TABLE")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--models", type=str.split)
+    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--only-dptrain", action="store_true")
+    args = parser.parse_args()
+    for name in args.tables + (args.models or []):
+        if name not in TABLES and name not in MODELS:
+            sys.exit(f"bench.sh: no table or model {name}: tables are {', '.join(TABLES)}, models {', '.join(MODELS)}")
+    args.work = TOP / "build/bench"
+    args.work.mkdir(parents=True, exist_ok=True)
+    os.chdir(TOP)
+    print(f"{machine()}; batch {args.batch}, {args.rounds} rounds: medians, ranges in brackets.")
+    for name in args.tables or ["speed"]:
+        print(f"\n**{name}**: {TABLES[name].__doc__}\n")
+        TABLES[name](args)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            main()
+        except Failed as why:
+            sys.exit(f"bench.sh: {why}")

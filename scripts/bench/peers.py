@@ -1,0 +1,118 @@
+"""The models of the benchmark, as dptrain's jobs and as the commands of those who do the same work otherwise."""
+import json
+import os
+import re
+import shutil
+import statistics
+import subprocess
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TOP = HERE.parents[1]
+DPTRAIN = os.environ.get("DPTRAIN", str(TOP / "build/dptrain"))
+
+CONVS = ("{conv: {channels: 32, kernel: 3, padding: same}}, relu, {maxpool: 2}, "
+         "{conv: {channels: 64, kernel: 3, padding: same}}, relu, {maxpool: 2}, flatten")
+CLASSES = "classes: 10"
+# shape of a sample, its targets, loss, layers
+MODELS = {
+    "cnn": ("3, 32, 32", CLASSES, "cross_entropy", f"[{CONVS}, {{dense: 10}}]"),
+    "mnistcnn": ("1, 28, 28", CLASSES, "cross_entropy", f"[{CONVS}, {{dense: 128}}, relu, {{dense: 10}}]"),
+    "mlp": ("784", CLASSES, "cross_entropy", "[{dense: 256}, relu, {dense: 10}]"),
+    "mlp4k": ("784", CLASSES, "cross_entropy", "[{dense: 4096}, relu, {dense: 4096}, relu, {dense: 10}]"),
+    "mlp25m": ("784", CLASSES, "cross_entropy", "[{dense: 4608}, relu, {dense: 4608}, relu, {dense: 10}]"),
+    "linreg": ("5", "outputs: 1, noise: 0.1", "mse", "[{dense: 1}]"),
+}
+BLOCKS = 5  # whose rates are taken, after one that is not
+SECONDS = 0.7  # about as long as a block takes
+
+
+class Failed(Exception):
+    """A run that gave no number; its text says why."""
+
+
+def job(model, batch, steps, output):
+    shape, targets, loss, layers = MODELS[model]
+    return f"""
+name: bench-{model}
+output: {output}
+data: {{train: synthetic, synthetic: {{samples: 4096, shape: [{shape}], {targets}}}}}
+model: {{type: sequential, layers: {layers}}}
+loss: {loss}
+batch: {{global: {batch}}}
+optimizer: {{type: adam, lr: 1.0e-3}}
+train: {{steps: {steps * (BLOCKS + 1)}}}
+checkpoint: {{every: never}}
+log: {{every: {steps} steps}}
+"""
+
+
+def events(folder, kind):
+    """The events of one kind in a run's metrics."""
+    with open(Path(folder, "metrics.jsonl")) as lines:
+        return [event for event in map(json.loads, lines) if event["event"] == kind]
+
+
+class Dptrain:
+    """dptrain on so many ranks of so many threads."""
+
+    def __init__(self, ranks, threads, work, settings=()):
+        self.ranks, self.threads, self.work, self.settings = ranks, threads, Path(work), settings
+        self.label = f"{ranks} rank{'s' * (ranks > 1)}" + (f" x {threads} threads" if threads > 1 else "")
+
+    def rate(self, model, batch, steps):
+        """Median samples a second over blocks of `steps` steps, and the most memory that a lone rank held, in MB."""
+        run, text = self.work / f"run-{model}", self.work / f"{model}.yaml"
+        shutil.rmtree(run, ignore_errors=True)
+        text.write_text(job(model, batch, steps, run))
+        command = [DPTRAIN, str(text), "--quiet", "--set", f"device.threads={self.threads}"]
+        for setting in self.settings:
+            command += ["--set", setting]
+        if self.ranks > 1:
+            command = ["mpirun", "-np", str(self.ranks), *command]
+        with open(self.work / f"{model}.log", "w+") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            log.seek(0)
+            if process.returncode != 0:
+                raise Failed(log.read())
+        rates = [event["samples_per_s"] for event in events(run, "train")]
+        return statistics.median(rates[1:]), usage.ru_maxrss * 1.024e-3
+
+
+class Peer:
+    """A script of this folder that prints `samples_per_s X` and `peak_mb Y`."""
+
+    def __init__(self, label, python, script, *options):
+        self.label, self.python, self.script, self.options = label, python, script, options
+
+    def rate(self, model, batch, steps):
+        command = [self.python, str(HERE / self.script), model, "--batch", str(batch), "--steps", str(steps), *self.options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        # gloo may abort while it ends, after the number is told: the exit code does not count.
+        found = re.search(r"^samples_per_s (\S+)", done.stdout, re.M)
+        if not found:
+            raise Failed(done.stdout + done.stderr)
+        return float(found[1]), float(re.search(r"^peak_mb (\S+)", done.stdout, re.M)[1])
+
+
+def torch_peers(python):
+    return [Peer("PyTorch, 2 ranks", python, "torch_ddp.py", "--ranks", "2"),
+            Peer("PyTorch, 2 threads", python, "torch_ddp.py", "--ranks", "1", "--threads", "2"),
+            Peer("PyTorch, 1 rank", python, "torch_ddp.py", "--ranks", "1")]
+
+
+def jax_peers(python):
+    return [Peer("JAX, 1 device on 2 cores", python, "jax_pmap.py", "--devices", "1"),
+            Peer("JAX, 2 devices", python, "jax_pmap.py", "--devices", "2")]
+
+
+def versions(python):
+    """{"torch": "2.15.0", ...} of what the environment has."""
+    found = {}
+    for name in ("torch", "jax"):
+        done = subprocess.run([python, "-c", f"import {name}; print({name}.__version__)"], capture_output=True, text=True)
+        if done.returncode == 0:
+            found[name] = done.stdout.strip()
+    return found
