@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Predicts how training scales on clusters that are not there: the messages of dptrain's own sources, simulated by SimGrid.
+#
+#   scripts/simulate/run.sh [--ranks '16 64 256'] [--fabrics '10 100'] [--models 'mlp cnn'] [--per-node N] [--speed X]
+#                           [--times FILE] [--build DIR] [--write] [--check]
+#
+#   --ranks LIST     how many ranks; what is no power of two takes long, and is left out of weak scaling
+#   --fabrics LIST   Gb/s of a node's link: 10 | 100
+#   --models LIST    mlp (784-4608-4608-10, 25 million parameters) | cnn (3x32x32, conv 32, conv 64, dense 10)
+#   --per-node N     ranks that share a node and its link (1)
+#   --speed X        ranks compute X times as fast as one core of this machine (1)
+#   --times FILE     the computing times; measured with dptrain and written there where it does not exist
+#                    (DIR/times.json)
+#   --build DIR      folder for all that is made (build/simulate)
+#   --write          put the tables into scripts/simulate/README.md, instead of printing them
+#   --check          instead of all that: are the sums right that the simulated ranks compute?
+#
+# Prints Markdown tables, in about ten minutes. What they assume, and what they say: scripts/simulate/README.md.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+for arg in "$@"; do
+    case $arg in
+    --help | -h)
+        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' scripts/simulate/run.sh
+        exit 0
+        ;;
+    esac
+done
+command -v smpicc >/dev/null || ./scripts/setup.sh --simulate
+# shellcheck source=scripts/lib/mpi-env.sh
+. scripts/lib/mpi-env.sh
+exec python3 scripts/simulate/simulate.py "$@"

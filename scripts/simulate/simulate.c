@@ -1,0 +1,295 @@
+/*
+ * simulate: the ranks of a training job on a cluster that is not there.
+ *
+ * Built with SimGrid's smpicc from the sources of core/comm, core/train/gather_* and the sampler as
+ * they are: the messages of a simulated step are those that dptrain sends. Computing is not done
+ * but waited for (smpi_execute), for times that were measured; so the gradients hold nothing, and
+ * lie in memory that all ranks share. The linker puts a few calls of those sources here (--wrap):
+ * the start of MPI and of the watchdog, whose thread SimGrid cannot run; the allocation of large
+ * buffers; the adding of two blocks of the tree, which takes simulated time; and MPI_Allreduce,
+ * which gets an operation that takes simulated time, too. With --check the memory is each rank's
+ * own, the adding is real, and the sums are compared with their closed form.
+ */
+#include <math.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/comm/comm.h"
+#include "core/comm/tree.h"
+#include "core/train/gather.h"
+#include "data/sampler.h"
+
+/* Blocks from here on are shared between the ranks. */
+enum { LARGE = 64 * 1024 };
+
+/* What the command line says; SimGrid gives each rank globals of its own. */
+static struct {
+    long long floats, global, micro, steps;
+    double micro_seconds, step_seconds; /* of computing: a micro-batch; once a step */
+    double add_seconds;                 /* a float added to another */
+    const char *way;
+    bool check;
+} spec = {.floats = 1000, .global = 64, .micro = 1, .steps = 3, .way = "allreduce"};
+
+/* --- what the linker puts in the place of calls in the sources ------------------------------- */
+
+struct dpt_watch;
+
+enum dpt_status __wrap_dpt_watch_attach(struct dpt_watch *watch, const struct dpt_comm *comm,
+                                        struct dpt_error *err);
+int __wrap_MPI_Init_thread(int *argc, char ***argv, int wanted, int *provided);
+void *__wrap_dpt_alloc(size_t bytes);
+void *__wrap_dpt_alloc_array(size_t n, size_t size);
+void __wrap_dpt_free(void *p);
+void __wrap_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
+                          float **released, int *n_released);
+int __wrap_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
+                         MPI_Comm comm);
+void *__real_dpt_alloc(size_t bytes);
+void __real_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
+                          float **released, int *n_released);
+int __real_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
+                         MPI_Comm comm);
+
+enum dpt_status __wrap_dpt_watch_attach(struct dpt_watch *watch, const struct dpt_comm *comm,
+                                        struct dpt_error *err)
+{
+    (void)watch;
+    (void)comm;
+    (void)err;
+    return DPT_OK;
+}
+
+/* SimGrid offers SINGLE, which is all that a job without a watchdog asks for. */
+int __wrap_MPI_Init_thread(int *argc, char ***argv, int wanted, int *provided)
+{
+    *provided = wanted;
+    return MPI_Init(argc, argv);
+}
+
+void *__wrap_dpt_alloc(size_t bytes)
+{
+    return bytes < LARGE || spec.check ? __real_dpt_alloc(bytes) : SMPI_SHARED_MALLOC(bytes);
+}
+
+void *__wrap_dpt_alloc_array(size_t n, size_t size)
+{
+    return size != 0 && n > SIZE_MAX / size ? NULL : __wrap_dpt_alloc(n * size);
+}
+
+/* smpi_helpers.h makes this smpi_shared_free, which knows both kinds. */
+void __wrap_dpt_free(void *p)
+{
+    free(p);
+}
+
+void __wrap_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
+                          float **released, int *n_released)
+{
+    const int before = tree->n;
+
+    __real_dpt_tree_push(tree, block, value, spec.check ? n : 0, released, n_released);
+    /* One block came, and each that merged took one away. */
+    if (n > 0 && before + 1 > tree->n)
+        smpi_execute((before + 1 - tree->n) * (double)n * spec.add_seconds);
+}
+
+static void add_floats(void *from, void *to, int *n, MPI_Datatype *type)
+{
+    const float *x = from;
+    float *sum = to;
+
+    (void)type;
+    for (int i = 0; spec.check && i < *n; i++)
+        sum[i] += x[i];
+    smpi_execute(*n * spec.add_seconds);
+}
+
+int __wrap_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
+                         MPI_Comm comm)
+{
+    MPI_Op timed;
+    int code;
+
+    if (type != MPI_FLOAT || op != MPI_SUM)
+        return __real_MPI_Allreduce(send, receive, n, type, op, comm);
+    code = MPI_Op_create(add_floats, 1, &timed);
+    if (code == MPI_SUCCESS)
+        code = __real_MPI_Allreduce(send, receive, n, type, timed, comm);
+    if (code == MPI_SUCCESS)
+        code = MPI_Op_free(&timed);
+    return code;
+}
+
+/* A simulated rank computes with one thread, whose part is all (core/train/step.c would bring the
+ * whole trainer with it). */
+void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
+{
+    (void)thread;
+    (void)threads;
+    *begin = 0;
+    *end = n;
+}
+
+/* SimGrid's own way to copy a message, which its header shows to C++ only. */
+void copy_message(smx_activity_t message, void *from, size_t bytes) __asm__(
+    "_Z30smpi_comm_copy_buffer_callbackPN7simgrid6kernel8activity8CommImplEPvm");
+
+/* Gradients hold nothing: their messages take time, and no copying. */
+static void copy_small(smx_activity_t message, void *from, size_t bytes)
+{
+    if (bytes < LARGE)
+        copy_message(message, from, bytes);
+}
+
+/* --- one step, as core/train/step.c goes through it ------------------------------------------ */
+
+/* The gradient of a micro-batch for --check: small whole numbers, whose sums are exact. */
+static float leaf(int64_t micro_batch, int64_t i)
+{
+    return (float)(micro_batch % 61 + i % 13);
+}
+
+static enum dpt_status check_sum(const struct dpt_trainer *t, int64_t step, struct dpt_error *err)
+{
+    const int64_t m = dpt_sampler_micro_batches(&t->train.sampler, step);
+    double leaves = 0;
+
+    for (int64_t k = 0; k < m; k++)
+        leaves += (double)(k % 61);
+    for (int64_t i = 0; i < t->graph.floats; i++)
+        if (t->reduced[i] != (float)(leaves + (double)m * (double)(i % 13)))
+            return dpt_fail(err, DPT_INTERNAL, "rank %d, step %lld: sum %lld is %g, not %g",
+                            t->comm->world.rank, (long long)step, (long long)i, t->reduced[i],
+                            leaves + (double)m * (double)(i % 13));
+    return DPT_OK;
+}
+
+static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_step_view view = {.step = step};
+    const float flags[DPT_FLAGS] = {0};
+    const struct dpt_tally tally = {0};
+
+    dpt_sampler_deal(&t->train.sampler, step, t->comm->world.rank, t->comm->world.size, &view.first,
+                     &view.last);
+    t->gather_type->begin(t, &view);
+    for (int32_t i = view.first; i < view.last; i++) {
+        bool add;
+        float *gradient = t->gather_type->target(t, 0, &add);
+
+        for (int64_t k = 0; spec.check && k < t->graph.floats; k++)
+            gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
+        smpi_execute(spec.micro_seconds);
+        t->gather_type->done(t, 0, i, gradient, &tally);
+    }
+    DPT_TRY(t->gather_type->sum(t, &view, flags, err));
+    if (spec.check)
+        DPT_TRY(check_sum(t, step, err));
+    smpi_execute(spec.step_seconds);
+out:
+    return status;
+}
+
+static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
+{
+    static const struct dpt_gather_type *const types[] = {&dpt_gather_allreduce,
+                                                          &dpt_gather_reproducible};
+    enum dpt_status status = DPT_OK;
+    struct dpt_worker worker = {0};
+    struct dpt_trainer t = {.comm = comm, .threads = 1, .workers = &worker};
+    double start = 0;
+
+    t.gather_type = types[strcmp(spec.way, "reproducible") == 0];
+    t.graph.floats = (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
+    t.train.sampler = (struct dpt_sampler){
+        .total = spec.global * (spec.steps + 1),
+        .samples = spec.global * (spec.steps + 1),
+        .global = (int32_t)spec.global,
+        .micro = (int32_t)spec.micro,
+    };
+    t.steps_per_epoch = dpt_sampler_steps(&t.train.sampler);
+    DPT_TRY(t.gather_type->open(&t, err));
+    /* The first one is not timed. */
+    for (int64_t step = 0; step <= spec.steps; step++) {
+        DPT_TRY(one_step(&t, step, err));
+        if (step == 0) {
+            DPT_TRY(dpt_group_barrier(&comm->world, err));
+            start = MPI_Wtime();
+        }
+    }
+    DPT_TRY(dpt_group_barrier(&comm->world, err));
+    if (comm->world.rank == 0)
+        printf("%.9g\n", (MPI_Wtime() - start) / (double)spec.steps);
+out:
+    t.gather_type->close(&t);
+    return status;
+}
+
+/* --- the command line: NAME=VALUE, from run.sh ----------------------------------------------- */
+
+static bool read_word(const char *word)
+{
+    const struct {
+        const char *name;
+        long long *whole;
+        double *seconds;
+    } names[] = {
+        {"floats", &spec.floats, NULL},
+        {"global", &spec.global, NULL},
+        {"micro", &spec.micro, NULL},
+        {"steps", &spec.steps, NULL},
+        {"micro_seconds", NULL, &spec.micro_seconds},
+        {"step_seconds", NULL, &spec.step_seconds},
+        {"add_seconds", NULL, &spec.add_seconds},
+    };
+    const char *value = strchr(word, '=');
+
+    if (strcmp(word, "check") == 0) {
+        spec.check = true;
+        return true;
+    }
+    if (value == NULL)
+        return false;
+    if (strncmp(word, "way=", 4) == 0) {
+        spec.way = value + 1;
+        return strcmp(spec.way, "allreduce") == 0 || strcmp(spec.way, "reproducible") == 0;
+    }
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strlen(names[i].name) != (size_t)(value - word) ||
+            strncmp(word, names[i].name, (size_t)(value - word)) != 0)
+            continue;
+        if (names[i].whole != NULL)
+            return sscanf(value + 1, "%lld", names[i].whole) == 1 && *names[i].whole > 0;
+        return sscanf(value + 1, "%lf", names[i].seconds) == 1 && *names[i].seconds >= 0;
+    }
+    return false;
+}
+
+int main(int argc, char **argv)
+{
+    struct dpt_comm comm = {0};
+    struct dpt_error err = {0};
+    enum dpt_status status;
+
+    for (int i = 1; i < argc; i++)
+        if (!read_word(argv[i])) {
+            fprintf(stderr, "simulate: what is '%s'?\n", argv[i]);
+            return 2;
+        }
+    if (!spec.check)
+        smpi_comm_set_copy_data_callback(copy_small);
+    status = dpt_comm_open(&comm, &err);
+    if (status == DPT_OK)
+        status = run(&comm, &err);
+    if (status != DPT_OK) {
+        fprintf(stderr, "simulate: %s\n", err.text);
+        MPI_Abort(MPI_COMM_WORLD, dpt_exit_code(status));
+    }
+    dpt_comm_close(&comm);
+    return 0;
+}
