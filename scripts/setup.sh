@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that dptrain needs and this machine lacks, as root or with sudo.
 #
-#   scripts/setup.sh [--build | --test | --heavy | --bench] [--yes] [--list]
+#   scripts/setup.sh [--build | --test | --bench | --simulate] [--yes] [--list]
 #
 #   --build   what building and running needs (the default)
-#   --test    and what the tests need
-#   --heavy   and what their long forms need: Slurm, the fuzzers
+#   --test    and what the tests need, Slurm and the fuzzers' compiler too
 #   --bench   and what scripts/bench.sh needs
+#   --simulate  and what scripts/simulate/run.sh needs
 #   --yes     do not ask; without it a person at a terminal is asked first
 #   --list    print the missing packages and do nothing
 #
@@ -19,8 +19,8 @@ for arg in "$@"; do
     case $arg in
     --build) uses=build ;;
     --test) uses='build|test' ;;
-    --heavy) uses='build|test|heavy' ;;
     --bench) uses='build|bench' ;;
+    --simulate) uses='build|simulate' ;;
     --yes | -y) yes=1 ;;
     --list) list=1 ;;
     --help | -h)
@@ -54,6 +54,7 @@ found_anyway() {
     *test*)
         command -v shellcheck >/dev/null && python3 -c 'import pytest, h5py, numpy' 2>/dev/null || return 1
         ;;
+    *simulate*) command -v smpicc >/dev/null && command -v python3 >/dev/null || return 1 ;;
     *) python3 -c 'import venv' 2>/dev/null || return 1 ;;
     esac
     command -v make >/dev/null && command -v mpirun >/dev/null && make -s build/deps.mk >/dev/null 2>&1

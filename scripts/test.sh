@@ -66,11 +66,7 @@ if [ $list = 1 ]; then
     exit 0
 fi
 
-if [ $heavy = 1 ]; then
-    ./scripts/setup.sh --heavy || exit 1
-else
-    ./scripts/setup.sh --test || exit 1
-fi
+./scripts/setup.sh --test || exit 1
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh
 

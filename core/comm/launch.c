@@ -1,3 +1,4 @@
+#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,38 +26,73 @@ static int number_of(const char *name, int otherwise)
 }
 
 /*
- * A batch script has SLURM_PROCID too, without being a task of srun: only a step with several tasks
- * counts. The tasks of the step are asked for first, since a shell on the first node of an
- * allocation sees the tasks of the whole allocation in SLURM_NTASKS.
+ * How many tasks srun started; 0 outside of a step: a batch script has SLURM_PROCID too, without
+ * being a task of srun. The tasks of the step are asked for first, since a shell on the first node
+ * of an allocation sees the tasks of the whole allocation in SLURM_NTASKS.
  */
-static bool is_slurm_task(void)
+static int slurm_tasks(void)
 {
-    return is_set("SLURM_PROCID") && is_set("SLURM_STEP_ID") &&
-           number_of("SLURM_STEP_NUM_TASKS", number_of("SLURM_NTASKS", 1)) > 1;
+    if (!is_set("SLURM_PROCID") || !is_set("SLURM_STEP_ID"))
+        return 0;
+    return number_of("SLURM_STEP_NUM_TASKS", number_of("SLURM_NTASKS", 1));
 }
 
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
 
 enum { RANK_NAMES = sizeof rank_names / sizeof rank_names[0] };
 
-bool dpt_launcher_present(void)
+/* The one task of srun --mpi=pmi2 needs nobody, so Open MPI need not have learned PMI-2 for it. */
+static bool is_only_task(const char *name)
+{
+    return name == rank_names[RANK_NAMES - 1] && slurm_tasks() == 1 &&
+           number_of("PMI_SIZE", 0) == 1;
+}
+
+/* The name of the variable that holds this rank; NULL where MPI is told of none. */
+static const char *rank_name(void)
 {
     for (int i = 0; i < RANK_NAMES; i++)
-        if (is_set(rank_names[i]))
-            return true;
-    return is_slurm_task();
+        if (is_set(rank_names[i]) && !is_only_task(rank_names[i]))
+            return rank_names[i];
+    return NULL;
+}
+
+bool dpt_launcher_present(void)
+{
+    return rank_name() != NULL || slurm_tasks() > 1;
 }
 
 int dpt_launcher_rank(void)
 {
-    for (int i = 0; i < RANK_NAMES; i++)
-        if (is_set(rank_names[i]))
-            return number_of(rank_names[i], 0);
-    return is_slurm_task() ? number_of("SLURM_PROCID", 0) : 0;
+    const char *name = rank_name();
+
+    if (name != NULL)
+        return number_of(name, 0);
+    return slurm_tasks() > 1 ? number_of("SLURM_PROCID", 0) : 0;
+}
+
+/* Open MPI would end in MPI_Init, with a page of advice from each task. Other MPIs may know how to
+ * ask Slurm itself; where they do not, each task becomes a world of its own. */
+#if defined(OMPI_MAJOR_VERSION)
+static const bool needs_a_rank = true;
+#else
+static const bool needs_a_rank = false;
+#endif
+
+enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err)
+{
+    if (rank_name() != NULL || slurm_tasks() <= 1 || (ranks == 0 && !needs_a_rank) || ranks > 1)
+        return DPT_OK;
+    return dpt_fail(err, DPT_USAGE,
+                    "srun started %d tasks and did not tell MPI that they belong together: add "
+                    "--mpi=pmix to srun (srun --mpi=list names what there is), or use mpirun",
+                    slurm_tasks());
 }
 
 void dpt_launcher_prepare_lone(void)
 {
+    /* In a step of Slurm (srun -n 1, srun --pty bash) Open MPI would insist on Slurm's PMI. */
+    unsetenv("SLURM_STEP_ID");
     /* Open MPI would start a daemon and probe the network for this one process: 0.3 s instead of
      * 0.02 s. */
     setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);

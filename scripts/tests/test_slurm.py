@@ -2,6 +2,7 @@
 import contextlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import dpt  # noqa: E402
 
 BATCH = TOP / "scripts/slurm"
 FILES = sorted(path.name for path in BATCH.glob("*.sbatch"))
+ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE")
 TOOLS = ["munged", "slurmctld", "slurmd", "sbatch", "srun"]
 HEAVY = os.environ.get("DPT_HEAVY") == "1"
 
@@ -36,8 +38,22 @@ schedule: {{type: cosine, warmup: 10}}
 train: {{epochs: {epochs}, clip_norm: 0.5}}
 checkpoint: {{every: 7 steps, keep: 3}}
 log: {{every: 10 steps}}
+comm: {{timeout: 10 min}}
 """
 STEPS_AN_EPOCH = 15
+
+# In place of dptrain in the PATH: at its first start rank 0 stands still behind the first step of $STILL, after a requeue behind
+# the second one ... So no run is over before something happens to it, however slow the machine and quick the training.
+STANDS_STILL = """#!/bin/sh
+steps=${{STILL:-}}
+restarts=${{SLURM_RESTART_COUNT:-0}}
+while [ "$restarts" -gt 0 ] && [ -n "$steps" ]; do
+    case $steps in *,*) steps=${{steps#*,}} ;; *) steps= ;; esac
+    restarts=$((restarts - 1))
+done
+[ -z "$steps" ] || export DPTRAIN_FAULT="stop:rank=0:step=${{steps%%,*}}"
+exec {binary} "$@"
+"""
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -49,16 +65,22 @@ def test_shellcheck(name):
 class Slurm:
     """Talks to the private Slurm; jobs are submitted as a user would."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, *options):
         self.folder = folder
-        path = f"{os.path.dirname(dpt.BINARY)}:{os.environ['PATH']}:/usr/sbin:/sbin"
+        self.options = options
+        (folder / "bin").mkdir(parents=True)
+        folder.chmod(0o700)
+        (folder / "bin/dptrain").write_text(STANDS_STILL.format(binary=shlex.quote(dpt.BINARY)))
+        (folder / "bin/dptrain").chmod(0o755)
+        path = f"{folder}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH", "SRUN", "PMI"))}
         # The last one: where there is no /etc/hosts, Open MPI's look at X displays takes seconds (lib/mpi-env.sh).
         self.env = {**clean, **dpt.MPI_ENVIRONMENT, "PATH": path, "SLURM_CONF": str(folder / "slurm.conf"),
                     "HWLOC_COMPONENTS": "-gl,-opencl"}
 
     def start(self):
-        self.process = subprocess.Popen([str(TOP / "scripts/lib/slurm-here.sh"), str(self.folder)], env=self.env,
+        words = [str(TOP / "scripts/lib/slurm-here.sh"), str(self.folder), *self.options]
+        self.process = subprocess.Popen(words, env=self.env,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if self.process.stdout.readline() != "ready\n":
             raise AssertionError(self.process.communicate()[1])
@@ -66,14 +88,14 @@ class Slurm:
     def stop(self):
         self.process.communicate(timeout=60)
 
-    def call(self, *words, check=True):
-        done = subprocess.run([str(w) for w in words], env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=60)
+    def call(self, *words, check=True, **environment):
+        done = subprocess.run([str(w) for w in words], env={**self.env, **environment}, cwd=self.folder, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
         return done.stdout.strip()
 
-    def submit(self, name, log, *words, options=("--ntasks=2",)):
-        """The number of the job."""
-        return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words)
+    def submit(self, name, log, *words, options=("--ntasks=2",), still=""):
+        """The number of the job. still: the steps at which it shall stand still, one for each start."""
+        return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words, STILL=still)
 
     def wrap(self, text, *options):
         return self.call("sbatch", "--parsable", *options, "--wrap", text)
@@ -82,16 +104,29 @@ class Slurm:
         """What Slurm knows of a job."""
         return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "-o", "show", "job", job)))
 
-    def wait(self, what, *jobs, seconds=90):
+    def wait(self, what, *jobs, seconds=240):
         """Until `what(job)` holds for all jobs."""
         end = time.monotonic() + seconds
         while not all(what(job) for job in jobs):
             assert time.monotonic() < end, self.call("squeue", "--states=all")
             time.sleep(0.05)
 
-    def hold(self, job):
-        """Stops the ranks of a job where they are, so that it does not end before something happens to it."""
-        self.signal_ranks(job, signal.SIGSTOP)
+    def hold(self, *jobs, restarts=0):
+        """Waits until rank 0 of each job stands still after so many restarts, and makes the others stand still too."""
+        held = set()
+
+        def come(job):
+            now = self.ask(job)
+            assert now["JobState"] not in ENDS, (now, text(Path(now["StdOut"])))
+            if (now["JobState"], now["Restarts"]) != ("RUNNING", str(restarts)):
+                return False
+            if job in held or any(map(is_stopped, self.ranks(job))):
+                held.add(job)
+                self.signal_ranks(job, signal.SIGSTOP)
+            return job in held
+
+        # All of them again and again, since Slurm sends a CONT some seconds after it has requeued a job.
+        self.wait(lambda _: all([come(job) for job in jobs]), None)
 
     def signal_ranks(self, job, number):
         for folder in self.ranks(job):
@@ -100,7 +135,7 @@ class Slurm:
 
     def ranks(self, job):
         return [folder for folder in processes(f"SLURM_JOB_ID={self.ask(job)['JobId']}", f"SLURM_CONF={self.env['SLURM_CONF']}")
-                if text(folder / "comm") == "dptrain\n"]
+                if os.path.basename(executable(folder)) == "dptrain"]
 
     def let_go_when_told(self, *jobs):
         """Lets held jobs go on as soon as a request to stop waits for one of their ranks, or Slurm itself has woken them."""
@@ -114,24 +149,39 @@ class Slurm:
         for job in jobs:
             self.signal_ranks(job, signal.SIGCONT)
 
-    def wait_for_end(self, *jobs, seconds=90):
-        self.wait(lambda job: self.ask(job)["JobState"] not in ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED"),
-                  *jobs, seconds=seconds)
+    def wait_for_end(self, *jobs, seconds=240):
+        self.wait(lambda job: self.ask(job)["JobState"] in ENDS, *jobs, seconds=seconds)
 
     def wait_for_restart(self, count, *jobs):
         self.wait(lambda job: self.ask(job)["Restarts"] == str(count) and self.ask(job)["JobState"] == "RUNNING", *jobs)
 
 
-@pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
-    if not HEAVY:
-        pytest.skip("a real Slurm is started with DPT_HEAVY=1 (scripts/test.sh --heavy)")
+def started(folder, *options):
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
     missing = [tool for tool in TOOLS if shutil.which(tool, path=path) is None]
     if missing:
         pytest.skip(f"Slurm is not installed: no {', '.join(missing)} (Debian: slurmctld slurmd slurm-client munge)")
-    here = Slurm(tmp_path_factory.mktemp("s"))
-    here.start()
+    here = Slurm(folder, *options)
+    try:
+        here.start()
+    except AssertionError as error:
+        if os.geteuid() == 0:
+            raise
+        pytest.skip(f"Slurm does not run here without root: {error}")
+    return here
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    here = started(tmp_path_factory.mktemp("s"))
+    yield here
+    here.stop()
+
+
+@pytest.fixture(scope="module")
+def patient(tmp_path_factory):
+    """A Slurm that leaves cancelled jobs the time to save on a slow machine, too. Requeued ones would start before it is over."""
+    here = started(tmp_path_factory.mktemp("p"), "60")
     yield here
     here.stop()
 
@@ -164,6 +214,17 @@ def text(path):
         return ""
 
 
+def is_stopped(folder):
+    return text(folder / "stat").rpartition(")")[2].split()[:1] == ["T"]
+
+
+def executable(folder):
+    try:
+        return os.readlink(folder / "exe")
+    except OSError:
+        return ""
+
+
 def processes(*variables):
     """Their folders in /proc, of all that have these in their environment."""
     found = []
@@ -176,12 +237,6 @@ def processes(*variables):
     return found
 
 
-def reached(folder, step, begun):
-    """The run that began after `begun` others has logged a step of this number or a later one."""
-    runs = text(folder / "metrics.jsonl").split('"event": "run"')
-    return len(runs) > begun + 1 and any(int(s) >= step for s in re.findall(r'"step": (\d+),', runs[-1]))
-
-
 def assert_undisturbed(folder, expected, epochs):
     assert newest(folder) == expected, text(folder / "log.txt")
     steps = [e["step"] for e in dpt.events(folder, "train")]
@@ -190,28 +245,19 @@ def assert_undisturbed(folder, expected, epochs):
 
 def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path):
     """With srun and mpirun, with and without time to react; requeued twice each."""
-    epochs = 120
+    epochs = 40
     job, expected = whole(epochs)
     kinds = {"srun": ("preempt.sbatch", "low"), "mpirun": ("preempt-mpirun.sbatch", "low"), "abrupt": ("preempt.sbatch", "abrupt")}
     folder = {kind: tmp_path / kind for kind in kinds}
     log = {kind: tmp_path / f"{kind}.log" for kind in kinds}
-    number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", options=("--ntasks=2", f"--partition={partition}"))
-              for kind, (name, partition) in kinds.items()}
+    number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", options=("--ntasks=2", f"--partition={partition}"),
+                                 still="50,100") for kind, (name, partition) in kinds.items()}
     jobs = number.values()
 
-    def hold_all(begun):
-        def come(kind):
-            if not reached(folder[kind], 100, begun):
-                return False
-            slurm.hold(number[kind])  # again and again, since Slurm sends a CONT some seconds after it has requeued a job
-            return True
-
-        slurm.wait(lambda _: all([come(kind) for kind in kinds]), None)
-
-    hold_all(0)
+    slurm.hold(*jobs)
     slurm.wrap("true", "--partition=high", "--ntasks=6", "--output=/dev/null")
     slurm.let_go_when_told(*jobs)
-    hold_all(1)
+    slurm.hold(*jobs, restarts=1)
     for kind in ("srun", "mpirun"):
         assert "all is saved" in log[kind].read_text() and "requeueing job" in log[kind].read_text(), log[kind].read_text()
 
@@ -228,29 +274,28 @@ def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path
 
 
 @pytest.mark.parametrize("name", ["preempt.sbatch", "preempt-mpirun.sbatch"])
-def test_cancelled_stays_cancelled(slurm, whole, tmp_path, name):
+def test_cancelled_stays_cancelled(patient, tmp_path, name):
     """TERM to the ranks, srun, mpirun and the batch file at once: saved, and not put back into the queue."""
-    job, _ = whole(120)
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.format(epochs=1000))
     log = tmp_path / "log"
-    number = slurm.submit(name, log, job, tmp_path / "run", "--quiet")
-    slurm.wait(lambda _: reached(tmp_path / "run", 50, 0), number)
-    slurm.hold(number)
-    slurm.call("scancel", number)  # with a CONT
-    slurm.wait_for_end(number)
-    assert slurm.ask(number)["JobState"] == "CANCELLED" and slurm.ask(number)["Restarts"] == "0"
+    number = patient.submit(name, log, job, tmp_path / "run", "--quiet", still="50")
+    patient.hold(number)
+    patient.call("scancel", number)  # with a CONT
+    patient.wait_for_end(number)
+    assert patient.ask(number)["JobState"] == "CANCELLED" and patient.ask(number)["Restarts"] == "0"
     assert "requeueing" not in log.read_text()
     if name == "preempt.sbatch":  # mpirun kills its ranks two seconds later, done or not
         assert "(SIGTERM), all is saved" in text(tmp_path / "run" / "log.txt"), log.read_text()
 
 
 def test_array_requeues_only_the_task_that_stopped(slurm, whole, tmp_path):
-    epochs = 90
+    epochs = 20
     job, expected = whole(epochs, "--set", "seed=2")
     out = tmp_path / "out"
-    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"))
-    slurm.wait(lambda seed: reached(out / f"seed-{seed}", 50, 0), 2)
-    # The last task bears the number of the array.
-    slurm.hold(f"{array}_2")
+    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"), still="50")
+    # The last task bears the number of the array. The first one does without being told to.
+    slurm.hold(f"{array}_1", f"{array}_2")
+    slurm.signal_ranks(f"{array}_1", signal.SIGCONT)
     slurm.call("scancel", "--signal=USR1", f"{array}_2")
     slurm.let_go_when_told(f"{array}_2")
     slurm.wait_for_end(f"{array}_1", f"{array}_2")
@@ -272,7 +317,7 @@ def test_one_node(slurm, whole, tmp_path):
 def test_several_nodes(slurm, whole, tmp_path):
     """The ranks of the two nodes do not share memory, as far as MPI knows."""
     if "wide" not in slurm.call("sinfo", "-h", "-o", "%R").split():
-        pytest.skip("a second node on this machine needs name spaces (root, and a root folder that is a mount point)")
+        pytest.skip("a second node on this machine needs name spaces, which take root")
     job, expected = whole(10)
     log = tmp_path / "log"
     slurm.env["OMPI_MCA_btl_tcp_if_include"] = "lo"
@@ -285,25 +330,29 @@ def test_several_nodes(slurm, whole, tmp_path):
     assert newest(tmp_path / "run") == expected
 
 
-def test_started_in_every_way_inside_a_job(slurm, whole, tmp_path):
-    """A batch file has the variables of a task, but what it starts is alone; exit codes arrive."""
-    job, _ = whole(10)
+def test_started_in_every_way_inside_a_job(slurm, tmp_path):
+    """A batch file has the variables of a task, but what it starts is alone; so is a single task. Exit codes arrive."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.format(epochs=1))
     forever = dpt.write_job(tmp_path / "forever.yaml", JOB.format(epochs=100000))
     bad = dpt.write_job(tmp_path / "bad.yaml", "nonsense: 1\n")
     ways = {"alone": ("dptrain", 1), "ranks": ("dptrain --ranks 2", 2), "mpirun": ("mpirun dptrain", 2),
             "srun-1": ("srun --overlap -n 1 --mpi=pmix dptrain", 1), "srun-2": ("srun --overlap --mpi=pmix dptrain", 2)}
-    lines = []
-    for way, (command, _) in ways.items():
-        lines += [f"{command} {job} --quiet --output {way}; echo {way} good $?",
-                  f"{command} {bad} --quiet --output {way}-bad; echo {way} bad $?"]
+    lines = [f"{command} {bad} --quiet --output {way}-bad; echo {way} bad $?" for way, (command, _) in ways.items()]
+    exits = [(way, "78") for way in ways]
+    ways["srun-1-none"] = ("srun --overlap -n 1 --mpi=none dptrain", 1)
+    ways["srun-1-ranks"] = ("srun --overlap -n 1 --mpi=none dptrain --ranks 2", 2)
+    if "pmi2" in slurm.call("srun", "--mpi=list").split():
+        ways["srun-1-pmi2"] = ("srun --overlap -n 1 --mpi=pmi2 dptrain", 1)
+    lines += [f"{command} {job} --quiet --output {way}; echo {way} good $?" for way, (command, _) in ways.items()]
     for way in ("alone", "srun-1", "srun-2", "ranks"):
         lines += [f"{ways[way][0]} {forever} --quiet --output {way}-long --set 'train.max_time=2 s' & "]
     lines += ["wait %1; echo alone long $?", "wait %2; echo srun-1 long $?", "wait %3; echo srun-2 long $?", "wait %4; echo ranks long $?"]
     number = slurm.wrap("\n".join(["set -m", *lines]), "--ntasks=2", "--overcommit", f"--chdir={tmp_path}", "--output=log")
     slurm.wait_for_end(number)
     log = (tmp_path / "log").read_text()
+    assert re.findall(r"^(\S+) bad (\d+)$", log, re.M) == exits, log
     for way, (_, ranks) in ways.items():
-        assert f"{way} good 0\n" in log and f"{way} bad 78\n" in log, log
+        assert f"{way} good 0\n" in log, log
         assert dpt.events(tmp_path / way, "run")[0]["ranks"] == ranks
     assert re.findall(r"^(\S+) long (\d+)$", log, re.M) == [(way, "75") for way in ("alone", "srun-1", "srun-2", "ranks")], log
 
@@ -316,17 +365,27 @@ def test_stops_before_its_time_is_up(slurm, tmp_path):
     number = slurm.submit("preempt.sbatch", log, job, out, "--quiet", options=("--ntasks=2", "--time=1", "--signal=CONT@1"))
     slurm.wait_for_restart(1, number)
     assert "(the time is up), all is saved" in log.read_text() and "TIME LIMIT" not in log.read_text()
-    slurm.wait(lambda _: reached(out, 1, 1), number)
+    slurm.wait(lambda _: text(out / "metrics.jsonl").count('"event": "run"') == 2, number)
     slurm.call("scancel", number)
     slurm.wait_for_end(number)
     ends = dpt.events(out, "end")
     assert ends[0]["step"] > 100 and 30 < ends[0]["seconds"] < 60
 
 
+def test_tasks_without_pmix_are_told_what_is_missing(slurm, tmp_path):
+    """Not a page from each of them."""
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.format(epochs=10))
+    number = slurm.wrap(f"srun --mpi=none dptrain {job} --quiet --output run", "--ntasks=2", f"--chdir={tmp_path}", "--output=log")
+    slurm.wait_for_end(number)
+    said = [line for line in (tmp_path / "log").read_text().splitlines() if not line.startswith("srun:")]
+    assert len(said) == 1 and said[0].startswith("srun started 2 tasks ") and "add --mpi=pmix" in said[0], said
+    assert slurm.ask(number)["ExitCode"] == "2:0"
+    assert not (tmp_path / "run").exists()
+
+
 def test_no_daemon_is_left(slurm):
     """Also when the one who started it is gone without a word."""
     second = Slurm(slurm.folder / "2")
-    second.folder.mkdir(mode=0o700)
     second.start()
     second.wrap("sleep 300", "--output=/dev/null", "--no-requeue")
     mark = f"SLURM_CONF={second.env['SLURM_CONF']}"

@@ -12,10 +12,19 @@
 
 static const char *const names[] = {
     "OMPI_COMM_WORLD_RANK", "PMIX_RANK",    "PMI_RANK", "SLURM_PROCID", "SLURM_STEP_ID",
-    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "PMI_SIZE",
 };
 
 enum { NAMES = sizeof names / sizeof names[0] };
+
+static void set(const char *const value[NAMES])
+{
+    for (int k = 0; k < NAMES; k++) {
+        unsetenv(names[k]);
+        if (value != NULL && value[k] != NULL)
+            setenv(names[k], value[k], 1);
+    }
+}
 
 static void launcher_is_told_by_the_environment(void **state)
 {
@@ -31,29 +40,63 @@ static void launcher_is_told_by_the_environment(void **state)
         {{NULL, NULL, NULL, "0", NULL, NULL, "4"}, false, 0},  /* a batch script */
         {{NULL, NULL, NULL, "0", "9", "1", "4"}, false, 0},    /* a shell in an allocation */
         {{NULL, NULL, NULL, "0", "9", NULL, "1"}, false, 0},
+        {{NULL, NULL, "0", "0", "9", "1", "1", "1"}, false, 0}, /* srun -n 1 --mpi=pmi2 */
+        {{NULL, NULL, "3", "0", "9", "1", "1", "4"}, true, 3}, /* MPICH's mpirun in a shell in an allocation */
+        {{NULL, "0", NULL, "0", "9", "1", "1"}, true, 0},      /* srun -n 1 --mpi=pmix */
         {{"x"}, true, 0},
     };
     // clang-format on
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        for (int k = 0; k < NAMES; k++) {
-            unsetenv(names[k]);
-            if (cases[i].value[k] != NULL)
-                setenv(names[k], cases[i].value[k], 1);
-        }
+        set(cases[i].value);
         assert_int_equal(dpt_launcher_present(), cases[i].present);
         assert_int_equal(dpt_launcher_rank(), cases[i].rank);
     }
-    for (int k = 0; k < NAMES; k++)
-        unsetenv(names[k]);
+    set(NULL);
+}
+
+/* Of n tasks that do not know of each other none may train: before MPI_Init where it would end the
+   process, and where it makes a world of each. */
+static void tasks_without_ranks_are_refused(void **state)
+{
+    const bool at_once = strncmp(dpt_comm_version(), "Open MPI", 8) == 0;
+    // clang-format off
+    const struct { const char *value[NAMES]; int ranks; enum dpt_status want; } cases[] = {
+        {{NULL, NULL, NULL, "1", "0", "4", "4"}, 0, at_once ? DPT_USAGE : DPT_OK},
+        {{NULL, NULL, NULL, "1", "0", "4", "4"}, 1, DPT_USAGE},
+        {{NULL, NULL, NULL, "1", "0", "4", "4"}, 4, DPT_OK},
+        {{NULL, "1", NULL, "1", "0", "4", "4"}, 0, DPT_OK},   /* --mpi=pmix */
+        {{NULL, NULL, "1", "1", "0", "4", "4", "4"}, 0, DPT_OK}, /* --mpi=pmi2 */
+        {{"0", NULL, NULL, "1", "0", "4", "4"}, 1, DPT_OK},   /* mpirun in each task */
+        {{NULL, NULL, NULL, "0", "0", "1", "4"}, 1, DPT_OK},
+        {{NULL, NULL, NULL, "0", NULL, NULL, "4"}, 1, DPT_OK},
+        {{NULL}, 1, DPT_OK},
+    };
+    // clang-format on
+    struct dpt_error err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set(cases[i].value);
+        err.text[0] = '\0';
+        assert_int_equal(dpt_launcher_check(cases[i].ranks, &err), cases[i].want);
+        if (cases[i].want == DPT_OK)
+            continue;
+        assert_non_null(strstr(err.text, "srun started 4 tasks"));
+        assert_non_null(strstr(err.text, "--mpi=pmix"));
+        assert_null(strchr(err.text, '\n'));
+    }
+    set(NULL);
 }
 
 static void settings_of_the_user_stay(void **state)
 {
     (void)state;
     setenv("OMPI_MCA_btl", "self,tcp", 1);
+    setenv("SLURM_STEP_ID", "0", 1);
     dpt_launcher_prepare_lone();
+    assert_null(getenv("SLURM_STEP_ID")); /* or MPI_Init would ask srun for what it does not give */
     assert_string_equal(getenv("OMPI_MCA_btl"), "self,tcp");
     assert_string_equal(getenv("OMPI_MCA_pml"), "ob1");
 }
@@ -78,6 +121,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launcher_is_told_by_the_environment),
+        cmocka_unit_test(tasks_without_ranks_are_refused),
         cmocka_unit_test(settings_of_the_user_stay),
         cmocka_unit_test(host_has_a_short_name),
         cmocka_unit_test(version_needs_no_mpi),
