@@ -1,12 +1,45 @@
 /*
- * clock: seconds.
+ * clock: seconds, and ticks where reading a clock must cost next to nothing.
  */
 #ifndef DPT_BASE_CLOCK_H
 #define DPT_BASE_CLOCK_H
+
+#include <stdint.h>
+#if defined(__x86_64__)
+#include <x86intrin.h>
+#endif
 
 /* Monotonic seconds from an arbitrary start. */
 double dpt_now(void);
 /* Seconds since this process was started (exec), from /proc; 0 where that cannot be read. Linux. */
 double dpt_process_age(void);
+
+/* Nanoseconds of the clock of dpt_now. */
+uint64_t dpt_now_ns(void);
+
+/*
+ * Ticks of a steady clock that all cores of a machine share (x86: the time stamp counter, which has
+ * run at one rate whatever the core's since about 2008; else nanoseconds). How long one is shows by
+ * reading both clocks twice: struct dpt_tick_rate.
+ */
+static inline uint64_t dpt_ticks(void)
+{
+#if defined(__x86_64__)
+    return __rdtsc();
+#else
+    return dpt_now_ns();
+#endif
+}
+
+/* Two moments on both clocks; the further apart, the better. */
+struct dpt_tick_rate {
+    uint64_t tick[2], ns[2];
+};
+
+/* Reads both clocks at once. which: 0 or 1. */
+void dpt_tick_rate_read(struct dpt_tick_rate *rate, int which);
+/* The time of dpt_now at a tick, in nanoseconds; seconds of so many ticks. */
+double dpt_tick_ns(const struct dpt_tick_rate *rate, uint64_t tick);
+double dpt_tick_seconds(const struct dpt_tick_rate *rate, double ticks);
 
 #endif

@@ -53,6 +53,11 @@ const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, siz
 enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
                                     struct dpt_error *err);
 
+/* Bytes that its file has, found without making room for them. Errors: RANK, IO (larger than files
+ * may be; path: for that message). */
+enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
+                                    struct dpt_error *err);
+
 /*
  * Before a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
  * the disk what FOLDER/metrics.jsonl tells of the steps so far, so that no power cut leaves a
@@ -79,11 +84,31 @@ enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
 
 enum dpt_load_parts { DPT_LOAD_PARAMS = 1, DPT_LOAD_SLOTS = 2, DPT_LOAD_PROGRESS = 4 };
 
+/* A file that is open for reading. */
+struct dpt_checkpoint {
+    const char *path; /* borrowed */
+    int64_t file;     /* HDF5's number; -1: closed */
+};
+
+/* Opens a file that was verified. Errors: BAD_DATA. */
+enum dpt_status dpt_checkpoint_open(struct dpt_checkpoint *checkpoint, const char *path,
+                                    struct dpt_error *err);
+void dpt_checkpoint_close(struct dpt_checkpoint *checkpoint);
+
 /*
- * Reads a verified file into the state's arenas and progress, as far as `parts` asks. job_text:
- * out, malloc'ed, or NULL where it is not wanted. Errors: BAD_DATA (damaged; of another model or
- * optimizer, with the first difference in words), IO, RANK.
+ * Reads into the state's arenas and progress, as far as `parts` asks. job_text: out, malloc'ed, or
+ * NULL where it is not wanted. Errors: BAD_DATA (damaged; of another model or optimizer, with the
+ * first difference in words), IO, RANK.
  */
+enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
+                                    struct dpt_state *state, unsigned parts, char **job_text,
+                                    struct dpt_error *err);
+
+/* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
+const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,
+                                    size_t size);
+
+/* All in one: verify, open, read, close. */
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
                                     char **job_text, struct dpt_error *err);
 
@@ -91,11 +116,6 @@ enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, u
  * or a run folder for its latest. */
 enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
                                            struct dpt_error *err);
-
-/* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what a whole file was made with. Errors: BAD_DATA,
- * IO. */
-enum dpt_status dpt_checkpoint_numerics(const char *path, char *text, size_t size,
-                                        struct dpt_error *err);
 
 /* Takes the checkpoints after `step` out of the line: step-N.h5 becomes aside-step-N.h5. Errors:
  * IO, RANK. */

@@ -221,39 +221,77 @@ out:
     return status;
 }
 
+/* What dpt_checkpoint_read does, under HDF5's lock. */
+static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state *state,
+                                  unsigned parts, char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t version, parameters;
+
+    DPT_TRY(read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err));
+    if (version != DPT_CHECKPOINT_FORMAT)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has format %lld, this dptrain reads format %d",
+                         path, (long long)version, DPT_CHECKPOINT_FORMAT));
+    DPT_TRY(read_arenas(state, file, path, parts, err));
+    DPT_TRY(read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err));
+    if ((parts & DPT_LOAD_PARAMS) != 0 && parameters != state->graph->parameters)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its model has %lld parameters, this job's has %lld", path,
+                         (long long)parameters, (long long)state->graph->parameters));
+    if ((parts & DPT_LOAD_PROGRESS) != 0)
+        DPT_TRY(read_progress(file, path, &state->progress, err));
+    if (job_text != NULL)
+        DPT_TRY(read_job(file, path, job_text, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_open(struct dpt_checkpoint *c, const char *path,
+                                    struct dpt_error *err)
+{
+    hid_t file;
+    enum dpt_status status;
+
+    c->path = path;
+    c->file = -1;
+    status = dpt_h5_open(path, &file, err);
+    if (status == DPT_OK)
+        c->file = file;
+    return status;
+}
+
+void dpt_checkpoint_close(struct dpt_checkpoint *c)
+{
+    if (c->path == NULL || c->file < 0)
+        return;
+    dpt_h5_enter();
+    H5Fclose(c->file);
+    dpt_h5_leave();
+    c->file = -1;
+}
+
+enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *c, struct dpt_state *state,
+                                    unsigned parts, char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    dpt_h5_enter();
+    status = read_parts(c->file, c->path, state, parts, job_text, err);
+    dpt_h5_leave();
+    return status;
+}
+
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
                                     char **job_text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    int64_t version, parameters;
-    hid_t file = -1;
+    struct dpt_checkpoint c = {0};
 
     DPT_TRY(dpt_checkpoint_verify(path, err));
-    dpt_h5_enter();
-    status = dpt_h5_open(path, &file, err);
-    if (status != DPT_OK)
-        goto out_h5;
-    status = read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err);
-    if (status == DPT_OK && version != DPT_CHECKPOINT_FORMAT)
-        status = dpt_fail(err, DPT_BAD_DATA, "%s: has format %lld, this dptrain reads format %d",
-                          path, (long long)version, DPT_CHECKPOINT_FORMAT);
-    if (status == DPT_OK)
-        status = read_arenas(state, file, path, parts, err);
-    if (status == DPT_OK)
-        status = read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err);
-    if (status == DPT_OK && (parts & DPT_LOAD_PARAMS) != 0 &&
-        parameters != state->graph->parameters)
-        status =
-            dpt_fail(err, DPT_BAD_DATA, "%s: its model has %lld parameters, this job's has %lld",
-                     path, (long long)parameters, (long long)state->graph->parameters);
-    if (status == DPT_OK && (parts & DPT_LOAD_PROGRESS) != 0)
-        status = read_progress(file, path, &state->progress, err);
-    if (status == DPT_OK && job_text != NULL)
-        status = read_job(file, path, job_text, err);
-    H5Fclose(file);
-out_h5:
-    dpt_h5_leave();
+    DPT_TRY(dpt_checkpoint_open(&c, path, err));
+    DPT_TRY(dpt_checkpoint_read(&c, state, parts, job_text, err));
 out:
+    dpt_checkpoint_close(&c);
     return status;
 }
 
@@ -278,24 +316,17 @@ static void read_text(hid_t file, const char *name, char *text, size_t size)
         H5Aclose(attribute);
 }
 
-enum dpt_status dpt_checkpoint_numerics(const char *path, char *text, size_t size,
-                                        struct dpt_error *err)
+const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, size_t size)
 {
-    enum dpt_status status = DPT_OK;
     char backend[64], library[128], version[64];
-    hid_t file = -1;
 
     dpt_h5_enter();
-    DPT_TRY(dpt_h5_open(path, &file, err));
-    read_text(file, "backend", backend, sizeof backend);
-    read_text(file, "library", library, sizeof library);
-    read_text(file, "version", version, sizeof version);
-    snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
-out:
-    if (file >= 0)
-        H5Fclose(file);
+    read_text(c->file, "backend", backend, sizeof backend);
+    read_text(c->file, "library", library, sizeof library);
+    read_text(c->file, "version", version, sizeof version);
     dpt_h5_leave();
-    return status;
+    snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
+    return text;
 }
 
 enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,

@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/train/profile.h"
 #include "core/train/trainer.h"
 
 struct eval_work {
@@ -31,6 +32,7 @@ static void evaluate_part(void *arg, int thread)
 
         worker->status =
             dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
         if (worker->status == DPT_OK)
             worker->status = t->backend->infer(t->program, thread, &batch, t->params, NULL, &tally,
                                                &worker->err);

@@ -44,6 +44,9 @@ static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
 static const char *const precisions[] = {"fp32", NULL};
 static const char *const on_nan_words[] = {"stop", "skip", NULL};
 static const char *const reductions[] = {"allreduce", "reproducible", NULL};
+static const char *const hierarchies[] = {"auto", "off", NULL};
+
+enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
 
@@ -119,6 +122,7 @@ static const struct dpt_option train_options[] = {
      .type = DPT_OPT_EVERY,
      AT(train.max_time),
      .fallback = "never",
+     .units = TIMES,
      .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {.name = "on_nan",
      .type = DPT_OPT_CHOICE,
@@ -139,6 +143,7 @@ static const struct dpt_option eval_options[] = {
      .type = DPT_OPT_EVERY,
      AT(eval.every),
      .fallback = "1 epoch",
+     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS | 1 << DPT_NEVER,
      .help = "evaluate on data.valid, or on data.test where there is no valid"},
     {0},
 };
@@ -157,6 +162,11 @@ static const struct dpt_option checkpoint_options[] = {
      .max = 1e9,
      .word = "all",
      .help = "newest checkpoints to keep"},
+    {.name = "background",
+     .type = DPT_OPT_BOOL,
+     AT(checkpoint.background),
+     .fallback = "true",
+     .help = "write while training goes on; false: training waits until it is on disk"},
     {0},
 };
 
@@ -171,6 +181,11 @@ static const struct dpt_option log_options[] = {
      AT(log.hashes),
      .fallback = "false",
      .help = "fingerprints of weights and gradient each step, for inspect --audit"},
+    {.name = "trace",
+     .type = DPT_OPT_BOOL,
+     AT(log.trace),
+     .fallback = "false",
+     .help = "trace.json at the end: what each thread did when, for Perfetto or about:tracing"},
     {0},
 };
 
@@ -182,10 +197,17 @@ static const struct dpt_option comm_options[] = {
      .choices = reductions,
      .help =
          "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
+    {.name = "hierarchical",
+     .type = DPT_OPT_CHOICE,
+     AT(comm.hierarchical),
+     .fallback = "auto",
+     .choices = hierarchies,
+     .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
     {.name = "timeout",
      .type = DPT_OPT_EVERY,
      AT(comm.timeout),
      .fallback = "60 s",
+     .units = TIMES,
      .help = "end the job (exit code 71) where a rank keeps the others waiting for so long"},
     {0},
 };
@@ -327,15 +349,6 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
         dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
                          "%lld is more than batch.global, %lld", (long long)job->batch.micro,
                          (long long)job->batch.global);
-    if (job->eval.every.unit == DPT_SECONDS)
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "eval"), "every"), "eval.every",
-                         "epochs or steps are wanted, not a time");
-    if (job->comm.timeout.unit != DPT_SECONDS && job->comm.timeout.unit != DPT_NEVER)
-        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "comm"), "timeout"), "comm.timeout",
-                         "a time is wanted: 30 s, 10 min; or never");
-    if (job->train.max_time.unit != DPT_SECONDS && job->train.max_time.unit != DPT_NEVER)
-        dpt_conf_mistake(conf, dpt_conf_get(train, "max_time"), "train.max_time",
-                         "a time is wanted: 30 s, 90 min, 12 h");
     return true;
 }
 
@@ -368,10 +381,14 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     };
 }
 
-/* How long a run is watched and by whose clock does not touch what its steps do. */
+/* How long a run is watched and by whose clock does not touch what its steps do; along which way
+ * its sums are made does to rounding only, as the machine does. */
 static const struct {
     const char *section, *key;
-} outside[] = {{"train", "max_time"}, {"train", "check_replicas"}, {"comm", "timeout"}};
+} outside[] = {{"train", "max_time"},
+               {"train", "check_replicas"},
+               {"comm", "timeout"},
+               {"comm", "hierarchical"}};
 
 static bool is_outside(const char *section, const char *key)
 {

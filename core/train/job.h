@@ -14,6 +14,7 @@
 
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_REF, DPT_DEVICE_CUDA };
 enum dpt_reduction_kind { DPT_REDUCTION_ALLREDUCE, DPT_REDUCTION_REPRODUCIBLE };
+enum dpt_hierarchical { DPT_HIERARCHICAL_AUTO, DPT_HIERARCHICAL_OFF };
 enum dpt_on_nan { DPT_ON_NAN_STOP, DPT_ON_NAN_SKIP };
 
 struct dpt_job {
@@ -43,13 +44,16 @@ struct dpt_job {
     struct {
         struct dpt_every every;
         int64_t keep; /* 0: all */
+        bool background;
     } checkpoint;
     struct {
         struct dpt_every every;
         bool hashes;
+        bool trace;
     } log;
     struct {
         int reduction;            /* enum dpt_reduction_kind */
+        int hierarchical;         /* enum dpt_hierarchical */
         struct dpt_every timeout; /* n 0: never */
     } comm;
 };

@@ -1,5 +1,6 @@
 #include "core/train/lock.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -240,6 +241,26 @@ out:
     return status;
 }
 
+/* What processes left in the folder that were killed while they took the lock. */
+static void remove_leftovers(const struct dpt_lock *lock)
+{
+    static const char prefix[] = ".lock.tmp-";
+    char path[PATH_MAX + NAME_MAX + 2];
+    DIR *dir = opendir(lock->folder);
+    struct dirent *entry;
+    struct found found;
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (strncmp(entry->d_name, prefix, sizeof prefix - 1) != 0)
+            continue;
+        snprintf(path, sizeof path, "%s/%s", lock->folder, entry->d_name);
+        if (look(path, &found) && gone(lock, &found))
+            unlink(path);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
 static enum dpt_status acquire(struct dpt_lock *lock, struct dpt_log *log, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -260,6 +281,8 @@ static enum dpt_status acquire(struct dpt_lock *lock, struct dpt_log *log, struc
                      dpt_owner_text(&found.owner, who, sizeof who));
 out:
     unlink(lock->own);
+    if (status == DPT_OK)
+        remove_leftovers(lock);
     return status;
 }
 

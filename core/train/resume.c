@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/file.h"
+#include "core/conf/text.h"
 #include "core/conf/yaml.h"
 
 /* What decides how long a run is, but not what a step before its end does. */
@@ -20,19 +21,31 @@ struct dpt_resume dpt_resume_parse(const char *word)
     return (struct dpt_resume){.mode = DPT_RESUME_PATH, .path = word};
 }
 
+/* Texts of people's, which may hold anything, as a terminal may show them. */
+static void add_text(const char *text, struct dpt_str *out)
+{
+    enum { SHOWN = 400 };
+    char shown[6 * SHOWN + 8];
+
+    dpt_show_text(shown, text, SHOWN);
+    dpt_str_printf(out, "%s", shown);
+}
+
 /* A value in one short line. */
 static void add_value(const struct dpt_conf_node *node, struct dpt_str *out)
 {
     if (node == NULL) {
         dpt_str_printf(out, "nothing");
     } else if (node->kind == DPT_NODE_SCALAR) {
-        dpt_str_printf(out, "%s", node->text);
+        add_text(node->text, out);
     } else {
         dpt_str_printf(out, "[");
         for (size_t i = 0; i < node->n; i++) {
-            dpt_str_printf(out, "%s%s%s", i > 0 ? ", " : "",
-                           node->kind == DPT_NODE_MAP ? node->keys[i] : "",
-                           node->kind == DPT_NODE_MAP ? ": " : "");
+            dpt_str_printf(out, "%s", i > 0 ? ", " : "");
+            if (node->kind == DPT_NODE_MAP) {
+                add_text(node->keys[i], out);
+                dpt_str_printf(out, ": ");
+            }
             add_value(node->items[i], out);
         }
         dpt_str_printf(out, "]");
@@ -89,7 +102,9 @@ static bool compare(const struct dpt_conf_node *a, const struct dpt_conf_node *b
     }
     if (kin && a->kind == DPT_NODE_SCALAR && strcmp(a->text, b->text) == 0)
         return true;
-    dpt_str_printf(changes, "%s%s: ", changes->length > 0 ? "\n" : "", path);
+    dpt_str_printf(changes, "%s", changes->length > 0 ? "\n" : "");
+    add_text(path, changes);
+    dpt_str_printf(changes, ": ");
     add_value(a, changes);
     dpt_str_printf(changes, " -> ");
     add_value(b, changes);
@@ -112,16 +127,18 @@ bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str
     return same;
 }
 
-/* A checkpoint whose bytes are whole: its job against ours, then its state. */
+/* A checkpoint that was verified: its job against ours, then its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                             bool any_job, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str changes = {0};
+    struct dpt_checkpoint file = {0};
     char *old_job = NULL, made_by[512], ours[512];
     bool same;
 
-    DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PROGRESS, &old_job, err));
+    DPT_TRY(dpt_checkpoint_open(&file, path, err));
+    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
     same = dpt_resume_compare(old_job, state->job_text, &changes);
     if (changes.failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
@@ -130,9 +147,9 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                          "%s was made by another job:\n%s\ngive the job another --output, or start "
                          "from that checkpoint on purpose with --resume %s",
                          path, changes.text, path));
-    DPT_TRY(dpt_checkpoint_load(state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
+    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
     dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
-    DPT_TRY(dpt_checkpoint_numerics(path, made_by, sizeof made_by, err));
+    dpt_checkpoint_numerics(&file, made_by, sizeof made_by);
     snprintf(ours, sizeof ours, "%s %s, dptrain %s", state->backend, state->library,
              state->version);
     if (strcmp(made_by, ours) != 0)
@@ -143,6 +160,7 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
     if (changes.length > 0)
         dpt_log_info(t->log, "changed since then:\n%s", changes.text);
 out:
+    dpt_checkpoint_close(&file);
     free(old_job);
     dpt_str_release(&changes);
     return status;
@@ -224,7 +242,9 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     if (holds_run(folder) && !lies_in(file, folder))
         return dpt_fail(err, DPT_USAGE,
                         "%s holds an earlier run: choose another folder with --output", folder);
-    status = take(t, state, file, true, err);
+    status = dpt_checkpoint_verify(file, err);
+    if (status == DPT_OK)
+        status = take(t, state, file, true, err);
     if (status == DPT_OK && lies_in(file, folder)) /* what came after it is of another line now */
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
     return status;
@@ -243,10 +263,11 @@ enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt
         return DPT_OK;
     if (dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err) != DPT_OK)
         return err->status;
-    while (length > 0 && text[length - 1] == '\n')
-        text[--length] = '\0';
-    line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
-    *ended = strstr(line, done) != NULL;
+    if (length > 0 && text[length - 1] == '\n') { /* what a kill left of a line has no end */
+        text[length - 1] = '\0';
+        line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
+        *ended = strstr(line, done) != NULL;
+    }
     free(text);
     return DPT_OK;
 }

@@ -40,7 +40,6 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
     const char *folder = t->job->output;
-    struct dpt_str text = {0};
     char path[PATH_MAX];
 
     dpt_lock_keep(run->lock);
@@ -55,15 +54,11 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     }
     snprintf(path, sizeof path, "%s/log.txt", folder);
     DPT_TRY(dpt_log_file(t->log, path, err));
-    dpt_conf_write(run->conf->root, &text);
-    if (text.failed)
-        DPT_TRY(dpt_fail_memory(err, "the resolved job", 0));
     snprintf(path, sizeof path, "%s/job.yaml", folder);
-    DPT_TRY(dpt_file_write(path, text.text, text.length, err));
+    DPT_TRY(dpt_file_write(path, run->resolved.text, run->resolved.length, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER)
         DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
 out:
-    dpt_str_release(&text);
     return status;
 }
 
@@ -94,7 +89,8 @@ out:
     return status;
 }
 
-/* Waits for a save that is under way, in pieces so short that no watchdog wonders. Collective. */
+/* Waits for a save that is under way, in pieces so short that no watchdog wonders, and tells of it.
+ * Collective. */
 static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -106,6 +102,23 @@ static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
         busy = leads(run) && dpt_saver_busy(run->saver, PATIENCE);
         DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
     } while (busy);
+    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
+out:
+    return status;
+}
+
+/* Once a step, and not where there is nobody to compare with. Collective. */
+static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+
+    if (t->comm->world.size == 1 || run->checked_step == t->progress.step)
+        return DPT_OK;
+    dpt_profile_begin(t->profile, t->progress.step);
+    DPT_TRY(dpt_trainer_check_replicas(t, err));
+    dpt_profile_end(t->profile, DPT_SPAN_CHECK);
+    run->checked_step = t->progress.step;
 out:
     return status;
 }
@@ -116,21 +129,19 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
 
-    DPT_TRY(dpt_trainer_check_replicas(t, err));
+    DPT_TRY(check_replicas(run, err));
+    dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(settle(run, err));
     if (leads(run)) {
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
         state.lock = run->lock;
-        status = t->trouble != DPT_OK ? t->trouble : collect(run, true, err);
-        if (status == DPT_OK)
-            status = dpt_saver_start(run->saver, &state, err);
+        status = dpt_saver_start(run->saver, &state, t->pool, err);
     }
     DPT_TRY(agree(run, status, err));
-    if (wait) {
+    if (wait)
         DPT_TRY(settle(run, err));
-        DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
-    }
+    dpt_profile_end(t->profile, DPT_SPAN_SAVE);
     run->saved_step = t->progress.step;
     run->saved_at = dpt_now();
     t->want_save = false;
@@ -158,7 +169,9 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     struct dpt_tally *tally = split == &run->trainer.valid ? &run->valid : &run->test;
     const double start = dpt_now();
 
+    dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
+    dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
     if (split == &run->trainer.test)
         run->tested_step = run->trainer.progress.step;
     else
@@ -235,7 +248,6 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
-    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
     status = dpt_fail(err, DPT_STOPPED, "stopped after step %lld of %lld (%s), %s",
                       (long long)t->progress.step, (long long)t->steps, why,
                       run->saved_step == t->progress.step
@@ -266,14 +278,14 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
             t->trouble = collect(run, false, err);
     }
     if (due(t, &job->train.check_replicas))
-        DPT_TRY(dpt_trainer_check_replicas(t, err));
+        DPT_TRY(check_replicas(run, err));
     if (due(t, &job->eval.every) && (t->valid.present || t->test.present)) {
         DPT_TRY(evaluate(run, t->valid.present ? &t->valid : &t->test, err));
         improved = t->progress.best_step == t->progress.step;
     }
     if (job->checkpoint.every.unit != DPT_NEVER &&
         (due(t, &job->checkpoint.every) || result.save || improved))
-        DPT_TRY(save(run, false, err));
+        DPT_TRY(save(run, !job->checkpoint.background, err));
     run->step_seconds = fmax(run->step_seconds, dpt_now() - start);
     if ((result.signal || result.clock) && t->progress.step < t->steps)
         DPT_TRY(stop(run, &result, err));
@@ -291,7 +303,6 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
-    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
 out:
@@ -336,6 +347,22 @@ out:
     return status;
 }
 
+/* The job as text, for its folder and, what of it decides the result, for its checkpoints. Both are
+ * read again some day, as job files are. */
+static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
+{
+    dpt_job_essence(run->conf, &run->job_text);
+    dpt_conf_write(run->conf->root, &run->resolved);
+    if (run->job_text.failed || run->resolved.failed)
+        return dpt_fail_memory(err, "the resolved job", 0);
+    if (run->resolved.length > DPT_YAML_BYTES)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "%s: %zu bytes with all that it leaves to defaults; a job has at most %d: "
+                        "patterns (shards/*.h5) say more than lists",
+                        run->conf->path, run->resolved.length, DPT_YAML_BYTES);
+    return DPT_OK;
+}
+
 /* From the job to the first step. *finished: there is nothing left to do. Collective. */
 static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *wish, bool *finished,
                                struct dpt_error *err)
@@ -345,10 +372,7 @@ static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *w
     const struct dpt_group *world = &t->comm->world;
     bool resumed;
 
-    dpt_job_essence(run->conf, &run->job_text);
-    if (run->job_text.failed)
-        status = dpt_fail_memory(err, "the resolved job", 0);
-    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
     DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
     run->resumed = run->saved_step = resumed ? t->progress.step : -1;
     DPT_TRY(find_end(run, finished, err));
@@ -356,6 +380,8 @@ static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *w
         return DPT_OK;
     DPT_TRY(dpt_group_agree(world, leads(run) ? open_folder(run, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));
+    if (t->job->log.trace)
+        DPT_TRY(dpt_trace_open(&run->trace, t, run->saver, err));
     status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
     DPT_TRY(dpt_group_agree(world, status, err));
 out:
@@ -374,6 +400,23 @@ static enum dpt_status take_lock(struct dpt_run *run, const struct dpt_comm *com
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
     DPT_TRY(dpt_group_agree(&comm->world, first, err));
 out:
+    return status;
+}
+
+/* After a run that came to its end or was stopped, on all ranks alike. Gives what the run gave, or
+ * what failed here. Collective. */
+static enum dpt_status write_trace(struct dpt_run *run, enum dpt_status ended,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_error own = {0};
+
+    DPT_TRY(agree(run, leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
+    DPT_TRY(dpt_trace_write(run->trace, run->trainer.job->output, &own));
+out:
+    if (status == DPT_OK)
+        return ended;
+    *err = own;
     return status;
 }
 
@@ -417,6 +460,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .version = wish->version,
                           .saved_step = -1,
                           .tested_step = -1,
+                          .checked_step = -1,
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;
@@ -428,14 +472,18 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     DPT_TRY(
         dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
     DPT_TRY(prepare(&run, wish, &finished, err));
-    run.start = run.saved_at = run.live_at = dpt_now();
+    run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
+    if (run.trace != NULL && (status == DPT_OK || status == DPT_STOPPED))
+        status = write_trace(&run, status, err);
+    dpt_trace_close(run.trace);
     status = close_run(&run, log, status, summary, err);
     dpt_str_release(&run.job_text);
+    dpt_str_release(&run.resolved);
     if (t->comm != NULL)
         dpt_trainer_close(t);
     return status;

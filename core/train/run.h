@@ -11,6 +11,7 @@
 #include "core/train/metrics.h"
 #include "core/train/resume.h"
 #include "core/train/saver.h"
+#include "core/train/trace.h"
 #include "core/train/trainer.h"
 
 /* A training run on one rank. Files are written by rank 0 alone. */
@@ -25,8 +26,9 @@ struct dpt_run {
     char metrics_path[PATH_MAX];
     FILE *hashes; /* log.hashes, rank 0 */
     struct dpt_str hash_line;
+    struct dpt_trace *trace; /* log.trace */
     struct dpt_str job_text; /* for checkpoints */
-    double start;            /* dpt_now at the first step */
+    struct dpt_str resolved; /* for the run folder */
     double training;         /* seconds in steps, evaluation and saving not counted */
     double first_step;       /* seconds from exec to the end of the first step */
     struct {
@@ -36,12 +38,13 @@ struct dpt_run {
     double lr;
     int64_t counted; /* samples trained on by this process */
     int64_t skipped;
-    double saved_at;     /* dpt_now */
-    double save_seconds; /* that the longest save took */
-    double step_seconds; /* that the longest step took, with what came after it */
-    double deadline;     /* dpt_now at which the process must have ended, rank 0's */
-    int64_t saved_step;  /* of the newest checkpoint, -1: none */
-    int64_t tested_step; /* at which data.test was evaluated last, -1: never */
+    double saved_at;      /* dpt_now */
+    double save_seconds;  /* that the longest save took */
+    double step_seconds;  /* that the longest step took, with what came after it */
+    double deadline;      /* dpt_now at which the process must have ended, rank 0's */
+    int64_t saved_step;   /* of the newest checkpoint, -1: none */
+    int64_t checked_step; /* at which the replicas were compared last, -1: never */
+    int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
     struct dpt_tally test, valid;
     double live_at;
 };

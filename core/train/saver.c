@@ -10,13 +10,16 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/train/checkpoint_image.h"
 
 enum phase { IDLE, WRITING, ENDED };
 
 struct dpt_saver {
     const char *folder;
     int64_t keep;
-    struct dpt_state copy; /* its arenas are the saver's own */
+    struct dpt_image *image;
+    const struct dpt_lock *run_lock; /* of the run folder */
+    int64_t best_step;
     struct dpt_saved saved;
     double start;
     pthread_t thread;
@@ -25,22 +28,22 @@ struct dpt_saver {
     pthread_cond_t work, done;
     _Atomic enum phase
         phase; /* changed under the lock; read without it by a poll that does not wait */
-    enum dpt_status status; /* of the save that ended */
+    struct dpt_spans *spans; /* NULL: nobody looks */
+    enum dpt_status status;  /* of the save that ended */
     struct dpt_error err;
 };
 
 static void save(struct dpt_saver *s)
 {
-    s->status = dpt_lock_check(s->copy.lock, &s->err);
+    s->status = dpt_lock_check(s->run_lock, &s->err);
     if (s->status == DPT_OK)
         s->status = dpt_checkpoint_prepare(s->folder, &s->err);
     if (s->status == DPT_OK)
-        s->status = dpt_checkpoint_save(&s->copy, s->saved.path, &s->err);
+        s->status = dpt_image_save(s->image, s->saved.path, &s->err);
     if (s->status == DPT_OK)
-        s->status = dpt_lock_check(s->copy.lock, &s->err);
+        s->status = dpt_lock_check(s->run_lock, &s->err);
     if (s->status == DPT_OK)
-        s->status = dpt_checkpoint_rotate(s->folder, s->saved.path, s->keep,
-                                          s->copy.progress.best_step, &s->err);
+        s->status = dpt_checkpoint_rotate(s->folder, s->saved.path, s->keep, s->best_step, &s->err);
     s->saved.seconds = dpt_now() - s->start;
 }
 
@@ -54,9 +57,15 @@ static void *serve(void *arg)
             pthread_cond_wait(&s->work, &s->lock);
         if (s->phase != WRITING)
             break;
+        if (s->spans != NULL)
+            dpt_spans_begin(s->spans);
         pthread_mutex_unlock(&s->lock);
         save(s);
         pthread_mutex_lock(&s->lock);
+        if (s->spans != NULL) {
+            s->spans->step = (int32_t)s->saved.step;
+            dpt_spans_mark(s->spans, DPT_SPAN_SAVE);
+        }
         s->phase = ENDED;
         pthread_cond_broadcast(&s->done);
     }
@@ -87,8 +96,6 @@ enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state 
                                const char *folder, int64_t keep, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)state->graph->floats;
-    const double bytes = (double)floats * sizeof(float);
     struct dpt_saver *s = dpt_alloc(sizeof *s);
 
     *saver = NULL;
@@ -96,14 +103,7 @@ enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state 
         return dpt_fail_memory(err, "saving", sizeof *s);
     s->folder = folder;
     s->keep = keep;
-    s->copy.params = dpt_alloc_array(floats, sizeof(float));
-    if (s->copy.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "saving in the background", bytes));
-    for (int k = 0; k < state->slots; k++) {
-        s->copy.slot[k] = dpt_alloc_array(floats, sizeof(float));
-        if (s->copy.slot[k] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "saving in the background", bytes));
-    }
+    DPT_TRY(dpt_image_open(&s->image, state, folder, err));
     DPT_TRY(start_thread(s, err));
     *saver = s;
 out:
@@ -126,28 +126,21 @@ void dpt_saver_close(struct dpt_saver *s)
         pthread_cond_destroy(&s->done);
         pthread_mutex_destroy(&s->lock);
     }
-    dpt_free(s->copy.params);
-    for (int k = 0; k < DPT_MAX_SLOTS; k++)
-        dpt_free(s->copy.slot[k]);
+    dpt_image_close(s->image);
     dpt_free(s);
 }
 
-static void copy_state(struct dpt_saver *s, const struct dpt_state *state)
+void dpt_saver_observe(struct dpt_saver *s, struct dpt_spans *spans)
 {
-    const size_t bytes = (size_t)state->graph->floats * sizeof(float);
-    const struct dpt_state own = s->copy;
-
-    s->copy = *state;
-    s->copy.params = own.params;
-    memcpy(s->copy.params, state->params, bytes);
-    for (int k = 0; k < state->slots; k++) {
-        s->copy.slot[k] = own.slot[k];
-        memcpy(s->copy.slot[k], state->slot[k], bytes);
-    }
+    pthread_mutex_lock(&s->lock);
+    s->spans = spans;
+    if (spans != NULL) /* in the middle of a save, too */
+        dpt_spans_begin(spans);
+    pthread_mutex_unlock(&s->lock);
 }
 
 enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *state,
-                                struct dpt_error *err)
+                                struct dpt_pool *pool, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_saved before;
@@ -155,7 +148,9 @@ enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *sta
 
     DPT_TRY(dpt_saver_poll(s, true, &ended, &before, err));
     s->start = dpt_now();
-    copy_state(s, state);
+    dpt_image_take(s->image, state, pool);
+    s->run_lock = state->lock;
+    s->best_step = state->progress.best_step;
     s->saved.step = state->progress.step;
     s->saved.copying = dpt_now() - s->start;
     dpt_checkpoint_path(s->folder, s->saved.step, s->saved.path, sizeof s->saved.path);

@@ -12,6 +12,7 @@
 
 #include <limits.h>
 
+#include "core/base/span.h"
 #include "core/train/checkpoint.h"
 
 struct dpt_saver;
@@ -24,16 +25,17 @@ struct dpt_saved {
     double copying; /* of these, training waited */
 };
 
-/* state: what will be saved, its arenas' sizes; folder: the run folder, borrowed. Errors: RANK. */
+/* state: of the model and job that will be saved; folder: the run folder, borrowed. Errors: RANK,
+ * IO. */
 enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
                                const char *folder, int64_t keep, struct dpt_error *err);
 /* Waits for a save that is under way. */
 void dpt_saver_close(struct dpt_saver *saver);
 
-/* Waits for the save before, copies the state, and goes on in the background. Errors: those of the
- * save before. */
+/* Waits for the save before, copies the state, and goes on in the background. pool: whose threads
+ * copy; NULL: the caller alone. Errors: those of the save before. */
 enum dpt_status dpt_saver_start(struct dpt_saver *saver, const struct dpt_state *state,
-                                struct dpt_error *err);
+                                struct dpt_pool *pool, struct dpt_error *err);
 
 /* Waits for a save that is under way, for at most so many seconds; whether it still is. NULL:
  * false. */
@@ -45,5 +47,8 @@ bool dpt_saver_busy(struct dpt_saver *saver, double seconds);
  */
 enum dpt_status dpt_saver_poll(struct dpt_saver *saver, bool wait, bool *ended,
                                struct dpt_saved *saved, struct dpt_error *err);
+
+/* From here on the saver's thread tells `spans` when it saves; NULL: no longer. Borrowed. */
+void dpt_saver_observe(struct dpt_saver *saver, struct dpt_spans *spans);
 
 #endif

@@ -1,8 +1,10 @@
 """What the end-to-end tests share: run the binary, with and without mpirun, and read what it wrote."""
 import json
 import os
+import re
 import shutil
 import subprocess
+import time
 
 BINARY = os.path.abspath(os.environ.get("DPTRAIN", "build/dptrain"))
 
@@ -13,6 +15,20 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
     "OMPI_MCA_btl_vader_single_copy_mechanism": "none",
+}
+
+
+# Of which a step takes a millisecond, with something of everything that a resumed run must go on with: 15 steps an epoch.
+SMALL_JOB = {
+    "seed": "5",
+    "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 1009, shape: [1, 12, 12]}}",
+    "model": "{type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dropout: 0.3}, "
+             "{dense: 10}]}",
+    "batch": "{global: 64, micro: 8}",
+    "optimizer": "{type: adam, lr: 0.01}",
+    "train": "{epochs: 6}",
+    "checkpoint": "{every: 7 steps, keep: 3}",
+    "log": "{every: 1 steps}",
 }
 
 
@@ -41,6 +57,76 @@ def write_job(path, text):
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
     return str(path)
+
+
+def write_small_job(path, **sections):
+    """SMALL_JOB with some sections instead of, or beside, its own; returns the file's path as text."""
+    return write_job(path, "".join(f"{key}: {text}\n" for key, text in {**SMALL_JOB, **sections}.items()))
+
+
+def start(job, folder, ranks, *words, mpirun=False, output=subprocess.PIPE, **environment):
+    """A run that goes on beside the caller, under mpirun where it has several ranks or that is asked for."""
+    command = [BINARY, job, "--output", str(folder), *map(str, words)]
+    if ranks > 1 or mpirun:
+        command = ["mpirun", "-np", str(ranks), *command]
+    return subprocess.Popen(command, env={**os.environ, **MPI_ENVIRONMENT, **environment}, start_new_session=True,
+                            stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+
+def ranks_of(process):
+    """The processes of a run that train: children of mpirun, or the process itself."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
+        except (OSError, AttributeError):
+            continue
+        if name == "dptrain" and (int(pid) == process.pid or int(rest.split()[1]) == process.pid):
+            found.append(int(pid))
+    return sorted(found)
+
+
+def wait_until(process, true, seconds=100):
+    """Returns once true() holds or the process has ended; whether the former."""
+    end = time.monotonic() + seconds
+    while process.poll() is None:
+        if true():
+            return True
+        assert time.monotonic() < end, "it never came so far"
+        time.sleep(0.002)
+    return False
+
+
+def runs_begun(folder):
+    file = os.path.join(folder, "metrics.jsonl")
+    if not os.path.exists(file):
+        return 0
+    with open(file, encoding="utf-8") as stream:
+        return stream.read().count('"event": "run"')
+
+
+def wait_for_step(process, folder, step, begun=0):
+    """Waits until a run, the one after `begun` others in its folder, has logged a step; False where it ended before."""
+    file = os.path.join(folder, "metrics.jsonl")
+
+    def reached():
+        if not os.path.exists(file):
+            return False
+        with open(file, encoding="utf-8") as stream:
+            text = stream.read()
+        return text.count('"event": "run"') > begun and f'"train", "step": {step},' in text
+    return wait_until(process, reached)
+
+
+def newest(folder):
+    """The bytes of the newest checkpoint."""
+    with open(os.path.join(folder, "checkpoints", "latest"), "rb") as file:
+        return file.read()
+
+
+def steps_logged(folder):
+    return [e["step"] for e in events(folder, "train")]
 
 
 def events(folder, kind=None):

@@ -7,7 +7,6 @@ tried, survived, lost. Exit 1 where one was lost; its folder stays.
 import argparse
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -18,51 +17,21 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import dpt  # noqa: E402
 
-JOB = """
-seed: 5
-data:
-  train: synthetic
-  valid: 0.1
-  synthetic: {samples: 1009, shape: [1, 12, 12]}
-model:
-  type: sequential
-  layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dropout: 0.3}, {dense: 10}]
-batch: {global: 64, micro: 8}
-optimizer: {type: adam, lr: 0.01}
-schedule: {type: cosine, warmup: 10}
-train: {epochs: 20, clip_norm: 0.5}
-checkpoint: {every: 7 steps, keep: 3}
-log: {every: 1 steps}
-comm: {timeout: 3 s}
-"""
+SECTIONS = {
+    "schedule": "{type: cosine, warmup: 10}",
+    "train": "{epochs: 20, clip_norm: 0.5}",
+    "comm": "{timeout: 3 s}",
+}
 
 
-def start(job, folder, ranks, fault=None):
-    environment = {**os.environ, **dpt.MPI_ENVIRONMENT}
-    if fault:
-        environment["DPTRAIN_FAULT"] = fault
-    command = ["mpirun", "-np", str(ranks), dpt.BINARY, job, "--output", folder, "--quiet"]
-    return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                            stderr=subprocess.DEVNULL, start_new_session=True)
-
-
-def ranks_of(process):
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
-        except (OSError, AttributeError):
-            continue
-        if name == "dptrain" and int(rest.split()[1]) == process.pid:
-            found.append(int(pid))
-    return found
+def start(job, folder, ranks, **environment):
+    return dpt.start(job, folder, ranks, "--quiet", mpirun=True, output=subprocess.DEVNULL, **environment)
 
 
 def at_random_time(process, dice):
     """Some moment from the start of the process to a little after its usual end."""
     time.sleep(dice.uniform(0, 1.2))
-    return ranks_of(process) if process.poll() is None else []
+    return dpt.ranks_of(process) if process.poll() is None else []
 
 
 def send(process, dice, numbers):
@@ -104,7 +73,7 @@ def by_stop(job, folder, ranks, dice):
 def by_hook(action):
     def disturb(job, folder, ranks, dice):
         fault = f"{action}:rank={dice.randrange(ranks)}:step={dice.randrange(1, 300)}"
-        start(job, folder, ranks, fault).wait(timeout=60)
+        start(job, folder, ranks, DPTRAIN_FAULT=fault).wait(timeout=60)
     return disturb
 
 
@@ -140,11 +109,6 @@ CLASSES = {
 }
 
 
-def last_checkpoint(folder):
-    with open(os.path.join(folder, "checkpoints", "latest"), "rb") as file:
-        return file.read()
-
-
 def go_on(job, folder, ranks):
     """Started again until it is done, as a scheduler would."""
     for _ in range(30):
@@ -160,13 +124,13 @@ def one_try(job, top, number, disturb, whole, dice):
     if ranks not in whole:
         folder = os.path.join(top, f"whole-{ranks}")
         assert dpt.run(job, "--output", folder, "--quiet", ranks=ranks).code == 0
-        whole[ranks] = last_checkpoint(folder)
+        whole[ranks] = dpt.newest(folder)
     folder = os.path.join(top, f"try-{number}")
     interruptions = dice.randint(1, 3)
     for _ in range(interruptions):
         disturb(job, folder, ranks, dice)
     result = go_on(job, folder, ranks)
-    good = result.code == 0 and last_checkpoint(folder) == whole[ranks]
+    good = result.code == 0 and dpt.newest(folder) == whole[ranks]
     if good:
         shutil.rmtree(folder)
     else:
@@ -180,7 +144,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     dice, top, whole = random.Random(arguments.seed), tempfile.mkdtemp(prefix="soak-"), {}
-    job = dpt.write_job(os.path.join(top, "job.yaml"), JOB)
+    job = dpt.write_small_job(os.path.join(top, "job.yaml"), **SECTIONS)
     counts = {name: [0, 0, 0] for name in CLASSES}
     number = done = 0
     while done < arguments.interruptions:

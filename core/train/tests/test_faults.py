@@ -14,41 +14,27 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
-JOB = """
-seed: 5
-data:
-  train: synthetic
-  valid: 0.1
-  synthetic: {samples: 1009, shape: [1, 12, 12]}
-model:
-  type: sequential
-  layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 10}]
-batch: {global: 64, micro: 8}
-train: {epochs: 4, check_replicas: 4 steps}
-checkpoint: {every: 7 steps, keep: 3}
-comm: {timeout: 2 s}
-log: {every: 1 steps}
-"""
+SECTIONS = {"train": "{epochs: 4, check_replicas: 4 steps}", "comm": "{timeout: 2 s}"}
 HOST = socket.gethostname().split(".")[0]
 SOON = 15  # seconds; the timeout is 2
 
 
 @pytest.fixture
 def job(tmp_path):
-    return dpt.write_job(tmp_path / "job.yaml", JOB)
+    return dpt.write_small_job(tmp_path / "job.yaml", **SECTIONS)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The final checkpoint of a run that nobody disturbed, by rank count."""
     folder = tmp_path_factory.mktemp("whole")
-    path = dpt.write_job(folder / "job.yaml", JOB)
+    path = dpt.write_small_job(folder / "job.yaml", **SECTIONS)
     made = {}
 
     def get(ranks):
         if ranks not in made:
             dpt.train(path, folder / str(ranks), ranks=ranks)
-            made[ranks] = (folder / str(ranks) / "checkpoints" / "latest").read_bytes()
+            made[ranks] = dpt.newest(folder / str(ranks))
         return made[ranks]
     return get
 
@@ -77,7 +63,7 @@ def goes_on(job, folder, ranks, whole):
     result = dpt.run(job, "--output", folder, ranks=ranks)
     assert result.code == 0, result
     assert "damaged" not in result.err, result
-    assert (folder / "checkpoints" / "latest").read_bytes() == whole(ranks)
+    assert dpt.newest(folder) == whole(ranks)
 
 
 def with_fault(job, folder, fault, ranks, *words, launcher="mpirun"):
@@ -149,42 +135,25 @@ def test_fault_is_read_at_the_start(tmp_path, job):
     assert result.code == 0, result
 
 
-def start(job, folder, ranks):
-    return subprocess.Popen(["mpirun", "-np", str(ranks), dpt.BINARY, job, "--output", str(folder)],
-                            env={**os.environ, **dpt.MPI_ENVIRONMENT}, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def ranks_of(mpirun):
-    """pid by rank, once all have become dptrain; {} when mpirun is gone."""
+def pids_by_rank(mpirun):
+    """{} when mpirun is gone."""
     found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    for pid in dpt.ranks_of(mpirun):
         try:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
-                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
             with open(f"/proc/{pid}/environ", "rb") as file:
                 rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", file.read())
-        except (OSError, AttributeError):
+        except OSError:
             continue
-        if name == "dptrain" and int(rest.split()[1]) == mpirun.pid and rank:
-            found[int(rank.group(1))] = int(pid)
+        if rank:
+            found[int(rank.group(1))] = pid
     return found
-
-
-def wait_for_step(process, folder, step):
-    while process.poll() is None:
-        file = folder / "metrics.jsonl"
-        if file.exists() and f'"step": {step},' in file.read_text():
-            return True
-        time.sleep(0.002)
-    return False
 
 
 def disturb(job, folder, ranks, rank, step, action):
     """Runs a job and sends a rank a signal at a step; None where it was too fast."""
-    process = start(job, folder, ranks)
-    if wait_for_step(process, folder, step):
-        pid = ranks_of(process).get(rank)
+    process = dpt.start(job, folder, ranks)
+    if dpt.wait_for_step(process, folder, step):
+        pid = pids_by_rank(process).get(rank)
         if pid:
             try:
                 action(pid)
@@ -229,15 +198,15 @@ def test_stopped_from_outside(tmp_path, job, whole):
     goes_on(job, tmp_path / "stop", 3, whole)
     result, _ = disturb(job, tmp_path / "pause", 3, 1, 9, pause)
     assert result.code == 0 and not told(result.err), result
-    assert (tmp_path / "pause" / "checkpoints" / "latest").read_bytes() == whole(3)
+    assert dpt.newest(tmp_path / "pause") == whole(3)
 
 
 def test_suspended_as_a_whole(tmp_path):
     """As a batch system does; far longer than the timeout, and nobody is late."""
-    job = dpt.write_job(tmp_path / "job.yaml", JOB.replace("timeout: 2 s", "timeout: 1 s"))
-    process = start(job, tmp_path / "out", 3)
-    assert wait_for_step(process, tmp_path / "out", 20)
-    pids = list(ranks_of(process).values())
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{**SECTIONS, "comm": "{timeout: 1 s}"})
+    process = dpt.start(job, tmp_path / "out", 3)
+    assert dpt.wait_for_step(process, tmp_path / "out", 20)
+    pids = dpt.ranks_of(process)
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in pids:
             os.kill(pid, number)
@@ -249,16 +218,16 @@ def test_suspended_as_a_whole(tmp_path):
 
 def test_no_timeout(tmp_path):
     """Without one a stopped rank is waited for; a dead one is not."""
-    job = dpt.write_job(tmp_path / "job.yaml", JOB.replace("timeout: 2 s", "timeout: never"))
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{**SECTIONS, "comm": "{timeout: never}"})
     result = with_fault(job, tmp_path / "dead", "kill:rank=1:step=9", 2)
     the_line(result, rf"^rank 1 \({HOST}\) died at step 9")
-    bad = dpt.write_job(tmp_path / "bad.yaml", JOB.replace("timeout: 2 s", "timeout: 3 steps"))
+    bad = dpt.write_small_job(tmp_path / "bad.yaml", **{**SECTIONS, "comm": "{timeout: 3 steps}"})
     result = dpt.run(bad)
     assert result.code == 78 and "comm.timeout" in result.err, result
 
 
 def test_timeout_is_no_part_of_the_job(tmp_path, job, whole):
-    other = dpt.write_job(tmp_path / "other.yaml", JOB.replace("timeout: 2 s", "timeout: 20 min"))
+    other = dpt.write_small_job(tmp_path / "other.yaml", **{**SECTIONS, "comm": "{timeout: 20 min}"})
     with_fault(job, tmp_path / "out", "fail:rank=0:step=30", 2)
     goes_on(other, tmp_path / "out", 2, whole)
 

@@ -62,6 +62,25 @@ def test_left_behind_by_a_killed_run(tmp_path, ranks):
     assert field(tmp_path / "out" / ".lock.last", "generation") == "2"
 
 
+def test_what_was_left_while_taking_the_lock_goes(tmp_path):
+    """By a process that is gone, here or elsewhere; what a living one is about to use stays."""
+    path = job(tmp_path, epochs=1)
+    first = Paused(path, tmp_path / "first", 1, step=3)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    line = (tmp_path / "first" / ".lock").read_text()
+    alive, dead, elsewhere, young = (folder / f".lock.tmp-{name}" for name in ("here-1", "here-2", "there-3", "there-4"))
+    alive.write_text(line)
+    dead.write_text(re.sub(r" start=\d+", " start=1", line))
+    for file in (elsewhere, young):
+        file.write_text(lock_line())
+    os.utime(elsewhere, (time.time() - 90, time.time() - 90))
+    result = dpt.run(path, "--output", folder)
+    first.kill()
+    assert result.code == 0, result
+    assert {file for file in (alive, dead, elsewhere, young) if file.exists()} == {alive, young}
+
+
 def test_a_lock_of_another_host(tmp_path):
     """Its age decides, measured by the file system; a clock of ours plays no part."""
     path = job(tmp_path, epochs=1)

@@ -1,9 +1,7 @@
 """Stopped anywhere and started again, a run ends with the same bytes as one that nobody disturbed."""
 import os
 import random
-import re
 import signal
-import subprocess
 import sys
 import time
 
@@ -13,72 +11,15 @@ import pytest
 
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
+from dpt import newest, ranks_of, runs_begun, start, steps_logged, wait_for_step  # noqa: E402
 
-JOB = """
-seed: 5
-data:
-  train: synthetic
-  valid: 0.1
-  synthetic: {{samples: 1009, shape: [1, 12, 12]}}
-model:
-  type: sequential
-  layers: [{{conv: {{channels: 6, padding: same}}}}, relu, {{maxpool: 2}}, flatten, {{dropout: 0.3}}, {{dense: 10}}]
-batch: {{global: 64, micro: 8}}
-optimizer: {optimizer}
-schedule: {{type: cosine, warmup: 10}}
-train: {{epochs: {epochs}, clip_norm: 0.5}}
-checkpoint: {{every: {every}, keep: 3}}
-log: {{every: 1 steps}}
-"""
 ADAM = "{type: adam, lr: 0.01}"
 SGD = "{type: sgd, lr: 0.1, momentum: 0.9, nesterov: true, weight_decay: 0.001}"
 
 
 def job(tmp_path, name="job.yaml", optimizer=ADAM, epochs=4, every="7 steps"):
-    return dpt.write_job(tmp_path / name, JOB.format(optimizer=optimizer, epochs=epochs, every=every))
-
-
-def newest(folder):
-    return (folder / "checkpoints" / "latest").read_bytes()
-
-
-def steps_logged(folder):
-    return [e["step"] for e in dpt.events(folder, "train")]
-
-
-def start(path, folder, ranks, *words):
-    command = [dpt.BINARY, path, "--output", str(folder), *words]
-    if ranks > 1:
-        command = ["mpirun", "-np", str(ranks), *command]
-    return subprocess.Popen(command, env={**os.environ, **dpt.MPI_ENVIRONMENT}, start_new_session=True,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-
-
-def runs_begun(folder):
-    file = folder / "metrics.jsonl"
-    return file.read_text().count('"event": "run"') if file.exists() else 0
-
-
-def wait_for_step(process, folder, step, begun=0):
-    """Returns once this run (the one after `begun` others) has logged a step, or has ended."""
-    while process.poll() is None:
-        if runs_begun(folder) > begun and f'"step": {step},' in (folder / "metrics.jsonl").read_text():
-            return
-        time.sleep(0.002)
-
-
-def ranks_of(process):
-    """The processes that train: children of mpirun, or the process itself."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
-        except (FileNotFoundError, ProcessLookupError, AttributeError):
-            continue
-        if name == "dptrain" and (int(pid) == process.pid or int(rest.split()[1]) == process.pid):
-            found.append(int(pid))
-    return sorted(found)
+    return dpt.write_small_job(tmp_path / name, optimizer=optimizer, schedule="{type: cosine, warmup: 10}",
+                               train=f"{{epochs: {epochs}, clip_norm: 0.5}}", checkpoint=f"{{every: {every}, keep: 3}}")
 
 
 def finish(path, folder, ranks, tries=40):
@@ -225,6 +166,57 @@ def test_from_a_path_on_purpose(tmp_path):
     assert result.code == 65 and "/params/conv1/weight is [6, 1, 3, 3] there and [8, 1, 3, 3]" in result.err, result
     result = dpt.run(path, "--output", tmp_path / "c", "--resume", tmp_path / "nothing")
     assert result.code == 65 and "nothing: No such file" in result.err, result
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_saving_in_the_background_or_not(tmp_path, ranks):
+    """The same bytes; of a size that divides nothing, large enough to go past the system's cache."""
+    path = dpt.write_small_job(tmp_path / "job.yaml", model="{type: sequential, layers: [flatten, {dense: 611}, relu, {dense: 10}]}")
+    dpt.train(path, tmp_path / "beside", ranks=ranks)
+    dpt.train(path, tmp_path / "waits", "--set", "checkpoint.background=false", ranks=ranks)
+    assert newest(tmp_path / "beside") == newest(tmp_path / "waits")
+    beside, waits = ([e["step"] for e in dpt.events(tmp_path / name, "checkpoint")] for name in ("beside", "waits"))
+    assert beside == waits and set(waits) >= {*range(7, 90, 7), 90}
+    order = [(e["step"], e["event"]) for e in dpt.events(tmp_path / "waits") if e["event"] in ("train", "checkpoint")]
+    assert order == sorted(order, key=lambda entry: (entry[0], entry[1] == "checkpoint")), "each was told before the next step"
+    result = dpt.run("inspect", tmp_path / "beside")
+    assert result.code == 0 and "that of the whole file matches" in result.out, result
+
+
+def test_differences_are_shown_safely(tmp_path):
+    """Whatever a value holds, the terminal gets one line of printable characters."""
+    text = 'data: {train: "%s"}\nmodel: {type: sequential, layers: [flatten, {dense: 10}]}\ntrain: {steps: 2}\n'
+    for name in ("a.h5", "b\x1b[31m.h5"):
+        with h5py.File(tmp_path / name, "w") as file:
+            file["x"], file["y"] = np.zeros((8, 3), "f4"), np.arange(8)
+    first = dpt.write_job(tmp_path / "first.yaml", text % "a.h5")
+    second = dpt.write_job(tmp_path / "second.yaml", text % "b\\e[31m.h5")
+    result = dpt.run(first, "--output", tmp_path / "out", cwd=tmp_path)
+    assert result.code == 0, result
+    result = dpt.run(second, "--output", tmp_path / "out", cwd=tmp_path)
+    assert result.code == 78 and "a.h5 -> b\\x1b[31m.h5" in result.err and "\x1b" not in result.err, result
+
+
+def test_a_job_too_long_to_be_read_again_is_refused(tmp_path):
+    """The file is short enough, but with its defaults written out it is not."""
+    layers = ", ".join(["relu"] * 9000)
+    path = dpt.write_small_job(tmp_path / "job.yaml", model=f"{{type: sequential, layers: [flatten, {layers}, {{dense: 10}}]}}")
+    assert os.path.getsize(path) < 65536
+    result = dpt.run(path, "--output", tmp_path / "out")
+    assert result.code == 78 and "bytes with all that it leaves to defaults" in result.err, result
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_end_half_written_is_no_end(tmp_path):
+    """All steps are made and saved, but the last line of the metrics was cut off behind its reason."""
+    path = job(tmp_path, epochs=1)
+    dpt.train(path, tmp_path / "out")
+    metrics = tmp_path / "out" / "metrics.jsonl"
+    whole = metrics.read_text()
+    metrics.write_text(whole[:whole.index('"reason": "done"') + 25])
+    assert dpt.run(path, "--output", tmp_path / "out").code == 0
+    assert dpt.events(tmp_path / "out", "end")[-1]["reason"] == "done"
+    assert steps_logged(tmp_path / "out") == list(range(1, 16))
 
 
 def damage(path, how):

@@ -1,0 +1,53 @@
+/*
+ * bench: what `dptrain bench` found out, and how it is told. Private to that command.
+ */
+#ifndef DPT_CMD_BENCH_H
+#define DPT_CMD_BENCH_H
+
+#include "core/base/str.h"
+#include "core/train/cost.h"
+#include "core/train/profile.h"
+
+enum { DPT_BENCH_NAME = 256 };
+
+/* What a step's time goes into: a layer's pass, or something else that the step needs or waits
+ * for. */
+struct dpt_bench_row {
+    char part[DPT_BENCH_NAME]; /* "conv1+relu1+maxpool1", "optimizer" */
+    const char *pass;          /* "forward", or "" */
+    bool waiting;
+    bool small;     /* may be told with `other` */
+    double seconds; /* of a step: the mean over all threads */
+    double limit;   /* seconds; 0: has none */
+    bool by_bytes;
+    struct dpt_cost cost;
+};
+
+/* Seconds: the middle one, the quarters, the ends. */
+struct dpt_bench_spread {
+    double median, low, high, least, most;
+};
+
+struct dpt_bench {
+    const struct dpt_trainer *t;
+    struct dpt_machine machine;
+    int64_t steps;                 /* measured */
+    struct dpt_bench_spread step;  /* without timelines */
+    struct dpt_bench_spread timed; /* with them: the rows are of its middle half */
+    double samples_per_s;          /* at the median */
+    double overhead;               /* of the instrumentation, a fraction */
+    struct dpt_bench_row *rows;
+    size_t n_rows;
+    double seconds, limit; /* sums of the rows */
+};
+
+/* The rows from what each thing took: seconds of a step and calls, [whats]. Errors: RANK. */
+enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
+                               struct dpt_error *err);
+
+/* For a person, in so many columns where the names allow it (0: names are not cut); one JSON
+ * object. */
+void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out);
+void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out);
+
+#endif

@@ -1,0 +1,236 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/bench.h"
+
+enum { NAME_LEAST = 30, NUMBERS = 42, LINE = 200, DIGITS = 32 };
+
+/* Rows that take less of a step are told with `other`, if they may. */
+static const double TELLING = 0.0005;
+
+/* A unit in which a step has a few digits in front of the point. */
+struct unit {
+    const char *name;
+    double seconds;
+};
+
+static struct unit unit_for(double seconds)
+{
+    if (seconds < 1e-3)
+        return (struct unit){"us", 1e-6};
+    if (seconds < 10)
+        return (struct unit){"ms", 1e-3};
+    return (struct unit){"s", 1};
+}
+
+/* So many decimals that small parts of a step show, too. */
+static int decimals_for(double value)
+{
+    return value >= 1000 ? 1 : value >= 100 ? 2 : 3;
+}
+
+/* The row's name in at most `width` characters: the layers' names lose their middle, not the pass.
+ */
+static void name_row(const struct dpt_bench_row *row, int width, char *out, size_t size)
+{
+    const int pass = row->pass[0] != '\0' ? (int)strlen(row->pass) + 1 : 0;
+    const int length = (int)strlen(row->part), room = width - pass > 4 ? width - pass : 4;
+    const char *space = pass > 0 ? " " : "";
+    const int head = (room - 2) / 2, tail = room - 2 - head;
+
+    if (length <= room)
+        snprintf(out, size, "%s%s%s", row->part, space, row->pass);
+    else
+        snprintf(out, size, "%.*s..%s%s%s", head, row->part, row->part + length - tail, space,
+                 row->pass);
+}
+
+static int name_width(const struct dpt_bench *b, int columns)
+{
+    int most = 20;
+
+    for (size_t i = 0; i < b->n_rows; i++) {
+        const int n = (int)(strlen(b->rows[i].part) + strlen(b->rows[i].pass)) + 1;
+
+        most = n > most ? n : most;
+    }
+    if (columns == 0)
+        return most;
+    columns = columns - 1 - NUMBERS > NAME_LEAST ? columns - 1 - NUMBERS : NAME_LEAST;
+    return most < columns ? most : columns;
+}
+
+static void print_line(const char *name, int width, const char *const cells[5], struct dpt_str *out)
+{
+    char line[LINE + DPT_BENCH_NAME];
+    int n = snprintf(line, sizeof line, "%-*s %9s %7s %9s %-5s %8s", width, name, cells[0],
+                     cells[1], cells[2], cells[3], cells[4]);
+
+    n = n < (int)sizeof line ? n : (int)sizeof line - 1;
+    while (n > 0 && line[n - 1] == ' ')
+        n--;
+    dpt_str_printf(out, "%.*s\n", n, line);
+}
+
+static void print_row(const struct dpt_bench *b, const char *name, double seconds, double limit,
+                      const char *by, int width, struct unit unit, struct dpt_str *out)
+{
+    const int decimals = decimals_for(b->seconds / unit.seconds);
+    char time[DIGITS], share[DIGITS], least[DIGITS] = "", part[DIGITS] = "";
+
+    snprintf(time, sizeof time, "%.*f", decimals, seconds / unit.seconds);
+    snprintf(share, sizeof share, "%.1f %%", 100 * seconds / b->seconds);
+    if (limit > 0) {
+        snprintf(least, sizeof least, "%.*f", decimals, limit / unit.seconds);
+        if (seconds > 0 && limit / seconds < 99.99)
+            snprintf(part, sizeof part, "%.0f %%", 100 * limit / seconds);
+    }
+    print_line(name, width, (const char *const[]){time, share, least, by, part}, out);
+}
+
+static void print_head(const struct dpt_bench *b, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = b->t;
+    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_machine *m = &b->machine;
+    const int ranks = t->comm->world.size;
+    char samples[DIGITS];
+    const struct unit u = unit_for(b->step.median);
+    const int d = decimals_for(b->step.median / u.seconds);
+
+    dpt_str_printf(out, "%s: %d rank%s, %lld thread%s, %s (%s)\n", t->job->name, ranks,
+                   ranks == 1 ? "" : "s", (long long)t->all_threads, t->all_threads == 1 ? "" : "s",
+                   t->backend->name, t->backend->describe());
+    dpt_str_printf(out, "batch %d in micro-batches of %d, %s parameters, %s\n", s->global, s->micro,
+                   dpt_group_digits(samples, t->graph.parameters), t->job->optimizer.variant->name);
+    dpt_str_printf(out, "a thread, all busy: %.1f GFLOP/s, %.1f GB/s in cache, %.1f in memory\n\n",
+                   m->flops * 1e-9, m->memory[1].rate * 1e-9,
+                   m->memory[DPT_MACHINE_SIZES - 1].rate * 1e-9);
+    dpt_str_printf(out, "step  %.*f %s, the median of %lld\n", d, b->step.median / u.seconds,
+                   u.name, (long long)b->steps);
+    dpt_str_printf(out, "      %.*f to %.*f half of them, %.*f to %.*f all\n", d,
+                   b->step.low / u.seconds, d, b->step.high / u.seconds, d,
+                   b->step.least / u.seconds, d, b->step.most / u.seconds);
+    dpt_str_printf(out, "rate  %s samples/s\n\n",
+                   dpt_group_digits(samples, llround(b->samples_per_s)));
+}
+
+/* How far off the medians may be, as a fraction of a step. */
+static double noise(const struct dpt_bench *b)
+{
+    return (b->step.high - b->step.low + b->timed.high - b->timed.low) / b->step.median /
+           sqrt((double)b->steps);
+}
+
+void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out)
+{
+    const struct unit unit = unit_for(b->seconds);
+    const int width = name_width(b, columns);
+    char name[LINE + DPT_BENCH_NAME];
+    double folded = 0;
+
+    print_head(b, out);
+    print_line("where it goes", width,
+               (const char *const[]){unit.name, "share", "limit", "by", "of limit"}, out);
+    for (size_t i = 0; i < b->n_rows; i++)
+        if (b->rows[i].small && b->rows[i].seconds < TELLING * b->seconds)
+            folded += b->rows[i].seconds;
+    for (size_t i = 0; i < b->n_rows; i++) {
+        const struct dpt_bench_row *row = &b->rows[i];
+        const bool other = strcmp(row->part, "other") == 0;
+
+        if (row->small && row->seconds < TELLING * b->seconds)
+            continue;
+        name_row(row, width, name, sizeof name);
+        print_row(b, name, row->seconds + (other ? folded : 0), row->limit,
+                  row->limit <= 0 ? ""
+                  : row->by_bytes ? "bytes"
+                                  : "flop",
+                  width, unit, out);
+    }
+    print_row(b, "step", b->seconds, b->limit, "", width, unit, out);
+    dpt_str_printf(out, "\n%.0f %% of the limit; timelines cost ", 100 * b->limit / b->seconds);
+    if (b->overhead > noise(b))
+        dpt_str_printf(out, "%.1f %% of a step\n", 100 * b->overhead);
+    else
+        dpt_str_printf(out, "less than can be seen (%.1f %%)\n", 100 * noise(b));
+}
+
+static void field(struct dpt_str *out, const char *before, const char *key, double value)
+{
+    dpt_str_printf(out, "%s\"%s\": ", before, key);
+    dpt_str_number(out, value);
+}
+
+static void json_machine(const struct dpt_machine *m, struct dpt_str *out)
+{
+    field(out, ", \"machine\": {", "flop_per_s_thread", m->flops);
+    dpt_str_printf(out, ", \"bandwidth_thread\": [");
+    for (int i = 0; i < DPT_MACHINE_SIZES; i++) {
+        field(out, i == 0 ? "{" : ", {", "bytes", m->memory[i].bytes);
+        field(out, ", ", "bytes_per_s", m->memory[i].rate);
+        dpt_str_printf(out, "}");
+    }
+    dpt_str_printf(out, "]}");
+}
+
+static void json_row(const struct dpt_bench_row *row, struct dpt_str *out)
+{
+    dpt_str_printf(out, "{\"part\": ");
+    dpt_str_json(out, row->part);
+    dpt_str_printf(out, ", \"pass\": ");
+    dpt_str_json(out, row->pass);
+    dpt_str_printf(out, ", \"waiting\": %s", row->waiting ? "true" : "false");
+    field(out, ", ", "seconds", row->seconds);
+    field(out, ", ", "limit_s", row->limit);
+    field(out, ", ", "flop", row->cost.flop);
+    field(out, ", ", "bytes", dpt_cost_bytes(&row->cost));
+    dpt_str_printf(out, ", \"by\": %s}",
+                   row->limit <= 0 ? "null"
+                   : row->by_bytes ? "\"bytes\""
+                                   : "\"flop\"");
+}
+
+static void json_spread(const char *key, const struct dpt_bench_spread *s, struct dpt_str *out)
+{
+    dpt_str_printf(out, ", \"%s\": ", key);
+    field(out, "{", "median", s->median);
+    field(out, ", ", "low", s->low);
+    field(out, ", ", "high", s->high);
+    field(out, ", ", "least", s->least);
+    field(out, ", ", "most", s->most);
+    dpt_str_printf(out, "}");
+}
+
+void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = b->t;
+
+    dpt_str_printf(out, "{\"name\": ");
+    dpt_str_json(out, t->job->name);
+    dpt_str_printf(out, ", \"version\": ");
+    dpt_str_json(out, DPT_VERSION);
+    dpt_str_printf(out, ", \"ranks\": %d, \"nodes\": %d, \"threads\": %lld, \"backend\": ",
+                   t->comm->world.size, t->comm->nodes, (long long)t->all_threads);
+    dpt_str_json(out, t->backend->name);
+    dpt_str_printf(out, ", \"library\": ");
+    dpt_str_json(out, t->backend->describe());
+    dpt_str_printf(out, ", \"batch\": {\"global\": %d, \"micro\": %d}, \"parameters\": %lld",
+                   t->train.sampler.global, t->train.sampler.micro, (long long)t->graph.parameters);
+    json_machine(&b->machine, out);
+    dpt_str_printf(out, ", \"steps\": %lld", (long long)b->steps);
+    json_spread("step_s", &b->step, out);
+    json_spread("timed_s", &b->timed, out);
+    field(out, ", ", "samples_per_s", b->samples_per_s);
+    field(out, ", ", "overhead", b->overhead);
+    dpt_str_printf(out, ", \"rows\": [");
+    for (size_t i = 0; i < b->n_rows; i++) {
+        dpt_str_printf(out, "%s", i == 0 ? "" : ", ");
+        json_row(&b->rows[i], out);
+    }
+    field(out, "], \"sum\": {", "seconds", b->seconds);
+    field(out, ", ", "limit_s", b->limit);
+    field(out, ", ", "of_limit", b->limit / b->seconds);
+    dpt_str_printf(out, "}}\n");
+}

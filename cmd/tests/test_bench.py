@@ -1,0 +1,154 @@
+"""`dptrain bench`: the table adds up to the step whatever is measured, names what runs, and leaves nothing behind."""
+import json
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+CONV = """
+data: {train: synthetic, synthetic: {samples: 500, shape: [2, 10, 10], classes: 7}}
+model:
+  type: sequential
+  layers: [{conv: {channels: 5, padding: same}}, relu, {maxpool: 2}, {conv: {channels: 6}}, flatten, {dense: 7}]
+batch: {global: 24, micro: 3}
+"""
+WITH_PARAMETERS = ("conv1", "conv2", "dense1")
+LINEAR = """
+data: {train: synthetic, synthetic: {samples: 100, shape: [5], outputs: 1}}
+model: {type: linear, outputs: 1}
+loss: mse
+batch: {global: 16}
+"""
+
+
+def bench(tmp_path, text, *words, **options):
+    """Runs it in an empty folder, which must stay empty."""
+    folder = tmp_path / "cwd"
+    folder.mkdir(exist_ok=True)
+    path = dpt.write_job(tmp_path / "job.yaml", text)
+    result = dpt.run("bench", path, *words, cwd=folder, **options)
+    assert os.listdir(folder) == [], "no run folder, no checkpoint"
+    return result
+
+
+def measured(*arguments, **options):
+    result = bench(*arguments, "--json", "--quiet", **options)
+    assert result.code == 0 and result.err == "" and len(result.out.splitlines()) == 1, result
+    return json.loads(result.out)
+
+
+def check_sums(found):
+    rows = found["rows"]
+    total = found["sum"]
+    assert all(row["seconds"] >= 0 and row["limit_s"] >= 0 for row in rows)
+    assert sum(row["seconds"] for row in rows) == pytest.approx(total["seconds"], rel=1e-9)
+    assert sum(row["limit_s"] for row in rows) == pytest.approx(total["limit_s"], rel=1e-9)
+    assert total["of_limit"] == pytest.approx(total["limit_s"] / total["seconds"], rel=1e-9)
+    timed = found["timed_s"]
+    if found["steps"] >= 4:  # they are a mean of these steps, and nothing of them is lost or told twice
+        assert timed["low"] * 0.98 <= total["seconds"] <= timed["high"] * 1.02, found
+    for spread in (found["step_s"], timed):
+        assert 0 < spread["least"] <= spread["low"] <= spread["median"] <= spread["high"] <= spread["most"]
+    assert found["samples_per_s"] == pytest.approx(found["batch"]["global"] / found["step_s"]["median"])
+    machine = found["machine"]
+    assert machine["flop_per_s_thread"] > 0 and all(m["bytes_per_s"] > 0 for m in machine["bandwidth_thread"])
+
+
+def passes_of(found):
+    """Layer -> the passes in which it is computed."""
+    passes = {}
+    for row in found["rows"]:
+        for layer in row["part"].split("+") if row["pass"] else []:
+            passes.setdefault(layer, []).append(row["pass"])
+    return passes
+
+
+@pytest.mark.parametrize("kind", ["ref", "cpu"])
+@pytest.mark.parametrize("ranks, threads", [(1, 1), (1, 3), (3, 1), (3, 2)])
+def test_the_rows_add_up_to_the_step(tmp_path, kind, ranks, threads):
+    found = measured(tmp_path, CONV, "--steps", 9, "--set", f"device.kind={kind}",
+                     "--set", f"device.threads={threads}", ranks=ranks)
+    assert (found["ranks"], found["threads"], found["steps"]) == (ranks, ranks * threads, 9)
+    check_sums(found)
+    parts = [row["part"] for row in found["rows"]]
+    assert ("waiting for ranks" in parts) == (ranks > 1)
+    assert ("waiting for threads" in parts) == (threads > 1)
+    assert {"data", "loss", "reduction", "gradient norm", "optimizer", "other", "waiting for samples"} <= set(parts)
+    passes = passes_of(found)
+    for layer in WITH_PARAMETERS:
+        assert passes[layer].count("forward") == 1, passes
+        back = [p for p in passes[layer] if p != "forward"]
+        assert back == ["backward"] or "backward-weights" in back, passes
+    assert "backward-data" not in passes["conv1"], "nobody wants the gradient of the images"
+
+
+def test_the_limits_count_what_the_layers_do(tmp_path):
+    found = measured(tmp_path, CONV, "--steps", 2, "--set", "device.kind=ref")
+    flop = {(row["part"], row["pass"]): row["flop"] for row in found["rows"]}
+    # An image of 10x10 padded by one: of its three positions a kernel's edge misses the image once at each side.
+    assert flop["conv1", "forward"] == 24 * 2 * (10 * 3 - 2) ** 2 * 2 * 5
+    assert flop["conv2", "forward"] == 24 * 2 * (3 * 3) ** 2 * 5 * 6
+    assert flop["dense1", "forward"] == 24 * 2 * (6 * 3 * 3) * 7
+    assert all(row["flop"] == 0 for row in found["rows"] if row["part"] in ("relu1", "maxpool1", "optimizer"))
+    optimizer = next(row for row in found["rows"] if row["part"] == "optimizer")
+    assert optimizer["bytes"] == 4 * 7 * found["parameters"], "adam: weights and two slots in and out, the gradient in"
+
+
+@pytest.mark.parametrize("words", [["--set", "comm.reduction=reproducible"], ["--set", "batch.micro=5"],
+                                   ["--set", "optimizer={type: sgd, momentum: 0.9}", "--set", "data.drop_last=true"]])
+def test_other_ways_of_training(tmp_path, words):
+    check_sums(measured(tmp_path, CONV, "--steps", 5, *words, ranks=2))
+
+
+def test_a_small_model(tmp_path):
+    found = measured(tmp_path, LINEAR, "--steps", 50)
+    check_sums(found)
+    assert "dense1" in passes_of(found)
+
+
+def test_the_table_fits_a_terminal(tmp_path):
+    name = "a_convolution_with_a_rather_long_name"
+    text = CONV.replace("{channels: 5, padding: same}", "{channels: 5, padding: same, name: %s}" % name)
+    for columns in (80, 76):
+        out = bench(tmp_path, text, "--steps", 4, "--ranks", 2,
+                    env={"DPTRAIN_TTY": "1", "COLUMNS": str(columns)}).out
+        lines = out.splitlines()
+        table = lines[next(i for i, line in enumerate(lines) if line.startswith("where it goes")):]
+        assert max(map(len, table)) <= columns, out
+        assert max(map(len, lines)) <= 80, out
+        assert name not in out and name[:4] in out and "name forward" in out and " backward-weights" in out, out
+    out = bench(tmp_path, text, "--steps", 4).out
+    assert name in out and " forward" in out, "nothing is cut where there is no terminal"
+    assert "\r" not in out and "\033" not in out
+
+
+def test_shares_add_up_in_the_table(tmp_path):
+    out = bench(tmp_path, CONV, "--steps", 8, "--ranks", 2).out
+    rows = [line for line in out.splitlines() if " %" in line and "the limit" not in line]
+    shares = [float(line.split(" %")[0].split()[-1]) for line in rows]
+    assert shares[-1] == 100.0 and rows[-1].startswith("step "), out
+    assert sum(shares[:-1]) == pytest.approx(100, abs=0.05 * len(shares)), out
+    assert "% of the limit" in out.splitlines()[-1]
+
+
+@pytest.mark.parametrize("words, code, says", [
+    (["--steps", "0"], 2, "a whole number"),
+    (["--steps", "many"], 2, "a whole number"),
+    (["--jsno"], 2, "did you mean --json?"),
+    (["--set", "batch.mirco=3"], 78, "did you mean 'micro'?"),
+    (["--set", "batch.micro=24", "--ranks", "2"], 78, "does not feed 2 ranks"),
+    (["--set", "data.train=[nothing-*.h5]"], 78, "nothing-*.h5"),
+])
+def test_mistakes(tmp_path, words, code, says):
+    result = bench(tmp_path, CONV, *words)
+    assert result.code == code and says in result.err and result.out == "", result
+
+
+def test_help():
+    for words in (["bench", "--help"], ["help", "bench"]):
+        result = dpt.run(*words)
+        assert result.code == 0 and "--json" in result.out and "--steps N" in result.out, result
+    assert "  bench " in dpt.run("--help").out

@@ -1,0 +1,149 @@
+#include "core/train/profile.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+
+enum dpt_status dpt_profile_open(struct dpt_profile *p, const struct dpt_trainer *t,
+                                 uint64_t events, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t lines = (size_t)t->threads + DPT_PROFILE_HELPERS;
+
+    *p = (struct dpt_profile){
+        .threads = t->threads,
+        .whats = dpt_span_node(t->graph.n_nodes, DPT_PASS_FORWARD),
+    };
+    p->timeline.threads = dpt_alloc_array(lines, sizeof *p->timeline.threads);
+    if (p->timeline.threads == NULL)
+        return dpt_fail_memory(err, "a profile", (double)lines * sizeof *p->timeline.threads);
+    for (size_t i = 0; i < lines; i++) {
+        struct dpt_spans *s = &p->timeline.threads[i];
+
+        s->capacity = events;
+        s->sum = dpt_alloc_array((size_t)p->whats, sizeof *s->sum);
+        s->ring = events > 0 ? dpt_alloc_array(events, sizeof *s->ring) : NULL;
+        if (s->sum == NULL || (events > 0 && s->ring == NULL))
+            DPT_TRY(dpt_fail_memory(err, "a profile", (double)events * sizeof *s->ring));
+    }
+    dpt_tick_rate_read(&p->rate, 0);
+out:
+    if (status != DPT_OK)
+        dpt_profile_close(p);
+    return status;
+}
+
+void dpt_profile_close(struct dpt_profile *p)
+{
+    for (int i = 0; p->timeline.threads != NULL && i < p->threads + DPT_PROFILE_HELPERS; i++) {
+        dpt_free(p->timeline.threads[i].sum);
+        dpt_free(p->timeline.threads[i].ring);
+    }
+    dpt_free(p->timeline.threads);
+    *p = (struct dpt_profile){0};
+}
+
+void dpt_profile_attach(struct dpt_trainer *t, struct dpt_profile *p)
+{
+    t->profile = p;
+    dpt_pool_observe(t->pool, p != NULL ? &p->timeline : NULL);
+    for (int i = 0; t->backend->profile != NULL && i < t->threads; i++)
+        t->backend->profile(t->program, i, p != NULL ? &p->timeline.threads[i] : NULL);
+}
+
+struct dpt_spans *dpt_profile_helper(const struct dpt_profile *p, int helper)
+{
+    return &p->timeline.threads[p->threads + helper];
+}
+
+/*
+ * What another thread waited while the main thread did things alone is time of these things. It
+ * is all the time that the thread has told to be waiting, and what came behind its last mark.
+ */
+static void hold_up(const struct dpt_profile *p, struct dpt_spans *s)
+{
+    const uint64_t end = p->timeline.threads[0].last;
+    uint64_t *waited = &s->sum[DPT_SPAN_WAIT_THREADS].ticks;
+
+    *waited += end > s->last ? end - s->last : 0;
+    *waited -= *waited < p->early ? *waited : p->early;
+    for (int what = 0; what < DPT_SPAN_NODES; what++) {
+        const uint64_t ticks = *waited < p->held[what] ? *waited : p->held[what];
+
+        *waited -= ticks;
+        s->sum[what].ticks += ticks;
+    }
+}
+
+void dpt_profile_take(struct dpt_profile *p, struct dpt_span_sum *sums)
+{
+    memset(sums, 0, (size_t)p->whats * sizeof *sums);
+    for (int i = 0; i < p->threads; i++) {
+        struct dpt_span_sum *own = p->timeline.threads[i].sum;
+
+        if (i > 0)
+            hold_up(p, &p->timeline.threads[i]);
+        for (int what = 0; what < p->whats; what++) {
+            sums[what].ticks += own[what].ticks;
+            sums[what].calls += own[what].calls;
+        }
+        memset(own, 0, (size_t)p->whats * sizeof *own);
+    }
+    memset(p->held, 0, sizeof p->held);
+    p->early = 0;
+}
+
+/* --- clocks ----------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_clock_offset(const struct dpt_group *g, double *offset, double *bound,
+                                 struct dpt_error *err)
+{
+    enum { ROUNDS = 32 };
+    enum dpt_status status = DPT_OK;
+    double *all = calloc((size_t)g->size + 1, sizeof *all);
+
+    *offset = 0;
+    *bound = INFINITY;
+    if (all == NULL)
+        status = dpt_fail_memory(err, "the clocks of all ranks", (double)g->size * sizeof *all);
+    DPT_TRY(dpt_group_agree(g, status, err));
+    for (int round = 0; round < ROUNDS; round++) {
+        /* Rank 0's clock before the others' and after: theirs was read in between. */
+        double times[2] = {(double)dpt_now_ns()}, mine;
+
+        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times[0], err));
+        mine = (double)dpt_now_ns();
+        DPT_TRY(dpt_group_gather(g, &mine, all, sizeof mine, err));
+        times[1] = (double)dpt_now_ns();
+        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times, err));
+        if ((times[1] - times[0]) / 2 < *bound) {
+            *bound = (times[1] - times[0]) / 2;
+            *offset = (times[0] + times[1]) / 2 - mine;
+        }
+    }
+    if (g->rank == 0)
+        *offset = *bound = 0;
+out:
+    free(all);
+    return status;
+}
+
+enum dpt_status dpt_profile_offset(const struct dpt_comm *comm, double *offset, double *bound,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double both[2] = {0};
+
+    if (comm->nodes > 1) {
+        if (comm->leaders.rank >= 0)
+            status = dpt_clock_offset(&comm->leaders, &both[0], &both[1], err);
+        DPT_TRY(dpt_group_agree(&comm->world, status, err));
+        DPT_TRY(dpt_group_broadcast(&comm->node, 0, both, sizeof both, err));
+    }
+    *offset = both[0];
+    *bound = both[1];
+out:
+    return status;
+}

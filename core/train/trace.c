@@ -1,0 +1,379 @@
+#include "core/train/trace.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/str.h"
+#include "core/train/saver.h"
+
+/* Spans kept of a thread: at most so many, and of all threads of all ranks together. */
+enum { MOST_EVENTS = 1 << 16, LEAST_EVENTS = 1 << 10, ALL_EVENTS = 1 << 21 };
+
+/* This rank's clock against rank 0's, at one moment: nanoseconds. */
+struct compared {
+    double at, offset, bound;
+};
+
+struct dpt_trace {
+    struct dpt_trainer *t;
+    struct dpt_saver *saver;
+    struct dpt_profile profile;
+    struct compared begin, end;
+    double origin; /* rank 0's clock when the trace began */
+};
+
+/* A span on the common axis. */
+struct event {
+    double start, end; /* microseconds */
+    int32_t what, step;
+};
+
+/* What a rank says before a thread's events. */
+struct head {
+    int64_t events, dropped;
+    int32_t threads; /* of its pool */
+    double bound;    /* nanoseconds */
+};
+
+static enum dpt_status compare_clocks(const struct dpt_comm *comm, struct compared *c,
+                                      struct dpt_error *err)
+{
+    c->at = (double)dpt_now_ns();
+    return dpt_profile_offset(comm, &c->offset, &c->bound, err);
+}
+
+static uint64_t ring_size(int64_t threads)
+{
+    uint64_t n = MOST_EVENTS;
+
+    while (n > LEAST_EVENTS && n * (uint64_t)threads > ALL_EVENTS)
+        n /= 2;
+    return n;
+}
+
+static void turn(struct dpt_trace *trace, bool on)
+{
+    struct dpt_trainer *t = trace->t;
+    struct dpt_profile *p = &trace->profile;
+
+    dpt_profile_attach(t, on ? p : NULL);
+    dpt_loader_observe(t->train.loader, on ? dpt_profile_helper(p, DPT_PROFILE_LOADER) : NULL);
+    if (trace->saver != NULL)
+        dpt_saver_observe(trace->saver, on ? dpt_profile_helper(p, DPT_PROFILE_SAVER) : NULL);
+}
+
+enum dpt_status dpt_trace_open(struct dpt_trace **result, struct dpt_trainer *t,
+                               struct dpt_saver *saver, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trace *trace = dpt_alloc(sizeof *trace);
+
+    *result = NULL;
+    if (trace == NULL)
+        status = dpt_fail_memory(err, "a trace", sizeof *trace);
+    else
+        status = dpt_profile_open(&trace->profile, t, ring_size(t->all_threads), err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    trace->t = t;
+    trace->saver = saver;
+    DPT_TRY(compare_clocks(t->comm, &trace->begin, err));
+    trace->origin = (double)trace->profile.rate.ns[0];
+    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &trace->origin, sizeof trace->origin, err));
+    turn(trace, true);
+    *result = trace;
+out:
+    if (status != DPT_OK)
+        dpt_trace_close(trace);
+    return status;
+}
+
+void dpt_trace_close(struct dpt_trace *trace)
+{
+    if (trace == NULL)
+        return;
+    if (trace->t != NULL && trace->t->profile == &trace->profile)
+        turn(trace, false);
+    dpt_profile_close(&trace->profile);
+    dpt_free(trace);
+}
+
+/* --- the common axis -------------------------------------------------------------------------- */
+
+static double axis(const struct dpt_trace *trace, uint64_t tick)
+{
+    const double ns = dpt_tick_ns(&trace->profile.rate, tick);
+    const double span = trace->end.at - trace->begin.at;
+    const double part = span > 0 ? (ns - trace->begin.at) / span : 0;
+    const double offset = trace->begin.offset + part * (trace->end.offset - trace->begin.offset);
+
+    return (ns + offset - trace->origin) * 1e-3;
+}
+
+/* The spans that a thread's ring still holds, the oldest first. */
+static void collect(const struct dpt_trace *trace, const struct dpt_spans *s, struct head *head,
+                    struct event *events)
+{
+    const uint64_t kept = s->count < s->capacity ? s->count : s->capacity;
+
+    head->events = (int64_t)kept;
+    head->dropped = (int64_t)(s->count - kept);
+    for (uint64_t i = 0; i < kept; i++) {
+        const struct dpt_span *span = &s->ring[(s->count - kept + i) & (s->capacity - 1)];
+
+        events[i] = (struct event){axis(trace, span->start), axis(trace, span->end), span->what,
+                                   span->step};
+    }
+}
+
+/* --- the file --------------------------------------------------------------------------------- */
+
+static const char *const names[DPT_SPAN_NODES] = {
+    [DPT_SPAN_OTHER] = "other",
+    [DPT_SPAN_WAIT_THREADS] = "waiting for threads",
+    [DPT_SPAN_WAIT_LOADER] = "waiting for samples",
+    [DPT_SPAN_DATA] = "data",
+    [DPT_SPAN_LOSS] = "loss",
+    [DPT_SPAN_REDUCTION] = "reduction",
+    [DPT_SPAN_NORM] = "gradient norm",
+    [DPT_SPAN_OPTIMIZER] = "optimizer",
+    [DPT_SPAN_LAYOUTS] = "weight layouts",
+    [DPT_SPAN_STEP] = "step",
+    [DPT_SPAN_COMPUTE] = "compute",
+    [DPT_SPAN_EVALUATE] = "evaluate",
+    [DPT_SPAN_SAVE] = "save",
+    [DPT_SPAN_CHECK] = "compare replicas",
+    [DPT_SPAN_READ] = "read",
+};
+
+static const char *const passes[DPT_SPAN_PASSES] = {
+    [DPT_PASS_FORWARD] = "forward",
+    [DPT_PASS_WEIGHTS] = "backward-weights",
+    [DPT_PASS_BACKWARD] = "backward",
+};
+
+static const char *category(int what)
+{
+    if (what >= DPT_SPAN_NODES)
+        return "layer";
+    if (what == DPT_SPAN_WAIT_THREADS || what == DPT_SPAN_WAIT_LOADER)
+        return "waiting";
+    return what >= DPT_SPAN_STEP ? "phase" : "part";
+}
+
+/* "conv1+relu1 forward": what is computed in a pass of a node. */
+static void put_pass(const struct dpt_trainer *t, int32_t node, enum dpt_span_pass pass,
+                     struct dpt_str *name)
+{
+    const struct dpt_backend *b = t->backend;
+    bool first = true;
+
+    for (int32_t i = 0; i < t->graph.n_nodes; i++) {
+        if ((b->runs_in != NULL ? b->runs_in(t->program, i, pass != DPT_PASS_FORWARD) : i) != node)
+            continue;
+        dpt_str_printf(name, "%s%s", first ? "" : "+", t->graph.nodes[i].name);
+        first = false;
+    }
+    dpt_str_printf(name, " %s", passes[pass]);
+}
+
+static void put_name(const struct dpt_trainer *t, int what, struct dpt_str *line)
+{
+    struct dpt_str name = {0};
+
+    if (what < DPT_SPAN_NODES) {
+        dpt_str_json(line, names[what]);
+        return;
+    }
+    what -= DPT_SPAN_NODES;
+    put_pass(t, what / DPT_SPAN_PASSES, (enum dpt_span_pass)(what % DPT_SPAN_PASSES), &name);
+    line->failed = line->failed || name.failed;
+    if (!name.failed)
+        dpt_str_json(line, name.text);
+    dpt_str_release(&name);
+}
+
+static void put_event(const struct dpt_trainer *t, int rank, int thread, const struct event *e,
+                      struct dpt_str *line)
+{
+    dpt_str_printf(line, ",\n{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"name\": ", rank, thread);
+    put_name(t, e->what, line);
+    dpt_str_printf(line, ", \"cat\": \"%s\", \"ts\": %.3f, \"dur\": %.3f", category(e->what),
+                   e->start, e->end - e->start);
+    dpt_str_printf(line, ", \"args\": {\"step\": %d}}", e->step);
+}
+
+static void put_process(const struct dpt_trainer *t, int rank, const struct head *head,
+                        int64_t dropped, struct dpt_str *line)
+{
+    char text[DPT_HOST_TEXT + 64];
+
+    snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_host(t->comm, rank));
+    dpt_str_printf(line,
+                   "%s{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_name\", "
+                   "\"args\": {\"name\": ",
+                   rank == 0 ? "[\n" : ",\n", rank);
+    dpt_str_json(line, text);
+    dpt_str_printf(line,
+                   "}},\n{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_sort_index\", "
+                   "\"args\": {\"sort_index\": %d}}",
+                   rank, rank);
+    snprintf(text, sizeof text, head->bound > 0 ? "clock within %.1f us of rank 0's" : "same clock",
+             head->bound * 1e-3);
+    dpt_str_printf(line,
+                   ",\n{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_labels\", \"args\": "
+                   "{\"labels\": \"%s, %lld older events dropped\", \"dropped\": %lld, "
+                   "\"clock_bound_us\": %.3f}}",
+                   rank, text, (long long)dropped, (long long)dropped, head->bound * 1e-3);
+}
+
+static void put_thread(int rank, int thread, const struct head *head, struct dpt_str *line)
+{
+    char name[32];
+
+    if (thread == 0)
+        snprintf(name, sizeof name, "main");
+    else if (thread < head->threads)
+        snprintf(name, sizeof name, "thread %d", thread);
+    else
+        snprintf(name, sizeof name, "%s",
+                 thread == head->threads + DPT_PROFILE_LOADER ? "loader" : "saver");
+    dpt_str_printf(line,
+                   ",\n{\"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"name\": \"thread_name\", "
+                   "\"args\": {\"name\": \"%s\"}}",
+                   rank, thread, name);
+}
+
+/* A text for a file, and what went wrong first. */
+struct sink {
+    FILE *file; /* NULL on other ranks than 0 */
+    const char *path;
+    struct dpt_str line;
+    enum dpt_status status;
+    struct dpt_error *err;
+};
+
+static void pour(struct sink *sink)
+{
+    const struct dpt_str *line = &sink->line;
+
+    if (sink->status == DPT_OK && line->failed)
+        sink->status = dpt_fail_memory(sink->err, "a trace", 0);
+    if (sink->status == DPT_OK && sink->file != NULL && line->length > 0 &&
+        fwrite(line->text, 1, line->length, sink->file) != line->length)
+        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
+    dpt_str_clear(&sink->line);
+}
+
+/* The events of one thread of one rank come to all; rank 0 writes them. Collective. */
+static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int thread,
+                                   const struct head *first, struct event *events,
+                                   struct sink *sink, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &trace->t->comm->world;
+    struct head head = *first;
+
+    if (world->rank == rank)
+        collect(trace, &trace->profile.timeline.threads[thread], &head, events);
+    DPT_TRY(dpt_group_broadcast(world, rank, &head, sizeof head, err));
+    DPT_TRY(dpt_group_broadcast(world, rank, events, (size_t)head.events * sizeof *events, err));
+    if (world->rank != 0 || (thread >= head.threads && head.events == 0))
+        return DPT_OK;
+    put_thread(rank, thread, &head, &sink->line);
+    for (int64_t i = 0; i < head.events; i++) {
+        put_event(trace->t, rank, thread, &events[i], &sink->line);
+        if (i % 256 == 255)
+            pour(sink);
+    }
+    pour(sink);
+out:
+    return status;
+}
+
+/* All of one rank's. Collective. */
+static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct event *events,
+                                 struct sink *sink, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &trace->t->comm->world;
+    struct head head = {.threads = trace->t->threads};
+
+    head.bound = trace->begin.bound > trace->end.bound ? trace->begin.bound : trace->end.bound;
+    for (int i = 0; i < trace->t->threads + DPT_PROFILE_HELPERS; i++) {
+        const struct dpt_spans *s = &trace->profile.timeline.threads[i];
+
+        head.dropped += (int64_t)(s->count > s->capacity ? s->count - s->capacity : 0);
+    }
+    DPT_TRY(dpt_group_broadcast(world, rank, &head, sizeof head, err));
+    if (world->rank == 0) {
+        put_process(trace->t, rank, &head, head.dropped, &sink->line);
+        pour(sink);
+        if (head.dropped > 0 && rank == 0)
+            dpt_log_info(trace->t->log, "trace.json holds the newest %lld events of each thread",
+                         (long long)trace->profile.timeline.threads[0].capacity);
+    }
+    for (int thread = 0; thread < head.threads + DPT_PROFILE_HELPERS; thread++)
+        DPT_TRY(send_thread(trace, rank, thread, &head, events, sink, err));
+out:
+    return status;
+}
+
+/* The whole file or the old one: under a temporary name first. */
+static void finish_file(struct sink *sink, const char *path)
+{
+    if (sink->file == NULL)
+        return;
+    dpt_str_printf(&sink->line, "\n]\n");
+    pour(sink);
+    if ((fflush(sink->file) != 0 || fsync(fileno(sink->file)) != 0) && sink->status == DPT_OK)
+        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
+    if (fclose(sink->file) != 0 && sink->status == DPT_OK)
+        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
+    if (sink->status == DPT_OK && rename(sink->path, path) != 0)
+        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", path);
+    if (sink->status != DPT_OK)
+        unlink(sink->path);
+}
+
+enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *comm = trace->t->comm;
+    const uint64_t capacity = trace->profile.timeline.threads[0].capacity;
+    struct event *events = dpt_alloc_array(capacity, sizeof *events);
+    char path[PATH_MAX], part[PATH_MAX];
+    struct sink sink = {.path = part, .err = err};
+
+    dpt_comm_note(comm, trace->t->progress.step, "writing trace.json");
+    turn(trace, false);
+    dpt_tick_rate_read(&trace->profile.rate, 1);
+    snprintf(path, sizeof path, "%s/trace.json", folder);
+    snprintf(part, sizeof part, "%s/trace.json.part", folder);
+    if (events == NULL)
+        status = dpt_fail_memory(err, "a trace", (double)capacity * sizeof *events);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    DPT_TRY(compare_clocks(comm, &trace->end, err));
+    if (comm->world.rank == 0) {
+        sink.file = fopen(part, "we");
+        if (sink.file == NULL)
+            sink.status = dpt_fail_errno(err, DPT_IO, "%s", part);
+    }
+    for (int rank = 0; rank < comm->world.size; rank++)
+        DPT_TRY(send_rank(trace, rank, events, &sink, err));
+    finish_file(&sink, path);
+    sink.file = NULL;
+    DPT_TRY(dpt_group_agree(&comm->world, sink.status, err));
+out:
+    if (sink.file != NULL) {
+        fclose(sink.file);
+        unlink(part);
+    }
+    dpt_str_release(&sink.line);
+    dpt_free(events);
+    return status;
+}
