@@ -16,6 +16,8 @@
 
 #include "core/backend/graph.h"
 #include "core/base/error.h"
+#include "core/base/pool.h"
+#include "core/base/span.h"
 
 enum dpt_loss_kind {
     DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
@@ -50,6 +52,15 @@ struct dpt_program_spec {
     int32_t micro;
     int threads;
     bool training; /* false: only dpt_backend.infer will be called */
+    /* Of `threads` threads, borrowed while the program lives: they train as a team. NULL: each by itself. */
+    struct dpt_pool *team;
+};
+
+/* What a program holds, all its slots together. */
+struct dpt_program_bytes {
+    int64_t values;  /* the layers' outputs, their gradients, what backward needs of them */
+    int64_t scratch; /* workspace of the kernels */
+    int64_t copies;  /* of the parameters, in other layouts */
 };
 
 struct dpt_backend {
@@ -57,17 +68,26 @@ struct dpt_backend {
     const char *summary;
     /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512"; static text. */
     const char *(*describe)(void);
+    /* Whether a rank's threads had better compute each micro-batch of this graph together, sharing its layers, than take
+       micro-batches each for themselves and add up gradients. May be NULL: never. */
+    bool (*teams)(const struct dpt_graph *graph);
     /* Errors: BAD_JOB (the backend cannot do this graph; names the layer), RANK. On failure *program is NULL. */
     enum dpt_status (*open)(const struct dpt_program_spec *spec, void **program,
                             struct dpt_error *err);
     void (*close)(void *program); /* NULL is fine */
     /* Bytes that the program holds (activations, scratch, copies), all slots together. */
     int64_t (*bytes)(const void *program);
+    /* What `open` would make for this spec, without its slots: nothing of the size of activations is allocated. Errors: as open's. */
+    enum dpt_status (*measure)(const struct dpt_program_spec *spec, struct dpt_program_bytes *bytes,
+                               struct dpt_error *err);
     /* Renews what the backend derives from the parameters (other layouts). To be called by all threads of a pool, each with its
        slot, when the parameters changed; each does its share. No other call may run at the same time. */
     enum dpt_status (*refresh)(void *program, int slot, const float *params, struct dpt_error *err);
     /* Forward, loss, backward of one micro-batch. gradient: an arena; overwritten, or added to where `add`. The floats between
-       tensors stay as they are. tally: added to. */
+       tensors stay as they are. tally: added to.
+       In a team all its threads call it within one dpt_pool_run, each with its slot, and otherwise with the same arguments;
+       what was counted is added to the tally of slot 0, and all is done when any of the calls returns. The bits of gradient and
+       tally do not depend on how many threads there are, nor on whether they are a team. */
     enum dpt_status (*train)(void *program, int slot, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add, struct dpt_tally *tally,
                              struct dpt_error *err);
@@ -78,6 +98,14 @@ struct dpt_backend {
     /* After train or infer on this slot: the first node whose output, for the samples of that batch, holds a value that is not
        finite, and that sample's position in the batch; -1 where there is none. For messages, not for speed. */
     int32_t (*find_nonfinite)(void *program, int slot, int32_t count, int32_t *position);
+    /* From here on a slot tells where its time goes: the passes of each node (dpt_span_node) and the loss; NULL: no longer. Not
+       while the slot works. Optional, as the next two. */
+    void (*profile)(void *program, int slot, struct dpt_spans *spans);
+    /* The node in whose pass a node is computed, where the two are fused; else the node itself. */
+    int32_t (*runs_in)(const void *program, int32_t node, bool backward);
+    /* C [m][n] = A [m][k] B [k][n], contiguous, by the calling thread alone: to see what the machine can do. Errors: INTERNAL, RANK. */
+    enum dpt_status (*product)(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                               float *c, struct dpt_error *err);
 };
 
 /* All backends that this build has, the preferred one for CPUs first; ends with NULL. */

@@ -32,11 +32,16 @@ struct dpt_pool {
     bool spin;
     void (*work)(void *arg, int thread); /* NULL in the last run: end */
     void *arg;
+    const struct dpt_timeline *timeline; /* NULL: nobody looks */
     struct worker *workers;
     _Alignas(DPT_ALIGN) atomic_uint run;
     atomic_uint sleepers; /* workers that sleep on `run`, or are about to */
     _Alignas(DPT_ALIGN) atomic_uint left;
     atomic_uint caller_sleeps;
+    /* Meetings inside of a run: how many have come to this one; the meetings that are over. */
+    _Alignas(DPT_ALIGN) atomic_uint come;
+    _Alignas(DPT_ALIGN) atomic_uint meeting;
+    atomic_uint resting; /* threads that sleep on `meeting`, or are about to */
 };
 
 static void futex_wait(atomic_uint *word, unsigned value)
@@ -68,15 +73,20 @@ static void relax(void)
 static unsigned wait_change(const struct dpt_pool *pool, atomic_uint *word, unsigned value,
                             atomic_uint *asleep)
 {
-    const double until = pool->spin ? dpt_now() + spin_seconds : 0.0;
     unsigned now = atomic_load(word);
+    double until = 0;
 
     while (pool->spin && now == value) {
-        for (int i = 0; i < 16 && now == value; i++) {
+        for (int i = 0; i < 64 && now == value; i++) {
             relax();
             now = atomic_load_explicit(word, memory_order_acquire);
         }
-        if (now == value && dpt_now() > until)
+        if (now != value)
+            break;
+        /* The clock is read only by those that have waited for a while already. */
+        if (until == 0)
+            until = dpt_now() + spin_seconds;
+        else if (dpt_now() > until)
             break;
     }
     if (now != value)
@@ -86,6 +96,18 @@ static unsigned wait_change(const struct dpt_pool *pool, atomic_uint *word, unsi
         futex_wait(word, value);
     atomic_fetch_sub(asleep, 1);
     return now;
+}
+
+static void run_observed(const struct dpt_pool *pool, int thread)
+{
+    const struct dpt_timeline *timeline = pool->timeline;
+
+    /* What the caller did before was no waiting. */
+    if (timeline != NULL && thread != 0)
+        dpt_spans_mark(&timeline->threads[thread], DPT_SPAN_WAIT_THREADS);
+    pool->work(pool->arg, thread);
+    if (timeline != NULL)
+        dpt_spans_mark(&timeline->threads[thread], timeline->activity);
 }
 
 static void *worker_main(void *arg)
@@ -98,7 +120,7 @@ static void *worker_main(void *arg)
         run = wait_change(pool, &pool->run, run, &pool->sleepers);
         if (pool->work == NULL)
             return NULL;
-        pool->work(pool->arg, self->thread);
+        run_observed(pool, self->thread);
         if (atomic_fetch_sub(&pool->left, 1) == 1 && atomic_load(&pool->caller_sleeps) != 0)
             futex_wake(&pool->left);
     }
@@ -177,10 +199,34 @@ void dpt_pool_run(struct dpt_pool *pool, void (*work)(void *arg, int thread), vo
         return;
     }
     publish(pool, work, arg);
-    work(arg, 0);
+    run_observed(pool, 0);
     left = atomic_load(&pool->left);
     while (left != 0)
         left = wait_change(pool, &pool->left, left, &pool->caller_sleeps);
+    if (pool->timeline != NULL)
+        dpt_spans_mark(&pool->timeline->threads[0], DPT_SPAN_WAIT_THREADS);
+}
+
+void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline)
+{
+    pool->timeline = timeline;
+}
+
+void dpt_pool_meet(struct dpt_pool *pool)
+{
+    const unsigned meeting = atomic_load(&pool->meeting);
+
+    if (pool->started == 0)
+        return;
+    if (atomic_fetch_add(&pool->come, 1) != (unsigned)pool->started) {
+        wait_change(pool, &pool->meeting, meeting, &pool->resting);
+        return;
+    }
+    /* The last one: nobody comes to the next meeting before this one is over. */
+    atomic_store(&pool->come, 0);
+    atomic_fetch_add(&pool->meeting, 1);
+    if (atomic_load(&pool->resting) != 0)
+        futex_wake(&pool->meeting);
 }
 
 int dpt_pool_threads(const struct dpt_pool *pool)

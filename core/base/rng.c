@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/base/vector.h"
+
 static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15); /* 2^64 / the golden ratio */
 
 void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
@@ -26,11 +28,16 @@ void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4
     out[3] = c3;
 }
 
-uint64_t dpt_mix64(uint64_t x)
+static inline __attribute__((always_inline)) uint64_t mix(uint64_t x)
 {
     x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
     x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
     return x ^ (x >> 31);
+}
+
+uint64_t dpt_mix64(uint64_t x)
+{
+    return mix(x);
 }
 
 void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4])
@@ -120,38 +127,100 @@ static uint64_t root_above(uint64_t n)
     return s;
 }
 
-/* A number below `limit` from a random word, without a division. */
-static uint64_t scale(uint64_t word, uint64_t limit)
+/* A number below `limit`, at most 2^32, from a random word, without a division: the upper half of
+ * their product, from factors that vector units can multiply. */
+static inline __attribute__((always_inline)) uint64_t scale(uint64_t word, uint64_t limit)
 {
-    return (uint64_t)(((unsigned __int128)word * limit) >> 64);
+    const uint64_t high = (word >> 32) * limit, low = ((word & UINT32_MAX) * limit) >> 32;
+
+    return (high + low) >> 32;
+}
+
+/*
+ * Positions are pairs (left < rows, right < columns); a round adds a keyed function of one half to
+ * the other, modulo its size. rows x columns exceeds n by less than rows, so walking on from an
+ * image outside takes a step or two. Small domains get more rounds: their round functions have few
+ * values each, and come near to a random permutation more slowly.
+ */
+struct permutation {
+    uint64_t n, rows, columns, key[2];
+    int rounds;
+};
+
+static struct permutation permutation(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n)
+{
+    const uint64_t rows = root_above(n);
+    uint32_t word[4];
+
+    dpt_random4(seed, stream, a, 0, word);
+    return (struct permutation){
+        .n = n,
+        .rows = rows,
+        .columns = (n + rows - 1) / rows,
+        .key = {(uint64_t)word[1] << 32 | word[0], (uint64_t)word[3] << 32 | word[2]},
+        .rounds = n < 1024 ? 24 : 8,
+    };
+}
+
+/* Two rounds. */
+static inline __attribute__((always_inline)) void stir(const struct permutation *p, int round,
+                                                       uint64_t *left, uint64_t *right)
+{
+    *left += scale(mix(*right + p->key[0] + golden * (uint64_t)round), p->rows);
+    *left -= *left >= p->rows ? p->rows : 0;
+    *right += scale(mix(*left + p->key[1] + golden * (uint64_t)round), p->columns);
+    *right -= *right >= p->columns ? p->columns : 0;
+}
+
+static uint64_t walk(const struct permutation *p, uint64_t i)
+{
+    do {
+        uint64_t left = i % p->rows, right = i / p->rows;
+
+        for (int round = 0; round < p->rounds; round += 2)
+            stir(p, round, &left, &right);
+        i = right * p->rows + left;
+    } while (i >= p->n);
+    return i;
 }
 
 uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i)
 {
-    /*
-     * Positions are pairs (left < rows, right < columns); a round adds a keyed function of one half
-     * to the other, modulo its size. rows x columns exceeds n by less than rows, so walking on from
-     * an image outside takes a step or two. Small domains get more rounds: their round functions
-     * have few values each, and come near to a random permutation more slowly.
-     */
-    const uint64_t rows = root_above(n), columns = (n + rows - 1) / rows;
-    const int rounds = n < 1024 ? 24 : 8;
-    uint32_t word[4];
-    uint64_t key[2];
+    const struct permutation p = permutation(seed, stream, a, n);
 
-    dpt_random4(seed, stream, a, 0, word);
-    key[0] = (uint64_t)word[1] << 32 | word[0];
-    key[1] = (uint64_t)word[3] << 32 | word[2];
-    do {
-        uint64_t left = i % rows, right = i / rows;
+    return walk(&p, i);
+}
 
-        for (int round = 0; round < rounds; round += 2) {
-            left += scale(dpt_mix64(right + key[0] + golden * (uint64_t)round), rows);
-            left -= left >= rows ? rows : 0;
-            right += scale(dpt_mix64(left + key[1] + golden * (uint64_t)round), columns);
-            right -= right >= columns ? columns : 0;
+enum { LANES = 16 };
+
+DPT_VECTOR static void stir_lanes(const struct permutation *p, uint64_t *restrict left,
+                                  uint64_t *restrict right)
+{
+    const struct permutation own = *p;
+
+    for (int round = 0; round < own.rounds; round += 2)
+        for (int lane = 0; lane < LANES; lane++)
+            stir(&own, round, &left[lane], &right[lane]);
+}
+
+void dpt_permute_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t first,
+                     size_t count, uint64_t *image)
+{
+    const struct permutation p = permutation(seed, stream, a, n);
+    uint64_t left[LANES], right[LANES];
+
+    for (; count >= LANES; count -= LANES, image += LANES) {
+        for (int lane = 0; lane < LANES; lane++, first++) {
+            left[lane] = first % p.rows;
+            right[lane] = first / p.rows;
         }
-        i = right * rows + left;
-    } while (i >= n);
-    return i;
+        stir_lanes(&p, left, right);
+        for (int lane = 0; lane < LANES; lane++) {
+            const uint64_t i = right[lane] * p.rows + left[lane];
+
+            image[lane] = i < n ? i : walk(&p, i);
+        }
+    }
+    for (size_t k = 0; k < count; k++)
+        image[k] = walk(&p, first + k);
 }

@@ -46,5 +46,8 @@ uint64_t dpt_mix64(uint64_t x);
  * A Feistel network with cycle walking (Black & Rogaway 2002). n > 0, 0 <= i < n.
  */
 uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i);
+/* The images of first, first + 1, … (count of them), several at a time. */
+void dpt_permute_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t first,
+                     size_t count, uint64_t *image);
 
 #endif

@@ -1,15 +1,11 @@
 #include <string.h>
 
+#include "core/backend/cpu/conv_kernels.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
+#include "core/backend/cpu/sparse.h"
+#include "core/backend/cpu/winograd.h"
 #include "core/base/memory.h"
-
-/* The kernels of the passes that are wanted, in one pair of layouts. */
-struct kernels {
-    struct dpt_kernel *forward, *data, *weights;
-    enum dpt_layout x, y;
-    int slow; /* how many are fallbacks */
-};
 
 /*
  * Each pass may want its weights in an order of its own. Copies in these orders, shared by all
@@ -23,11 +19,16 @@ struct copy {
 
 struct conv {
     struct dpt_conv_shape shape;
-    struct kernels kernels; /* those that are no calls yet */
+    struct dpt_conv_kernels kernels; /* those that are no calls yet */
     struct copy forward_weights, data_weights;
     int forward, data, weights, unpack; /* calls */
     int dw, dw_canonical, db;           /* buffers */
     int64_t n_weights;
+    struct dpt_winograd winograd; /* forward, where it has kernels */
+    float *winograd_weights;
+    struct dpt_sparse *sparse; /* the backward passes, where the pool is `listed`; else NULL */
+    float *sparse_weights;
+    int sparse_scratch; /* buffer */
 };
 
 static struct dpt_conv_shape shape_of(const struct dpt_cpu_program *program,
@@ -52,83 +53,23 @@ static struct dpt_conv_shape shape_of(const struct dpt_cpu_program *program,
     return shape;
 }
 
-static void close_kernels(struct kernels *k)
+/* Whether the backward passes work on lists. */
+static bool lists(const struct dpt_cpu_node *node)
 {
-    dpt_kernel_close(k->forward);
-    dpt_kernel_close(k->data);
-    dpt_kernel_close(k->weights);
-    *k = (struct kernels){0};
+    return node->pool != NULL && node->pool->listed;
 }
 
-static enum dpt_status make_kernels(struct dpt_cpu_program *program,
-                                    const struct dpt_cpu_node *node, enum dpt_layout x,
-                                    enum dpt_layout y, struct kernels *k, struct dpt_error *err)
+/* oneDNN's kernels, as far as our own do not do it. */
+static struct dpt_conv_wish wish_of(const struct dpt_cpu_program *program,
+                                    const struct dpt_cpu_node *node)
 {
-    const struct dpt_conv_shape shape = shape_of(program, node);
-    enum dpt_status status = DPT_OK;
+    const bool backward = program->spec.training && !lists(node);
 
-    *k = (struct kernels){0};
-    DPT_TRY(dpt_kernel_conv(program->dnnl, DPT_CONV_FORWARD, &shape, x, y, &k->forward, err));
-    k->x = dpt_kernel_layout(k->forward, DPT_ROLE_X);
-    k->y = dpt_kernel_layout(k->forward, DPT_ROLE_Y);
-    k->slow = dpt_kernel_slow(k->forward);
-    if (k->x == DPT_LAYOUT_ANY || k->y == DPT_LAYOUT_ANY) {
-        status = dpt_fail(err, DPT_BAD_JOB, "oneDNN chose a layout that is not known here");
-        goto out;
-    }
-    if (program->spec.training && node->wants_dx) {
-        DPT_TRY(dpt_kernel_conv(program->dnnl, DPT_CONV_BACKWARD_DATA, &shape, k->x, k->y, &k->data,
-                                err));
-        k->slow += dpt_kernel_slow(k->data);
-    }
-    if (program->spec.training) {
-        DPT_TRY(dpt_kernel_conv(program->dnnl, DPT_CONV_BACKWARD_WEIGHTS, &shape, k->x, k->y,
-                                &k->weights, err));
-        k->slow += dpt_kernel_slow(k->weights);
-    }
-out:
-    if (status != DPT_OK)
-        close_kernels(k);
-    return status;
-}
-
-/*
- * oneDNN's own choice for forward, where the backward passes have fast kernels too. With few
- * channels they often have none in these layouts (a fallback is a hundred times slower); then the
- * pair with fewest fallbacks.
- */
-static enum dpt_status choose_kernels(struct dpt_cpu_program *program,
-                                      const struct dpt_cpu_node *node, struct kernels *best,
-                                      struct dpt_error *err)
-{
-    static const enum dpt_layout wishes[][2] = {
-        {DPT_LAYOUT_ANY, DPT_LAYOUT_ANY},   {DPT_LAYOUT_C16, DPT_LAYOUT_C16},
-        {DPT_LAYOUT_C8, DPT_LAYOUT_C8},     {DPT_LAYOUT_NHWC, DPT_LAYOUT_NHWC},
-        {DPT_LAYOUT_NCHW, DPT_LAYOUT_NCHW},
-    };
-    enum dpt_status status = DPT_BAD_JOB;
-    struct kernels k;
-
-    *best = (struct kernels){0};
-    for (size_t i = 0; i < sizeof wishes / sizeof wishes[0]; i++) {
-        status = make_kernels(program, node, wishes[i][0], wishes[i][1], &k, err);
-        if (status == DPT_OK && (best->forward == NULL || k.slow < best->slow)) {
-            close_kernels(best);
-            *best = k;
-        } else if (status == DPT_OK) {
-            close_kernels(&k);
-        }
-        if (status != DPT_OK && status != DPT_BAD_JOB)
-            break;
-        if (best->forward != NULL && best->slow == 0)
-            break;
-    }
-    if (best->forward == NULL)
-        return status == DPT_BAD_JOB
-                   ? dpt_fail(err, status, "%s: oneDNN has no convolution of this shape",
-                              node->name)
-                   : status;
-    return DPT_OK;
+    return (struct dpt_conv_wish){.dnnl = program->dnnl,
+                                  .name = node->name,
+                                  .shape = shape_of(program, node),
+                                  .data = backward && node->wants_dx,
+                                  .weights = backward};
 }
 
 static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct conv *conv,
@@ -154,26 +95,123 @@ static void close_conv(struct dpt_cpu_node *node)
 {
     struct conv *conv = node->own;
 
-    close_kernels(&conv->kernels);
+    dpt_conv_kernels_close(&conv->kernels);
     dpt_free(conv->forward_weights.weights);
     dpt_free(conv->data_weights.weights);
+    dpt_sparse_close(conv->sparse);
+    dpt_free(conv->sparse_weights);
+    dpt_free(conv->winograd_weights);
     dpt_free(conv);
 }
 
-static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                 struct dpt_error *err)
+static bool is_plain(const struct dpt_window *w)
 {
-    enum dpt_status status = DPT_OK;
-    struct conv *conv = node->own = dpt_alloc(sizeof *conv);
-    struct kernels *k;
+    for (int i = 0; i < 2; i++)
+        if (w->stride[i] != 1 || w->dilation[i] != 1)
+            return false;
+    return w->groups == 1;
+}
 
-    if (conv == NULL)
-        return dpt_fail_memory(err, node->name, sizeof *conv);
-    k = &conv->kernels;
-    conv->shape = shape_of(program, node);
-    conv->n_weights = program->spec.graph->tensors[node->graph->weight].count;
-    conv->forward_weights.call = conv->data_weights.call = DPT_CPU_NONE;
-    DPT_TRY(choose_kernels(program, node, k, err));
+static float *own_weights(struct dpt_cpu_program *program, int64_t floats)
+{
+    program->bytes += floats * (int64_t)sizeof(float);
+    return dpt_alloc_array((size_t)floats, sizeof(float));
+}
+
+/* --- Winograd ----------------------------------------------------------------------------------
+ */
+
+/* Backward by oneDNN's kernels takes the same layouts, and has to be no fallback there. */
+static enum dpt_status make_backward(struct dpt_cpu_program *program,
+                                     const struct dpt_cpu_node *node, struct dpt_conv_kernels *k,
+                                     struct dpt_error *err)
+{
+    const struct dpt_conv_wish wish = wish_of(program, node);
+    enum dpt_status status = DPT_OK;
+
+    if (!wish.weights)
+        return DPT_OK;
+    DPT_TRY(dpt_conv_kernels_make(&wish, DPT_LAYOUT_C16, DPT_LAYOUT_C16, k, err));
+    if (k->slow > 0)
+        status = dpt_fail(err, DPT_BAD_JOB, "%s: no fast kernels for it", node->name);
+    dpt_kernel_close(k->forward);
+    k->forward = NULL;
+out:
+    return status;
+}
+
+/* *chosen: whether forward goes this way. */
+static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                     bool *chosen, struct dpt_error *err)
+{
+    const struct dpt_window *window = &node->graph->window;
+    enum dpt_status status = DPT_OK;
+    struct conv *conv = node->own;
+    struct dpt_winograd w = {.in_channels = node->in.c,
+                             .out_channels = node->out.c,
+                             .in = {node->in.h, node->in.w},
+                             .out = {node->out.h, node->out.w},
+                             .before = {window->before[0], window->before[1]},
+                             .kernels = dpt_winograd_kernels(dpt_dnnl_isa())};
+
+    if (node->pool != NULL) {
+        w.pool = true;
+        w.relu = node->pool->relu;
+        w.pooled[0] = node->pool->out.h;
+        w.pooled[1] = node->pool->out.w;
+    }
+    *chosen = false;
+    if (window->kernel[0] != 3 || window->kernel[1] != 3 || !is_plain(window) ||
+        !dpt_winograd_pays(&w))
+        return DPT_OK;
+    status = make_backward(program, node, &conv->kernels, err);
+    if (status != DPT_OK) {
+        dpt_conv_kernels_close(&conv->kernels);
+        return status == DPT_BAD_JOB ? DPT_OK : status;
+    }
+    *chosen = true;
+    conv->winograd = w;
+    DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
+    if (w.pool)
+        dpt_cpu_write_nowhere(program, node, DPT_LAYOUT_C16);
+    else
+        dpt_cpu_write(program, node, DPT_LAYOUT_C16);
+    if (w.pool)
+        node->pool->fused = true;
+    dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
+    conv->winograd_weights = own_weights(program, dpt_winograd_packed(&w));
+    if (conv->winograd_weights == NULL)
+        return dpt_fail_memory(err, "weights", (double)dpt_winograd_packed(&w) * sizeof(float));
+out:
+    return status;
+}
+
+static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+    const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
+    const bool keeps_place = run->training && to->place != DPT_CPU_NONE;
+
+    dpt_winograd_forward(
+        &conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
+        conv->winograd_weights,
+        conv->shape.bias ? run->params + dpt_cpu_offset(run->program, node->graph->bias) : NULL,
+        run->scratch, dpt_cpu_buffer(run, to->y),
+        keeps_place ? (void *)dpt_cpu_buffer(run, to->place) : NULL);
+}
+
+/* --- the direct way ----------------------------------------------------------------------------
+ */
+
+static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                   struct dpt_error *err)
+{
+    struct conv *conv = node->own;
+    struct dpt_conv_kernels *k = &conv->kernels;
+    const struct dpt_conv_wish wish = wish_of(program, node);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_conv_kernels_choose(&wish, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
     dpt_cpu_write(program, node, k->y);
     DPT_TRY(open_copy(program, conv, k->forward, &conv->forward_weights, err));
@@ -183,14 +221,105 @@ out:
     return status;
 }
 
+static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct conv *conv = node->own = dpt_alloc(sizeof *conv);
+    bool chosen;
+
+    if (conv == NULL)
+        return dpt_fail_memory(err, node->name, sizeof *conv);
+    conv->shape = shape_of(program, node);
+    conv->n_weights = program->spec.graph->tensors[node->graph->weight].count;
+    conv->forward_weights.call = conv->data_weights.call = DPT_CPU_NONE;
+    DPT_TRY(plan_winograd(program, node, &chosen, err));
+    if (!chosen)
+        DPT_TRY(plan_direct(program, node, err));
+out:
+    return status;
+}
+
+/* --- lists -------------------------------------------------------------------------------------
+ */
+
+static struct dpt_sparse_shape sparse_shape(const struct dpt_cpu_node *node)
+{
+    const struct dpt_window *w = &node->graph->window;
+
+    return (struct dpt_sparse_shape){.in_channels = node->in.c,
+                                     .out_channels = node->out.c,
+                                     .in = {node->in.h, node->in.w},
+                                     .out = {node->out.h, node->out.w},
+                                     .kernel = {w->kernel[0], w->kernel[1]},
+                                     .before = {w->before[0], w->before[1]},
+                                     .pooled = {node->pool->out.h, node->pool->out.w},
+                                     .x = node->x_layout,
+                                     .y = node->y_layout,
+                                     .wants_dx = node->wants_dx};
+}
+
+bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv)
+{
+    const struct dpt_sparse_shape shape = sparse_shape(conv);
+
+    return is_plain(&conv->graph->window) && dpt_sparse_fits(&shape);
+}
+
+static enum dpt_status plan_lists(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                  struct dpt_error *err)
+{
+    struct conv *conv = node->own;
+    const struct dpt_sparse_shape shape = sparse_shape(node);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_sparse_open(&shape, dpt_sparse_kernels(dpt_dnnl_isa()), &conv->sparse, err));
+    conv->sparse_scratch = dpt_cpu_reserve(program, dpt_sparse_scratch(conv->sparse));
+    if (node->wants_dx) {
+        const int64_t floats = dpt_sparse_packed(conv->sparse);
+
+        conv->sparse_weights = own_weights(program, floats);
+        if (conv->sparse_weights == NULL)
+            return dpt_fail_memory(err, "weights", (double)floats * sizeof(float));
+    }
+out:
+    return status;
+}
+
+static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+    const struct dpt_cpu_program *program = run->program;
+    const struct dpt_sparse_work work = {
+        .count = run->batch->count,
+        .micro = program->spec.micro,
+        .x = dpt_cpu_buffer(run, node->x),
+        .dy = dpt_cpu_buffer(run, node->dy),
+        .place = (const void *)dpt_cpu_buffer(run, node->pool->place),
+        .packed = conv->sparse_weights,
+        .scratch = dpt_cpu_buffer(run, conv->sparse_scratch),
+        .add = run->add,
+        .dw = run->gradient + dpt_cpu_offset(program, node->graph->weight),
+        .db = conv->shape.bias ? run->gradient + dpt_cpu_offset(program, node->graph->bias) : NULL,
+        .dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL,
+    };
+
+    dpt_sparse_backward(conv->sparse, &work);
+}
+
+/* --- backward ----------------------------------------------------------------------------------
+ */
+
 static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
                                           struct dpt_cpu_node *node, struct dpt_error *err)
 {
     struct conv *conv = node->own;
-    struct kernels *k = &conv->kernels;
+    struct dpt_conv_kernels *k = &conv->kernels;
     enum dpt_status status = DPT_OK;
     struct dpt_kernel *unpack;
 
+    if (lists(node))
+        return plan_lists(program, node, err);
     if (node->wants_dx) {
         DPT_TRY(open_copy(program, conv, k->data, &conv->data_weights, err));
         conv->data = dpt_cpu_call(program, k->data, node->dx, node->dy, DPT_CPU_NONE, DPT_CPU_NONE);
@@ -233,6 +362,10 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
 
     DPT_TRY(refresh_copy(run, &conv->forward_weights, weights, turn, task, err));
     DPT_TRY(refresh_copy(run, &conv->data_weights, weights, turn, task, err));
+    if (conv->winograd.kernels != NULL && (*task)++ % run->program->spec.threads == turn)
+        dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
+    if (conv->sparse_weights != NULL && (*task)++ % run->program->spec.threads == turn)
+        dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
 out:
     return status;
 }
@@ -242,6 +375,10 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
 {
     const struct conv *conv = node->own;
 
+    if (conv->winograd.kernels != NULL) {
+        winograd_forward(run, node);
+        return DPT_OK;
+    }
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
         dpt_cpu_set(run, conv->forward, DPT_ROLE_B,
@@ -275,8 +412,13 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
     const struct conv *conv = node->own;
     enum dpt_status status = DPT_OK;
 
+    if (conv->sparse != NULL) {
+        backward_by_lists(run, node);
+        return DPT_OK;
+    }
     DPT_TRY(weight_gradient(run, node, err));
     if (node->wants_dx) {
+        dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);
         DPT_TRY(dpt_cpu_execute(run, conv->data, err));
     }

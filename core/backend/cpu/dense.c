@@ -1,60 +1,116 @@
-#include "core/backend/cpu/kernels.h"
+#include "core/backend/cpu/product.h"
 #include "core/backend/cpu/program.h"
+#include "core/base/memory.h"
 
-/* y = x W^T + b, on the canonical weights where they lie: matrix products pack what they need by
- * themselves. */
+/* y = x W^T + b on the canonical weights where they lie. In a team each thread computes a part of
+ * the outputs, then of the weights' gradient for the same outputs, then of the inputs' gradient. */
+
+struct dense {
+    struct dpt_product product;
+    bool small; /* not worth the tiles: plain loops, by one thread */
+    int turned; /* buffer: x, turned over */
+};
 
 static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dense *dense = node->own = dpt_alloc(sizeof *dense);
 
+    if (dense == NULL)
+        return dpt_fail_memory(err, node->name, sizeof *dense);
+    dense->product = (struct dpt_product){.rows = program->spec.micro,
+                                          .inputs = dpt_shape_size(&node->in),
+                                          .outputs = node->out.c,
+                                          .isa = dpt_dnnl_isa()};
+    dense->small = dense->product.inputs * dense->product.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
+    if (dense->small)
+        return DPT_OK;
+    dense->turned = dpt_cpu_reserve(program, dpt_product_turned(&dense->product));
+    dpt_cpu_want_scratch(program, dpt_product_scratch(&dense->product));
 out:
     return status;
+}
+
+/* Narrow layers in steps of a tile, so that all have work; else no two threads write to one line.
+ */
+static void output_part(const struct dpt_cpu_run *run, const struct dpt_product *p, int64_t *first,
+                        int64_t *last)
+{
+    dpt_cpu_part(run, p->outputs, p->outputs <= 64 ? DPT_TILE_ROWS : DPT_TILE_LANES, first, last);
 }
 
 static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                      struct dpt_error *err)
 {
-    const int32_t rows = run->program->spec.micro, outputs = node->out.c;
+    const struct dense *dense = node->own;
+    const struct dpt_product *p = &dense->product;
+    const struct dpt_graph_node *graph = node->graph;
+    const float *x = dpt_cpu_buffer(run, node->x);
+    const float *w = run->params + dpt_cpu_offset(run->program, graph->weight);
+    const float *bias =
+        graph->bias < 0 ? NULL : run->params + dpt_cpu_offset(run->program, graph->bias);
     float *y = dpt_cpu_buffer(run, node->y);
-    enum dpt_status status = DPT_OK;
+    int64_t first, last;
 
-    DPT_TRY(dpt_dnnl_product(
-        false, true, rows, outputs, dpt_shape_size(&node->in), dpt_cpu_buffer(run, node->x),
-        run->params + dpt_cpu_offset(run->program, node->graph->weight), false, y, err));
-    if (node->graph->bias >= 0)
-        dpt_add_rows(rows, outputs, run->params + dpt_cpu_offset(run->program, node->graph->bias),
-                     y);
-out:
-    return status;
+    (void)err;
+    if (dense->small) {
+        if (run->thread == 0)
+            dpt_small_forward(p, x, w, bias, y);
+        return DPT_OK;
+    }
+    dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
+    dpt_product_turn(p, x, first, last, dpt_cpu_buffer(run, dense->turned));
+    dpt_cpu_meet_within(run, node, DPT_PASS_FORWARD);
+    output_part(run, p, &first, &last);
+    dpt_product_forward(p, dpt_cpu_buffer(run, dense->turned), w, bias, first, last, run->scratch,
+                        y);
+    return DPT_OK;
 }
 
 static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, struct dpt_error *err)
 {
-    const int32_t rows = run->program->spec.micro, outputs = node->out.c;
-    const int64_t inputs = dpt_shape_size(&node->in);
+    const struct dense *dense = node->own;
+    const struct dpt_product *p = &dense->product;
     const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
+    const float *x = dpt_cpu_buffer(run, node->x), *w = run->params + weight;
     const float *dy = dpt_cpu_buffer(run, node->dy);
-    enum dpt_status status = DPT_OK;
+    float *dw = run->gradient + weight, *db = NULL;
+    float *dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL;
+    int64_t first, last;
 
-    DPT_TRY(dpt_dnnl_product(true, false, outputs, inputs, rows, dy, dpt_cpu_buffer(run, node->x),
-                             run->add, run->gradient + weight, err));
+    (void)err;
     if (node->graph->bias >= 0)
-        dpt_sum_rows(rows, outputs, dy, run->add,
-                     run->gradient + dpt_cpu_offset(run->program, node->graph->bias));
-    if (node->wants_dx)
-        DPT_TRY(dpt_dnnl_product(false, false, rows, inputs, outputs, dy, run->params + weight,
-                                 false, dpt_cpu_buffer(run, node->dx), err));
-out:
-    return status;
+        db = run->gradient + dpt_cpu_offset(run->program, node->graph->bias);
+    if (dense->small) {
+        if (run->thread == 0)
+            dpt_small_backward(p, dy, x, w, run->add, dw, db, dx);
+        return DPT_OK;
+    }
+    output_part(run, p, &first, &last);
+    dpt_product_weights(p, dy, x, run->add, first, last, run->scratch, dw);
+    if (db != NULL)
+        dpt_product_bias(p, dy, run->add, first, last, db);
+    if (dx == NULL)
+        return DPT_OK;
+    dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
+    dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
+    dpt_product_data(p, dy, w, first, last, run->scratch, dx);
+    return DPT_OK;
+}
+
+static void close_dense(struct dpt_cpu_node *node)
+{
+    dpt_free(node->own);
 }
 
 const struct dpt_cpu_op dpt_cpu_dense = {
     .plan = plan_dense,
     .forward = dense_forward,
     .backward = dense_backward,
+    .close = close_dense,
+    .shares = true,
 };

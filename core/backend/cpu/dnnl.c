@@ -90,6 +90,24 @@ const char *dpt_dnnl_describe(void)
     return description.text;
 }
 
+/* Looked up, not linked: which OpenMP runtime is there, if any, is oneDNN's affair. */
+static void (*find_set_threads(void))(int)
+{
+    void (*set_threads)(int);
+
+    *(void **)&set_threads = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    return set_threads;
+}
+
+enum dpt_isa dpt_dnnl_isa(void)
+{
+    const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
+
+    if ((have & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core)
+        return DPT_ISA_AVX512;
+    return (have & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 ? DPT_ISA_AVX2 : DPT_ISA_PLAIN;
+}
+
 void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl)
 {
     if (dnnl->set_threads != NULL)
@@ -105,8 +123,7 @@ enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_er
     if (d == NULL)
         return dpt_fail_memory(err, "oneDNN's streams", (double)threads * sizeof d->streams[0]);
     d->threads = threads;
-    /* Looked up, not linked: which OpenMP runtime is there, if any, is oneDNN's affair. */
-    *(void **)&d->set_threads = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    d->set_threads = find_set_threads();
     dpt_dnnl_one_thread(d);
     DNNL_TRY(dnnl_engine_create(&d->engine, dnnl_cpu, 0));
     DNNL_TRY(dnnl_primitive_attr_create(&d->attr));
@@ -346,4 +363,14 @@ enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, 
                    transpose_a ? m : k, b, transpose_b ? k : n, add ? 1.0f : 0.0f, c, n);
 
     return result == dnnl_success ? DPT_OK : dpt_dnnl_fail(result, "matrix product", err);
+}
+
+enum dpt_status dpt_dnnl_product_alone(int64_t m, int64_t n, int64_t k, const float *a,
+                                       const float *b, float *c, struct dpt_error *err)
+{
+    void (*const set_threads)(int) = find_set_threads();
+
+    if (set_threads != NULL)
+        set_threads(1);
+    return dpt_dnnl_product(false, false, m, n, k, a, b, false, c, err);
 }

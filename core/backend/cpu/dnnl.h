@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/backend/cpu/isa.h"
 #include "core/base/error.h"
 
 /*
@@ -56,6 +57,10 @@ struct dpt_call;
 
 /* "oneDNN 2.6.3, AVX-512", static text. */
 const char *dpt_dnnl_describe(void);
+
+/* What oneDNN makes use of, and our own kernels with it: the machine's, or less where the
+ * environment says so (ONEDNN_MAX_CPU_ISA). */
+enum dpt_isa dpt_dnnl_isa(void);
 
 /* The engine and a stream for each of `threads` threads. Errors: RANK. */
 enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err);
@@ -107,5 +112,9 @@ enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err);
 enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
                                  int64_t k, const float *a, const float *b, bool add, float *c,
                                  struct dpt_error *err);
+
+/* C = A B likewise, where no program is at hand, by the calling thread alone. */
+enum dpt_status dpt_dnnl_product_alone(int64_t m, int64_t n, int64_t k, const float *a,
+                                       const float *b, float *c, struct dpt_error *err);
 
 #endif

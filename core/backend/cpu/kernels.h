@@ -11,12 +11,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
-    !defined(__SANITIZE_ADDRESS__)
-#define DPT_VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define DPT_VECTOR
-#endif
+#include "core/base/vector.h"
 
 enum { DPT_LANES = 16 };
 
@@ -37,6 +32,9 @@ void dpt_accumulate(int64_t n, const float *x, float *y);
 /* Rows of `width`, contiguous: each gets b added; their sum is written or added to `sum`. */
 void dpt_add_rows(int64_t rows, int64_t width, const float *b, float *y);
 void dpt_sum_rows(int64_t rows, int64_t width, const float *y, bool add, float *sum);
+
+/* Blocks of 16 lanes: sum[lane] += dy of those n rows whose place is not -1. */
+void dpt_sum_chosen(int64_t n, const int32_t *place, const float *dy, float *sum);
 
 /* Windows over planes [planes][h][w][block]; a plane is a sample's channel block. */
 struct dpt_pool_shape {

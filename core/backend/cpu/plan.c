@@ -50,14 +50,17 @@ void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
     program->idle[buffer] = true;
 }
 
+void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
+{
+    if (floats > program->scratch)
+        program->scratch = floats;
+}
+
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b)
 {
-    const int64_t scratch = dpt_kernel_scratch(kernel);
-
     program->calls[program->n_calls] = (struct dpt_cpu_call){kernel, {x, y, w, b}};
-    if (scratch > program->scratch)
-        program->scratch = scratch;
+    dpt_cpu_want_scratch(program, dpt_kernel_scratch(kernel));
     return program->n_calls++;
 }
 
@@ -121,11 +124,17 @@ out:
     return status;
 }
 
-void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_layout layout)
+void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                           enum dpt_layout layout)
 {
     node->y_layout = layout;
     node->y_floats = floats_of(program, &node->out, layout);
+}
+
+void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                   enum dpt_layout layout)
+{
+    dpt_cpu_write_nowhere(program, node, layout);
     node->y = dpt_cpu_reserve(program, node->y_floats);
 }
 
@@ -205,6 +214,23 @@ static void join_relu(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
     pool->input = relu->input;
 }
 
+/* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
+static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool)
+{
+    struct dpt_cpu_node *conv = &program->nodes[pool->input];
+
+    if (pool->op != &dpt_cpu_maxpool || conv->op != &dpt_cpu_conv)
+        return;
+    for (int i = 0; i < 2; i++) {
+        const struct dpt_window *w = &pool->graph->window;
+
+        if (w->kernel[i] != 2 || w->stride[i] != 2 || w->before[i] != 0 || w->after[i] != 0)
+            return;
+    }
+    conv->pool = pool;
+    pool->listed = program->spec.training && dpt_cpu_conv_lists(conv);
+}
+
 static enum dpt_status read_graph(struct dpt_cpu_program *program, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -214,7 +240,7 @@ static enum dpt_status read_graph(struct dpt_cpu_program *program, struct dpt_er
 
         node->number = i;
         node->x = node->y = node->dx = node->dy = DPT_CPU_NONE;
-        node->reorder = node->reorder_back = DPT_CPU_NONE;
+        node->reorder = node->reorder_back = node->place = DPT_CPU_NONE;
         if (i < program->n_nodes - 1)
             DPT_TRY(read_node(program, i, err));
     }
@@ -229,9 +255,21 @@ static enum dpt_status read_graph(struct dpt_cpu_program *program, struct dpt_er
             goto out;
         }
         join_relu(program, &program->nodes[i]);
+        join_pool(program, &program->nodes[i]);
     }
 out:
     return status;
+}
+
+bool dpt_cpu_teams(const struct dpt_graph *graph)
+{
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_cpu_op *op = ops[graph->nodes[i].op];
+
+        if (op == NULL || !op->shares)
+            return false;
+    }
+    return true;
 }
 
 /* --- gradients -------------------------------------------------------------------------------- */
@@ -241,7 +279,7 @@ static enum dpt_status place_gradient(struct dpt_cpu_program *program, struct dp
                                       struct dpt_error *err)
 {
     struct dpt_cpu_node *input = &program->nodes[node->input];
-    const bool in_place = node->op->pointwise || node->op->moves_nothing;
+    const bool in_place = node->op->pointwise || node->op->moves_nothing || node->listed;
     enum dpt_status status = DPT_OK;
 
     node->dx = in_place ? node->dy : dpt_cpu_take(program, node->x_floats);
@@ -310,21 +348,33 @@ out:
     return status;
 }
 
-static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
+/* Floats of all buffers of a slot. */
+static size_t buffer_floats(const struct dpt_cpu_program *program)
 {
-    struct dpt_cpu_slot *slot = &program->slots[number];
-    size_t total = dpt_round_up((size_t)program->scratch, sizeof(float));
-    float *at;
+    size_t total = 0;
 
     for (int i = 1; i < program->n_buffers; i++)
         total += dpt_round_up((size_t)program->floats[i], sizeof(float));
+    return total;
+}
+
+static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
+{
+    struct dpt_cpu_slot *slot = &program->slots[number];
+    const size_t scratch = dpt_round_up((size_t)program->scratch, sizeof(float));
+    const size_t total = scratch + buffer_floats(program);
+    float *at;
+
     slot->memory = dpt_alloc_array(total, sizeof *slot->memory);
     slot->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *slot->buffers);
     slot->calls = dpt_alloc_array((size_t)program->n_calls, sizeof *slot->calls);
-    if (slot->memory == NULL || slot->buffers == NULL || slot->calls == NULL)
+    slot->tallies =
+        dpt_alloc_array((size_t)program->spec.micro / DPT_CPU_LOSS_ROWS + 1, sizeof *slot->tallies);
+    if (slot->memory == NULL || slot->buffers == NULL || slot->calls == NULL ||
+        slot->tallies == NULL)
         return dpt_fail_memory(err, "activations", (double)total * sizeof *slot->memory);
     program->bytes += (int64_t)(total * sizeof *slot->memory);
-    at = slot->memory + dpt_round_up((size_t)program->scratch, sizeof(float));
+    at = slot->memory + scratch;
     for (int i = 1; i < program->n_buffers; i++) {
         slot->buffers[i] = at;
         at += dpt_round_up((size_t)program->floats[i], sizeof(float));
@@ -337,6 +387,7 @@ static void close_slot(struct dpt_cpu_program *program, struct dpt_cpu_slot *slo
     for (int i = 0; slot->calls != NULL && i < program->n_calls; i++)
         dpt_call_close(slot->calls[i]);
     dpt_free(slot->calls);
+    dpt_free(slot->tallies);
     dpt_free(slot->buffers);
     dpt_free(slot->memory);
 }
@@ -359,13 +410,13 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     return DPT_OK;
 }
 
-enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
-                             struct dpt_error *err)
+/* Everything but the slots. */
+static enum dpt_status plan_program(const struct dpt_program_spec *spec,
+                                    struct dpt_cpu_program **planned, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_cpu_program *program = dpt_alloc(sizeof *program);
+    struct dpt_cpu_program *program = *planned = dpt_alloc(sizeof *program);
 
-    *opened = NULL;
     if (program == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
@@ -381,12 +432,42 @@ enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
     }
     if (spec->training)
         DPT_TRY(plan_gradients(program, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cpu_program *program = NULL;
+
+    *opened = NULL;
+    DPT_TRY(plan_program(spec, &program, err));
     for (int i = 0; i < spec->threads; i++)
         DPT_TRY(open_slot(program, i, err));
     *opened = program;
 out:
     if (status != DPT_OK)
         dpt_cpu_close(program);
+    return status;
+}
+
+enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
+                                struct dpt_program_bytes *bytes, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cpu_program *program = NULL;
+    const int64_t slots = spec->threads, word = sizeof(float);
+
+    DPT_TRY(plan_program(spec, &program, err));
+    *bytes = (struct dpt_program_bytes){
+        .values = slots * word * (int64_t)buffer_floats(program),
+        .scratch = slots * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
+        .copies = program->bytes, /* there are no slots yet */
+    };
+out:
+    dpt_cpu_close(program);
     return status;
 }
 

@@ -49,14 +49,28 @@ out:
     return status;
 }
 
-/* The loops go over whole cache lines, which buffers have and the caller's input may not. */
-static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+/* The elements that this thread computes. */
+struct part {
+    int64_t first, n;
+};
+
+static struct part part_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    float *y = dpt_cpu_buffer(run, node->y);
+    int64_t first, last;
+
+    dpt_cpu_part(run, node->y_floats, DPT_LANES, &first, &last);
+    return (struct part){first, last - first};
+}
+
+/* The loops go over whole cache lines, which buffers have and the caller's input may not. */
+static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                struct part part)
+{
+    float *y = dpt_cpu_buffer(run, node->y) + part.first;
 
     if (node->x != DPT_CPU_INPUT)
-        return dpt_cpu_buffer(run, node->x);
-    memcpy(y, run->batch->input, (size_t)node->x_floats * sizeof *y);
+        return dpt_cpu_buffer(run, node->x) + part.first;
+    memcpy(y, run->batch->input + part.first, (size_t)part.n * sizeof *y);
     return y;
 }
 
@@ -64,10 +78,11 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
     static enum dpt_status name##_forward(const struct dpt_cpu_run *run,                           \
                                           const struct dpt_cpu_node *node, struct dpt_error *err)  \
     {                                                                                              \
+        const struct part part = part_of(run, node);                                               \
         float *y = dpt_cpu_buffer(run, node->y);                                                   \
                                                                                                    \
         (void)err;                                                                                 \
-        dpt_##name(node->y_floats, whole_lines(run, node), y);                                     \
+        dpt_##name(part.n, whole_lines(run, node, part), y + part.first);                          \
         if (filled)                                                                                \
             clear_filling(node, run->program->spec.micro, y);                                      \
         return DPT_OK;                                                                             \
@@ -76,10 +91,13 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
     static enum dpt_status name##_backward(const struct dpt_cpu_run *run,                          \
                                            const struct dpt_cpu_node *node, struct dpt_error *err) \
     {                                                                                              \
+        const struct part part = part_of(run, node);                                               \
+                                                                                                   \
         (void)err;                                                                                 \
         if (node->wants_dx)                                                                        \
-            dpt_##name##_back(node->y_floats, dpt_cpu_buffer(run, node->known),                    \
-                              dpt_cpu_buffer(run, node->dy), dpt_cpu_buffer(run, node->dx));       \
+            dpt_##name##_back(part.n, dpt_cpu_buffer(run, node->known) + part.first,               \
+                              dpt_cpu_buffer(run, node->dy) + part.first,                          \
+                              dpt_cpu_buffer(run, node->dx) + part.first);                         \
         return DPT_OK;                                                                             \
     }                                                                                              \
                                                                                                    \
@@ -87,6 +105,7 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
         .plan = how,                                                                               \
         .forward = name##_forward,                                                                 \
         .backward = name##_backward,                                                               \
+        .shares = true,                                                                            \
         .pointwise = true,                                                                         \
         .keeps_output = true,                                                                      \
     }
@@ -141,8 +160,10 @@ static void make_mask(const struct dpt_cpu_run *run, const struct dpt_cpu_node *
     const int32_t block = dpt_layout_block(node->y_layout, node->out.c);
     float *mask = dpt_cpu_buffer(run, dropout->mask);
     float *canonical = dpt_cpu_buffer(run, dropout->canonical);
+    int64_t first, last;
 
-    for (int32_t i = 0; i < batch->count; i++) {
+    dpt_cpu_part(run, batch->count, 1, &first, &last);
+    for (int64_t i = first; i < last; i++) {
         float *to = block == 1 ? mask + i * sample : canonical;
 
         dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], node->number,
@@ -157,15 +178,17 @@ static enum dpt_status dropout_forward(const struct dpt_cpu_run *run,
                                        const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct dropout *dropout = node->own;
-    const float *x = whole_lines(run, node);
-    float *y = dpt_cpu_buffer(run, node->y);
+    const struct part part = part_of(run, node);
+    const float *x = whole_lines(run, node, part);
+    float *y = dpt_cpu_buffer(run, node->y) + part.first;
 
     (void)err;
     if (run->training) {
-        make_mask(run, node);
-        dpt_multiply(node->y_floats, x, dpt_cpu_buffer(run, dropout->mask), y);
+        make_mask(run, node); /* by samples */
+        dpt_cpu_meet_within(run, node, DPT_PASS_FORWARD);
+        dpt_multiply(part.n, x, dpt_cpu_buffer(run, dropout->mask) + part.first, y);
     } else if (x != y) {
-        memcpy(y, x, (size_t)node->y_floats * sizeof *y);
+        memcpy(y, x, (size_t)part.n * sizeof *y);
     }
     return DPT_OK;
 }
@@ -174,11 +197,13 @@ static enum dpt_status dropout_backward(const struct dpt_cpu_run *run,
                                         const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct dropout *dropout = node->own;
+    const struct part part = part_of(run, node);
 
     (void)err;
     if (node->wants_dx)
-        dpt_multiply(node->y_floats, dpt_cpu_buffer(run, node->dy),
-                     dpt_cpu_buffer(run, dropout->mask), dpt_cpu_buffer(run, node->dx));
+        dpt_multiply(part.n, dpt_cpu_buffer(run, node->dy) + part.first,
+                     dpt_cpu_buffer(run, dropout->mask) + part.first,
+                     dpt_cpu_buffer(run, node->dx) + part.first);
     return DPT_OK;
 }
 
@@ -192,6 +217,7 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
     .forward = dropout_forward,
     .backward = dropout_backward,
     .close = close_dropout,
+    .shares = true,
     .pointwise = true,
 };
 
@@ -220,7 +246,7 @@ static enum dpt_status flatten_backward(const struct dpt_cpu_run *run,
                                         const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     (void)err;
-    if (node->wants_dx && node->dx != node->dy)
+    if (node->wants_dx && node->dx != node->dy && run->thread == 0)
         memcpy(dpt_cpu_buffer(run, node->dx), dpt_cpu_buffer(run, node->dy),
                (size_t)node->y_floats * sizeof(float));
     return DPT_OK;
@@ -230,5 +256,6 @@ const struct dpt_cpu_op dpt_cpu_flatten = {
     .plan = plan_flatten,
     .forward = flatten_forward,
     .backward = flatten_backward,
+    .shares = true,
     .moves_nothing = true,
 };

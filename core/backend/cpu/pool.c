@@ -5,7 +5,6 @@
 /* Pools take any layout: a window is the same for all channels. */
 struct pool {
     struct dpt_pool_shape shape;
-    int place; /* buffer: who won, in the layout of the output; NONE: not wanted */
 };
 
 static void close_pool(struct dpt_cpu_node *node)
@@ -42,9 +41,8 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
     }
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
     dpt_cpu_write(program, node, layout);
-    pool->place = DPT_CPU_NONE;
     if (keeps_place && program->spec.training && node->wants_dx)
-        pool->place = dpt_cpu_reserve(program, node->y_floats);
+        node->place = dpt_cpu_reserve(program, node->y_floats);
 out:
     return status;
 }
@@ -59,9 +57,9 @@ static enum dpt_status plan_maxpool(struct dpt_cpu_program *program, struct dpt_
 }
 
 /* Slots hold words of 4 bytes; these are whole numbers. */
-static int32_t *places(const struct dpt_cpu_run *run, const struct pool *pool)
+static int32_t *places(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    return pool->place == DPT_CPU_NONE ? NULL : (void *)dpt_cpu_buffer(run, pool->place);
+    return node->place == DPT_CPU_NONE ? NULL : (void *)dpt_cpu_buffer(run, node->place);
 }
 
 static enum dpt_status maxpool_forward(const struct dpt_cpu_run *run,
@@ -70,8 +68,10 @@ static enum dpt_status maxpool_forward(const struct dpt_cpu_run *run,
     const struct pool *pool = node->own;
 
     (void)err;
+    if (node->fused)
+        return DPT_OK;
     dpt_maxpool(&pool->shape, node->relu, dpt_cpu_buffer(run, node->x),
-                dpt_cpu_buffer(run, node->y), run->training ? places(run, pool) : NULL);
+                dpt_cpu_buffer(run, node->y), run->training ? places(run, node) : NULL);
     return DPT_OK;
 }
 
@@ -81,8 +81,9 @@ static enum dpt_status maxpool_backward(const struct dpt_cpu_run *run,
     const struct pool *pool = node->own;
 
     (void)err;
-    dpt_maxpool_back(&pool->shape, dpt_cpu_buffer(run, node->dy), places(run, pool),
-                     dpt_cpu_buffer(run, node->dx));
+    if (!node->listed)
+        dpt_maxpool_back(&pool->shape, dpt_cpu_buffer(run, node->dy), places(run, node),
+                         dpt_cpu_buffer(run, node->dx));
     return DPT_OK;
 }
 

@@ -6,6 +6,8 @@
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/list.h"
 
+enum { LOSS_ROWS = DPT_CPU_LOSS_ROWS };
+
 float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer)
 {
     /* Nobody writes into the input: it has a buffer's type only because it is one to its readers.
@@ -36,6 +38,35 @@ int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor)
     return program->spec.graph->tensors[tensor].offset;
 }
 
+void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
+                  int64_t *last)
+{
+    const int64_t steps = (n + step - 1) / step;
+
+    *first = steps * run->thread / run->threads * step;
+    *last = steps * (run->thread + 1) / run->threads * step;
+    *last = *last < n ? *last : n;
+    *first = *first < *last ? *first : *last;
+}
+
+void dpt_cpu_meet(const struct dpt_cpu_run *run)
+{
+    if (run->threads == 1)
+        return;
+    dpt_pool_meet(run->program->spec.team);
+    if (run->spans != NULL)
+        dpt_spans_mark(run->spans, DPT_SPAN_WAIT_THREADS);
+}
+
+void dpt_cpu_meet_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                         enum dpt_span_pass pass)
+{
+    if (run->threads == 1)
+        return;
+    dpt_cpu_mark(run, node, pass);
+    dpt_cpu_meet(run);
+}
+
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -48,6 +79,10 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_err
         if (node->reorder != DPT_CPU_NONE)
             DPT_TRY(dpt_cpu_execute(run, node->reorder, err));
         DPT_TRY(node->op->forward(run, node, err));
+        if (!node->op->moves_nothing || node->reorder != DPT_CPU_NONE)
+            dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
+        if (!node->op->moves_nothing)
+            dpt_cpu_meet(run);
     }
 out:
     return status;
@@ -65,6 +100,10 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
         DPT_TRY(node->op->backward(run, node, err));
         if (node->reorder_back != DPT_CPU_NONE)
             DPT_TRY(dpt_cpu_execute(run, node->reorder_back, err));
+        if (!node->op->moves_nothing || node->reorder_back != DPT_CPU_NONE)
+            dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
+        if (!node->op->moves_nothing)
+            dpt_cpu_meet(run);
     }
 out:
     return status;
@@ -75,7 +114,14 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int slot,
 {
     dpt_dnnl_one_thread(program->dnnl);
     return (struct dpt_cpu_run){
-        .program = program, .slot = &program->slots[slot], .batch = batch, .params = params};
+        .program = program,
+        .slot = &program->slots[slot],
+        .scratch = program->slots[slot].memory,
+        .threads = 1,
+        .batch = batch,
+        .params = params,
+        .spans = program->slots[slot].spans,
+    };
 }
 
 static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *program)
@@ -100,25 +146,69 @@ out:
     return status;
 }
 
+/*
+ * The loss of the outputs and its gradient, by blocks of rows, whose sums are added in their order:
+ * the same whoever computes them.
+ */
+static void run_loss(const struct dpt_cpu_run *run)
+{
+    const struct dpt_cpu_program *program = run->program;
+    const struct dpt_cpu_node *last = outputs_of(program);
+    const struct dpt_batch *batch = run->batch;
+    const int64_t width = last->out.c, micro = program->spec.micro;
+    const float *y = dpt_cpu_buffer(run, last->y);
+    float *dy = dpt_cpu_buffer(run, last->dy);
+    int64_t begin, end;
+
+    dpt_cpu_part(run, batch->count, LOSS_ROWS, &begin, &end);
+    for (int64_t row = begin; row < end; row += LOSS_ROWS) {
+        struct dpt_tally *sum = &run->slot->tallies[row / LOSS_ROWS];
+        struct dpt_batch rows = *batch;
+
+        rows.count = (int32_t)(end - row < LOSS_ROWS ? end - row : LOSS_ROWS);
+        rows.labels = batch->labels != NULL ? batch->labels + row : NULL;
+        rows.targets = batch->targets != NULL ? batch->targets + row * width : NULL;
+        *sum = (struct dpt_tally){0};
+        dpt_loss_rows(&program->spec.loss, &rows, last->out.c, (size_t)width, y + row * width,
+                      dy + row * width, sum);
+    }
+    if (run->thread == 0)
+        memset(dy + batch->count * width, 0, (size_t)((micro - batch->count) * width) * sizeof *dy);
+}
+
+static void add_losses(const struct dpt_cpu_run *run, struct dpt_tally *tally)
+{
+    const struct dpt_tally *sum = run->slot->tallies;
+
+    for (int32_t row = 0; row < run->batch->count; row += LOSS_ROWS, sum++) {
+        tally->loss += sum->loss;
+        tally->correct += sum->correct;
+        tally->samples += sum->samples;
+    }
+}
 static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_tally *tally, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
-    const struct dpt_cpu_node *last = outputs_of(program);
-    const size_t width = (size_t)last->out.c, count = (size_t)batch->count;
     struct dpt_cpu_run run = begin(program, slot, batch, params);
     enum dpt_status status = DPT_OK;
-    float *dy;
 
     run.gradient = gradient;
     run.add = add;
     run.training = true;
+    if (program->spec.team != NULL) { /* all on the first one's values */
+        run.slot = &program->slots[0];
+        run.thread = slot;
+        run.threads = program->spec.threads;
+    }
     DPT_TRY(run_forward(&run, err));
-    dy = dpt_cpu_buffer(&run, last->dy);
-    dpt_loss_rows(&program->spec.loss, batch, last->out.c, width, dpt_cpu_buffer(&run, last->y), dy,
-                  tally);
-    memset(dy + count * width, 0, ((size_t)program->spec.micro - count) * width * sizeof *dy);
+    run_loss(&run);
+    if (run.spans != NULL)
+        dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
+    dpt_cpu_meet(&run);
+    if (run.thread == 0)
+        add_losses(&run, tally);
     DPT_TRY(run_backward(&run, err));
 out:
     return status;
@@ -157,16 +247,34 @@ static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *po
         const struct dpt_cpu_node *node = &program->nodes[i];
         const int64_t n = node->y_floats / program->spec.micro;
 
-        if (node->skipped || node->y == DPT_CPU_INPUT)
+        if (node->skipped || node->y == DPT_CPU_INPUT || node->y == DPT_CPU_NONE)
             continue;
         for (int64_t k = 0; k < n * count; k++) {
             if (!isfinite(program->slots[slot].buffers[node->y][k])) {
                 *position = (int32_t)(k / n);
-                return node->number;
+                return node->fused ? node->input : node->number;
             }
         }
     }
     return -1;
+}
+
+static void profile(void *opened, int slot, struct dpt_spans *spans)
+{
+    ((struct dpt_cpu_program *)opened)->slots[slot].spans = spans;
+}
+
+/* A relu that its max-pool computes is part of the pool's passes; and the pool may be part of its
+ * convolution's. */
+static int32_t runs_in(const void *opened, int32_t node, bool backward)
+{
+    const struct dpt_cpu_program *program = opened;
+
+    while (program->nodes[node].skipped)
+        node++;
+    if (backward ? program->nodes[node].listed : program->nodes[node].fused)
+        node = program->nodes[node].input;
+    return node;
 }
 
 static int64_t bytes(const void *opened)
@@ -176,13 +284,18 @@ static int64_t bytes(const void *opened)
 
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
-    .summary = "oneDNN, a thread for each micro-batch",
+    .summary = "oneDNN, own matrix products",
     .describe = dpt_dnnl_describe,
+    .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,
     .close = dpt_cpu_close,
     .bytes = bytes,
+    .measure = dpt_cpu_measure,
     .refresh = refresh,
     .train = train,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
+    .profile = profile,
+    .runs_in = runs_in,
+    .product = dpt_dnnl_product_alone,
 };

@@ -6,6 +6,9 @@
  * slot's buffers. A buffer is a number while planning and an address once the slots exist. Number 0
  * is the micro-batch's input, whose address comes with each call.
  *
+ * In a team all threads compute one micro-batch, in the buffers of slot 0, each a part of every
+ * layer; they meet where one needs what another made. Evaluation is always a slot's own.
+ *
  * Micro-batches are always computed in full: rows past `count` are zero in the input and zero in
  * the gradient of the outputs, so they add exactly nothing to the gradients.
  *
@@ -23,6 +26,9 @@
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
 
+/* Rows whose losses are added up by themselves. */
+enum { DPT_CPU_LOSS_ROWS = 16 };
+
 struct dpt_cpu_program;
 struct dpt_cpu_node;
 struct dpt_cpu_slot;
@@ -31,10 +37,13 @@ struct dpt_cpu_slot;
 struct dpt_cpu_run {
     const struct dpt_cpu_program *program;
     const struct dpt_cpu_slot *slot;
+    float *scratch;      /* of the calling thread */
+    int thread, threads; /* which of those that share the layers; 0 of 1 where none does */
     const struct dpt_batch *batch;
     const float *params;
     float *gradient;
     bool add, training;
+    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
 };
 
 struct dpt_cpu_op {
@@ -55,6 +64,7 @@ struct dpt_cpu_op {
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
     void (*close)(struct dpt_cpu_node *node); /* frees `own`; may be NULL */
+    bool shares;        /* a team can compute it: each thread does its part of run->threads */
     bool pointwise;     /* dx may take dy's buffer: same layout, element by element */
     bool keeps_output;  /* backward reads the output: nobody may write over it */
     bool moves_nothing; /* the output is the input, in canonical layout */
@@ -71,16 +81,20 @@ struct dpt_cpu_node {
     int32_t number, input; /* in the graph */
     struct dpt_shape in, out;
     int32_t consumers;
-    bool skipped;  /* a relu that its max-pool computes */
-    bool relu;     /* a max-pool that computes its relu */
-    bool wants_dy; /* it has parameters, or a node before it does */
-    bool wants_dx; /* a node before it does */
+    bool skipped; /* a relu that its max-pool computes */
+    bool relu;    /* a max-pool that computes its relu */
+    bool listed;  /* a max-pool whose convolution takes the gradient as it comes (sparse.h) */
+    bool fused;   /* a max-pool that its convolution computes; that has no output of its own then */
+    struct dpt_cpu_node *pool; /* a convolution: the max-pool of 2 x 2 behind it, or NULL */
+    bool wants_dy;             /* it has parameters, or a node before it does */
+    bool wants_dx;             /* a node before it does */
 
     enum dpt_layout x_layout, y_layout;
     int x, y;                   /* buffers; x in x_layout: the input's own, or behind a reorder */
     int64_t x_floats, y_floats; /* of a micro-batch */
     int dx, dy;                 /* gradients of x and y, in their layouts */
     int reorder, reorder_back;  /* calls, or NONE */
+    int place;                  /* a max-pool: buffer of who won, in the layout of y; or NONE */
     void *own;
 };
 
@@ -94,6 +108,8 @@ struct dpt_cpu_slot {
     float *memory; /* of all buffers and the scratch memory */
     float **buffers;
     struct dpt_call **calls;
+    struct dpt_tally *tallies; /* of a micro-batch, for each LOSS_ROWS rows */
+    struct dpt_spans *spans; /* borrowed, or NULL */
 };
 
 struct dpt_cpu_program {
@@ -131,6 +147,9 @@ enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_nod
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_node *node);
+/* As if written, for a pool that is fused: it has the only output. */
+void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                           enum dpt_layout layout);
 /* Whether nobody needs the input any more once this node has read it. */
 bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
@@ -138,9 +157,14 @@ bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct d
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);
 
-/* dpt_backend.open and .close. */
+/* Whether the convolution's backward pass can take the gradient of the pool behind it as it is. */
+bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
+
+/* dpt_backend.open, .measure and .close. */
 enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
                              struct dpt_error *err);
+enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
+                                struct dpt_program_bytes *bytes, struct dpt_error *err);
 void dpt_cpu_close(void *opened);
 
 /* Running. */
@@ -148,6 +172,29 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
 /* Gives an argument that was NONE, then runs. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
+/* This thread's part [*first, *last) of n, in whole steps. */
+void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
+                  int64_t *last);
+/* Waits for the others that share the layers. */
+void dpt_cpu_meet(const struct dpt_cpu_run *run);
+/* The same in the middle of a pass. */
+void dpt_cpu_meet_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                         enum dpt_span_pass pass);
+/* Whether all layers of a graph can be shared. */
+bool dpt_cpu_teams(const struct dpt_graph *graph);
+/* The calling thread's scratch memory will hold this much. */
+void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats);
+/* All since the last mark was this pass of the node. Forward and backward are marked by the
+ * program; a backward pass that makes the gradients of the parameters first, and then that of the
+ * input, marks the former as DPT_PASS_WEIGHTS in between. Threads that wait for each other in a
+ * pass mark that as DPT_SPAN_WAIT_THREADS. */
+static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                enum dpt_span_pass pass)
+{
+    if (run->spans != NULL)
+        dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
+}
+
 /* Where a tensor lies in the arenas. */
 int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
 

@@ -26,10 +26,11 @@ struct place {
 
 struct program {
     struct dpt_program_spec spec;
-    struct place *places; /* of each node */
-    int64_t words;        /* of a slot's memory */
-    int64_t scratch;      /* where it lies; the largest that any node needs */
-    float **slots;        /* memory of each */
+    struct place *places;     /* of each node */
+    int64_t words;            /* of a slot's memory */
+    int64_t scratch;          /* where it lies; the largest that any node needs */
+    float **slots;            /* memory of each */
+    struct dpt_spans **spans; /* of each slot; NULL: nobody asks where the time goes */
 };
 
 static bool takes_gradient(const struct dpt_graph *graph, const struct place *places, int32_t i)
@@ -119,6 +120,7 @@ static void close_program(void *opened)
     for (int i = 0; program->slots != NULL && i < program->spec.threads; i++)
         dpt_free(program->slots[i]);
     free(program->slots);
+    free(program->spans);
     free(program->places);
     free(program);
 }
@@ -136,7 +138,8 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, void **
     DPT_TRY(check(spec->graph, err));
     program->places = calloc((size_t)spec->graph->n_nodes, sizeof *program->places);
     program->slots = calloc((size_t)spec->threads, sizeof *program->slots);
-    if (program->places == NULL || program->slots == NULL) {
+    program->spans = calloc((size_t)spec->threads, sizeof *program->spans);
+    if (program->places == NULL || program->slots == NULL || program->spans == NULL) {
         status = dpt_fail_memory(err, "the model", sizeof *program);
         goto out;
     }
@@ -162,6 +165,22 @@ static int64_t bytes(const void *opened)
 
     return program->spec.threads * program->words * (int64_t)sizeof(float) +
            nodes * (int64_t)sizeof *program->places;
+}
+
+static enum dpt_status measure(const struct dpt_program_spec *spec, struct dpt_program_bytes *sizes,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_program_spec one = *spec;
+    void *opened = NULL;
+
+    one.threads = 0; /* everything but the slots */
+    DPT_TRY(open_program(&one, &opened, err));
+    *sizes = (struct dpt_program_bytes){
+        .values = spec->threads * ((struct program *)opened)->words * (int64_t)sizeof(float)};
+out:
+    close_program(opened);
+    return status;
 }
 
 /* Nothing here is derived from the parameters. */
@@ -208,9 +227,17 @@ static struct dpt_ref_call call_of(const struct program *program, int32_t index,
     return call;
 }
 
-static void run_forward(const struct program *program, float *memory, bool training,
+static void mark(struct dpt_spans *spans, int what)
+{
+    if (spans != NULL)
+        dpt_spans_mark(spans, what);
+}
+
+static void run_forward(const struct program *program, int slot, bool training,
                         const struct dpt_batch *batch, const float *params)
 {
+    float *memory = program->slots[slot];
+
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
         struct dpt_ref_call call = call_of(program, i, memory, batch, params, NULL);
 
@@ -218,15 +245,17 @@ static void run_forward(const struct program *program, float *memory, bool train
         if (training)
             call.saved = at(memory, program->places[i].saved);
         ops[call.node->op]->forward(&call);
+        mark(program->spans[slot], dpt_span_node(i, DPT_PASS_FORWARD));
     }
 }
 
 /* A node that several others read collects the sum of what they pass back, so all but the last
  * start at zero. */
-static void run_backward(const struct program *program, float *memory,
-                         const struct dpt_batch *batch, const float *params, float *gradient)
+static void run_backward(const struct program *program, int slot, const struct dpt_batch *batch,
+                         const float *params, float *gradient)
 {
     const struct dpt_graph *graph = program->spec.graph;
+    float *memory = program->slots[slot];
 
     for (int32_t i = 0; i + 1 < graph->n_nodes; i++) {
         const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)batch->count;
@@ -244,6 +273,7 @@ static void run_backward(const struct program *program, float *memory,
         call.dx = at(memory, program->places[call.node->inputs[0]].dy);
         call.saved = at(memory, program->places[i].saved);
         ops[call.node->op]->backward(&call);
+        mark(program->spans[slot], dpt_span_node(i, DPT_PASS_BACKWARD));
     }
 }
 
@@ -261,10 +291,11 @@ static enum dpt_status train(void *opened, int slot, const struct dpt_batch *bat
     for (int32_t i = 0; !add && i < graph->n_tensors; i++)
         memset(gradient + graph->tensors[i].offset, 0,
                (size_t)graph->tensors[i].count * sizeof *gradient);
-    run_forward(program, memory, true, batch, params);
+    run_forward(program, slot, true, batch, params);
     dpt_loss_rows(&program->spec.loss, batch, (int32_t)outputs, (size_t)outputs, memory + last->y,
                   at(memory, last->dy), tally);
-    run_backward(program, memory, batch, params, gradient);
+    mark(program->spans[slot], DPT_SPAN_LOSS);
+    run_backward(program, slot, batch, params, gradient);
     return DPT_OK;
 }
 
@@ -279,7 +310,7 @@ static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *bat
     const float *y = memory + program->places[graph->n_nodes - 1].y;
 
     (void)err;
-    run_forward(program, memory, false, batch, params);
+    run_forward(program, slot, false, batch, params);
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)n * (size_t)batch->count * sizeof *outputs);
     if (tally != NULL)
@@ -305,6 +336,21 @@ static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *po
     return -1;
 }
 
+static void profile(void *opened, int slot, struct dpt_spans *spans)
+{
+    ((struct program *)opened)->spans[slot] = spans;
+}
+
+static enum dpt_status product(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                               float *c, struct dpt_error *err)
+{
+    (void)err;
+    memset(c, 0, (size_t)m * (size_t)n * sizeof *c);
+    dpt_ref_matmul_add((size_t)m, (size_t)n, (size_t)k, (struct dpt_ref_matrix){a, (size_t)k, 1},
+                       (struct dpt_ref_matrix){b, (size_t)n, 1}, c, (size_t)n);
+    return DPT_OK;
+}
+
 const struct dpt_backend dpt_backend_ref = {
     .name = "ref",
     .summary = "plain C loops, any shape: for tests, and where there is no library",
@@ -312,8 +358,11 @@ const struct dpt_backend dpt_backend_ref = {
     .open = open_program,
     .close = close_program,
     .bytes = bytes,
+    .measure = measure,
     .refresh = refresh,
     .train = train,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
+    .profile = profile,
+    .product = product,
 };

@@ -78,6 +78,52 @@ static void opens_and_closes_without_a_run(void **state)
     dpt_pool_close(NULL);
 }
 
+enum { MEETINGS = 300 };
+
+struct meeting {
+    struct dpt_pool *pool;
+    int threads;
+    int at[MOST]; /* the meeting that each has come to */
+    bool late;    /* somebody was not there yet when another went on */
+};
+
+static void meet(void *arg, int thread)
+{
+    struct meeting *m = arg;
+
+    for (int i = 1; i <= MEETINGS; i++) {
+        m->at[thread] = i;
+        if ((i + thread) % 7 == 0)
+            sched_yield();
+        dpt_pool_meet(m->pool);
+        for (int k = 0; k < m->threads; k++)
+            if (m->at[k] != i)
+                m->late = true;
+        dpt_pool_meet(m->pool);
+    }
+}
+
+/* Nobody goes on before all have come, and then all see what each has written; over several runs,
+ * waiting actively or asleep. */
+static void nobody_leaves_a_meeting_early(void **state)
+{
+    struct dpt_error err;
+
+    (void)state;
+    for (int threads = 1; threads <= 5; threads++) {
+        for (int spin = 0; spin < 2; spin++) {
+            struct meeting m = {.threads = threads};
+
+            assert_int_equal(dpt_pool_open(&m.pool, threads, spin != 0 && threads < 3, &err),
+                             DPT_OK);
+            for (int run = 0; run < 3; run++)
+                dpt_pool_run(m.pool, meet, &m);
+            dpt_pool_close(m.pool);
+            assert_false(m.late);
+        }
+    }
+}
+
 static void look_at_mask(void *arg, int thread)
 {
     sigset_t *mask = arg;
@@ -126,6 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_thread_runs_once),
         cmocka_unit_test(opens_and_closes_without_a_run),
+        cmocka_unit_test(nobody_leaves_a_meeting_early),
         cmocka_unit_test(workers_block_signals),
         cmocka_unit_test(clocks_run_forward),
     };

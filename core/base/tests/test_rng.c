@@ -155,6 +155,23 @@ static void permutation_is_one_to_one(void **state)
     free(seen);
 }
 
+/* Several images at a time are the same images. */
+static void permutation_in_runs(void **state)
+{
+    (void)state;
+    for (uint64_t k = 0; k < 400; k++) {
+        const uint64_t word = dpt_random64(k, DPT_STREAM_SYNTHETIC, 0, 0);
+        const uint64_t n = 1 + (k % 2 == 0 ? word % 5000 : word >> (word % 50));
+        const uint64_t first = dpt_random64(k, DPT_STREAM_SYNTHETIC, 0, 1) % n;
+        const size_t count = n - first < 70 ? (size_t)(n - first) : (size_t)(word % 71);
+        uint64_t image[71];
+
+        dpt_permute_run(k, DPT_STREAM_SHUFFLE, 5, n, first, count, image);
+        for (size_t i = 0; i < count; i++)
+            assert_true(image[i] == dpt_permute(k, DPT_STREAM_SHUFFLE, 5, n, first + i));
+    }
+}
+
 /* Sizes that cannot be walked through: images lie inside, and no two of many are alike. */
 static void permutation_of_huge_sizes(void **state)
 {
@@ -263,6 +280,7 @@ int main(void)
         cmocka_unit_test(elements_do_not_depend_on_first),
         cmocka_unit_test(numbers_have_their_distribution),
         cmocka_unit_test(permutation_is_one_to_one),
+        cmocka_unit_test(permutation_in_runs),
         cmocka_unit_test(permutation_of_huge_sizes),
         cmocka_unit_test(permutations_differ),
         cmocka_unit_test(small_permutations_are_uniform),

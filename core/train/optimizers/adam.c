@@ -1,5 +1,6 @@
 #include <math.h>
 
+#include "core/base/vector.h"
 #include "core/train/optimizers/rows.h"
 
 /* Scalars are prepared in double; the loop is float and one pass over memory. */
@@ -9,8 +10,8 @@ struct factors {
     float rate, root, eps;
 };
 
-static void pass(const struct factors f, size_t n, float *restrict params,
-                 const float *restrict gradient, float *restrict m, float *restrict v)
+DPT_VECTOR static void pass(const struct factors f, size_t n, float *restrict params,
+                            const float *restrict gradient, float *restrict m, float *restrict v)
 {
     for (size_t i = 0; i < n; i++) {
         const float p = params[i] * f.keep;

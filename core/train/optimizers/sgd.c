@@ -1,3 +1,4 @@
+#include "core/base/vector.h"
 #include "core/train/optimizers/rows.h"
 
 struct sgd_options {
@@ -24,16 +25,16 @@ static bool read_nesterov(struct dpt_conf *conf, struct dpt_conf_node *node, con
 }
 
 /* Without momentum the slot stays zero and is not touched. */
-static void plain(float lr, float scale, float decay, size_t n, float *restrict params,
-                  const float *restrict gradient)
+DPT_VECTOR static void plain(float lr, float scale, float decay, size_t n, float *restrict params,
+                             const float *restrict gradient)
 {
     for (size_t i = 0; i < n; i++)
         params[i] -= lr * (gradient[i] * scale + decay * params[i]);
 }
 
-static void heavy_ball(float lr, float scale, float decay, float momentum, size_t n,
-                       float *restrict params, const float *restrict gradient,
-                       float *restrict velocity)
+DPT_VECTOR static void heavy_ball(float lr, float scale, float decay, float momentum, size_t n,
+                                  float *restrict params, const float *restrict gradient,
+                                  float *restrict velocity)
 {
     for (size_t i = 0; i < n; i++) {
         const float g = gradient[i] * scale + decay * params[i];
@@ -43,9 +44,9 @@ static void heavy_ball(float lr, float scale, float decay, float momentum, size_
     }
 }
 
-static void look_ahead(float lr, float scale, float decay, float momentum, size_t n,
-                       float *restrict params, const float *restrict gradient,
-                       float *restrict velocity)
+DPT_VECTOR static void look_ahead(float lr, float scale, float decay, float momentum, size_t n,
+                                  float *restrict params, const float *restrict gradient,
+                                  float *restrict velocity)
 {
     for (size_t i = 0; i < n; i++) {
         const float g = gradient[i] * scale + decay * params[i];
@@ -79,6 +80,9 @@ static double sgd_weight_decay(const void *options)
     return ((const struct sgd_options *)options)->weight_decay;
 }
 
+static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
+static const struct dpt_forms nesterov_forms = {.either = nesterov_row};
+
 // clang-format off
 static const struct dpt_option table[] = {
     {.name = "lr", .type = DPT_OPT_REAL, .offset = offsetof(struct sgd_options, lr),
@@ -87,6 +91,7 @@ static const struct dpt_option table[] = {
      .fallback = "0", .min = 0, .max = 0.999999, .help = "share of the last step that is kept"},
     {.name = "nesterov", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct sgd_options, nesterov),
      .fallback = "false", .read = read_nesterov, .form = "true or false",
+     .forms = &nesterov_forms,
      .help = "look ahead along the momentum (Sutskever et al. 2013)"},
     {.name = "weight_decay", .type = DPT_OPT_REAL,
      .offset = offsetof(struct sgd_options, weight_decay), .fallback = "0", .min = 0, .max = 1e6,
