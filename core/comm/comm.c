@@ -170,6 +170,7 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
     *comm = (struct dpt_comm){.nodes = 1};
     comm->world = comm->node = comm->leaders = (struct dpt_group){.size = 1};
     dpt_host_name(comm->host);
+    DPT_TRY(dpt_launcher_check(0, err));
     if (!dpt_launcher_present())
         dpt_launcher_prepare_lone();
     else
@@ -184,6 +185,7 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_RANK, "MPI: this library was built without support for threads"));
     DPT_TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);
     DPT_TRY(group_open(&comm->world, MPI_COMM_WORLD, err));
+    DPT_TRY(dpt_launcher_check(comm->world.size, err));
     if (is_alone(&comm->world))
         goto out;
     DPT_TRY(dpt_group_agree(&comm->world, watched, err));

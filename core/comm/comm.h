@@ -44,7 +44,7 @@ bool dpt_launcher_present(void);
 
 /*
  * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI
- * is started as a lone process, the quick way. Errors: RANK.
+ * is started as a lone process, the quick way. Errors: RANK, USAGE (srun without --mpi=pmix).
  */
 enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
 /* Ends MPI after a barrier: what a rank wrote before is done on all ranks after. Collective. */

@@ -29,8 +29,15 @@ enum dpt_shared_way { DPT_SHARED_MEMFD, DPT_SHARED_DEV_SHM, DPT_SHARED_WAYS };
 enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_group *node,
                                    size_t size, enum dpt_shared_way way, struct dpt_error *err);
 
-/* Makes MPI_Init quick and free of side processes; for a process without a launcher, before
- * MPI_Init. */
+/*
+ * Whether MPI sees what srun started: several tasks, but none is told its rank (srun without
+ * --mpi=pmix), are refused instead of training the same job several times over. ranks: of the world
+ * that MPI made; 0 before MPI_Init. Errors: USAGE.
+ */
+enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err);
+
+/* Makes MPI_Init quick, free of side processes, and possible in a step of Slurm; for a process
+ * without a launcher, before MPI_Init. */
 void dpt_launcher_prepare_lone(void);
 
 /* The name of this machine up to the first dot. */

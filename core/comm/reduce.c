@@ -4,12 +4,14 @@
 
 #include "core/base/memory.h"
 #include "core/comm/exchange.h"
+#include "core/comm/gate.h"
 
 enum { LINE = DPT_ALIGN / sizeof(float) };
 
-/* What a rank tells the others of its node about a sum: where its blocks' values lie. */
+/* What a rank tells the others of its node about a sum. */
 struct notice {
-    int32_t offset[DPT_TREE_BLOCKS]; /* of buffers, counted from the window's start */
+    float words[DPT_REDUCTION_WORDS];
+    int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
 };
 
 struct dpt_reduction {
@@ -20,6 +22,7 @@ struct dpt_reduction {
     int64_t *first_buffer; /* [ranks]: each rank's, counted from the window's start */
     bool window;
     struct dpt_shared shared;
+    struct dpt_gate gate;
     struct notice *notices; /* [ranks], in the window */
     float *own;             /* this rank's buffers */
     float *base;            /* the window's first buffer */
@@ -39,17 +42,22 @@ static void slice(const struct dpt_reduction *d, int r, size_t *begin, size_t *e
     *end = lines * ((size_t)r + 1) / (size_t)d->ranks * LINE;
 }
 
-/* All in one piece of shared memory: notices, the sum, every rank's buffers. */
-static enum dpt_status open_window(struct dpt_reduction *d, int64_t all, struct dpt_error *err)
+/* All in one piece of shared memory: the gate, notices, the sum, every rank's buffers. */
+static enum dpt_status open_window(struct dpt_reduction *d, int64_t all, bool spin,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const size_t gate = dpt_gate_bytes(d->ranks);
     const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
-    const size_t bytes = notices + ((size_t)all + 1) * d->stride * sizeof(float);
+    const size_t bytes = gate + notices + ((size_t)all + 1) * d->stride * sizeof(float);
+    char *at;
 
     DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
     d->window = true;
-    d->notices = d->shared.bytes;
-    d->result = (float *)(void *)((char *)d->shared.bytes + notices);
+    at = d->shared.bytes;
+    dpt_gate_open(&d->gate, &d->comm->node, at, spin);
+    d->notices = (struct notice *)(void *)(at + gate);
+    d->result = (float *)(void *)(at + gate + notices);
     d->base = d->result + d->stride;
     d->own = d->base + (size_t)d->first_buffer[d->rank] * d->stride;
 out:
@@ -78,7 +86,7 @@ static enum dpt_status open_messages(struct dpt_reduction *d, struct dpt_error *
 }
 
 enum dpt_status dpt_reduction_open(struct dpt_reduction **reduction, const struct dpt_comm *comm,
-                                   size_t n, int buffers, enum dpt_reduce_way way,
+                                   size_t n, int buffers, enum dpt_reduce_way way, bool spin,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -107,7 +115,7 @@ enum dpt_status dpt_reduction_open(struct dpt_reduction **reduction, const struc
         all += count;
     }
     if (way != DPT_REDUCE_MESSAGES && d->ranks > 1 && comm->node.size == d->ranks) {
-        status = open_window(d, all, err);
+        status = open_window(d, all, spin, err);
         if (status == DPT_OK || way == DPT_REDUCE_WINDOW)
             goto out;
     }
@@ -176,25 +184,38 @@ static float *in_window(void *arg, int rank, int block)
     return p->d->base + (size_t)p->d->notices[rank].offset[block] * p->d->stride + p->begin;
 }
 
-static enum dpt_status sum_window(struct dpt_reduction *d, const struct dpt_tree *mine,
-                                  const int32_t *first, struct dpt_error *err)
+enum dpt_status dpt_reduction_offer(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                    const float *words, float *said, int n, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    struct notice *notice = d->window ? &d->notices[d->rank] : NULL;
+
+    if (notice == NULL)
+        return dpt_group_sum_floats(&d->comm->world, words, said, (size_t)n, err);
+    for (int k = 0; k < mine->n; k++)
+        notice->offset[k] = (int32_t)((size_t)(mine->value[k] - d->base) / d->stride);
+    for (int i = 0; i < n; i++) {
+        notice->words[i] = words[i];
+        said[i] = 0;
+    }
+    dpt_gate_pass(&d->gate); /* all values are there */
+    for (int r = 0; r < d->ranks; r++)
+        for (int i = 0; i < n; i++)
+            said[i] += d->notices[r].words[i];
+    return DPT_OK;
+}
+
+static void sum_window(struct dpt_reduction *d, const struct dpt_tree *mine, const int32_t *first)
+{
     struct window_place place = {.d = d};
     const float *sum;
     size_t end;
 
-    for (int k = 0; k < mine->n; k++)
-        d->notices[d->rank].offset[k] = (int32_t)((size_t)(mine->value[k] - d->base) / d->stride);
-    DPT_TRY(dpt_group_barrier(&d->comm->node, err)); /* all values are there */
     slice(d, d->rank, &place.begin, &end);
     if (end > place.begin) {
         sum = add_slice(mine, first, d->ranks, end - place.begin, in_window, &place);
         memcpy(d->result + place.begin, sum, (end - place.begin) * sizeof *sum);
     }
-    DPT_TRY(dpt_group_barrier(&d->comm->node, err)); /* all slices are there */
-out:
-    return status;
+    dpt_gate_pass(&d->gate); /* all slices are there */
 }
 
 struct message_place {
@@ -307,5 +328,8 @@ enum dpt_status dpt_reduction_sum(struct dpt_reduction *d, const struct dpt_tree
             memcpy(d->own, mine->value[0], d->n * sizeof(float));
         return DPT_OK;
     }
-    return d->window ? sum_window(d, mine, first, err) : sum_messages(d, mine, first, err);
+    if (!d->window)
+        return sum_messages(d, mine, first, err);
+    sum_window(d, mine, first);
+    return DPT_OK;
 }

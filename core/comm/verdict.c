@@ -4,7 +4,7 @@
 #include "core/comm/watch.h"
 
 /* What a rank is to the one that looks: waiting too, or what it waits for. */
-static bool waits(const struct dpt_seen *s)
+bool dpt_watch_waits(const struct dpt_seen *s)
 {
     return s->process == DPT_PROCESS_RUNS && (s->aside || s->phase % 2 == 1);
 }
@@ -17,26 +17,34 @@ static bool is_missing(const struct dpt_seen *s, const struct dpt_seen *me, doub
 {
     if (s->process != DPT_PROCESS_RUNS)
         return true;
-    return !waits(s) && s->phase < me->phase && s->still >= limit;
+    return !dpt_watch_waits(s) && s->phase < me->phase && s->still >= limit;
 }
 
-/* "2" or "0-2, 4, 6-7": the ranks that `which` picks. */
-static int list(const struct dpt_seen *seen, int n, const bool *which, char *out, size_t size)
+/* "2" or "0-2, 4, 6-7" */
+static void list(const int *ranks, int n, char *out, size_t size)
 {
     size_t used = 0;
-    int found = 0;
 
     out[0] = '\0';
     for (int i = 0, last; i < n && used < size; i = last + 1) {
         last = i;
-        if (!which[i])
-            continue;
-        while (last + 1 < n && which[last + 1] && seen[last + 1].rank == seen[last].rank + 1)
+        while (last + 1 < n && ranks[last + 1] == ranks[last] + 1)
             last++;
         used += (size_t)snprintf(out + used, size - used, last > i ? "%s%d-%d" : "%s%d",
-                                 found > 0 ? ", " : "", seen[i].rank, seen[last].rank);
-        found += last - i + 1;
+                                 i > 0 ? ", " : "", ranks[i], ranks[last]);
     }
+}
+
+/* The ranks that `which` picks; NULL: all. Returns how many. */
+static int list_seen(const struct dpt_seen *seen, int n, const bool *which, char *out, size_t size)
+{
+    int ranks[n], found = 0;
+
+    memset(ranks, 0, sizeof ranks);
+    for (int i = 0; i < n; i++)
+        if (which == NULL || which[i])
+            ranks[found++] = seen[i].rank;
+    list(ranks, found, out, size);
     return found;
 }
 
@@ -48,31 +56,40 @@ static void where(int64_t step, char *out, size_t size)
         snprintf(out, size, "before the first step");
 }
 
-enum { LIST_TEXT = 512, WHERE_TEXT = 48 };
+enum { LIST_TEXT = 512, WHERE_TEXT = 48, WORD_TEXT = DPT_NOTE_TEXT + 80 };
+
+/* "Its last word: computing", of the first one of `gone` ranks. */
+static void last_word(const struct dpt_seen *first, int gone, char *out, size_t size)
+{
+    char who[32] = "It";
+
+    if (gone > 1)
+        snprintf(who, sizeof who, "Rank %d", first->rank);
+    snprintf(out, size, "%s%s: %s", who,
+             first->process == DPT_PROCESS_STOPPED ? " is stopped (SIGSTOP); its last word"
+             : gone == 1                           ? "s last word"
+                                                   : "'s last word",
+             first->word);
+}
 
 static void tell_missing(const struct dpt_seen *seen, int n, int me, const bool *missing,
                          const struct dpt_verdict_context *context, char *line, size_t size)
 {
-    char absent[LIST_TEXT], others[LIST_TEXT], at[WHERE_TEXT], who[32] = "It";
+    char absent[LIST_TEXT], others[LIST_TEXT], at[WHERE_TEXT], word[WORD_TEXT];
     bool waiting[n];
     int first = 0, gone, kept;
 
     while (!missing[first])
         first++;
     for (int i = 0; i < n; i++)
-        waiting[i] = !missing[i] && waits(&seen[i]);
-    gone = list(seen, n, missing, absent, sizeof absent);
-    kept = list(seen, n, waiting, others, sizeof others);
+        waiting[i] = !missing[i] && dpt_watch_waits(&seen[i]);
+    gone = list_seen(seen, n, missing, absent, sizeof absent);
+    kept = list_seen(seen, n, waiting, others, sizeof others);
     where(seen[me].step, at, sizeof at);
-    if (gone > 1)
-        snprintf(who, sizeof who, "Rank %d", seen[first].rank);
-    snprintf(line, size, "rank%s %s (%s) %s not arrived %s for %g s; rank%s %s wait%s. %s%s: %s",
+    last_word(&seen[first], gone, word, sizeof word);
+    snprintf(line, size, "rank%s %s (%s) %s not arrived %s for %g s; rank%s %s wait%s. %s",
              gone == 1 ? "" : "s", absent, context->host, gone == 1 ? "has" : "have", at,
-             context->limit, kept == 1 ? "" : "s", others, kept == 1 ? "s" : "", who,
-             seen[first].process == DPT_PROCESS_STOPPED ? " is stopped (SIGSTOP); its last word"
-             : gone == 1                                ? "s last word"
-                                                        : "'s last word",
-             seen[first].word);
+             context->limit, kept == 1 ? "" : "s", others, kept == 1 ? "s" : "", word);
 }
 
 /* All of the node wait: for another node, or where there is none, for nobody that could come. */
@@ -80,15 +97,12 @@ static void tell_waiting(const struct dpt_seen *seen, int n, int me,
                          const struct dpt_verdict_context *context, char *line, size_t size)
 {
     char others[LIST_TEXT], at[WHERE_TEXT];
-    bool all[n];
     int other = me;
 
-    for (int i = 0; i < n; i++) {
-        all[i] = true;
-        if (other == me && strcmp(seen[i].word, seen[me].word) != 0)
+    for (int i = 0; i < n && other == me; i++)
+        if (strcmp(seen[i].word, seen[me].word) != 0)
             other = i;
-    }
-    list(seen, n, all, others, sizeof others);
+    list_seen(seen, n, NULL, others, sizeof others);
     where(seen[me].step, at, sizeof at);
     if (context->elsewhere[0] != '\0')
         snprintf(line, size,
@@ -110,7 +124,7 @@ enum dpt_verdict dpt_watch_judge(const struct dpt_seen *seen, int n, int me,
     bool missing[n];
     bool some = false, late = false;
 
-    if (!waits(&seen[me]) || seen[me].still < context->limit)
+    if (!dpt_watch_waits(&seen[me]) || seen[me].still < context->limit)
         return DPT_ALL_WELL;
     for (int i = 0; i < n; i++) {
         missing[i] = i != me && is_missing(&seen[i], &seen[me], context->limit);
@@ -126,6 +140,69 @@ enum dpt_verdict dpt_watch_judge(const struct dpt_seen *seen, int n, int me,
         return DPT_ALL_WELL;
     tell_waiting(seen, n, me, context, line, size);
     return DPT_NONE_MISSING;
+}
+
+/* "2 (node08), 4-5 (node09)" */
+struct places {
+    char text[LIST_TEXT];
+    size_t used;
+    int n; /* ranks */
+};
+
+static void add_place(struct places *p, const int *ranks, int n, const char *host)
+{
+    char some[LIST_TEXT / 2];
+
+    list(ranks, n, some, sizeof some);
+    if (p->used < sizeof p->text)
+        p->used += (size_t)snprintf(p->text + p->used, sizeof p->text - p->used, "%s%s (%s)",
+                                    p->n > 0 ? ", " : "", some, host);
+    p->n += n;
+}
+
+enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
+                                     const struct dpt_seen *seen, int n, int me,
+                                     const struct dpt_verdict_context *context, char *line,
+                                     size_t size)
+{
+    struct places late = {0}, silent = {0};
+    const struct places *gone = &late;
+    char others[LIST_TEXT], at[WHERE_TEXT], word[WORD_TEXT];
+    const struct dpt_seen *first = NULL;
+    bool moving = false;
+
+    for (int i = 0; i < n_far; i++) {
+        int ranks[far[i].n_late + 1], count = 0;
+
+        if (far[i].state == DPT_FAR_SILENT)
+            add_place(&silent, far[i].ranks, far[i].n_ranks, far[i].host);
+        for (int k = 0; k < far[i].n_late && far[i].state == DPT_FAR_HEARD; k++) {
+            const struct dpt_seen *s = &far[i].late[k];
+            const bool missing = s->process != DPT_PROCESS_RUNS || s->still >= context->limit;
+
+            moving |= !missing;
+            if (!missing)
+                continue;
+            first = first == NULL ? s : first;
+            ranks[count++] = s->rank;
+        }
+        if (count > 0)
+            add_place(&late, ranks, count, far[i].host);
+    }
+    if (late.n == 0 && silent.n == 0)
+        return moving ? DPT_ALL_WELL : DPT_NONE_MISSING;
+    if (first != NULL) {
+        last_word(first, late.n, word, sizeof word);
+    } else {
+        gone = &silent;
+        snprintf(word, sizeof word, "Nobody answers there any more: cut off, stopped or dead");
+    }
+    list_seen(seen, n, NULL, others, sizeof others);
+    where(seen[me].step, at, sizeof at);
+    snprintf(line, size, "rank%s %s %s not arrived %s for %g s; rank%s %s (%s) wait%s. %s",
+             gone->n == 1 ? "" : "s", gone->text, gone->n == 1 ? "has" : "have", at, context->limit,
+             n == 1 ? "" : "s", others, context->host, n == 1 ? "s" : "", word);
+    return DPT_SOME_MISSING;
 }
 
 void dpt_watch_obituary(const struct dpt_seen *dead, const char *host, char *line, size_t size)

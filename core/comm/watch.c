@@ -11,6 +11,7 @@
 
 #include "core/base/clock.h"
 #include "core/comm/internal.h"
+#include "core/comm/nodes.h"
 
 /* Seconds. A tick is also the longest time for which a dead rank stays unnoticed; a launcher that
  * notices it too gives the others one second. */
@@ -19,8 +20,9 @@ static const double TICK = 0.25;
 static const double START_LIMIT = 300;
 /* Until the job says another. */
 static const double USUAL_LIMIT = 60;
-/* For the node whose rank is missing to speak first, and from one node to the next. */
-static const double GRACE = 2, NODE_GRACE = 0.25;
+/* For the node whose rank is missing to speak first, from one node to the next, and for the first
+ * rank of a node, which knows of the others. */
+static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
 /* For the one who knows the cause to speak before the one who only sees an effect. */
 static const double YIELD = 1.5;
 /* After these seconds in MPI_Abort the process ends without. */
@@ -57,8 +59,7 @@ struct dpt_watch {
     struct memory *memory; /* [n] */
     struct dpt_seen *seen; /* [n] */
     bool *visible;         /* [n]: its process can be looked at from here */
-    int index;             /* of this node among the job's */
-    char elsewhere[256];   /* names of the other nodes */
+    struct dpt_nodes nodes;
 };
 
 bool dpt_process_read(int pid, struct dpt_process *process)
@@ -185,10 +186,27 @@ static void remember(struct dpt_watch *w, double passed)
     }
 }
 
-static void check_waiting(struct dpt_watch *w)
+/* Tells the other nodes of this one, and asks them where this rank has waited for half its limit.
+ */
+static void talk(struct dpt_watch *w, double now)
 {
-    const struct dpt_verdict_context context = {w->host, w->limit, w->elsewhere};
-    const double more = GRACE + NODE_GRACE * w->index;
+    const bool waiting = w->limit > 0 && w->memory[w->me].still >= w->limit / 2;
+    struct dpt_wire_report report = {0};
+
+    if (!dpt_wire_turn(w->nodes.wire, waiting, now))
+        return;
+    for (int i = 0; i < w->n && report.n < DPT_WIRE_RANKS; i++) {
+        see(w, i, true, &w->seen[i]);
+        if (w->seen[i].process != DPT_PROCESS_RUNS || !dpt_watch_waits(&w->seen[i]))
+            report.late[report.n++] = w->seen[i];
+    }
+    dpt_wire_answer(w->nodes.wire, &report);
+}
+
+static void check_waiting(struct dpt_watch *w, double now)
+{
+    const struct dpt_verdict_context context = {w->host, w->limit, w->nodes.others};
+    const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
     enum dpt_verdict verdict;
     char line[2048];
 
@@ -197,9 +215,16 @@ static void check_waiting(struct dpt_watch *w)
     for (int i = 0; i < w->n; i++)
         see(w, i, true, &w->seen[i]);
     verdict = dpt_watch_judge(w->seen, w->n, w->me, &context, line, sizeof line);
-    if (verdict == DPT_SOME_MISSING ||
-        (verdict == DPT_NONE_MISSING && w->memory[w->me].still >= w->limit + more))
-        end_job(w, dpt_exit_code(DPT_RANK), line);
+    if (verdict == DPT_ALL_WELL ||
+        (verdict == DPT_NONE_MISSING && w->memory[w->me].still < w->limit + more))
+        return;
+    if (verdict == DPT_NONE_MISSING && w->nodes.wire != NULL) {
+        dpt_nodes_look(&w->nodes, now);
+        if (dpt_watch_judge_far(w->nodes.far, w->nodes.n, w->seen, w->n, w->me, &context, line,
+                                sizeof line) == DPT_ALL_WELL)
+            return;
+    }
+    end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
 /* A line that all ranks of this machine would say: the lowest one does, the others wait for the end
@@ -281,7 +306,9 @@ static void *serve(void *arg)
         }
         remember(w, passed);
         check_neighbour(w);
-        check_waiting(w);
+        if (w->nodes.wire != NULL)
+            talk(w, now);
+        check_waiting(w, now);
     }
     pthread_mutex_unlock(&w->lock);
     return NULL;
@@ -328,25 +355,6 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     return DPT_OK;
 }
 
-/* The other nodes' names, as many as there is room for. */
-static void list_nodes(struct dpt_watch *w, const struct dpt_comm *comm)
-{
-    const char *last = comm->host;
-    size_t used = 0;
-
-    for (int r = 0; r < comm->world.size && used < sizeof w->elsewhere; r++) {
-        const char *host = comm->hosts[r];
-
-        if (strcmp(host, comm->host) == 0 || strcmp(host, last) == 0)
-            continue;
-        used += (size_t)snprintf(w->elsewhere + used, sizeof w->elsewhere - used, "%s%s",
-                                 used > 0 ? ", " : "", host);
-        last = host;
-    }
-    if (comm->nodes > 1 && used == 0) /* containers that all have one name */
-        snprintf(w->elsewhere, sizeof w->elsewhere, "another node");
-}
-
 static void fill_slot(struct dpt_watch *w)
 {
     struct dpt_process process;
@@ -374,9 +382,8 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *com
 {
     enum dpt_status status = DPT_OK;
     const size_t n = (size_t)comm->node.size;
-    int index = comm->leaders.rank;
+    struct dpt_nodes nodes = {0};
 
-    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &index, sizeof index, err));
     DPT_TRY(dpt_shared_open(&w->shared, &comm->node, sizeof *w->page + n * sizeof *w->mine, err));
     w->memory = calloc(n, sizeof *w->memory);
     w->seen = calloc(n, sizeof *w->seen);
@@ -391,14 +398,18 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *com
     fill_slot(w);
     DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all slots are filled */
     find_visible(w, comm->node.size);
+    DPT_TRY(dpt_nodes_open(&nodes, comm, err));
     pthread_mutex_lock(&w->lock);
-    w->index = index;
+    w->nodes = nodes;
     w->n = comm->node.size;
     w->me = comm->node.rank;
     memcpy(w->host, comm->host, sizeof w->host);
-    list_nodes(w, comm);
+    if (w->nodes.wire != NULL)
+        dpt_wire_turn(w->nodes.wire, false, w->looked);
     pthread_mutex_unlock(&w->lock);
 out:
+    if (status != DPT_OK)
+        dpt_nodes_close(&nodes);
     return status;
 }
 
@@ -421,6 +432,7 @@ void dpt_watch_close(struct dpt_watch *w)
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
+    dpt_nodes_close(&w->nodes);
     dpt_shared_close(&w->shared);
     free(w->memory);
     free(w->seen);

@@ -9,7 +9,8 @@
  *  - its own rank has waited in a collective for the timeout, and so long some rank of the node has
  *    not come to it or is stopped;
  *  - the same, and all ranks of the node have come: a rank of another node is missing, whose
- *    own watchdogs get a moment to say more.
+ *    own watchdogs get a moment to say more; after that the first rank of the node tells what the
+ *    other nodes' watchdogs said when it asked them (wire.h), or that they say nothing any more.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *
@@ -127,6 +128,22 @@ struct dpt_verdict_context {
     const char *elsewhere; /* "node08, node09"; "": the job has one node */
 };
 
+enum dpt_far_state {
+    DPT_FAR_UNKNOWN, /* was never heard, or not asked lately */
+    DPT_FAR_SILENT,  /* was heard once, and does not answer any more */
+    DPT_FAR_HEARD    /* its last answer is at most two seconds old */
+};
+
+/* Another node, as its own watchdog sees it. */
+struct dpt_far {
+    const char *host;
+    enum dpt_far_state state;
+    const int *ranks; /* all of that node */
+    int n_ranks;
+    const struct dpt_seen *late; /* heard: those that do not wait, or are stopped or gone */
+    int n_late;
+};
+
 enum dpt_verdict { DPT_ALL_WELL, DPT_SOME_MISSING, DPT_NONE_MISSING };
 
 /*
@@ -136,6 +153,17 @@ enum dpt_verdict { DPT_ALL_WELL, DPT_SOME_MISSING, DPT_NONE_MISSING };
 enum dpt_verdict dpt_watch_judge(const struct dpt_seen *seen, int n, int me,
                                  const struct dpt_verdict_context *context, char *line,
                                  size_t size);
+/*
+ * Judges the other nodes where NONE_MISSING was found here. SOME_MISSING: ranks of theirs keep this
+ * node waiting, or a node has gone silent, and the line says which. ALL_WELL: some are late, but
+ * not yet for so long. NONE_MISSING: nothing is known; the line is left as it is.
+ */
+enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
+                                     const struct dpt_seen *seen, int n, int me,
+                                     const struct dpt_verdict_context *context, char *line,
+                                     size_t size);
+/* Whether a rank waits for others. */
+bool dpt_watch_waits(const struct dpt_seen *seen);
 /* The line for a rank whose process is gone. */
 void dpt_watch_obituary(const struct dpt_seen *dead, const char *host, char *line, size_t size);
 

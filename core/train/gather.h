@@ -1,11 +1,12 @@
 /*
  * gather: how the gradients of a step's micro-batches become one sum on all ranks.
  *
- * Two ways, a row each, chosen by comm.reduction. `allreduce` adds up what a thread and a rank
- * computes as it comes and sums over the ranks with MPI_Allreduce. `reproducible` keeps to one tree
- * over the micro-batches' numbers (core/comm/tree.h), so the sum has the same bits however they are
- * dealt. Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what the
- * ranks have to tell each other (struct dpt_trainer's `said`) is known on all of them afterwards.
+ * Two ways, a row each, chosen by comm.reduction. `allreduce` adds up what a thread computes as it
+ * comes, and then all threads' of all ranks (core/comm/summation.h). `reproducible` keeps to one
+ * tree over the micro-batches' numbers (core/comm/tree.h), so the sum has the same bits however
+ * they are dealt. Either way the sum carries the tail (enum dpt_tail) behind the gradient, and what
+ * the ranks have to tell each other (struct dpt_trainer's `said`) is known on all of them
+ * afterwards.
  */
 #ifndef DPT_TRAIN_GATHER_H
 #define DPT_TRAIN_GATHER_H
@@ -16,6 +17,9 @@ struct dpt_gather_type {
     const char *name;
     /* Collective. Makes the buffers, and t->reduced. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
+    /* Bytes of the buffers on a node where `ranks` ranks run, of a trainer that is only planned: of
+     * each rank by itself, and what they share. */
+    void (*bytes)(const struct dpt_trainer *t, int ranks, double *own, double *shared);
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
     /* Before a step's micro-batches, once. */
@@ -36,6 +40,8 @@ struct dpt_gather_type {
 };
 
 extern const struct dpt_gather_type dpt_gather_allreduce, dpt_gather_reproducible;
+/* By enum dpt_reduction_kind. */
+extern const struct dpt_gather_type *const dpt_gather_types[];
 
 /* The floats [*begin, *end) of n that a thread works on: whole cache lines. */
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);

@@ -1,44 +1,65 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/comm/summation.h"
 #include "core/train/gather.h"
 
-static size_t arena_floats(const struct dpt_trainer *t)
+struct dpt_gather_state {
+    struct dpt_summation *summation;
+    bool *filled; /* [takers] */
+};
+
+static struct dpt_summation_spec spec_of(const struct dpt_trainer *t)
 {
-    return (size_t)t->graph.floats + DPT_TAIL_WORDS;
+    return (struct dpt_summation_spec){
+        .n = (size_t)t->graph.floats + DPT_TAIL_WORDS,
+        .buffers = t->takers,
+        .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
+        .spin = t->spin,
+    };
+}
+
+static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const struct dpt_summation_spec spec = spec_of(t);
+
+    dpt_summation_bytes(&spec, ranks, t->comm->world.size, own, shared);
 }
 
 static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = arena_floats(t);
+    const struct dpt_summation_spec spec = spec_of(t);
+    const bool wanted = spec.hierarchical;
+    bool hierarchical = wanted;
 
-    for (int i = 0; i < t->threads && status == DPT_OK; i++) {
-        t->workers[i].gradient = dpt_alloc_array(floats, sizeof(float));
-        if (t->workers[i].gradient == NULL)
-            status = dpt_fail_memory(err, "a gradient", (double)floats * sizeof(float));
-    }
-    t->reduced = t->workers[0].gradient;
-    if (t->comm->world.size > 1 && status == DPT_OK) {
-        t->reduced = dpt_alloc_array(floats, sizeof(float));
-        if (t->reduced == NULL)
-            status = dpt_fail_memory(err, "the reduced gradient", (double)floats * sizeof(float));
-    }
-    return dpt_group_agree(&t->comm->world, status, err);
+    t->gather = dpt_alloc(sizeof *t->gather);
+    if (t->gather != NULL)
+        t->gather->filled = dpt_alloc_array((size_t)t->takers, sizeof *t->gather->filled);
+    if (t->gather == NULL || t->gather->filled == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)t->takers);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(dpt_summation_open(&t->gather->summation, t->comm, &spec, &hierarchical, err));
+    if (wanted && !hierarchical)
+        dpt_log_warn(t->log, "%s; so all ranks sum with MPI_Allreduce, which is slower", err->text);
+    t->reduced = dpt_summation_result(t->gather->summation);
+out:
+    return status;
 }
 
 static void close_sums(struct dpt_trainer *t)
 {
-    if (t->workers != NULL && t->reduced != t->workers[0].gradient)
-        dpt_free(t->reduced);
-    for (int i = 0; t->workers != NULL && i < t->threads; i++)
-        dpt_free(t->workers[i].gradient);
+    if (t->gather == NULL)
+        return;
+    dpt_summation_close(t->gather->summation);
+    dpt_free(t->gather->filled);
+    dpt_free(t->gather);
 }
 
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     (void)view;
-    for (int i = 0; i < t->threads; i++) {
+    for (int i = 0; i < t->takers; i++) {
         t->workers[i].done = 0;
         memset(&t->workers[i].tally, 0, sizeof t->workers[i].tally);
     }
@@ -47,7 +68,7 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 static float *target(struct dpt_trainer *t, int thread, bool *add)
 {
     *add = t->workers[thread].done > 0;
-    return t->workers[thread].gradient;
+    return dpt_summation_buffer(t->gather->summation, thread);
 }
 
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *gradient,
@@ -63,40 +84,23 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *
     worker->tally.samples += tally->samples;
 }
 
-static void add_part(void *arg, int thread)
+/* Which threads' gradients count, and this rank's tail, in the first one's: it has a micro-batch
+ * whenever the rank has one. */
+static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 {
-    struct dpt_trainer *t = arg;
-    float *restrict sum = t->workers[0].gradient;
-    size_t begin, end;
-
-    dpt_thread_part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
-    for (int k = 1; k < t->threads; k++) {
-        const float *restrict other = t->workers[k].gradient;
-
-        if (t->workers[k].done == 0)
-            continue;
-        for (size_t i = begin; i < end; i++)
-            sum[i] += other[i];
-    }
-}
-
-/* The rank's gradient and tail, in the first worker's arena: it has a micro-batch whenever the rank
- * has one. */
-static void sum_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
-{
-    float *sum = t->workers[0].gradient, *tail = sum + t->graph.floats;
     const bool failed = flags[DPT_FLAG_FAILED] > 0;
+    const size_t floats = (size_t)t->graph.floats;
+    float *const first = dpt_summation_buffer(t->gather->summation, 0), *tail = first + floats;
     struct dpt_tally all = {0};
 
-    memset(tail, 0, DPT_TAIL_WORDS * sizeof *tail);
-    memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
     if (failed || t->workers[0].done == 0)
-        memset(sum, 0, (size_t)t->graph.floats * sizeof *sum);
-    if (failed)
-        return;
-    if (t->threads > 1)
-        dpt_pool_run(t->pool, add_part, t);
-    for (int i = 0; i < t->threads; i++) {
+        memset(first, 0, floats * sizeof *first);
+    for (int i = 0; i < t->takers; i++) {
+        memset(dpt_summation_buffer(t->gather->summation, i) + floats, 0,
+               DPT_TAIL_WORDS * sizeof(float));
+        t->gather->filled[i] = !failed && t->workers[i].done > 0;
+        if (failed)
+            continue;
         all.loss += t->workers[i].tally.loss;
         all.correct += t->workers[i].tally.correct;
         all.samples += t->workers[i].tally.samples;
@@ -104,6 +108,7 @@ static void sum_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
     tail[DPT_TAIL_LOSS] = (float)all.loss;
     tail[DPT_TAIL_SAMPLES] = (float)all.samples;
     tail[DPT_TAIL_CORRECT] = (float)all.correct;
+    memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
 }
 
 static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
@@ -112,9 +117,8 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
     enum dpt_status status = DPT_OK;
 
     (void)view;
-    sum_rank(t, flags);
-    DPT_TRY(dpt_group_sum_floats(&t->comm->world, t->workers[0].gradient, t->reduced,
-                                 arena_floats(t), err));
+    finish_rank(t, flags);
+    DPT_TRY(dpt_summation_sum(t->gather->summation, t->gather->filled, t->pool, err));
     memcpy(t->said, t->reduced + t->graph.floats + DPT_TAIL_FLAGS, sizeof t->said);
 out:
     return status;
@@ -123,6 +127,7 @@ out:
 const struct dpt_gather_type dpt_gather_allreduce = {
     .name = "allreduce",
     .open = open_sums,
+    .bytes = bytes,
     .close = close_sums,
     .begin = begin,
     .target = target,

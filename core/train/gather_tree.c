@@ -48,26 +48,47 @@ static void deal(struct dpt_trainer *t, int64_t step)
     t->gather->first[ranks] = dpt_sampler_micro_batches(&t->train.sampler, step);
 }
 
+/* Of a thread of the rank with the longest run. */
+static int thread_buffers(const struct dpt_trainer *t)
+{
+    const struct dpt_sampler *s = &t->train.sampler;
+    const int64_t micros = ((int64_t)s->global + s->micro - 1) / s->micro;
+    const int64_t rank_run = (micros + t->comm->world.size - 1) / t->comm->world.size;
+
+    return buffers_for((rank_run + t->takers - 1) / t->takers);
+}
+
+/* All ranks on one node share their buffers and the sum; else each has its own. */
+static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
+{
+    const double one = (double)dpt_round_up(arena_floats(t), sizeof(float)) * sizeof(float);
+    const double buffers = (double)thread_buffers(t) * t->takers;
+    const int all = t->comm->world.size;
+
+    *own = *shared = 0;
+    if (all > 1 && ranks == all)
+        *shared = (buffers * ranks + 1) * one;
+    else
+        *own = (buffers + (all > 1 ? 2 : 0)) * one; /* beside the sum, what others send */
+}
+
 static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const struct dpt_sampler *s = &t->train.sampler;
-    const int64_t micros = ((int64_t)s->global + s->micro - 1) / s->micro;
-    const int64_t rank_run = (micros + world->size - 1) / world->size;
     struct dpt_gather_state *g = dpt_alloc(sizeof *g);
 
     t->gather = g;
     if (g != NULL) {
-        g->buffers = buffers_for((rank_run + t->threads - 1) / t->threads);
-        g->branches = dpt_alloc_array((size_t)t->threads, sizeof *g->branches);
+        g->buffers = thread_buffers(t);
+        g->branches = dpt_alloc_array((size_t)t->takers, sizeof *g->branches);
         g->first = dpt_alloc_array((size_t)world->size + 1, sizeof *g->first);
     }
     if (g == NULL || g->branches == NULL || g->first == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->threads,
-                               DPT_REDUCE_AUTO, err));
+    DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->takers,
+                               DPT_REDUCE_AUTO, t->spin, err));
     t->reduced = dpt_reduction_result(g->reduction);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
          step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
@@ -94,7 +115,7 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
     struct dpt_gather_state *g = t->gather;
 
     deal(t, view->step);
-    for (int i = 0; i < t->threads; i++) {
+    for (int i = 0; i < t->takers; i++) {
         struct branch *b = &g->branches[i];
 
         dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
@@ -138,16 +159,16 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
     struct dpt_gather_state *g = t->gather;
 
     (void)view;
-    /* The ranks' words are no leaves of the tree: a rank may have none. And only if all are well is
-     * there anything to sum. */
-    DPT_TRY(dpt_group_sum_floats(&t->comm->world, flags, t->said, DPT_FLAGS, err));
-    if (t->said[DPT_FLAG_FAILED] > 0)
-        return DPT_OK;
     dpt_tree_begin(&g->rank, g->first[t->comm->world.size]);
-    for (int i = 0; i < t->threads; i++)
+    for (int i = 0; i < t->takers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
+    /* The ranks' words are no leaves of the tree: a rank may have none. And only if all are well is
+     * there anything to sum. */
+    DPT_TRY(dpt_reduction_offer(g->reduction, &g->rank, flags, t->said, DPT_FLAGS, err));
+    if (t->said[DPT_FLAG_FAILED] > 0)
+        return DPT_OK;
     DPT_TRY(dpt_reduction_sum(g->reduction, &g->rank, g->first, err));
 out:
     return status;
@@ -156,6 +177,7 @@ out:
 const struct dpt_gather_type dpt_gather_reproducible = {
     .name = "reproducible",
     .open = open_tree,
+    .bytes = bytes,
     .close = close_tree,
     .begin = begin,
     .target = target,

@@ -1,12 +1,13 @@
 /*
  * Compares ways to sum the ranks' gradients: mpirun -np 2 build/tests/bench_reduce
  *
- *   allreduce  MPI_Allreduce on floats, any order
- *   window     the tree, in shared memory (core/comm/reduce.h)
- *   messages   the tree, slices sent to their owners
- *   doubling   the tree, by recursive doubling of whole arrays between pairs of ranks (powers of
- * two only) fixed      64-bit fixed point around a common exponent, MPI_Allreduce on integers:
- * exact, any order
+ * - allreduce: MPI_Allreduce on floats, any order
+ * - hierarchy: in rank order, in shared memory on a node (core/comm/summation.h)
+ * - window: the tree, in shared memory (core/comm/reduce.h)
+ * - messages: the tree, slices sent to their owners
+ * - doubling: the tree, by recursive doubling of whole arrays between pairs of ranks (powers of two
+ *   only)
+ * - fixed: 64-bit fixed point around a common exponent, MPI_Allreduce on integers: exact, any order
  *
  * Prints a Markdown table: microseconds a sum, median of the rounds, the ways in turn; one block a
  * rank.
@@ -16,16 +17,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/comm/reduce.h"
+#include "core/comm/summation.h"
 
-enum { ROUNDS = 15, WAYS = 5 };
+enum { ROUNDS = 15, WAYS = 6 };
 
 struct bench {
     struct dpt_comm comm;
     size_t n;
+    bool spin;
+    struct dpt_summation *hierarchy;
     struct dpt_reduction *window, *messages;
     float *mine, *sum;
     int64_t *fixed;
@@ -45,6 +50,14 @@ static void allreduce(struct bench *b)
     dpt_group_sum_floats(&b->comm.world, b->mine, b->sum, b->n, &err);
 }
 
+static void hierarchy(struct bench *b)
+{
+    static const bool filled = true;
+    struct dpt_error err;
+
+    dpt_summation_sum(b->hierarchy, &filled, NULL, &err);
+}
+
 static void tree(struct bench *b, struct dpt_reduction *d)
 {
     struct dpt_tree tree;
@@ -53,6 +66,7 @@ static void tree(struct bench *b, struct dpt_reduction *d)
     dpt_tree_begin(&tree, b->comm.world.size);
     dpt_tree_push(&tree, (struct dpt_block){b->comm.world.rank, 0}, dpt_reduction_buffer(d, 0),
                   b->n, NULL, NULL);
+    dpt_reduction_offer(d, &tree, NULL, NULL, 0, &err);
     dpt_reduction_sum(d, &tree, b->first, &err);
 }
 
@@ -112,10 +126,10 @@ static int by_value(const void *a, const void *b)
 
 static void measure(struct bench *b)
 {
-    static void (*const ways[WAYS])(struct bench *) = {allreduce, window, messages, doubling,
-                                                       fixed};
+    static void (*const ways[WAYS])(struct bench *) = {allreduce, hierarchy, window,
+                                                       messages,  doubling,  fixed};
     double seconds[WAYS][ROUNDS];
-    const int repeats = b->n < 100000 ? 50 : b->n < 1000000 ? 10 : 1;
+    const int repeats = b->n < 10000 ? 1000 : b->n < 100000 ? 50 : b->n < 1000000 ? 10 : 1;
 
     for (int round = -2; round < ROUNDS; round++)
         for (int w = 0; w < WAYS; w++) {
@@ -134,7 +148,7 @@ static void measure(struct bench *b)
     printf("| %zu |", b->n);
     for (int w = 0; w < WAYS; w++) {
         qsort(seconds[w], ROUNDS, sizeof(double), by_value);
-        printf(" %.0f |", seconds[w][ROUNDS / 2] * 1e6);
+        printf(" %.*f |", b->n < 10000 ? 2 : 0, seconds[w][ROUNDS / 2] * 1e6);
     }
     printf("\n");
     fflush(stdout);
@@ -142,22 +156,28 @@ static void measure(struct bench *b)
 
 static void one_size(struct bench *b, size_t n)
 {
+    const struct dpt_summation_spec spec = {n, 1, true, b->spin};
     struct dpt_error err;
 
     b->n = n;
     b->mine = dpt_alloc_array(2 * n, sizeof(float));
     b->sum = dpt_alloc_array(n, sizeof(float));
     b->fixed = dpt_alloc_array(n, sizeof(int64_t));
-    if (dpt_reduction_open(&b->window, &b->comm, n, 1, DPT_REDUCE_WINDOW, &err) != DPT_OK)
+    if (dpt_summation_open(&b->hierarchy, &b->comm, &spec, NULL, &err) != DPT_OK)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    if (dpt_reduction_open(&b->window, &b->comm, n, 1, DPT_REDUCE_WINDOW, b->spin, &err) != DPT_OK)
         b->window = NULL;
-    if (dpt_reduction_open(&b->messages, &b->comm, n, 1, DPT_REDUCE_MESSAGES, &err) != DPT_OK ||
+    if (dpt_reduction_open(&b->messages, &b->comm, n, 1, DPT_REDUCE_MESSAGES, b->spin, &err) !=
+            DPT_OK ||
         dpt_reduction_reserve(b->messages, b->first, &err) != DPT_OK)
         MPI_Abort(MPI_COMM_WORLD, 1);
     fill(b->mine, n);
+    fill(dpt_summation_buffer(b->hierarchy, 0), n);
     if (b->window != NULL)
         fill(dpt_reduction_buffer(b->window, 0), n);
     fill(dpt_reduction_buffer(b->messages, 0), n);
     measure(b);
+    dpt_summation_close(b->hierarchy);
     dpt_reduction_close(b->window);
     dpt_reduction_close(b->messages);
     dpt_free(b->mine);
@@ -167,7 +187,7 @@ static void one_size(struct bench *b, size_t n)
 
 int main(void)
 {
-    static const size_t sizes[] = {1024, 60362, 421642, 25000000};
+    static const size_t sizes[] = {32, 1024, 60362, 421642, 25000000};
     struct bench b = {0};
     struct dpt_error err;
 
@@ -177,12 +197,14 @@ int main(void)
         fprintf(stderr, "bench_reduce: start it on two or more ranks\n");
         return 2;
     }
+    b.spin = sysconf(_SC_NPROCESSORS_ONLN) >= b.comm.node.size;
     b.first = dpt_alloc_array((size_t)b.comm.world.size + 1, sizeof *b.first);
     for (int r = 0; r <= b.comm.world.size; r++)
         b.first[r] = r;
     if (b.comm.world.rank == 0)
-        printf("%d ranks\n\n| floats | allreduce | window | messages | doubling | fixed |\n"
-               "|---|---|---|---|---|---|\n",
+        printf("%d ranks\n\n| floats | allreduce | hierarchy | window | messages | doubling | "
+               "fixed |\n"
+               "|---|---|---|---|---|---|---|\n",
                b.comm.world.size);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         one_size(&b, sizes[i]);

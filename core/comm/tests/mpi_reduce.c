@@ -46,6 +46,7 @@ static void define(uint64_t seed, int32_t total, size_t n, float *sum)
 static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
 {
     static float want[FLOATS];
+    float words[DPT_REDUCTION_WORDS], said[DPT_REDUCTION_WORDS];
     const int ranks = comm.world.size;
     const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES);
     int32_t first[64];
@@ -62,6 +63,11 @@ static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
         dpt_tree_push(&tree, (struct dpt_block){i, 0}, dpt_reduction_buffer(d, k), n, NULL, NULL);
     }
     assert_int_equal(dpt_reduction_reserve(d, first, &err), DPT_OK);
+    for (int i = 0; i < DPT_REDUCTION_WORDS; i++)
+        words[i] = (float)(comm.world.rank + i);
+    assert_int_equal(dpt_reduction_offer(d, &tree, words, said, DPT_REDUCTION_WORDS, &err), DPT_OK);
+    for (int i = 0; i < DPT_REDUCTION_WORDS; i++)
+        assert_true(said[i] == (float)(ranks * (ranks - 1) / 2 + ranks * i));
     assert_int_equal(dpt_reduction_sum(d, &tree, first, &err), DPT_OK);
     define(seed, total, n, want);
     assert_memory_equal(dpt_reduction_result(d), want, n * sizeof *want);
@@ -74,7 +80,7 @@ static void sums(enum dpt_reduce_way way)
         struct dpt_reduction *d;
         struct dpt_error err;
 
-        assert_int_equal(dpt_reduction_open(&d, &comm, n, LEAVES, way, &err), DPT_OK);
+        assert_int_equal(dpt_reduction_open(&d, &comm, n, LEAVES, way, false, &err), DPT_OK);
         for (uint64_t i = 0; i < 20; i++)
             one_sum(d, round * 100 + i, n);
         dpt_reduction_close(d);

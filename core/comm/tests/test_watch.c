@@ -80,6 +80,46 @@ static void other_nodes_are_named(void **state)
     assert_non_null(strstr(line, "rank 5: ending, rank 4: computing"));
 }
 
+static void ranks_on_other_nodes_are_named(void **state)
+{
+    static const int eight[] = {2, 3, 4}, nine[] = {5};
+    const struct dpt_seen here[2] = {rank_at(0, inside(7), 62, "computing"),
+                                     rank_at(1, inside(7), 62, "computing")};
+    struct dpt_seen late[2] = {rank_at(3, before(7), 61, "reading train-00002-of-00004.h5"),
+                               rank_at(4, before(7), 3, "computing")};
+    struct dpt_far far[3] = {
+        {.host = ""},
+        {.host = "node08", .ranks = eight, .n_ranks = 3, .late = late},
+        {.host = "node09", .ranks = nine, .n_ranks = 1},
+    };
+    char line[1024] = "as before";
+
+    (void)state;
+#define JUDGE() dpt_watch_judge_far(far, 3, here, 2, 0, &two_nodes, line, sizeof line)
+    assert_int_equal(JUDGE(), DPT_NONE_MISSING);
+    assert_string_equal(line, "as before");
+    far[1].state = DPT_FAR_HEARD;
+    far[1].n_late = 2;
+    assert_int_equal(JUDGE(), DPT_SOME_MISSING);
+    assert_string_equal(line, "rank 3 (node08) has not arrived at step 1204 for 60 s; ranks 0-1 "
+                              "(node07) wait. Its last word: reading train-00002-of-00004.h5");
+    late[1].process = DPT_PROCESS_STOPPED;
+    assert_int_equal(JUDGE(), DPT_SOME_MISSING);
+    assert_string_equal(line, "ranks 3-4 (node08) have not arrived at step 1204 for 60 s; ranks "
+                              "0-1 (node07) wait. Rank 3's last word: reading "
+                              "train-00002-of-00004.h5");
+    /* All late, none for so long: its time is not over. */
+    late[0].still = 30;
+    far[1].n_late = 1;
+    assert_int_equal(JUDGE(), DPT_ALL_WELL);
+    far[1].state = far[2].state = DPT_FAR_SILENT;
+    assert_int_equal(JUDGE(), DPT_SOME_MISSING);
+    assert_string_equal(line, "ranks 2-4 (node08), 5 (node09) have not arrived at step 1204 for "
+                              "60 s; ranks 0-1 (node07) wait. Nobody answers there any more: cut "
+                              "off, stopped or dead");
+#undef JUDGE
+}
+
 static int below(uint64_t seed, uint64_t *i, int n)
 {
     return (int)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, 0, (*i)++) % (uint64_t)n);
@@ -198,6 +238,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lines_name_the_ranks),
         cmocka_unit_test(other_nodes_are_named),
+        cmocka_unit_test(ranks_on_other_nodes_are_named),
         cmocka_unit_test(the_late_are_blamed_and_nobody_else),
         cmocka_unit_test(long_lines_are_cut),
         cmocka_unit_test(processes_are_read),

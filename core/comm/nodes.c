@@ -1,0 +1,137 @@
+#include "core/comm/nodes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum { NAMES_TEXT = 256 };
+
+/* The other nodes' names, as many as there is room for. */
+static void list_others(struct dpt_nodes *nodes, const struct dpt_comm *comm)
+{
+    const char *last = comm->host;
+    size_t used = 0;
+
+    for (int r = 0; r < comm->world.size && used < NAMES_TEXT; r++) {
+        const char *host = comm->hosts[r];
+
+        if (strcmp(host, comm->host) == 0 || strcmp(host, last) == 0)
+            continue;
+        used += (size_t)snprintf(nodes->others + used, NAMES_TEXT - used, "%s%s",
+                                 used > 0 ? ", " : "", host);
+        last = host;
+    }
+    if (comm->nodes > 1 && used == 0) /* containers that all have one name */
+        snprintf(nodes->others, NAMES_TEXT, "another node");
+}
+
+/* node_of: [world] */
+static void sort_ranks(struct dpt_nodes *nodes, const struct dpt_comm *comm, const int *node_of)
+{
+    int *next = nodes->ranks;
+
+    for (int i = 0; i < nodes->n; i++) {
+        struct dpt_far *far = &nodes->far[i];
+
+        far->host = "";
+        far->ranks = next;
+        for (int r = 0; r < comm->world.size && i != nodes->me; r++) {
+            if (node_of[r] != i)
+                continue;
+            far->host = comm->hosts[r];
+            *next++ = r;
+            far->n_ranks++;
+        }
+    }
+}
+
+static void close_wire(struct dpt_nodes *nodes)
+{
+    dpt_wire_close(nodes->wire);
+    free(nodes->cards);
+    free(nodes->far);
+    free(nodes->ranks);
+    nodes->wire = NULL;
+    nodes->cards = NULL;
+    nodes->far = NULL;
+    nodes->ranks = NULL;
+}
+
+/* Collective over the leaders. What fails here leaves the nodes without a wire, no more. */
+static enum dpt_status open_wire(struct dpt_nodes *nodes, const struct dpt_comm *comm,
+                                 const int *node_of, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_wire_card mine;
+    /* Also whether all have the memory for it. */
+    struct {
+        uint8_t secret[DPT_WIRE_SECRET];
+        int64_t without;
+    } start = {0};
+
+    nodes->wire = dpt_wire_open(&mine);
+    nodes->cards = calloc((size_t)nodes->n, sizeof *nodes->cards);
+    nodes->far = calloc((size_t)nodes->n, sizeof *nodes->far);
+    nodes->ranks = calloc((size_t)comm->world.size, sizeof *nodes->ranks);
+    start.without = nodes->cards == NULL || nodes->far == NULL || nodes->ranks == NULL;
+    DPT_TRY(dpt_group_sum_ints(&comm->leaders, &start.without, &start.without, 1, err));
+    if (start.without == 0) {
+        if (comm->leaders.rank == 0 &&
+            getrandom(start.secret, sizeof start.secret, 0) != (ssize_t)sizeof start.secret)
+            start.without = 1;
+        DPT_TRY(dpt_group_broadcast(&comm->leaders, 0, &start, sizeof start, err));
+        DPT_TRY(dpt_group_gather(&comm->leaders, &mine, nodes->cards, sizeof mine, err));
+    }
+    if (start.without != 0 || nodes->wire == NULL ||
+        !dpt_wire_meet(nodes->wire, nodes->cards, nodes->n, nodes->me, start.secret))
+        close_wire(nodes);
+    else
+        sort_ranks(nodes, comm, node_of);
+out:
+    return status;
+}
+
+enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *comm,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int *node_of = calloc((size_t)comm->world.size, sizeof *node_of);
+
+    nodes->n = comm->nodes;
+    nodes->me = comm->leaders.rank;
+    nodes->others = calloc(1, NAMES_TEXT);
+    if (node_of == NULL || nodes->others == NULL)
+        status = dpt_fail_memory(err, "the list of nodes", (double)comm->world.size);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    list_others(nodes, comm);
+    DPT_TRY(dpt_group_broadcast(&comm->node, 0, &nodes->me, sizeof nodes->me, err));
+    DPT_TRY(dpt_group_gather(&comm->world, &nodes->me, node_of, sizeof nodes->me, err));
+    if (comm->leaders.rank >= 0 && nodes->n > 1)
+        DPT_TRY(open_wire(nodes, comm, node_of, err));
+out:
+    free(node_of);
+    return status;
+}
+
+void dpt_nodes_close(struct dpt_nodes *nodes)
+{
+    close_wire(nodes);
+    free(nodes->others);
+    nodes->others = NULL;
+}
+
+void dpt_nodes_look(struct dpt_nodes *nodes, double now)
+{
+    for (int i = 0; i < nodes->n; i++) {
+        struct dpt_far *far = &nodes->far[i];
+        const struct dpt_wire_report *report;
+
+        far->n_late = 0;
+        if (i == nodes->me)
+            continue;
+        far->state = dpt_wire_look(nodes->wire, i, now, &report);
+        far->late = report->late;
+        far->n_late = report->n;
+    }
+}

@@ -1,0 +1,60 @@
+/*
+ * summation: the sum of all threads' gradients of all ranks, equal to rounding for any number of
+ * them.
+ *
+ * The ranks of a node have their gradients in memory that they share, and add them up there: each
+ * rank adds all gradients of the node for its slice, and each of its threads for a part of that, in
+ * one pass in the order of ranks and threads; it writes the sum where all read it. Between the
+ * nodes MPI_Allreduce adds up the sums of the nodes' first ranks. So on one node no message is
+ * sent, and on several only as many take part as there are nodes. A small gradient is added up by
+ * each rank for itself, which saves waiting a second time; all add in the same order, so all get
+ * the same bits.
+ *
+ * Without hierarchy every rank adds up its own threads' gradients, and MPI_Allreduce those of all
+ * ranks. core/comm/tests/bench_reduce.c compares the two (reduce.h has its table).
+ */
+#ifndef DPT_COMM_SUMMATION_H
+#define DPT_COMM_SUMMATION_H
+
+#include "core/base/pool.h"
+#include "core/comm/comm.h"
+
+struct dpt_summation;
+
+struct dpt_summation_spec {
+    size_t n;          /* floats of a sum, the same on all ranks */
+    int buffers;       /* of this rank, one a thread; at least 1 */
+    bool hierarchical; /* the same on all ranks */
+    bool spin;         /* a core for every thread of the node: waiting may be active */
+};
+
+/*
+ * Collective over comm->world. *hierarchical: out, NULL or whether it is; it is not where the ranks
+ * of some node cannot share that much memory, and err then says why. Errors: RANK.
+ */
+enum dpt_status dpt_summation_open(struct dpt_summation **summation, const struct dpt_comm *comm,
+                                   const struct dpt_summation_spec *spec, bool *hierarchical,
+                                   struct dpt_error *err);
+/* Collective. */
+void dpt_summation_close(struct dpt_summation *summation);
+
+/* Where buffer i is for the next sum: n floats on cache lines of their own, whatever they held. The
+ * place may change with each sum. */
+float *dpt_summation_buffer(const struct dpt_summation *summation, int i);
+/* Where the sum will be: n floats, a place that stays. */
+float *dpt_summation_result(const struct dpt_summation *summation);
+
+/* Bytes that it takes on a node where `ranks` of the job's `all` ranks run: of each rank by itself,
+ * and what they share. */
+void dpt_summation_bytes(const struct dpt_summation_spec *spec, int ranks, int all, double *own,
+                         double *shared);
+
+/*
+ * Collective. filled: [buffers], which of this rank's count; the first one always does. pool: this
+ * rank's threads, which help where it pays; NULL: none do. The sum is in dpt_summation_result until
+ * the next call's beginning; the buffers' contents are lost. Errors: RANK.
+ */
+enum dpt_status dpt_summation_sum(struct dpt_summation *summation, const bool *filled,
+                                  struct dpt_pool *pool, struct dpt_error *err);
+
+#endif

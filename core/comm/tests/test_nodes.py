@@ -1,0 +1,255 @@
+"""Several nodes on one machine: each has a network, a name, and shared memory of its own, and mpirun starts its ranks by nsenter
+in ssh's place. What holds on one node holds there: the same bytes, the same sums, and who is missing is named."""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+HEAVY = os.environ.get("DPT_HEAVY", "0") != "0"
+TIMEOUT = 2  # seconds: comm.timeout
+SOON = 25  # seconds, mpirun's own start and end included
+TOOLS = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+JOB = {
+    "data": "{train: synthetic, synthetic: {samples: 512, shape: [1, 12, 12]}}",
+    "train": "{epochs: 4, check_replicas: 4 steps}",
+    "checkpoint": "{every: 1 epoch, keep: 1}",
+    }
+
+
+def call(*words):
+    done = subprocess.run(words, env=TOOLS, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          timeout=60)
+    if done.returncode != 0:
+        raise OSError(f"{' '.join(words)}: {done.stdout.decode(errors='replace').strip()}")
+
+
+class Space:
+    """A process that keeps name spaces alive until it is closed, or this process ends."""
+
+    def __init__(self, script):
+        self.process = subprocess.Popen(["unshare", "--net", "--uts", "--ipc", "--mount", "sh", "-ec",
+                                         script + "\necho ready\nexec cat"], env=TOOLS, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        if self.process.stdout.readline() != b"ready\n":
+            raise OSError(self.process.communicate()[1].decode(errors="replace").strip())
+        self.pid = str(self.process.pid)
+
+    def close(self):
+        self.process.communicate()
+
+
+class Cluster:
+    """Nodes n1, n2, ..., joined by a switch that has no other link."""
+
+    def __init__(self, folder, n):
+        self.folder = folder
+        self.spaces = []
+        hosts = folder / "hosts"
+        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"10.9.8.{i} n{i}\n" for i in range(1, n + 1)))
+        self.switch = self.add("ip link add switch type bridge\nip link set switch up")
+        for i in range(1, n + 1):
+            node = self.add(f"hostname n{i}\nmount -t tmpfs none /dev/shm\n"
+                            f"[ ! -e /etc/hosts ] || mount --bind {hosts} /etc/hosts\nip link set lo up")
+            (folder / f"n{i}").write_text(node.pid)
+            self.at_switch(f"ip link add link{i} type veth peer name eth0 netns {node.pid}")
+            self.at_switch(f"ip link set link{i} master switch up")
+            call("nsenter", "-t", node.pid, "--net", "sh", "-ec",
+                 f"ip address add 10.9.8.{i}/24 dev eth0\nip link set eth0 up")
+        self.agent = folder / "agent"
+        self.agent.write_text(f"#!/bin/sh\nspace=$(cat '{folder}'/\"$1\")\nshift\n"
+                              'exec nsenter -t "$space" --net --uts --ipc --mount sh -c "$*"\n')
+        self.agent.chmod(0o755)
+
+    def add(self, script):
+        self.spaces.append(Space(script))
+        return self.spaces[-1]
+
+    def at_switch(self, script):
+        call("nsenter", "-t", self.switch.pid, "--net", "sh", "-ec", script)
+
+    def cut(self, i):
+        self.at_switch(f"ip link set link{i} down")
+
+    def mend(self, i):
+        self.at_switch(f"ip link set link{i} up")
+
+    def close(self):
+        for space in self.spaces:
+            space.close()
+
+    def start(self, ranks, job, output, *words, **environment):
+        """ranks: of each node. The job's process."""
+        hosts = ",".join(f"n{i}:{n}" for i, n in enumerate(ranks, 1))
+        given = {**dpt.MPI_ENVIRONMENT, "HWLOC_COMPONENTS": "-gl,-opencl", "OMPI_MCA_plm_rsh_agent": str(self.agent)}
+        exported = [word for name in environment for word in ("-x", name)]
+        command = [str(self.agent), "n1", f"cd '{os.getcwd()}' && exec mpirun", "--host", hosts, "-np", str(sum(ranks)), *exported,
+                   "-x", "HWLOC_COMPONENTS", dpt.BINARY, job, "--output", str(output), "--quiet", *words]
+        return subprocess.Popen(command, env={**TOOLS, **given, **environment}, start_new_session=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def finish(self, process, timeout=60):
+        try:
+            process.stdout, process.stderr = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.sweep()
+            process.stdout, process.stderr = process.communicate()
+        return dpt.Result(process)
+
+    def train(self, ranks, job, output, *words):
+        result = self.finish(self.start(ranks, job, output, *words))
+        assert result.code == 0, result
+        return result
+
+    def processes(self):
+        """What runs in these nodes: (pid, name)."""
+        spaces = {os.readlink(f"/proc/{space.pid}/ns/net") for space in self.spaces}
+        own = {space.pid for space in self.spaces}
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                if pid not in own and os.readlink(f"/proc/{pid}/ns/net") in spaces:
+                    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+                        yield int(pid), file.read().strip()
+            except OSError:
+                continue
+
+    def ranks(self):
+        """pid by rank."""
+        found = {}
+        for pid, name in self.processes():
+            try:
+                with open(f"/proc/{pid}/environ", "rb") as file:
+                    rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", file.read())
+            except OSError:
+                continue
+            if name == os.path.basename(dpt.BINARY)[:15] and rank:
+                found[int(rank.group(1))] = pid
+        return found
+
+    def sweep(self):
+        for pid, _ in list(self.processes()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("nodes")
+    made = Cluster.__new__(Cluster)
+    try:
+        made.__init__(folder, 3)
+    except (OSError, subprocess.SubprocessError) as error:
+        for space in getattr(made, "spaces", []):
+            space.process.kill()
+        pytest.skip(f"no nodes can be made here (root, util-linux and iproute2 are needed): {error}")
+    yield made
+    made.sweep()
+    made.close()
+
+
+@pytest.fixture
+def job(tmp_path):
+    return dpt.write_small_job(tmp_path / "job.yaml", **JOB)
+
+
+def losses(folder):
+    return [e["loss"] for e in dpt.events(folder, "train")]
+
+
+def told(result):
+    return [line for line in result.err.splitlines() if re.match(r"(rank|ranks|a rank) \S", line)]
+
+
+def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
+    """One node, two, three, evenly and not, also where a node has one rank."""
+    made = []
+    for ranks in ([4], [2, 2], [2, 1, 1], [1, 3, 2]):
+        folder = tmp_path / "-".join(map(str, ranks))
+        cluster.train(ranks, job, folder, "--set", "comm.reduction=reproducible")
+        made.append(dpt.newest(folder))
+    assert made[1:] == made[:-1]
+
+
+def test_hierarchy_sums_the_same(cluster, tmp_path, job):
+    """Equal to rounding: the first loss exactly, the later ones as far as rounding has grown."""
+    for ranks in ([2, 2], [3, 1, 1]):
+        curves = []
+        for way in ("auto", "off"):
+            folder = tmp_path / f"{len(ranks)}-{way}"
+            cluster.train(ranks, job, folder, "--set", f"comm.hierarchical={way}")
+            curves.append(losses(folder))
+        auto, off = curves
+        assert len(auto) == len(off) == 32
+        assert auto[0] == pytest.approx(off[0], rel=1e-6)
+        assert auto[:8] == pytest.approx(off[:8], rel=1e-4)
+        assert auto == pytest.approx(off, rel=2e-2)
+
+
+ENOUGH = 600  # steps: the nodes have met then
+LONG = {**JOB, "train": "{epochs: 100000, check_replicas: 4 steps}", "checkpoint": "{every: never}",
+        "comm": "{timeout: %d s}" % TIMEOUT}
+
+
+def disturbed(cluster, tmp_path, ranks, action, **options):
+    """Runs a job without an end, does something to its ranks in its middle, and gives what it said."""
+    path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+    process = cluster.start(ranks, path, tmp_path / "out", **options)
+    assert dpt.wait_for_step(process, tmp_path / "out", ENOUGH), cluster.finish(process)
+    action(cluster.ranks())
+    began = time.monotonic()
+    result = cluster.finish(process)
+    assert time.monotonic() - began < SOON, result
+    return result
+
+
+@pytest.mark.parametrize("ranks, rank, host", [([2, 2], 3, "n2"), ([2, 1, 1], 2, "n2")], ids=["beside others", "alone"])
+def test_stopped_on_another_node(cluster, tmp_path, ranks, rank, host):
+    result = disturbed(cluster, tmp_path, ranks, lambda pids: os.kill(pids[rank], signal.SIGSTOP))
+    assert result.code != 0 and told(result), result
+    assert re.match(rf"rank {rank} \({host}\) has not arrived at step \d+ for {TIMEOUT} s; ", told(result)[0]), result
+    assert "stopped" in told(result)[0], result
+
+
+@pytest.mark.parametrize("ranks, rank, host", [([1, 1, 1], 2, "n3"), ([1, 2], 0, "n1")][:None if HEAVY else 1])
+def test_hangs_on_another_node(cluster, tmp_path, ranks, rank, host):
+    """Its process and its watchdog live, so its last word is known."""
+    path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+    result = cluster.finish(cluster.start(ranks, path, tmp_path / "out", DPTRAIN_FAULT=f"hang:rank={rank}:step=30"))
+    assert result.code == 71, result
+    assert any(re.match(rf"rank {rank} \({host}\) has not arrived at step 30 for {TIMEOUT} s; .* Its last word: reading its samples",
+                        line) for line in told(result)), result
+
+
+def test_killed_on_another_node(cluster, tmp_path):
+    result = disturbed(cluster, tmp_path, [2, 2], lambda pids: os.kill(pids[2], signal.SIGKILL))
+    assert result.code == 137, result
+    assert any(re.match(r"rank 2 \(n2\) died at step \d+", line) for line in told(result)), result
+
+
+def test_node_cut_off(cluster, tmp_path):
+    """The ranks of both sides end, and that of rank 0 says which node does not answer any more. (mpirun itself goes on waiting for
+    its daemon over there, for minutes, and the test ends it.)"""
+    path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+    process = cluster.start([2, 2], path, tmp_path / "out")
+    assert dpt.wait_for_step(process, tmp_path / "out", ENOUGH), cluster.finish(process)
+    try:
+        cluster.cut(2)
+        end = time.monotonic() + SOON
+        while cluster.ranks() and time.monotonic() < end:
+            time.sleep(0.05)
+        left = cluster.ranks()
+    finally:
+        cluster.sweep()
+        result = cluster.finish(process)
+        cluster.mend(2)
+    assert not left, (left, result)
+    assert told(result) and re.match(rf"ranks 2-3 \(n2\) have not arrived at step \d+ for {TIMEOUT} s; ranks 0-1 \(n1\) wait. "
+                                     "Nobody answers there any more", told(result)[0]), result
