@@ -1,0 +1,195 @@
+"""`dptrain plan`: what it says of a job is what a run of that job does, and it makes nothing of the model's size."""
+import glob
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+CNN = """
+data: {train: synthetic, valid: 0.1, test: synthetic, synthetic: {samples: 1000, shape: [3, 32, 32], classes: 10}}
+model: {type: cnn, channels: [32, 64], kernel: 3, padding: same, pool: 2, outputs: 10}
+batch: {global: 128, micro: 16}
+optimizer: {type: adam, lr: 0.002}
+schedule: {type: cosine, warmup: 3}
+train: {epochs: 2}
+"""
+MLP = """
+data: {train: synthetic, synthetic: {samples: 1000, shape: [784], classes: 10}}
+model: {type: mlp, hidden: [256], outputs: 10}
+"""
+LARGE = """
+data: {train: synthetic, synthetic: {samples: 100000, shape: [4096], classes: 1000}}
+model: {type: mlp, hidden: [12288, 11264, 9216], outputs: 1000}
+batch: {global: 4096}
+optimizer: {type: adam}
+"""
+SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
+
+
+def plan(tmp_path, text, *words, code=0, **options):
+    folder = tmp_path / "cwd"
+    folder.mkdir(exist_ok=True)
+    result = dpt.run("plan", dpt.write_job(tmp_path / "job.yaml", text), *words, cwd=folder, **options)
+    assert result.code == code, result
+    assert os.listdir(folder) == [], "it writes nothing"
+    return result
+
+
+def planned(tmp_path, text, *words, **options):
+    result = plan(tmp_path, text, "--json", "--no-time", *words, **options)
+    assert result.err == "" and len(result.out.splitlines()) == 1, result
+    return json.loads(result.out)
+
+
+def trained(tmp_path, text, *words, ranks=0):
+    run = tmp_path / "run"
+    dpt.train(dpt.write_job(tmp_path / "job.yaml", text), run, *words, "--set", "log.every=1 step", ranks=ranks)
+    return run
+
+
+def test_layers_as_pytorch_counts_them(tmp_path):
+    # sum(p.numel() for p in model.parameters()) of the same networks in PyTorch.
+    found = planned(tmp_path, CNN)
+    assert found["parameters"] == 60362
+    layers = {layer["name"]: layer for layer in found["layers"]}
+    assert [layers[name]["parameters"] for name in ("conv1", "conv2", "dense1")] == [896, 18496, 40970]
+    assert [layers[name]["output"] for name in ("conv1", "maxpool1", "conv2", "flatten1", "dense1")] \
+        == ["32x32x32", "32x16x16", "64x16x16", "4096", "10"]
+    # Of each window's nine taps those on the padding count for nothing: (3n - 2)^2 of 9n^2.
+    assert layers["conv2"]["flop_forward"] == 2 * (3 * 16 - 2) ** 2 * 32 * 64
+    assert layers["conv2"]["flop_backward"] == 2 * layers["conv2"]["flop_forward"]
+    assert layers["conv1"]["flop_backward"] == layers["conv1"]["flop_forward"], "no gradient of the images"
+    assert layers["dense1"]["flop_forward"] == 2 * 4096 * 10
+    found = planned(tmp_path, MLP)
+    assert found["parameters"] == 203530
+    assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"])
+
+
+@pytest.mark.parametrize("ranks, words", [(1, []), (2, ["--set", "data.drop_last=true"]), (3, [])])
+def test_steps_and_rates_are_those_of_a_run(tmp_path, ranks, words):
+    found = planned(tmp_path, CNN, "--ranks", ranks, *words)
+    run = trained(tmp_path, CNN, "--set", "eval.every=never", "--set", "checkpoint.every=never", *words, ranks=ranks)
+    logged = dpt.events(run, "train")
+    steps = found["steps"]
+    assert steps["total"] == logged[-1]["step"] == 2 * steps["per_epoch"]
+    assert (steps["samples_per_epoch"], steps["held_out"]) == (900, 100)
+    full, last = 128, 900 % 128
+    assert (steps["per_epoch"], steps["last_samples"]) == ((7, full) if words else (8, last))
+    rates = {event["step"]: event["lr"] for event in logged}
+    assert found["lr"][0]["step"] == 1 and found["lr"][-1]["step"] == steps["total"]
+    for point in found["lr"]:
+        assert point["lr"] == pytest.approx(rates[point["step"]], rel=1e-12), point
+    event = dpt.events(run, "run")[0]
+    assert event["parameters"] == found["parameters"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 7])
+def test_the_deal_is_even_and_whole(tmp_path, ranks):
+    found = planned(tmp_path, CNN, "--ranks", ranks, "--set", "batch.micro=5")
+    for key, samples in (("deal", 128), ("last_deal", found["steps"]["last_samples"])):
+        runs = found["steps"][key]
+        count = -(-samples // 5)
+        assert len(runs) == ranks and runs[0][0] == 0 and runs[-1][1] == count
+        assert all(a[1] == b[0] for a, b in zip(runs, runs[1:]))
+        sizes = [last - first for first, last in runs]
+        assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("optimizer", ["{type: adam}", "{type: sgd, momentum: 0.9}", "{type: sgd, lr: 0.1}"])
+def test_the_checkpoint_has_that_size(tmp_path, ranks, optimizer):
+    text = MLP + f"optimizer: {optimizer}\ntrain: {{steps: 2}}\n"
+    found = planned(tmp_path, text, "--ranks", ranks)
+    run = trained(tmp_path, text, ranks=ranks)
+    sizes = {os.path.getsize(file) for file in glob.glob(f"{run}/checkpoints/step-*.h5")}
+    assert sizes == {found["checkpoint_bytes"]}
+
+
+def test_memory_follows_from_the_model(tmp_path):
+    one, two = (planned(tmp_path, CNN, "--ranks", ranks, "--ranks-per-node", 2) for ranks in (1, 2))
+    parts = one["memory"]["parts"]
+    floats = sum(-(-count // 16) * 16 for count in (32 * 27, 32, 64 * 288, 64, 40960, 10))
+    assert parts["weights"] == 4 * floats and parts["optimizer"] == 2 * parts["weights"]
+    assert parts["weights"] < parts["gradients"] < parts["weights"] + 1024 * one["threads"] or one["threads"] > 1
+    assert parts["samples"] == 2 * 1000 * (3 * 32 * 32 + 4), "train and test, as bytes, and their labels"
+    shared = two["memory"]["parts"]["gradients_shared"]
+    assert 3 * parts["weights"] < shared < 3.1 * parts["weights"] + 4096, "two gradients and their sum"
+    assert two["reduced_bytes"] == parts["weights"] + 64 and one["reduced_bytes"] == 0
+    for found in (one, two):
+        memory, n = found["memory"], found["ranks_per_node"]
+        of = {scope: sum(v for k, v in memory["parts"].items() if memory["of"][k] == scope)
+              for scope in ("rank", "rank 0", "node")}
+        assert memory["rank_0"] == pytest.approx(of["rank"] + of["rank 0"] + of["node"])
+        assert memory["node"] == pytest.approx(n * of["rank"] + of["rank 0"] + of["node"])
+        assert memory["fits"] is True
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer reserves terabytes")
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+def test_a_model_that_is_larger_than_the_memory(tmp_path, ranks):
+    path = dpt.write_job(tmp_path / "job.yaml", LARGE)
+    limit = 800 << 20  # a tenth of what it takes
+    done = subprocess.run([dpt.BINARY, "plan", path, "--json", "--no-time", "--ranks", str(ranks)],
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)), capture_output=True,
+                          env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=100)
+    found = json.loads(done.stdout)
+    assert found["parameters"] == 4097 * 12288 + 12289 * 11264 + 11265 * 9216 + 9217 * 1000 > 300e6
+    arena = 4 * found["parameters"]
+    assert found["memory"]["parts"]["optimizer"] == pytest.approx(2 * arena, rel=1e-3)
+    assert found["checkpoint_bytes"] == pytest.approx(3 * arena, rel=1e-3)
+    assert found["reduced_bytes"] == (pytest.approx(arena, rel=1e-3) if ranks > 1 else 0)
+    assert found["memory"]["rank"] > 4 * arena
+
+
+def test_time(tmp_path):
+    result = plan(tmp_path, CNN, "--json", "--ranks", 4, "--ranks-per-node", 2, "--fabric", 100)
+    found = json.loads(result.out)["time"]
+    assert found["tried"] is True
+    step = found["step"]
+    assert step["seconds"] == pytest.approx(sum(v for k, v in step.items() if k.endswith("_s") and k != "samples_per_s"),
+                                            rel=0.01)
+    assert step["samples_per_s"] == pytest.approx(128 / step["seconds"])
+    # Two nodes: one round of recursive doubling.
+    network = found["fabric"]
+    floats = 4 * 60384
+    least = network["latency_s"] + 2 * network["overhead_s"] + floats / network["bytes_per_s"]
+    assert least < step["network_sum_s"] < 2 * least + 1e-3
+    assert [scale["ranks"] for scale in found["scaling"]] == [1 << i for i in range(11)]
+    for scale in found["scaling"]:
+        assert (scale["strong"] is None) == (scale["ranks"] > 8), "eight micro-batches of 16"
+        assert scale["weak"]["global"] == 32 * scale["ranks"]
+    slow = json.loads(plan(tmp_path, CNN, "--json", "--no-trial", "--ranks", 4, "--ranks-per-node", 1, "--bandwidth", 0.1,
+                           "--latency", 1000).out)["time"]
+    assert slow["tried"] is False
+    assert slow["step"]["network_sum_s"] > 2 * 1e-3 + 1.5 * floats / (0.1e9 / 8)
+
+
+def test_for_a_person(tmp_path):
+    for ranks in (1, 3, 8):
+        out = plan(tmp_path, CNN, "--ranks", ranks, "--no-trial", env={"COLUMNS": "80"}).out
+        assert max(map(len, out.splitlines())) <= 80, out
+        assert "60 362" in out and "8 steps of 128, the last of 4" in out and "weak" in out and "fits" in out
+    assert "0: 0  1: 1" in out and "7: 7" in out
+
+
+@pytest.mark.parametrize("words, code, says", [
+    (["--ranks", "0"], 2, "a whole number"),
+    (["--ranks", "9"], 78, "does not feed 9 ranks"),
+    (["--fabric", "40"], 2, "10 or 100"),
+    (["--latency", "-1"], 2, "above 0"),
+    (["--bandwidth", "fast"], 2, "above 0"),
+    (["--device", "tpu"], 78, "device.kind"),
+    (["--device", "cuda"], 78, "cuda"),
+    (["--set", "batch.mirco=3"], 78, "did you mean 'micro'?"),
+    (["--set", "data.train=[nothing-*.h5]"], 78, "nothing-*.h5"),
+    (["--set", "model.outputs=3"], 78, "outputs"),
+])
+def test_mistakes(tmp_path, words, code, says):
+    result = plan(tmp_path, CNN, *words, code=code)
+    assert says in result.err and result.out == "" and len(result.err.splitlines()) == 1, result
