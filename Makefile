@@ -3,7 +3,7 @@
 # Targets
 #   all            build/dptrain (the default)
 #   check-units    the test programs, into build/tests (needs cmocka); scripts/test.sh runs them
-#   install        the binary, README and man page, into $(DESTDIR)$(PREFIX)
+#   install        the binary, README, man page and completions, into $(DESTDIR)$(PREFIX)
 #   uninstall      takes those away again
 #   clean          removes what make built
 #   format         clang-format over all C files
@@ -166,21 +166,34 @@ $(programs): $(library) $(BUILD)/flags
 # --- installing ---------------------------------------------------------------------------------------------------
 
 root = $(DESTDIR)$(PREFIX)
-manual := $(wildcard scripts/dptrain.1)
+shared := $(BUILD)/share
+completions := bash-completion/completions/dptrain zsh/site-functions/_dptrain fish/vendor_completions.d/dptrain.fish
+made := man/man1/dptrain.1 dptrain/dptrain.schema.json $(completions)
 
-install: $(binary)
-	install -d $(root)/bin $(root)/share/doc/dptrain $(if $(manual),$(root)/share/man/man1)
+# What the binary prints about itself, as it lies below share/.
+$(shared)/%: $(binary)
+	@mkdir -p $(@D)
+	$(call say,MAKE,$@) $(binary) $(says) >$@
+$(shared)/man/man1/dptrain.1: says = man
+$(shared)/dptrain/dptrain.schema.json: says = schema
+$(shared)/bash-completion/completions/dptrain: says = completion bash
+$(shared)/zsh/site-functions/_dptrain: says = completion zsh
+$(shared)/fish/vendor_completions.d/dptrain.fish: says = completion fish
+
+install: $(binary) $(addprefix $(shared)/,$(made))
+	install -d $(root)/bin $(root)/share/doc/dptrain
 	install -m 755 $(binary) $(root)/bin/dptrain
 	install -m 644 README.md LICENSE $(root)/share/doc/dptrain
-	$(if $(manual),install -m 644 $(manual) $(root)/share/man/man1)
+	for file in $(made); do install -D -m 644 $(shared)/$$file $(root)/share/$$file || exit 1; done
 
 uninstall:
-	rm -f $(root)/bin/dptrain $(root)/share/man/man1/dptrain.1
+	rm -f $(root)/bin/dptrain $(addprefix $(root)/share/,$(made))
+	-rmdir $(root)/share/dptrain 2>/dev/null || true
 	rm -rf $(root)/share/doc/dptrain
 
 # Names what make writes: BUILD may be a folder with other things in it.
 clean:
-	rm -rf $(addprefix $(BUILD)/,obj tests libdptrain.a dptrain deps.mk knobs flags sources)
+	rm -rf $(addprefix $(BUILD)/,obj tests share libdptrain.a dptrain deps.mk knobs flags sources)
 	-rmdir $(BUILD) 2>/dev/null || true
 
 format:

@@ -6,15 +6,24 @@
 #include "core/comm/comm.h"
 #include "data/dataset.h"
 
-extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect;
+extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect,
+    dpt_cmd_bench, dpt_cmd_plan, dpt_cmd_schema, dpt_cmd_completion, dpt_cmd_man, dpt_cmd_init;
 
+// clang-format off
 const struct dpt_command *const dpt_commands[] = {
     &dpt_cmd_train,
     &dpt_cmd_eval,
+    &dpt_cmd_bench,
+    &dpt_cmd_plan,
     &dpt_cmd_convert,
     &dpt_cmd_inspect,
+    &dpt_cmd_schema,
+    &dpt_cmd_completion,
+    &dpt_cmd_man,
+    &dpt_cmd_init,
     NULL,
 };
+// clang-format on
 
 void dpt_cli_version(void)
 {

@@ -39,12 +39,12 @@ out:
 }
 
 /* --set and its short forms, in the order given. */
-static enum dpt_status load(struct dpt_cli *cli, struct dpt_job *job, struct dpt_conf *conf,
-                            struct dpt_error *err)
+enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
+                                     struct dpt_conf *conf, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char **sets = calloc(cli->n_given + 1, sizeof *sets);
-    char *output = NULL;
+    char *output = NULL, *device = NULL;
     size_t n = 0;
 
     if (sets == NULL)
@@ -67,9 +67,17 @@ static enum dpt_status load(struct dpt_cli *cli, struct dpt_job *job, struct dpt
         output = text.text;
         sets[n++] = output;
     }
+    if (dpt_cli_value(cli, "--device") != NULL) {
+        struct dpt_str text = {0};
+
+        dpt_str_printf(&text, "device.kind=%s", dpt_cli_value(cli, "--device"));
+        device = text.text;
+        sets[n++] = device;
+    }
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:
     free(output);
+    free(device);
     free(sets);
     return status;
 }
@@ -93,8 +101,7 @@ out:
     return status;
 }
 
-/* A mistake that showed only when the job was set up says which file it is in, too. */
-static void name_file(const char *path, struct dpt_error *err)
+void dpt_job_command_name(const char *path, struct dpt_error *err)
 {
     const struct dpt_error plain = *err;
 
@@ -115,7 +122,7 @@ dpt_job_command(struct dpt_cli *cli,
     struct dpt_job job;
     bool launched;
 
-    DPT_TRY(load(cli, &job, &conf, err));
+    DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
     DPT_TRY(launch_ranks(cli, &launched, err));
     DPT_TRY(dpt_comm_open(&comm, err));
     cli->log.silent = comm.world.rank != 0;
@@ -123,7 +130,7 @@ dpt_job_command(struct dpt_cli *cli,
     DPT_TRY(work(cli, &job, &conf, &comm, err));
 out:
     if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)
-        name_file(conf.path, err);
+        dpt_job_command_name(conf.path, err);
     /* The line must be out before the launcher sees the first rank go. */
     if (status != DPT_OK && comm.started) {
         dpt_log_error(&cli->log, err);

@@ -29,6 +29,13 @@ dpt_job_command(struct dpt_cli *cli,
                                         struct dpt_error *err),
                 struct dpt_error *err);
 
+/* Reads the command line's one job file with its --set; *conf is the caller's to release. Errors:
+ * USAGE, BAD_JOB. */
+enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
+                                     struct dpt_conf *conf, struct dpt_error *err);
+/* A mistake that showed only when the job was set up says which file it is in, too. */
+void dpt_job_command_name(const char *path, struct dpt_error *err);
+
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
  * Errors: USAGE (no mpirun), RANK. */
 enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,

@@ -93,6 +93,9 @@ bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, co
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest);
 
+/* What they read. */
+extern const struct dpt_forms dpt_pair_forms, dpt_pair_or_auto_forms, dpt_padding_forms;
+
 /* A list of layers that grows in an arena. */
 struct dpt_layer_list {
     struct dpt_arena *arena;

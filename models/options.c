@@ -76,3 +76,20 @@ bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const c
     }
     return read_numbers(conf, node, path, 0, &padding->pair);
 }
+
+// clang-format off
+#define NUMBERS(least)                                                                             \
+    {.name = "numbers", .type = DPT_OPT_INTS, .min = least, .max = DPT_MAX_KERNEL}
+
+static const char *const auto_word[] = {"auto", NULL}, *const rules[] = {"same", "valid", NULL};
+
+static const struct dpt_option pair[] = {NUMBERS(1), {0}};
+static const struct dpt_option pair_or_auto[] = {
+    NUMBERS(1), {.name = "word", .type = DPT_OPT_CHOICE, .choices = auto_word}, {0}};
+static const struct dpt_option padding[] = {
+    NUMBERS(0), {.name = "word", .type = DPT_OPT_CHOICE, .choices = rules}, {0}};
+// clang-format on
+
+const struct dpt_forms dpt_pair_forms = {.either = pair, .most = 2};
+const struct dpt_forms dpt_pair_or_auto_forms = {.either = pair_or_auto, .most = 2};
+const struct dpt_forms dpt_padding_forms = {.either = padding, .most = 2};

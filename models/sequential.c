@@ -111,12 +111,31 @@ static bool sequential_expand(const void *options, const struct dpt_shape *input
     return true;
 }
 
+static bool layer_kind(size_t i, struct dpt_option_kind *kind)
+{
+    size_t n = 0;
+
+    while (dpt_layer_types[n] != NULL)
+        n++;
+    if (i < n)
+        *kind = (struct dpt_option_kind){
+            .name = dpt_layer_types[i]->name,
+            .summary = dpt_layer_types[i]->summary,
+            .options = dpt_layer_types[i]->options,
+            .bare = dpt_layer_types[i]->main,
+        };
+    return i < n;
+}
+
+static const struct dpt_forms layer_forms = {.kind = layer_kind};
+
 static const struct dpt_option options[] = {
     {.name = "layers",
      .type = DPT_OPT_CUSTOM,
      .offset = 0,
      .read = read_layers,
      .form = "list of layers",
+     .forms = &layer_forms,
      .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`"},
     {0},
 };

@@ -41,19 +41,17 @@ static void wrap(const char *text, size_t at, size_t margin, struct dpt_str *out
     dpt_str_printf(out, "\n");
 }
 
-/* "whole number in 1 … 64, or auto; default 32" */
-static void describe(const struct dpt_option *row, char *buf, size_t capacity)
+void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out)
 {
     char wanted[DPT_VALUE_TEXT], bounds[DPT_VALUE_TEXT];
-
     const char *value = row->fallback;
 
     if (value != NULL && strcmp(value, "null") == 0 && !dpt_value_is_word(row, value))
         value = "none";
     dpt_value_wanted(row, wanted);
     dpt_value_bounds(row, bounds);
-    snprintf(buf, capacity, "%s%s%s; %s%s", wanted, bounds[0] == '\0' ? "" : ", ", bounds,
-             value == NULL ? "must be given" : "default ", value == NULL ? "" : value);
+    dpt_str_printf(out, "%s%s%s; %s%s", wanted, bounds[0] == '\0' ? "" : ", ", bounds,
+                   value == NULL ? "must be given" : "default ", value == NULL ? "" : value);
 }
 
 /* A name at `indent`, its help beside it, or below where the name is long. */
@@ -75,7 +73,8 @@ static void write_table(const struct dpt_option *table, const char *prefix, size
 static void write_row(const struct dpt_option *row, const char *prefix, size_t indent,
                       struct dpt_str *out)
 {
-    char name[NAME], text[2 * DPT_VALUE_TEXT + 64];
+    char name[NAME], text[NAME];
+    struct dpt_str described = {0};
     const char *help = row->help == NULL ? "" : row->help;
 
     snprintf(name, sizeof name, "%s%s%s", prefix, prefix[0] == '\0' ? "" : ".", row->name);
@@ -88,9 +87,10 @@ static void write_row(const struct dpt_option *row, const char *prefix, size_t i
     if (row->type == DPT_OPT_VARIANT)
         dpt_str_printf(out, "\n");
     write_item(name, help, indent, out);
-    describe(row, text, sizeof text);
+    dpt_option_describe(row, &described);
     dpt_str_printf(out, "%*s", HELP_COLUMN, "");
-    wrap(text, HELP_COLUMN, HELP_COLUMN, out);
+    wrap(described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN, out);
+    dpt_str_release(&described);
     for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++) {
         const struct dpt_variant *variant = row->variants[i];
 

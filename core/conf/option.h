@@ -42,7 +42,8 @@ enum dpt_option_type {
     DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
     DPT_OPT_REALS,   /* struct dpt_reals: likewise */
     DPT_OPT_TEXTS,   /* struct dpt_texts: likewise */
-    DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never" */
+    DPT_OPT_EVERY,   /* struct dpt_every: "1 epoch", "50 steps", "10 min" (s, min, h), "never"; of
+                        these what `units` says */
     DPT_OPT_SECTION, /* a struct with its own table `rows` at `offset` */
     DPT_OPT_VARIANT, /* struct dpt_variant_value: `type:` picks a row of `variants`, whose table
                         reads the other keys */
@@ -69,6 +70,8 @@ struct dpt_every {
     enum dpt_unit unit;
 };
 
+struct dpt_forms;
+
 struct dpt_option {
     const char *name;
     enum dpt_option_type type;
@@ -84,8 +87,9 @@ struct dpt_option {
     const char *word; /* INT, REAL: a word that stands for "none or automatic" ("auto", "null"),
                          read as `word_value` */
     double word_value;
-    const char *const *choices;                /* CHOICE: names, ends with NULL */
-    const struct dpt_option *rows;             /* SECTION */
+    unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all */
+    const char *const *choices;    /* CHOICE: names, ends with NULL */
+    const struct dpt_option *rows; /* SECTION */
     const struct dpt_variant *const *variants; /* VARIANT: ends with NULL */
     /*
      * CUSTOM: reads `node` into `dest` (the address base + offset), adds mistakes to conf, may
@@ -93,7 +97,23 @@ struct dpt_option {
      */
     bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
     const char *form; /* CUSTOM: what the value looks like, for help: "list of layers" */
-    const char *help; /* one line, lower case, no full stop */
+    const struct dpt_forms *forms; /* CUSTOM: the same for the schema; NULL: anything */
+    const char *help;              /* one line, lower case, no full stop */
+};
+
+/* A kind of entry in a list of named things: `relu`, `dense: 10`, `conv: {channels: 32}`. */
+struct dpt_option_kind {
+    const char *name, *summary;
+    const struct dpt_option *options;
+    const char *bare; /* option that a value which is no map stands for, or NULL */
+};
+
+/* What a CUSTOM row reads, as far as it can be said without running it. */
+struct dpt_forms {
+    const struct dpt_option *either; /* whatever one of these rows reads (their names do not matter,
+                                        but the last has none); or NULL: a list of kinds */
+    size_t most;                     /* entries of such a list, at least one; 0: any number */
+    bool (*kind)(size_t i, struct dpt_option_kind *kind); /* the i-th, or false behind the last */
 };
 
 /* One of several kinds of a thing, each with its own options (an optimizer, a schedule, a model, a
@@ -148,6 +168,29 @@ bool dpt_option_bare(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
 /* Writes the table as help text: dotted names, types, bounds, defaults, help; 80 columns. prefix:
  * "" or "batch". */
 void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out);
+
+/*
+ * Writes the table as a JSON Schema (draft 7) of a file that it reads. It accepts what
+ * dpt_options_read accepts, but for rules between keys, those of CUSTOM rows beyond their `forms`,
+ * and how a scalar is spelt (32.0 where 32 is wanted).
+ */
+void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_str *out);
+
+/* A row on a walk over all tables that a table leads to. */
+struct dpt_option_visit {
+    const char *path;              /* "optimizer.lr"; "conv.channels" for a kind's */
+    const struct dpt_option *row;  /* NULL: where a variant's or kind's own rows begin */
+    const char *variant, *summary; /* whose, and what it is; or NULL */
+    int depth;                     /* sections, variants and kinds that it stands in */
+    bool listed;                   /* in an entry of a list: `path` begins at the kind */
+};
+
+/* Visits every row, in the order of the tables, each before those in it. */
+void dpt_options_walk(const struct dpt_option *table,
+                      void (*visit)(void *arg, const struct dpt_option_visit *at), void *arg);
+
+/* "whole number in 1 … 64 or auto; default 32"; adds it to out. */
+void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out);
 
 /* Reads a whole number or a number from all of `text`. False where it is none or out of range of
  * the type. */

@@ -33,6 +33,17 @@ static size_t count_names(const char *const *names)
     return n;
 }
 
+/* EVERY: the units that are allowed, in words. */
+static const char *units_wanted(unsigned units)
+{
+    if (units == 0 || (units & 1u << DPT_SECONDS && units & 1u << DPT_STEPS))
+        return "a time such as '1 epoch', '50 steps', '10 min' or 'never'";
+    if (units & 1u << DPT_SECONDS)
+        return "a time such as '30 s', '10 min', '2 h' or 'never'";
+    return units & 1u << DPT_NEVER ? "epochs or steps, such as '1 epoch', '50 steps' or 'never'"
+                                   : "epochs or steps, such as '10 epochs' or '500 steps'";
+}
+
 bool dpt_value_is_word(const struct dpt_option *row, const char *word)
 {
     return (row->type == DPT_OPT_INT || row->type == DPT_OPT_REAL) && row->word != NULL &&
@@ -41,7 +52,7 @@ bool dpt_value_is_word(const struct dpt_option *row, const char *word)
 
 const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
 {
-    static const char *const wanted[] = {
+    const char *const wanted[] = {
         [DPT_OPT_BOOL] = "true or false",
         [DPT_OPT_INT] = "a whole number",
         [DPT_OPT_REAL] = "a number",
@@ -50,7 +61,7 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
         [DPT_OPT_INTS] = "a whole number or a list of them",
         [DPT_OPT_REALS] = "a number or a list of them",
         [DPT_OPT_TEXTS] = "a text or a list of them",
-        [DPT_OPT_EVERY] = "a time such as '1 epoch', '50 steps', '10 min' or 'never'",
+        [DPT_OPT_EVERY] = units_wanted(row->units),
         [DPT_OPT_SECTION] = "a map of keys and values",
         [DPT_OPT_VARIANT] = "one of ",
         [DPT_OPT_CUSTOM] = "",
@@ -292,6 +303,7 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
 static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                        const struct dpt_option *row, void *dest)
 {
+    const struct dpt_every *every = dest;
     const char *problem;
 
     if (node->kind != DPT_NODE_SCALAR || node->text[0] == '\0') {
@@ -301,6 +313,8 @@ static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, 
     problem = dpt_parse_every(node->text, dest);
     if (problem != NULL)
         dpt_conf_mistake(conf, node, path, "'%s': %s", dpt_conf_show(conf, node->text), problem);
+    else if (row->units != 0 && !(row->units >> every->unit & 1))
+        wrong_type(conf, node, path, row);
 }
 
 void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,

@@ -1,0 +1,82 @@
+/* `dptrain schema`: the job file as a JSON Schema, and whether job files are right. */
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+#include "core/train/job.h"
+
+static enum dpt_status print_schema(struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str text = {0};
+
+    dpt_options_schema(dpt_job_options, "dptrain job", &text);
+    if (text.failed)
+        DPT_TRY(dpt_fail_memory(err, "the schema", (double)text.length));
+    fputs(text.text, stdout);
+out:
+    dpt_str_release(&text);
+    return status;
+}
+
+/* All of them; the code is that of the first that is wrong. */
+static enum dpt_status check(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < cli->n_positional; i++) {
+        struct dpt_conf conf = {0};
+        struct dpt_error mistakes = {0};
+        struct dpt_job job;
+        const enum dpt_status one =
+            dpt_job_load(&job, &conf, cli->positional[i], NULL, 0, &mistakes);
+
+        if (one == DPT_OK)
+            printf("%s: right\n", cli->positional[i]);
+        else
+            dpt_log_error(&cli->log, &mistakes);
+        dpt_conf_release(&conf);
+        if (status == DPT_OK)
+            status = one;
+    }
+    err->text[0] = '\0'; /* told above */
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    if (cli->log.silent) /* started under mpirun: one rank does it */
+        return DPT_OK;
+    if (!dpt_cli_has(cli, "--check") && cli->n_positional > 0)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain schema: takes no file; --check %s says whether it is right",
+                        cli->positional[0]);
+    if (!dpt_cli_has(cli, "--check"))
+        return print_schema(err);
+    if (cli->n_positional == 0)
+        return dpt_fail(err, DPT_USAGE, "dptrain schema: which job files? usage: dptrain schema %s",
+                        cli->command->usage);
+    return check(cli, err);
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--check", NULL, "instead say whether these job files are right; all mistakes, exit code 78"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_schema = {
+    .name = "schema",
+    .usage = "[--check JOB.yaml...]",
+    .summary = "the job file as a JSON Schema, for editors; checks job files",
+    .details =
+        "Prints a JSON Schema (draft 7) of the job file: every key with its type, bounds, choices, "
+        "default and meaning. Editors with a YAML language server complete and check with it as "
+        "you type; their users save it once and begin a job file with\n"
+        "  # yaml-language-server: $schema=dptrain.schema.json\n\n"
+        "The schema cannot say everything: that epochs and steps exclude each other, or that the "
+        "layers fit. --check says what it cannot, as far as it needs no data, and runs nothing.\n\n"
+        "  dptrain schema > dptrain.schema.json\n"
+        "  dptrain schema --check configs/*.yaml",
+    .options = options,
+    .run = run,
+};

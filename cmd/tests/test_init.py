@@ -1,0 +1,197 @@
+"""`dptrain init`: the job that it writes fits the data, says so, and trains well as it stands."""
+import gzip
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import h5py
+import numpy
+import pytest
+
+sys.path[:0] = ["scripts/lib", os.path.dirname(os.path.abspath(__file__))]
+import dpt  # noqa: E402
+import jobs  # noqa: E402
+
+jsonschema = pytest.importorskip("jsonschema")
+MNIST = os.path.abspath("data/mnist")
+
+
+@pytest.fixture(scope="module")
+def validator():
+    return jsonschema.Draft7Validator(jobs.load(dpt.run("schema").out))
+
+
+def shard(path, images, labels, **attributes):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with h5py.File(path, "w") as file:
+        file["images"], file["labels"] = images, labels
+        for name, value in attributes.items():
+            file["images"].attrs[name] = value
+
+
+def init(folder, validator, *words, name="job.yaml"):
+    """Writes a job and looks it over; returns it as read."""
+    result = dpt.run("init", *words, cwd=folder)
+    assert result.code == 0 and f"wrote {name}" in result.out and result.err == "", result
+    text = (folder / name).read_text()
+    assert all(len(line) <= 80 for line in text.splitlines() if "h5" not in line), text
+    assert all(ord(c) < 128 for c in text)
+    job = jobs.load(text)
+    assert [e.message for e in validator.iter_errors(job)] == [], text
+    checked = dpt.run("schema", "--check", name, cwd=folder)
+    assert checked.code == 0, checked
+    for key in re.findall(r"^ *# (\w+: .*)$", text, re.M):  # what only has to be uncommented
+        if key.startswith("augment"):
+            assert dpt.run("schema", "--check", dpt.write_job(folder / "more.yaml", text.replace("# " + key, key)),
+                           cwd=folder).code == 0
+    return job
+
+
+def idx(name, n):
+    with gzip.open(os.path.join(MNIST, name)) as file:
+        head = file.read(16 if "images" in name else 8)
+        size = 784 if "images" in name else 1
+        return head[:4] + struct.pack(">I", n) + head[8:] + file.read(n * size)
+
+
+
+def test_mnist(tmp_path, validator):
+    """Converted, looked at, trained: right on nearly all, without a word changed."""
+    for part, images, n in (("train", "train", 6000), ("test", "t10k", 1000)):
+        for kind in ("images-idx3", "labels-idx1"):
+            (tmp_path / f"{part}-{kind}").write_bytes(idx(f"{images}-{kind}-ubyte.gz", n))
+        done = dpt.run("convert", "idx", f"{part}-images-idx3", f"{part}-labels-idx1", "--output", f"mnist/{part}",
+                       "--shards", 2, cwd=tmp_path)
+        assert done.code == 0, done
+    job = init(tmp_path, validator, "mnist")
+    assert job["name"] == "mnist" and job["loss"] == "cross_entropy"
+    assert job["data"]["train"] == "mnist/train-*.h5" and job["data"]["test"] == "mnist/test-*.h5"
+    assert job["data"]["valid"] == 0.1 and job["model"]["layers"][-1] == {"dense": 10}
+    pixels = numpy.frombuffer(idx("train-images-idx3-ubyte.gz", 6000)[16:], numpy.uint8) / 255
+    assert job["data"]["normalize"]["mean"][0] == pytest.approx(pixels.mean(), rel=1e-3)
+    assert job["data"]["normalize"]["std"][0] == pytest.approx(pixels.std(), rel=1e-3)
+    done = dpt.run("job.yaml", "--set", "train.epochs=2", cwd=tmp_path)
+    assert done.code == 0, done
+    assert dpt.events(tmp_path / job["output"], "eval")[-1]["accuracy"] > 0.9
+    test = dpt.run("eval", "job.yaml", "--checkpoint", job["output"], cwd=tmp_path)
+    assert test.code == 0 and float(re.search(r"accuracy (?:= )?([0-9.]+)", test.out)[1]) > 0.9, test
+
+
+def test_rows_with_classes(tmp_path, validator):
+    """Features of very different sizes: normalised one by one, and learned."""
+    rng = numpy.random.default_rng(1)
+    labels = rng.integers(0, 3, 600).astype("int32")
+    scale, offset = numpy.array([1, 1000, 1e-3, 5]), numpy.array([0, -3e4, 0, 7])
+    rows = (rng.normal(size=(600, 4)) + labels[:, None] * [3, 0, 0, -3]) * scale + offset
+    rows[:, 2] = 4
+    shard(tmp_path / "flowers.h5", rows.astype("float32"), labels)
+    job = init(tmp_path, validator, "flowers.h5")
+    assert job["model"]["type"] == "mlp" and job["model"]["outputs"] == 3
+    assert job["data"]["normalize"]["mean"] == pytest.approx(list(rows.mean(0)), rel=1e-3, abs=1e-2)
+    assert job["data"]["normalize"]["std"] == pytest.approx([*rows.std(0)[:2], 1, rows.std(0)[3]], rel=1e-3)
+    assert dpt.run("job.yaml", "--set", "train.epochs=20", cwd=tmp_path).code == 0
+    assert dpt.events(tmp_path / job["output"], "eval")[-1]["accuracy"] > 0.9
+
+
+def test_targets(tmp_path, validator):
+    """Numbers to predict: the mean squared error; rows of probabilities: classes."""
+    rng = numpy.random.default_rng(2)
+    rows = rng.normal(size=(500, 3)).astype("float32")
+    shard(tmp_path / "a" / "train.h5", rows, (rows @ [[1, 0], [2, -1], [0, 3]]).astype("float32"))
+    job = init(tmp_path, validator, "a")
+    assert job["loss"] == "mse" and job["model"]["outputs"] == 2
+    assert dpt.run("job.yaml", "--set", "train.epochs=15", cwd=tmp_path).code == 0
+    losses = [e["loss"] for e in dpt.events(tmp_path / job["output"], "eval")]
+    assert losses[-1] < 0.1 * losses[0], losses
+    soft = rng.random((500, 4)).astype("float32")
+    shard(tmp_path / "b" / "train.h5", rows, soft / soft.sum(1, keepdims=True))
+    job = init(tmp_path, validator, "b", "--output", "soft.yaml", name="soft.yaml")
+    assert job["loss"] == "cross_entropy" and job["model"]["outputs"] == 4 and job["name"] == "soft"
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 5), (3, 2, 9), (3, 8, 8), (3, 33, 47), (1, 300, 260), (4, 64, 64),
+                                   (20, 12, 12)])
+def test_images_of_many_shapes(tmp_path, validator, shape):
+    """The model fits the image: it takes a step."""
+    rng = numpy.random.default_rng(3)
+    n = 64 if max(shape) < 100 else 8
+    images = rng.integers(0, 256, (n, *shape), numpy.uint8)
+    images[:, 0] //= 2
+    layout = {}
+    if shape[0] == 4:
+        images, layout = images.transpose(0, 2, 3, 1), {"layout": "NHWC"}
+    shard(tmp_path / "my data" / "train.h5", images, rng.integers(0, 5, n).astype("uint8"), **layout)
+    job = init(tmp_path, validator, "my data")
+    first = (images[..., 0] if layout else images[:, 0]) / 255
+    if shape[0] <= 16:
+        assert len(job["data"]["normalize"]["mean"]) == shape[0]
+        assert job["data"]["normalize"]["mean"][0] == pytest.approx(first.mean(), rel=2e-3)
+        assert job["data"]["normalize"]["std"][0] == pytest.approx(first.std(), rel=2e-3)
+    done = dpt.run("job.yaml", "--set", "train.epochs=null", "--set", "train.steps=1", cwd=tmp_path)
+    assert done.code == 0, done
+
+
+def test_without_data(tmp_path, validator):
+    job = init(tmp_path, validator)
+    assert job["data"]["train"] == "synthetic"
+    assert dpt.run("job.yaml", "--set", "train.epochs=2", cwd=tmp_path).code == 0
+    assert dpt.events(tmp_path / job["output"], "train")[-1]["loss"] < 0.5
+
+
+def test_names_of_files(tmp_path, validator):
+    """Patterns mean the files that were given and no others; odd names come through; parts by their names."""
+    images, labels = numpy.zeros((60, 4), "float32"), numpy.arange(60) % 2
+    for name in ("train-00000-of-00002", "train-00001-of-00002", "train-more-00000-of-00001", "valid", "a_test",
+                 "0: [x]*"):
+        shard(tmp_path / "d" / f"{name}.h5", images, labels)
+    job = init(tmp_path, validator, "d")
+    assert sorted(job["data"]["train"]) == sorted([r"d/0: \[x\]\*.h5", "d/train-00000-of-00002.h5",
+                                                   "d/train-00001-of-00002.h5", "d/train-more-00000-of-00001.h5"])
+    assert job["data"]["valid"] == "d/valid.h5" and job["data"]["test"] == "d/a_test.h5"
+    done = dpt.run("job.yaml", "--set", "train.epochs=1", cwd=tmp_path)
+    assert done.code == 0, done
+    job = init(tmp_path, validator, "d/train-*-of-00002.h5", "--force")
+    assert job["data"]["train"] == ["d/train-00000-of-00002.h5", "d/train-00001-of-00002.h5"]
+    os.unlink(tmp_path / "d" / "train-more-00000-of-00001.h5")
+    assert init(tmp_path, validator, "d/train-00000-of-00002.h5", "d/train-00001-of-00002.h5",
+                "--force")["data"]["train"] == "d/train-*.h5"
+    assert init(tmp_path, validator, "d/train-00001-of-00002.h5",
+                "--force")["data"]["train"] == "d/train-00001-of-00002.h5"
+    assert init(tmp_path, validator, "d/a_test.h5", "--force")["data"]["train"] == "d/a_test.h5"
+
+
+def test_never_over_a_file(tmp_path, validator):
+    (tmp_path / "job.yaml").write_text("mine")
+    result = dpt.run("init", cwd=tmp_path)
+    assert result.code == 2 and "--force" in result.err and (tmp_path / "job.yaml").read_text() == "mine", result
+    assert dpt.run("init", "--force", cwd=tmp_path).code == 0
+    assert "mine" not in (tmp_path / "job.yaml").read_text()
+    result = dpt.run("init", "--output", "-", cwd=tmp_path)
+    assert result.code == 0 and validator.is_valid(jobs.load(result.out)), result
+    result = dpt.run("init", "--output", tmp_path / "none" / "job.yaml")
+    assert result.code == 74 and "none/job.yaml" in result.err, result
+
+
+def test_bad_data(tmp_path):
+    """One line that names the file; exit 65; nothing written."""
+    rows = numpy.zeros((20, 4), "float32")
+    (tmp_path / "a.csv").write_text("1,2,3\n")
+    (tmp_path / "empty").mkdir()
+    shard(tmp_path / "negative.h5", rows, numpy.full(20, -1))
+    shard(tmp_path / "nan.h5", numpy.full((20, 4), numpy.nan, "float32"), numpy.zeros(20, "uint8"))
+    shard(tmp_path / "rows.h5", rows, numpy.zeros(20, "uint8"))
+    shard(tmp_path / "wide.h5", numpy.zeros((20, 5), "float32"), numpy.zeros(20, "uint8"))
+    shard(tmp_path / "test.h5", rows, numpy.full(20, 3, "uint8"))
+    shard(tmp_path / "none.h5", rows[:0], numpy.zeros(0, "uint8"))
+    with open(tmp_path / "rows.h5", "rb") as file:
+        (tmp_path / "cut.h5").write_bytes(file.read()[:1500])
+    for words, says in ((["a.csv"], "dptrain convert"), (["empty"], "no *.h5"), (["missing.h5"], "no such file"),
+                        (["negative.h5"], "/labels[0] is -1"), (["nan.h5"], "not finite"), (["cut.h5"], "cut.h5"),
+                        (["rows.h5", "wide.h5"], "wide.h5: samples are"), (["none.h5"], "no samples"),
+                        (["rows.h5", "test.h5"], "labels up to 3")):
+        result = dpt.run("init", *words, cwd=tmp_path)
+        assert result.code == 65 and says in result.err and len(result.err.splitlines()) == 1, result
+        assert words[-1] in result.err and not (tmp_path / "job.yaml").exists(), result
+    assert dpt.run("init", "--ouput", "x", cwd=tmp_path).code == 2

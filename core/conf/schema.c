@@ -1,0 +1,427 @@
+/*
+ * The JSON Schema of a table: draft 7, which editors' YAML extensions read.
+ *
+ * Where a value is one thing or another, `if` asks what it is and `then` what it must be like: so
+ * that an editor tells what is wrong with this layer, and not that it is none of eleven layers.
+ */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/conf/json.h"
+#include "core/conf/option.h"
+
+enum { NAMES = 128 };
+
+/* Names that are collected for an `enum`. */
+struct names {
+    const char *at[NAMES];
+    size_t n;
+};
+
+static void add_name(struct names *names, const char *name)
+{
+    if (names->n < NAMES)
+        names->at[names->n++] = name;
+}
+
+/* null is "not given" where a row has a default. */
+static bool may_be_null(const struct dpt_option *row)
+{
+    return row->fallback != NULL;
+}
+
+static bool must_give(const struct dpt_option *table)
+{
+    for (; table->name != NULL; table++)
+        if (!may_be_null(table))
+            return true;
+    return false;
+}
+
+static void write_value(struct dpt_json *j, const struct dpt_option *row, bool null);
+static void write_row(struct dpt_json *j, const char *name, const struct dpt_option *row);
+
+/* --- defaults --------------------------------------------------------------------------------- */
+
+static void write_node(struct dpt_json *j, const char *name, const struct dpt_conf_node *node)
+{
+    double number;
+
+    if (node->kind != DPT_NODE_SCALAR) {
+        dpt_json_open(j, name, node->kind == DPT_NODE_LIST ? '[' : '{');
+        for (size_t i = 0; i < node->n; i++)
+            write_node(j, node->kind == DPT_NODE_LIST ? NULL : node->keys[i], node->items[i]);
+        dpt_json_close(j, node->kind == DPT_NODE_LIST ? ']' : '}');
+    } else if (dpt_conf_is_null(node)) {
+        dpt_json_word(j, name, "null");
+    } else if (!node->quoted && (strcmp(node->text, "true") == 0 || !strcmp(node->text, "false"))) {
+        dpt_json_word(j, name, node->text);
+    } else if (!node->quoted && dpt_parse_real(node->text, &number)) {
+        dpt_json_number(j, name, number);
+    } else {
+        dpt_json_text(j, name, node->text);
+    }
+}
+
+static void write_default(struct dpt_json *j, const struct dpt_option *row)
+{
+    struct dpt_conf conf = {0};
+    struct dpt_str text = {0};
+    struct dpt_error err;
+
+    if (row->fallback == NULL || strcmp(row->fallback, "null") == 0 || row->type == DPT_OPT_SECTION)
+        return;
+    dpt_str_printf(&text, "value: %s\n", row->fallback);
+    if (!text.failed && dpt_conf_parse(&conf, "", text.text, text.length, &err) == DPT_OK)
+        write_node(j, "default", dpt_conf_get(conf.root, "value"));
+    dpt_conf_release(&conf);
+    dpt_str_release(&text);
+}
+
+/* --- scalars and lists of them ---------------------------------------------------------------- */
+
+static void write_types(struct dpt_json *j, const char *const *types, bool null)
+{
+    struct names all = {0};
+
+    while (*types != NULL)
+        add_name(&all, *types++);
+    if (null)
+        add_name(&all, "null");
+    if (all.n == 1)
+        dpt_json_text(j, "type", all.at[0]);
+    else
+        dpt_json_texts(j, "type", all.at, all.n, false);
+}
+
+static void write_bounds(struct dpt_json *j, const struct dpt_option *row)
+{
+    const bool whole = row->type == DPT_OPT_INT || row->type == DPT_OPT_INTS;
+
+    if (row->min == 0 && row->max == 0 && !whole)
+        return;
+    if (row->min == 0 && row->max == 0) { /* what 64 bits hold */
+        dpt_json_word(j, "minimum", "-9223372036854775808");
+        dpt_json_word(j, "maximum", "9223372036854775807");
+        return;
+    }
+    if (isfinite(row->min))
+        dpt_json_number(j, "minimum", row->min);
+    if (isfinite(row->max))
+        dpt_json_number(j, "maximum", row->max);
+}
+
+static void write_number(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    const char *const types[] = {row->type == DPT_OPT_INT ? "integer" : "number", NULL};
+    const bool word = row->word != NULL && strcmp(row->word, "null") != 0;
+
+    if (word) {
+        dpt_json_open(j, "anyOf", '[');
+        dpt_json_open(j, NULL, '{');
+    }
+    write_types(j, types, null || (row->word != NULL && !word));
+    write_bounds(j, row);
+    if (!word)
+        return;
+    dpt_json_close(j, '}');
+    dpt_json_open(j, NULL, '{');
+    dpt_json_text(j, "const", row->word);
+    dpt_json_close(j, '}');
+    dpt_json_close(j, ']');
+}
+
+/* A list, or one entry for a list of one. */
+static void write_list(struct dpt_json *j, const struct dpt_option *row, bool null, size_t most)
+{
+    static const char *const whole[] = {"integer", "array", NULL};
+    static const char *const real[] = {"number", "array", NULL};
+    static const char *const text[] = {"string", "number", "boolean", "array", NULL};
+    const char *const *types = row->type == DPT_OPT_INTS    ? whole
+                               : row->type == DPT_OPT_REALS ? real
+                                                            : text;
+    struct names entry = {0};
+
+    write_types(j, types, null);
+    if (row->type != DPT_OPT_TEXTS)
+        write_bounds(j, row);
+    for (size_t i = 0; types[i + 1] != NULL; i++)
+        add_name(&entry, types[i]);
+    add_name(&entry, NULL);
+    dpt_json_open(j, "items", '{');
+    write_types(j, entry.at, false);
+    if (row->type != DPT_OPT_TEXTS)
+        write_bounds(j, row);
+    dpt_json_close(j, '}');
+    if (most > 0) {
+        dpt_json_number(j, "minItems", 1);
+        dpt_json_number(j, "maxItems", (double)most);
+    }
+}
+
+/* Steps are whole; the other units may have a fraction. Nothing is 0. */
+static void write_every(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    static const char *const types[] = {"string", NULL};
+    const unsigned units = row->units == 0 ? ~0u : row->units;
+    char text[600] = "^(", says[DPT_ERROR_TEXT];
+    struct dpt_str described = {0};
+    size_t used = strlen(text);
+    const char *bar = "";
+
+#define ADD(unit, pattern)                                                                         \
+    if (units >> (unit)&1) {                                                                       \
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%s", bar, pattern);           \
+        bar = "|";                                                                                 \
+    }
+#define FRACTION "\\+?(?=[0-9.]*[1-9])([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][-+]?[0-9]+)? *"
+    ADD(DPT_NEVER, "never")
+    ADD(DPT_STEPS, "\\+?0*[1-9][0-9]{0,14}(\\.0*)? *steps?")
+    ADD(DPT_EPOCHS, FRACTION "epochs?")
+    ADD(DPT_SECONDS, FRACTION "(s|sec|seconds?|min|minutes?|h|hours?)")
+#undef ADD
+#undef FRACTION
+    snprintf(text + used, sizeof text - used, ")$");
+    write_types(j, types, null);
+    dpt_json_text(j, "pattern", text);
+    dpt_option_describe(row, &described);
+    snprintf(says, sizeof says, "Expected %.*s.",
+             described.text == NULL ? 0 : (int)strcspn(described.text, ";"),
+             described.text == NULL ? "" : described.text);
+    dpt_json_text(j, "patternErrorMessage", says);
+    dpt_str_release(&described);
+}
+
+static void write_choice(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    size_t n = 0;
+
+    while (row->choices[n] != NULL)
+        n++;
+    dpt_json_texts(j, "enum", row->choices, n, null);
+}
+
+/* --- maps ------------------------------------------------------------------------------------- */
+
+/* typed: the map has a `type` beside the table's rows. */
+static void write_table(struct dpt_json *j, const struct dpt_option *table, bool typed)
+{
+    struct names needed = {0};
+
+    dpt_json_open(j, "properties", '{');
+    if (typed)
+        dpt_json_word(j, "type", "true");
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        write_row(j, row->name, row);
+        if (!may_be_null(row))
+            add_name(&needed, row->name);
+    }
+    dpt_json_close(j, '}');
+    if (needed.n > 0)
+        dpt_json_texts(j, "required", needed.at, needed.n, false);
+    dpt_json_word(j, "additionalProperties", "false");
+}
+
+static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    static const char *const types[] = {"object", NULL};
+
+    write_types(j, types, null);
+    write_table(j, row->rows, false);
+}
+
+/* {"if": {"type": kind}, "then": {…: the members up to dpt_json_close. */
+static void open_if(struct dpt_json *j, const char *type)
+{
+    dpt_json_open(j, "if", '{');
+    dpt_json_text(j, "type", type);
+    dpt_json_close(j, '}');
+    dpt_json_open(j, "then", '{');
+}
+
+/* `optimizer: adam`, or {type: adam, …}. */
+static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    struct names all = {0}, alone = {0};
+
+    for (size_t i = 0; row->variants[i] != NULL; i++) {
+        add_name(&all, row->variants[i]->name);
+        if (!must_give(row->variants[i]->options))
+            add_name(&alone, row->variants[i]->name);
+    }
+    open_if(j, "object");
+    dpt_json_open(j, "properties", '{');
+    dpt_json_open(j, "type", '{');
+    dpt_json_texts(j, "enum", all.at, all.n, false);
+    dpt_json_close(j, '}');
+    dpt_json_close(j, '}');
+    dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
+    dpt_json_open(j, "allOf", '[');
+    for (size_t i = 0; row->variants[i] != NULL; i++) {
+        dpt_json_open(j, NULL, '{');
+        dpt_json_open(j, "if", '{');
+        dpt_json_open(j, "properties", '{');
+        dpt_json_open(j, "type", '{');
+        dpt_json_text(j, "const", row->variants[i]->name);
+        dpt_json_close(j, '}');
+        dpt_json_close(j, '}');
+        dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
+        dpt_json_close(j, '}');
+        dpt_json_open(j, "then", '{');
+        dpt_json_text(j, "description", row->variants[i]->summary);
+        write_table(j, row->variants[i]->options, true);
+        dpt_json_close(j, '}');
+        dpt_json_close(j, '}');
+    }
+    dpt_json_close(j, ']');
+    dpt_json_close(j, '}');
+    dpt_json_open(j, "else", '{');
+    dpt_json_texts(j, "enum", alone.at, alone.n, null);
+    dpt_json_close(j, '}');
+}
+
+/* --- what CUSTOM rows read -------------------------------------------------------------------- */
+
+/* What stands behind a kind's name: a map of its options, or the one that a bare value is for. */
+static void write_kind(struct dpt_json *j, const struct dpt_option_kind *kind)
+{
+    const struct dpt_option *row = kind->options;
+
+    while (kind->bare != NULL && strcmp(row->name, kind->bare) != 0)
+        row++;
+    dpt_json_open(j, kind->name, '{');
+    dpt_json_text(j, "description", kind->summary);
+    open_if(j, "object");
+    write_table(j, kind->options, false);
+    dpt_json_close(j, '}');
+    dpt_json_open(j, "else", '{');
+    if (kind->bare == NULL)
+        dpt_json_text(j, "type", "null");
+    else
+        write_value(j, row, !must_give(kind->options));
+    dpt_json_close(j, '}');
+    dpt_json_close(j, '}');
+}
+
+static void write_kinds(struct dpt_json *j, const struct dpt_forms *forms)
+{
+    struct names alone = {0};
+    struct dpt_option_kind kind;
+
+    dpt_json_text(j, "type", "array");
+    dpt_json_number(j, "minItems", 1);
+    if (forms->most > 0)
+        dpt_json_number(j, "maxItems", (double)forms->most);
+    for (size_t i = 0; forms->kind(i, &kind); i++)
+        if (!must_give(kind.options))
+            add_name(&alone, kind.name);
+    dpt_json_open(j, "items", '{');
+    open_if(j, "object");
+    dpt_json_open(j, "properties", '{');
+    for (size_t i = 0; forms->kind(i, &kind); i++)
+        write_kind(j, &kind);
+    dpt_json_close(j, '}');
+    dpt_json_number(j, "minProperties", 1);
+    dpt_json_number(j, "maxProperties", 1);
+    dpt_json_word(j, "additionalProperties", "false");
+    dpt_json_close(j, '}');
+    dpt_json_open(j, "else", '{');
+    dpt_json_texts(j, "enum", alone.at, alone.n, false);
+    dpt_json_close(j, '}');
+    dpt_json_close(j, '}');
+}
+
+static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    const struct dpt_forms *forms = row->forms;
+
+    if (forms == NULL)
+        return;
+    if (forms->either == NULL) {
+        write_kinds(j, forms);
+        return;
+    }
+    dpt_json_open(j, "anyOf", '[');
+    for (const struct dpt_option *form = forms->either; form->name != NULL; form++) {
+        dpt_json_open(j, NULL, '{');
+        if (form->type == DPT_OPT_INTS || form->type == DPT_OPT_REALS ||
+            form->type == DPT_OPT_TEXTS)
+            write_list(j, form, null, forms->most);
+        else
+            write_value(j, form, null);
+        dpt_json_close(j, '}');
+    }
+    dpt_json_close(j, ']');
+}
+
+/* --- a row ------------------------------------------------------------------------------------ */
+
+static void write_value(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    static const char *const boolean[] = {"boolean", NULL}, *const scalar[] = {"string", "number",
+                                                                               "boolean", NULL};
+
+    switch (row->type) {
+    case DPT_OPT_BOOL:
+        write_types(j, boolean, null);
+        break;
+    case DPT_OPT_INT:
+    case DPT_OPT_REAL:
+        write_number(j, row, null);
+        break;
+    case DPT_OPT_TEXT:
+        write_types(j, scalar, null);
+        break;
+    case DPT_OPT_CHOICE:
+        write_choice(j, row, null);
+        break;
+    case DPT_OPT_INTS:
+    case DPT_OPT_REALS:
+    case DPT_OPT_TEXTS:
+        write_list(j, row, null, 0);
+        break;
+    case DPT_OPT_EVERY:
+        write_every(j, row, null);
+        break;
+    case DPT_OPT_SECTION:
+        write_section(j, row, null);
+        break;
+    case DPT_OPT_VARIANT:
+        write_variant(j, row, null);
+        break;
+    case DPT_OPT_CUSTOM:
+        write_forms(j, row, null);
+        break;
+    }
+}
+
+static void write_row(struct dpt_json *j, const char *name, const struct dpt_option *row)
+{
+    struct dpt_str text = {0};
+
+    dpt_json_open(j, name, '{');
+    dpt_str_printf(&text, "%s", row->help == NULL ? "" : row->help);
+    if (row->type != DPT_OPT_SECTION) {
+        dpt_str_printf(&text, "\n\n");
+        dpt_option_describe(row, &text);
+    }
+    dpt_json_text(j, "description", text.text == NULL ? "" : text.text);
+    dpt_str_release(&text);
+    write_default(j, row);
+    write_value(j, row, may_be_null(row));
+    dpt_json_close(j, '}');
+}
+
+void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_str *out)
+{
+    struct dpt_json j = {.out = out};
+
+    dpt_json_open(&j, NULL, '{');
+    dpt_json_text(&j, "$schema", "http://json-schema.org/draft-07/schema#");
+    dpt_json_text(&j, "title", title);
+    dpt_json_text(&j, "type", "object");
+    write_table(&j, table, false);
+    dpt_json_close(&j, '}');
+    dpt_str_printf(out, "\n");
+}

@@ -1,0 +1,39 @@
+/*
+ * survey: what one has to know of shards to write a job for them.
+ */
+#ifndef DPT_DATA_SURVEY_H
+#define DPT_DATA_SURVEY_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/backend/graph.h"
+#include "core/base/error.h"
+
+/* Zero-initialise; release. */
+struct dpt_survey {
+    int64_t samples;
+    struct dpt_shape shape; /* of one sample */
+    bool u8;                /* bytes, else numbers */
+    /* Labels that are whole numbers are classes, of which each is below `classes`. */
+    int64_t classes;
+    int64_t *counts;    /* [classes] samples of each */
+    int64_t width;      /* else 0 classes and so many targets a sample */
+    bool probabilities; /* which are never negative and amount to 1 */
+    double target_mean, target_std;
+    /* Of the values as training sees them, bytes divided by 255: [shape.c]; std is 1 where all
+     * values are the same. */
+    double *mean, *std;
+    int64_t looked; /* samples that mean, std and targets are of */
+};
+
+/*
+ * Looks at n > 0 shards: all labels, and the values of some thousand samples spread over them.
+ * Errors: BAD_DATA (names the file; also labels that are no classes, values that are not finite,
+ * shards that do not fit each other), IO, RANK.
+ */
+enum dpt_status dpt_survey_shards(struct dpt_survey *survey, const char *const *paths, size_t n,
+                                  struct dpt_error *err);
+void dpt_survey_release(struct dpt_survey *survey);
+
+#endif
