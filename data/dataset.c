@@ -108,6 +108,42 @@ out:
     return status;
 }
 
+enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(set, 0, sizeof *set);
+    DPT_TRY(describe(set, spec, err));
+out:
+    if (status != DPT_OK)
+        dpt_dataset_close(set, NULL);
+    return status;
+}
+
+/* What the job says of caching, as far as it can be obeyed. */
+static int cache_of(const struct dpt_dataset *set, const struct dpt_data_conf *conf)
+{
+    return set->parts->synthetic ? DPT_CACHE_MEMORY : conf->cache;
+}
+
+bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_conf *conf,
+                           double available)
+{
+    const int cache = cache_of(set, conf);
+    const double bytes = (double)set->samples * (double)set->stride;
+
+    return cache == DPT_CACHE_MEMORY ||
+           (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
+}
+
+double dpt_dataset_target_bytes(const struct dpt_dataset *set)
+{
+    const bool classes = set->target == DPT_TARGET_CLASS;
+
+    return (double)set->samples * (classes ? 1 : set->target_width) * sizeof(float);
+}
+
 /* Nodes with disks of their own may hold different files under the same names. Collective. */
 static enum dpt_status check_same(const struct dpt_dataset *set, const struct dpt_group *world,
                                   struct dpt_error *err)
@@ -141,14 +177,12 @@ static enum dpt_status place_images(struct dpt_dataset *set, const struct dpt_da
                                     const struct dpt_group *node, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int cache = set->parts->synthetic ? DPT_CACHE_MEMORY : spec->conf->cache;
+    const int cache = cache_of(set, spec->conf);
     const double bytes = (double)set->samples * (double)set->stride;
     double available = dpt_memory_available();
 
-    if (cache == DPT_CACHE_NONE)
-        return DPT_OK;
     DPT_TRY(dpt_group_broadcast(node, 0, &available, sizeof available, err));
-    if (cache == DPT_CACHE_AUTO && available >= 0 && bytes > available / 2)
+    if (!dpt_dataset_in_memory(set, spec->conf, available))
         return DPT_OK;
     if (available >= 0 && bytes > available)
         DPT_TRY(dpt_fail(err, DPT_RANK,
@@ -285,7 +319,7 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
             err, DPT_BAD_JOB, "the model has %d output%s, /%s of %s has %d number%s a sample",
             outputs, outputs == 1 ? "" : "s", parts->shards[0].labels.name, parts->shards[0].path,
             set->target_width, set->target_width == 1 ? "" : "s");
-    for (int64_t i = 0; i < set->samples; i++)
+    for (int64_t i = 0; set->labels != NULL && i < set->samples; i++)
         if (set->labels[i] >= outputs) {
             const struct dpt_shard *shard = dpt_dataset_shard(set, i);
 

@@ -84,6 +84,21 @@ struct dpt_dataset_spec {
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
+/* On this rank alone, and without reading a sample: all members but the samples themselves, and for
+ * classes in shards target_width, which only the labels tell. To be closed as any other. Errors: as
+ * dpt_dataset_open. */
+enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                     struct dpt_error *err);
+/* Whether opening it would put its images into the memory of a node that has so many bytes
+ * available (-1: unknown), and how many bytes there are beside them: labels and targets. */
+bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_conf *conf,
+                           double available);
+double dpt_dataset_target_bytes(const struct dpt_dataset *set);
+
+/* Bytes that may still be used on this node: of the machine, and of the control groups that this
+ * process is in. */
+double dpt_memory_available(void);
+
 /* Collective over the node's group. A zeroed or closed set is fine. */
 void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
 

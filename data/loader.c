@@ -45,6 +45,7 @@ struct dpt_loader {
     pthread_cond_t work, done;
     int64_t read_epoch, read_step; /* next one to read */
     uint64_t filled, released, taken, round;
+    struct dpt_spans *spans; /* NULL: nobody looks */
 };
 
 static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
@@ -75,8 +76,7 @@ static void fill_slot(struct dpt_loader *loader, struct slot *slot)
 
     positions(loader, slot->step, &begin, &end);
     slot->samples = (int32_t)(end - begin);
-    for (int64_t p = begin; p < end; p++)
-        slot->index[p - begin] = dpt_sampler_sample(&loader->sampler, slot->epoch, p);
+    dpt_sampler_samples(&loader->sampler, slot->epoch, begin, end - begin, slot->index);
     slot->status =
         dpt_stream_read(loader->stream, slot->index, slot->samples, slot->bytes, &slot->err);
 }
@@ -96,9 +96,15 @@ static void *read_ahead(void *arg)
         }
         slot->epoch = loader->read_epoch;
         slot->step = loader->read_step;
+        if (loader->spans != NULL)
+            dpt_spans_begin(loader->spans);
         pthread_mutex_unlock(&loader->lock);
         fill_slot(loader, slot);
         pthread_mutex_lock(&loader->lock);
+        if (loader->spans != NULL) {
+            loader->spans->step = (int32_t)slot->step + 1;
+            dpt_spans_mark(loader->spans, DPT_SPAN_READ);
+        }
         if (round != loader->round) /* sought elsewhere meanwhile */
             continue;
         advance(&loader->sampler, &loader->read_epoch, &loader->read_step);
@@ -277,6 +283,17 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view 
     return status;
 }
 
+void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans)
+{
+    if (!loader->streaming)
+        return;
+    pthread_mutex_lock(&loader->lock);
+    loader->spans = spans;
+    if (spans != NULL) /* in the middle of a step, too */
+        dpt_spans_begin(spans);
+    pthread_mutex_unlock(&loader->lock);
+}
+
 double dpt_loader_waited(const struct dpt_loader *loader)
 {
     return loader->waited;
@@ -326,28 +343,22 @@ static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, str
                : dpt_fail_memory(err, "a micro-batch's targets", (double)floats * sizeof(float));
 }
 
-static enum dpt_status fill_targets(const struct dpt_dataset *set, int32_t micro,
-                                    struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
-                                    struct dpt_error *err)
+static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t last,
+                         struct dpt_batch_buffer *buffer)
 {
     const size_t width = (size_t)set->target_width;
-    enum dpt_status status = DPT_OK;
 
-    batch->labels = NULL;
-    batch->targets = NULL;
-    if (set->target == DPT_TARGET_CLASS) {
-        for (int32_t i = 0; i < batch->count; i++)
-            buffer->labels[i] = set->labels[buffer->sample[i]];
-        batch->labels = buffer->labels;
-        return DPT_OK;
+    for (int32_t i = first; i < last; i++) {
+        const size_t sample = (size_t)buffer->sample[i];
+
+        if (set->target == DPT_TARGET_CLASS)
+            buffer->labels[i] = set->labels[sample];
+        else if (width == 1)
+            buffer->targets[i] = set->targets[sample];
+        else
+            memcpy(buffer->targets + (size_t)i * width, set->targets + sample * width,
+                   width * sizeof(float));
     }
-    DPT_TRY(widen(buffer, (size_t)micro * width, err));
-    for (int32_t i = 0; i < batch->count; i++)
-        memcpy(buffer->targets + (size_t)i * width,
-               set->targets + (size_t)buffer->sample[i] * width, width * sizeof(float));
-    batch->targets = buffer->targets;
-out:
-    return status;
 }
 
 static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
@@ -371,45 +382,91 @@ static void ask_for(const struct dpt_dataset *set, int64_t sample)
         __builtin_prefetch(at + i);
 }
 
+/* The numbers of the rows [first, last); gives their stored bytes where they were read ahead, one
+ * after another. */
+static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, int32_t first, int32_t last, int64_t *sample)
+{
+    const struct dpt_sampler *s = &loader->sampler;
+    const int64_t begin = (int64_t)micro_batch * s->micro + first;
+
+    if (loader->streaming) {
+        const struct slot *slot = &loader->slots[view->slot];
+        const int64_t at = begin - (int64_t)view->first * s->micro;
+
+        memcpy(sample + first, slot->index + at, (size_t)(last - first) * sizeof *sample);
+        return slot->bytes + (size_t)at * loader->set->stride;
+    }
+    dpt_sampler_samples(s, view->epoch, view->step * s->global + begin, last - first,
+                        sample + first);
+    return NULL;
+}
+
+static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                 const uint8_t *run, int32_t first, int32_t last,
+                                 struct dpt_batch_buffer *buffer, float *image,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = loader->set;
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+
+    for (int32_t i = first; i < last; i++) {
+        const size_t at = run != NULL ? (size_t)(i - first) : (size_t)buffer->sample[i];
+        const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
+        float *out = buffer->input + (size_t)i * size;
+
+        if (run == NULL && i + 1 < last)
+            ask_for(set, buffer->sample[i + 1]);
+        DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
+        dpt_fill_sample(set, stored, loader->augmenting ? image : out);
+        if (loader->augmenting)
+            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
+                               buffer->sample[i], image, out);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     int part, int parts, struct dpt_batch_buffer *buffer,
+                                     float *image, struct dpt_batch *batch, struct dpt_error *err)
+{
+    const struct dpt_dataset *set = loader->set;
+    const int32_t micro = loader->sampler.micro, left = view->total - micro_batch * micro;
+    const int32_t count = left < micro ? left : micro;
+    const int32_t first = (int32_t)((int64_t)count * part / parts);
+    const int32_t last = (int32_t)((int64_t)count * (part + 1) / parts);
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+    enum dpt_status status;
+    const uint8_t *run;
+
+    batch->count = count;
+    batch->input = buffer->input;
+    batch->sample = buffer->sample;
+    batch->labels = set->target == DPT_TARGET_CLASS ? buffer->labels : NULL;
+    batch->targets = set->target == DPT_TARGET_CLASS ? NULL : buffer->targets;
+    run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
+    status = fill_rows(loader, view, run, first, last, buffer, image, err);
+    fill_targets(set, first, last, buffer);
+    if (part == parts - 1 && count < micro)
+        memset(buffer->input + (size_t)count * size, 0,
+               (size_t)(micro - count) * size * sizeof(float));
+    return status;
+}
+
 enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,
                                 struct dpt_batch *batch, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_dataset *set = loader->set;
-    const int32_t micro = loader->sampler.micro;
-    const size_t size = (size_t)dpt_shape_size(&set->shape);
-    const uint8_t *run = NULL; /* the samples one after another, where they were read ahead */
+    enum dpt_status status = DPT_OK;
 
-    if (loader->streaming) {
-        const struct slot *slot = &loader->slots[view->slot];
-        const int32_t begin = (micro_batch - view->first) * micro;
-
-        batch->count = slot->samples - begin < micro ? slot->samples - begin : micro;
-        memcpy(buffer->sample, slot->index + begin, (size_t)batch->count * sizeof *slot->index);
-        run = slot->bytes + (size_t)begin * set->stride;
-    } else {
-        dpt_sampler_members(&loader->sampler, view->epoch, view->step, micro_batch, buffer->sample,
-                            &batch->count);
-    }
-    for (int32_t i = 0; i < batch->count; i++) {
-        const size_t at = run != NULL ? (size_t)i : (size_t)buffer->sample[i];
-        const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
-        float *out = buffer->input + (size_t)i * size;
-
-        if (run == NULL && i + 1 < batch->count)
-            ask_for(set, buffer->sample[i + 1]);
-        DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
-        dpt_fill_sample(set, stored, loader->augmenting ? buffer->image : out);
-        if (loader->augmenting)
-            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
-                               buffer->sample[i], buffer->image, out);
-    }
-    memset(buffer->input + (size_t)batch->count * size, 0,
-           (size_t)(micro - batch->count) * size * sizeof(float));
-    batch->input = buffer->input;
-    batch->sample = buffer->sample;
-    DPT_TRY(fill_targets(set, micro, buffer, batch, err));
+    if (set->target == DPT_TARGET_VECTOR)
+        DPT_TRY(widen(buffer, (size_t)loader->sampler.micro * (size_t)set->target_width, err));
+    DPT_TRY(
+        dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer, buffer->image, batch, err));
 out:
     return status;
 }

@@ -68,6 +68,16 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,
                                 struct dpt_batch *batch, struct dpt_error *err);
 
+/* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must have returned before the
+ * batch is used. Every thread gets the whole batch. */
+enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     int part, int parts, struct dpt_batch_buffer *buffer,
+                                     float *image, struct dpt_batch *batch, struct dpt_error *err);
+/* From here on the thread that reads ahead, if there is one, tells `spans` what it reads; NULL: no
+ * longer. Borrowed. */
+void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans);
+
 /* Seconds that dpt_loader_next has waited for reading, so far. */
 double dpt_loader_waited(const struct dpt_loader *loader);
 

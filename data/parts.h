@@ -26,10 +26,6 @@ enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key
                                struct dpt_error *err);
 void dpt_paths_release(char **paths);
 
-/* Bytes that may still be used on this node: of the machine, and of the control groups that this
- * process is in. */
-double dpt_memory_available(void);
-
 /* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */
 static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct dpt_group *node,
                                      int64_t *begin, int64_t *end)

@@ -102,13 +102,33 @@ int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t p
     return in_order(s, position);
 }
 
+void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
+                         int64_t *index)
+{
+    enum { AT_ONCE = 64 };
+    uint64_t image[AT_ONCE];
+
+    if (s->shuffle != DPT_SHUFFLE_FULL) {
+        for (int64_t i = 0; i < n; i++)
+            index[i] = dpt_sampler_sample(s, epoch, position + i);
+        return;
+    }
+    for (int64_t i = 0; i < n; i += AT_ONCE) {
+        const int64_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
+
+        dpt_permute_run(s->seed, DPT_STREAM_SHUFFLE, (uint64_t)epoch, (uint64_t)s->samples,
+                        (uint64_t)(position + i), (size_t)m, image);
+        for (int64_t k = 0; k < m; k++)
+            index[i + k] = in_order(s, (int64_t)image[k]);
+    }
+}
+
 void dpt_sampler_members(const struct dpt_sampler *s, int64_t epoch, int64_t step,
                          int32_t micro_batch, int64_t *index, int32_t *count)
 {
     const int32_t begin = micro_batch * s->micro, all = dpt_sampler_count(s, step);
     const int32_t n = all - begin < s->micro ? all - begin : s->micro;
 
-    for (int32_t i = 0; i < n; i++)
-        index[i] = dpt_sampler_sample(s, epoch, step * s->global + begin + i);
+    dpt_sampler_samples(s, epoch, step * s->global + begin, n, index);
     *count = n;
 }

@@ -44,6 +44,10 @@ void dpt_sampler_deal(const struct dpt_sampler *s, int64_t step, int rank, int r
 /* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
 int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position);
 
+/* The same for n positions, one after another. */
+void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
+                         int64_t *index);
+
 /*
  * Writes the sample numbers of one micro-batch.
  *

@@ -10,6 +10,7 @@
 #   start       --help; exec to the first step
 #   accuracy    MNIST from exec to exit, three epochs, and the accuracy reached
 #   reduction   what comm.reduction: reproducible costs beside allreduce at 1, 2 and 4 ranks
+#   plan        dptrain plan beside the fact over all configs: a step's time, the most memory
 #
 # Options:
 #   --rounds N        runs of each, in turn (5)

@@ -15,6 +15,7 @@ struct finding {
 struct search {
     struct dpt_trainer *t;
     const struct dpt_step_view *view;
+    float *gradient; /* where there is room for one */
     struct finding found;
 };
 
@@ -60,36 +61,35 @@ static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
     return -1;
 }
 
-/* All outputs are finite: backward once more, micro-batch by micro-batch. */
+/* All outputs are finite: backward once more, micro-batch by micro-batch; by the first thread, or
+ * by the whole team. */
 static void search_gradients(void *arg, int thread)
 {
     struct search *s = arg;
     struct dpt_trainer *t = s->t;
     struct dpt_worker *worker = &t->workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
-    float *gradient;
-    bool add;
 
-    if (thread != 0)
+    if (thread != 0 && !t->team)
         return;
-    t->gather_type->begin(t, s->view);
-    gradient = t->gather_type->target(t, thread, &add);
-    for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
+    for (int32_t i = s->view->first; i < s->view->last; i++) {
         struct dpt_tally tally = {0};
-        int32_t tensor;
+        int32_t tensor = -1;
 
-        worker->status =
-            dpt_loader_fill(t->train.loader, s->view, i, &worker->buffer, &batch, &worker->err);
-        if (worker->status == DPT_OK)
-            worker->status = t->backend->train(t->program, thread, &batch, t->params, gradient,
-                                               false, &tally, &worker->err);
+        worker->status = dpt_trainer_train(t, thread, s->view, i, &batch, s->gradient, false,
+                                           &tally, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        tensor = bad_tensor(&t->graph, gradient);
-        if (tensor < 0)
-            continue;
-        s->found.kind = IN_GRADIENT;
-        s->found.place = tensor;
+        if (thread == 0)
+            tensor = bad_tensor(&t->graph, s->gradient);
+        if (tensor >= 0) {
+            s->found.kind = IN_GRADIENT;
+            s->found.place = tensor;
+        }
+        if (t->team) /* all see what the first one has found, before it is changed */
+            dpt_pool_meet(t->pool);
+        if (s->found.kind != NOTHING)
+            return;
     }
 }
 
@@ -126,9 +126,12 @@ enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_v
     struct finding worst = {0};
     int64_t first = t->comm->world.size, lowest;
     double largest;
+    bool add;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
+    t->gather_type->begin(t, view);
+    s.gradient = t->gather_type->target(t, 0, &add);
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);

@@ -67,22 +67,6 @@ static double linear_factor(const void *options, double step, double steps, int6
     return 1 + (o->final - 1) * step / steps;
 }
 
-/* A time would make the run depend on the machine; a schedule that never steps is called constant.
- */
-static bool read_every(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                       void *dest)
-{
-    static const struct dpt_option row = {.name = "every", .type = DPT_OPT_EVERY};
-    const size_t mistakes = conf->n_mistakes;
-    struct dpt_every *every = dest;
-
-    if (!dpt_option_read(conf, node, path, &row, every))
-        return false;
-    if (conf->n_mistakes == mistakes && every->unit != DPT_EPOCHS && every->unit != DPT_STEPS)
-        dpt_conf_mistake(conf, node, path, "epochs or steps are wanted: `10 epochs`, `500 steps`");
-    return true;
-}
-
 static const char *const scale_rules[] = {"none", "linear", "sqrt", NULL};
 
 // clang-format off
@@ -105,9 +89,9 @@ static const struct dpt_option scale_table[] = {
 static const struct dpt_option constant_table[] = {COMMON_ROWS, {0}};
 
 static const struct dpt_option step_table[] = {
-    {.name = "every", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct step_options, every),
-     .read = read_every, .form = "`N epochs` or `N steps`",
-     .help = "when lr is multiplied by gamma"},
+    /* A time would make the run depend on the machine; one that never steps is called constant. */
+    {.name = "every", .type = DPT_OPT_EVERY, .offset = offsetof(struct step_options, every),
+     .units = 1 << DPT_EPOCHS | 1 << DPT_STEPS, .help = "when lr is multiplied by gamma"},
     {.name = "gamma", .type = DPT_OPT_REAL, .offset = offsetof(struct step_options, gamma),
      .fallback = "0.1", .min = 0, .max = 1, .help = "factor of each drop"},
     COMMON_ROWS,

@@ -10,12 +10,14 @@
 #include "core/train/trainer.h"
 #include "models/model.h"
 
-enum { MICRO_CONV = 16, MICRO_FLAT = 32, EVAL_MICROS = 8 };
+/* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
+ * dear. */
+enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, EVAL_MICROS = 8 };
 /* Under `reproducible` the micro-batch follows from the job alone: as if there were this many
  * workers. */
 enum { FIXED_WORKERS = 8 };
 
-static const struct dpt_gather_type *const gathers[] = {
+const struct dpt_gather_type *const dpt_gather_types[] = {
     [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
     [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gather_reproducible,
 };
@@ -66,20 +68,20 @@ static bool has_windows(const struct dpt_graph *graph)
     return false;
 }
 
-/* The size of a micro-batch; more ranks than micro-batches is a mistake in the job. */
-static enum dpt_status choose_micro(const struct dpt_trainer *t, int32_t *micro,
-                                    struct dpt_error *err)
+enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
+                                         struct dpt_error *err)
 {
     const int64_t global = t->job->batch.global;
     const int ranks = t->comm->world.size;
+    const bool fixed = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     int64_t batches;
 
     *micro = (int32_t)t->job->batch.micro;
-    if (*micro == 0)
-        *micro = dpt_auto_micro(
-            global,
-            t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE ? FIXED_WORKERS : t->all_threads,
-            has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+    if (*micro == 0 && t->team && !fixed)
+        *micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
+    else if (*micro == 0)
+        *micro = dpt_auto_micro(global, fixed ? FIXED_WORKERS : t->all_threads,
+                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
     batches = (global + *micro - 1) / *micro;
     if (batches >= ranks)
         return DPT_OK;
@@ -107,6 +109,8 @@ static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct 
         .part = part,
     };
 
+    if (t->planned)
+        return dpt_dataset_describe(set, &spec, err);
     snprintf(word, sizeof word, "opening data.%s", name);
     dpt_comm_note(t->comm, 0, word);
     return dpt_dataset_open(set, &spec, t->comm, err);
@@ -226,13 +230,12 @@ static enum dpt_status choose_backend(struct dpt_trainer *t, struct dpt_error *e
     return DPT_OK;
 }
 
-/* The rates and sizes of the run's steps, and a loader for every split. */
+/* The rates and sizes of the run's steps. */
 static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
     const struct dpt_job *job = t->job;
-    int64_t most = 0;
 
     for (size_t i = 0; i < 3; i++) {
         struct dpt_sampler *s = &splits[i]->sampler;
@@ -249,16 +252,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              splits[i]->name, (long long)s->samples, s->global));
-        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
-                                train ? &job->data.augment : NULL, t->comm->world.rank,
-                                t->comm->world.size, err));
     }
-    for (size_t i = 0; i < 3; i++)
-        most = splits[i]->present && splits[i]->sampler.samples > most ? splits[i]->sampler.samples
-                                                                       : most;
-    t->losses = dpt_alloc_array((size_t)(most / micro) + 1, sizeof *t->losses);
-    if (t->losses == NULL)
-        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->losses));
     if (t->train.present) {
         const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
 
@@ -268,6 +262,30 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         t->lr =
             dpt_schedule_scale(&job->schedule, type->lr(job->optimizer.options), job->batch.global);
     }
+out:
+    return status;
+}
+
+/* A loader for every split. */
+static enum dpt_status open_loaders(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    int64_t most = 0;
+
+    for (size_t i = 0; i < 3; i++) {
+        struct dpt_sampler *s = &splits[i]->sampler;
+
+        if (!splits[i]->present)
+            continue;
+        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
+                                i == 0 ? &t->job->data.augment : NULL, t->comm->world.rank,
+                                t->comm->world.size, err));
+        most = s->samples > most ? s->samples : most;
+    }
+    t->losses = dpt_alloc_array((size_t)(most / micro) + 1, sizeof *t->losses);
+    if (t->losses == NULL)
+        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->losses));
 out:
     return status;
 }
@@ -314,6 +332,21 @@ out:
     return status;
 }
 
+/* Who computes what, in which portions. */
+static enum dpt_status settle(struct dpt_trainer *t, int32_t *micro, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(choose_backend(t, err));
+    DPT_TRY(build_model(t, err));
+    t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
+    t->takers = t->team ? 1 : t->threads;
+    DPT_TRY(dpt_trainer_choose_micro(t, micro, err));
+    DPT_TRY(plan_steps(t, *micro, err));
+out:
+    return status;
+}
+
 /* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
 static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -323,15 +356,14 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
 
     dpt_comm_note(t->comm, 0, "setting up the model");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(choose_backend(t, err));
-    DPT_TRY(build_model(t, err));
-    DPT_TRY(choose_micro(t, &spec.micro, err));
-    DPT_TRY(plan_steps(t, spec.micro, err));
+    DPT_TRY(settle(t, &spec.micro, err));
+    DPT_TRY(open_loaders(t, spec.micro, err));
     DPT_TRY(open_workers(t, spec.micro, err));
     DPT_TRY(open_arenas(t, err));
     DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
+    spec.team = t->team ? t->pool : NULL;
     DPT_TRY(t->backend->open(&spec, &t->program, err));
     if (t->comm->world.rank == 0)
         dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
@@ -374,12 +406,37 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));
     if (t->train.present) {
-        t->gather_type = gathers[job->comm.reduction];
+        t->gather_type = dpt_gather_types[job->comm.reduction];
         DPT_TRY(t->gather_type->open(t, err));
     }
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->params, (size_t)t->graph.floats * sizeof(float),
                                 err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
+out:
+    if (status != DPT_OK)
+        dpt_trainer_close(t);
+    return status;
+}
+
+enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, int threads, unsigned parts,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
+    int32_t micro;
+
+    memset(t, 0, sizeof *t);
+    t->planned = true;
+    t->job = job;
+    t->comm = comm;
+    t->loss = dpt_job_loss(job);
+    t->threads = threads;
+    t->all_threads = (int64_t)threads * comm->world.size;
+    t->slots = type->slots;
+    DPT_TRY(open_data(t, parts, err));
+    DPT_TRY(settle(t, &micro, err));
+    t->gather_type = dpt_gather_types[job->comm.reduction];
 out:
     if (status != DPT_OK)
         dpt_trainer_close(t);

@@ -3,7 +3,9 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/base/vector.h"
 #include "core/train/gather.h"
+#include "core/train/profile.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 
@@ -39,36 +41,87 @@ void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *e
     *end = *end < n ? *end : n;
 }
 
+static void meet(const struct dpt_trainer *t, int thread)
+{
+    if (t->threads == 1)
+        return;
+    dpt_pool_meet(t->pool);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
+}
+
+/* Each fills its part of the rows; all learn whether all could. */
+static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     struct dpt_batch *batch, struct dpt_error *err)
+{
+    struct dpt_worker *worker = &t->workers[thread];
+
+    worker->filled =
+        dpt_loader_fill_part(t->train.loader, view, micro_batch, thread, t->threads,
+                             &t->workers[0].buffer, worker->buffer.image, batch, &worker->err);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    meet(t, thread);
+    for (int i = 0; i < t->threads; i++) {
+        if (t->workers[i].filled == DPT_OK)
+            continue;
+        *err = t->workers[i].err;
+        return err->status;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
+                                  const struct dpt_step_view *view, int32_t micro_batch,
+                                  struct dpt_batch *batch, float *gradient, bool add,
+                                  struct dpt_tally *tally, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->team) {
+        DPT_TRY(fill_together(t, thread, view, micro_batch, batch, err));
+    } else {
+        DPT_TRY(dpt_loader_fill(t->train.loader, view, micro_batch, &t->workers[thread].buffer,
+                                batch, err));
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    }
+    DPT_TRY(t->backend->train(t->program, thread, batch, t->params, gradient, add, tally, err));
+out:
+    return status;
+}
+
 /* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
- * has. */
+ * has. A team goes through all of them, and its first thread keeps the books. */
 static void compute(void *arg, int thread)
 {
     struct step_work *w = arg;
     struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->workers[thread];
-    const int32_t n = w->view.last - w->view.first, threads = t->threads;
-    const int32_t begin = w->view.first + (n * thread + threads - 1) / threads;
-    const int32_t end = w->view.first + (n * (thread + 1) + threads - 1) / threads;
+    struct dpt_worker *worker = &t->workers[thread], *taker = &t->workers[t->team ? 0 : thread];
+    const int32_t n = w->view.last - w->view.first, takers = t->takers;
+    const int32_t number = t->team ? 0 : thread;
+    const int32_t begin = w->view.first + (n * number + takers - 1) / takers;
+    const int32_t end = w->view.first + (n * (number + 1) + takers - 1) / takers;
+    const bool leads = worker == taker;
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
     for (int32_t i = begin; i < end; i++) {
-        struct dpt_tally tally = {0};
-        float *gradient;
-        bool add;
-
-        worker->status =
-            dpt_loader_fill(t->train.loader, &w->view, i, &worker->buffer, &batch, &worker->err);
+        if (leads) {
+            taker->own = (struct dpt_tally){0};
+            taker->target = t->gather_type->target(t, thread, &taker->add);
+        }
+        if (t->team)
+            meet(t, thread);
+        worker->status = dpt_trainer_train(t, thread, &w->view, i, &batch, taker->target,
+                                           taker->add, &taker->own, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        gradient = t->gather_type->target(t, thread, &add);
-        worker->status = t->backend->train(t->program, thread, &batch, t->params, gradient, add,
-                                           &tally, &worker->err);
-        if (worker->status != DPT_OK)
-            return;
+        if (!leads)
+            continue;
         if (i == w->view.first)
             dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                      gradient, t->graph.floats);
-        t->gather_type->done(t, thread, i, gradient, &tally);
+                                      taker->target, t->graph.floats);
+        t->gather_type->done(t, thread, i, taker->target, &taker->own);
+        if (t->gather_type == &dpt_gather_reproducible) /* it adds as it goes */
+            dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
 }
 
@@ -79,15 +132,19 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
     struct dpt_trainer *t = w->t;
     const long long step = (long long)t->progress.step + 1;
     struct dpt_error plain;
+    uint64_t start;
 
     DPT_TRY(t->trouble);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(
         dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->params, t->graph.floats, err));
     DPT_TRY(dpt_loader_next(t->train.loader, &w->view, err));
+    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
+    start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
     dpt_comm_note(t->comm, step, "computing");
     t->gather_type->begin(t, &w->view);
     DPT_TRY(dpt_trainer_run(t, compute, w, err));
+    dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
 out:
     if (status != DPT_OK) {
         plain = *err;
@@ -96,9 +153,9 @@ out:
     return status;
 }
 
-static double sum_squares(const float *x, size_t n)
+DPT_VECTOR static double sum_squares(const float *x, size_t n)
 {
-    enum { LANES = 8 };
+    enum { LANES = 32 };
     double lane[LANES] = {0}, sum = 0;
     size_t i = 0;
 
@@ -173,11 +230,26 @@ enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err
     return dpt_trainer_run(t, refresh_part, t, err);
 }
 
+static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
+                              struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    enum dpt_status status;
+
+    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+    if (t->profile != NULL)
+        t->profile->arrived = t->profile->timeline.threads[0].last;
+    status = t->gather_type->sum(t, &w->view, flags, err);
+    dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
+    return status;
+}
+
 static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
     const double clip = t->job->train.clip_norm;
+    enum dpt_status status;
     const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
     double scale = 1.0 / (double)result->samples;
 
@@ -193,7 +265,10 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     else
         dpt_pool_run(t->pool, update_part, w);
     t->progress.updates++;
-    return dpt_trainer_refresh(t, err);
+    dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
+    status = dpt_trainer_refresh(t, err);
+    dpt_profile_turn(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
+    return status;
 }
 
 static void advance(struct dpt_trainer *t, int64_t samples)
@@ -206,8 +281,8 @@ static void advance(struct dpt_trainer *t, int64_t samples)
     }
 }
 
-enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
-                                 struct dpt_error *err)
+static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
+                            struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
@@ -222,7 +297,7 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
     flags[DPT_FLAG_FAILED] = mine != DPT_OK;
-    DPT_TRY(t->gather_type->sum(t, &w.view, flags, err));
+    DPT_TRY(reduce(&w, flags, err));
     if (t->said[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
     result->loss = tail[DPT_TAIL_LOSS];
@@ -236,6 +311,7 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
                          (long long)t->progress.step + 1, (long long)result->samples,
                          w.view.total));
     norm = gradient_norm(&w);
+    dpt_profile_turn(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     if (isfinite(norm) && isfinite(result->loss)) {
         DPT_TRY(update(&w, norm, result, err));
     } else {
@@ -247,6 +323,17 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     }
     advance(t, result->samples);
 out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    dpt_profile_begin(t->profile, t->progress.step + 1);
+    status = step(t, result, err);
+    dpt_profile_end(t->profile, DPT_SPAN_STEP);
     return status;
 }
 

@@ -54,10 +54,15 @@ struct dpt_split {
 
 /* What one thread works with; on cache lines of its own. */
 struct dpt_worker {
-    float *gradient; /* arena + tail; allreduce, not for evaluation */
     struct dpt_batch_buffer buffer;
     struct dpt_tally tally;
     int32_t done; /* micro-batches of this step that its gradient holds */
+    /* The micro-batch under way, where this thread takes it: what is counted, where its gradient
+     * goes, and whether it is added there. */
+    struct dpt_tally own;
+    float *target;
+    bool add;
+    enum dpt_status filled; /* its part of a team's micro-batch */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -75,6 +80,7 @@ struct dpt_progress {
 
 struct dpt_gather_type;
 struct dpt_gather_state;
+struct dpt_profile;
 
 struct dpt_trainer {
     const struct dpt_job *job;   /* borrowed */
@@ -86,14 +92,17 @@ struct dpt_trainer {
     struct dpt_dataset sets[3];
     struct dpt_split train, valid, test;
     void *program;
-    int threads;         /* of this rank */
+    bool planned; /* by dpt_trainer_plan: there is nothing to step with */
+    int threads;  /* of this rank */
+    bool team;   /* they compute each micro-batch together */
+    int takers;  /* threads that take micro-batches, and have gradients: one of a team, else all */
     int64_t all_threads; /* of all ranks */
     bool spin;           /* a core for every thread: waiting may be active */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
     float *params;
     const struct dpt_gather_type *gather_type; /* NULL for evaluation */
-    struct dpt_gather_state *gather;           /* reproducible */
+    struct dpt_gather_state *gather;           /* what that way of summing keeps */
     float said[DPT_FLAGS];                     /* of the last step: sums over the ranks */
     double *losses; /* of an evaluation, one a micro-batch: added in their order, whoever computed
                        them */
@@ -111,6 +120,7 @@ struct dpt_trainer {
     bool signalled, out_of_time; /* this rank asks to stop after the next step, and why */
     bool want_save;              /* this rank asks for a checkpoint after the next step */
     struct dpt_fault fault;      /* to play; none but in tests */
+    struct dpt_profile *profile; /* NULL: nobody asks where the time goes; borrowed */
 };
 
 enum dpt_trainer_parts {
@@ -128,6 +138,18 @@ enum dpt_trainer_parts {
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  struct dpt_error *err);
+/*
+ * As dpt_trainer_open would have it on rank 0 of `comm`, whose ranks need not exist: data sets
+ * described, model, micro-batch, steps, rates. Nothing is allocated but the graph, no sample is
+ * read, no file written. threads: of each rank. Errors: BAD_JOB, BAD_DATA, RANK, IO.
+ */
+enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, int threads, unsigned parts,
+                                 struct dpt_error *err);
+/* Of a trainer: the size of a micro-batch; more ranks than micro-batches is a mistake in the job.
+ * Errors: BAD_JOB. */
+enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
+                                         struct dpt_error *err);
 /* Collective. */
 void dpt_trainer_close(struct dpt_trainer *t);
 
@@ -181,6 +203,16 @@ enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, stru
  * for messages. 1 <= result <= most.
  */
 int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
+
+/*
+ * Fills and computes one micro-batch of a step. In a team all threads call it with the first
+ * worker's buffer, gradient and tally; what fails on one of them then fails on all. Errors:
+ * BAD_DATA, INTERNAL, RANK.
+ */
+enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
+                                  const struct dpt_step_view *view, int32_t micro_batch,
+                                  struct dpt_batch *batch, float *gradient, bool add,
+                                  struct dpt_tally *tally, struct dpt_error *err);
 
 /* Runs work on every thread of the trainer and gives the first failure of its workers. */
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),

@@ -2,12 +2,14 @@
 """The tables of scripts/bench.sh, which see: dptrain measured in turn with others, or with itself otherwise set."""
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -206,7 +208,73 @@ output: {run}
         row("ratio", summary([b[0] / a[0] for a, b in results], "{:.2f}"), "")
 
 
-TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction)}
+
+def peak(ranks, words):
+    """What `dptrain words` on so many ranks had in memory at most: a number for each rank, rank 0's first, in MB."""
+    watch = ("import os, subprocess, sys\n"
+             "process = subprocess.Popen(sys.argv[2:], stdout=subprocess.DEVNULL)\n"
+             "_, status, usage = os.wait4(process.pid, 0)\n"
+             "rank = os.environ.get('OMPI_COMM_WORLD_RANK', '0')\n"
+             "open(sys.argv[1] + rank, 'w').write(str(usage.ru_maxrss * 1024 / 1e6))\n"
+             "sys.exit(os.waitstatus_to_exitcode(status))\n")
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = ["mpirun", "-np", str(ranks)] if ranks > 1 else []
+        _, done = timed([*launcher, sys.executable, "-S", "-c", watch, f"{folder}/", DPTRAIN, *map(str, words)])
+        if done.returncode != 0:
+            raise Failed(done.stdout + done.stderr)
+        return [float(Path(folder, str(rank)).read_text()) for rank in range(ranks)]
+
+
+def processor_seconds(job, steps, run, words):
+    """What a lone rank that trains so many steps takes of a processor: the same whatever else the machine does."""
+    shutil.rmtree(run, ignore_errors=True)
+    sets = [f"train={{steps: {steps}}}", "eval.every=never", "checkpoint.every=never", f"log.every={steps} steps"]
+    process = subprocess.Popen([DPTRAIN, job, "--quiet", "--output", run, *words, *(w for s in sets for w in ("--set", s))],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Failed(f"{job}: exit code {process.returncode}")
+    return usage.ru_utime + usage.ru_stime
+
+
+def plan(args):
+    """`dptrain plan` beside the fact: a step, in ms (1 rank: of its processor, else by the clock), and rank 0's most memory, in MB"""
+    one = ["--set", "device.threads=1"]
+    run = Path(args.work, "plan")
+
+    def ask(command, *words):
+        _, done = timed([*command, *words, "--json", *one])
+        if done.returncode != 0:
+            raise Failed(done.stdout + done.stderr)
+        return json.loads(done.stdout)
+
+    def step_of(job, ranks, expected):
+        if ranks > 1:
+            return ask(["mpirun", "-np", str(ranks), DPTRAIN, "bench", job, "--quiet"])["step_s"]["low"]
+        few = max(2, round(0.1 / expected))
+        many = few + max(20, round(SECONDS / expected))
+        first, second = (processor_seconds(job, steps, run, one) for steps in (few, many))
+        return (second - first) / (many - few)
+
+    head("job", "ranks", "step, planned", "measured", "planned / measured", "memory, planned", "measured", "planned / measured")
+    for job in sorted(Path("configs").glob("*.yaml")):
+        for ranks in range(1, args.ranks + 1):
+            times = []
+            for number in range(args.rounds):
+                planned = ask([DPTRAIN, "plan", job, "--ranks", str(ranks), "--ranks-per-node", str(ranks)])
+                expected = planned["time"]["step"]["seconds"]
+                times.append((expected * 1e3, step_of(job, ranks, expected) * 1e3))
+                say(f"{job.stem}, {ranks} ranks, round {number + 1}: {times[-1]}")
+            shutil.rmtree(run, ignore_errors=True)
+            # An epoch: from then on a rank has come to all samples.
+            most = peak(ranks, [job, "--quiet", "--output", run, *one, "--set", "train.epochs=1"])[0]
+            bytes_ = planned["memory"]["rank_0"] / 1e6
+            row(job.stem, ranks, *(summary(column, "{:.3g}") for column in zip(*times)),
+                summary([a / b for a, b in times], "{:.2f}"), f"{bytes_:.1f}", f"{most:.1f}", f"{bytes_ / most:.2f}")
+
+
+TABLES = {table.__name__: table for table in (speed, scaling, memory, start, accuracy, reduction, plan)}
 
 
 def main():

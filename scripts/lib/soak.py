@@ -23,6 +23,9 @@ SECTIONS = {
     "comm": "{timeout: 3 s}",
 }
 
+# A rank that is stopped while MPI starts is waited for as long as the default says: the job is not read yet.
+PATIENCE = 100
+
 
 def start(job, folder, ranks, **environment):
     return dpt.start(job, folder, ranks, "--quiet", mpirun=True, output=subprocess.DEVNULL, **environment)
@@ -45,13 +48,13 @@ def send(process, dice, numbers):
 def by_signal(job, folder, ranks, dice):
     process = start(job, folder, ranks)
     send(process, dice, [signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT])
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
 
 
 def by_kill(job, folder, ranks, dice):
     process = start(job, folder, ranks)
     send(process, dice, [signal.SIGKILL])
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
 
 
 def by_launcher(job, folder, ranks, dice):
@@ -60,20 +63,20 @@ def by_launcher(job, folder, ranks, dice):
     at_random_time(process, dice)
     if process.poll() is None:
         process.send_signal(dice.choice([signal.SIGTERM, signal.SIGINT, signal.SIGKILL]))
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
     time.sleep(0.3)  # ranks whose mpirun was killed notice that a moment later
 
 
 def by_stop(job, folder, ranks, dice):
     process = start(job, folder, ranks)
     send(process, dice, [signal.SIGSTOP])
-    process.wait(timeout=60)
+    process.wait(timeout=PATIENCE)
 
 
 def by_hook(action):
     def disturb(job, folder, ranks, dice):
         fault = f"{action}:rank={dice.randrange(ranks)}:step={dice.randrange(1, 300)}"
-        start(job, folder, ranks, DPTRAIN_FAULT=fault).wait(timeout=60)
+        start(job, folder, ranks, DPTRAIN_FAULT=fault).wait(timeout=PATIENCE)
     return disturb
 
 

@@ -201,7 +201,10 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
                                                           &dpt_gather_reproducible};
     enum dpt_status status = DPT_OK;
     struct dpt_worker worker = {0};
-    struct dpt_trainer t = {.comm = comm, .threads = 1, .workers = &worker};
+    /* With a rank a node there is nothing to add up within one. */
+    const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
+    struct dpt_trainer t = {
+        .job = &job, .comm = comm, .threads = 1, .takers = 1, .workers = &worker};
     double start = 0;
 
     t.gather_type = types[strcmp(spec.way, "reproducible") == 0];

@@ -36,6 +36,7 @@ MODELS = {
     "linreg": ("{type: linear, outputs: 2}", "{samples: 509, shape: [7], outputs: 2}", "mse"),
     "mlp": ("{type: mlp, hidden: [31], outputs: 10}", IMAGES, "cross_entropy"),
     "cnn": ("{type: cnn, channels: [5, 9], outputs: 10}", IMAGES, "cross_entropy"),
+    "wide": ("{type: mlp, hidden: [300, 530], outputs: 10}", IMAGES, "cross_entropy"),
     "dropout": ("{type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten,"
                 " {dropout: 0.3}, {dense: 20}, gelu, {dropout: 0.2}, {dense: 10}]}", IMAGES, "cross_entropy"),
 }

@@ -136,8 +136,8 @@ static void mistakes_are_told(void **state)
         const char *text, *want;
     } cases[] = {
         {"step", "every"},
-        {"{type: step, every: never}", "epochs or steps are wanted"},
-        {"{type: step, every: 10 min}", "epochs or steps are wanted"},
+        {"{type: step, every: never}", "expected epochs or steps"},
+        {"{type: step, every: 10 min}", "expected epochs or steps"},
         {"{type: step, every: 3 steps, gamma: 2}", "gamma"},
         {"{type: cosine, warmup: -1}", "warmup"},
         {"{type: cosine, final: 1.5}", "final"},
