@@ -20,6 +20,11 @@ double dpt_now(void)
     return seconds_of(CLOCK_MONOTONIC);
 }
 
+double dpt_thread_seconds(void)
+{
+    return seconds_of(CLOCK_THREAD_CPUTIME_ID);
+}
+
 uint64_t dpt_now_ns(void)
 {
     struct timespec t;

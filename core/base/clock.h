@@ -14,6 +14,9 @@ double dpt_now(void);
 /* Seconds since this process was started (exec), from /proc; 0 where that cannot be read. Linux. */
 double dpt_process_age(void);
 
+/* Seconds for which the calling thread has had a core. */
+double dpt_thread_seconds(void);
+
 /* Nanoseconds of the clock of dpt_now. */
 uint64_t dpt_now_ns(void);
 

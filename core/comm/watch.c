@@ -1,5 +1,6 @@
 #include "core/comm/watch.h"
 
+#include <math.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
@@ -153,6 +154,7 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     alarm(ABORT_LIMIT);
     if (w->n != 0 && !atomic_load(&w->closing))
         MPI_Abort(MPI_COMM_WORLD, code);
+    sleep_for(TICK); /* a launcher that sees the exit first may lose the line */
     _exit(code);
 }
 
@@ -419,12 +421,47 @@ void dpt_watch_closing(struct dpt_watch *w)
     dpt_watch_enter(w, true);
 }
 
+/* The first other rank of the node that still has to come to its end; -1: none. */
+static int still_ending(const struct dpt_watch *w)
+{
+    for (int i = 0; i < w->n; i++)
+        if (i != w->me && w->visible[i] && !atomic_load(&w->page->slots[i].ended) &&
+            process_of(&w->page->slots[i]) != DPT_PROCESS_GONE)
+            return i;
+    return -1;
+}
+
+/* A launcher waits for ever for a rank that is stopped while it ends, when nobody else is left. */
+static void await_others(struct dpt_watch *w)
+{
+    const struct dpt_slot *slot;
+    double waited = 0, pause = 1e-4;
+    char line[512];
+    int late;
+
+    for (; (late = still_ending(w)) >= 0 && w->limit > 0; pause = fmin(2 * pause, TICK)) {
+        if (waited >= w->limit) {
+            slot = &w->page->slots[late];
+            snprintf(line, sizeof line,
+                     "rank %d (%s) has not come to its end for %g s after all others%s; the run's "
+                     "results are whole",
+                     slot->rank, w->host, w->limit,
+                     process_of(slot) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
+            end_job(w, dpt_exit_code(DPT_RANK), line);
+        }
+        sleep_for(pause);
+        waited += pause; /* and no time in which this process was stopped itself */
+    }
+}
+
 void dpt_watch_close(struct dpt_watch *w)
 {
     if (w == NULL)
         return;
     if (w->mine != NULL)
         atomic_store(&w->mine->ended, true);
+    if (w->n > 1)
+        await_others(w);
     pthread_mutex_lock(&w->lock);
     w->stop = true;
     pthread_cond_signal(&w->wake);

@@ -45,6 +45,7 @@ struct dpt_wire {
     int fd;
     bool v4; /* the machine has no IPv6 */
     int nodes, index, next;
+    bool due; /* somebody waits for an answer */
     uint8_t secret[DPT_WIRE_SECRET];
     struct peer *peers; /* [nodes] */
 };
@@ -204,8 +205,7 @@ static void take_report(struct peer *peer, const struct dpt_wire_report *report,
     peer->heard = now;
 }
 
-/* Returns whether it was a question. */
-static bool take(struct dpt_wire *wire, const struct datagram *datagram, size_t size,
+static void take(struct dpt_wire *wire, const struct datagram *datagram, size_t size,
                  const struct sockaddr_storage *from, double now)
 {
     struct peer *peer;
@@ -213,18 +213,16 @@ static bool take(struct dpt_wire *wire, const struct datagram *datagram, size_t 
     if (size < QUESTION || datagram->magic != MAGIC || datagram->from < 0 ||
         datagram->from >= wire->nodes || datagram->from == wire->index ||
         memcmp(datagram->secret, wire->secret, sizeof wire->secret) != 0)
-        return false;
+        return;
     peer = &wire->peers[datagram->from];
     peer->known = wire->v4 ? mapped(((const struct sockaddr_in *)from)->sin_addr)
                            : ((const struct sockaddr_in6 *)from)->sin6_addr;
     peer->met = peer->reached = true;
     if (datagram->kind == ASK) {
-        peer->asks = true;
-        return true;
-    }
-    if (datagram->kind == ANSWER && size == sizeof *datagram)
+        peer->asks = wire->due = true;
+    } else if (datagram->kind == ANSWER && size == sizeof *datagram) {
         take_report(peer, &datagram->report, now);
-    return false;
+    }
 }
 
 static void ask(struct dpt_wire *wire, bool waiting, double now)
@@ -251,8 +249,6 @@ static void ask(struct dpt_wire *wire, bool waiting, double now)
 
 bool dpt_wire_turn(struct dpt_wire *wire, bool waiting, double now)
 {
-    bool asked = false;
-
     for (int i = 0; i < BURST; i++) {
         struct datagram datagram;
         struct sockaddr_storage from;
@@ -263,10 +259,10 @@ bool dpt_wire_turn(struct dpt_wire *wire, bool waiting, double now)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF))
             break;
         if (n >= 0)
-            asked |= take(wire, &datagram, (size_t)n, &from, now);
+            take(wire, &datagram, (size_t)n, &from, now);
     }
     ask(wire, waiting, now);
-    return asked;
+    return wire->due;
 }
 
 void dpt_wire_answer(struct dpt_wire *wire, const struct dpt_wire_report *mine)
@@ -280,6 +276,7 @@ void dpt_wire_answer(struct dpt_wire *wire, const struct dpt_wire_report *mine)
             send_datagram(wire, peer, &answer, sizeof answer);
         peer->asks = false;
     }
+    wire->due = false;
 }
 
 enum dpt_far_state dpt_wire_look(const struct dpt_wire *wire, int node, double now,

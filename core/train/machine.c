@@ -31,7 +31,8 @@ struct measuring {
     bool loop;                /* the memory, else the product */
 };
 
-/* The best of as many as fit into the time, at least two: the first one warms up. */
+/* The best of as many as fit into the time, at least two: the first one warms up. In time on a
+ * core: what else runs on the machine makes it no slower. */
 static enum dpt_status measure_product(const struct measuring *m, struct dpt_machine *own,
                                        struct dpt_error *err)
 {
@@ -44,10 +45,10 @@ static enum dpt_status measure_product(const struct measuring *m, struct dpt_mac
     for (int i = 0; i < 2 * SIDE * SIDE; i++)
         a[i] = (float)(i % 7) * 0.25f;
     for (int i = 0; i < 2 || dpt_now() < until; i++) {
-        const double start = dpt_now();
+        const double start = dpt_thread_seconds();
 
         DPT_TRY(m->backend->product(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
-        own->flops = fmax(own->flops, 2.0 * SIDE * SIDE * SIDE / (dpt_now() - start));
+        own->flops = fmax(own->flops, 2.0 * SIDE * SIDE * SIDE / (dpt_thread_seconds() - start));
     }
 out:
     dpt_free(a);
@@ -80,12 +81,12 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
 
         own->memory[k].bytes = bytes;
         for (int i = 0; i < 2 || dpt_now() < until; i++) {
-            const double start = dpt_now();
+            const double start = dpt_thread_seconds();
 
             for (int run = 0; run < runs; run++)
                 triad(n, (float)run, a + n, a + 2 * n, a);
             own->memory[k].rate =
-                fmax(own->memory[k].rate, runs * 12.0 * (double)n / (dpt_now() - start));
+                fmax(own->memory[k].rate, runs * 12.0 * (double)n / (dpt_thread_seconds() - start));
         }
     }
     dpt_free(a);

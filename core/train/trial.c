@@ -1,6 +1,5 @@
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
@@ -154,15 +153,6 @@ static void compute_one(void *arg, int thread)
     compute(arg, thread);
 }
 
-/* Seconds on a processor of this thread: what it waits for others to leave one is not counted. */
-static double own_seconds(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* The typical time of one, of many one after another; short ones are timed several together, since
  * a look at the clock takes its time, too. */
 static double time_runs(void (*work)(struct run *r, int thread), struct run *r, int thread,
@@ -192,7 +182,7 @@ static void compute_many(void *arg, int thread)
 {
     struct run *r = arg;
 
-    r->own[thread].taken = time_runs(compute, r, thread, own_seconds);
+    r->own[thread].taken = time_runs(compute, r, thread, dpt_thread_seconds);
 }
 
 static void compute_together(struct run *r, int thread)
@@ -218,7 +208,7 @@ static void update_many(void *arg, int thread)
 {
     struct run *r = arg;
 
-    r->own[thread].taken = time_runs(update, r, thread, own_seconds);
+    r->own[thread].taken = time_runs(update, r, thread, dpt_thread_seconds);
 }
 
 static double mean_taken(const struct run *r)

@@ -82,7 +82,8 @@ def ranks_of(process):
                 name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
         except (OSError, AttributeError):
             continue
-        if name == "dptrain" and (int(pid) == process.pid or int(rest.split()[1]) == process.pid):
+        state, parent = rest.split()[:2]
+        if name == "dptrain" and state != "Z" and process.pid in (int(pid), int(parent)):
             found.append(int(pid))
     return sorted(found)
 

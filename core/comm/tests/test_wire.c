@@ -55,7 +55,10 @@ static void turn(struct net *net, bool waiting, double now, unsigned dead)
     for (int i = 0; i < NODES; i++) {
         const struct dpt_wire_report mine = report_of(i);
 
-        if ((dead >> i & 1) == 0 && dpt_wire_turn(net->wires[i], waiting, now))
+        if ((dead >> i & 1) != 0)
+            continue;
+        /* An answer may come a turn later. */
+        if (dpt_wire_turn(net->wires[i], waiting, now) && dpt_wire_turn(net->wires[i], false, now))
             dpt_wire_answer(net->wires[i], &mine);
     }
 }

@@ -1,6 +1,7 @@
 """How a run ends and begins again: its last line, its summary, the best checkpoint, a request to stop that comes early."""
 import os
 import signal
+import subprocess
 import sys
 
 import h5py
@@ -33,6 +34,34 @@ def test_each_run_has_its_end(tmp_path):
     assert len(ends) == 2 and "stopped after step" in ends[0]["reason"] and ends[1]["reason"] == "done"
     assert [e.get("resumed_from_step", 0) for e in dpt.events(folder, "run")][:2] == [0, ends[0]["step"]]
     assert steps_logged(folder) == list(range(1, 91))
+
+
+STOP_IN_FINALIZE = """
+#include <signal.h>
+#include <stdlib.h>
+int PMPI_Finalize(void);
+int MPI_Finalize(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    int result = PMPI_Finalize();
+
+    if (rank != NULL && rank[0] == '1')
+        raise(SIGSTOP);
+    return result;
+}
+"""
+
+
+def test_a_rank_that_is_stopped_while_it_ends(tmp_path):
+    """All others have left MPI and could go, and mpirun would wait for this one for ever."""
+    (tmp_path / "stop.c").write_text(STOP_IN_FINALIZE)
+    shim = tmp_path / "stop.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", shim, tmp_path / "stop.c"], check=True)
+    path, folder = job(tmp_path, epochs=1), tmp_path / "out"
+    result = dpt.run(path, "--output", folder, "--set", "comm.timeout=2 s", ranks=3, timeout=60, env={"LD_PRELOAD": str(shim)})
+    assert result.code == 71, result
+    assert "has not come to its end for 2 s after all others: it is stopped (SIGSTOP)" in result.err, result
+    assert "rank 1 (" in result.err and reasons(folder) == ["done"], result
 
 
 def test_killed_between_the_last_save_and_the_end(tmp_path):
