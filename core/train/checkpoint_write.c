@@ -6,6 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
@@ -198,6 +201,23 @@ static const void *source(const struct dpt_state *state, const struct dpt_item *
     return (item->arena < 0 ? state->params : state->slot[item->arena]) + item->start;
 }
 
+/* Nobody reads the copy soon: without a detour through the caches a third less has to be moved. */
+static void copy_past_caches(unsigned char *to, const unsigned char *from, size_t n)
+{
+    size_t at = 0;
+
+#ifdef __SSE2__
+    at = -(uintptr_t)to % sizeof(__m128i);
+    at = at < n ? at : n;
+    memcpy(to, from, at);
+    for (; at + sizeof(__m128i) <= n; at += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(void *)(to + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    _mm_sfence();
+#endif
+    memcpy(to + at, from + at, n - at);
+}
+
 static void copy_chunk(const struct dpt_image *image, struct chunk *chunk)
 {
     const struct dpt_item *item = &image->items[chunk->item];
@@ -208,7 +228,7 @@ static void copy_chunk(const struct dpt_image *image, struct chunk *chunk)
     for (size_t at = 0; at < chunk->size; at += SIP) {
         const size_t n = chunk->size - at < SIP ? chunk->size - at : SIP;
 
-        memcpy(to + at, from + at, n);
+        copy_past_caches(to + at, from + at, n);
         chunk->crc = dpt_crc32(chunk->crc, from + at, n);
     }
 }
