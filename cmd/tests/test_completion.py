@@ -63,7 +63,10 @@ class Terminal:
     """A shell at a terminal."""
 
     def __init__(self, *command, cwd):
-        self.pid, self.fd = pty.fork()
+        try:
+            self.pid, self.fd = pty.fork()
+        except OSError as why:  # a chroot without /dev/pts
+            pytest.skip(f"there is no terminal to be had: {why}")
         if self.pid == 0:
             os.chdir(cwd)
             os.execvpe(command[0], command, {**os.environ, "TERM": "dumb", "PS1": "READY>", "LC_ALL": "C.UTF-8",
