@@ -460,8 +460,10 @@ void dpt_watch_close(struct dpt_watch *w)
         return;
     if (w->mine != NULL)
         atomic_store(&w->mine->ended, true);
-    if (w->n > 1)
+    if (w->n > 1) {
+        dpt_watch_leave(w, true); /* MPI_Finalize: its waiting is over */
         await_others(w);
+    }
     pthread_mutex_lock(&w->lock);
     w->stop = true;
     pthread_cond_signal(&w->wake);
