@@ -5,6 +5,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/vector.h"
 
 /* A square product that is large enough for full speed and small enough for a few in a moment; no
  * power of two, which would make rows fall into the same lines of the cache. */
@@ -15,13 +16,6 @@ enum { LEAST_MAIN = 16 << 20, SHARED_MAIN = 256 << 20 };
 
 static const double sizes[DPT_MACHINE_SIZES] = {48e3, 400e3, 1.6e6, 6.4e6};
 static const double product_seconds = 0.15, loop_seconds = 0.03;
-
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) &&                             \
-    !defined(__SANITIZE_ADDRESS__)
-#define VECTOR __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define VECTOR
-#endif
 
 struct measuring {
     struct dpt_trainer *t;
@@ -56,8 +50,8 @@ out:
 }
 
 /* McCalpin's triad (STREAM, 1995). */
-VECTOR static void triad(size_t n, float s, const float *restrict b, const float *restrict c,
-                         float *restrict a)
+DPT_VECTOR static void triad(size_t n, float s, const float *restrict b, const float *restrict c,
+                             float *restrict a)
 {
     for (size_t i = 0; i < n; i++)
         a[i] = b[i] + s * c[i];

@@ -60,7 +60,8 @@ def test_a_rank_that_is_stopped_while_it_ends(tmp_path):
     path, folder = job(tmp_path, epochs=1), tmp_path / "out"
     result = dpt.run(path, "--output", folder, "--set", "comm.timeout=2 s", ranks=3, timeout=60, env={"LD_PRELOAD": str(shim)})
     assert result.code == 71, result
-    assert "rank 1 (" in result.err and "it is stopped (SIGSTOP)" in result.err and reasons(folder) == ["done"], result
+    assert "has not come to its end for 2 s after all others: it is stopped (SIGSTOP)" in result.err, result
+    assert "rank 1 (" in result.err and reasons(folder) == ["done"], result
 
 
 def test_killed_between_the_last_save_and_the_end(tmp_path):
