@@ -31,8 +31,8 @@ struct conv {
     int sparse_scratch; /* buffer */
 };
 
-static struct dpt_conv_shape shape_of(const struct dpt_cpu_program *program,
-                                      const struct dpt_cpu_node *node)
+struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
+                                         const struct dpt_cpu_node *node)
 {
     const struct dpt_window *w = &node->graph->window;
     struct dpt_conv_shape shape = {.n = program->spec.micro,
@@ -67,7 +67,7 @@ static struct dpt_conv_wish wish_of(const struct dpt_cpu_program *program,
 
     return (struct dpt_conv_wish){.dnnl = program->dnnl,
                                   .name = node->name,
-                                  .shape = shape_of(program, node),
+                                  .shape = dpt_cpu_conv_shape(program, node),
                                   .data = backward && node->wants_dx,
                                   .weights = backward};
 }
@@ -230,7 +230,7 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
 
     if (conv == NULL)
         return dpt_fail_memory(err, node->name, sizeof *conv);
-    conv->shape = shape_of(program, node);
+    conv->shape = dpt_cpu_conv_shape(program, node);
     conv->n_weights = program->spec.graph->tensors[node->graph->weight].count;
     conv->forward_weights.call = conv->data_weights.call = DPT_CPU_NONE;
     DPT_TRY(plan_winograd(program, node, &chosen, err));

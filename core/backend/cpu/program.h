@@ -109,7 +109,7 @@ struct dpt_cpu_slot {
     float **buffers;
     struct dpt_call **calls;
     struct dpt_tally *tallies; /* of a micro-batch, for each LOSS_ROWS rows */
-    struct dpt_spans *spans; /* borrowed, or NULL */
+    struct dpt_spans *spans;   /* borrowed, or NULL */
 };
 
 struct dpt_cpu_program {
@@ -197,5 +197,9 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
 
 /* Where a tensor lies in the arenas. */
 int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
+
+/* What oneDNN wants to know of a convolution. */
+struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
+                                         const struct dpt_cpu_node *node);
 
 #endif

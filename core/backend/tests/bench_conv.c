@@ -133,27 +133,6 @@ static double peak(void)
     return (double)N * N * N / least;
 }
 
-static struct dpt_conv_shape shape_of(const struct dpt_cpu_node *node, int32_t micro)
-{
-    const struct dpt_window *w = &node->graph->window;
-    struct dpt_conv_shape shape = {.n = micro,
-                                   .groups = w->groups,
-                                   .in_channels = node->in.c,
-                                   .out_channels = node->out.c,
-                                   .in = {node->in.h, node->in.w},
-                                   .out = {node->out.h, node->out.w},
-                                   .bias = node->graph->bias >= 0};
-
-    for (int i = 0; i < 2; i++) {
-        shape.kernel[i] = w->kernel[i];
-        shape.stride[i] = w->stride[i];
-        shape.dilation[i] = w->dilation[i];
-        shape.before[i] = w->before[i];
-        shape.after[i] = w->after[i];
-    }
-    return shape;
-}
-
 static void print_node(const struct dpt_cpu_program *program, int32_t i, const struct times *t,
                        double speed, int rounds, double *direct, double *ours)
 {
@@ -162,7 +141,7 @@ static void print_node(const struct dpt_cpu_program *program, int32_t i, const s
     double passes[3] = {0}, limit = 0;
 
     if (node->op == &dpt_cpu_conv) {
-        const struct dpt_conv_shape shape = shape_of(node, program->spec.micro);
+        const struct dpt_conv_shape shape = dpt_cpu_conv_shape(program, node);
 
         limit = (double)SAMPLES * node->out.c * node->out.h * node->out.w * node->in.c *
                 shape.kernel[0] * shape.kernel[1] / speed * 1e3;

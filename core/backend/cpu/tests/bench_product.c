@@ -10,10 +10,10 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "core/backend/cpu/dnnl.h"
 #include "core/backend/cpu/product.h"
+#include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 
@@ -24,14 +24,6 @@ struct layer {
     struct dpt_product p;
     float *x, *w, *b, *y, *dy, *dx, *dw, *turned, *scratch;
 };
-
-static double seconds(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static float *array(int64_t n, uint64_t what)
 {
@@ -90,11 +82,11 @@ static void measure(int64_t rows, int64_t inputs, int64_t outputs, int rounds)
     for (int i = 0; i < PASSES * WAYS; i++)
         best[i / WAYS][i % WAYS] = INFINITY;
     for (int i = 0; i < rounds * PASSES * WAYS; i++) {
-        double *fastest = &best[i / WAYS % PASSES][i % WAYS], start = seconds();
+        double *fastest = &best[i / WAYS % PASSES][i % WAYS], start = dpt_thread_seconds();
 
         for (int call = 0; call < calls; call++)
             ways[i % WAYS](&l, i / WAYS % PASSES);
-        *fastest = fmin(*fastest, (seconds() - start) / calls);
+        *fastest = fmin(*fastest, (dpt_thread_seconds() - start) / calls);
     }
     printf("| %d rows, %d to %d |", (int)rows, (int)inputs, (int)outputs);
     for (int pass = 0; pass < PASSES; pass++)
