@@ -7,7 +7,7 @@
 # cancels what still runs and ends the daemons; so a test that dies takes its Slurm with it. Needs no systemd, no network, no
 # name service and changes nothing outside FOLDER (which must exist, be private and have a short path). Any user can run it.
 #
-# The node HOST has 6 CPUs, however many the machine has. Jobs of the partition `high` take the places of those in `low` (the
+# The node HOST has 6 CPUs, however many the machine has, and 2 GPUs, which are none. Jobs of the partition `high` take the places of those in `low` (the
 # default) and `abrupt`, which are requeued: in `low` they are told a minute before they are killed, in `abrupt` only SECONDS
 # before, as those that are cancelled (KillWait, 4 by default). The partition `wide` has HOST and HOST-2, which is this machine
 # once more, for jobs of two nodes; it is there where name spaces may be made, which takes root mostly.
@@ -73,6 +73,9 @@ fi
 # slurmd looks for control groups though it is told to use none, and ends where it cannot tell their version (in a chroot). The
 # plug-in for the first one asks for nothing before it is used.
 echo CgroupPlugin=cgroup/v1 >"$folder/cgroup.conf"
+ln -s /dev/null "$folder/gpu0"
+ln -s /dev/zero "$folder/gpu1"
+echo "NodeName=$host Name=gpu Flags=nvidia_gpu_env File=$folder/gpu[0-1]" >"$folder/gres.conf"
 (umask 077 && head -c 128 /dev/urandom >"$folder/munge/key")
 
 configure() {
@@ -103,6 +106,7 @@ AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none
+GresTypes=gpu
 ReturnToService=2
 KillWait=$kill_wait
 JobRequeue=1
@@ -113,7 +117,7 @@ PreemptMode=REQUEUE
 SlurmctldParameters=preempt_send_user_signal
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1,bf_interval=1,sched_min_interval=50000,batch_sched_delay=0
-NodeName=$host NodeAddr=127.0.0.1 Port=$port1 CPUs=6
+NodeName=$host NodeAddr=127.0.0.1 Port=$port1 CPUs=6 Gres=gpu:2
 PartitionName=low Nodes=$host Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=abrupt Nodes=$host PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
 PartitionName=high Nodes=$host PriorityTier=2 PreemptMode=OFF

@@ -42,16 +42,18 @@ comm: {{timeout: 10 min}}
 """
 STEPS_AN_EPOCH = 15
 
-# In place of dptrain in the PATH: at its first start rank 0 stands still behind the first step of $STILL, after a requeue behind
-# the second one ... So no run is over before something happens to it, however slow the machine and quick the training.
+# In place of dptrain in the PATH: at each of its first $STILL starts rank 0 stands still 50 steps behind the one from which it goes
+# on. So no run is over before something happens to it, however slow the machine and quick the training. Into $TOLD: where it is.
 STANDS_STILL = """#!/bin/sh
-steps=${{STILL:-}}
-restarts=${{SLURM_RESTART_COUNT:-0}}
-while [ "$restarts" -gt 0 ] && [ -n "$steps" ]; do
-    case $steps in *,*) steps=${{steps#*,}} ;; *) steps= ;; esac
-    restarts=$((restarts - 1))
-done
-[ -z "$steps" ] || export DPTRAIN_FAULT="stop:rank=0:step=${{steps%%,*}}"
+if [ "${{SLURM_RESTART_COUNT:-0}}" -lt "${{STILL:-0}}" ]; then
+    for word; do
+        [ "$before" != --output ] || newest=$(readlink "$word/checkpoints/latest")
+        before=$word
+    done
+    step=$(expr "$newest" : 'step-0*\\([0-9]*\\)')
+    export DPTRAIN_FAULT="stop:rank=0:step=$((${{step:-0}} + 50))"
+fi
+[ -z "$TOLD" ] || echo "$SLURM_PROCID $SLURM_LOCALID $CUDA_VISIBLE_DEVICES" >>"$TOLD"
 exec {binary} "$@"
 """
 
@@ -88,14 +90,24 @@ class Slurm:
     def stop(self):
         self.process.communicate(timeout=60)
 
+    def clear(self):
+        """Ends what a test that failed has left, so that it does not hold up the next one."""
+        self.call("scancel", "--state=PENDING", check=False)
+        for job in self.call("squeue", "-h", "-o", "%A").split():
+            self.signal_ranks(job, signal.SIGKILL)
+            self.call("scancel", "--full", "--signal=KILL", job, check=False)
+            self.call("scancel", job, check=False)
+        self.wait(lambda _: self.call("squeue", "-h") == "", None)
+
     def call(self, *words, check=True, **environment):
         done = subprocess.run([str(w) for w in words], env={**self.env, **environment}, cwd=self.folder, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0 or not check, (words, done.stdout, done.stderr)
         return done.stdout.strip()
 
-    def submit(self, name, log, *words, options=("--ntasks=2",), still=""):
-        """The number of the job. still: the steps at which it shall stand still, one for each start."""
-        return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words, STILL=still)
+    def submit(self, name, log, *words, options=("--ntasks=2",), still=0, told=""):
+        """The number of the job. still: at so many of its starts it stands still once."""
+        return self.call("sbatch", "--parsable", "--cpus-per-task=1", f"--output={log}", *options, BATCH / name, *words,
+                         STILL=str(still), TOLD=str(told))
 
     def wrap(self, text, *options):
         return self.call("sbatch", "--parsable", *options, "--wrap", text)
@@ -104,11 +116,12 @@ class Slurm:
         """What Slurm knows of a job."""
         return dict(re.findall(r"(\w+)=(\S+)", self.call("scontrol", "-o", "show", "job", job)))
 
-    def wait(self, what, *jobs, seconds=240):
+    def wait(self, what, *jobs, seconds=120):
         """Until `what(job)` holds for all jobs."""
         end = time.monotonic() + seconds
         while not all(what(job) for job in jobs):
-            assert time.monotonic() < end, self.call("squeue", "--states=all")
+            assert time.monotonic() < end, "\n".join([self.call("squeue", "--states=all"), *(
+                f"{name}:\n" + "\n".join(text(self.folder / name).splitlines()[-40:]) for name in ("slurmctld.log", "daemons.log"))])
             time.sleep(0.05)
 
     def hold(self, *jobs, restarts=0):
@@ -149,7 +162,7 @@ class Slurm:
         for job in jobs:
             self.signal_ranks(job, signal.SIGCONT)
 
-    def wait_for_end(self, *jobs, seconds=240):
+    def wait_for_end(self, *jobs, seconds=120):
         self.wait(lambda job: self.ask(job)["JobState"] in ENDS, *jobs, seconds=seconds)
 
     def wait_for_restart(self, count, *jobs):
@@ -172,10 +185,17 @@ def started(folder, *options):
 
 
 @pytest.fixture(scope="module")
-def slurm(tmp_path_factory):
+def only(tmp_path_factory):
     here = started(tmp_path_factory.mktemp("s"))
     yield here
     here.stop()
+
+
+@pytest.fixture
+def slurm(only):
+    """With no job in it, whatever the test before has left."""
+    yield only
+    only.clear()
 
 
 @pytest.fixture(scope="module")
@@ -245,13 +265,13 @@ def assert_undisturbed(folder, expected, epochs):
 
 def test_preempted_and_signalled_ends_with_the_same_bytes(slurm, whole, tmp_path):
     """With srun and mpirun, with and without time to react; requeued twice each."""
-    epochs = 40
+    epochs = 80
     job, expected = whole(epochs)
     kinds = {"srun": ("preempt.sbatch", "low"), "mpirun": ("preempt-mpirun.sbatch", "low"), "abrupt": ("preempt.sbatch", "abrupt")}
     folder = {kind: tmp_path / kind for kind in kinds}
     log = {kind: tmp_path / f"{kind}.log" for kind in kinds}
     number = {kind: slurm.submit(name, log[kind], job, folder[kind], "--quiet", options=("--ntasks=2", f"--partition={partition}"),
-                                 still="50,100") for kind, (name, partition) in kinds.items()}
+                                 still=2) for kind, (name, partition) in kinds.items()}
     jobs = number.values()
 
     slurm.hold(*jobs)
@@ -278,7 +298,7 @@ def test_cancelled_stays_cancelled(patient, tmp_path, name):
     """TERM to the ranks, srun, mpirun and the batch file at once: saved, and not put back into the queue."""
     job = dpt.write_job(tmp_path / "job.yaml", JOB.format(epochs=1000))
     log = tmp_path / "log"
-    number = patient.submit(name, log, job, tmp_path / "run", "--quiet", still="50")
+    number = patient.submit(name, log, job, tmp_path / "run", "--quiet", still=1)
     patient.hold(number)
     patient.call("scancel", number)  # with a CONT
     patient.wait_for_end(number)
@@ -292,7 +312,7 @@ def test_array_requeues_only_the_task_that_stopped(slurm, whole, tmp_path):
     epochs = 20
     job, expected = whole(epochs, "--set", "seed=2")
     out = tmp_path / "out"
-    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"), still="50")
+    array = slurm.submit("array.sbatch", tmp_path / "%a.log", job, out, "--quiet", options=("--ntasks=2", "--array=1-2"), still=1)
     # The last task bears the number of the array. The first one does without being told to.
     slurm.hold(f"{array}_1", f"{array}_2")
     slurm.signal_ranks(f"{array}_1", signal.SIGCONT)
@@ -312,6 +332,24 @@ def test_one_node(slurm, whole, tmp_path):
     slurm.wait_for_end(number)
     assert slurm.ask(number)["JobState"] == "COMPLETED", (tmp_path / "log").read_text()
     assert newest(tmp_path / "run") == expected
+
+
+def test_gpus(slurm, whole, tmp_path):
+    """A rank for each, and each sees all; Slurm's GPUs are none here, so all compute on the CPU."""
+    job, expected = whole(10)
+    log, told = tmp_path / "log", tmp_path / "told"
+    number = slurm.submit("gpus.sbatch", log, job, tmp_path / "run", "--quiet", told=told,
+                          options=("--gpus-per-node=2", "--ntasks-per-node=2"))
+    slurm.wait_for_end(number)
+    assert slurm.ask(number)["JobState"] == "COMPLETED", log.read_text()
+    assert sorted(told.read_text().splitlines()) == ["0 0 0,1", "1 1 0,1"]
+    assert dpt.events(tmp_path / "run", "run")[0]["ranks"] == 2
+    assert newest(tmp_path / "run") == expected
+
+    number = slurm.submit("gpus.sbatch", log, job, tmp_path / "other", options=("--gpus-per-node=1", "--ntasks-per-node=2"))
+    slurm.wait_for_end(number)
+    assert slurm.ask(number)["ExitCode"] == "2:0"
+    assert log.read_text() == "gpus.sbatch: 2 ranks on 1 node(s) with 1 GPU(s) each: --ntasks-per-node should be as --gpus-per-node\n"
 
 
 def test_several_nodes(slurm, whole, tmp_path):
