@@ -6,26 +6,84 @@
 
 static const uint64_t golden = UINT64_C(0x9E3779B97F4A7C15); /* 2^64 / the golden ratio */
 
+enum {
+    WEYL_0 = 0x9E3779B9, /* added to the two words of the key after each round */
+    WEYL_1 = 0xBB67AE85,
+    FACTOR_0 = 0xD2511F53,
+    FACTOR_1 = 0xCD9E8D57,
+    ROUNDS = 10,
+};
+
 void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4])
 {
     uint32_t k0 = key[0], k1 = key[1];
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
 
-    for (int round = 0; round < 10; round++) {
-        const uint64_t p0 = (uint64_t)UINT32_C(0xD2511F53) * c0;
-        const uint64_t p1 = (uint64_t)UINT32_C(0xCD9E8D57) * c2;
+    for (int round = 0; round < ROUNDS; round++) {
+        const uint64_t p0 = (uint64_t)FACTOR_0 * c0;
+        const uint64_t p1 = (uint64_t)FACTOR_1 * c2;
 
         c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
-        k0 += UINT32_C(0x9E3779B9);
-        k1 += UINT32_C(0xBB67AE85);
+        k0 += WEYL_0;
+        k1 += WEYL_1;
     }
     out[0] = c0;
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+enum { DRAWS = 32 };
+
+static inline __attribute__((always_inline)) void
+multiply(uint32_t factor, const uint32_t word[DRAWS], uint32_t high[DRAWS], uint32_t low[DRAWS])
+{
+    /* Two loops: so each becomes one product of vectors. */
+    for (int i = 0; i < DRAWS; i++)
+        high[i] = (uint32_t)((uint64_t)factor * word[i] >> 32);
+    for (int i = 0; i < DRAWS; i++)
+        low[i] = factor * word[i];
+}
+
+/* dpt_philox of DRAWS counters that differ in their lower half: at first, at + 1, … A quarter of
+ * its time each. */
+DPT_VECTOR static void philox_run(const uint32_t key[2], uint64_t at, uint64_t above,
+                                  uint32_t *restrict out)
+{
+    uint32_t k0 = key[0], k1 = key[1];
+    uint32_t c0[DRAWS], c1[DRAWS], c2[DRAWS], c3[DRAWS];
+
+    for (int i = 0; i < DRAWS; i++) {
+        const uint64_t below = at + (uint64_t)i;
+
+        c0[i] = (uint32_t)below;
+        c1[i] = (uint32_t)(below >> 32);
+        c2[i] = (uint32_t)above;
+        c3[i] = (uint32_t)(above >> 32);
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        uint32_t high0[DRAWS], low0[DRAWS], high1[DRAWS], low1[DRAWS];
+
+        multiply(FACTOR_0, c0, high0, low0);
+        multiply(FACTOR_1, c2, high1, low1);
+        for (int i = 0; i < DRAWS; i++) {
+            c0[i] = high1[i] ^ c1[i] ^ k0;
+            c2[i] = high0[i] ^ c3[i] ^ k1;
+            c1[i] = low1[i];
+            c3[i] = low0[i];
+        }
+        k0 += WEYL_0;
+        k1 += WEYL_1;
+    }
+    for (int i = 0; i < DRAWS; i++) {
+        out[4 * i] = c0[i];
+        out[4 * i + 1] = c1[i];
+        out[4 * i + 2] = c2[i];
+        out[4 * i + 3] = c3[i];
+    }
 }
 
 static inline __attribute__((always_inline)) uint64_t mix(uint64_t x)
@@ -40,15 +98,35 @@ uint64_t dpt_mix64(uint64_t x)
     return mix(x);
 }
 
+/* Mixed, so that neighbouring seeds and streams share no key and no pattern. */
+static void make_key(uint64_t seed, enum dpt_stream stream, uint32_t key[2])
+{
+    const uint64_t mixed = dpt_mix64(seed + golden * (uint64_t)stream);
+
+    key[0] = (uint32_t)mixed;
+    key[1] = (uint32_t)(mixed >> 32);
+}
+
 void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4])
 {
-    /* Mixed, so that neighbouring seeds and streams share no key and no pattern. */
-    const uint64_t mixed = dpt_mix64(seed + golden * (uint64_t)stream);
-    const uint32_t key[2] = {(uint32_t)mixed, (uint32_t)(mixed >> 32)};
     const uint32_t counter[4] = {(uint32_t)b, (uint32_t)(b >> 32), (uint32_t)a,
                                  (uint32_t)(a >> 32)};
+    uint32_t key[2];
 
+    make_key(seed, stream, key);
     dpt_philox(key, counter, out);
+}
+
+void dpt_random4_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, size_t n,
+                     uint32_t *out)
+{
+    uint32_t key[2];
+
+    make_key(seed, stream, key);
+    for (; n >= DRAWS; n -= DRAWS, b += DRAWS, out += 4 * DRAWS)
+        philox_run(key, b, a, out);
+    for (; n > 0; n--, b++, out += 4)
+        dpt_random4(seed, stream, a, b, out);
 }
 
 uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b)

@@ -27,6 +27,10 @@ void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4
 /* Four 32-bit words for (seed, stream, a, b). */
 void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4]);
 
+/* Those of b, b + 1, … (n of them) one after another, several at a time: 4 n words. */
+void dpt_random4_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, size_t n,
+                     uint32_t *out);
+
 /* A 64-bit word likewise. */
 uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b);
 

@@ -39,6 +39,29 @@ static void mask_of(const struct key *k, size_t n, float *mask)
     dpt_dropout_mask(k->seed, k->step, k->sample, k->node, 0.5f, n, mask);
 }
 
+/* Element i is word i % 4 of the draw named (seed, step and node, sample and i / 4): whoever
+ * computes a mask elsewhere can count on it. */
+static void elements_are_named_draws(void **state)
+{
+    float mask[N];
+    uint32_t word[4];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        struct draw d = {seed};
+        const struct key key = {draw_bits(&d), draw_bits(&d) >> 20, (int64_t)(draw_bits(&d) >> 24),
+                                draw_int(&d, 0, 65535)};
+
+        mask_of(&key, N, mask);
+        for (uint64_t i = 0; i < N; i++) {
+            if (i % 4 == 0)
+                dpt_random4(key.seed, DPT_STREAM_DROPOUT, key.step << 16 | (uint64_t)key.node,
+                            (uint64_t)key.sample << 24 | i / 4, word);
+            assert_true((mask[i] == 0) == (word[i % 4] < UINT32_C(1) << 31));
+        }
+    }
+}
+
 /* The same again, and of a shorter mask the same beginning. */
 static void same_key_same_mask(void **state)
 {
@@ -105,6 +128,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(zeros_come_at_the_rate),
+        cmocka_unit_test(elements_are_named_draws),
         cmocka_unit_test(same_key_same_mask),
         cmocka_unit_test(other_key_other_mask),
     };

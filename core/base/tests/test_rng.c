@@ -33,6 +33,29 @@ static void philox_gives_the_known_answers(void **state)
     }
 }
 
+/* Also where the lower half of the counter overflows, and for every length of the rest. */
+static void a_run_is_one_after_another(void **state)
+{
+    enum { MOST = 100 };
+    uint32_t run[4 * MOST + 1], one[4];
+
+    (void)state;
+    for (size_t n = 0; n <= MOST; n++) {
+        const uint64_t seed = dpt_mix64(n), a = dpt_mix64(seed);
+        const uint64_t b = n % 3 == 0   ? dpt_mix64(a)
+                           : n % 3 == 1 ? (UINT64_C(7) << 32) - n / 2
+                                        : UINT64_MAX - n / 2;
+
+        run[4 * n] = 42;
+        dpt_random4_run(seed, DPT_STREAM_DROPOUT, a, b, n, run);
+        for (size_t i = 0; i < n; i++) {
+            dpt_random4(seed, DPT_STREAM_DROPOUT, a, b + i, one);
+            assert_memory_equal(run + 4 * i, one, sizeof one);
+        }
+        assert_int_equal(run[4 * n], 42);
+    }
+}
+
 static void mix_is_splitmix(void **state)
 {
     const uint64_t step = UINT64_C(0x9E3779B97F4A7C15);
@@ -275,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_known_answers),
+        cmocka_unit_test(a_run_is_one_after_another),
         cmocka_unit_test(mix_is_splitmix),
         cmocka_unit_test(draws_differ_by_name),
         cmocka_unit_test(elements_do_not_depend_on_first),
