@@ -11,6 +11,16 @@
 #include "data/parts.h"
 #include "data/stream.h"
 
+enum { LEAST_AHEAD = 3, MOST_AHEAD = 16 };
+
+int dpt_loader_ahead(double step_bytes)
+{
+    const double room = 8 << 20;
+    const double steps = step_bytes > 0 ? room / step_bytes : MOST_AHEAD;
+
+    return steps < LEAST_AHEAD ? LEAST_AHEAD : steps > MOST_AHEAD ? MOST_AHEAD : (int)steps;
+}
+
 /* A step that is being read, or ready. */
 struct slot {
     int64_t epoch, step;
@@ -23,8 +33,8 @@ struct slot {
 };
 
 /*
- * Slots are used in turn: the thread fills slot `filled % AHEAD` while filled - taken < AHEAD;
- * next() waits for slot `taken % AHEAD` and lends it until the next call. `round` changes with
+ * Slots are used in turn: the thread fills slot `filled % ahead` while filled - released < ahead;
+ * next() waits for slot `taken % ahead` and lends it until the next call. `round` changes with
  * every seek, so that what was being read for before is thrown away.
  */
 struct dpt_loader {
@@ -38,7 +48,8 @@ struct dpt_loader {
 
     /* Only for streaming; all below under the lock, but for slots that are lent or being filled. */
     struct dpt_stream *stream; /* the thread's */
-    struct slot slots[DPT_LOADER_AHEAD];
+    struct slot *slots;        /* [ahead] */
+    int ahead;
     pthread_t thread;
     bool running, stop;
     pthread_mutex_t lock;
@@ -87,10 +98,10 @@ static void *read_ahead(void *arg)
 
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop) {
-        struct slot *slot = &loader->slots[loader->filled % DPT_LOADER_AHEAD];
+        struct slot *slot = &loader->slots[loader->filled % (unsigned)loader->ahead];
         const uint64_t round = loader->round;
 
-        if (round == 0 || loader->filled - loader->released == DPT_LOADER_AHEAD) {
+        if (round == 0 || loader->filled - loader->released == (unsigned)loader->ahead) {
             pthread_cond_wait(&loader->work, &loader->lock);
             continue;
         }
@@ -142,7 +153,11 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const int64_t most = (batches + loader->ranks - 1) / loader->ranks * s->micro;
     const size_t samples = (size_t)(most < s->global ? most : s->global);
 
-    for (int i = 0; i < DPT_LOADER_AHEAD; i++) {
+    loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
+    loader->slots = dpt_alloc_array((size_t)loader->ahead, sizeof *loader->slots);
+    if (loader->slots == NULL)
+        return dpt_fail_memory(err, "reading ahead", (double)sizeof *loader->slots);
+    for (int i = 0; i < loader->ahead; i++) {
         struct slot *slot = &loader->slots[i];
 
         slot->index = dpt_alloc_array(samples, sizeof *slot->index);
@@ -208,10 +223,11 @@ void dpt_loader_close(struct dpt_loader *loader)
         pthread_mutex_destroy(&loader->lock);
     }
     dpt_stream_close(loader->stream);
-    for (int i = 0; i < DPT_LOADER_AHEAD; i++) {
+    for (int i = 0; loader->slots != NULL && i < loader->ahead; i++) {
         dpt_free(loader->slots[i].index);
         dpt_free(loader->slots[i].bytes);
     }
+    dpt_free(loader->slots);
     dpt_free(loader);
 }
 
@@ -253,11 +269,13 @@ static enum dpt_status take_slot(struct dpt_loader *loader, int *slot, struct dp
     pthread_mutex_lock(&loader->lock);
     if (loader->released != loader->taken) {
         loader->released = loader->taken;
-        pthread_cond_signal(&loader->work);
+        /* Not for each one: waking the thread costs about as much as reading a small step. */
+        if (loader->filled - loader->released <= (unsigned)(loader->ahead - loader->ahead / 4 - 1))
+            pthread_cond_signal(&loader->work);
     }
     while (loader->filled == loader->taken)
         pthread_cond_wait(&loader->done, &loader->lock);
-    *slot = (int)(loader->taken % DPT_LOADER_AHEAD);
+    *slot = (int)(loader->taken % (unsigned)loader->ahead);
     loader->taken++;
     pthread_mutex_unlock(&loader->lock);
     loader->waited += dpt_now() - start;

@@ -2,7 +2,7 @@
  * loader: a rank's samples of each step, ready when the step wants them.
  *
  * Where the data set is in memory a step is only a list of sample numbers, and filling a
- * micro-batch gathers from memory. Otherwise one thread reads ahead, `DPT_LOADER_AHEAD` steps, with
+ * micro-batch gathers from memory. Otherwise one thread reads ahead, dpt_loader_ahead() steps, with
  * pread on contiguous shards (HDF5 calls on others), sorted by file position. One thread calls
  * next; any thread may fill micro-batches of the current step.
  */
@@ -13,9 +13,14 @@
 #include "data/dataset.h"
 #include "data/sampler.h"
 
-enum { DPT_LOADER_AHEAD = 3 };
-
 struct dpt_loader;
+
+/*
+ * How many steps are read ahead, of which a rank stores so many bytes: 3 to 16, in 8 MiB where more
+ * than 3 fit. Where the ranks keep all cores busy the reading thread gets one for some milliseconds
+ * now and then: steps shorter than that have to be there by the dozen.
+ */
+int dpt_loader_ahead(double step_bytes);
 
 /* A step as one rank sees it. */
 struct dpt_step_view {
@@ -68,8 +73,8 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,
                                 struct dpt_batch *batch, struct dpt_error *err);
 
-/* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must have returned before the
- * batch is used. Every thread gets the whole batch. */
+/* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must
+ * have returned before the batch is used. Every thread gets the whole batch. */
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,

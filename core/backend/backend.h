@@ -54,6 +54,9 @@ struct dpt_program_spec {
     bool training; /* false: only dpt_backend.infer will be called */
     /* Of `threads` threads, borrowed while the program lives: they train as a team. NULL: each by itself. */
     struct dpt_pool *team;
+    /* A team's: a batch may be several micro-batches of `leaf` samples in a row, all full but the last one, and then the gradient
+       is the sum of theirs along the tree of core/comm/tree.h over 0, 1, …: the same bits as one after another. 0: micro. */
+    int32_t leaf;
 };
 
 /* What a program holds, all its slots together. */
@@ -85,6 +88,7 @@ struct dpt_backend {
     enum dpt_status (*refresh)(void *program, int slot, const float *params, struct dpt_error *err);
     /* Forward, loss, backward of one micro-batch. gradient: an arena; overwritten, or added to where `add`. The floats between
        tensors stay as they are. tally: added to.
+       tally: [1 … micro / leaf], one for each leaf that there is, where `leaf` is set; such batches are never added.
        In a team all its threads call it within one dpt_pool_run, each with its slot, and otherwise with the same arguments;
        what was counted is added to the tally of slot 0, and all is done when any of the calls returns. The bits of gradient and
        tally do not depend on how many threads there are, nor on whether they are a team. */

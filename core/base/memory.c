@@ -5,8 +5,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { BLOCK = 16 * 1024 };
+
+/*
+ * Weights of many megabytes lie on huge pages where the system has some: their rows are a page each
+ * otherwise, more than a processor can remember the places of. What is over at the end stays on
+ * small ones, so no memory is lost.
+ */
+enum { HUGE_PAGE = 2 << 20, MANY = 4 * HUGE_PAGE };
 
 struct dpt_arena_block {
     struct dpt_arena_block *next;
@@ -16,14 +24,16 @@ struct dpt_arena_block {
 
 void *dpt_alloc(size_t bytes)
 {
-    void *p;
+    void *p = NULL;
 
     if (bytes > SIZE_MAX - DPT_ALIGN)
         return NULL;
     bytes = bytes == 0 ? DPT_ALIGN : (bytes + DPT_ALIGN - 1) / DPT_ALIGN * DPT_ALIGN;
-    p = aligned_alloc(DPT_ALIGN, bytes);
-    if (p != NULL)
-        memset(p, 0, bytes);
+    if (posix_memalign(&p, bytes >= MANY ? HUGE_PAGE : DPT_ALIGN, bytes) != 0)
+        return NULL;
+    if (bytes >= MANY)
+        madvise(p, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish, no more */
+    memset(p, 0, bytes);
     return p;
 }
 

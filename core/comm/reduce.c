@@ -3,15 +3,26 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/squares.h"
 #include "core/comm/exchange.h"
 #include "core/comm/gate.h"
 
-enum { LINE = DPT_ALIGN / sizeof(float) };
+enum {
+    LINE = DPT_ALIGN / sizeof(float),
+    CHUNK = DPT_SQUARES_RUN, /* floats that are added up at a time: they stay in the first cache */
+    WORTH = 4,               /* such chunks of each rank's that are worth their squares */
+};
 
 /* What a rank tells the others of its node about a sum. */
 struct notice {
     float words[DPT_REDUCTION_WORDS];
     int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
+};
+
+/* A rank's block, as the others of the node see it. */
+struct part {
+    struct dpt_block block;
+    float *value;
 };
 
 struct dpt_reduction {
@@ -26,6 +37,9 @@ struct dpt_reduction {
     struct notice *notices; /* [ranks], in the window */
     float *own;             /* this rank's buffers */
     float *base;            /* the window's first buffer */
+    struct part *parts;     /* WINDOW: those of a sum, in order: room for every rank's */
+    double *squares;        /* WINDOW: of the sum's runs; NULL: slices are not made of whole ones */
+    size_t squared;         /* floats whose squares are wanted */
     float *result;
     float *received; /* MESSAGES: all blocks of this rank's slice */
     size_t received_floats;
@@ -33,13 +47,20 @@ struct dpt_reduction {
     int64_t *before;                /* MESSAGES: [ranks]: blocks of the ranks before each */
 };
 
+/* Whether slices are large enough to be made of whole chunks. */
+static bool in_chunks(const struct dpt_reduction *d)
+{
+    return d->stride >= (size_t)d->ranks * WORTH * CHUNK;
+}
+
 /* The floats of a sum that rank r adds up. */
 static void slice(const struct dpt_reduction *d, int r, size_t *begin, size_t *end)
 {
-    const size_t lines = d->stride / LINE;
+    const size_t unit = in_chunks(d) ? CHUNK : LINE, units = (d->stride + unit - 1) / unit;
 
-    *begin = lines * (size_t)r / (size_t)d->ranks * LINE;
-    *end = lines * ((size_t)r + 1) / (size_t)d->ranks * LINE;
+    *begin = units * (size_t)r / (size_t)d->ranks * unit;
+    *end = units * ((size_t)r + 1) / (size_t)d->ranks * unit;
+    *end = *end < d->stride ? *end : d->stride;
 }
 
 /* All in one piece of shared memory: the gate, notices, the sum, every rank's buffers. */
@@ -49,9 +70,15 @@ static enum dpt_status open_window(struct dpt_reduction *d, int64_t all, bool sp
     enum dpt_status status = DPT_OK;
     const size_t gate = dpt_gate_bytes(d->ranks);
     const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
-    const size_t bytes = gate + notices + ((size_t)all + 1) * d->stride * sizeof(float);
+    const size_t floats = ((size_t)all + 1) * d->stride * sizeof(float);
+    const size_t squares = in_chunks(d) ? dpt_squares_runs(d->stride) * sizeof *d->squares : 0;
+    const size_t bytes = gate + notices + floats + squares;
     char *at;
 
+    d->parts = dpt_alloc_array((size_t)d->ranks * DPT_TREE_BLOCKS, sizeof *d->parts);
+    if (d->parts == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)d->ranks);
+    DPT_TRY(dpt_group_agree(&d->comm->node, status, err));
     DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
     d->window = true;
     at = d->shared.bytes;
@@ -60,6 +87,8 @@ static enum dpt_status open_window(struct dpt_reduction *d, int64_t all, bool sp
     d->result = (float *)(void *)(at + gate + notices);
     d->base = d->result + d->stride;
     d->own = d->base + (size_t)d->first_buffer[d->rank] * d->stride;
+    if (squares > 0)
+        d->squares = (double *)(void *)(at + gate + notices + floats);
 out:
     return status;
 }
@@ -139,6 +168,7 @@ void dpt_reduction_close(struct dpt_reduction *d)
         dpt_free(d->result);
     }
     dpt_free(d->received);
+    dpt_free(d->parts);
     dpt_free(d->before);
     dpt_free(d->send.count);
     dpt_free(d->first_buffer);
@@ -153,6 +183,16 @@ float *dpt_reduction_buffer(const struct dpt_reduction *d, int i)
 float *dpt_reduction_result(const struct dpt_reduction *d)
 {
     return d->result != NULL ? d->result : d->own;
+}
+
+void dpt_reduction_want_squares(struct dpt_reduction *d, size_t n)
+{
+    d->squared = d->squares != NULL ? n : 0;
+}
+
+const double *dpt_reduction_squares(const struct dpt_reduction *d)
+{
+    return d->squared > 0 ? d->squares : NULL;
 }
 
 /* Adds the blocks of one slice in the tree's order; the sum is in the first one's place. */
@@ -170,18 +210,6 @@ static const float *add_slice(const struct dpt_tree *mine, const int32_t *first,
             dpt_tree_push(&whole, blocks[k], place(arg, r, k), n, NULL, NULL);
     }
     return whole.value[0];
-}
-
-struct window_place {
-    const struct dpt_reduction *d;
-    size_t begin;
-};
-
-static float *in_window(void *arg, int rank, int block)
-{
-    const struct window_place *p = arg;
-
-    return p->d->base + (size_t)p->d->notices[rank].offset[block] * p->d->stride + p->begin;
 }
 
 enum dpt_status dpt_reduction_offer(struct dpt_reduction *d, const struct dpt_tree *mine,
@@ -204,16 +232,39 @@ enum dpt_status dpt_reduction_offer(struct dpt_reduction *d, const struct dpt_tr
     return DPT_OK;
 }
 
+/* Where the blocks of all ranks lie, in order; returns how many there are. */
+static int find_parts(struct dpt_reduction *d, int32_t total, const int32_t *first)
+{
+    int n = 0;
+
+    for (int r = 0; r < d->ranks; r++) {
+        struct dpt_block blocks[DPT_TREE_BLOCKS];
+        const int count = dpt_tree_blocks(first[r], first[r + 1], total, blocks);
+
+        for (int k = 0; k < count; k++)
+            d->parts[n++] =
+                (struct part){blocks[k], d->base + (size_t)d->notices[r].offset[k] * d->stride};
+    }
+    return n;
+}
+
+/* Chunk by chunk, each added up, put where it belongs and squared while it is near. */
 static void sum_window(struct dpt_reduction *d, const struct dpt_tree *mine, const int32_t *first)
 {
-    struct window_place place = {.d = d};
-    const float *sum;
-    size_t end;
+    const int parts = find_parts(d, mine->total, first);
+    size_t begin, end;
 
-    slice(d, d->rank, &place.begin, &end);
-    if (end > place.begin) {
-        sum = add_slice(mine, first, d->ranks, end - place.begin, in_window, &place);
-        memcpy(d->result + place.begin, sum, (end - place.begin) * sizeof *sum);
+    slice(d, d->rank, &begin, &end);
+    for (size_t at = begin; at < end; at += CHUNK) {
+        const size_t n = end - at < CHUNK ? end - at : CHUNK;
+        struct dpt_tree whole;
+
+        dpt_tree_begin(&whole, mine->total);
+        for (int i = 0; i < parts; i++)
+            dpt_tree_push(&whole, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
+        memcpy(d->result + at, whole.value[0], n * sizeof *d->result);
+        if (at < d->squared)
+            d->squares[at / CHUNK] = dpt_squares_of_run(d->result, d->squared, at / CHUNK);
     }
     dpt_gate_pass(&d->gate); /* all slices are there */
 }

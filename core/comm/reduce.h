@@ -58,6 +58,11 @@ void dpt_reduction_close(struct dpt_reduction *reduction);
 float *dpt_reduction_buffer(const struct dpt_reduction *reduction, int i);
 float *dpt_reduction_result(const struct dpt_reduction *reduction);
 
+/* From here on the squares of the sum's first n floats are wanted, where they cost little: one for
+ * each run (core/base/squares.h), for as long as the sum; NULL: the caller may make them itself. */
+void dpt_reduction_want_squares(struct dpt_reduction *reduction, size_t n);
+const double *dpt_reduction_squares(const struct dpt_reduction *reduction);
+
 /* Makes room for sums over these runs of leaves (as for dpt_reduction_sum), so that a sum allocates
  * nothing. Errors: RANK. */
 enum dpt_status dpt_reduction_reserve(struct dpt_reduction *reduction, const int32_t *first,

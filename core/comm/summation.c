@@ -3,11 +3,13 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/squares.h"
 #include "core/comm/gate.h"
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
-    CHUNK = 2048,     /* floats that are added up at a time: they stay in the first cache */
+    CHUNK = DPT_SQUARES_RUN, /* floats that are added up at a time: they stay in the first cache */
+    WORTH = 4,               /* such chunks of each rank's that are worth their squares */
     SMALL = 4096,     /* floats of a node's buffers up to which each rank adds up all of them */
     ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */
 };
@@ -34,6 +36,8 @@ struct dpt_summation {
     float **from; /* [all] the buffers that are added, in order */
     int n_from;
     size_t begin, end; /* what this rank adds up */
+    size_t squared;    /* floats at the beginning whose squares are summed, too; 0: none */
+    double *squares;   /* [runs of those], in the shared memory */
     int threads;
 };
 
@@ -52,10 +56,21 @@ float *dpt_summation_result(const struct dpt_summation *s)
     return s->result;
 }
 
+const double *dpt_summation_squares(const struct dpt_summation *s)
+{
+    return s->squares;
+}
+
 /* Floats of all the local ranks' buffers. */
 static size_t buffer_floats(const struct dpt_summation *s)
 {
     return (s->small ? 2 : 1) * (size_t)s->all * s->stride;
+}
+
+/* What threads and ranks share out is a multiple of this. */
+static size_t unit(const struct dpt_summation *s)
+{
+    return s->squared > 0 ? CHUNK : LINE;
 }
 
 static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
@@ -69,11 +84,14 @@ static enum dpt_status open_shared(struct dpt_summation *s, bool spin, struct dp
     enum dpt_status status = DPT_OK;
     const size_t gate = dpt_gate_bytes(s->local->size);
     const size_t sum = s->small ? 0 : dpt_round_up(s->n, sizeof(float));
+    const size_t floats = (sum + buffer_floats(s)) * sizeof(float);
     char *bytes;
 
-    DPT_TRY(dpt_shared_open(&s->shared, s->local, gate + (sum + buffer_floats(s)) * sizeof(float),
+    DPT_TRY(dpt_shared_open(&s->shared, s->local,
+                            gate + floats + dpt_squares_runs(s->squared) * sizeof *s->squares,
                             err));
     bytes = s->shared.bytes;
+    s->squares = s->squared > 0 ? (double *)(void *)(bytes + gate + floats) : NULL;
     dpt_gate_open(&s->gate, s->local, bytes, spin);
     s->result = (float *)(void *)(bytes + gate);
     s->base = s->result + sum;
@@ -137,7 +155,8 @@ void dpt_summation_bytes(const struct dpt_summation_spec *spec, int ranks, int a
     s.small = local > 1 && lone && (size_t)s.all * spec->n <= SMALL;
     *own = *shared = 0;
     if (local > 1) {
-        *shared = (double)buffer_floats(&s) * sizeof(float) + (s.small ? 0 : sum);
+        *shared = (double)buffer_floats(&s) * sizeof(float) + (s.small ? 0 : sum) +
+                  (s.small ? 0 : (double)dpt_squares_runs(spec->squares) * sizeof(double));
         *own = s.small ? sum : 0;
     } else {
         *own = (double)buffer_floats(&s) * sizeof(float) + (lone ? 0 : sum);
@@ -149,13 +168,17 @@ static enum dpt_status open_here(struct dpt_summation *s, const struct dpt_summa
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t lines = dpt_round_up(s->n, sizeof(float)) / LINE;
     const size_t rank = (size_t)s->local->rank, ranks = (size_t)s->local->size;
+    size_t units;
 
     DPT_TRY(count_buffers(s, err));
-    s->small = ranks > 1 && s->above->size <= 1 && (size_t)s->all * s->n <= SMALL;
-    s->begin = s->small ? 0 : lines * rank / ranks * LINE;
-    s->end = s->small ? s->n : lines * (rank + 1) / ranks * LINE;
+    /* Not by `above`, which only the first rank of a node knows. */
+    s->small = ranks > 1 && s->comm->nodes == 1 && (size_t)s->all * s->n <= SMALL;
+    if (ranks > 1 && s->comm->nodes == 1 && s->n >= ranks * WORTH * CHUNK)
+        s->squared = spec->squares;
+    units = (s->n + unit(s) - 1) / unit(s);
+    s->begin = s->small ? 0 : units * rank / ranks * unit(s);
+    s->end = s->small ? s->n : units * (rank + 1) / ranks * unit(s);
     s->end = s->end < s->n ? s->end : s->n;
     DPT_TRY(ranks > 1 ? open_shared(s, spec->spin, err) : open_private(s, err));
 out:
@@ -241,6 +264,8 @@ static void add_range(const struct dpt_summation *s, float *sum, size_t begin, s
             memcpy(to, a, n * sizeof *to);
         for (; k < s->n_from; k++)
             add(to, s->from[k] + at, n);
+        if (at < s->squared)
+            s->squares[at / CHUNK] = dpt_squares_of_run(sum, s->squared, at / CHUNK);
     }
 }
 
@@ -253,9 +278,9 @@ static float *local_sum(const struct dpt_summation *s)
 static void add_part(void *arg, int thread)
 {
     const struct dpt_summation *s = arg;
-    const size_t lines = (s->end - s->begin + LINE - 1) / LINE;
-    const size_t begin = s->begin + lines * (size_t)thread / (size_t)s->threads * LINE;
-    const size_t end = s->begin + lines * ((size_t)thread + 1) / (size_t)s->threads * LINE;
+    const size_t units = (s->end - s->begin + unit(s) - 1) / unit(s);
+    const size_t begin = s->begin + units * (size_t)thread / (size_t)s->threads * unit(s);
+    const size_t end = s->begin + units * ((size_t)thread + 1) / (size_t)s->threads * unit(s);
 
     add_range(s, local_sum(s), begin, end < s->end ? end : s->end);
 }

@@ -26,6 +26,7 @@ struct dpt_summation_spec {
     int buffers;       /* of this rank, one a thread; at least 1 */
     bool hierarchical; /* the same on all ranks */
     bool spin;         /* a core for every thread of the node: waiting may be active */
+    size_t squares; /* of so many floats the squares of the sum are wanted, where it costs little */
 };
 
 /*
@@ -43,6 +44,11 @@ void dpt_summation_close(struct dpt_summation *summation);
 float *dpt_summation_buffer(const struct dpt_summation *summation, int i);
 /* Where the sum will be: n floats, a place that stays. */
 float *dpt_summation_result(const struct dpt_summation *summation);
+
+/* The sum's squares, one for each run of `squares` floats (core/base/squares.h), for as long as the
+ * sum: each rank computes those of its slice while that is in its cache. NULL: the caller may do it
+ * itself. */
+const double *dpt_summation_squares(const struct dpt_summation *summation);
 
 /* Bytes that it takes on a node where `ranks` of the job's `all` ranks run: of each rank by itself,
  * and what they share. */

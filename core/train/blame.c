@@ -76,7 +76,7 @@ static void search_gradients(void *arg, int thread)
         struct dpt_tally tally = {0};
         int32_t tensor = -1;
 
-        worker->status = dpt_trainer_train(t, thread, s->view, i, &batch, s->gradient, false,
+        worker->status = dpt_trainer_train(t, thread, s->view, i, 1, &batch, s->gradient, false,
                                            &tally, &worker->err);
         if (worker->status != DPT_OK)
             return;

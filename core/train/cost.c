@@ -2,6 +2,8 @@
 
 #include <math.h>
 
+#include "core/train/gather.h"
+
 enum { WORD = sizeof(float) };
 
 /* Kernel positions that fall on the input, summed over the outputs along an axis. */
@@ -62,6 +64,12 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
     };
 }
 
+/* Then nothing is left but to add up some of them. */
+static bool squares_come_with_sum(const struct dpt_trainer *t)
+{
+    return t->gather != NULL && t->gather_type->squares(t) != NULL;
+}
+
 struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
 {
     const struct dpt_graph *graph = &t->graph;
@@ -85,7 +93,7 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
         /* Every thread's gradient is read, and each rank writes the sum. */
         cost.move[0].bytes = (threads + ranks) * arena;
         cost.move[0].footprint = (threads / ranks + 1) * arena;
-    } else if (what == DPT_SPAN_NORM) {
+    } else if (what == DPT_SPAN_NORM && !squares_come_with_sum(t)) {
         cost.move[0].bytes = ranks * arena;
         cost.move[0].footprint = arena;
     } else if (what == DPT_SPAN_OPTIMIZER) { /* weights and slots in and out, gradient in */

@@ -16,6 +16,7 @@ static struct dpt_summation_spec spec_of(const struct dpt_trainer *t)
         .buffers = t->takers,
         .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
         .spin = t->spin,
+        .squares = (size_t)t->graph.floats,
     };
 }
 
@@ -71,7 +72,7 @@ static float *target(struct dpt_trainer *t, int thread, bool *add)
     return dpt_summation_buffer(t->gather->summation, thread);
 }
 
-static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *gradient,
+static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_tally *tally)
 {
     struct dpt_worker *worker = &t->workers[thread];
@@ -79,9 +80,11 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *
     (void)micro_batch;
     (void)gradient;
     worker->done++;
-    worker->tally.loss += tally->loss;
-    worker->tally.correct += tally->correct;
-    worker->tally.samples += tally->samples;
+    for (int32_t i = 0; i < n; i++) {
+        worker->tally.loss += tally[i].loss;
+        worker->tally.correct += tally[i].correct;
+        worker->tally.samples += tally[i].samples;
+    }
 }
 
 /* Which threads' gradients count, and this rank's tail, in the first one's: it has a micro-batch
@@ -124,6 +127,11 @@ out:
     return status;
 }
 
+static const double *squares(const struct dpt_trainer *t)
+{
+    return dpt_summation_squares(t->gather->summation);
+}
+
 const struct dpt_gather_type dpt_gather_allreduce = {
     .name = "allreduce",
     .open = open_sums,
@@ -133,4 +141,5 @@ const struct dpt_gather_type dpt_gather_allreduce = {
     .target = target,
     .done = done,
     .sum = sum,
+    .squares = squares,
 };

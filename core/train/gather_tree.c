@@ -90,6 +90,7 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->takers,
                                DPT_REDUCE_AUTO, t->spin, err));
     t->reduced = dpt_reduction_result(g->reduction);
+    dpt_reduction_want_squares(g->reduction, (size_t)t->graph.floats);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
          step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
         deal(t, step); /* a full step, and the last, which may be short */
@@ -134,22 +135,37 @@ static float *target(struct dpt_trainer *t, int thread, bool *add)
     return b->spare[b->n_spare - 1];
 }
 
-static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, float *gradient,
+/* The tail of n micro-batches, joined as their gradients were. */
+static void add_tails(const struct dpt_tally *tally, int32_t n, float *tail)
+{
+    float each[DPT_GROUP_MOST][DPT_TAIL_WORDS] = {0};
+    struct dpt_tree tree;
+
+    dpt_tree_begin(&tree, n);
+    for (int32_t i = 0; i < n; i++) {
+        each[i][DPT_TAIL_LOSS] = (float)tally[i].loss;
+        each[i][DPT_TAIL_SAMPLES] = (float)tally[i].samples;
+        each[i][DPT_TAIL_CORRECT] = (float)tally[i].correct;
+        dpt_tree_push(&tree, (struct dpt_block){i, 0}, each[i], DPT_TAIL_WORDS, NULL, NULL);
+    }
+    memcpy(tail, tree.value[0], sizeof each[0]);
+}
+
+static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_tally *tally)
 {
     struct branch *b = &t->gather->branches[thread];
-    float *tail = gradient + t->graph.floats, *released[DPT_TREE_BLOCKS];
-    int n;
+    struct dpt_block block = {.begin = micro_batch};
+    float *released[DPT_TREE_BLOCKS];
+    int free;
 
-    memset(tail, 0, DPT_TAIL_WORDS * sizeof *tail);
-    tail[DPT_TAIL_LOSS] = (float)tally->loss;
-    tail[DPT_TAIL_SAMPLES] = (float)tally->samples;
-    tail[DPT_TAIL_CORRECT] = (float)tally->correct;
+    while ((1 << block.level) < n)
+        block.level++;
+    add_tails(tally, n, gradient + t->graph.floats);
     b->n_spare--;
-    dpt_tree_push(&b->tree, (struct dpt_block){micro_batch, 0}, gradient, arena_floats(t), released,
-                  &n);
-    while (n > 0)
-        b->spare[b->n_spare++] = released[--n];
+    dpt_tree_push(&b->tree, block, gradient, arena_floats(t), released, &free);
+    while (free > 0)
+        b->spare[b->n_spare++] = released[--free];
 }
 
 static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
@@ -174,6 +190,11 @@ out:
     return status;
 }
 
+static const double *squares(const struct dpt_trainer *t)
+{
+    return dpt_reduction_squares(t->gather->reduction);
+}
+
 const struct dpt_gather_type dpt_gather_reproducible = {
     .name = "reproducible",
     .open = open_tree,
@@ -183,4 +204,5 @@ const struct dpt_gather_type dpt_gather_reproducible = {
     .target = target,
     .done = done,
     .sum = sum,
+    .squares = squares,
 };

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/squares.h"
 #include "core/train/checkpoint.h"
 #include "core/train/gather.h"
 #include "core/train/optimizer.h"
@@ -79,14 +80,16 @@ static double read_ahead(const struct dpt_plan *p)
     for (size_t i = 0; i < 3; i++) {
         const struct dpt_sampler *s = &splits[i]->sampler;
         int64_t batches, most;
+        double samples, stored;
 
         if (!splits[i]->present ||
             dpt_dataset_in_memory(splits[i]->set, &p->t.job->data, p->available))
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + p->spec.ranks - 1) / p->spec.ranks * s->micro;
-        bytes += DPT_LOADER_AHEAD * fmin((double)most, s->global) *
-                 ((double)splits[i]->set->stride + sizeof(int64_t));
+        samples = fmin((double)most, s->global);
+        stored = samples * (double)splits[i]->set->stride;
+        bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
     }
     return bytes;
 }
@@ -112,7 +115,8 @@ static double node_data(const struct dpt_plan *p)
 static double input_bytes(const struct dpt_trainer *t)
 {
     const struct dpt_dataset *set = t->train.set;
-    const double size = (double)dpt_shape_size(&set->shape), micro = t->train.sampler.micro;
+    const double size = (double)dpt_shape_size(&set->shape),
+                 micro = t->train.sampler.micro * t->group;
     const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
 
     return t->threads *
@@ -128,7 +132,7 @@ static double books(const struct dpt_trainer *t)
 
     for (size_t i = 0; i < 3; i++)
         most = fmax(most, splits[i]->present ? (double)splits[i]->sampler.samples : 0);
-    return sizeof(double) * ((double)t->graph.floats / DPT_NORM_RUN + 1 +
+    return sizeof(double) * ((double)t->graph.floats / DPT_SQUARES_RUN + 1 +
                              most / t->train.sampler.micro + 1 + t->comm->world.size);
 }
 
@@ -208,7 +212,8 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     program = (struct dpt_program_spec){
         .graph = &p->t.graph,
         .loss = p->t.loss,
-        .micro = p->t.train.sampler.micro,
+        .micro = p->t.train.sampler.micro * p->t.group,
+        .leaf = p->t.train.sampler.micro,
         .threads = p->t.threads,
         .training = true,
     };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/squares.h"
 #include "core/train/checkpoint.h"
 #include "core/train/gather.h"
 #include "core/train/schedule.h"
@@ -95,6 +96,24 @@ enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *m
                     "%d or less would do",
                     *micro, ranks, (long long)global, *micro, (long long)batches,
                     batches == 1 ? "" : "es", (int)(global / ranks));
+}
+
+/*
+ * A rank's team takes as many micro-batches at once as are a node of the reduction's tree, and adds
+ * their gradients up on the way (backend.h, `leaf`): the same bits, and one pass over the weights
+ * and their gradient.
+ */
+static int32_t choose_group(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
+    int32_t group = 1;
+
+    if (!t->team || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        return 1;
+    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
+        group *= 2;
+    return group;
 }
 
 static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
@@ -202,7 +221,9 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
                              dpt_shape_text(&first->shape, want)));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->graph), err));
     }
-    if (first == NULL)
+    if (t->given != NULL)
+        DPT_TRY(dpt_model_build(&t->job->model, t->given, &t->graph, err));
+    else if (first == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
 out:
     return status;
@@ -293,7 +314,9 @@ out:
 static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_dataset *set = t->train.present  ? t->train.set
+    const struct dpt_dataset bare = {.shape = t->graph.nodes[0].out, .target = DPT_TARGET_CLASS};
+    const struct dpt_dataset *set = t->given != NULL  ? &bare
+                                    : t->train.present ? t->train.set
                                     : t->test.present ? t->test.set
                                                       : t->valid.set;
 
@@ -324,7 +347,7 @@ static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
         if (t->slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
     }
-    t->norms = dpt_alloc_array(floats / DPT_NORM_RUN + 1, sizeof *t->norms);
+    t->norms = dpt_alloc_array(dpt_squares_runs(floats) + 1, sizeof *t->norms);
     t->hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->hashes);
     if (t->norms == NULL || t->hashes == NULL)
         DPT_TRY(dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float)));
@@ -342,6 +365,7 @@ static enum dpt_status settle(struct dpt_trainer *t, int32_t *micro, struct dpt_
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
     t->takers = t->team ? 1 : t->threads;
     DPT_TRY(dpt_trainer_choose_micro(t, micro, err));
+    t->group = choose_group(t, *micro);
     DPT_TRY(plan_steps(t, *micro, err));
 out:
     return status;
@@ -356,8 +380,9 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
 
     dpt_comm_note(t->comm, 0, "setting up the model");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(settle(t, &spec.micro, err));
-    DPT_TRY(open_loaders(t, spec.micro, err));
+    DPT_TRY(settle(t, &spec.leaf, err));
+    spec.micro = spec.leaf * t->group;
+    DPT_TRY(open_loaders(t, spec.leaf, err));
     DPT_TRY(open_workers(t, spec.micro, err));
     DPT_TRY(open_arenas(t, err));
     DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
@@ -388,13 +413,15 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
-                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
-                                 struct dpt_error *err)
+static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job *job,
+                                    const struct dpt_comm *comm, struct dpt_log *log,
+                                    unsigned parts, const struct dpt_shape *given,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     memset(t, 0, sizeof *t);
+    t->given = given;
     t->job = job;
     t->comm = comm;
     t->log = log;
@@ -416,6 +443,20 @@ out:
     if (status != DPT_OK)
         dpt_trainer_close(t);
     return status;
+}
+
+enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
+                                 struct dpt_error *err)
+{
+    return open_trainer(t, job, comm, log, parts, NULL, err);
+}
+
+enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_job *job,
+                                       const struct dpt_comm *comm, struct dpt_log *log,
+                                       const struct dpt_shape *shape, struct dpt_error *err)
+{
+    return open_trainer(t, job, comm, log, 0, shape, err);
 }
 
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,

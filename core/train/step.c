@@ -2,8 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/hash.h"
-#include "core/base/vector.h"
+#include "core/base/squares.h"
 #include "core/train/gather.h"
 #include "core/train/profile.h"
 #include "core/train/schedule.h"
@@ -49,16 +50,46 @@ static void meet(const struct dpt_trainer *t, int thread)
     dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
 }
 
+/* This thread's part of each of n micro-batches, one behind the other in the first one's buffer. */
+static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
+                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                 struct dpt_batch *batch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = t->train.set;
+    const struct dpt_batch_buffer *whole = &t->workers[0].buffer;
+    const size_t micro = (size_t)t->train.sampler.micro, size = (size_t)dpt_shape_size(&set->shape),
+                 targets = (size_t)set->target_width;
+    struct dpt_batch_buffer buffer = *whole;
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        DPT_TRY(dpt_loader_fill_part(t->train.loader, view, micro_batch + i, thread, t->threads,
+                                     &buffer, t->workers[thread].buffer.image, batch, err));
+        count += batch->count;
+        buffer.input += micro * size;
+        buffer.labels += micro;
+        buffer.sample += micro;
+        if (batch->targets != NULL)
+            buffer.targets += micro * targets;
+    }
+    batch->count = count;
+    batch->input = whole->input;
+    batch->sample = whole->sample;
+    batch->labels = batch->labels != NULL ? whole->labels : NULL;
+    batch->targets = batch->targets != NULL ? whole->targets : NULL;
+out:
+    return status;
+}
+
 /* Each fills its part of the rows; all learn whether all could. */
 static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
                                      const struct dpt_step_view *view, int32_t micro_batch,
-                                     struct dpt_batch *batch, struct dpt_error *err)
+                                     int32_t n, struct dpt_batch *batch, struct dpt_error *err)
 {
     struct dpt_worker *worker = &t->workers[thread];
 
-    worker->filled =
-        dpt_loader_fill_part(t->train.loader, view, micro_batch, thread, t->threads,
-                             &t->workers[0].buffer, worker->buffer.image, batch, &worker->err);
+    worker->filled = fill_part(t, thread, view, micro_batch, n, batch, &worker->err);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     meet(t, thread);
     for (int i = 0; i < t->threads; i++) {
@@ -71,14 +102,14 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
 }
 
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
-                                  const struct dpt_step_view *view, int32_t micro_batch,
+                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_tally *tally, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     if (t->team) {
-        DPT_TRY(fill_together(t, thread, view, micro_batch, batch, err));
+        DPT_TRY(fill_together(t, thread, view, micro_batch, n, batch, err));
     } else {
         DPT_TRY(dpt_loader_fill(t->train.loader, view, micro_batch, &t->workers[thread].buffer,
                                 batch, err));
@@ -87,6 +118,20 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
     DPT_TRY(t->backend->train(t->program, thread, batch, t->params, gradient, add, tally, err));
 out:
     return status;
+}
+
+/* How many micro-batches from i on are computed at once: a node of the tree over all of the step's,
+ * as large as may be. */
+static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view *view, int32_t i,
+                        int32_t end)
+{
+    const int32_t all = (view->total + t->train.sampler.micro - 1) / t->train.sampler.micro;
+    int32_t n = 1;
+
+    while (2 * n <= t->group && i % (2 * n) == 0 &&
+           (i + 2 * n <= end || (end == all && i + n < all)))
+        n *= 2;
+    return n < end - i ? n : end - i;
 }
 
 /* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
@@ -103,15 +148,16 @@ static void compute(void *arg, int thread)
     const bool leads = worker == taker;
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    for (int32_t i = begin; i < end; i++) {
+    for (int32_t i = begin, several; i < end; i += several) {
+        several = group_at(t, &w->view, i, end);
         if (leads) {
-            taker->own = (struct dpt_tally){0};
+            memset(taker->own, 0, (size_t)several * sizeof taker->own[0]);
             taker->target = t->gather_type->target(t, thread, &taker->add);
         }
         if (t->team)
             meet(t, thread);
-        worker->status = dpt_trainer_train(t, thread, &w->view, i, &batch, taker->target,
-                                           taker->add, &taker->own, &worker->err);
+        worker->status = dpt_trainer_train(t, thread, &w->view, i, several, &batch, taker->target,
+                                           taker->add, taker->own, &worker->err);
         if (worker->status != DPT_OK)
             return;
         if (!leads)
@@ -119,7 +165,7 @@ static void compute(void *arg, int thread)
         if (i == w->view.first)
             dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
                                       taker->target, t->graph.floats);
-        t->gather_type->done(t, thread, i, taker->target, &taker->own);
+        t->gather_type->done(t, thread, i, several, taker->target, taker->own);
         if (t->gather_type == &dpt_gather_reproducible) /* it adds as it goes */
             dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
@@ -153,37 +199,18 @@ out:
     return status;
 }
 
-DPT_VECTOR static double sum_squares(const float *x, size_t n)
-{
-    enum { LANES = 32 };
-    double lane[LANES] = {0}, sum = 0;
-    size_t i = 0;
-
-    for (; i + LANES <= n; i += LANES)
-        for (size_t k = 0; k < LANES; k++)
-            lane[k] += (double)x[i + k] * x[i + k];
-    for (; i < n; i++)
-        sum += (double)x[i] * x[i];
-    for (size_t k = 0; k < LANES; k++)
-        sum += lane[k];
-    return sum;
-}
-
 static void norm_runs(const struct dpt_trainer *t, size_t first, size_t last)
 {
     const size_t n = (size_t)t->graph.floats;
 
-    for (size_t run = first; run < last; run++) {
-        const size_t begin = run * DPT_NORM_RUN, left = n - begin;
-
-        t->norms[run] = sum_squares(t->reduced + begin, left < DPT_NORM_RUN ? left : DPT_NORM_RUN);
-    }
+    for (size_t run = first; run < last; run++)
+        t->norms[run] = dpt_squares_of_run(t->reduced, n, run);
 }
 
 static void norm_part(void *arg, int thread)
 {
     const struct dpt_trainer *t = ((struct step_work *)arg)->t;
-    const size_t runs = ((size_t)t->graph.floats + DPT_NORM_RUN - 1) / DPT_NORM_RUN;
+    const size_t runs = dpt_squares_runs((size_t)t->graph.floats);
 
     norm_runs(t, runs * (size_t)thread / (size_t)t->threads,
               runs * ((size_t)thread + 1) / (size_t)t->threads);
@@ -194,15 +221,17 @@ static void norm_part(void *arg, int thread)
 static double gradient_norm(struct step_work *w)
 {
     struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->graph.floats, runs = (n + DPT_NORM_RUN - 1) / DPT_NORM_RUN;
+    const size_t n = (size_t)t->graph.floats, runs = dpt_squares_runs(n);
+    const double *squares = t->gather_type->squares(t);
     double sum = 0;
 
-    if (n <= ALONE)
+    if (squares == NULL && n <= ALONE)
         norm_runs(t, 0, runs);
-    else
+    else if (squares == NULL)
         dpt_pool_run(t->pool, norm_part, w);
+    squares = squares != NULL ? squares : t->norms;
     for (size_t i = 0; i < runs; i++)
-        sum += t->norms[i];
+        sum += squares[i];
     return sqrt(sum);
 }
 
@@ -292,10 +321,11 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         [DPT_FLAG_SIGNAL] = t->signalled,
         [DPT_FLAG_CLOCK] = t->out_of_time,
     };
-    double norm;
+    double norm, start = dpt_now();
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
+    t->busy += dpt_now() - start;
     flags[DPT_FLAG_FAILED] = mine != DPT_OK;
     DPT_TRY(reduce(&w, flags, err));
     if (t->said[DPT_FLAG_FAILED] > 0)

@@ -39,10 +39,6 @@ enum dpt_tail {
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
-/* The sum of squares of a gradient is made of runs of this many floats, so that it is the same for
- * any number of threads. */
-enum { DPT_NORM_RUN = 1024 };
-
 /* A sample set as training or evaluation walks it. */
 struct dpt_split {
     const char *name; /* "train", "valid", "test" */
@@ -52,14 +48,17 @@ struct dpt_split {
     struct dpt_loader *loader;
 };
 
+/* At most this many micro-batches of a rank that its team computes at once under `reproducible`. */
+enum { DPT_GROUP_MOST = 16 };
+
 /* What one thread works with; on cache lines of its own. */
 struct dpt_worker {
     struct dpt_batch_buffer buffer;
     struct dpt_tally tally;
     int32_t done; /* micro-batches of this step that its gradient holds */
-    /* The micro-batch under way, where this thread takes it: what is counted, where its gradient
-     * goes, and whether it is added there. */
-    struct dpt_tally own;
+    /* The micro-batches under way, where this thread takes them: what is counted in each, where
+     * their gradient goes, and whether it is added there. */
+    struct dpt_tally own[DPT_GROUP_MOST];
     float *target;
     bool add;
     enum dpt_status filled; /* its part of a team's micro-batch */
@@ -91,11 +90,13 @@ struct dpt_trainer {
     struct dpt_graph graph;
     struct dpt_dataset sets[3];
     struct dpt_split train, valid, test;
+    const struct dpt_shape *given; /* of samples that come from elsewhere, not from these; borrowed */
     void *program;
-    bool planned; /* by dpt_trainer_plan: there is nothing to step with */
-    int threads;  /* of this rank */
-    bool team;   /* they compute each micro-batch together */
-    int takers;  /* threads that take micro-batches, and have gradients: one of a team, else all */
+    bool planned;  /* by dpt_trainer_plan: there is nothing to step with */
+    int threads;   /* of this rank */
+    bool team;     /* they compute each micro-batch together */
+    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    int takers; /* threads that take micro-batches, and have gradients: one of a team, else all */
     int64_t all_threads; /* of all ranks */
     bool spin;           /* a core for every thread: waiting may be active */
     struct dpt_pool *pool;
@@ -110,11 +111,13 @@ struct dpt_trainer {
                        there is one rank */
     float *slot[DPT_MAX_SLOTS];
     int slots;
-    double *norms;    /* partial sums of squares, one for each run of DPT_NORM_RUN floats */
+    double *norms;    /* partial sums of squares, one for each run (core/base/squares.h) */
     uint64_t *hashes; /* one a rank, for the replica check */
     struct dpt_progress progress;
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
+    double busy; /* seconds that this rank worked on its part of the steps, until it was ready for
+                    the reduction; whoever reads it sets it back */
     enum dpt_status trouble;     /* a failure of this rank alone, to be told with the next step; its
                                     text is the caller's err */
     bool signalled, out_of_time; /* this rank asks to stop after the next step, and why */
@@ -138,6 +141,11 @@ enum dpt_trainer_parts {
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  struct dpt_error *err);
+/* Collective. A trainer without data sets, for samples of this shape: its weights can be loaded, and
+ * samples predicted (predict.h). Errors: as dpt_trainer_open. */
+enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_job *job,
+                                       const struct dpt_comm *comm, struct dpt_log *log,
+                                       const struct dpt_shape *shape, struct dpt_error *err);
 /*
  * As dpt_trainer_open would have it on rank 0 of `comm`, whose ranks need not exist: data sets
  * described, model, micro-batch, steps, rates. Nothing is allocated but the graph, no sample is
@@ -205,12 +213,12 @@ enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, stru
 int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
 
 /*
- * Fills and computes one micro-batch of a step. In a team all threads call it with the first
- * worker's buffer, gradient and tally; what fails on one of them then fails on all. Errors:
- * BAD_DATA, INTERNAL, RANK.
+ * Fills and computes n micro-batches of a step, at most t->group, tally: [n]. In a team all threads
+ * call it with the first worker's buffer, gradient and tally; what fails on one of them then fails
+ * on all. Errors: BAD_DATA, INTERNAL, RANK.
  */
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
-                                  const struct dpt_step_view *view, int32_t micro_batch,
+                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_tally *tally, struct dpt_error *err);
 

@@ -185,7 +185,7 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
         for (int64_t k = 0; spec.check && k < t->graph.floats; k++)
             gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
         smpi_execute(spec.micro_seconds);
-        t->gather_type->done(t, 0, i, gradient, &tally);
+        t->gather_type->done(t, 0, i, 1, gradient, &tally);
     }
     DPT_TRY(t->gather_type->sum(t, &view, flags, err));
     if (spec.check)

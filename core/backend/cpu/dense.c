@@ -22,6 +22,7 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
     dense->product = (struct dpt_product){.rows = program->spec.micro,
                                           .inputs = dpt_shape_size(&node->in),
                                           .outputs = node->out.c,
+                                          .leaf = dpt_cpu_leaf(program),
                                           .isa = dpt_dnnl_isa()};
     dense->small = dense->product.inputs * dense->product.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
@@ -32,6 +33,15 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
     dpt_cpu_want_scratch(program, dpt_product_scratch(&dense->product));
 out:
     return status;
+}
+
+/* Of the rows that there are. */
+static struct dpt_product product_of(const struct dpt_cpu_run *run, const struct dense *dense)
+{
+    struct dpt_product p = dense->product;
+
+    p.rows = run->rows;
+    return p;
 }
 
 /* Narrow layers in steps of a tile, so that all have work; else no two threads write to one line.
@@ -46,7 +56,7 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
                                      struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_product *p = &dense->product;
+    const struct dpt_product own = product_of(run, dense), *p = &own;
     const struct dpt_graph_node *graph = node->graph;
     const float *x = dpt_cpu_buffer(run, node->x);
     const float *w = run->params + dpt_cpu_offset(run->program, graph->weight);
@@ -74,7 +84,7 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_product *p = &dense->product;
+    const struct dpt_product own = product_of(run, dense), *p = &own;
     const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
     const float *x = dpt_cpu_buffer(run, node->x), *w = run->params + weight;
     const float *dy = dpt_cpu_buffer(run, node->dy);

@@ -368,8 +368,8 @@ static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, st
     slot->memory = dpt_alloc_array(total, sizeof *slot->memory);
     slot->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *slot->buffers);
     slot->calls = dpt_alloc_array((size_t)program->n_calls, sizeof *slot->calls);
-    slot->tallies =
-        dpt_alloc_array((size_t)program->spec.micro / DPT_CPU_LOSS_ROWS + 1, sizeof *slot->tallies);
+    slot->tallies = dpt_alloc_array((size_t)dpt_cpu_loss_runs(program, program->spec.micro),
+                                    sizeof *slot->tallies);
     if (slot->memory == NULL || slot->buffers == NULL || slot->calls == NULL ||
         slot->tallies == NULL)
         return dpt_fail_memory(err, "activations", (double)total * sizeof *slot->memory);

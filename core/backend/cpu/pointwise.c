@@ -58,7 +58,8 @@ static struct part part_of(const struct dpt_cpu_run *run, const struct dpt_cpu_n
 {
     int64_t first, last;
 
-    dpt_cpu_part(run, node->y_floats, DPT_LANES, &first, &last);
+    dpt_cpu_part(run, node->y_floats / run->program->spec.micro * run->rows, DPT_LANES, &first,
+                 &last);
     return (struct part){first, last - first};
 }
 
@@ -84,7 +85,7 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
         (void)err;                                                                                 \
         dpt_##name(part.n, whole_lines(run, node, part), y + part.first);                          \
         if (filled)                                                                                \
-            clear_filling(node, run->program->spec.micro, y);                                      \
+            clear_filling(node, run->rows, y);                                                     \
         return DPT_OK;                                                                             \
     }                                                                                              \
                                                                                                    \
@@ -248,7 +249,7 @@ static enum dpt_status flatten_backward(const struct dpt_cpu_run *run,
     (void)err;
     if (node->wants_dx && node->dx != node->dy && run->thread == 0)
         memcpy(dpt_cpu_buffer(run, node->dx), dpt_cpu_buffer(run, node->dy),
-               (size_t)node->y_floats * sizeof(float));
+               (size_t)(node->y_floats / run->program->spec.micro * run->rows) * sizeof(float));
     return DPT_OK;
 }
 

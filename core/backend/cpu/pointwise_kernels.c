@@ -3,13 +3,21 @@
 #include <math.h>
 #include <string.h>
 
-/* Runs `expression` for all i < n, a cache line at a time: compilers turn the inner loop into
- * vectors. */
+/* Where y is x the compiler would go element by element, and a relu's by jumps: 4 to 20 times as
+ * slow. No element is read after another one was written. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* Runs `expression` for all i < n, and on to the end of the cache line: vectors without a rest. */
 #define FOR_LANES(n, expression)                                                                   \
-    for (int64_t start = 0; start < (n); start += DPT_LANES) {                                     \
-        for (int lane = 0; lane < DPT_LANES; lane++) {                                             \
-            const int64_t i = start + lane;                                                        \
+    {                                                                                              \
+        const int64_t whole = ((n) + DPT_LANES - 1) / DPT_LANES * DPT_LANES;                       \
                                                                                                    \
+        INDEPENDENT                                                                                \
+        for (int64_t i = 0; i < whole; i++) {                                                      \
             expression;                                                                            \
         }                                                                                          \
     }

@@ -26,7 +26,20 @@
 struct dpt_product {
     int64_t rows, inputs, outputs;
     enum dpt_isa isa;
+    /* The sums over rows, weights and bias, are made for each `leaf` rows by themselves, and added
+     * up along the tree of core/comm/tree.h over 0, 1, …; 0: all rows in one. At most DPT_LEAVES.
+     */
+    int64_t leaf;
 };
+
+enum { DPT_LEAF_LEVELS = 9, DPT_LEAVES = 1 << (DPT_LEAF_LEVELS - 1) };
+
+/*
+ * `top` sums of `width` floats each, one behind the other, of which the last ones are siblings in
+ * the tree once so many leaves are `done` (0: all of them): adds those, down to `least`. Returns
+ * how many there are then.
+ */
+int dpt_leaves_join(float *sums, int64_t width, int top, int64_t done, int least);
 
 /* Scratch floats that any of the three wants, for any range; a thread each, aligned to 64 bytes. */
 int64_t dpt_product_scratch(const struct dpt_product *p);
@@ -59,31 +72,37 @@ void dpt_small_backward(const struct dpt_product *p, const float *dy, const floa
 
 /*
  * One tile: c [8][16 v] (+)= the sum over k of a column of a by a row of b; v is 1, 2 or 3.
- * a: `turned` [k][8], else [8][DPT_TILE_LINE]. b [k][16 v], aligned. c: rows ldc apart. stream:
- * past the caches, to lines that are aligned.
+ * a: 8 rows of k, FAR lda apart, LINES DPT_TILE_LINE; or TURNED [k][8]. b [k][16 v], aligned. c:
+ * rows ldc apart. stream: past the caches, to lines that are aligned.
  */
 enum { DPT_TILE_ROWS = 8, DPT_TILE_LANES = 16, DPT_TILE_MOST = 48, DPT_TILE_DEPTH = 512 };
 enum { DPT_TILE_LINE = DPT_TILE_DEPTH + 16 };
 
+enum dpt_tile_form { DPT_TILE_FAR, DPT_TILE_LINES, DPT_TILE_TURNED };
 enum dpt_tile_way { DPT_TILE_WRITE, DPT_TILE_ADD, DPT_TILE_STREAM };
 
 /*
- * What will be read after this tile: for each 16 of k, three lines `step` floats apart, and those
+ * What will be read after this tile: for each 16 of k, `lines` lines `step` floats apart, and those
  * of the next 16 lie `block` floats further. Pieces of long rows lie on a page each, so the machine
  * does not foresee them; asked for all at once they would hold up the tile. NULL: nothing.
  */
 struct dpt_tile_soon {
     const float *at;
     int64_t block, step;
+    int lines;
 };
 
-typedef void dpt_tile(int64_t k, const float *a, const float *b, enum dpt_tile_way way, float *c,
-                      int64_t ldc, const struct dpt_tile_soon *soon);
+typedef void dpt_tile(int64_t k, const float *a, int64_t lda, const float *b, enum dpt_tile_way way,
+                      float *c, int64_t ldc, const struct dpt_tile_soon *soon);
+
+/* c [m][n] (+)= a + b [m][width], b NULL: a; as a tile puts its sums where they belong. */
+void dpt_tile_put(const float *a, const float *b, int64_t width, enum dpt_tile_way way, int64_t m,
+                  int64_t n, float *c, int64_t ldc);
 
 /* After tiles that went past the caches: other threads see them from here. */
 void dpt_tile_fence(void);
 
 /* Which tile for an instruction set, for the width v and the form of a. */
-dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, bool turned);
+dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_form form);
 
 #endif

@@ -112,12 +112,15 @@ out:
 static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int slot,
                                 const struct dpt_batch *batch, const float *params)
 {
+    const int64_t leaf = dpt_cpu_leaf(program);
+
     dpt_dnnl_one_thread(program->dnnl);
     return (struct dpt_cpu_run){
         .program = program,
         .slot = &program->slots[slot],
         .scratch = program->slots[slot].memory,
         .threads = 1,
+        .rows = batch != NULL ? (batch->count + leaf - 1) / leaf * leaf : 0,
         .batch = batch,
         .params = params,
         .spans = program->slots[slot].spans,
@@ -146,8 +149,21 @@ out:
     return status;
 }
 
+/* Of a leaf. */
+static int64_t runs_of(int64_t leaf)
+{
+    return (leaf + LOSS_ROWS - 1) / LOSS_ROWS;
+}
+
+int64_t dpt_cpu_loss_runs(const struct dpt_cpu_program *program, int64_t rows)
+{
+    const int64_t leaf = dpt_cpu_leaf(program);
+
+    return (rows + leaf - 1) / leaf * runs_of(leaf);
+}
+
 /*
- * The loss of the outputs and its gradient, by blocks of rows, whose sums are added in their order:
+ * The loss of the outputs and its gradient, by runs of rows, whose sums are added in their order:
  * the same whoever computes them.
  */
 static void run_loss(const struct dpt_cpu_run *run)
@@ -155,37 +171,48 @@ static void run_loss(const struct dpt_cpu_run *run)
     const struct dpt_cpu_program *program = run->program;
     const struct dpt_cpu_node *last = outputs_of(program);
     const struct dpt_batch *batch = run->batch;
-    const int64_t width = last->out.c, micro = program->spec.micro;
+    const int64_t width = last->out.c, leaf = dpt_cpu_leaf(program);
     const float *y = dpt_cpu_buffer(run, last->y);
     float *dy = dpt_cpu_buffer(run, last->dy);
     int64_t begin, end;
 
-    dpt_cpu_part(run, batch->count, LOSS_ROWS, &begin, &end);
-    for (int64_t row = begin; row < end; row += LOSS_ROWS) {
-        struct dpt_tally *sum = &run->slot->tallies[row / LOSS_ROWS];
+    dpt_cpu_part(run, dpt_cpu_loss_runs(program, run->rows), 1, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const int64_t number = i / runs_of(leaf),
+                      row = number * leaf + i % runs_of(leaf) * LOSS_ROWS;
+        const int64_t left =
+            (number + 1) * leaf < batch->count ? (number + 1) * leaf - row : batch->count - row;
+        struct dpt_tally *sum = &run->slot->tallies[i];
         struct dpt_batch rows = *batch;
 
-        rows.count = (int32_t)(end - row < LOSS_ROWS ? end - row : LOSS_ROWS);
+        rows.count = (int32_t)(left < LOSS_ROWS ? left : LOSS_ROWS);
         rows.labels = batch->labels != NULL ? batch->labels + row : NULL;
         rows.targets = batch->targets != NULL ? batch->targets + row * width : NULL;
         *sum = (struct dpt_tally){0};
+        if (left <= 0)
+            continue;
         dpt_loss_rows(&program->spec.loss, &rows, last->out.c, (size_t)width, y + row * width,
                       dy + row * width, sum);
     }
     if (run->thread == 0)
-        memset(dy + batch->count * width, 0, (size_t)((micro - batch->count) * width) * sizeof *dy);
+        memset(dy + batch->count * width, 0,
+               (size_t)((run->rows - batch->count) * width) * sizeof *dy);
 }
 
 static void add_losses(const struct dpt_cpu_run *run, struct dpt_tally *tally)
 {
-    const struct dpt_tally *sum = run->slot->tallies;
+    const int64_t runs = runs_of(dpt_cpu_leaf(run->program));
 
-    for (int32_t row = 0; row < run->batch->count; row += LOSS_ROWS, sum++) {
-        tally->loss += sum->loss;
-        tally->correct += sum->correct;
-        tally->samples += sum->samples;
+    for (int64_t i = 0; i < dpt_cpu_loss_runs(run->program, run->rows); i++) {
+        const struct dpt_tally *sum = &run->slot->tallies[i];
+        struct dpt_tally *to = &tally[i / runs];
+
+        to->loss += sum->loss;
+        to->correct += sum->correct;
+        to->samples += sum->samples;
     }
 }
+
 static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_tally *tally, struct dpt_error *err)

@@ -10,7 +10,8 @@
  * layer; they meet where one needs what another made. Evaluation is always a slot's own.
  *
  * Micro-batches are always computed in full: rows past `count` are zero in the input and zero in
- * the gradient of the outputs, so they add exactly nothing to the gradients.
+ * the gradient of the outputs, so they add exactly nothing to the gradients. Of several in a batch
+ * (leaves, backend.h) those that there are.
  *
  * Each kind of layer is a table of functions (struct dpt_cpu_op). Planning a node's forward pass,
  * it says in which layout it reads (dpt_cpu_read) and where its output goes (dpt_cpu_write); the
@@ -39,6 +40,7 @@ struct dpt_cpu_run {
     const struct dpt_cpu_slot *slot;
     float *scratch;      /* of the calling thread */
     int thread, threads; /* which of those that share the layers; 0 of 1 where none does */
+    int64_t rows;        /* that are computed: whole leaves */
     const struct dpt_batch *batch;
     const float *params;
     float *gradient;
@@ -172,6 +174,11 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
 /* Gives an argument that was NONE, then runs. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
+/* Samples of a leaf (backend.h); micro where there are none. */
+static inline int64_t dpt_cpu_leaf(const struct dpt_cpu_program *program)
+{
+    return program->spec.leaf > 0 ? program->spec.leaf : program->spec.micro;
+}
 /* This thread's part [*first, *last) of n, in whole steps. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
@@ -197,6 +204,10 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
 
 /* Where a tensor lies in the arenas. */
 int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
+
+/* In how many runs the losses of so many rows are added up: of at most DPT_CPU_LOSS_ROWS rows, of
+ * one leaf each. */
+int64_t dpt_cpu_loss_runs(const struct dpt_cpu_program *program, int64_t rows);
 
 /* What oneDNN wants to know of a convolution. */
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,

@@ -1,6 +1,7 @@
 #include "core/backend/cpu/product.h"
 
 #include <stddef.h>
+#include <string.h>
 
 #include "core/base/vector.h"
 
@@ -25,12 +26,12 @@ DPT_VECTOR void dpt_small_forward(const struct dpt_product *p, const float *rest
 
 /* The gradient of one output's weights and bias, kept near while the rows go by. */
 static void output_gradient(const struct dpt_product *p, const float *dy, const float *x, int64_t o,
-                            float *restrict dw, float *restrict db)
+                            int64_t rows, float *restrict dw, float *restrict db)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
     float sums[DPT_SMALL] = {0}, sum = 0;
 
-    for (int64_t row = 0; row < p->rows; row++) {
+    for (int64_t row = 0; row < rows; row++) {
         const float d = dy[row * outputs + o];
 
         for (int64_t i = 0; i < inputs; i++)
@@ -42,10 +43,33 @@ static void output_gradient(const struct dpt_product *p, const float *dy, const 
     *db += sum;
 }
 
+/* The same by leaves. */
+static void output_leaves(const struct dpt_product *p, const float *dy, const float *x, int64_t o,
+                          float *dw, float *db)
+{
+    enum { WIDTH = DPT_SMALL + 1 };
+    float sums[DPT_LEAF_LEVELS * WIDTH] = {0}, *last = sums;
+    const int64_t leaf = p->leaf;
+    int top = 0;
+
+    for (int64_t row = 0, done = 1; row < p->rows; row += leaf, done++) {
+        last = sums + (int64_t)top * WIDTH;
+        memset(last, 0, WIDTH * sizeof *last);
+        output_gradient(p, dy + row * p->outputs, x + row * p->inputs, o, leaf, last,
+                        last + DPT_SMALL);
+        top = dpt_leaves_join(sums, WIDTH, top + 1, done, 1);
+    }
+    dpt_leaves_join(sums, WIDTH, top, 0, 1);
+    for (int64_t i = 0; i < p->inputs; i++)
+        dw[i] += sums[i];
+    *db += sums[DPT_SMALL];
+}
+
 void dpt_small_backward(const struct dpt_product *p, const float *dy, const float *x,
                         const float *w, bool add, float *dw, float *db, float *dx)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
+    const bool leaves = p->leaf > 0 && p->leaf < p->rows;
     float unused = 0;
 
     for (int64_t o = 0; o < outputs; o++) {
@@ -53,7 +77,10 @@ void dpt_small_backward(const struct dpt_product *p, const float *dy, const floa
             dw[o * inputs + i] = 0;
         if (db != NULL && !add)
             db[o] = 0;
-        output_gradient(p, dy, x, o, dw + o * inputs, db != NULL ? db + o : &unused);
+        if (leaves)
+            output_leaves(p, dy, x, o, dw + o * inputs, db != NULL ? db + o : &unused);
+        else
+            output_gradient(p, dy, x, o, p->rows, dw + o * inputs, db != NULL ? db + o : &unused);
     }
     for (int64_t row = 0; dx != NULL && row < p->rows; row++) {
         for (int64_t i = 0; i < inputs; i++)

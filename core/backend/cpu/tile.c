@@ -6,9 +6,12 @@
 #include <immintrin.h>
 #endif
 
+#include "core/base/vector.h"
+
 /* The innermost loops of the products: 8 rows by 16, 32 or 48 columns of the result are kept in
  * registers while k runs. Where the step from row to row of `a` is a constant, all its addresses
- * are one register and a displacement. */
+ * are one register and a displacement; else they are four rows from one register and four from
+ * another. */
 
 enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
 
@@ -17,7 +20,7 @@ enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
 /* The number-th piece of what will be read soon. */
 INLINE void ask_for(const struct dpt_tile_soon *soon, int64_t number)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < soon->lines; i++)
         __builtin_prefetch(soon->at + number * soon->block + i * soon->step, 0, 2);
 }
 
@@ -41,19 +44,28 @@ INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, int v,
 }
 
 #define PLAIN(name, v, row, column)                                                                \
-    static void name(int64_t k, const float *a, const float *b, enum dpt_tile_way way, float *c,   \
-                     int64_t ldc, const struct dpt_tile_soon *soon)                                \
+    static void name(int64_t k, const float *a, int64_t lda, const float *b,                       \
+                     enum dpt_tile_way way, float *c, int64_t ldc,                                 \
+                     const struct dpt_tile_soon *soon)                                             \
     {                                                                                              \
-        (void)soon;                                                                                \
+        (void)soon, (void)lda;                                                                     \
         plain(k, a, row, column, v, b, way, c, ldc);                                               \
     }
 
-PLAIN(plain_1, 1, DPT_TILE_LINE, 1)
-PLAIN(plain_2, 2, DPT_TILE_LINE, 1)
-PLAIN(plain_3, 3, DPT_TILE_LINE, 1)
-PLAIN(plain_turned_1, 1, 1, ROWS)
-PLAIN(plain_turned_2, 2, 1, ROWS)
-PLAIN(plain_turned_3, 3, 1, ROWS)
+// clang-format off
+#define FORMS(make, name)                                                                          \
+    make(name##_far_1, 1, lda, 1)                                                                  \
+    make(name##_far_2, 2, lda, 1)                                                                  \
+    make(name##_far_3, 3, lda, 1)                                                                  \
+    make(name##_line_1, 1, DPT_TILE_LINE, 1)                                                       \
+    make(name##_line_2, 2, DPT_TILE_LINE, 1)                                                       \
+    make(name##_line_3, 3, DPT_TILE_LINE, 1)                                                       \
+    make(name##_turned_1, 1, 1, ROWS)                                                              \
+    make(name##_turned_2, 2, 1, ROWS)                                                              \
+    make(name##_turned_3, 3, 1, ROWS)
+// clang-format on
+
+FORMS(PLAIN, plain)
 
 #if DPT_X86
 
@@ -64,6 +76,8 @@ INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column
                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
                           const struct dpt_tile_soon *soon)
 {
+    const float *high = a + 4 * row; /* of the fifth row */
+    const int64_t row3 = 3 * row;
     __m512 sum[ROWS][3];
 
 #pragma GCC unroll 8
@@ -76,7 +90,7 @@ INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column
 
         if (soon != NULL)
             ask_for(soon, done / LANES);
-        for (int64_t i = 0; i < most; i++, a += column, b += (int64_t)v * LANES) {
+        for (int64_t i = 0; i < most; i++, a += column, high += column, b += (int64_t)v * LANES) {
             __m512 from[3];
 
 #pragma GCC unroll 3
@@ -84,7 +98,8 @@ INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column
                 from[n] = _mm512_load_ps(b + (int64_t)n * LANES);
 #pragma GCC unroll 8
             for (int m = 0; m < ROWS; m++) {
-                const __m512 factor = _mm512_set1_ps(a[m * row]);
+                const float *four = m < 4 ? a : high;
+                const __m512 factor = _mm512_set1_ps(four[m % 4 == 3 ? row3 : m % 4 * row]);
 
 #pragma GCC unroll 3
                 for (int n = 0; n < v; n++)
@@ -157,26 +172,72 @@ INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column, in
 }
 
 #define FAST(isa, target, name, v, row, column)                                                    \
-    target static void name(int64_t k, const float *a, const float *b, enum dpt_tile_way way,      \
-                            float *c, int64_t ldc, const struct dpt_tile_soon *soon)               \
+    target static void name(int64_t k, const float *a, int64_t lda, const float *b,                \
+                            enum dpt_tile_way way, float *c, int64_t ldc,                          \
+                            const struct dpt_tile_soon *soon)                                      \
     {                                                                                              \
+        (void)lda;                                                                                 \
         isa(k, a, row, column, v, b, way, c, ldc, soon);                                           \
     }
 
-FAST(avx512, AVX512, avx512_1, 1, DPT_TILE_LINE, 1)
-FAST(avx512, AVX512, avx512_2, 2, DPT_TILE_LINE, 1)
-FAST(avx512, AVX512, avx512_3, 3, DPT_TILE_LINE, 1)
-FAST(avx512, AVX512, avx512_turned_1, 1, 1, ROWS)
-FAST(avx512, AVX512, avx512_turned_2, 2, 1, ROWS)
-FAST(avx512, AVX512, avx512_turned_3, 3, 1, ROWS)
-FAST(avx2, AVX2, avx2_1, 1, DPT_TILE_LINE, 1)
-FAST(avx2, AVX2, avx2_2, 2, DPT_TILE_LINE, 1)
-FAST(avx2, AVX2, avx2_3, 3, DPT_TILE_LINE, 1)
-FAST(avx2, AVX2, avx2_turned_1, 1, 1, ROWS)
-FAST(avx2, AVX2, avx2_turned_2, 2, 1, ROWS)
-FAST(avx2, AVX2, avx2_turned_3, 3, 1, ROWS)
+#define FAST_AVX512(name, v, row, column) FAST(avx512, AVX512, name, v, row, column)
+#define FAST_AVX2(name, v, row, column)   FAST(avx2, AVX2, name, v, row, column)
+
+FORMS(FAST_AVX512, avx512)
+FORMS(FAST_AVX2, avx2)
 
 #endif
+
+DPT_VECTOR static void put_row(const float *restrict a, const float *restrict b, bool add,
+                               int64_t n, float *restrict c)
+{
+    if (b == NULL)
+        for (int64_t i = 0; i < n; i++)
+            c[i] = add ? c[i] + a[i] : a[i];
+    else
+        for (int64_t i = 0; i < n; i++)
+            c[i] = add ? c[i] + (a[i] + b[i]) : a[i] + b[i];
+}
+
+/* What is put most: the whole of the widest tile, sums of two. */
+DPT_VECTOR static void put_most(const float *restrict a, const float *restrict b, float *restrict c,
+                                int64_t ldc)
+{
+    for (int m = 0; m < ROWS; m++, a += DPT_TILE_MOST, b += DPT_TILE_MOST, c += ldc)
+        for (int i = 0; i < DPT_TILE_MOST; i++)
+            c[i] = a[i] + b[i];
+}
+
+#if DPT_X86
+static void stream_row(const float *a, const float *b, int64_t n, float *c)
+{
+    for (int64_t i = 0; i < n; i += 4) {
+        const __m128 sum = _mm_loadu_ps(a + i);
+
+        _mm_stream_ps(c + i, b == NULL ? sum : _mm_add_ps(sum, _mm_loadu_ps(b + i)));
+    }
+}
+#endif
+
+void dpt_tile_put(const float *a, const float *b, int64_t width, enum dpt_tile_way way, int64_t m,
+                  int64_t n, float *c, int64_t ldc)
+{
+    if (b != NULL && way == DPT_TILE_WRITE && m == ROWS && n == DPT_TILE_MOST) {
+        put_most(a, b, c, ldc);
+        return;
+    }
+    for (int64_t i = 0; i < m; i++) {
+        const float *with = b != NULL ? b + i * width : NULL;
+
+#if DPT_X86
+        if (way == DPT_TILE_STREAM && n % LANES == 0) {
+            stream_row(a + i * width, with, n, c + i * ldc);
+            continue;
+        }
+#endif
+        put_row(a + i * width, with, way == DPT_TILE_ADD, n, c + i * ldc);
+    }
+}
 
 void dpt_tile_fence(void)
 {
@@ -185,18 +246,22 @@ void dpt_tile_fence(void)
 #endif
 }
 
-dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, bool turned)
+#define TABLE(name)                                                                                \
+    {                                                                                              \
+        [DPT_TILE_FAR] = {NULL, name##_far_1, name##_far_2, name##_far_3},                         \
+        [DPT_TILE_LINES] = {NULL, name##_line_1, name##_line_2, name##_line_3},                    \
+        [DPT_TILE_TURNED] = {NULL, name##_turned_1, name##_turned_2, name##_turned_3},             \
+    }
+
+dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_form form)
 {
-    static dpt_tile *const tiles[][2][4] = {
-        [DPT_ISA_PLAIN] = {{NULL, plain_1, plain_2, plain_3},
-                           {NULL, plain_turned_1, plain_turned_2, plain_turned_3}},
+    static dpt_tile *const tiles[][3][4] = {
+        [DPT_ISA_PLAIN] = TABLE(plain),
 #if DPT_X86
-        [DPT_ISA_AVX2] = {{NULL, avx2_1, avx2_2, avx2_3},
-                          {NULL, avx2_turned_1, avx2_turned_2, avx2_turned_3}},
-        [DPT_ISA_AVX512] = {{NULL, avx512_1, avx512_2, avx512_3},
-                            {NULL, avx512_turned_1, avx512_turned_2, avx512_turned_3}},
+        [DPT_ISA_AVX2] = TABLE(avx2),
+        [DPT_ISA_AVX512] = TABLE(avx512),
 #endif
     };
 
-    return tiles[isa][turned][v];
+    return tiles[isa][form][v];
 }

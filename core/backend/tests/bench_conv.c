@@ -174,7 +174,7 @@ int main(int argc, char **argv)
 
     build(&graph, mnist);
     const struct dpt_program_spec spec = {
-        &graph, {DPT_LOSS_CROSS_ENTROPY, 0}, micro < 1 ? 1 : micro, 1, true, NULL};
+        &graph, {DPT_LOSS_CROSS_ENTROPY, 0}, micro < 1 ? 1 : micro, 1, true, NULL, 0};
     float *params = net_params(&graph, &d);
     float *gradient = dpt_alloc_array((size_t)graph.floats, sizeof *gradient);
     batch_fill(&batch, &graph, spec.micro, spec.micro, false, &d);

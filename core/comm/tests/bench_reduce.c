@@ -156,7 +156,7 @@ static void measure(struct bench *b)
 
 static void one_size(struct bench *b, size_t n)
 {
-    const struct dpt_summation_spec spec = {n, 1, true, b->spin};
+    const struct dpt_summation_spec spec = {n, 1, true, b->spin, 0};
     struct dpt_error err;
 
     b->n = n;

@@ -8,9 +8,10 @@
 #include <cmocka.h>
 
 #include "core/base/rng.h"
+#include "core/base/squares.h"
 #include "core/comm/reduce.h"
 
-enum { LEAVES = 64, FLOATS = 1000 };
+enum { LEAVES = 64, FLOATS = 1000, MANY = 30000 };
 
 static struct dpt_comm comm;
 
@@ -30,7 +31,7 @@ static void leaf(uint64_t seed, int32_t i, size_t n, float *x)
 /* By the definition: pairs of neighbours, then pairs of those, level by level. */
 static void define(uint64_t seed, int32_t total, size_t n, float *sum)
 {
-    static float value[LEAVES][FLOATS];
+    static float value[LEAVES][MANY];
     int32_t count = total;
 
     for (int32_t i = 0; i < total; i++)
@@ -45,7 +46,8 @@ static void define(uint64_t seed, int32_t total, size_t n, float *sum)
 
 static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
 {
-    static float want[FLOATS];
+    static float want[MANY];
+    const double *squares;
     float words[DPT_REDUCTION_WORDS], said[DPT_REDUCTION_WORDS];
     const int ranks = comm.world.size;
     const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES);
@@ -71,17 +73,24 @@ static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
     assert_int_equal(dpt_reduction_sum(d, &tree, first, &err), DPT_OK);
     define(seed, total, n, want);
     assert_memory_equal(dpt_reduction_result(d), want, n * sizeof *want);
+    squares = dpt_reduction_squares(d);
+    for (size_t run = 0; squares != NULL && run < dpt_squares_runs(n / 2); run++)
+        assert_true(squares[run] == dpt_squares_of_run(want, n / 2, run));
 }
 
 static void sums(enum dpt_reduce_way way)
 {
-    for (uint64_t round = 0; round < 12; round++) {
-        const size_t n = 1 + dice(round, 3, FLOATS);
+    for (uint64_t round = 0; round < 13; round++) {
+        const bool many = round == 12; /* so many that the slices are made of whole runs */
+        const size_t n = many ? MANY - 3 : 1 + dice(round, 3, FLOATS);
         struct dpt_reduction *d;
         struct dpt_error err;
 
         assert_int_equal(dpt_reduction_open(&d, &comm, n, LEAVES, way, false, &err), DPT_OK);
-        for (uint64_t i = 0; i < 20; i++)
+        dpt_reduction_want_squares(d, n / 2);
+        assert_true((dpt_reduction_squares(d) != NULL) ==
+                    (many && way != DPT_REDUCE_MESSAGES && comm.world.size > 1));
+        for (uint64_t i = 0; i < (many ? 2 : 20); i++)
             one_sum(d, round * 100 + i, n);
         dpt_reduction_close(d);
     }

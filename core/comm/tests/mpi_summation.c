@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 
 #include "core/base/rng.h"
+#include "core/base/squares.h"
 #include "core/comm/summation.h"
 
 /* A rank whose check fails ends the job, so that the others do not hang. */
@@ -102,10 +103,19 @@ static void check_sum(const struct dpt_summation *s, uint64_t seed, uint64_t sum
         CHECK(hashes[r] == hash);
 }
 
+/* Where there are any, they have the bits of those made of the sum. */
+static void check_squares(const struct dpt_summation *s, size_t n)
+{
+    const double *squares = dpt_summation_squares(s);
+
+    for (size_t run = 0; squares != NULL && run < dpt_squares_runs(n); run++)
+        CHECK(squares[run] == dpt_squares_of_run(dpt_summation_result(s), n, run));
+}
+
 static void sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool again)
 {
     const struct dpt_summation_spec spec = {n, buffers_of(seed, comm.world.rank), hierarchical,
-                                            dice(seed, 2, 2) == 0};
+                                            dice(seed, 2, 2) == 0, n - dice(seed, 3, n)};
     struct dpt_summation *s;
     struct dpt_pool *pool;
     struct dpt_error err = {0};
@@ -121,6 +131,7 @@ static void sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool
         fill(s, seed, sum, n, filled);
         CHECK(dpt_summation_sum(s, filled, pool, &err) == DPT_OK);
         CHECK(place == dpt_summation_result(s));
+        check_squares(s, spec.squares);
         if (!again)
             check_sum(s, seed, sum, n);
     }

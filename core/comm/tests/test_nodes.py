@@ -178,8 +178,11 @@ def test_same_bytes_on_any_nodes(cluster, tmp_path, job):
     assert made[1:] == made[:-1]
 
 
-def test_hierarchy_sums_the_same(cluster, tmp_path, job):
-    """Equal to rounding: the first loss exactly, the later ones as far as rounding has grown."""
+@pytest.mark.parametrize("model", [dpt.SMALL_JOB["model"], "{type: linear, outputs: 10}"], ids=["cnn", "linear"])
+def test_hierarchy_sums_the_same(cluster, tmp_path, model):
+    """Equal to rounding: the first loss exactly, the later ones as far as rounding has grown. Few enough numbers are added up by
+    each rank of a node where there is one node alone."""
+    job = dpt.write_small_job(tmp_path / "job.yaml", **JOB, model=model)
     for ranks in ([2, 2], [3, 1, 1]):
         curves = []
         for way in ("auto", "off"):

@@ -67,7 +67,7 @@ static void measure(int64_t rows, int64_t inputs, int64_t outputs, int rounds)
     static void (*const ways[])(const struct layer *l, enum pass pass) = {ours, theirs};
     const double flop = 2.0 * (double)rows * (double)inputs * (double)outputs;
     const int calls = 1 + (int)(1e9 / flop);
-    struct layer l = {.p = {rows, inputs, outputs, dpt_dnnl_isa()}};
+    struct layer l = {.p = {rows, inputs, outputs, dpt_dnnl_isa(), 0}};
     double best[PASSES][WAYS];
 
     l.x = array(rows * inputs, 1);

@@ -1,7 +1,7 @@
 /*
  * The products of dense layers are those of plain loops in double precision, over random shapes; in
- * ranges and on other instruction sets they have the same bits; NaN and infinities arrive where
- * they must, and only there.
+ * ranges, by leaves and on other instruction sets they have the same bits; NaN and infinities
+ * arrive where they must, and only there.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,6 +15,7 @@
 #include "core/backend/cpu/product.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
+#include "core/comm/tree.h"
 
 enum { CASES = 70, MARGIN = 16 };
 
@@ -58,6 +59,7 @@ static void open_layer(struct layer *l, uint64_t seed, enum dpt_isa isa)
     struct dpt_product *p = &l->p;
 
     p->isa = isa;
+    p->leaf = 0;
     p->rows = draw(seed, 0, 1, seed % 3 == 0 ? 130 : 20);
     p->inputs = deep ? draw(seed, 1, 500, 1100) : draw(seed, 1, 1, most);
     p->outputs = wide ? draw(seed, 2, 250, 1100) : draw(seed, 2, 1, most);
@@ -313,6 +315,57 @@ static void large_gradients(void **state)
     dpt_free(l.scratch);
 }
 
+static void sum_rows(const struct layer *l, const float *dy, const float *x, float *scratch,
+                     float *dw, float *db)
+{
+    if (l->small) {
+        dpt_small_backward(&l->p, dy, x, NULL, false, dw, db, NULL);
+        return;
+    }
+    dpt_product_weights(&l->p, dy, x, false, 0, l->p.outputs, scratch, dw);
+    dpt_product_bias(&l->p, dy, false, 0, l->p.outputs, db);
+}
+
+/* Sums by leaves have the bits of the leaves' own sums, added up along the tree. */
+static void leaves_are_joined_along_the_tree(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++) {
+        const int64_t rows = draw(seed, 0, 1, 9), leaves = draw(seed, 6, 1, seed % 4 == 0 ? 40 : 9);
+        const bool large = seed % 10 == 3;
+        const int64_t in = large ? 2048 : draw(seed, 1, 1, seed % 5 == 0 ? 8 : 90);
+        const int64_t out = large ? 1100 : draw(seed, 2, 1, seed % 5 == 0 ? 8 : 90), n = in * out;
+        struct layer l = {.p = {leaves * rows, in, out, dpt_isa_here(), rows}}, leaf = {.p = l.p};
+        struct dpt_tree tree, biases;
+
+        leaf.p.rows = rows;
+        leaf.p.leaf = 0;
+        l.small = leaf.small = n <= DPT_SMALL;
+        l.x = normal(seed, 10, l.p.rows * in);
+        l.dy = normal(seed, 13, l.p.rows * out);
+        l.dw = array(n);
+        l.db = array(out);
+        l.scratch = array(dpt_product_scratch(&l.p));
+        leaf.dw = array(leaves * n);
+        leaf.db = array(leaves * out);
+        dpt_tree_begin(&tree, (int32_t)leaves);
+        dpt_tree_begin(&biases, (int32_t)leaves);
+        for (int64_t i = 0; i < leaves; i++) {
+            float *const dw = leaf.dw + i * n, *const db = leaf.db + i * out;
+            const float *dy = l.dy + i * rows * out, *x = l.x + i * rows * in;
+
+            sum_rows(&leaf, dy, x, l.scratch, dw, db);
+            dpt_tree_push(&tree, (struct dpt_block){(int32_t)i, 0}, dw, (size_t)n, NULL, NULL);
+            dpt_tree_push(&biases, (struct dpt_block){(int32_t)i, 0}, db, (size_t)out, NULL, NULL);
+        }
+        sum_rows(&l, l.dy, l.x, l.scratch, l.dw, l.db);
+        assert_memory_equal(l.dw, tree.value[0], (size_t)n * sizeof *l.dw);
+        assert_memory_equal(l.db, biases.value[0], (size_t)out * sizeof *l.db);
+        close_layer(&l);
+        close_layer(&leaf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -321,6 +374,7 @@ int main(void)
         cmocka_unit_test(instruction_sets_agree),
         cmocka_unit_test(what_is_not_finite_passes_through),
         cmocka_unit_test(large_gradients),
+        cmocka_unit_test(leaves_are_joined_along_the_tree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
