@@ -147,29 +147,41 @@ static int create_new(const char *path)
     return fd;
 }
 
-enum dpt_status dpt_file_write(const char *path, const void *bytes, size_t length,
-                               struct dpt_error *err)
+/* A new, empty file in the folder of `path`, under a name of this process; *name: malloc'ed. */
+static enum dpt_status open_temporary(const char *path, char **name, int *fd, struct dpt_error *err)
 {
     const size_t folder = folder_length(path);
-    enum dpt_status status = DPT_OK;
-    struct dpt_str temporary = {0};
-    bool made = false;
-    int fd = -1, code;
+    struct dpt_str text = {0};
 
-    dpt_str_printf(&temporary, "%.*s.%s.tmp-%ld", (int)folder, path, path + folder, (long)getpid());
-    if (temporary.failed)
-        DPT_TRY(dpt_fail_memory(err, path, (double)strlen(path)));
-    fd = create_new(temporary.text);
-    if (fd < 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot create", path));
-    made = true;
-    if (dpt_pwrite_all(fd, bytes, length, 0) != 0 || fsync(fd) != 0)
+    *name = NULL;
+    dpt_str_printf(&text, "%.*s.%s.tmp-%ld", (int)folder, path, path + folder, (long)getpid());
+    if (text.failed)
+        return dpt_fail_memory(err, path, (double)strlen(path));
+    *fd = create_new(text.text);
+    if (*fd < 0) {
+        dpt_fail_errno(err, DPT_IO, "%s: cannot create", path);
+        dpt_str_release(&text);
+        return err->status;
+    }
+    *name = text.text;
+    return DPT_OK;
+}
+
+/* Syncs and closes a temporary file and gives it its own name, or removes it. */
+static enum dpt_status put_in_place(int fd, const char *temporary, const char *path,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool made = true;
+    int code;
+
+    if (fsync(fd) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
     code = close(fd);
     fd = -1;
     if (code != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
-    if (rename(temporary.text, path) != 0)
+    if (rename(temporary, path) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot put the new file in place", path));
     made = false;
     DPT_TRY(dpt_file_sync_folder(path, err));
@@ -177,9 +189,60 @@ out:
     if (fd >= 0)
         close(fd);
     if (made)
-        unlink(temporary.text);
-    dpt_str_release(&temporary);
+        unlink(temporary);
     return status;
+}
+
+enum dpt_status dpt_file_temporary(const char *path, char **temporary, struct dpt_error *err)
+{
+    int fd = -1;
+    const enum dpt_status status = open_temporary(path, temporary, &fd, err);
+
+    if (status == DPT_OK)
+        close(fd);
+    return status;
+}
+
+enum dpt_status dpt_file_commit(const char *temporary, const char *path, struct dpt_error *err)
+{
+    const int fd = open(temporary, O_WRONLY | O_CLOEXEC);
+
+    if (fd >= 0)
+        return put_in_place(fd, temporary, path, err);
+    return dpt_fail_errno(err, DPT_IO, "%s: cannot write", path);
+}
+
+enum dpt_status dpt_file_write_pieces(const char *path, const struct dpt_file_piece *pieces,
+                                      size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *temporary = NULL;
+    long long at = 0;
+    int fd = -1;
+
+    DPT_TRY(open_temporary(path, &temporary, &fd, err));
+    for (size_t i = 0; i < n; i++) {
+        if (dpt_pwrite_all(fd, pieces[i].bytes, pieces[i].n, at) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
+        at += (long long)pieces[i].n;
+    }
+    status = put_in_place(fd, temporary, path, err);
+    fd = -1;
+out:
+    if (fd >= 0) {
+        close(fd);
+        unlink(temporary);
+    }
+    free(temporary);
+    return status;
+}
+
+enum dpt_status dpt_file_write(const char *path, const void *bytes, size_t length,
+                               struct dpt_error *err)
+{
+    const struct dpt_file_piece all = {.bytes = bytes, .n = length};
+
+    return dpt_file_write_pieces(path, &all, 1, err);
 }
 
 static bool is_folder(const char *path)

@@ -95,6 +95,49 @@ static void what_is_written_is_read(void **state)
     unlink(path);
 }
 
+static void pieces_follow_each_other(void **state)
+{
+    const struct dpt_file_piece pieces[] = {{"ab", 2}, {NULL, 0}, {"c", 1}, {"defg", 4}};
+    struct dpt_error err;
+    char path[PATH_TEXT];
+
+    (void)state;
+    in_folder(path, "pieces");
+    for (size_t n = 0; n <= 4; n++) {
+        static const size_t lengths[] = {0, 2, 2, 3, 7};
+
+        assert_int_equal(dpt_file_write_pieces(path, pieces, n, &err), DPT_OK);
+        assert_holds(path, "abcdefg", lengths[n]);
+        assert_int_equal(entries(), 1);
+    }
+    unlink(path);
+}
+
+/* A file that somebody else writes: the old one stays until the new one is whole. */
+static void a_temporary_file_is_put_in_place(void **state)
+{
+    struct dpt_error err;
+    char path[PATH_TEXT], *temporary;
+
+    (void)state;
+    in_folder(path, "x");
+    assert_int_equal(dpt_file_write(path, "old", 3, &err), DPT_OK);
+    assert_int_equal(dpt_file_temporary(path, &temporary, &err), DPT_OK);
+    assert_holds(temporary, "", 0);
+    assert_int_equal(dpt_file_write(temporary, "newer", 5, &err), DPT_OK);
+    assert_holds(path, "old", 3);
+    assert_int_equal(dpt_file_commit(temporary, path, &err), DPT_OK);
+    assert_holds(path, "newer", 5);
+    assert_int_equal(entries(), 1);
+    assert_int_equal(dpt_file_commit(temporary, path, &err), DPT_IO);
+    assert_non_null(strstr(err.text, path));
+    free(temporary);
+    unlink(path);
+    in_folder(path, "none/x");
+    assert_int_equal(dpt_file_temporary(path, &temporary, &err), DPT_IO);
+    assert_null(temporary);
+}
+
 static void expect_read_error(const char *path, size_t limit, const char *says)
 {
     struct dpt_error err;
@@ -244,9 +287,14 @@ static void all_bytes_or_an_error(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_is_read),    cmocka_unit_test(reading_says_what_is_wrong),
-        cmocka_unit_test(failed_write_keeps_the_old), cmocka_unit_test(writing_says_what_is_wrong),
-        cmocka_unit_test(old_temporary_is_replaced),  cmocka_unit_test(folders_are_made),
+        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(pieces_follow_each_other),
+        cmocka_unit_test(a_temporary_file_is_put_in_place),
+        cmocka_unit_test(reading_says_what_is_wrong),
+        cmocka_unit_test(failed_write_keeps_the_old),
+        cmocka_unit_test(writing_says_what_is_wrong),
+        cmocka_unit_test(old_temporary_is_replaced),
+        cmocka_unit_test(folders_are_made),
         cmocka_unit_test(all_bytes_or_an_error),
     };
 

@@ -1,0 +1,72 @@
+#include "core/conf/leaves.h"
+
+#include "core/conf/text.h"
+
+struct walk {
+    void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf);
+    void *arg;
+    struct dpt_str path;
+};
+
+static bool is_leaf(const struct dpt_conf_node *node)
+{
+    if (node->kind == DPT_NODE_MAP)
+        return node->n == 0;
+    for (size_t i = 0; node->kind == DPT_NODE_LIST && i < node->n; i++)
+        if (node->items[i]->kind != DPT_NODE_SCALAR)
+            return false;
+    return true;
+}
+
+static void walk(struct walk *w, const struct dpt_conf_node *node)
+{
+    const size_t length = w->path.length;
+
+    if (is_leaf(node)) {
+        if (!w->path.failed)
+            w->visit(w->arg, length > 0 ? w->path.text : "", node);
+        return;
+    }
+    for (size_t i = 0; i < node->n && !w->path.failed; i++) {
+        if (node->kind == DPT_NODE_MAP)
+            dpt_str_printf(&w->path, "%s%s", length > 0 ? "." : "", node->keys[i]);
+        else
+            dpt_str_printf(&w->path, "[%zu]", i);
+        if (w->path.failed)
+            return;
+        walk(w, node->items[i]);
+        w->path.length = length;
+        w->path.text[length] = '\0';
+    }
+}
+
+bool dpt_conf_leaves(const struct dpt_conf_node *root,
+                     void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf),
+                     void *arg)
+{
+    struct walk w = {.visit = visit, .arg = arg};
+    bool good;
+
+    walk(&w, root);
+    good = !w.path.failed;
+    dpt_str_release(&w.path);
+    return good;
+}
+
+void dpt_conf_leaf_text(const struct dpt_conf_node *leaf, struct dpt_str *out)
+{
+    enum { SHOWN = 400 };
+    char shown[6 * SHOWN + 8];
+
+    if (leaf->kind == DPT_NODE_SCALAR) {
+        dpt_show_text(shown, leaf->text, SHOWN);
+        dpt_str_printf(out, "%s", shown);
+        return;
+    }
+    dpt_str_printf(out, "%s", leaf->kind == DPT_NODE_MAP ? "{" : "[");
+    for (size_t i = 0; i < leaf->n; i++) {
+        dpt_str_printf(out, "%s", i == 0 ? "" : ", ");
+        dpt_conf_leaf_text(leaf->items[i], out);
+    }
+    dpt_str_printf(out, "%s", leaf->kind == DPT_NODE_MAP ? "}" : "]");
+}

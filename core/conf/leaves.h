@@ -1,0 +1,21 @@
+/*
+ * leaves: a tree as a flat list of keys and values, for tables and for comparing.
+ *
+ * A leaf is a scalar, a list of scalars, or an empty list or map: "optimizer.lr", "data.train",
+ * "model.layers[3].conv.kernel".
+ */
+#ifndef DPT_CONF_LEAVES_H
+#define DPT_CONF_LEAVES_H
+
+#include "core/conf/yaml.h"
+
+/* Visits the leaves below a node, in the order of the tree. path: lives during the visit. False
+ * where memory ran out. */
+bool dpt_conf_leaves(const struct dpt_conf_node *root,
+                     void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf),
+                     void *arg);
+
+/* Adds a leaf's value in one line as a terminal may show it: `0.1`, `[1, 28, 28]`, `{}`. */
+void dpt_conf_leaf_text(const struct dpt_conf_node *leaf, struct dpt_str *out);
+
+#endif
