@@ -3,8 +3,11 @@
 # Targets
 #   all            build/dptrain (the default)
 #   check-units    the test programs, into build/tests (needs cmocka); scripts/test.sh runs them
-#   install        the binary, README, man page and completions, into $(DESTDIR)$(PREFIX)
+#   install        the binary, man page, completions, README, example jobs and batch files, into $(DESTDIR)$(PREFIX)
 #   uninstall      takes those away again
+#   dist           the sources, build/dist/dptrain-VERSION.tar.gz
+#   bundle         a folder and an archive of it that run anywhere, with the libraries and Open MPI (scripts/packaging)
+#   deb            a Debian package
 #   clean          removes what make built
 #   format         clang-format over all C files
 #   help           this text
@@ -20,7 +23,12 @@
 #   SANITIZE=0          1: stop at memory errors and undefined behaviour (AddressSanitizer, UBSan)
 #   MPICC=mpicc         the MPI's compiler wrapper (Open MPI, MPICH, a cluster's own); it compiles core/comm and links
 #   ONEDNN=auto         the CPU backend: 1 insists on oneDNN, 0 leaves it out (plain C computes), auto looks for it
-#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= ZLIB_ROOT= CMOCKA_ROOT=
+#   CUDA=auto           the GPU's kernels and libraries' tables: 1 insists on nvcc and cuDNN 9.8 or later, 0 leaves them out,
+#                       auto looks for them. auto compiles code for sm_90 and PTX for all others, 1 for each architecture
+#   CUDA_ARCHS=         or for these only: CUDA_ARCHS='80 90'; the first one's PTX serves all later ones
+#   CUDA_HOME= CUDNN_ROOT=
+#                       where the toolkit and cuDNN lie; nothing is linked to them, so they may also be missing at run time
+#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= ZLIB_ROOT= LIBZIP_ROOT= PNG_ROOT= JPEG_ROOT= CMOCKA_ROOT=
 #                       where a library lies (its include/ and lib/ or lib64/), as a cluster's modules set it;
 #                       its lib folder is written into the binary (rpath). Empty: pkg-config, then the compiler's own paths
 #   PKG_CONFIG=pkg-config
@@ -52,10 +60,17 @@ V ?= 0
 WERROR ?= 1
 MPICC ?= mpicc
 ONEDNN ?= auto
+CUDA ?= auto
+CUDA_ARCHS ?=
+CUDA_HOME ?=
+CUDNN_ROOT ?=
 HDF5_ROOT ?=
 ONEDNN_ROOT ?=
 YAML_ROOT ?=
 ZLIB_ROOT ?=
+LIBZIP_ROOT ?=
+PNG_ROOT ?=
+JPEG_ROOT ?=
 CMOCKA_ROOT ?=
 PKG_CONFIG ?= pkg-config
 PREFIX ?= /usr/local
@@ -68,8 +83,8 @@ silent := $(findstring s,$(firstword -$(MAKEFLAGS)))
 MAKEFLAGS += --no-builtin-rules
 # One line a command: `CC file`; the command itself with V=1; nothing with make -s.
 say = @$(if $(filter 1,$(V)),set -x;,$(if $(silent),,printf '  %-5s %s\n' $1 $2;))
-.PHONY: all check-units install uninstall clean format help
-building := $(filter-out clean format help uninstall,$(or $(MAKECMDGOALS),all))
+.PHONY: all check-units install uninstall dist bundle deb clean format help
+building := $(filter-out clean format help uninstall dist,$(or $(MAKECMDGOALS),all))
 
 # A stamp is a file with a text: written anew only where the text changed, so that what hangs on it is rebuilt then.
 quote = '$(subst ','\'',$1)'
@@ -78,9 +93,9 @@ stamp = $(if $(building),$(shell mkdir -p $(BUILD); printf '%s\n' $(call quote,$
 
 # deps.mk says which libraries were found and how to use them: HDF5_CFLAGS, HDF5_LIBS and so on. They are looked for again
 # when a knob or a search path changes, or one that may be missing appears.
-knobs := CC MPICC ONEDNN HDF5_ROOT ONEDNN_ROOT YAML_ROOT ZLIB_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
+knobs := CC MPICC ONEDNN CUDA CUDA_ARCHS CUDA_HOME CUDNN_ROOT HDF5_ROOT ONEDNN_ROOT YAML_ROOT ZLIB_ROOT LIBZIP_ROOT PNG_ROOT JPEG_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
 $(call stamp,knobs,$(foreach knob,$(knobs),$(knob)=$($(knob))) $(PKG_CONFIG_PATH) $(CPATH) $(LIBRARY_PATH) \
-	$(shell command -v $(MPICC)) $(wildcard /usr/include/dnnl.h /usr/include/cmocka.h))
+	$(shell command -v $(MPICC); command -v nvcc) $(wildcard /usr/include/dnnl.h /usr/include/cmocka.h /usr/local/cuda/bin/nvcc))
 $(BUILD)/deps.mk: scripts/check-deps.sh $(BUILD)/knobs
 	@$(foreach knob,$(knobs),$(knob)=$(call quote,$($(knob)))) scripts/check-deps.sh $@
 ifneq ($(building),)
@@ -89,11 +104,17 @@ endif
 
 # --- sources: one object each; a new file in a room is found, and so is a removed one -----------------------------
 
-rooms := core/*/ core/*/*/ models/ models/*/ data/ cmd/
+rooms := core/*/ core/*/*/ models/ models/*/ data/ cmd/ cmd/*/
 sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c */*/tests/*.c),$(wildcard $(pattern)*.c))))
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))
 endif
+# Where there is no CUDA only what describes the kernels remains, for the tests that run them on the host.
+ifneq ($(WITH_CUDA),1)
+sources := $(filter-out $(filter-out %/kernels.c,$(wildcard core/backend/cuda/*.c)),$(sources))
+endif
+# In the library, but not in the binary as long as no backend there calls it.
+unused := $(filter core/backend/cuda/%,$(sources))
 tests := $(sort $(foreach kind,test mpi bench,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
 ifneq ($(WITH_ONEDNN),1)
 tests := $(filter-out core/backend/cpu/%,$(tests))
@@ -121,7 +142,10 @@ defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WI
 # Only these rooms see these libraries.
 room_flags = $(if $(filter data/% core/train/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
-	$(if $(filter data/%,$1),$(ZLIB_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
+	$(if $(filter core/backend/cuda/%,$1),$(CUDA_CFLAGS)) \
+	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
+	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
+	$(if $(filter core/train/%,$1),$(LIBZIP_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)
@@ -129,11 +153,11 @@ with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/train/%)
 compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
-libraries := $(HDF5_LIBS) $(YAML_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(ZLIB_LIBS) -lm
+libraries := $(HDF5_LIBS) $(YAML_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
 link = $(mpi_cc) $(needed) $(CFLAGS) $(LDFLAGS)
 
 ifdef WITH_ONEDNN # deps.mk is there
-$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(ZLIB_CFLAGS) $(YAML_CFLAGS) $(CMOCKA_CFLAGS) \
+$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(YAML_CFLAGS) $(CMOCKA_CFLAGS) \
 	$(link) $(libraries) $(CMOCKA_LIBS))
 $(call stamp,sources,$(sources))
 endif
@@ -143,7 +167,7 @@ endif
 all: $(binary)
 
 # From the objects, not the library: so that two rooms with a function of the same name are an error.
-$(binary): $(call object,$(sources)) $(BUILD)/flags $(BUILD)/sources
+$(binary): $(call object,$(filter-out $(unused),$(sources))) $(BUILD)/flags $(BUILD)/sources
 	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(libraries)
 
 $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
@@ -153,6 +177,13 @@ $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
 $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(call compile,$<) -MMD -MP -c -o $@ $<
+
+# The kernels for the GPU, which module.c makes a part of the program.
+image := $(BUILD)/kernels.fatbin
+nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $(if $(filter 1,$(WERROR)),-Werror all-warnings)
+$(image): $(wildcard core/backend/cuda/kernels*.cu core/backend/cuda/*.inc) core/backend/cuda/device.h core/backend/cuda/kernels.h $(BUILD)/flags
+	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -fatbin -o $@ core/backend/cuda/kernels.cu
+$(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
 check-units: $(programs)
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
@@ -180,20 +211,46 @@ $(shared)/bash-completion/completions/dptrain: says = completion bash
 $(shared)/zsh/site-functions/_dptrain: says = completion zsh
 $(shared)/fish/vendor_completions.d/dptrain.fish: says = completion fish
 
-install: $(binary) $(addprefix $(shared)/,$(made))
-	install -d $(root)/bin $(root)/share/doc/dptrain
-	install -m 755 $(binary) $(root)/bin/dptrain
-	install -m 644 README.md LICENSE $(root)/share/doc/dptrain
-	for file in $(made); do install -D -m 644 $(shared)/$$file $(root)/share/$$file || exit 1; done
+installed := $(binary) $(addprefix $(shared)/,$(made))
+examples = $1/share/doc/dptrain/examples
+define install_into
+install -d $1/bin $(examples)/slurm && \
+	install -m 755 $(binary) $1/bin/dptrain && \
+	install -m 644 README.md LICENSE scripts/packaging/CHANGELOG.md $1/share/doc/dptrain && \
+	install -m 644 $(wildcard configs/*.yaml) $(examples) && \
+	install -m 644 $(wildcard scripts/slurm/*) $(examples)/slurm && \
+	install -D -m 644 scripts/lib/mpi-env.sh $1/share/dptrain/mpi-env.sh && \
+	for file in $(made); do install -D -m 644 $(shared)/$$file $1/share/$$file || exit 1; done
+endef
+
+install: $(installed)
+	$(call install_into,$(root))
 
 uninstall:
-	rm -f $(root)/bin/dptrain $(addprefix $(root)/share/,$(made))
+	rm -f $(root)/bin/dptrain $(addprefix $(root)/share/,$(made) dptrain/mpi-env.sh)
 	-rmdir $(root)/share/dptrain 2>/dev/null || true
 	rm -rf $(root)/share/doc/dptrain
 
+# --- packages: scripts/packaging/README.md ------------------------------------------------------------------------
+
+packages := $(BUILD)/dist
+
+dist:
+	@scripts/packaging/dist.sh $(VERSION) $(BUILD)
+
+bundle: $(installed)
+	@rm -rf $(packages)/bundle
+	@$(call install_into,$(packages)/bundle)
+	@MPICC='$(MPICC)' scripts/packaging/bundle.sh $(VERSION) $(packages)/bundle $(packages)/dptrain-$(VERSION)-$(shell uname -m)
+
+deb: $(installed)
+	@rm -rf $(packages)/deb
+	@$(call install_into,$(packages)/deb/usr)
+	@scripts/packaging/deb.sh $(VERSION) $(packages)/deb $(packages)
+
 # Names what make writes: BUILD may be a folder with other things in it.
 clean:
-	rm -rf $(addprefix $(BUILD)/,obj tests share libdptrain.a dptrain deps.mk knobs flags sources)
+	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin deps.mk knobs flags sources)
 	-rmdir $(BUILD) 2>/dev/null || true
 
 format:

@@ -158,7 +158,7 @@ static const struct dpt_cli_option options[] = {
 const struct dpt_command dpt_cmd_convert = {
     .name = "convert",
     .usage = "FORMAT IN... --output PREFIX [--shards N] [options of the format]",
-    .summary = "MNIST, CIFAR-10, CSV and NumPy files into HDF5 shards",
+    .summary = "MNIST, CIFAR-10, CSV, NumPy and pictures into HDF5 shards",
     .details = "Writes HDF5 files that train reads and h5py, MATLAB and h5ls as well: /images and "
                "/labels, contiguous and uncompressed, each with a checksum. The same input gives "
                "the same bytes. A file has its name only once all shards are written and synced; "

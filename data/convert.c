@@ -3,7 +3,8 @@
 #include <string.h>
 
 const struct dpt_converter *const dpt_converters[] = {
-    &dpt_convert_idx, &dpt_convert_cifar10, &dpt_convert_csv, &dpt_convert_npy, NULL,
+    &dpt_convert_idx, &dpt_convert_cifar10,  &dpt_convert_csv,
+    &dpt_convert_npy, &dpt_convert_pictures, NULL,
 };
 
 static const struct {

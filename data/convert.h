@@ -29,7 +29,13 @@
       "csv: labels are targets of a regression, also whole numbers")                               \
     X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
     X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
-    X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")
+    X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")        \
+    X(SIZE, "--size", "HxW", "pictures: stretch all to this size; else they must have one")        \
+    X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
+    X(LIKE, "--like", "SHARD",                                                                     \
+      "csv, pictures: classes and form as in this shard, for a test set beside its training set")  \
+    X(SHUFFLE, "--shuffle", "SEED",                                                                \
+      "pictures: store them in an order drawn by this number, not that of their names")
 
 enum dpt_convert_option {
 #define X(id, name, value, help) DPT_CONVERT_##id,
@@ -92,9 +98,9 @@ struct dpt_converter {
 };
 
 extern const struct dpt_converter dpt_convert_idx, dpt_convert_cifar10, dpt_convert_csv,
-    dpt_convert_npy;
+    dpt_convert_npy, dpt_convert_pictures;
 extern const struct dpt_converter
-    *const dpt_converters[]; /* idx, cifar10, csv, npy; ends with NULL */
+    *const dpt_converters[]; /* idx, cifar10, csv, npy, pictures; ends with NULL */
 
 /* The converter of a name. Errors: USAGE (lists them, suggests one). */
 enum dpt_status dpt_converter_find(const char *name, const struct dpt_converter **converter,

@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "data/csv_table.h"
+#include "data/source.h"
 
 enum { BATCH_BYTES = 1 << 20, LABEL_MOST = INT32_MAX - 1 };
 
@@ -36,7 +37,9 @@ struct csv_job {
     enum label_kind kind;
     bool classes, regression, u8; /* as asked for */
     struct labels labels;
-    int64_t rows, total; /* counted so far in this reading; by the first one */
+    struct dpt_source_model like; /* the shard of --like; zero: none */
+    int32_t *like_number;         /* [labels.n_names] of its classes; NULL: not given */
+    int64_t rows, total;          /* counted so far in this reading; by the first one */
     double shown;
     /* The second reading. */
     struct dpt_shard_writer *writer;
@@ -257,6 +260,64 @@ static enum dpt_status set_shape(const struct csv_job *c, struct dpt_shard_form 
     return DPT_OK;
 }
 
+/* The shard of --like says how rows are stored, too. */
+static enum dpt_status take_like(struct csv_job *c, struct dpt_shard_form *form,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *path = c->job->option[DPT_CONVERT_LIKE];
+    const struct dpt_shape *shape = &c->like.shape;
+
+    if (path == NULL)
+        return DPT_OK;
+    if (c->u8 || c->job->option[DPT_CONVERT_SHAPE] != NULL)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--like says how rows are stored; leave --u8 and --shape out"));
+    DPT_TRY(dpt_source_model_of(&c->like, path, !c->regression, &c->table.arena, err));
+    if (dpt_shape_size(shape) != (int64_t)c->features)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: has %zu columns beside the label, %s has %lld numbers a sample",
+                         c->job->inputs[0], c->features, path, (long long)dpt_shape_size(shape)));
+    c->u8 = c->like.u8;
+    c->classes = c->like.n_classes > 0;
+    if (!shape->flat) {
+        form->n_dims = 3;
+        form->dims[0] = shape->c;
+        form->dims[1] = shape->h;
+        form->dims[2] = shape->w;
+    }
+out:
+    return status;
+}
+
+/* Each class gets the number that it has there. */
+static enum dpt_status number_like(struct csv_job *c, struct dpt_shard_form *form,
+                                   struct dpt_error *err)
+{
+    const struct labels *l = &c->labels;
+    char shown[DPT_CSV_SHOWN];
+
+    if (c->like.n_classes == 0)
+        return DPT_OK;
+    c->like_number = dpt_alloc_array(l->n_names, sizeof *c->like_number);
+    if (c->like_number == NULL)
+        return dpt_fail_memory(err, "the classes", (double)l->n_names);
+    for (size_t i = 0; i < l->n_names; i++) {
+        size_t k = 0;
+
+        while (k < c->like.n_classes && strcmp(c->like.classes[k], l->names[i].text) != 0)
+            k++;
+        if (k == c->like.n_classes)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is no class of %s", c->job->inputs[0],
+                            dpt_csv_shown(l->names[i].text, shown),
+                            c->job->option[DPT_CONVERT_LIKE]);
+        c->like_number[i] = (int32_t)k;
+    }
+    form->classes = (int64_t)c->like.n_classes;
+    form->class_names = c->like.classes;
+    return DPT_OK;
+}
+
 static enum dpt_status flush(struct csv_job *c, struct dpt_error *err)
 {
     const size_t n = c->filled;
@@ -303,13 +364,17 @@ static enum dpt_status store_label(struct csv_job *c, const struct dpt_csv *row,
     const size_t column = c->table.labels[0];
     const struct class_name name = name_of(c, &row->cells[column]);
     bool there = true;
+    size_t place;
 
-    if (c->kind == NAMES)
-        c->numbers[c->filled] = (int32_t)place_of(&c->labels, &name, &there);
-    else if (name.number && name.value >= 0 && name.value <= c->labels.largest)
+    if (c->kind == NAMES) {
+        place = place_of(&c->labels, &name, &there);
+        c->numbers[c->filled] =
+            there && c->like_number != NULL ? c->like_number[place] : (int32_t)place;
+    } else if (name.number && name.value >= 0 && name.value <= c->labels.largest) {
         c->numbers[c->filled] = (int32_t)name.value;
-    else
+    } else {
         there = false;
+    }
     return there ? DPT_OK : changed(row, err);
 }
 
@@ -390,6 +455,8 @@ static enum dpt_status check_options(const struct csv_job *c, struct dpt_error *
         return dpt_fail(err, DPT_USAGE, "csv takes one file or more; none given");
     if (c->classes && c->regression)
         return dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other");
+    if (c->job->option[DPT_CONVERT_LABEL] != NULL && c->job->option[DPT_CONVERT_LABEL][0] == '\0')
+        return dpt_fail(err, DPT_USAGE, "--label: which column? a name or a number");
     return DPT_OK;
 }
 
@@ -414,6 +481,7 @@ static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *
     c.regression = c.regression || c.table.n_labels > 1;
     c.features = c.table.columns - c.table.n_labels;
     DPT_TRY(set_shape(&c, &form, err));
+    DPT_TRY(take_like(&c, &form, err));
     DPT_TRY(dpt_csv_table_walk(&c.table, scan_row, &c, err));
     DPT_TRY(decide(&c, &form, err));
     names = dpt_alloc_array(c.labels.n_names, sizeof *names);
@@ -423,6 +491,7 @@ static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *
     for (size_t i = 0; i < c.labels.n_names; i++)
         names[i] = c.labels.names[i].text;
     form.class_names = c.kind == NAMES ? names : NULL;
+    DPT_TRY(number_like(&c, &form, err));
     DPT_TRY(store(&c, &form, err));
 out:
     dpt_shard_writer_close(c.writer);
@@ -431,6 +500,7 @@ out:
     dpt_free(c.bytes);
     dpt_free(c.numbers);
     dpt_free(c.targets);
+    dpt_free(c.like_number);
     dpt_free(names);
     free(c.labels.names);
     return status;
@@ -440,12 +510,15 @@ const struct dpt_converter dpt_convert_csv = {
     .name = "csv",
     .inputs = "FILE...",
     .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
-    .details = "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
-               "Labels that are whole numbers "
-               "from 0 on are classes; words become classes in sorted order, their names an "
-               "attribute of /labels; other "
-               "numbers, several label columns and --regression make targets [N,K].",
-    .options = 1u << DPT_CONVERT_LABEL | 1u << DPT_CONVERT_HEADER | 1u << DPT_CONVERT_CLASSES |
-               1u << DPT_CONVERT_REGRESSION | 1u << DPT_CONVERT_SHAPE | 1u << DPT_CONVERT_U8,
+    .details =
+        "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
+        "Labels that are whole numbers "
+        "from 0 on are classes; words become classes in sorted order, their names an "
+        "attribute of /labels; other "
+        "numbers, several label columns and --regression make targets [N,K]. A test set goes "
+        "with --like TRAINSHARD, so that its classes have the same numbers.",
+    .options = 1u << DPT_CONVERT_LIKE | 1u << DPT_CONVERT_LABEL | 1u << DPT_CONVERT_HEADER |
+               1u << DPT_CONVERT_CLASSES | 1u << DPT_CONVERT_REGRESSION | 1u << DPT_CONVERT_SHAPE |
+               1u << DPT_CONVERT_U8,
     .run = run,
 };

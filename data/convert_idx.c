@@ -1,85 +1,10 @@
-/*
- * IDX, the format of MNIST: http://yann.lecun.com/exdb/mnist/ ("THE IDX FILE FORMAT"): two zero
- * bytes, a type, the number of dimensions, each dimension as a big-endian 32-bit number, the
- * values.
- */
-#include <string.h>
-
+/* IDX files: one of images or feature vectors, one of labels. */
 #include "core/base/memory.h"
-#include "data/convert_input.h"
+#include "data/idx.h"
 
-enum { TYPE_U8 = 0x08, MOST_DIMS = 4, BATCH_BYTES = 1 << 20 };
+enum { BATCH_BYTES = 1 << 20 };
 
-struct idx {
-    struct dpt_input in;
-    int n_dims;
-    int64_t dims[MOST_DIMS];
-    int64_t sample; /* bytes */
-};
-
-static const char *type_name(unsigned type)
-{
-    static const struct {
-        unsigned type;
-        const char *name;
-    } names[] = {
-        {0x08, "unsigned bytes"},  {0x09, "signed bytes"}, {0x0B, "16-bit integers"},
-        {0x0C, "32-bit integers"}, {0x0D, "floats"},       {0x0E, "doubles"},
-    };
-
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].type == type)
-            return names[i].name;
-    return NULL;
-}
-
-static enum dpt_status check_magic(const char *path, const uint8_t m[4], struct dpt_error *err)
-{
-    if (m[0] != 0 || m[1] != 0 || type_name(m[2]) == NULL || m[3] == 0)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: is no IDX file: it begins with %02x %02x %02x %02x, images begin with "
-                        "00 00 08 03 and labels "
-                        "with 00 00 08 01",
-                        path, m[0], m[1], m[2], m[3]);
-    if (m[2] != TYPE_U8)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: holds %s (IDX type %02x); only unsigned bytes (08) are taken", path,
-                        type_name(m[2]), m[2]);
-    if (m[3] > MOST_DIMS)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: has %d dimensions (magic number 00 00 08 %02x); 2 to 4 are taken",
-                        path, m[3], m[3]);
-    return DPT_OK;
-}
-
-static enum dpt_status open_idx(struct idx *idx, const char *path,
-                                const struct dpt_convert_job *job, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    int64_t all = 1;
-    uint8_t b[4];
-
-    DPT_TRY(dpt_input_open(&idx->in, path, job, err));
-    DPT_TRY(dpt_input_exact(&idx->in, b, sizeof b, err));
-    DPT_TRY(check_magic(path, b, err));
-    idx->n_dims = b[3];
-    idx->sample = 1;
-    for (int i = 0; i < idx->n_dims; i++) {
-        DPT_TRY(dpt_input_exact(&idx->in, b, sizeof b, err));
-        idx->dims[i] = (int64_t)b[0] << 24 | (int64_t)b[1] << 16 | (int64_t)b[2] << 8 | b[3];
-        if (idx->dims[i] == 0)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: dimension %d is 0", path, i + 1));
-        if (__builtin_mul_overflow(all, idx->dims[i], &all))
-            DPT_TRY(
-                dpt_fail(err, DPT_BAD_DATA, "%s: its dimensions are larger than any file", path));
-        idx->sample *= i > 0 ? idx->dims[i] : 1;
-    }
-    DPT_TRY(dpt_input_promise(&idx->in, all, err));
-out:
-    return status;
-}
-
-static enum dpt_status check_roles(const struct idx *images, const struct idx *labels,
+static enum dpt_status check_roles(const struct dpt_idx *images, const struct dpt_idx *labels,
                                    struct dpt_error *err)
 {
     const char *a = images->in.path, *b = labels->in.path;
@@ -106,7 +31,7 @@ static enum dpt_status check_roles(const struct idx *images, const struct idx *l
 
 /* Reads a file of labels to its end: they are all there, and *classes is one more than the largest.
  */
-static enum dpt_status scan_labels(struct idx *labels, uint8_t *buffer, int64_t *classes,
+static enum dpt_status scan_labels(struct dpt_idx *labels, uint8_t *buffer, int64_t *classes,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -126,7 +51,7 @@ out:
     return status;
 }
 
-static enum dpt_status copy_samples(struct idx *images, struct idx *labels,
+static enum dpt_status copy_samples(struct dpt_idx *images, struct dpt_idx *labels,
                                     struct dpt_shard_writer *writer, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -154,7 +79,7 @@ out:
     return status;
 }
 
-static void set_form(const struct idx *images, struct dpt_shard_form *form)
+static void set_form(const struct dpt_idx *images, struct dpt_shard_form *form)
 {
     form->samples = images->dims[0];
     form->u8 = true;
@@ -167,7 +92,7 @@ static void set_form(const struct idx *images, struct dpt_shard_form *form)
 static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct idx images = {0}, labels = {0};
+    struct dpt_idx images = {0}, labels = {0};
     struct dpt_shard_form form = {0};
     struct dpt_shard_writer *writer = NULL;
     uint8_t *buffer = NULL;
@@ -175,15 +100,15 @@ static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *
     if (job->n_inputs != 2)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "idx takes two files, images and labels; %zu given",
                          job->n_inputs));
-    DPT_TRY(open_idx(&images, job->inputs[0], job, err));
-    DPT_TRY(open_idx(&labels, job->inputs[1], job, err));
+    DPT_TRY(dpt_idx_open(&images, job->inputs[0], job, err));
+    DPT_TRY(dpt_idx_open(&labels, job->inputs[1], job, err));
     DPT_TRY(check_roles(&images, &labels, err));
     buffer = dpt_alloc(BATCH_BYTES);
     if (buffer == NULL)
         DPT_TRY(dpt_fail_memory(err, "reading", BATCH_BYTES));
     DPT_TRY(scan_labels(&labels, buffer, &form.classes, err));
     dpt_input_close(&labels.in);
-    DPT_TRY(open_idx(&labels, job->inputs[1], job, err));
+    DPT_TRY(dpt_idx_open(&labels, job->inputs[1], job, err));
     set_form(&images, &form);
     DPT_TRY(dpt_shard_writer_open(&writer, job, &form, err));
     DPT_TRY(copy_samples(&images, &labels, writer, err));

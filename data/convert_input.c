@@ -115,6 +115,21 @@ out:
     return status;
 }
 
+enum dpt_status dpt_input_skip(struct dpt_input *in, int64_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (n == 0)
+        return DPT_OK;
+    if (gzseek(in->gz, (z_off_t)n, SEEK_CUR) < 0) {
+        DPT_TRY(gzip_error(in, err));
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be read from another place", in->path));
+    }
+    in->read += n;
+out:
+    return status;
+}
+
 enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dpt_error *err)
 {
     const bool plain = gzdirect(in->gz) != 0;

@@ -32,6 +32,9 @@ enum dpt_status dpt_input_some(struct dpt_input *in, void *bytes, size_t capacit
                                struct dpt_error *err);
 /* Exactly n bytes. Errors: also BAD_DATA (the file is too short). */
 enum dpt_status dpt_input_exact(struct dpt_input *in, void *bytes, size_t n, struct dpt_error *err);
+/* Leaves n bytes out; going back (n < 0) is slow where the file is gzipped. Where the end is passed
+ * the next read tells. Errors: BAD_DATA (a damaged gzip stream), IO. */
+enum dpt_status dpt_input_skip(struct dpt_input *in, int64_t n, struct dpt_error *err);
 /* Fails with BAD_DATA where the file cannot hold `bytes` more: a lying header is told before the
  * disk is filled. */
 enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dpt_error *err);

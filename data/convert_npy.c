@@ -1,136 +1,14 @@
 /*
  * NumPy's array files: one of images or feature vectors, one of labels or targets.
  */
-#include <endian.h>
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "data/convert_input.h"
-#include "data/npy.h"
+#include "data/npy_file.h"
 
 enum { BATCH_BYTES = 1 << 20, LABEL_MOST = INT32_MAX - 1 };
 
-/* A file open behind its header, read in rows: all numbers of one sample. */
-struct array {
-    struct dpt_input in;
-    struct dpt_npy npy;
-    int64_t row; /* numbers */
-};
-
-static enum dpt_status read_header(struct array *a, struct dpt_error *err)
-{
-    static const char magic[] = "\x93NUMPY";
-    const char *path = a->in.path;
-    enum dpt_status status = DPT_OK;
-    uint8_t b[8], l[4] = {0};
-    char *text = NULL;
-    size_t n;
-
-    DPT_TRY(dpt_input_exact(&a->in, b, sizeof b, err));
-    if (memcmp(b, magic, 6) != 0)
-        DPT_TRY(dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: is no .npy file: it begins with %02x %02x %02x %02x, not \\x93NUMPY%s", path, b[0],
-            b[1], b[2], b[3], memcmp(b, "PK\3\4", 4) == 0 ? "; unzip an .npz first" : ""));
-    if (b[6] < 1 || b[6] > 3 || b[7] != 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is of .npy version %d.%d; 1.0, 2.0 and 3.0 are taken", path, b[6],
-                         b[7]));
-    DPT_TRY(dpt_input_exact(&a->in, l, b[6] == 1 ? 2 : 4, err));
-    n = (size_t)l[0] | (size_t)l[1] << 8 | (size_t)l[2] << 16 | (size_t)l[3] << 24;
-    if (n > DPT_NPY_HEADER_MOST)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its header claims to have %zu bytes", path, n));
-    text = malloc(n + 1);
-    if (text == NULL)
-        DPT_TRY(dpt_fail_memory(err, path, (double)n));
-    DPT_TRY(dpt_input_exact(&a->in, text, n, err));
-    DPT_TRY(dpt_npy_parse(path, text, n, &a->npy, err));
-out:
-    free(text);
-    return status;
-}
-
-static enum dpt_status open_array(struct array *a, const char *path,
-                                  const struct dpt_convert_job *job, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_input_open(&a->in, path, job, err));
-    DPT_TRY(read_header(a, err));
-    /* One dimension has the same order either way, and NumPy then says False; two and more would
-     * have to be turned. */
-    if (a->npy.fortran_order && a->npy.n_dims > 1)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is in Fortran order; save it again with numpy.save(path, "
-                         "numpy.ascontiguousarray(a))",
-                         path));
-    if (a->npy.count == 0 || a->npy.n_dims == 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no samples", path));
-    a->row = a->npy.count / a->npy.dims[0];
-    DPT_TRY(dpt_input_promise(&a->in, a->npy.count * a->npy.size, err));
-out:
-    return status;
-}
-
-static uint64_t bits_at(const struct dpt_npy *npy, const uint8_t *at)
-{
-    uint64_t bits = 0;
-
-    /* By value, not by place: right on machines of either byte order. */
-    for (int i = 0; i < npy->size; i++) {
-        const bool little = (BYTE_ORDER == LITTLE_ENDIAN) != npy->swapped;
-
-        bits |= (uint64_t)at[i] << 8 * (little ? i : npy->size - 1 - i);
-    }
-    return bits;
-}
-
-static double real_at(const struct dpt_npy *npy, const uint8_t *at)
-{
-    const uint64_t bits = bits_at(npy, at);
-    const uint32_t low = (uint32_t)bits;
-    double d;
-    float f;
-
-    if (npy->size == 4) {
-        memcpy(&f, &low, sizeof f);
-        return (double)f;
-    }
-    memcpy(&d, &bits, sizeof d);
-    return d;
-}
-
-/* An integer; those above INT64_MAX become INT64_MAX, which is too large for a label as well. */
-static int64_t integer_at(const struct dpt_npy *npy, const uint8_t *at)
-{
-    const uint64_t bits = bits_at(npy, at);
-    const int unused = 64 - 8 * npy->size;
-
-    if (npy->kind == 'i')
-        return (int64_t)(bits << unused) >> unused;
-    return bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
-}
-
-/* n floats of a row's part; `first` is the number of raw[0] in the file, for messages. */
-static enum dpt_status to_floats(const struct array *a, const uint8_t *raw, int64_t first,
-                                 int64_t n, float *out, struct dpt_error *err)
-{
-    for (int64_t i = 0; i < n; i++) {
-        const double value = real_at(&a->npy, raw + i * a->npy.size);
-
-        out[i] = (float)value;
-        if (!isfinite(out[i]))
-            return dpt_fail(err, DPT_BAD_DATA, "%s: sample %lld, value %lld is %g: not finite%s",
-                            a->in.path, (long long)((first + i) / a->row),
-                            (long long)((first + i) % a->row), value,
-                            isfinite(value) ? " as a 32-bit float" : "");
-    }
-    return DPT_OK;
-}
-
-static enum dpt_status check_images(const struct array *images, struct dpt_error *err)
+static enum dpt_status check_images(const struct dpt_npy_file *images, struct dpt_error *err)
 {
     const struct dpt_npy *npy = &images->npy;
 
@@ -146,8 +24,8 @@ static enum dpt_status check_images(const struct array *images, struct dpt_error
     return DPT_OK;
 }
 
-static enum dpt_status check_labels(const struct array *images, const struct array *labels,
-                                    struct dpt_error *err)
+static enum dpt_status check_labels(const struct dpt_npy_file *images,
+                                    const struct dpt_npy_file *labels, struct dpt_error *err)
 {
     const struct dpt_npy *npy = &labels->npy;
 
@@ -168,8 +46,9 @@ static enum dpt_status check_labels(const struct array *images, const struct arr
     return DPT_OK;
 }
 
-static enum dpt_status set_shape(const struct array *images, const struct dpt_convert_job *job,
-                                 struct dpt_shard_form *form, struct dpt_error *err)
+static enum dpt_status set_shape(const struct dpt_npy_file *images,
+                                 const struct dpt_convert_job *job, struct dpt_shard_form *form,
+                                 struct dpt_error *err)
 {
     const char *layout = job->option[DPT_CONVERT_LAYOUT];
     const struct dpt_npy *npy = &images->npy;
@@ -205,8 +84,8 @@ struct batch {
     int32_t *labels;
 };
 
-static enum dpt_status make_batch(struct batch *b, const struct array *images,
-                                  const struct array *labels, struct dpt_error *err)
+static enum dpt_status make_batch(struct batch *b, const struct dpt_npy_file *images,
+                                  const struct dpt_npy_file *labels, struct dpt_error *err)
 {
     const int64_t most = images->row > labels->row ? images->row : labels->row;
     size_t n;
@@ -235,19 +114,19 @@ static void free_batch(struct batch *b)
 }
 
 /* Reads the labels of n samples, `first` and on; *largest: out, raised. */
-static enum dpt_status read_labels(struct array *labels, struct batch *b, int64_t first, int64_t n,
-                                   int64_t *largest, struct dpt_error *err)
+static enum dpt_status read_labels(struct dpt_npy_file *labels, struct batch *b, int64_t first,
+                                   int64_t n, int64_t *largest, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t count = n * labels->row;
 
     DPT_TRY(dpt_input_exact(&labels->in, b->raw_labels, (size_t)(count * labels->npy.size), err));
     if (labels->npy.kind == 'f') {
-        DPT_TRY(to_floats(labels, b->raw_labels, first * labels->row, count, b->targets, err));
+        DPT_TRY(dpt_npy_floats(labels, b->raw_labels, first * labels->row, count, b->targets, err));
         goto out;
     }
     for (int64_t i = 0; i < n; i++) {
-        const int64_t value = integer_at(&labels->npy, b->raw_labels + i * labels->npy.size);
+        const int64_t value = dpt_npy_integer(&labels->npy, b->raw_labels + i * labels->npy.size);
 
         if (value < 0 || value > LABEL_MOST)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -260,21 +139,21 @@ out:
     return status;
 }
 
-static enum dpt_status read_images(struct array *images, struct batch *b, int64_t first, int64_t n,
-                                   struct dpt_error *err)
+static enum dpt_status read_images(struct dpt_npy_file *images, struct batch *b, int64_t first,
+                                   int64_t n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int64_t count = n * images->row;
 
     DPT_TRY(dpt_input_exact(&images->in, b->raw, (size_t)(count * images->npy.size), err));
     if (images->npy.kind == 'f')
-        DPT_TRY(to_floats(images, b->raw, first * images->row, count, b->floats, err));
+        DPT_TRY(dpt_npy_floats(images, b->raw, first * images->row, count, b->floats, err));
 out:
     return status;
 }
 
 /* Reads all labels once: they are there, they are good, and the largest is known. */
-static enum dpt_status scan_labels(struct array *labels, struct batch *b, int64_t *largest,
+static enum dpt_status scan_labels(struct dpt_npy_file *labels, struct batch *b, int64_t *largest,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -290,8 +169,9 @@ out:
     return status;
 }
 
-static enum dpt_status copy_samples(struct array *images, struct array *labels, struct batch *b,
-                                    struct dpt_shard_writer *writer, struct dpt_error *err)
+static enum dpt_status copy_samples(struct dpt_npy_file *images, struct dpt_npy_file *labels,
+                                    struct batch *b, struct dpt_shard_writer *writer,
+                                    struct dpt_error *err)
 {
     const int64_t samples = images->npy.dims[0];
     enum dpt_status status = DPT_OK;
@@ -312,7 +192,7 @@ out:
 static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct array images = {0}, labels = {0};
+    struct dpt_npy_file images = {0}, labels = {0};
     struct dpt_shard_form form = {0};
     struct dpt_shard_writer *writer = NULL;
     struct batch batch = {0};
@@ -321,15 +201,15 @@ static enum dpt_status run(const struct dpt_convert_job *job, struct dpt_error *
     if (job->n_inputs != 2)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "npy takes two files, images and labels; %zu given",
                          job->n_inputs));
-    DPT_TRY(open_array(&images, job->inputs[0], job, err));
-    DPT_TRY(open_array(&labels, job->inputs[1], job, err));
+    DPT_TRY(dpt_npy_open(&images, job->inputs[0], job, err));
+    DPT_TRY(dpt_npy_open(&labels, job->inputs[1], job, err));
     DPT_TRY(check_images(&images, err));
     DPT_TRY(check_labels(&images, &labels, err));
     DPT_TRY(set_shape(&images, job, &form, err));
     DPT_TRY(make_batch(&batch, &images, &labels, err));
     DPT_TRY(scan_labels(&labels, &batch, &largest, err));
     dpt_input_close(&labels.in);
-    DPT_TRY(open_array(&labels, job->inputs[1], job, err));
+    DPT_TRY(dpt_npy_open(&labels, job->inputs[1], job, err));
     form.targets = labels.npy.kind == 'f' ? labels.row : 0;
     form.classes = labels.npy.kind == 'f' ? 0 : largest + 1;
     DPT_TRY(dpt_shard_writer_open(&writer, job, &form, err));

@@ -4,8 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/convert_input.h"
-
 static enum dpt_status read_input(void *from, void *bytes, size_t capacity, size_t *got,
                                   struct dpt_error *err)
 {
@@ -86,6 +84,13 @@ static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *i
     return DPT_OK;
 }
 
+static bool unlabelled(const struct dpt_csv_table *t)
+{
+    const char *item = t->job->option[DPT_CONVERT_LABEL];
+
+    return item != NULL && item[0] == '\0';
+}
+
 /* Fills labels and is_label from --label; without one the last column. */
 static enum dpt_status resolve_labels(struct dpt_csv_table *t, struct dpt_error *err)
 {
@@ -94,6 +99,8 @@ static enum dpt_status resolve_labels(struct dpt_csv_table *t, struct dpt_error 
 
     t->n_labels = 0;
     memset(t->is_label, 0, t->columns * sizeof *t->is_label);
+    if (unlabelled(t))
+        return DPT_OK;
     for (item = item != NULL ? item : "-1";; item++) {
         const size_t n = strcspn(item, ",");
         const enum dpt_status status = resolve_item(t, item, n, &column, err);
@@ -160,7 +167,7 @@ static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct d
             text_label = text_label && !is_number(t, &csv->cells[i]);
     }
     *header = numbers == 0;
-    if (numbers < t->columns - t->n_labels || !text_label)
+    if (numbers < t->columns - t->n_labels || !text_label || t->n_labels == 0)
         goto out;
     DPT_TRY(dpt_csv_next(csv, &more, err));
     *header = more && csv->n_cells == t->columns;
@@ -170,7 +177,8 @@ out:
     return status;
 }
 
-static enum dpt_status check_columns(const struct dpt_csv *csv, struct dpt_error *err)
+static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct dpt_csv *csv,
+                                     struct dpt_error *err)
 {
     const char *other = NULL;
 
@@ -180,6 +188,8 @@ static enum dpt_status check_columns(const struct dpt_csv *csv, struct dpt_error
         other = "semicolons";
     else if (strchr(csv->cells[0].text, '\t') != NULL)
         other = "tabs";
+    if (other == NULL && unlabelled(t))
+        return DPT_OK;
     if (other != NULL)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s:%lld: columns seem to be separated by %s; commas are needed", csv->path,
@@ -204,7 +214,7 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
     DPT_TRY(dpt_csv_next(csv, &more, err));
     if (!more)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", csv->path));
-    DPT_TRY(check_columns(csv, err));
+    DPT_TRY(check_columns(t, csv, err));
     t->columns = csv->n_cells;
     t->labels = dpt_arena_alloc(&t->arena, t->columns * sizeof *t->labels);
     t->is_label = dpt_arena_alloc(&t->arena, t->columns * sizeof *t->is_label);
@@ -214,7 +224,7 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
             names = NULL;
     if (t->labels == NULL || t->is_label == NULL || names == NULL)
         DPT_TRY(dpt_fail_memory(err, csv->path, (double)t->columns * sizeof *names));
-    if (automatic && labels_need_names(t->job->option[DPT_CONVERT_LABEL])) {
+    if (automatic && !unlabelled(t) && labels_need_names(t->job->option[DPT_CONVERT_LABEL])) {
         header = true;
     } else if (automatic) {
         DPT_TRY(resolve_labels(t, err));
@@ -273,41 +283,66 @@ static bool same_names(const struct dpt_csv_table *t, const struct dpt_csv *csv)
     return true;
 }
 
-static enum dpt_status walk_file(const struct dpt_csv_table *t, size_t file,
-                                 enum dpt_status (*visit)(void *, const struct dpt_csv *,
-                                                          struct dpt_error *),
-                                 void *arg, struct dpt_error *err)
+/* What is wrong with a row, if anything; *skip: it is a header. */
+static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt_csv *csv,
+                                 bool first, bool *skip, struct dpt_error *err)
 {
     const char *const option = t->job->option[DPT_CONVERT_HEADER];
-    enum dpt_status status = DPT_OK;
-    struct dpt_input in = {0};
-    struct dpt_csv csv = {0};
-    bool first = true, more;
 
-    DPT_TRY(dpt_input_open(&in, t->job->inputs[file], t->job, err));
-    DPT_TRY(dpt_csv_open(&csv, t->job->inputs[file], read_input, &in, err));
-    for (;; first = false) {
-        DPT_TRY(dpt_csv_next(&csv, &more, err));
-        if (!more)
-            break;
-        if (first && t->names != NULL) {
-            if (same_names(t, &csv))
-                continue;
-            if ((option != NULL && strcmp(option, "yes") == 0) || only_words(t, &csv))
-                DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                                 "%s:%lld: the names of the columns are not those of %s", csv.path,
-                                 (long long)csv.line, t->job->inputs[0]));
+    *skip = false;
+    if (first && t->names != NULL) {
+        *skip = same_names(t, csv);
+        if (*skip)
+            return DPT_OK;
+        if ((option != NULL && strcmp(option, "yes") == 0) || only_words(t, csv))
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s:%lld: the names of the columns are not those of %s", csv->path,
+                            (long long)csv->line, t->job->inputs[0]);
+    }
+    if (csv->n_cells != t->columns)
+        return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has %zu columns, the first line of %s has %zu",
+                        csv->path, (long long)csv->line, csv->n_cells, t->job->inputs[0],
+                        t->columns);
+    return DPT_OK;
+}
+
+static void close_file(struct dpt_csv_cursor *c)
+{
+    dpt_csv_close(&c->csv);
+    dpt_input_close(&c->in);
+    c->opened = false;
+}
+
+enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *c, bool *more, struct dpt_error *err)
+{
+    const struct dpt_convert_job *job = c->table->job;
+    enum dpt_status status = DPT_OK;
+    bool first = false, skip = true;
+
+    *more = false;
+    while (skip && c->file < job->n_inputs) {
+        if (!c->opened) {
+            c->opened = first = true;
+            DPT_TRY(dpt_input_open(&c->in, job->inputs[c->file], job, err));
+            DPT_TRY(dpt_csv_open(&c->csv, job->inputs[c->file], read_input, &c->in, err));
         }
-        if (csv.n_cells != t->columns)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s:%lld: has %zu columns, the first line of %s has %zu", csv.path,
-                             (long long)csv.line, csv.n_cells, t->job->inputs[0], t->columns));
-        DPT_TRY(visit(arg, &csv, err));
+        DPT_TRY(dpt_csv_next(&c->csv, more, err));
+        if (*more) {
+            DPT_TRY(check_row(c->table, &c->csv, first, &skip, err));
+            first = false;
+        } else {
+            close_file(c);
+            c->file++;
+        }
     }
 out:
-    dpt_csv_close(&csv);
-    dpt_input_close(&in);
     return status;
+}
+
+void dpt_csv_cursor_close(struct dpt_csv_cursor *c)
+{
+    close_file(c);
+    c->file = 0;
 }
 
 enum dpt_status dpt_csv_table_walk(const struct dpt_csv_table *t,
@@ -316,9 +351,16 @@ enum dpt_status dpt_csv_table_walk(const struct dpt_csv_table *t,
                                    void *arg, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_csv_cursor c = {.table = t};
+    bool more;
 
-    for (size_t i = 0; i < t->job->n_inputs; i++)
-        DPT_TRY(walk_file(t, i, visit, arg, err));
+    for (;;) {
+        DPT_TRY(dpt_csv_cursor_next(&c, &more, err));
+        if (!more)
+            break;
+        DPT_TRY(visit(arg, &c.csv, err));
+    }
 out:
+    dpt_csv_cursor_close(&c);
     return status;
 }

@@ -9,10 +9,10 @@
 #define DPT_DATA_CSV_TABLE_H
 
 #include "core/base/memory.h"
-#include "data/convert.h"
+#include "data/convert_input.h"
 #include "data/csv.h"
 
-/* Zero-initialise: {0}. */
+/* Zero-initialise: {0}. With the option --label "" there is no label column. */
 struct dpt_csv_table {
     const struct dpt_convert_job *job;
     locale_t c_locale;
@@ -27,6 +27,20 @@ struct dpt_csv_table {
 enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_convert_job *job,
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
+
+/* The rows one after another. Zero-initialise but for `table`; close. */
+struct dpt_csv_cursor {
+    const struct dpt_csv_table *table;
+    struct dpt_csv csv; /* the row, where there is one more */
+    size_t file;        /* of the table's inputs */
+    bool opened;
+    struct dpt_input in;
+};
+
+/* The next row; it has table->columns cells. Errors: BAD_DATA (a row of another length), IO. */
+enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *cursor, bool *more,
+                                    struct dpt_error *err);
+void dpt_csv_cursor_close(struct dpt_csv_cursor *cursor);
 
 /* Calls visit with each row of each file; it has table->columns cells. Errors: BAD_DATA (a row of
  * another length), visit's. */

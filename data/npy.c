@@ -102,7 +102,7 @@ static bool want_shape(struct walk *w, struct dpt_npy *npy)
 static bool set_type(struct dpt_npy *npy)
 {
     static const char sizes[][2] = {{'b', 1}, {'u', 1}, {'u', 2}, {'u', 4}, {'u', 8}, {'i', 1},
-                                    {'i', 2}, {'i', 4}, {'i', 8}, {'f', 4}, {'f', 8}};
+                                    {'i', 2}, {'i', 4}, {'i', 8}, {'f', 2}, {'f', 4}, {'f', 8}};
     const char *d = npy->descr;
     const char other = BYTE_ORDER == LITTLE_ENDIAN ? '>' : '<';
 

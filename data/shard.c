@@ -200,8 +200,13 @@ static void measure(struct dpt_field *field)
     field->row_bytes = (size_t)field->row_items * (size_t)field->info.size;
 }
 
-enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
-                               struct dpt_error *err)
+static bool has_labels(hid_t file)
+{
+    return H5Lexists(file, "labels", H5P_DEFAULT) != 0 || H5Lexists(file, "y", H5P_DEFAULT) != 0;
+}
+
+static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, bool classes,
+                                  bool need_labels, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *slash;
@@ -219,9 +224,11 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
     shard->file = slash != NULL ? slash + 1 : shard->path;
     DPT_TRY(dpt_h5_open(path, &file, err));
     DPT_TRY(find_field(file, path, "images", "x", &shard->images, err));
-    DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
+    if (need_labels || has_labels(file))
+        DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
     DPT_TRY(read_shape(file, shard, err));
-    DPT_TRY(read_target(shard, classes, err));
+    if (shard->labels.name[0] != '\0')
+        DPT_TRY(read_target(shard, classes, err));
     measure(&shard->images);
     measure(&shard->labels);
 out:
@@ -231,6 +238,18 @@ out:
     if (status != DPT_OK)
         dpt_shard_close(shard);
     return status;
+}
+
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
+                               struct dpt_error *err)
+{
+    return open_shard(shard, path, classes, true, err);
+}
+
+enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
+                                   struct dpt_error *err)
+{
+    return open_shard(shard, path, classes, false, err);
 }
 
 void dpt_shard_close(struct dpt_shard *shard)
@@ -280,7 +299,7 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
             if (shard->fd < 0)
                 DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", shard->path));
         }
-        if (field->info.contiguous)
+        if (field->info.contiguous || field->name[0] == '\0')
             continue;
         if (shard->h5 < 0)
             DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));

@@ -42,6 +42,9 @@ struct dpt_shard {
  */
 enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
                                struct dpt_error *err);
+/* The same of a file that may have no labels; then labels.name is empty. */
+enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
+                                   struct dpt_error *err);
 void dpt_shard_close(struct dpt_shard *shard);
 
 /* Errors: BAD_DATA, IO. */

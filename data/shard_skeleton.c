@@ -7,8 +7,7 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "core/base/memory.h"
-#include "data/h5.h"
+#include "data/h5_make.h"
 
 enum { COPY_BYTES = 64 * 1024 };
 
@@ -25,61 +24,6 @@ void dpt_skeleton_close(struct dpt_skeleton *s)
     s->memory = -1;
 }
 
-static bool attribute(hid_t object, const char *name, hid_t type, hid_t space, const void *value)
-{
-    const hid_t id = H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT);
-    const bool good = id >= 0 && H5Awrite(id, type, value) >= 0;
-
-    return (id < 0 || H5Aclose(id) >= 0) && good;
-}
-
-static bool text_attribute(hid_t object, const char *name, const char *const *texts, int64_t n,
-                           bool scalar)
-{
-    const hsize_t dims[1] = {(hsize_t)n};
-    const hid_t space = scalar ? H5Screate(H5S_SCALAR) : H5Screate_simple(1, dims, NULL);
-    const hid_t type = H5Tcopy(H5T_C_S1);
-    size_t width = 1;
-    char *bytes;
-    bool good;
-
-    for (int64_t i = 0; i < n; i++)
-        width = strlen(texts[i]) > width ? strlen(texts[i]) : width;
-    bytes = dpt_alloc_array((size_t)n, width);
-    good = bytes != NULL && H5Tset_size(type, width) >= 0 &&
-           H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 && H5Tset_cset(type, H5T_CSET_UTF8) >= 0;
-    for (int64_t i = 0; good && i < n; i++)
-        memcpy(bytes + (size_t)i * width, texts[i], strlen(texts[i]));
-    good = good && attribute(object, name, type, space, bytes);
-    dpt_free(bytes);
-    return H5Tclose(type) >= 0 && H5Sclose(space) >= 0 && good;
-}
-
-/* A contiguous data set whose space is there but was never filled; HDF5's own id, or negative. */
-static hid_t data_set(hid_t file, const char *name, hid_t type, int n_dims, const hsize_t *dims)
-{
-    const hid_t space = H5Screate_simple(n_dims, dims, NULL);
-    const hid_t plist = H5Pcreate(H5P_DATASET_CREATE);
-    hid_t id = -1;
-
-    if (space >= 0 && plist >= 0 && H5Pset_layout(plist, H5D_CONTIGUOUS) >= 0 &&
-        H5Pset_alloc_time(plist, H5D_ALLOC_TIME_EARLY) >= 0 &&
-        H5Pset_fill_time(plist, H5D_FILL_TIME_NEVER) >= 0 &&
-        H5Pset_obj_track_times(plist, false) >= 0)
-        id = H5Dcreate2(file, name, type, space, H5P_DEFAULT, plist, H5P_DEFAULT);
-    H5Pclose(plist);
-    H5Sclose(space);
-    return id;
-}
-
-/* Where the bytes of a data set lie in the file. */
-static bool find_bytes(hid_t id, int64_t *first, int64_t *end)
-{
-    *first = (int64_t)H5Dget_offset(id); /* HADDR_UNDEF, nowhere, is -1 */
-    *end = *first + (int64_t)H5Dget_storage_size(id);
-    return *first > 0 && *end > *first;
-}
-
 /* The two data sets with their attributes. */
 static bool add_images(hid_t file, const struct dpt_shard_form *form, int64_t samples, uint32_t crc,
                        struct dpt_skeleton *s)
@@ -92,11 +36,11 @@ static bool add_images(hid_t file, const struct dpt_shard_form *form, int64_t sa
 
     for (int i = 0; i < form->n_dims; i++)
         dims[i + 1] = (hsize_t)form->dims[i];
-    id = data_set(file, "images", form->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT, form->n_dims + 1,
-                  dims);
-    good = id >= 0 && attribute(id, "crc32", H5T_NATIVE_UINT32, scalar, &crc) &&
-           (!form->nhwc || text_attribute(id, "layout", nhwc, 1, true));
-    good = good && find_bytes(id, &s->images, &s->images_end);
+    id = dpt_h5_make(file, "images", form->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT,
+                     form->n_dims + 1, dims);
+    good = id >= 0 && dpt_h5_put(id, "crc32", H5T_NATIVE_UINT32, scalar, &crc) &&
+           (!form->nhwc || dpt_h5_put_texts(id, "layout", nhwc, 1, true));
+    good = good && dpt_h5_place(id, &s->images, &s->images_end);
     H5Sclose(scalar);
     return (id < 0 || H5Dclose(id) >= 0) && good;
 }
@@ -109,12 +53,12 @@ static bool add_labels(hid_t file, const struct dpt_shard_form *form, int64_t sa
     const hid_t type = form->targets > 0      ? H5T_NATIVE_FLOAT
                        : form->classes <= 256 ? H5T_NATIVE_UINT8
                                               : H5T_NATIVE_INT32;
-    const hid_t id = data_set(file, "labels", type, form->targets > 0 ? 2 : 1, dims);
-    bool good = id >= 0 && attribute(id, "crc32", H5T_NATIVE_UINT32, scalar, &crc) &&
+    const hid_t id = dpt_h5_make(file, "labels", type, form->targets > 0 ? 2 : 1, dims);
+    bool good = id >= 0 && dpt_h5_put(id, "crc32", H5T_NATIVE_UINT32, scalar, &crc) &&
                 (form->class_names == NULL ||
-                 text_attribute(id, "classes", form->class_names, form->classes, false));
+                 dpt_h5_put_texts(id, "classes", form->class_names, form->classes, false));
 
-    good = good && find_bytes(id, &s->labels, &s->labels_end);
+    good = good && dpt_h5_place(id, &s->labels, &s->labels_end);
     H5Sclose(scalar);
     return (id < 0 || H5Dclose(id) >= 0) && good;
 }

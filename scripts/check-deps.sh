@@ -5,6 +5,7 @@
 set -u
 # shellcheck disable=SC2153  # the knobs are in capitals, the rows below are not
 : "${CC:?} ${MPICC:?} ${PKG_CONFIG:?} ${ONEDNN:?}"
+: "${CUDA:=0} ${CUDA_ARCHS:=} ${CUDA_HOME:=} ${CUDNN_ROOT:=}"
 out=$1
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -15,6 +16,9 @@ mpi=("MPI" "mpi.h" "MPI_Init(0, 0)" mpi "MPICC=/path/to/mpicc")
 hdf5=("HDF5 1.10 or later" "hdf5.h" "H5open()" hdf5 "HDF5_ROOT=/path")
 yaml=("libyaml" "yaml.h" "yaml_get_version_string() == 0" yaml "YAML_ROOT=/path")
 zlib=("zlib" "zlib.h" "zlibVersion() == 0" zlib "ZLIB_ROOT=/path")
+libzip=("libzip 1.4 or later" "zip.h" "zip_source_buffer_fragment_create(0, 0, 0, 0) == 0" libzip "LIBZIP_ROOT=/path")
+png=("libpng 1.6 or later" "png.h" "png_access_version_number() == 0" libpng "PNG_ROOT=/path")
+jpeg=("libjpeg (libjpeg-turbo)" "jpeglib.h" "jpeg_std_error(NULL) == NULL" libjpeg "JPEG_ROOT=/path")
 onednn=("oneDNN 2.6 or later" "dnnl.h" "dnnl_version() == 0" onednn "ONEDNN_ROOT=/path, or ONEDNN=0")
 
 package_of() {
@@ -23,7 +27,7 @@ package_of() {
 
 # try COMPILER 'FLAGS' 'LIBS' HEADER CALL: does such a program build? Flags are lists of words.
 try() {
-    printf '#include <stddef.h>\n#include <stdarg.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <%s>\nint main(void) { return (int)(%s); }\n' \
+    printf '#include <stddef.h>\n#include <stdio.h>\n#include <stdarg.h>\n#include <setjmp.h>\n#include <stdint.h>\n#include <%s>\nint main(void) { return (int)(%s); }\n' \
         "$4" "$5" >"$scratch/try.c"
     # shellcheck disable=SC2086
     OMPI_CC=$CC MPICH_CC=$CC I_MPI_CC=$CC $1 $CPPFLAGS $2 -o "$scratch/try" "$scratch/try.c" $LDFLAGS $3 \
@@ -76,7 +80,7 @@ if ! $CC -o "$scratch/cc" "$scratch/cc.c" >"$scratch/log" 2>&1; then
     {
         echo "dptrain needs a C compiler, and '$CC' does not compile a program. It and the libraries that cannot be looked for yet:"
         miss "C compiler" "" "" compiler "CC=/path/to/gcc"
-        for row in mpi hdf5 yaml zlib onednn; do
+        for row in mpi hdf5 yaml zlib libzip png jpeg onednn; do
             declare -n entry=$row
             miss "${entry[@]}"
         done
@@ -100,6 +104,9 @@ else
 fi
 need YAML "$YAML_ROOT" yaml-0.1 "-lyaml" "${yaml[@]}"
 need ZLIB "$ZLIB_ROOT" zlib "-lz" "${zlib[@]}"
+need LIBZIP "$LIBZIP_ROOT" libzip "-lzip" "${libzip[@]}"
+need PNG "$PNG_ROOT" libpng "-lpng" "${png[@]}"
+need JPEG "$JPEG_ROOT" libjpeg "-ljpeg" "${jpeg[@]}"
 
 # oneDNN's threads are kept out of the way through its OpenMP, which is GCC's where the distribution built it.
 with_onednn=0
@@ -122,6 +129,64 @@ auto | 1)
     ;;
 esac
 echo "WITH_ONEDNN := $with_onednn" >>"$scratch/deps.mk"
+
+# CUDA: nvcc, and the headers of the driver, cuBLASLt and cuDNN. Nothing is linked: the libraries are opened at run time.
+# Sets cuda_cflags and cuda_code (what nvcc compiles for).
+find_cuda() {
+    local home folders='' root folder arch
+    nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+    [ -n "$CUDA_HOME" ] && nvcc=$CUDA_HOME/bin/nvcc
+    [ -x "$nvcc" ] || return
+    home=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+    cuda_cflags=
+    for root in "$CUDNN_ROOT" "$home"; do
+        [ -n "$root" ] || continue
+        [ -e "$root/include/cuda.h" ] || [ -e "$root/include/cudnn_graph.h" ] && cuda_cflags+="-isystem $root/include "
+        for folder in "$root/lib64" "$root/lib"; do
+            [ -d "$folder" ] && folders+="$folder:"
+        done
+    done
+    try "$CC" "$cuda_cflags" "" cublasLt.h "CUBLASLT_MATMUL_DESC_EPILOGUE" || return
+    # As of cuDNN 9.8.
+    try "$CC" "$cuda_cflags" "" cudnn_graph.h "CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION" || return
+    printf '__global__ void nothing() {}\n' >"$scratch/try.cu"
+    "$nvcc" -fatbin -o "$scratch/try.fatbin" "$scratch/try.cu" >"$scratch/log" 2>&1 || return
+    cuda_cflags+="-DDPT_WITH_CUDA=1 -DDPT_CUDA_FOLDERS='\"${folders%:}\"'"
+    local archs=() known
+    known=$("$nvcc" --list-gpu-arch | sed -n 's/^compute_\([0-9]*\)$/\1/p' | sort -n | awk '$1 >= 70')
+    mapfile -t archs <<<"$known"
+    cuda_code=
+    if [ -n "$CUDA_ARCHS" ]; then
+        read -ra archs <<<"$CUDA_ARCHS"
+        cuda_code="-gencode arch=compute_${archs[0]},code=compute_${archs[0]} "
+    elif [ "$CUDA" = 1 ]; then
+        cuda_code="-gencode arch=compute_${archs[-1]},code=compute_${archs[-1]} "
+    else
+        cuda_code="-gencode arch=compute_${archs[0]},code=compute_${archs[0]} "
+        archs=(90)
+    fi
+    for arch in "${archs[@]}"; do
+        cuda_code+="-gencode arch=compute_$arch,code=sm_$arch "
+    done
+}
+
+with_cuda=0
+case $CUDA in
+auto | 1)
+    if find_cuda; then
+        with_cuda=1
+        printf 'CUDA_NVCC := %s\nCUDA_CFLAGS := %s\nCUDA_CODE := %s\n' "$nvcc" "$cuda_cflags" "$cuda_code" >>"$scratch/deps.mk"
+    elif [ "$CUDA" = 1 ]; then
+        missing+=("$(printf '  %-20s %-28s %s' "CUDA and cuDNN 9.8" "NVIDIA: cuda-toolkit, cudnn9" "else: CUDA_HOME=/path CUDNN_ROOT=/path, or CUDA=0")")
+    fi
+    ;;
+0) ;;
+*)
+    echo "CUDA=$CUDA: auto, 0 or 1" >&2
+    exit 1
+    ;;
+esac
+echo "WITH_CUDA := $with_cuda" >>"$scratch/deps.mk"
 
 # Only the test programs need it; they say so themselves.
 if search "$CMOCKA_ROOT" cmocka "-lcmocka" cmocka.h "sizeof(struct CMUnitTest)"; then

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that dptrain needs and this machine lacks, as root or with sudo.
 #
-#   scripts/setup.sh [--build | --test | --bench | --simulate] [--yes] [--list]
+#   scripts/setup.sh [--build | --test | --bench | --simulate | --package] [--yes] [--list]
 #
 #   --build   what building and running needs (the default)
 #   --test    and what the tests need, Slurm and the fuzzers' compiler too
 #   --bench   and what scripts/bench.sh needs
 #   --simulate  and what scripts/simulate/run.sh needs
+#   --package   and what `make bundle` and `make deb` need; --test has that too
 #   --yes     do not ask; without it a person at a terminal is asked first
 #   --list    print the missing packages and do nothing
 #
@@ -18,9 +19,10 @@ uses=build yes=0 list=0
 for arg in "$@"; do
     case $arg in
     --build) uses=build ;;
-    --test) uses='build|test' ;;
+    --test) uses='build|test|package' ;;
     --bench) uses='build|bench' ;;
     --simulate) uses='build|simulate' ;;
+    --package) uses='build|package' ;;
     --yes | -y) yes=1 ;;
     --list) list=1 ;;
     --help | -h)
@@ -54,6 +56,7 @@ found_anyway() {
     *test*)
         command -v shellcheck >/dev/null && python3 -c 'import pytest, h5py, numpy' 2>/dev/null || return 1
         ;;
+    *package*) command -v patchelf >/dev/null && command -v dpkg-shlibdeps >/dev/null || return 1 ;;
     *simulate*) command -v smpicc >/dev/null && command -v python3 >/dev/null || return 1 ;;
     *) python3 -c 'import venv' 2>/dev/null || return 1 ;;
     esac

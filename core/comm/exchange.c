@@ -1,5 +1,7 @@
 #include "core/comm/exchange.h"
 
+#include <string.h>
+
 #include "core/comm/mpi_call.h"
 
 enum dpt_status dpt_group_exchange(const struct dpt_group *g, const float *send,
@@ -21,6 +23,22 @@ enum dpt_status dpt_group_gather_parts(const struct dpt_group *g, const float *m
 
     DPT_TRY_COLLECTIVE(g, MPI_Allgatherv, mine, parts->count[g->rank], MPI_FLOAT, all, parts->count,
                        parts->at, MPI_FLOAT, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_collect_parts(const struct dpt_group *g, int root, const float *mine,
+                                        float *all, const struct dpt_parts *parts,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (g->size == 1) {
+        memcpy(all + parts->at[0], mine, (size_t)parts->count[0] * sizeof *all);
+        return DPT_OK;
+    }
+    DPT_TRY_COLLECTIVE(g, MPI_Gatherv, mine, parts->count[g->rank], MPI_FLOAT, all, parts->count,
+                       parts->at, MPI_FLOAT, root, dpt_mpi_comm(g));
 out:
     return status;
 }

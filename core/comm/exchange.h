@@ -21,4 +21,9 @@ enum dpt_status dpt_group_exchange(const struct dpt_group *g, const float *send,
 enum dpt_status dpt_group_gather_parts(const struct dpt_group *g, const float *mine, float *all,
                                        const struct dpt_parts *parts, struct dpt_error *err);
 
+/* Collective. The same to one rank alone: `all` is looked at on rank root only. Any group. */
+enum dpt_status dpt_group_collect_parts(const struct dpt_group *g, int root, const float *mine,
+                                        float *all, const struct dpt_parts *parts,
+                                        struct dpt_error *err);
+
 #endif

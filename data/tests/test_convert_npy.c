@@ -110,7 +110,7 @@ static void headers_that_are_none(void **state)
         "{'descr': '<f4', 'fortran_order': False, 'shape': 6, }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (6, 4), 'more': 1}",
         "{'descr': '<f4, 'fortran_order': False, 'shape': (6, 4), }",
-        "{'descr': '<f2', 'fortran_order': False, 'shape': (6, 4), }",
+        "{'descr': '<f3', 'fortran_order': False, 'shape': (6, 4), }",
         "{'descr': '|f4', 'fortran_order': False, 'shape': (6, 4), }",
         "{'descr': '<c8', 'fortran_order': False, 'shape': (6, 4), }",
         "{'descr': '|O', 'fortran_order': False, 'shape': (6, 4), }",

@@ -18,7 +18,11 @@ LIBRARIES = {
     r"mpi\.h": r"core/comm/|scripts/simulate/",
     r"hdf5(_hl)?\.h": r"data/|core/train/(tests/)?(\w+_)?checkpoint\w*\.[ch]$",
     r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/",
+    r"(cuda|cudnn|cublas)\w*\.h": r"core/backend/cuda/",
     r"yaml\.h": r"core/conf/",
+    r"png\.h": r"data/picture_png\.c",
+    r"jpeglib\.h|jerror\.h": r"data/picture_jpeg\.c",
+    r"zip\.h": r"core/train/interchange/",
     r"cmocka\.h": r".*/tests/",
 }
 

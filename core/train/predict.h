@@ -1,0 +1,69 @@
+/*
+ * predict: what a model says to each of any number of samples, over all ranks.
+ *
+ * The samples are walked in windows of a few micro-batches a thread. Ranks and threads share a
+ * window's micro-batches, its outputs are gathered, and rank 0 hands them to a sink, in the order
+ * of the samples; so memory is some windows, whatever the number of samples. How the ranks share
+ * them decides nothing: a sample's outputs depend on the sample, the weights and the size of a
+ * micro-batch.
+ */
+#ifndef DPT_TRAIN_PREDICT_H
+#define DPT_TRAIN_PREDICT_H
+
+#include "core/train/trainer.h"
+#include "data/source.h"
+
+/* Consecutive samples. All pointers are borrowed for the call. */
+struct dpt_predicted {
+    int64_t first;              /* how many came before */
+    int32_t count;              /* of these */
+    int32_t outputs;            /* of the model */
+    const int64_t *sample;      /* [count] their numbers in the data set */
+    const float *values;        /* [count][outputs]: logits, or what an mse model predicts */
+    const float *probabilities; /* likewise, the softmax of the logits; NULL for mse */
+    const int32_t *labels;      /* [count] the first of the largest logits; NULL for mse */
+    /* What is known to be right: at most one of the two. */
+    const int32_t *classes; /* [count] */
+    const float *targets;   /* [count][outputs] */
+    const float *loss;      /* [count] where the truth is known, else NULL */
+};
+
+/* Called on rank 0 with one run of samples after another. What it fails with ends the prediction
+ * on all ranks. */
+typedef enum dpt_status dpt_predict_sink(void *arg, const struct dpt_predicted *predicted,
+                                         struct dpt_error *err);
+
+/*
+ * Collective. Predicts all samples of a split, in its sampler's order, which for valid and test is
+ * that of the files. sink: NULL on other ranks than 0. total: out, or NULL; on all ranks, as
+ * dpt_trainer_evaluate would have it up to rounding. Errors: BAD_DATA, IO, RANK, the sink's.
+ */
+enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *split,
+                                    dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
+                                    struct dpt_error *err);
+
+/* Where samples come from other than from a split. */
+struct dpt_feed {
+    const struct dpt_sampler *sampler; /* a step is a window; not shuffled */
+    enum dpt_truth truth;
+    /* Makes ready what this rank computes of a window, samples first … first + n - 1. */
+    enum dpt_status (*fetch)(void *arg, int64_t first, int64_t n, struct dpt_error *err);
+    /* Fills a micro-batch of it, samples first … first + batch->count - 1; any thread. Rows past
+     * the count are cleared by the caller. batch: its targets and labels are set here. */
+    enum dpt_status (*fill)(void *arg, int64_t first, struct dpt_batch_buffer *buffer,
+                            struct dpt_batch *batch, struct dpt_error *err);
+    void *arg;
+};
+
+/* Collective. Predicts all that a feed gives to a trainer of samples of that shape. */
+enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt_feed *feed,
+                                         dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
+                                         struct dpt_error *err);
+
+/* Collective. The same for a source, which every rank opened. Errors: also BAD_DATA where its truth
+ * is none for this model. */
+enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
+                                           dpt_predict_sink *sink, void *arg,
+                                           struct dpt_tally *total, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,57 @@
+/*
+ * picture: PNG and JPEG files as bytes.
+ *
+ * Decoded by libpng and libjpeg: 8 bits a channel, grey or RGB. 16 bits are cut to 8, palettes and
+ * fewer bits widened, what is transparent is shown on white, embedded colour profiles and gamma are
+ * not looked at, a JPEG is turned as its EXIF orientation says. The files are input like any other:
+ * what the libraries complain of is an error with the file's name, and no size is believed before
+ * memory is there for it.
+ */
+#ifndef DPT_DATA_PICTURE_H
+#define DPT_DATA_PICTURE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base/error.h"
+
+/* Pixels of a side, and bytes of a decoded picture, at most. */
+enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
+
+/* Zero-initialise; release. */
+struct dpt_picture {
+    int32_t width, height, channels; /* 1: grey, 3: red, green, blue */
+    uint8_t *pixels;                 /* [height][width][channels] */
+};
+
+/* Whether a file's first bytes are those of a picture that can be read; by its content, not its
+ * name. */
+bool dpt_picture_is(const uint8_t *bytes, size_t n);
+
+/* Errors: BAD_DATA (no picture, damaged, cut off, too large, CMYK; names the file), IO, RANK. */
+enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path,
+                                 struct dpt_error *err);
+/* The same without its pixels: NULL. */
+enum dpt_status dpt_picture_look(struct dpt_picture *picture, const char *path,
+                                 struct dpt_error *err);
+void dpt_picture_release(struct dpt_picture *picture);
+
+/* What becomes of a picture. */
+struct dpt_picture_form {
+    int32_t channels; /* 1 or 3 */
+    int32_t height, width;
+    bool invert; /* 255 - x */
+};
+
+/*
+ * out: [channels][height][width]. Grey from colour: 0.299 red + 0.587 green + 0.114 blue (ITU-R
+ * BT.601); colour from grey: three times the same. Another size: stretched, each pixel an average
+ * under a triangle that is as wide as two of the coarser pixels; so bilinear where it grows,
+ * without aliases where it shrinks. Errors: RANK.
+ */
+enum dpt_status dpt_picture_shape(const struct dpt_picture *picture,
+                                  const struct dpt_picture_form *form, uint8_t *out,
+                                  struct dpt_error *err);
+
+#endif

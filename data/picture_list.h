@@ -1,0 +1,46 @@
+/*
+ * picture_list: the pictures in a folder, and the classes that its sub-folders stand for.
+ *
+ * A folder with a sub-folder a class, each with its pictures, at any depth below: what most tools
+ * for images take. Files are pictures by the end of their names (.png, .jpg, .jpeg, any case);
+ * names that begin with a dot are passed over. Pictures stand in the order of their names, byte by
+ * byte, classes in the same but numbers before words and by their value, so that 10 comes behind 9.
+ */
+#ifndef DPT_DATA_PICTURE_LIST_H
+#define DPT_DATA_PICTURE_LIST_H
+
+#include <stdint.h>
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/base/memory.h"
+
+struct dpt_picture_entry {
+    const char *path;
+    const char *name; /* in the folder: "seven/0012.png"; points into path */
+    int32_t class;    /* -1: the file lies in the folder itself */
+};
+
+/* Zero-initialise; release. */
+struct dpt_picture_list {
+    struct dpt_picture_entry *entries;
+    size_t n, capacity;
+    const char **classes; /* names of the sub-folders that have pictures */
+    size_t n_classes;
+    size_t others;     /* files that are no pictures */
+    const char *other; /* the first of them */
+    const char *empty; /* the first sub-folder that holds no picture; NULL: none */
+    struct dpt_arena arena;
+};
+
+/* Errors: IO (a folder that cannot be read), BAD_DATA (no pictures), RANK. */
+enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const char *folder,
+                                        struct dpt_error *err);
+/* Adds one file by its own name. Errors: RANK. */
+enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *path,
+                                     struct dpt_error *err);
+/* One line where there were other files. */
+void dpt_picture_list_tell(const struct dpt_picture_list *list, struct dpt_log *log);
+void dpt_picture_list_release(struct dpt_picture_list *list);
+
+#endif

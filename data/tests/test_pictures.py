@@ -1,0 +1,242 @@
+"""Pictures into shards: what Pillow sees in a PNG or JPEG file is what the shard holds; bad files and folders are told."""
+
+import io
+import os
+import random
+import sys
+import zlib
+
+import h5py
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+sys.path.insert(0, "data/tests")
+from convert_tools import BAD_DATA, IO, USAGE, bad, convert, good, load  # noqa: E402
+
+rng = np.random.default_rng(4)
+
+
+def picture(height, width, channels=3, seed=0):
+    """Something smooth with noise in it, as photographs are."""
+    noise = np.random.default_rng(seed).integers(0, 60, (height, width, channels))
+    y, x = np.mgrid[:height, :width]
+    waves = np.stack([90 + 60 * np.sin(x / 5 + c) + 40 * np.cos(y / 7 - c) for c in range(channels)], -1)
+    return np.clip(waves + noise - 30, 0, 255).astype(np.uint8).squeeze()
+
+
+def folder_of(folder, files):
+    """{"cat/1.png": an Image or bytes} as files."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content.save(path)
+    return folder
+
+
+def one(folder, name, image, *options, **save):
+    """The shard's only sample [C, H, W] of one picture, and what Pillow reads from the file."""
+    path = folder / "in" / "a" / name
+    path.parent.mkdir(parents=True)
+    image.save(path, **save)
+    result = convert("pictures", folder / "in", "--output", folder / "out" / "x", *options)
+    assert result.returncode == 0, result.stderr
+    images, labels = load(folder / "out" / "x")
+    assert labels.tolist() == [0] and images.dtype == np.uint8
+    return images[0], Image.open(path)
+
+
+def on_white(image):
+    image = image.convert("RGBA")
+    white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+    return Image.alpha_composite(white, image).convert("RGB")
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB", "P", "1", "I;16", "RGBA", "LA"])
+def test_png(tmp_path, mode):
+    rgb = Image.fromarray(picture(13, 17))
+    if mode == "RGBA":
+        image = rgb.convert("RGBA")
+        image.putalpha(Image.fromarray(picture(13, 17, 1, seed=1)))
+    elif mode == "LA":
+        image = rgb.convert("L").convert("LA")
+        image.putalpha(Image.fromarray(picture(13, 17, 1, seed=1)))
+    elif mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 65536, (13, 17)).astype(np.uint16))
+    else:
+        image = rgb.convert(mode)
+    got, read = one(tmp_path, "p.png", image)
+    if mode == "I;16":
+        want = np.round(np.asarray(read).astype(float) / 257)[None]
+    elif mode in ("L", "1"):
+        want = np.asarray(read.convert("L"))[None]
+    elif mode == "LA":
+        want = np.asarray(on_white(read).convert("L"))[None]
+    else:
+        want = np.asarray(on_white(read)).transpose(2, 0, 1)
+    assert got.shape == want.shape
+    assert np.abs(got.astype(int) - want).max() <= (1 if mode in ("RGBA", "LA", "I;16") else 0)
+
+
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_jpeg(tmp_path, mode, progressive):
+    got, read = one(tmp_path, "p.JPEG", Image.fromarray(picture(50, 35)).convert(mode), progressive=progressive, quality=80)
+    want = np.asarray(read)
+    want = want[None] if mode == "L" else want.transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("endian", ["<", ">"])
+def test_jpeg_is_turned_upright(tmp_path, orientation, endian):
+    exif = Image.Exif()
+    exif.endian = endian
+    exif[0x0112] = orientation
+    exif[0x010F] = "maker"
+    got, read = one(tmp_path, "p.jpg", Image.fromarray(picture(24, 40)), exif=exif.tobytes(), quality=95)
+    want = np.asarray(ImageOps.exif_transpose(read)).transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+@pytest.mark.parametrize("size", [(28, 28), (10, 31), (100, 90), (1, 1), (7, 200)])
+def test_scaling_is_as_pillow_does_it(tmp_path, size):
+    got, read = one(tmp_path, "p.png", Image.fromarray(picture(60, 45)), "--size", f"{size[0]}x{size[1]}")
+    want = np.asarray(read.resize(size[::-1], Image.BILINEAR)).transpose(2, 0, 1)
+    assert got.shape == want.shape and np.abs(got.astype(int) - want).max() <= 1
+
+
+def test_grey_is_as_pillow_makes_it(tmp_path):
+    got, read = one(tmp_path, "p.png", Image.fromarray(picture(20, 30)), "--grey")
+    assert (got[0] == np.asarray(read.convert("L"))).all()
+
+
+def test_folders_are_classes(tmp_path):
+    """Numbers before words and by their value; pictures by name; grey becomes colour where any is in colour."""
+    files = {}
+    for k, name in enumerate(["10", "9", "dog", "cat", "café"]):
+        for i in range(3):
+            shade = Image.new("L" if k else "RGB", (4, 3), 10 * k + i if k else (10 * k + i,) * 3)
+            files[f"{name}/deep/{i}.png" if i == 2 else f"{name}/{i}.PNG"] = shade
+    files["cat/notes.txt"] = b"no picture"
+    files[".hidden/1.png"] = b"passed over"
+    folder = folder_of(tmp_path / "in", files)
+    said = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--shards", 2)
+    assert said.returncode == 0 and "cat/notes.txt is no picture and left out" in said.stderr
+    images, labels = load(tmp_path / "out" / "x", 2)
+    with h5py.File(tmp_path / "out" / "x-00000-of-00002.h5") as f:
+        names = [n.decode() for n in f["labels"].attrs["classes"]]
+    assert names == ["9", "10"] + sorted(["dog", "cat", "café"], key=str.encode)
+    by_class = {"10": 0, "9": 1, "dog": 2, "cat": 3, "café": 4}
+    for image, label in zip(images, labels):
+        assert image.shape == (3, 3, 4) and image[0, 0, 0] // 10 == by_class[names[label]]
+    assert sorted(np.bincount(labels)) == [3] * 5
+
+
+def test_shuffling_is_a_permutation_by_its_seed(tmp_path):
+    folder = folder_of(tmp_path / "in", {f"{i % 3}/{i:02}.png": Image.new("L", (2, 2), i) for i in range(30)})
+    orders = []
+    for name, options in ("a", []), ("b", ["--shuffle", 7]), ("c", ["--shuffle", 7]), ("d", ["--shuffle", 8]):
+        good("pictures", folder, "--output", tmp_path / name / "x", *options)
+        images, labels = load(tmp_path / name / "x")
+        orders.append(images[:, 0, 0, 0].tolist())
+        assert [v % 3 for v in orders[-1]] == labels.tolist()
+    assert sorted(orders[1]) == list(range(30))
+    assert orders[0] != orders[1] == orders[2] != orders[3]
+
+
+def test_a_test_set_has_the_classes_of_its_training_set(tmp_path):
+    names = ["bird", "cat", "dog"]
+    train = folder_of(tmp_path / "train", {f"{n}/1.png": Image.fromarray(picture(8, 6)) for n in names})
+    test = folder_of(tmp_path / "test", {f"{n}/1.png": Image.new("L", (30, 20), 9) for n in ["dog", "bird"]})
+    good("pictures", train, "--output", tmp_path / "d" / "train")
+    shard = tmp_path / "d" / "train-00000-of-00001.h5"
+    good("pictures", test, "--output", tmp_path / "d" / "test", "--like", shard)
+    images, labels = load(tmp_path / "d" / "test")
+    assert labels.tolist() == [0, 2] and images.shape == (2, 3, 8, 6)
+    with h5py.File(tmp_path / "d" / "test-00000-of-00001.h5") as f:
+        assert [n.decode() for n in f["labels"].attrs["classes"]] == names
+    folder_of(test, {"cow/1.png": Image.new("L", (3, 3))})
+    bad(BAD_DATA, ["cow", "is no class of"], tmp_path, "pictures", test, "--like", shard)
+    bad(USAGE, "leave --size", tmp_path, "pictures", test, "--like", shard, "--size", "3x3")
+
+
+GOOD = Image.new("L", (4, 4), 7)
+
+
+@pytest.mark.parametrize("code, said, files, options", [
+    (BAD_DATA, "holds no pictures", {"a/readme.txt": b"x"}, []),
+    (BAD_DATA, "but no sub-folders", {"1.png": GOOD}, []),
+    (BAD_DATA, "loose.png: lies beside the sub-folders", {"a/1.png": GOOD, "loose.png": GOOD}, []),
+    (BAD_DATA, "empty: holds no picture", {"a/1.png": GOOD, "b/1.png": GOOD, "empty/x.txt": b""}, []),
+    (BAD_DATA, "--size 4x4 makes all of one size", {"a/1.png": GOOD, "b/1.png": Image.new("L", (5, 4))}, []),
+    (BAD_DATA, "b/1.png: is no PNG or JPEG file: it is empty", {"a/1.png": GOOD, "b/1.png": b""}, []),
+    (BAD_DATA, "b/1.png: is no PNG or JPEG file", {"a/1.png": GOOD, "b/1.png": b"GIF89a...."}, ["--size", "4x4"]),
+    (USAGE, "--size 4: must be height and width", {"a/1.png": GOOD}, ["--size", "4"]),
+    (USAGE, "--size 0x4: must be height and width", {"a/1.png": GOOD}, ["--size", "0x4"]),
+    (USAGE, "--shuffle x: must be a whole number", {"a/1.png": GOOD}, ["--shuffle", "x"]),
+    (USAGE, "--label is no option of the format pictures", {"a/1.png": GOOD}, ["--label", "1"]),
+    (BAD_DATA, "there.h5", {"a/1.png": GOOD}, ["--like", "there.h5"]),
+])
+def test_mistakes_are_told(tmp_path, code, said, files, options):
+    bad(code, said, tmp_path, "pictures", folder_of(tmp_path / "in", files), *options)
+
+
+def test_folder_that_is_none(tmp_path):
+    bad(IO, "nowhere: cannot list the folder", tmp_path, "pictures", tmp_path / "nowhere")
+
+
+def encoded(image, form, **save):
+    out = io.BytesIO()
+    image.save(out, form, **save)
+    return out.getvalue()
+
+
+def test_pictures_for_print_are_refused(tmp_path):
+    cmyk = encoded(Image.fromarray(picture(9, 9)).convert("CMYK"), "JPEG")
+    bad(BAD_DATA, ["1.jpg: has 4 colour channels", "save it as RGB"], tmp_path, "pictures",
+        folder_of(tmp_path / "in", {"a/1.jpg": cmyk, "b/1.png": GOOD}))
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_cut_off_pictures_are_told(tmp_path, form):
+    whole = encoded(Image.fromarray(picture(40, 40)), form)
+    folder = folder_of(tmp_path / "in", {"a/0.png": Image.new("RGB", (40, 40)), "b/1.png": whole})
+    for n in [len(whole) * part // 10 for part in range(1, 10)]:
+        (folder / "b" / "1.png").write_bytes(whole[:n])
+        said = bad(BAD_DATA, "b/1.png: is a damaged " + form, tmp_path, "pictures", folder)
+        assert len(said.splitlines()) == 1
+
+
+def test_a_size_that_no_memory_holds_is_not_believed(tmp_path):
+    whole = bytearray(encoded(GOOD, "PNG"))
+    whole[16:24] = (1 << 30).to_bytes(4, "big") * 2
+    whole[29:33] = zlib.crc32(whole[12:29]).to_bytes(4, "big")
+    bad(BAD_DATA, "b/1.png: ", tmp_path, "pictures", folder_of(tmp_path / "in", {"a/1.png": GOOD, "b/1.png": bytes(whole)}))
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_damage_never_crashes(tmp_path, form):
+    """Any change of some bytes: a shard, or one line that names the file."""
+    draw = random.Random(form)
+    whole = encoded(Image.fromarray(picture(31, 33)), form, **({"progressive": True} if form == "JPEG" else {}))
+    folder = folder_of(tmp_path / "in", {"a/1.png": whole, "b/0.png": whole})
+    for _ in range(400 if os.environ.get("DPT_HEAVY") else 40):
+        damaged = bytearray(whole)
+        for _ in range(draw.choice([1, 1, 3, 20])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        (folder / "a" / "1.png").write_bytes(damaged)
+        result = convert("pictures", folder, "--output", tmp_path / "out" / "x", "--force", "--size", "31x33")
+        assert result.returncode in (0, BAD_DATA), (result, bytes(damaged).hex())
+        if result.returncode:
+            assert len(result.stderr.splitlines()) == 1 and "a/1.png" in result.stderr, result.stderr
+
+
+def test_same_folder_same_bytes(tmp_path):
+    folder = folder_of(tmp_path / "in", {f"{i % 4}/{i}.jpg": Image.fromarray(picture(9, 9, seed=i)) for i in range(20)})
+    for name in "ab":
+        good("pictures", folder, "--output", tmp_path / name / "x")
+    assert (tmp_path / "a" / "x-00000-of-00001.h5").read_bytes() == (tmp_path / "b" / "x-00000-of-00001.h5").read_bytes()
