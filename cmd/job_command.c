@@ -7,8 +7,7 @@
 
 #include "core/base/hash.h"
 
-/* --ranks: starts them and leaves with their code. *launched: it did. */
-static enum dpt_status launch_ranks(struct dpt_cli *cli, bool *launched, struct dpt_error *err)
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *text = dpt_cli_value(cli, "--ranks");
@@ -16,7 +15,6 @@ static enum dpt_status launch_ranks(struct dpt_cli *cli, bool *launched, struct 
     cpu_set_t cores;
     int code;
 
-    *launched = false;
     if (text == NULL || dpt_launcher_present()) {
         if (text != NULL && getenv("DPTRAIN_LAUNCHED") == NULL)
             return dpt_fail(
@@ -30,11 +28,43 @@ static enum dpt_status launch_ranks(struct dpt_cli *cli, bool *launched, struct 
         ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
     else
         DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
-    *launched = true;
     DPT_TRY(dpt_launch(cli, ranks, &code, err));
     dpt_log_close(&cli->log);
     exit(code);
 out:
+    return status;
+}
+
+/* --init-from and what goes with it, as texts for --set. */
+static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *arena,
+                                 const char **sets, size_t *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str from = {0}, map = {0};
+    const char *rule;
+
+    if (dpt_cli_value(cli, "--init-from") != NULL) {
+        dpt_str_printf(&from, "init.from=");
+        dpt_str_json(&from, dpt_cli_value(cli, "--init-from"));
+        sets[(*n)++] = dpt_arena_strdup(arena, from.text != NULL ? from.text : "");
+    }
+    for (size_t i = 0; (rule = dpt_cli_nth(cli, "--map", i)) != NULL; i++) {
+        dpt_str_printf(&map, i == 0 ? "init.map=[" : ", ");
+        dpt_str_json(&map, rule);
+    }
+    if (map.length > 0) {
+        dpt_str_printf(&map, "]");
+        sets[(*n)++] = dpt_arena_strdup(arena, map.text);
+    }
+    if (dpt_cli_has(cli, "--map-by-order"))
+        sets[(*n)++] = "init.by_order=true";
+    if (dpt_cli_has(cli, "--init-partial"))
+        sets[(*n)++] = "init.partial=true";
+    for (size_t i = 0; i < *n; i++)
+        if (from.failed || map.failed || sets[i] == NULL)
+            status = dpt_fail_memory(err, "the command line", 0);
+    dpt_str_release(&from);
+    dpt_str_release(&map);
     return status;
 }
 
@@ -44,6 +74,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     const char **sets = calloc(cli->n_given + 1, sizeof *sets);
+    struct dpt_arena init = {0};
     char *output = NULL, *device = NULL;
     size_t n = 0;
 
@@ -74,8 +105,10 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
         device = text.text;
         sets[n++] = device;
     }
+    DPT_TRY(init_sets(cli, &init, sets, &n, err));
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:
+    dpt_arena_release(&init);
     free(output);
     free(device);
     free(sets);
@@ -120,10 +153,9 @@ dpt_job_command(struct dpt_cli *cli,
     struct dpt_conf conf = {0};
     struct dpt_comm comm = {0};
     struct dpt_job job;
-    bool launched;
 
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
-    DPT_TRY(launch_ranks(cli, &launched, err));
+    DPT_TRY(dpt_launch_ranks(cli, err));
     DPT_TRY(dpt_comm_open(&comm, err));
     cli->log.silent = comm.world.rank != 0;
     DPT_TRY(same_job(&conf, &comm, err));

@@ -36,6 +36,10 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 /* A mistake that showed only when the job was set up says which file it is in, too. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
+/* Where the command line has --ranks: starts them and ends this process with their exit code. In one
+ * of them, and without the option, returns. Errors: USAGE, RANK. */
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, struct dpt_error *err);
+
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
  * Errors: USAGE (no mpirun), RANK. */
 enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,

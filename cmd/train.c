@@ -32,6 +32,12 @@ static const struct dpt_cli_option options[] = {
      "go on from the run folder's newest checkpoint (auto), begin a fresh folder (none), or start "
      "from this checkpoint on purpose"},
     {"--output", "DIR", "the run folder (the job's `output`)"},
+    {"--init-from", "PATH",
+     "begin with the weights of this safetensors, npz or checkpoint file (the job's init.from)"},
+    {"--map", "FROM=TO",
+     "of their names: what begins with FROM begins with TO here (features.0=conv1); repeatable"},
+    {"--map-by-order", NULL, "take that file's tensors in their order, whatever their names"},
+    {"--init-partial", NULL, "take what fits of that file, the rest begins at random"},
     {0},
 };
 

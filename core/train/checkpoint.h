@@ -5,9 +5,9 @@
  *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
  *   /job                                   what of the job decides the result, as YAML text
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
- * epoch_step, seed, parameters, best_metric, best_step, version, backend, library attribute crc32
- * of every data set      CRC-32 of its bytes behind HDF5's end, one line of text    "dptrain crc32
- * <8 hex digits> <20 digits: bytes in front of this line>\n"
+ * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
+ * backend, library attribute crc32 of every data set      CRC-32 of its bytes behind HDF5's end,
+ * one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front of this line>\n"
  *
  * The bytes are a function of the state and of the machine's numerics alone: no time, host, path,
  * rank or thread count. A file is written under a temporary name, synced and renamed, so a final
@@ -60,8 +60,8 @@ enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *p
 
 /*
  * Before a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
- * the disk what FOLDER/metrics.jsonl tells of the steps so far, so that no power cut leaves a
- * checkpoint that is ahead of it. Errors: IO.
+ * the disk what FOLDER/metrics.jsonl and TensorBoard's file tell of the steps so far, so that no
+ * power cut leaves a checkpoint that is ahead of it. Errors: IO.
  */
 enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err);
 
@@ -107,6 +107,10 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,
                                     size_t size);
+
+/* The shape of the samples that its model reads. False: it does not say, as those before this was
+ * kept. */
+bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
 
 /* All in one: verify, open, read, close. */
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,

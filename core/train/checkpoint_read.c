@@ -329,6 +329,27 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, 
     return text;
 }
 
+bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shape)
+{
+    struct dpt_shape read = {0};
+    char text[64], again[40];
+    int n;
+
+    dpt_h5_enter();
+    read_text(c->file, "input_shape", text, sizeof text);
+    dpt_h5_leave();
+    n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
+    if (n == 1) {
+        read.h = read.w = 1;
+        read.flat = true;
+    } else if (n != 3) {
+        return false;
+    }
+    *shape = read;
+    return read.c > 0 && read.h > 0 && read.w > 0 && dpt_shape_size(&read) <= INT32_MAX &&
+           strcmp(dpt_shape_text(&read, again), text) == 0;
+}
+
 enum dpt_status dpt_checkpoint_load_params(struct dpt_trainer *t, const char *path,
                                            struct dpt_error *err)
 {

@@ -51,13 +51,12 @@ static bool put_text(hid_t object, const char *name, const char *text)
 static bool put_state(hid_t file, const struct dpt_state *s)
 {
     const struct dpt_progress *p = &s->progress;
+    char shape[40] = "";
     const struct {
         const char *name, *text;
     } texts[] = {
-        {"format", "dptrain checkpoint"},
-        {"version", s->version},
-        {"backend", s->backend},
-        {"library", s->library},
+        {"format", "dptrain checkpoint"}, {"version", s->version}, {"backend", s->backend},
+        {"library", s->library},          {"input_shape", shape},
     };
     const struct {
         const char *name;
@@ -76,8 +75,11 @@ static bool put_state(hid_t file, const struct dpt_state *s)
     bool good =
         put_attribute(file, "best_metric", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &p->best_metric);
 
+    if (s->graph->n_nodes > 0)
+        dpt_shape_text(&s->graph->nodes[0].out, shape);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
-        good = good && put_text(file, texts[i].name, texts[i].text);
+        if (texts[i].text[0] != '\0')
+            good = good && put_text(file, texts[i].name, texts[i].text);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         good = good && put_attribute(file, numbers[i].name, H5T_STD_I64LE, H5T_NATIVE_INT64,
                                      &numbers[i].value);

@@ -93,6 +93,30 @@ static const struct dpt_option batch_options[] = {
     {0},
 };
 
+static const struct dpt_option init_options[] = {
+    {.name = "from",
+     .type = DPT_OPT_TEXT,
+     AT(init.from),
+     .fallback = "null",
+     .help = "begin with the weights of this safetensors, npz or checkpoint file, not at random"},
+    {.name = "map",
+     .type = DPT_OPT_TEXTS,
+     AT(init.map),
+     .fallback = "[]",
+     .help = "FROM=TO: what a tensor's name in that file begins with, and with what it does here"},
+    {.name = "by_order",
+     .type = DPT_OPT_BOOL,
+     AT(init.by_order),
+     .fallback = "false",
+     .help = "take the file's tensors in their order, whatever their names"},
+    {.name = "partial",
+     .type = DPT_OPT_BOOL,
+     AT(init.partial),
+     .fallback = "false",
+     .help = "take what fits: tensors that are missing or of another shape begin at random"},
+    {0},
+};
+
 static const struct dpt_option train_options[] = {
     {.name = "epochs",
      .type = DPT_OPT_INT,
@@ -176,6 +200,11 @@ static const struct dpt_option log_options[] = {
      AT(log.every),
      .fallback = "50 steps",
      .help = "a line of loss, learning rate and samples/s"},
+    {.name = "tensorboard",
+     .type = DPT_OPT_BOOL,
+     AT(log.tensorboard),
+     .fallback = "false",
+     .help = "event files for TensorBoard: curves, histograms of each layer, hyper-parameters"},
     {.name = "hashes",
      .type = DPT_OPT_BOOL,
      AT(log.hashes),
@@ -246,6 +275,11 @@ const struct dpt_option dpt_job_options[] = {
      AT(model),
      .variants = dpt_model_variants,
      .help = "what is trained"},
+    {.name = "init",
+     .type = DPT_OPT_SECTION,
+     .fallback = "{}",
+     .rows = init_options,
+     .help = "which weights it begins with"},
     {.name = "loss",
      .type = DPT_OPT_VARIANT,
      AT(loss),
@@ -345,6 +379,9 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
         if (train != NULL && !put_text(conf, train, "epochs", "1", false))
             return false;
     }
+    if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
+        dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
+                         "map, by_order and partial are for a file of weights: `from` names it");
     if (job->batch.micro > job->batch.global && job->batch.global > 0)
         dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
                          "%lld is more than batch.global, %lld", (long long)job->batch.micro,

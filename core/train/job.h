@@ -29,6 +29,11 @@ struct dpt_job {
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;
     struct {
+        const char *from;     /* a file of weights; NULL: at random */
+        struct dpt_texts map; /* "FROM=TO" */
+        bool by_order, partial;
+    } init;
+    struct {
         int64_t global, micro; /* micro 0: automatic */
     } batch;
     struct {
@@ -48,6 +53,7 @@ struct dpt_job {
     } checkpoint;
     struct {
         struct dpt_every every;
+        bool tensorboard;
         bool hashes;
         bool trace;
     } log;

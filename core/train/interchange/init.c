@@ -1,0 +1,99 @@
+#include "core/train/interchange/init.h"
+
+#include <math.h>
+
+#include "core/train/interchange/match.h"
+
+static enum dpt_status check_finite(const struct dpt_weights *w, const struct dpt_weight *weight,
+                                    const float *x, struct dpt_error *err)
+{
+    for (int64_t i = 0; i < weight->count; i++)
+        if (!isfinite(x[i]))
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: number %lld of %s is not finite, or too large for float32",
+                            w->path, (long long)i, weight->name);
+    return DPT_OK;
+}
+
+/* What rank 0 does. The parameters that no tensor of the file becomes stay as they are. */
+static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *result,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = t->job;
+    const struct dpt_match_wish wish = {.map = job->init.map.at,
+                                        .n_map = job->init.map.n,
+                                        .by_order = job->init.by_order,
+                                        .partial = job->init.partial};
+    struct dpt_weights w = {0};
+    struct dpt_match match = {0};
+
+    DPT_TRY(dpt_weights_open(&w, job->init.from, err));
+    DPT_TRY(dpt_match_open(&match, &w, &t->graph, &wish, err));
+    for (int32_t k = 0; k < t->graph.n_tensors; k++) {
+        float *to = t->params + t->graph.tensors[k].offset;
+
+        if (match.weight[k] == NULL)
+            continue;
+        DPT_TRY(dpt_weights_read(&w, match.weight[k], to, err));
+        DPT_TRY(check_finite(&w, match.weight[k], to, err));
+    }
+    result->format = w.format->name;
+    result->prefix = match.prefix;
+    result->from = match.pairs;
+    result->random = t->graph.n_tensors - match.pairs;
+    dpt_match_missing(&match, &t->graph, &result->missing);
+    dpt_match_unused(&match, &w, &result->unused);
+    if (result->missing.failed || result->unused.failed)
+        DPT_TRY(dpt_fail_memory(err, "lists of tensors", 0));
+out:
+    dpt_match_release(&match);
+    dpt_weights_close(&w);
+    return status;
+}
+
+enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *result,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+
+    *result = (struct dpt_init_result){0};
+    if (t->job->init.from == NULL)
+        return DPT_OK;
+    dpt_comm_note(t->comm, 0, "reading the weights to begin with");
+    if (world->rank == 0)
+        status = load(t, result, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
+out:
+    return status;
+}
+
+void dpt_init_release(struct dpt_init_result *result)
+{
+    dpt_str_release(&result->missing);
+    dpt_str_release(&result->unused);
+}
+
+void dpt_init_tell(const struct dpt_trainer *t, const struct dpt_init_result *result, bool resumed)
+{
+    const char *path = t->job->init.from;
+
+    if (path == NULL)
+        return;
+    if (resumed) {
+        dpt_log_info(t->log, "  weights  of the checkpoint; %s is for a run's beginning", path);
+        return;
+    }
+    dpt_log_info(t->log, "  weights  %d tensor%s of %s (%s)%s%s", result->from,
+                 result->from == 1 ? "" : "s", path, result->format,
+                 result->prefix[0] != '\0' ? ", names behind " : "", result->prefix);
+    if (result->missing.length > 0)
+        dpt_log_warn(t->log, "these weights are not from %s but begin at random: %s", path,
+                     result->missing.text);
+    if (result->unused.length > 0)
+        dpt_log_warn(t->log, "these weights of %s are of no layer here: %s", path,
+                     result->unused.text);
+}

@@ -1,0 +1,354 @@
+#include "core/train/interchange/match.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What wraps a model in PyTorch puts in front of its names. */
+static const char *const prefixes[] = {"",
+                                       "module.",
+                                       "model.",
+                                       "_orig_mod.",
+                                       "module._orig_mod.",
+                                       "_orig_mod.module.",
+                                       "module.model.",
+                                       "model.module.",
+                                       "net.",
+                                       "state_dict."};
+
+enum { PREFIXES = sizeof prefixes / sizeof prefixes[0], SHOWN = 24 };
+
+/* A tensor of the file under the name that it has for us. */
+struct named {
+    const char *name;
+    size_t layer; /* characters of it in front of the last dot, or all */
+    size_t index; /* in the file */
+    const struct dpt_weight *weight;
+};
+
+/* --- names --------------------------------------------------------------------------------------
+ */
+
+/* Whether a name is FROM, or begins with it and a dot. */
+static bool begins(const char *name, const char *from, size_t n)
+{
+    return strncmp(name, from, n) == 0 &&
+           (name[n] == '\0' || name[n] == '.' || n == 0 || from[n - 1] == '.');
+}
+
+/* The name after the first rule that fits it; *hits: counted up. NULL where memory ran out. */
+static const char *rename_by(struct dpt_match *match, const char *name,
+                             const struct dpt_match_wish *wish, size_t *hits)
+{
+    for (size_t i = 0; i < wish->n_map; i++) {
+        const char *from = wish->map[i], *to = strchr(from, '=') + 1;
+        const size_t n = (size_t)(to - 1 - from);
+        const char *rest = name + n;
+
+        if (!begins(name, from, n))
+            continue;
+        hits[i]++;
+        if (to[0] == '\0' && rest[0] == '.')
+            rest++;
+        return dpt_arena_printf(&match->arena, "%s%s", to, rest);
+    }
+    return name;
+}
+
+static enum dpt_status name_all(struct dpt_match *match, const struct dpt_weights *weights,
+                                const struct dpt_match_wish *wish, struct named *all,
+                                struct dpt_error *err)
+{
+    size_t *hits;
+
+    for (size_t i = 0; i < wish->n_map; i++)
+        if (strchr(wish->map[i], '=') == NULL)
+            return dpt_fail(err, DPT_USAGE, "--map %s: FROM=TO is wanted, such as features.0=conv1",
+                            wish->map[i]);
+    hits = dpt_arena_alloc(&match->arena, (wish->n_map + 1) * sizeof *hits);
+    if (hits == NULL)
+        return dpt_fail_memory(err, "names of tensors", 0);
+    for (size_t i = 0; i < weights->n; i++) {
+        const char *name = rename_by(match, weights->at[i].name, wish, hits), *dot;
+
+        if (name == NULL)
+            return dpt_fail_memory(err, "names of tensors", 0);
+        match->name[i] = name;
+        dot = strrchr(name, '.');
+        all[i] = (struct named){.name = name,
+                                .layer = dot != NULL ? (size_t)(dot - name) : strlen(name),
+                                .index = i,
+                                .weight = &weights->at[i]};
+    }
+    for (size_t i = 0; i < wish->n_map; i++)
+        if (hits[i] == 0)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: --map %s: no tensor's name begins so",
+                            weights->path, wish->map[i]);
+    return DPT_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+}
+
+/* The entry of a name with a prefix in front of it, or NULL. */
+static const struct named *find(const struct named *all, size_t n, const char *prefix,
+                                const char *name)
+{
+    char whole[DPT_NAME + 64];
+    const struct named key = {.name = whole};
+
+    snprintf(whole, sizeof whole, "%s%s", prefix, name);
+    return n == 0 ? NULL : bsearch(&key, all, n, sizeof *all, by_name);
+}
+
+/* The prefix with which most of the model's tensors are there; of several the first. */
+static const char *choose_prefix(const struct named *all, size_t n, const struct dpt_graph *graph)
+{
+    const char *best = "";
+    int32_t most = 0;
+
+    for (size_t i = 0; i < PREFIXES; i++) {
+        int32_t found = 0;
+        char name[DPT_NAME];
+
+        for (int32_t k = 0; k < graph->n_tensors; k++)
+            found += find(all, n, prefixes[i], dpt_weight_name(&graph->tensors[k], name)) != NULL;
+        if (found > most) {
+            most = found;
+            best = prefixes[i];
+        }
+    }
+    return best;
+}
+
+/* --- pairs --------------------------------------------------------------------------------------
+ */
+
+static void pair(struct dpt_match *match, const struct dpt_graph *graph, int32_t k,
+                 const struct named *named)
+{
+    const struct dpt_tensor *t = &graph->tensors[k];
+    const struct dpt_weight *w = named->weight;
+    const bool same = w->kind != DPT_FLOAT_NONE && w->n_dims == t->n_dims &&
+                      memcmp(w->dims, t->dims, (size_t)t->n_dims * sizeof *t->dims) == 0;
+
+    match->used[named->index] = true;
+    *(same ? &match->weight[k] : &match->near[k]) = w;
+    match->pairs += same;
+}
+
+static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_weights *weights,
+                                    const struct dpt_graph *graph, struct named *all,
+                                    struct dpt_error *err)
+{
+    const size_t n = weights->n;
+
+    if (n > 0)
+        qsort(all, n, sizeof *all, by_name);
+    for (size_t i = 1; i < n; i++)
+        if (strcmp(all[i - 1].name, all[i].name) == 0)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: two tensors are called %s%s", weights->path,
+                            all[i].name,
+                            strcmp(all[i].name, all[i].weight->name) != 0 ||
+                                    strcmp(all[i - 1].name, all[i - 1].weight->name) != 0
+                                ? " after --map"
+                                : "");
+    match->prefix = choose_prefix(all, n, graph);
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        char name[DPT_NAME];
+        const struct named *named =
+            find(all, n, match->prefix, dpt_weight_name(&graph->tensors[k], name));
+
+        if (named != NULL)
+            pair(match, graph, k, named);
+    }
+    return DPT_OK;
+}
+
+/* Layers by the numbers in their names, a layer's weight in front of its bias. */
+static int by_layer(const void *a, const void *b)
+{
+    const struct named *x = a, *y = b;
+    char left[DPT_WEIGHT_NAME_MOST + 1], right[DPT_WEIGHT_NAME_MOST + 1];
+    int order;
+
+    snprintf(left, sizeof left, "%.*s", (int)x->layer, x->name);
+    snprintf(right, sizeof right, "%.*s", (int)y->layer, y->name);
+    order = strverscmp(left, right);
+    if (order != 0)
+        return order;
+    order = strcmp(y->name + y->layer, x->name + x->layer); /* "weight" behind "bias" by letters */
+    return order != 0 ? order : (x->index > y->index) - (x->index < y->index);
+}
+
+/* Tensor after tensor. Files that sort their tensors lose the layers' order, but for the numbers in
+ * their names. */
+static void pair_by_order(struct dpt_match *match, const struct dpt_weights *weights,
+                          const struct dpt_graph *graph, struct named *all)
+{
+    int32_t k = 0;
+
+    if (!weights->format->ordered && weights->n > 0)
+        qsort(all, weights->n, sizeof *all, by_layer);
+    for (size_t i = 0; i < weights->n && k < graph->n_tensors; i++)
+        if (all[i].weight->kind != DPT_FLOAT_NONE)
+            pair(match, graph, k++, &all[i]);
+}
+
+/* --- what is left over --------------------------------------------------------------------------
+ */
+
+static void add_tensor(struct dpt_str *out, size_t *n, const char *name, int n_dims,
+                       const int64_t *dims)
+{
+    char text[DPT_DIMS_TEXT];
+
+    if ((*n)++ < SHOWN)
+        dpt_str_printf(out, "%s%.100s %s", *n > 1 ? ", " : "", name,
+                       dpt_dims_text(n_dims, dims, text));
+}
+
+static void end_list(struct dpt_str *out, size_t n)
+{
+    if (n > SHOWN)
+        dpt_str_printf(out, " and %zu more", n - SHOWN);
+}
+
+void dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
+                       struct dpt_str *out)
+{
+    char name[DPT_NAME];
+    size_t n = 0;
+
+    for (int32_t k = 0; k < graph->n_tensors; k++)
+        if (match->weight[k] == NULL)
+            add_tensor(out, &n, dpt_weight_name(&graph->tensors[k], name), graph->tensors[k].n_dims,
+                       graph->tensors[k].dims);
+    end_list(out, n);
+}
+
+void dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,
+                      struct dpt_str *out)
+{
+    size_t n = 0;
+
+    for (size_t i = 0; i < weights->n; i++) {
+        const struct dpt_weight *w = &weights->at[i];
+
+        if (match->used[i])
+            continue;
+        add_tensor(out, &n, w->name, w->n_dims, w->dims);
+        if (n <= SHOWN && strcmp(match->name[i], w->name) != 0)
+            dpt_str_printf(out, " as %.100s", match->name[i]);
+    }
+    end_list(out, n);
+}
+
+static void add_shapes(const struct dpt_match *match, const struct dpt_graph *graph,
+                       struct dpt_str *out)
+{
+    char name[DPT_NAME], there[DPT_DIMS_TEXT], here[DPT_DIMS_TEXT];
+    size_t n = 0;
+
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *t = &graph->tensors[k];
+        const struct dpt_weight *w = match->near[k];
+
+        if (w == NULL || n++ >= SHOWN)
+            continue;
+        dpt_str_printf(out, "\n  %s: %s in the model, ", dpt_weight_name(t, name),
+                       dpt_dims_text(t->n_dims, t->dims, here));
+        if (strcmp(w->name, name) != 0)
+            dpt_str_printf(out, "%.100s ", w->name);
+        dpt_str_printf(out, "%s", dpt_dims_text(w->n_dims, w->dims, there));
+        if (w->kind == DPT_FLOAT_NONE)
+            dpt_str_printf(out, " of type %s", w->type);
+        dpt_str_printf(out, " in the file");
+    }
+    end_list(out, n);
+}
+
+/* The lines of a message: other shapes, what only the model has, what only the file has. */
+static void describe(const struct dpt_match *match, const struct dpt_weights *weights,
+                     const struct dpt_graph *graph, struct dpt_str *out)
+{
+    struct dpt_str list = {0};
+    char name[DPT_NAME];
+    size_t n = 0;
+
+    add_shapes(match, graph, out);
+    for (int32_t k = 0; k < graph->n_tensors; k++) /* unlike dpt_match_missing: shapes were told */
+        if (match->weight[k] == NULL && match->near[k] == NULL)
+            add_tensor(&list, &n, dpt_weight_name(&graph->tensors[k], name),
+                       graph->tensors[k].n_dims, graph->tensors[k].dims);
+    end_list(&list, n);
+    if (n > 0)
+        dpt_str_printf(out, "\n  not in the file: %s", list.text);
+    dpt_str_clear(&list);
+    dpt_match_unused(match, weights, &list);
+    if (list.length > 0)
+        dpt_str_printf(out, "\n  not in the model: %s", list.text);
+    dpt_str_release(&list);
+}
+
+static enum dpt_status judge(const struct dpt_match *match, const struct dpt_weights *weights,
+                             const struct dpt_graph *graph, const struct dpt_match_wish *wish,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str text = {0};
+    bool left = match->pairs < graph->n_tensors;
+
+    for (size_t i = 0; i < weights->n && !left; i++)
+        left = !match->used[i];
+    if (!left || (wish->partial && match->pairs > 0))
+        return DPT_OK;
+    describe(match, weights, graph, &text);
+    if (text.failed)
+        DPT_TRY(dpt_fail_memory(err, "a list of tensors", 0));
+    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s does not fit the model%s:%s", weights->path,
+                     match->pairs > 0 ? " (--init-partial takes what fits)"
+                     : wish->by_order ? ""
+                                      : " (--map FROM=TO gives names, --map-by-order needs none)",
+                     text.text != NULL ? text.text : " it is empty"));
+out:
+    dpt_str_release(&text);
+    return status;
+}
+
+enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights *weights,
+                               const struct dpt_graph *graph, const struct dpt_match_wish *wish,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t tensors = (size_t)graph->n_tensors;
+    struct named *all;
+
+    *match = (struct dpt_match){.prefix = ""};
+    match->weight = dpt_arena_alloc(&match->arena, tensors * sizeof *match->weight);
+    match->near = dpt_arena_alloc(&match->arena, tensors * sizeof *match->near);
+    match->used = dpt_arena_alloc(&match->arena, weights->n + 1);
+    match->name = dpt_arena_alloc(&match->arena, (weights->n + 1) * sizeof *match->name);
+    all = dpt_arena_alloc(&match->arena, (weights->n + 1) * sizeof *all);
+    if (match->weight == NULL || match->near == NULL || match->used == NULL ||
+        match->name == NULL || all == NULL)
+        DPT_TRY(dpt_fail_memory(err, "names of tensors", (double)weights->n * sizeof *all));
+    DPT_TRY(name_all(match, weights, wish, all, err));
+    if (wish->by_order)
+        pair_by_order(match, weights, graph, all);
+    else
+        DPT_TRY(pair_by_name(match, weights, graph, all, err));
+    DPT_TRY(judge(match, weights, graph, wish, err));
+out:
+    if (status != DPT_OK)
+        dpt_match_release(match);
+    return status;
+}
+
+void dpt_match_release(struct dpt_match *match)
+{
+    dpt_arena_release(&match->arena);
+    *match = (struct dpt_match){0};
+}

@@ -1,0 +1,49 @@
+/*
+ * match: which tensor of a file becomes which tensor of a model.
+ *
+ * By name, after the user's renaming of prefixes and without a prefix that wrappers put in front of
+ * all names (`module.`, `model.`); or by order, layer after layer. A pair must have one shape.
+ */
+#ifndef DPT_TRAIN_INTERCHANGE_MATCH_H
+#define DPT_TRAIN_INTERCHANGE_MATCH_H
+
+#include "core/train/interchange/weights.h"
+
+/* How it is asked for. */
+struct dpt_match_wish {
+    const char *const *map; /* [n_map] "FROM=TO": of names that are or begin with FROM */
+    size_t n_map;
+    bool by_order; /* names do not matter */
+    bool partial;  /* tensors may be left over on both sides */
+};
+
+/* Zero-initialise; release. */
+struct dpt_match {
+    /* For each tensor of the graph the one of the file, or NULL: none is there, or one of another
+     * shape, `near`. */
+    const struct dpt_weight **weight, **near;
+    const char **name;  /* for each of the file's: after renaming */
+    bool *used;         /* likewise: it has a pair, maybe of another shape */
+    int32_t pairs;      /* tensors that have one */
+    const char *prefix; /* that the file's names begin with, "" where none was taken off */
+    struct dpt_arena arena;
+};
+
+/*
+ * Finds the pairs. Errors: BAD_DATA (without `partial`: tensors are left over or have another
+ * shape, all of them told; with it: there is no pair at all; a rule of the map fits nothing; two
+ * tensors have one name then), USAGE (a rule is no FROM=TO), RANK.
+ */
+enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights *weights,
+                               const struct dpt_graph *graph, const struct dpt_match_wish *wish,
+                               struct dpt_error *err);
+void dpt_match_release(struct dpt_match *match);
+
+/* Lists, for a person: the model's tensors without a pair, and the file's ("fc.weight [10, 512]").
+ */
+void dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
+                       struct dpt_str *out);
+void dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,
+                      struct dpt_str *out);
+
+#endif

@@ -1,0 +1,355 @@
+/*
+ * npz: NumPy's archives, a zip file with an array in each entry NAME.npy.
+ *
+ * Written as numpy.savez does, without compression, and with one date for all entries, so that the
+ * same model gives the same bytes. Read as numpy.savez and savez_compressed write them: floats of
+ * any size and byte order, rows or columns first. libzip checks the entries' checksums.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zip.h>
+
+#include "core/base/file.h"
+#include "core/train/interchange/weights.h"
+#include "data/npy.h"
+
+enum {
+    MAGIC = 8,    /* "\x93NUMPY", two bytes of version */
+    ALIGN = 64,   /* of the numbers within the array file, as numpy writes it */
+    HEADER = 512, /* more than a header of four dimensions has */
+    PIECE = 1 << 20,
+    FIRST_DATE = 1 << 5 | 1, /* the first of January 1980, in the words of MS-DOS */
+};
+
+static bool is_npz(const unsigned char *head, size_t n)
+{
+    return n >= 4 && head[0] == 'P' && head[1] == 'K' && (head[2] == 3 || head[2] == 5);
+}
+
+/* An entry that is open, and how far it was read. */
+struct entry {
+    zip_file_t *file;
+    const char *path, *name; /* of the archive, of the entry */
+};
+
+static enum dpt_status take(struct entry *e, void *bytes, size_t n, struct dpt_error *err)
+{
+    char *to = bytes;
+
+    while (n > 0) {
+        const zip_int64_t got = zip_fread(e->file, to, n);
+
+        if (got < 0)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: %s: %s", e->path, e->name,
+                            zip_file_strerror(e->file));
+        if (got == 0)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: %s: ends too early", e->path, e->name);
+        to += got;
+        n -= (size_t)got;
+    }
+    return DPT_OK;
+}
+
+/* The array's header; *length: out, what stands in front of the numbers. */
+static enum dpt_status take_npy(struct entry *e, struct dpt_npy *npy, size_t *length,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    unsigned char magic[MAGIC], size[4] = {0};
+    char where[512], *text = NULL;
+    size_t n;
+
+    DPT_TRY(take(e, magic, MAGIC, err));
+    if (memcmp(magic, "\x93NUMPY", 6) != 0 || magic[6] < 1 || magic[6] > 3)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: is no array of NumPy", e->path, e->name));
+    n = magic[6] == 1 ? 2 : 4;
+    DPT_TRY(take(e, size, n, err));
+    *length = MAGIC + n;
+    n = size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
+    if (n > DPT_NPY_HEADER_MOST)
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA, "%s: %s: has a header of %zu bytes", e->path, e->name, n));
+    *length += n;
+    text = malloc(n + 1);
+    if (text == NULL)
+        DPT_TRY(dpt_fail_memory(err, e->path, (double)n));
+    DPT_TRY(take(e, text, n, err));
+    snprintf(where, sizeof where, "%.250s: %.250s", e->path, e->name);
+    DPT_TRY(dpt_npy_parse(where, text, n, npy, err));
+out:
+    free(text);
+    return status;
+}
+
+static enum dpt_float_kind kind_of(const struct dpt_npy *npy)
+{
+    if (npy->kind != 'f')
+        return DPT_FLOAT_NONE;
+    return npy->size == 8 ? DPT_FLOAT_64 : npy->size == 4 ? DPT_FLOAT_32 : DPT_FLOAT_16;
+}
+
+static enum dpt_status open_entry(struct dpt_weights *w, zip_uint64_t index, const char *name,
+                                  struct entry *e, struct dpt_error *err)
+{
+    *e = (struct entry){.path = w->path, .name = name};
+    e->file = zip_fopen_index(w->file, index, 0);
+    return e->file != NULL
+               ? DPT_OK
+               : dpt_fail(err, DPT_BAD_DATA, "%s: %s: %s", w->path, name, zip_strerror(w->file));
+}
+
+static enum dpt_status list_entry(struct dpt_weights *w, zip_uint64_t index, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_weight *weight;
+    struct entry e = {0};
+    struct dpt_npy npy;
+    zip_stat_t info;
+    size_t length, header;
+
+    if (zip_stat_index(w->file, index, 0, &info) != 0 || (info.valid & ZIP_STAT_NAME) == 0 ||
+        (info.valid & ZIP_STAT_SIZE) == 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: entry %llu: %s", w->path, (unsigned long long)index,
+                        zip_strerror(w->file));
+    length = strlen(info.name);
+    if (length > 8 && strcmp(info.name + length - 8, "data.pkl") == 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: is a pickle of PyTorch's, which is a program: save the weights with "
+                        "safetensors.torch.save_file(model.state_dict(), FILE)",
+                        w->path);
+    if (length < 4 || strcmp(info.name + length - 4, ".npy") != 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: %.64s: is no array (NAME.npy)", w->path, info.name);
+    DPT_TRY(dpt_weights_add(w, info.name, length - 4, &weight, err));
+    DPT_TRY(open_entry(w, index, weight->name, &e, err));
+    DPT_TRY(take_npy(&e, &npy, &header, err));
+    weight->type = dpt_arena_strdup(&w->arena, npy.descr);
+    if (weight->type == NULL)
+        DPT_TRY(dpt_fail_memory(err, w->path, sizeof npy.descr));
+    weight->kind = kind_of(&npy);
+    weight->n_dims = npy.n_dims;
+    memcpy(weight->dims, npy.dims, sizeof weight->dims);
+    weight->place = index;
+    weight->swapped = npy.swapped;
+    weight->fortran = npy.fortran_order;
+    DPT_TRY(dpt_weight_count(w, weight, err));
+    if (info.size != header + (zip_uint64_t)weight->count * (zip_uint64_t)npy.size)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: has another size than its header says",
+                         w->path, weight->name));
+out:
+    if (e.file != NULL)
+        zip_fclose(e.file);
+    return status;
+}
+
+static enum dpt_status open_npz(struct dpt_weights *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int code = 0;
+    const int fd = dup(w->fd); /* libzip closes it */
+    zip_int64_t n;
+
+    _Static_assert((int)DPT_NPY_DIMS == (int)DPT_WEIGHT_DIMS, "an array fits a tensor");
+    if (fd < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot open", w->path);
+    w->file = zip_fdopen(fd, 0, &code);
+    if (w->file == NULL) {
+        zip_error_t reason;
+
+        close(fd);
+        zip_error_init_with_code(&reason, code);
+        dpt_fail(err, DPT_BAD_DATA, "%s: %s", w->path, zip_error_strerror(&reason));
+        zip_error_fini(&reason);
+        return err->status;
+    }
+    n = zip_get_num_entries(w->file, 0);
+    for (zip_int64_t i = 0; i < n; i++)
+        DPT_TRY(list_entry(w, (zip_uint64_t)i, err));
+out:
+    return status;
+}
+
+static void close_npz(struct dpt_weights *w)
+{
+    if (w->file != NULL)
+        zip_discard(w->file);
+    w->file = NULL;
+}
+
+/* The numbers in the order in which they lie in the file, and that nothing follows: then libzip
+ * has compared the checksum. */
+static enum dpt_status take_numbers(struct entry *e, const struct dpt_weight *weight, float *to,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t size = dpt_float_size(weight->kind), most = PIECE / size;
+    unsigned char *piece = malloc(PIECE), more;
+
+    if (piece == NULL)
+        return dpt_fail_memory(err, e->path, PIECE);
+    for (size_t i = 0, n; i < (size_t)weight->count; i += n) {
+        n = (size_t)weight->count - i < most ? (size_t)weight->count - i : most;
+        DPT_TRY(take(e, piece, n * size, err));
+        dpt_floats_from(weight->kind, weight->swapped, piece, n, to + i);
+    }
+    if (zip_fread(e->file, &more, 1) != 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: is damaged: %s", e->path, e->name,
+                         zip_file_strerror(e->file)));
+out:
+    free(piece);
+    return status;
+}
+
+/* From columns first to rows first. */
+static void transpose(const struct dpt_weight *weight, const float *from, float *to)
+{
+    int64_t at[DPT_WEIGHT_DIMS] = {0}, stride[DPT_WEIGHT_DIMS], step = 1, source = 0;
+
+    for (int d = 0; d < weight->n_dims; d++) {
+        stride[d] = step;
+        step *= weight->dims[d];
+    }
+    for (int64_t i = 0; i < weight->count; i++) {
+        to[i] = from[source];
+        for (int d = weight->n_dims - 1; d >= 0; d--) {
+            source += stride[d];
+            if (++at[d] < weight->dims[d])
+                break;
+            source -= stride[d] * at[d];
+            at[d] = 0;
+        }
+    }
+}
+
+static enum dpt_status read_npz(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct entry e = {0};
+    struct dpt_npy npy;
+    float *columns = NULL;
+    size_t header;
+
+    DPT_TRY(open_entry(w, weight->place, weight->name, &e, err));
+    DPT_TRY(take_npy(&e, &npy, &header, err));
+    if (weight->fortran && weight->n_dims > 1) {
+        columns = malloc((size_t)weight->count * sizeof *columns + 1);
+        if (columns == NULL)
+            DPT_TRY(dpt_fail_memory(err, w->path, (double)weight->count * sizeof *columns));
+    }
+    DPT_TRY(take_numbers(&e, weight, columns != NULL ? columns : to, err));
+    if (columns != NULL)
+        transpose(weight, columns, to);
+out:
+    free(columns);
+    if (e.file != NULL)
+        zip_fclose(e.file);
+    return status;
+}
+
+/* What stands in front of an array's numbers; gives its length. */
+static size_t npy_header(const struct dpt_tensor *t, char header[HEADER])
+{
+    size_t n = MAGIC + 2;
+
+    n += (size_t)snprintf(header + n, HEADER - n,
+                          "{'descr': '<f4', 'fortran_order': False, 'shape': (");
+    for (int d = 0; d < t->n_dims; d++)
+        n += (size_t)snprintf(header + n, HEADER - n, "%s%lld", d > 0 ? ", " : "",
+                              (long long)t->dims[d]);
+    n += (size_t)snprintf(header + n, HEADER - n, "%s), }", t->n_dims == 1 ? "," : "");
+    while ((n + 1) % ALIGN != 0)
+        header[n++] = ' ';
+    header[n++] = '\n';
+    memcpy(header, "\x93NUMPY\x01\x00", MAGIC);
+    header[MAGIC] = (char)((n - MAGIC - 2) & 0xFF);
+    header[MAGIC + 1] = (char)((n - MAGIC - 2) >> 8);
+    return n;
+}
+
+static bool add_array(zip_t *zip, const struct dpt_model_view *view, const struct dpt_tensor *t,
+                      char header[HEADER])
+{
+    const zip_buffer_fragment_t parts[] = {
+        {(zip_uint8_t *)header, npy_header(t, header)},
+        {(zip_uint8_t *)(view->params + t->offset), (zip_uint64_t)t->count * sizeof(float)},
+    };
+    zip_source_t *source = zip_source_buffer_fragment(zip, parts, 2, 0);
+    char tensor[DPT_NAME], name[DPT_NAME + 8];
+    zip_int64_t index;
+
+    if (source == NULL)
+        return false;
+    snprintf(name, sizeof name, "%s.npy", dpt_weight_name(t, tensor));
+    index = zip_file_add(zip, name, source, ZIP_FL_ENC_UTF_8);
+    if (index < 0) {
+        zip_source_free(source);
+        return false;
+    }
+    return zip_set_file_compression(zip, (zip_uint64_t)index, ZIP_CM_STORE, 0) == 0 &&
+           zip_file_set_dostime(zip, (zip_uint64_t)index, 0, FIRST_DATE, 0) == 0 &&
+           zip_file_set_external_attributes(zip, (zip_uint64_t)index, 0, ZIP_OPSYS_UNIX,
+                                            0600U << 16) == 0;
+}
+
+static enum dpt_status fail_zip(zip_error_t *reason, const char *path, struct dpt_error *err)
+{
+    if (zip_error_system_type(reason) == ZIP_ET_SYS) {
+        errno = zip_error_code_system(reason);
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot write", path);
+    }
+    return dpt_fail(err, DPT_IO, "%s: cannot write: %s", path, zip_error_strerror(reason));
+}
+
+/* headers: HEADER bytes for each tensor, which libzip reads when it closes the archive. */
+static enum dpt_status write_archive(const struct dpt_model_view *view, const char *temporary,
+                                     const char *path, char *headers, struct dpt_error *err)
+{
+    int code = 0;
+    zip_t *zip = zip_open(temporary, ZIP_CREATE | ZIP_TRUNCATE, &code);
+    bool good = zip != NULL;
+
+    if (!good)
+        return dpt_fail(err, DPT_IO, "%s: cannot write (libzip's error %d)", path, code);
+    for (int32_t k = 0; good && k < view->graph->n_tensors; k++)
+        good = add_array(zip, view, &view->graph->tensors[k], headers + (size_t)k * HEADER);
+    if (good && zip_close(zip) == 0)
+        return DPT_OK;
+    fail_zip(zip_get_error(zip), path, err);
+    zip_discard(zip);
+    return err->status;
+}
+
+static enum dpt_status write_npz(const struct dpt_model_view *view, const char *path,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *headers = calloc((size_t)view->graph->n_tensors, HEADER), *temporary = NULL;
+
+    if (headers == NULL)
+        DPT_TRY(dpt_fail_memory(err, path, (double)view->graph->n_tensors * HEADER));
+    DPT_TRY(dpt_file_temporary(path, &temporary, err));
+    status = write_archive(view, temporary, path, headers, err);
+    if (status == DPT_OK)
+        status = dpt_file_commit(temporary, path, err);
+    else
+        unlink(temporary);
+out:
+    free(temporary);
+    free(headers);
+    return status;
+}
+
+const struct dpt_weights_format dpt_weights_npz = {
+    .name = "npz",
+    .suffix = ".npz",
+    .summary = "for NumPy and JAX: numpy.load(OUT)",
+    .is = is_npz,
+    .open = open_npz,
+    .read = read_npz,
+    .close = close_npz,
+    .write = write_npz,
+    .ordered = true,
+};

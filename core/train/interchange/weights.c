@@ -1,0 +1,207 @@
+#include "core/train/interchange/weights.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/str.h"
+#include "core/train/checkpoint.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "the formats' bytes are taken as they lie in memory");
+
+enum { HEAD = 16 };
+
+const struct dpt_weights_format *const dpt_weights_formats[] = {
+    &dpt_weights_safetensors, &dpt_weights_npz, &dpt_weights_onnx, &dpt_weights_checkpoint, NULL};
+
+/* The names of those that are read, or of those that are written: "safetensors, npz or onnx". */
+static const char *list_formats(bool writing, char *buf, size_t size)
+{
+    const char *names[8];
+    size_t n = 0, used = 0;
+
+    for (size_t i = 0; dpt_weights_formats[i] != NULL; i++) {
+        const struct dpt_weights_format *f = dpt_weights_formats[i];
+
+        if (writing ? f->write != NULL : f->open != NULL)
+            names[n++] = f->name;
+    }
+    for (size_t i = 0; i < n && used < size; i++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%s",
+                                 i == 0       ? ""
+                                 : i + 1 == n ? " or "
+                                              : ", ",
+                                 names[i]);
+    return buf;
+}
+
+enum dpt_status dpt_weights_target(const char *name, const char *path,
+                                   const struct dpt_weights_format **format, struct dpt_error *err)
+{
+    const size_t length = strlen(path);
+    char list[128];
+
+    for (size_t i = 0; dpt_weights_formats[i] != NULL; i++) {
+        const struct dpt_weights_format *f = dpt_weights_formats[i];
+        const size_t n = strlen(f->suffix);
+
+        if (f->write == NULL)
+            continue;
+        *format = f;
+        if (name != NULL ? strcmp(name, f->name) == 0
+                         : length > n && strcmp(path + length - n, f->suffix) == 0)
+            return DPT_OK;
+    }
+    list_formats(true, list, sizeof list);
+    if (name != NULL)
+        return dpt_fail(err, DPT_USAGE, "--to %s: is none of %s", name, list);
+    return dpt_fail(err, DPT_USAGE, "%s: which format? --to %s", path, list);
+}
+
+/* Opens the file and finds out what it is. */
+static enum dpt_status find_format(struct dpt_weights *w, struct dpt_error *err)
+{
+    unsigned char head[HEAD];
+    struct stat info;
+    ssize_t n;
+    char list[128];
+
+    w->fd = open(w->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (w->fd < 0 || fstat(w->fd, &info) != 0)
+        return dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot open", w->path);
+    if (!S_ISREG(info.st_mode))
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is no regular file", w->path);
+    n = pread(w->fd, head, sizeof head, 0);
+    if (n < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path);
+    for (size_t i = 0; dpt_weights_formats[i] != NULL; i++) {
+        w->format = dpt_weights_formats[i];
+        if (w->format->open != NULL && w->format->is(head, (size_t)n))
+            return DPT_OK;
+    }
+    w->format = NULL;
+    return dpt_fail(err, DPT_BAD_DATA, "%s: holds no weights: it is no file of %s", w->path,
+                    list_formats(false, list, sizeof list));
+}
+
+enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *file;
+
+    *w = (struct dpt_weights){.path = path, .fd = -1};
+    file = dpt_arena_alloc(&w->arena, PATH_MAX);
+    if (file == NULL)
+        DPT_TRY(dpt_fail_memory(err, path, PATH_MAX));
+    w->path = dpt_checkpoint_resolve(path, file);
+    DPT_TRY(find_format(w, err));
+    DPT_TRY(w->format->open(w, err));
+out:
+    if (status != DPT_OK)
+        dpt_weights_close(w);
+    return status;
+}
+
+void dpt_weights_close(struct dpt_weights *w)
+{
+    if (w->path == NULL)
+        return;
+    if (w->format != NULL)
+        w->format->close(w);
+    if (w->fd >= 0)
+        close(w->fd);
+    dpt_arena_release(&w->arena);
+    *w = (struct dpt_weights){0};
+}
+
+enum dpt_status dpt_weights_read(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
+                                 struct dpt_error *err)
+{
+    if (weight->kind == DPT_FLOAT_NONE)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: %s is of the type %s, which holds no floats",
+                        w->path, weight->name, weight->type);
+    return w->format->read(w, weight, to, err);
+}
+
+const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME])
+{
+    char *slash;
+
+    snprintf(buf, DPT_NAME, "%s", tensor->name);
+    slash = strrchr(buf, '/');
+    if (slash != NULL)
+        *slash = '.';
+    return buf;
+}
+
+enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t length,
+                                struct dpt_weight **weight, struct dpt_error *err)
+{
+    char *copy;
+
+    if (length > DPT_WEIGHT_NAME_MOST)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: a tensor's name has %zu characters", w->path,
+                        length);
+    if (w->n == DPT_WEIGHTS_MOST)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: holds more than %d tensors", w->path,
+                        DPT_WEIGHTS_MOST);
+    if ((w->n & (w->n - 1)) == 0) { /* full: the capacity is n's next power of two */
+        const size_t capacity = w->n == 0 ? 1 : 2 * w->n;
+        struct dpt_weight *more = dpt_arena_alloc(&w->arena, capacity * sizeof *more);
+
+        if (more == NULL)
+            return dpt_fail_memory(err, "a list of tensors", (double)capacity * sizeof *more);
+        if (w->n > 0)
+            memcpy(more, w->at, w->n * sizeof *more);
+        w->at = more;
+    }
+    copy = dpt_arena_strndup(&w->arena, name, length);
+    if (copy == NULL)
+        return dpt_fail_memory(err, "a list of tensors", (double)length);
+    for (char *p = copy; p < copy + length; p++)
+        *p = (unsigned char)*p < ' ' || *p == 0x7F ? '?' : *p == '/' ? '.' : *p;
+    *weight = &w->at[w->n++];
+    **weight = (struct dpt_weight){.name = copy};
+    return DPT_OK;
+}
+
+enum dpt_status dpt_weight_count(const struct dpt_weights *w, struct dpt_weight *weight,
+                                 struct dpt_error *err)
+{
+    weight->count = 1;
+    for (int d = 0; d < weight->n_dims; d++)
+        if (weight->dims[d] < 0 ||
+            __builtin_mul_overflow(weight->count, weight->dims[d], &weight->count) ||
+            weight->count > INT64_MAX / 16)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: %s has a shape that no file holds", w->path,
+                            weight->name);
+    return DPT_OK;
+}
+
+const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT])
+{
+    size_t used = (size_t)snprintf(buf, DPT_DIMS_TEXT, "[");
+
+    for (int d = 0; d < n; d++)
+        used += (size_t)snprintf(buf + used, DPT_DIMS_TEXT - used, "%s%" PRId64, d > 0 ? ", " : "",
+                                 dims[d]);
+    snprintf(buf + used, DPT_DIMS_TEXT - used, "]");
+    return buf;
+}
+
+void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out)
+{
+    dpt_str_printf(out, "[");
+    for (size_t i = 0; i < reals->n; i++) {
+        dpt_str_printf(out, "%s", i > 0 ? ", " : "");
+        dpt_str_number(out, reals->at[i]);
+    }
+    dpt_str_printf(out, "]");
+}

@@ -1,0 +1,128 @@
+/*
+ * weights: the parameters of a model in files of other programs.
+ *
+ * A format is a row: a name, what its files begin with, and how it is read, written, or both. Names
+ * are PyTorch's, layer and tensor with a dot between them ("conv1.weight"); layouts are the field's
+ * (dense [out, in], convolution [out, in / groups, height, width]), which are also those of the
+ * arena. A file is input like any other: its header is checked before a byte of it is believed, and
+ * no more is read than what was asked for. Not for concurrent use.
+ */
+#ifndef DPT_TRAIN_INTERCHANGE_WEIGHTS_H
+#define DPT_TRAIN_INTERCHANGE_WEIGHTS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/backend/graph.h"
+#include "core/base/memory.h"
+#include "data/dataset.h"
+
+enum { DPT_WEIGHT_DIMS = 8, DPT_WEIGHTS_MOST = 1 << 20, DPT_WEIGHT_NAME_MOST = 512 };
+
+/* Number formats of floats, as in files; all become float32. */
+enum dpt_float_kind { DPT_FLOAT_NONE, DPT_FLOAT_16, DPT_FLOAT_BF16, DPT_FLOAT_32, DPT_FLOAT_64 };
+
+/* A tensor that a file holds. */
+struct dpt_weight {
+    const char *name;         /* as the file has it, '/' replaced by '.'; printable */
+    const char *type;         /* as the file has it, for messages: "F32", "<f4" */
+    enum dpt_float_kind kind; /* NONE: it holds no floats, and cannot be read */
+    int n_dims;
+    int64_t dims[DPT_WEIGHT_DIMS];
+    int64_t count; /* product of dims, at most what the file can hold */
+    /* For the format alone: */
+    uint64_t place;
+    bool swapped, fortran;
+};
+
+struct dpt_weights_format;
+
+/* A file that is open for reading. Zero-initialise: {0}. */
+struct dpt_weights {
+    const struct dpt_weights_format *format;
+    const char *path; /* borrowed */
+    struct dpt_weight *at;
+    size_t n;
+    struct dpt_arena arena; /* owns `at`, the names and the types */
+    int fd;
+    void *file; /* the format's own */
+};
+
+/* A model with its weights, for writing. All pointers are borrowed. */
+struct dpt_model_view {
+    const struct dpt_graph *graph;
+    const float *params;                   /* arena */
+    const char *producer;                  /* "dptrain 0.1.0" */
+    int64_t step;                          /* of training, that it is from */
+    const struct dpt_normalize *normalize; /* what was done to its inputs */
+};
+
+struct dpt_weights_format {
+    const char *name;    /* "safetensors" */
+    const char *suffix;  /* ".safetensors" */
+    const char *summary; /* one line */
+    /* Reading; NULL: it is only written. Whether the first n <= 16 bytes are of such a file. */
+    bool (*is)(const unsigned char *head, size_t n);
+    /* Fills w->at and ->n; what it allocates elsewhere, `close` frees, also after a failure.
+     * Errors: BAD_DATA, IO, RANK. */
+    enum dpt_status (*open)(struct dpt_weights *w, struct dpt_error *err);
+    enum dpt_status (*read)(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
+                            struct dpt_error *err);
+    void (*close)(struct dpt_weights *w);
+    /* Writing, the whole file or nothing; NULL: it is only read. The same model gives the same
+     * bytes. Errors: IO (names the file), RANK, USAGE (the format cannot hold it). */
+    enum dpt_status (*write)(const struct dpt_model_view *view, const char *path,
+                             struct dpt_error *err);
+    bool ordered; /* its files hold tensors in the order in which they were given */
+};
+
+extern const struct dpt_weights_format dpt_weights_safetensors, dpt_weights_npz, dpt_weights_onnx,
+    dpt_weights_checkpoint;
+/* safetensors, npz, onnx, checkpoint; ends with NULL. */
+extern const struct dpt_weights_format *const dpt_weights_formats[];
+
+/*
+ * Opens a file of any format that can be read; a run folder stands for its latest checkpoint. Close
+ * it in any case. Errors: BAD_DATA
+ * (missing, damaged, of no such format; names the file), IO, RANK.
+ */
+enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path, struct dpt_error *err);
+void dpt_weights_close(struct dpt_weights *w);
+
+/* Reads weight->count floats. Errors: BAD_DATA, IO, RANK. */
+enum dpt_status dpt_weights_read(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
+                                 struct dpt_error *err);
+
+/* The format for writing of a name ("npz"), or where that is NULL of a path's suffix. Errors: USAGE
+ * (lists them). */
+enum dpt_status dpt_weights_target(const char *name, const char *path,
+                                   const struct dpt_weights_format **format, struct dpt_error *err);
+
+/* --- for the formats ----------------------------------------------------------------------------
+ */
+
+/* A tensor's name for others: "conv1.weight"; buf: DPT_NAME bytes; returns buf. */
+const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME]);
+
+/* One more entry of w, its name copied and made printable. Errors:
+ * BAD_DATA (too many, too long a name), RANK. */
+enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t length,
+                                struct dpt_weight **weight, struct dpt_error *err);
+/* Sets count from dims. Errors: BAD_DATA (a negative size, more than any file holds). */
+enum dpt_status dpt_weight_count(const struct dpt_weights *w, struct dpt_weight *weight,
+                                 struct dpt_error *err);
+
+/* Bytes of a number. */
+size_t dpt_float_size(enum dpt_float_kind kind);
+/* n numbers as they lie in a file, in their byte order or swapped, as floats. */
+void dpt_floats_from(enum dpt_float_kind kind, bool swapped, const unsigned char *bytes, size_t n,
+                     float *to);
+
+/* "[64, 32, 3, 3]" into buf; returns buf. */
+enum { DPT_DIMS_TEXT = 192 };
+const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT]);
+
+/* "[0.1307]": the numbers as JSON. */
+void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out);
+
+#endif
