@@ -7,16 +7,24 @@
 #include "data/dataset.h"
 
 extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect,
-    dpt_cmd_bench, dpt_cmd_plan, dpt_cmd_schema, dpt_cmd_completion, dpt_cmd_man, dpt_cmd_init;
+    dpt_cmd_bench, dpt_cmd_plan, dpt_cmd_schema, dpt_cmd_completion, dpt_cmd_man, dpt_cmd_init,
+    dpt_cmd_export, dpt_cmd_doctor;
+extern const struct dpt_command dpt_cmd_watch, dpt_cmd_compare, dpt_cmd_report, dpt_cmd_predict;
 
 // clang-format off
 const struct dpt_command *const dpt_commands[] = {
     &dpt_cmd_train,
     &dpt_cmd_eval,
+    &dpt_cmd_predict,
     &dpt_cmd_bench,
     &dpt_cmd_plan,
+    &dpt_cmd_report,
+    &dpt_cmd_export,
     &dpt_cmd_convert,
     &dpt_cmd_inspect,
+    &dpt_cmd_watch,
+    &dpt_cmd_compare,
+    &dpt_cmd_doctor,
     &dpt_cmd_schema,
     &dpt_cmd_completion,
     &dpt_cmd_man,

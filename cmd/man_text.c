@@ -39,6 +39,7 @@ const struct dpt_man_item dpt_man_environment[] = {
     {"SLURM_JOB_ID, SLURM_RESTART_COUNT",
      "Tell a run that Slurm requeued from another that has the run folder."},
     {"COLUMNS, TERM", "Width and kind of the terminal, for the line that shows progress."},
+    {"NO_COLOR, LC_ALL", "Whether `watch` uses colours, and characters beyond ASCII."},
     {"DPTRAIN_TTY", "`1`: show progress as on a terminal, `0`: as in a file; under mpirun standard "
                     "error is no terminal."},
     {"OMPI_MCA_*", "With `--ranks` those that the machine needs are set, unless they are set "
@@ -51,6 +52,8 @@ const struct dpt_man_item dpt_man_files[] = {
     {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself."},
     {"runs/NAME/metrics.jsonl", "One JSON object a line: `run`, `train`, `eval`, `checkpoint`, "
                                 "`end`."},
+    {"runs/NAME/events.out.tfevents.dptrain",
+     "With `log.tensorboard`: for `tensorboard --logdir runs`."},
     {"runs/NAME/log.txt", "What was said on standard error."},
     {"runs/NAME/checkpoints/",
      "HDF5 files; `latest` and `best` name the newest and the best. Parameters are "

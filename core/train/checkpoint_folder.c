@@ -11,6 +11,7 @@
 
 #include "core/base/file.h"
 #include "core/train/checkpoint.h"
+#include "core/train/tensorboard.h"
 
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size)
 {
@@ -144,22 +145,34 @@ static void remove_temporaries(const char *path)
         closedir(dir);
 }
 
-enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err)
+/* A file of a run folder, where it is there. */
+static enum dpt_status sync_file(const char *folder, const char *name, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char path[PATH_MAX];
     int fd;
 
-    snprintf(path, sizeof path, "%s/checkpoints", folder);
-    remove_temporaries(path);
-    remove_temporaries(folder);
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    snprintf(path, sizeof path, "%s/%s", folder, name);
     fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0)
         return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
     if (fsync(fd) != 0)
         status = dpt_fail_errno(err, DPT_IO, "%s", path);
     close(fd);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/checkpoints", folder);
+    remove_temporaries(path);
+    remove_temporaries(folder);
+    DPT_TRY(sync_file(folder, "metrics.jsonl", err));
+    DPT_TRY(sync_file(folder, DPT_TENSORBOARD_FILE, err));
+out:
     return status;
 }
 

@@ -410,3 +410,23 @@ enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *er
     return dpt_fail(err, DPT_RANK, "%s was taken over by %s: this run ends", lock->folder,
                     dpt_owner_text(&now.owner, who, sizeof who));
 }
+
+bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *owner, bool *alive,
+                     double *silent)
+{
+    char path[PATH_MAX + 8];
+    struct dpt_owner me;
+    struct found found;
+    struct timespec now;
+
+    snprintf(path, sizeof path, "%s/.lock", folder);
+    if (!look(path, &found))
+        return false;
+    clock_gettime(CLOCK_REALTIME, &now);
+    dpt_owner_self(&me, host);
+    *owner = found.owner;
+    *silent = difftime(now.tv_sec, found.renewed.tv_sec) +
+              1e-9 * (double)(now.tv_nsec - found.renewed.tv_nsec);
+    *alive = !dpt_owner_gone(&found.owner, &me, *silent);
+    return true;
+}

@@ -23,6 +23,7 @@
 
 #include "core/base/error.h"
 #include "core/base/log.h"
+#include "core/train/owner.h"
 
 struct dpt_lock;
 
@@ -42,5 +43,13 @@ void dpt_lock_keep(struct dpt_lock *lock);
 /* Whether the folder is still ours; allocates nothing. Errors: RANK (another run took it over;
  * names it), IO. */
 enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *err);
+
+/*
+ * For those who only look: whether somebody has the folder's lock. *owner: out, who; *alive: out,
+ * whether that process still runs as far as this machine, called `host`, can tell; *silent: out,
+ * seconds since its last sign of life by this machine's clock. Changes nothing.
+ */
+bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *owner, bool *alive,
+                     double *silent);
 
 #endif

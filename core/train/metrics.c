@@ -61,6 +61,15 @@ void dpt_metrics_text(struct dpt_metrics *m, const char *name, const char *value
         dpt_str_json(&m->line, value);
 }
 
+void dpt_metrics_reals(struct dpt_metrics *m, const char *name, const double *values, size_t n)
+{
+    if (!key(m, name))
+        return;
+    for (size_t i = 0; i < n; i++)
+        dpt_str_printf(&m->line, "%s%.6g", i == 0 ? "[" : ", ", values[i]);
+    dpt_str_printf(&m->line, n == 0 ? "[]" : "]");
+}
+
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
 {
     struct stat before;

@@ -28,6 +28,8 @@ void dpt_metrics_begin(struct dpt_metrics *m, const char *event);
 void dpt_metrics_int(struct dpt_metrics *m, const char *key, int64_t value);
 void dpt_metrics_real(struct dpt_metrics *m, const char *key, double value);
 void dpt_metrics_text(struct dpt_metrics *m, const char *key, const char *value);
+/* A list of numbers, to six digits. */
+void dpt_metrics_reals(struct dpt_metrics *m, const char *key, const double *values, size_t n);
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err);
 
 #endif

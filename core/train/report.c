@@ -90,6 +90,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all)
     describe_rate(t, &text);
     dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
+    dpt_init_tell(t, &run->init, run->resumed >= 0);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     if (t->comm->world.size == 1)
         dpt_log_warn(t->log,
@@ -137,6 +138,12 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);
+    if (run->init.format != NULL) {
+        dpt_metrics_text(m, "init_from", t->job->init.from);
+        dpt_metrics_text(m, "init_format", run->init.format);
+        dpt_metrics_int(m, "init_tensors", run->init.from);
+        dpt_metrics_int(m, "init_random", run->init.random);
+    }
     if (run->resumed >= 0)
         dpt_metrics_int(m, "resumed_from_step", run->resumed);
     return end_line(run, err);
@@ -157,6 +164,8 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     if (comm->world.rank == 0) {
         log_header(run, all);
         status = start_event(run, all, err);
+        if (status == DPT_OK)
+            status = dpt_board_start(run, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
@@ -176,13 +185,45 @@ static const char *clock_text(double seconds, char *buf, size_t size)
     return buf;
 }
 
+static bool has_accuracy(const struct dpt_run *run)
+{
+    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+}
+
+/* Of more ranks than a person would look at one by one, the ends and the middle. */
+static void write_ranks(struct dpt_run *run)
+{
+    enum { LISTED = 64 };
+    const struct dpt_trainer *t = &run->trainer;
+    const int n = t->comm->world.size;
+    const double *seconds = run->rank_seconds;
+    double sum = 0;
+    int low = 0, high = 0;
+
+    if (seconds == NULL || t->job->log.every.unit == DPT_SECONDS)
+        return;
+    for (int i = 0; i < n; i++) {
+        low = seconds[i] < seconds[low] ? i : low;
+        high = seconds[i] > seconds[high] ? i : high;
+        sum += seconds[i];
+    }
+    if (n <= LISTED)
+        dpt_metrics_reals(&run->metrics, "rank_seconds", seconds, (size_t)n);
+    dpt_metrics_real(&run->metrics, "rank_seconds_mean", sum / n);
+    dpt_metrics_real(&run->metrics, "rank_seconds_least", seconds[low]);
+    dpt_metrics_real(&run->metrics, "rank_seconds_most", seconds[high]);
+    dpt_metrics_int(&run->metrics, "slowest_rank", high);
+}
+
 enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
     struct dpt_metrics *m = &run->metrics;
     const double samples = (double)run->window.samples;
     const double loss = run->window.loss / samples, rate = samples / run->window.seconds;
+    const double accuracy = has_accuracy(run) ? (double)run->window.correct / samples : NAN;
     const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
     const double left = run->training / (double)done * (double)(t->steps - p->step);
     const int64_t epoch = (p->step - 1) / t->steps_per_epoch + 1;
@@ -202,26 +243,29 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     dpt_metrics_int(m, "step", p->step);
     dpt_metrics_int(m, "epoch", epoch);
     dpt_metrics_real(m, "loss", loss);
+    if (has_accuracy(run))
+        dpt_metrics_real(m, "accuracy", accuracy);
     dpt_metrics_real(m, "lr", run->lr);
+    dpt_metrics_real(m, "gradient_norm", run->norm);
     dpt_metrics_real(m, "samples_per_s", rate);
     dpt_metrics_int(m, "samples", p->samples);
+    write_ranks(run);
     memset(&run->window, 0, sizeof run->window);
-    return end_line(run, err);
-}
-
-static bool has_accuracy(const struct dpt_run *run)
-{
-    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    DPT_TRY(end_line(run, err));
+    DPT_TRY(dpt_board_step(run, loss, accuracy, rate, err));
+out:
+    return status;
 }
 
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_tally *tally, double seconds,
                                       struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
     const double n = (double)tally->samples, loss = tally->loss / n;
-    const double accuracy = (double)tally->correct / n;
+    const double accuracy = has_accuracy(run) ? (double)tally->correct / n : NAN;
     const int64_t epoch = (t->progress.step - 1) / t->steps_per_epoch + 1;
     char text[64] = "";
 
@@ -238,7 +282,10 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
         dpt_metrics_real(m, "accuracy", accuracy);
     dpt_metrics_int(m, "samples", tally->samples);
     dpt_metrics_real(m, "seconds", seconds);
-    return end_line(run, err);
+    DPT_TRY(end_line(run, err));
+    DPT_TRY(dpt_board_evaluation(run, split, loss, accuracy, err));
+out:
+    return status;
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,

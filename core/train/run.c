@@ -48,6 +48,8 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
     snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
     DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
+    if (t->job->log.tensorboard)
+        DPT_TRY(dpt_tensorboard_open(&run->board, folder, run->resumed, err));
     if (t->job->log.hashes) {
         DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
         DPT_TRY(dpt_audit_open(&run->hashes, folder, err));
@@ -136,7 +138,9 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
         state.lock = run->lock;
-        status = dpt_saver_start(run->saver, &state, t->pool, err);
+        status = dpt_board_flush(run, true, err);
+        if (status == DPT_OK)
+            status = dpt_saver_start(run->saver, &state, t->pool, err);
     }
     DPT_TRY(agree(run, status, err));
     if (wait)
@@ -192,6 +196,7 @@ static void count(struct dpt_run *run, const struct dpt_step_result *result, dou
         run->skipped++;
         return;
     }
+    run->norm = result->norm;
     run->window.loss += result->loss;
     run->window.correct += result->correct;
     run->window.samples += result->samples;
@@ -257,6 +262,33 @@ out:
     return status;
 }
 
+/*
+ * What a line tells of every rank. Not where lines come by the clock, since then only rank 0 knows
+ * of one. Collective.
+ */
+static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+
+    if (run->rank_seconds == NULL || !due(t, &t->job->log.every))
+        return DPT_OK;
+    dpt_comm_note(t->comm, -1, "telling how long its part of the steps took");
+    DPT_TRY(dpt_group_gather(&t->comm->world, &t->busy, run->rank_seconds, sizeof t->busy, err));
+    t->busy = 0;
+out:
+    return status;
+}
+
+/* When TensorBoard gets histograms: with the evaluations, or each epoch. */
+static const struct dpt_every *board_every(const struct dpt_trainer *t)
+{
+    static const struct dpt_every epoch = {.n = 1, .unit = DPT_EPOCHS};
+    const struct dpt_every *every = &t->job->eval.every;
+
+    return every->unit != DPT_NEVER && (t->valid.present || t->test.present) ? every : &epoch;
+}
+
 /* One step and what is due after it. Collective. */
 static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 {
@@ -272,6 +304,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     count(run, &result, dpt_now() - start);
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
+    DPT_TRY(gather_ranks(run, err));
     if (leads(run)) { /* what fails here on rank 0 alone reaches the others with the next step */
         t->trouble = report(run, &result, err);
         if (t->trouble == DPT_OK)
@@ -283,6 +316,8 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         DPT_TRY(evaluate(run, t->valid.present ? &t->valid : &t->test, err));
         improved = t->progress.best_step == t->progress.step;
     }
+    if (leads(run) && due(t, board_every(t)))
+        dpt_board_weights(run);
     if (job->checkpoint.every.unit != DPT_NEVER &&
         (due(t, &job->checkpoint.every) || result.save || improved))
         DPT_TRY(save(run, !job->checkpoint.background, err));
@@ -300,6 +335,8 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(agree(run, DPT_OK, err));
+    if (leads(run))
+        dpt_board_weights(run);
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
@@ -363,6 +400,16 @@ static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
     return DPT_OK;
 }
 
+static enum dpt_status make_room(struct dpt_run *run, struct dpt_error *err)
+{
+    const size_t ranks = (size_t)run->trainer.comm->world.size;
+
+    if (ranks == 1)
+        return DPT_OK;
+    run->rank_seconds = dpt_alloc_array(ranks, sizeof *run->rank_seconds);
+    return run->rank_seconds != NULL ? DPT_OK : dpt_fail_memory(err, "the list of ranks", 0);
+}
+
 /* From the job to the first step. *finished: there is nothing left to do. Collective. */
 static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *wish, bool *finished,
                                struct dpt_error *err)
@@ -378,6 +425,9 @@ static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *w
     DPT_TRY(find_end(run, finished, err));
     if (*finished)
         return DPT_OK;
+    if (!resumed)
+        DPT_TRY(dpt_init_weights(t, &run->init, err));
+    DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
     DPT_TRY(dpt_group_agree(world, leads(run) ? open_folder(run, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));
     if (t->job->log.trace)
@@ -435,11 +485,14 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
         dpt_log_warn(log, "%s", second.text);
     dpt_saver_close(run->saver);
     if (run->metrics.file != NULL) {
-        const enum dpt_status ended = dpt_report_end(run, status == DPT_OK ? "done" : err->text,
-                                                     summary, status == DPT_OK ? err : &second);
+        enum dpt_status ended = dpt_report_end(run, status == DPT_OK ? "done" : err->text, summary,
+                                               status == DPT_OK ? err : &second);
 
         status = status == DPT_OK ? ended : status;
+        ended = dpt_board_end(run, status, status == DPT_OK ? err : &second);
+        status = status == DPT_OK ? ended : status;
     }
+    dpt_board_close(run);
     dpt_metrics_close(&run->metrics);
     if (run->hashes != NULL)
         fclose(run->hashes);
@@ -461,6 +514,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .saved_step = -1,
                           .tested_step = -1,
                           .checked_step = -1,
+                          .board_step = -1,
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;
@@ -482,8 +536,10 @@ out:
         status = write_trace(&run, status, err);
     dpt_trace_close(run.trace);
     status = close_run(&run, log, status, summary, err);
+    dpt_init_release(&run.init);
     dpt_str_release(&run.job_text);
     dpt_str_release(&run.resolved);
+    dpt_free(run.rank_seconds);
     if (t->comm != NULL)
         dpt_trainer_close(t);
     return status;

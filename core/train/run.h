@@ -7,10 +7,12 @@
 #include <limits.h>
 
 #include "core/base/str.h"
+#include "core/train/interchange/init.h"
 #include "core/train/lock.h"
 #include "core/train/metrics.h"
 #include "core/train/resume.h"
 #include "core/train/saver.h"
+#include "core/train/tensorboard.h"
 #include "core/train/trace.h"
 #include "core/train/trainer.h"
 
@@ -22,9 +24,13 @@ struct dpt_run {
     struct dpt_lock *lock;       /* of the run folder; rank 0's */
     struct dpt_saver *saver;     /* rank 0's */
     int64_t resumed;             /* the step that it went on from, -1: it began */
+    struct dpt_init_result init; /* rank 0's */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
-    FILE *hashes; /* log.hashes, rank 0 */
+    struct dpt_tensorboard board; /* log.tensorboard, rank 0 */
+    struct dpt_histogram *counts; /* [threads] for its histograms */
+    int64_t board_step;           /* of the last ones, -1: none */
+    FILE *hashes;                 /* log.hashes, rank 0 */
     struct dpt_str hash_line;
     struct dpt_trace *trace; /* log.trace */
     struct dpt_str job_text; /* for checkpoints */
@@ -34,9 +40,10 @@ struct dpt_run {
     struct {
         double loss, seconds;
         int64_t samples, correct;
-    } window; /* since the last line */
-    double lr;
-    int64_t counted; /* samples trained on by this process */
+    } window;             /* since the last line */
+    double *rank_seconds; /* [ranks]: what each worked on its part of these steps; NULL: one rank */
+    double lr, norm;      /* of the last step that was not skipped */
+    int64_t counted;      /* samples trained on by this process */
     int64_t skipped;
     double saved_at;      /* dpt_now */
     double save_seconds;  /* that the longest save took */
@@ -81,5 +88,22 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 /* The `end` event; on success also the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
+
+/*
+ * What TensorBoard gets to see, rank 0's; without log.tensorboard these do nothing. accuracy: NAN
+ * where there is none. Errors: as dpt_lock_check; IO, RANK.
+ */
+enum dpt_status dpt_board_start(struct dpt_run *run, struct dpt_error *err);
+enum dpt_status dpt_board_step(struct dpt_run *run, double loss, double accuracy, double rate,
+                               struct dpt_error *err);
+enum dpt_status dpt_board_evaluation(struct dpt_run *run, const char *split, double loss,
+                                     double accuracy, struct dpt_error *err);
+/* Histograms of the weights and of the last step's mean gradient; once a step. */
+void dpt_board_weights(struct dpt_run *run);
+/* Writes what was told; where not `now`, only when it is time to. */
+enum dpt_status dpt_board_flush(struct dpt_run *run, bool now, struct dpt_error *err);
+/* ended: what the run gave. */
+enum dpt_status dpt_board_end(struct dpt_run *run, enum dpt_status ended, struct dpt_error *err);
+void dpt_board_close(struct dpt_run *run);
 
 #endif

@@ -1,0 +1,147 @@
+"""`dptrain compare`: real runs, and ones that are unfinished, resumed or damaged."""
+import json
+import re
+import sys
+
+import pytest
+
+sys.path[:0] = ["scripts/lib", "core/train/tests"]
+import dpt  # noqa: E402
+from running import Paused  # noqa: E402
+
+UTF8 = {"LC_ALL": "C.UTF-8"}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two whole runs that differ in two keys and their ranks, one that was killed, one that was killed and resumed."""
+    folder = tmp_path_factory.mktemp("runs")
+    path = dpt.write_small_job(folder / "job.yaml", train="{epochs: 2}",
+                               data="{train: synthetic, valid: 0.1, test: synthetic, synthetic: {samples: 1009, shape: [1, 12, 12]}}")
+    dpt.train(path, folder / "a")
+    dpt.train(path, folder / "b", "--set", "optimizer.lr=0.02", "--set", "seed=6", ranks=2)
+    for name in ("killed", "resumed"):
+        Paused(path, folder / name, 1, step=20).kill()
+    assert dpt.run(path, "--output", folder / "resumed", ranks=2).code == 0
+    return folder
+
+
+def table(*words, **environment):
+    result = dpt.run("compare", *words, env={**UTF8, **environment})
+    assert result.code == 0 and result.err == "", result
+    return result.out
+
+
+def rows(text):
+    """{name: cells} of a table of one block."""
+    lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()[1:] if line and not line.startswith("The jobs")]
+    return {line[0]: line[1:] for line in lines}
+
+
+def read(*words):
+    return json.loads(table("--json", *words))
+
+
+def test_what_differs_beside_what_came_of_it(runs):
+    text = table(runs / "a", runs / "b", COLUMNS="200")
+    found = rows(text)
+    assert found["optimizer.lr"] == ["0.01", "0.02"] and found["seed"] == ["5", "6"]
+    assert [name for name in found if "." in name or name == "seed"] == ["seed", "optimizer.lr"]
+    assert found["state"] == ["done", "done"] and found["ranks"] == ["1", "2"]
+    for name, column in (("a", 0), ("b", 1)):
+        events = dpt.events(runs / name)
+        valid = [e for e in events if e["event"] == "eval" and e["split"] == "valid"]
+        best = max(valid, key=lambda e: e["accuracy"])
+        test = [e for e in events if e["event"] == "eval" and e["split"] == "test"][-1]
+        assert found["train loss"][column] == f"{[e for e in events if e['event'] == 'train'][-1]['loss']:.4g}"
+        assert found["best valid"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
+        assert found["test accuracy"][column] == f"{test['accuracy']:.4f}" and found["test loss"][column] == f"{test['loss']:.4g}"
+        assert found["seconds"][column] == f"{events[-1]['seconds']:.1f}"
+    assert text.splitlines()[0].split() == ["a", "b"]  # what their names have in common is left out
+
+
+def test_the_same_in_json(runs):
+    found = read(runs / "a", runs / "b")
+    assert found["differs"] == ["seed", "optimizer.lr"]
+    for name, run in zip("ab", found["runs"]):
+        events = dpt.events(runs / name)
+        train = [e for e in events if e["event"] == "train"]
+        valid = [e for e in events if e["event"] == "eval" and e["split"] == "valid"]
+        assert run["folder"] == str(runs / name) and run["state"] == run["reason"] == "done" and run["damaged_lines"] == 0
+        assert run["step"] == run["steps"] == 30 and run["starts"] == 1
+        assert run["train_loss"] == train[-1]["loss"] and run["train_accuracy"] == train[-1]["accuracy"]
+        assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy")}
+        assert run["best_valid"]["accuracy"] == max(e["accuracy"] for e in valid)
+        rate = train[-1]["samples"] / sum(64 / e["samples_per_s"] if e["step"] % 15 else 13 / e["samples_per_s"] for e in train)
+        assert run["samples_per_s"] == pytest.approx(rate, rel=0.2) and run["version"] == events[0]["version"]
+        assert run["job"]["model.layers[0].conv.channels"] == "6" and run["job"]["data.synthetic.shape"] == "[1, 12, 12]"
+    assert [run["ranks"] for run in found["runs"]] == [1, 2]
+
+
+def test_unfinished_and_resumed(runs):
+    found = read(runs / "a", runs / "killed", runs / "resumed")
+    states = [(run["state"], run["step"], run["starts"], run["ranks"]) for run in found["runs"]]
+    assert states == [("done", 30, 1, 1), ("lost", 20, 1, 1), ("done", 30, 2, 2)]
+    assert found["differs"] == [] and found["runs"][1]["reason"] is None and found["runs"][1]["seconds"] is None
+    text = table(runs / "a", runs / "killed", runs / "resumed", COLUMNS="200")
+    assert "The jobs are the same." in text and rows(text)["starts"] == ["1", "1", "2"]
+
+
+def test_one_run(runs):
+    assert rows(table(runs / "a"))["state"] == ["done"]
+
+
+def copy(runs, tmp_path):
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for name in ("metrics.jsonl", "job.yaml"):
+        (folder / name).write_bytes((runs / "a" / name).read_bytes())
+    return folder
+
+
+def test_damage(runs, tmp_path):
+    folder = copy(runs, tmp_path)
+    data = (folder / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(data[:-20])
+    run, = read(folder)["runs"]
+    assert run["state"] == "lost" and run["step"] == 30 and run["damaged_lines"] == 0
+    (folder / "metrics.jsonl").write_bytes(data.replace(b'"loss"', b'"lo\0s"', 1))
+    run, = read(folder)["runs"]
+    assert run["state"] == "done" and run["damaged_lines"] == 1
+    (folder / "job.yaml").write_text("model: [")
+    result = dpt.run("compare", runs / "b", folder)
+    assert result.code == 0 and f"{folder}/job.yaml:" in result.err and "best valid" in result.out, result
+    (folder / "job.yaml").unlink()
+    assert dpt.run("compare", runs / "b", folder).code == 0
+
+
+def test_numbers_are_compared_as_such(runs, tmp_path):
+    folder = copy(runs, tmp_path)
+    text = (folder / "job.yaml").read_text()
+    assert "lr: 0.01" in text
+    (folder / "job.yaml").write_text(text.replace("lr: 0.01", "lr: 1.0e-2"))
+    assert read(runs / "a", folder)["differs"] == []
+
+
+def test_keys_that_only_one_has(runs, tmp_path):
+    path = dpt.write_small_job(tmp_path / "job.yaml", train="{epochs: 1}", optimizer="{type: sgd, momentum: 0.5}")
+    dpt.train(path, tmp_path / "sgd")
+    found = rows(table(runs / "a", tmp_path / "sgd", COLUMNS="200"))
+    assert found["optimizer.type"] == ["adam", "sgd"] and found["optimizer.momentum"] == ["-", "0.5"]
+    assert found["optimizer.beta1"] == ["0.9", "-"] and found["train.epochs"] == ["2", "1"]
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_fits_the_width(runs, columns):
+    """Runs that do not fit beside each other come in several tables."""
+    everyone = [runs / name for name in ("a", "b", "killed", "resumed")]
+    text = table(*everyone, COLUMNS=str(columns))
+    assert max(map(len, text.splitlines())) <= columns
+    assert text.count("train loss") == {40: 2, 60: 1, 80: 1}[columns]
+    assert table(*everyone, COLUMNS="40", LC_ALL="C").isascii()
+
+
+def test_what_is_no_run(tmp_path):
+    for words, said in (((tmp_path / "none",), "no such run folder"), ((tmp_path,), "holds no run"), ((), "which run folders")):
+        result = dpt.run("compare", *words)
+        assert result.code == 2 and said in result.err and result.out == "", result

@@ -1,0 +1,32 @@
+/*
+ * watch_view: a run, or several, as lines for a terminal. Private to `dptrain watch`.
+ *
+ * Lines end with a newline and are at most `columns` wide, colours not counted; what people wrote
+ * is shown so that it cannot steer the terminal.
+ */
+#ifndef DPT_CMD_WATCH_VIEW_H
+#define DPT_CMD_WATCH_VIEW_H
+
+#include "core/base/str.h"
+#include "core/train/life.h"
+
+struct dpt_view {
+    int columns, rows; /* of the screen; rows 0: as many as it takes */
+    bool ascii;        /* nothing but ASCII, as the locale wants it */
+    bool color;
+};
+
+/* One run with curves, in at most so many rows where that is possible at all. */
+void dpt_view_run(const struct dpt_view *view, const struct dpt_history *h,
+                  const struct dpt_life *life, struct dpt_str *out);
+
+/* Several runs, a line each under a head. life: of each. */
+void dpt_view_head(const struct dpt_view *view, struct dpt_str *out);
+void dpt_view_line(const struct dpt_view *view, const struct dpt_history *h,
+                   const struct dpt_life *life, struct dpt_str *out);
+/* Adds a line of text, cut to the width, with its colours only where they are wanted. */
+void dpt_view_add(const struct dpt_view *view, struct dpt_str *out, const char *text);
+/* A folder whose run has not written anything yet. */
+void dpt_view_waiting(const struct dpt_view *view, const char *folder, struct dpt_str *out);
+
+#endif
