@@ -91,10 +91,12 @@ static void write_option(struct dpt_str *out, const struct dpt_command *command,
                          const struct dpt_cli_option *option)
 {
     const bool starts = strcmp(command->name, "train") == 0;
+    const bool is_long = option->name[1] == '-';
     struct dpt_word word = {0};
 
-    dpt_str_printf(out, "complete -c dptrain -n '__dptrain_is %s%s' -l %s -d ", command->name,
-                   starts ? "; or __dptrain_starts" : "", option->name + 2);
+    dpt_str_printf(out, "complete -c dptrain -n '__dptrain_is %s%s' -%s %s -d ", command->name,
+                   starts ? "; or __dptrain_starts" : "", is_long ? "l" : "s",
+                   option->name + 1 + is_long);
     add_quoted(out, option->help);
     if (option->value != NULL) {
         dpt_word_of_value(option->value, &word);

@@ -1,0 +1,64 @@
+/*
+ * chart: curves as inline SVG. Private to `dptrain report`.
+ *
+ * Colours are classes of the page's style (k0 … k7), which knows light and dark; runs that share a
+ * chart differ in colour, splits in how a line is drawn, so that nothing hangs on colour alone. The
+ * chart's numbers can be read without a script; with one, a pointer shows the values under it.
+ */
+#ifndef DPT_CMD_REPORT_CHART_H
+#define DPT_CMD_REPORT_CHART_H
+
+#include "cmd/report/series.h"
+#include "core/base/str.h"
+
+enum { DPT_CHART_COLOURS = 8, DPT_CHART_TICKS = 16, DPT_CHART_LABEL = 24 };
+
+enum dpt_line_kind {
+    DPT_LINE_RAW,    /* faint, behind the others; not in the legend */
+    DPT_LINE_SOLID,  /* training */
+    DPT_LINE_DASHED, /* evaluations, with a dot each */
+    DPT_LINE_MARK,   /* a diamond each: the test */
+    DPT_LINE_CLOUD,  /* a faint dot each */
+    DPT_LINE_KINDS
+};
+
+struct dpt_line {
+    const char *name; /* anything */
+    /* Of one of several runs: the run's name, and what of it the line is ("valid"). Else NULL. */
+    const char *run, *part;
+    enum dpt_line_kind kind;
+    int colour; /* any number from 0 */
+    struct dpt_series points;
+};
+
+struct dpt_chart {
+    const char *id; /* of the element; letters */
+    const char *title, *x_label, *y_label;
+    const char *about; /* instead of the picture, for who cannot see it; may be NULL */
+    struct dpt_line *lines;
+    size_t n;
+    bool log;      /* the y axis; all y above 0 */
+    bool percent;  /* y are fractions */
+    bool zero;     /* the y axis begins at 0 */
+    bool diagonal; /* x and y have the same scale, and a line where they are equal */
+    double cut;    /* fraction of the lowest values of solid lines that may fall off the chart */
+    const double *bad; /* x at which y was not a number */
+    size_t n_bad;
+};
+
+/* Adds a <figure>; nothing where no line has a point. Check out->failed. */
+void dpt_chart_write(const struct dpt_chart *chart, struct dpt_str *out);
+
+/* Places for ticks in [low, high], low < high, and their labels. */
+struct dpt_ticks {
+    double at[DPT_CHART_TICKS];
+    char label[DPT_CHART_TICKS][DPT_CHART_LABEL];
+    int n;
+};
+void dpt_ticks_linear(struct dpt_ticks *ticks, double low, double high, int about, bool percent);
+void dpt_ticks_log(struct dpt_ticks *ticks, double low, double high);
+
+/* Whether these values ask for a logarithmic axis: all above 0, and over more than a decade. */
+bool dpt_chart_wants_log(const struct dpt_line *lines, size_t n);
+
+#endif

@@ -1,0 +1,369 @@
+/* Curves of the runs: loss, accuracy, learning rate, throughput, and how evenly the ranks work. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "cmd/report/html.h"
+#include "cmd/report/report.h"
+
+enum {
+    POINTS = 320,  /* of a drawn line */
+    RAW_RUNS = 2,  /* up to which raw values are drawn behind the smooth ones */
+    RUN_LINES = 5, /* that a run can have in a chart: raw, smooth, two splits */
+};
+
+/* A curve that a train event has a value for. */
+struct curve {
+    const char *id, *title, *unit;
+    double (*train)(const struct dpt_history_train *event);
+    double (*eval)(const struct dpt_history_eval *event); /* NULL: evaluations have none */
+    bool smooth, may_log, percent, zero;
+    double cut;
+};
+
+static double train_loss(const struct dpt_history_train *e)
+{
+    return e->loss;
+}
+
+static double train_accuracy(const struct dpt_history_train *e)
+{
+    return e->accuracy;
+}
+
+static double train_lr(const struct dpt_history_train *e)
+{
+    return e->lr;
+}
+
+static double train_norm(const struct dpt_history_train *e)
+{
+    return e->norm;
+}
+
+static double train_rate(const struct dpt_history_train *e)
+{
+    return e->rate;
+}
+
+/* How much longer the slowest rank worked than the mean one. */
+static double train_imbalance(const struct dpt_history_train *e)
+{
+    return e->rank_mean > 0 ? e->rank_most / e->rank_mean - 1 : NAN;
+}
+
+static double eval_loss(const struct dpt_history_eval *e)
+{
+    return e->loss;
+}
+
+static double eval_accuracy(const struct dpt_history_eval *e)
+{
+    return e->accuracy;
+}
+
+static const struct curve curves[] = {
+    {"loss", "Loss", NULL, train_loss, eval_loss, true, true, false, false, 0},
+    {"accuracy", "Accuracy", NULL, train_accuracy, eval_accuracy, true, false, true, false, 0.08},
+    {"rate", "Learning rate", NULL, train_lr, NULL, false, false, false, true, 0},
+    {"throughput", "Throughput", "samples/s", train_rate, NULL, true, false, false, true, 0},
+    {"norm", "Norm of the gradient", "before clipping", train_norm, NULL, true, true, false, false,
+     0},
+};
+
+static const struct curve imbalance = {"imbalance",
+                                       "Imbalance",
+                                       "slowest rank over the mean",
+                                       train_imbalance,
+                                       NULL,
+                                       true,
+                                       false,
+                                       true,
+                                       true,
+                                       0};
+
+/* A chart while its lines are collected. */
+struct drawing {
+    struct dpt_page *r;
+    const struct curve *curve;
+    struct dpt_line lines[DPT_PAGE_RUNS * RUN_LINES];
+    size_t n;
+    double *bad;
+    size_t n_bad;
+};
+
+static const char *name_line(const struct drawing *d, const struct dpt_page_run *run,
+                             const char *split)
+{
+    if (d->r->n == 1)
+        return split;
+    if (d->curve->eval == NULL)
+        return run->label;
+    return dpt_arena_printf(&d->r->arena, "%s: %s", run->label, split);
+}
+
+static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_line_kind kind,
+                     int colour, const struct dpt_series *points)
+{
+    const char *name = name_line(d, &d->r->runs[run], split);
+    const bool grouped = d->r->n > 1 && d->curve->eval != NULL;
+
+    if (name == NULL) {
+        d->r->out.failed = true;
+        return;
+    }
+    if (points->n > 0)
+        d->lines[d->n++] = (struct dpt_line){
+            .name = name,
+            .run = grouped ? d->r->runs[run].label : NULL,
+            .part = grouped ? split : NULL,
+            .kind = kind,
+            .colour = colour,
+            .points = *points,
+        };
+}
+
+static bool above_zero(const struct dpt_series *s)
+{
+    for (size_t i = 0; i < s->n; i++)
+        if (s->y[i] <= 0)
+            return false;
+    return true;
+}
+
+/* Steps of events that have the value, but as no number. */
+static void note_bad(struct drawing *d, double step)
+{
+    if (d->n_bad == 0 || d->bad[d->n_bad - 1] != step)
+        d->bad[d->n_bad++] = step;
+}
+
+static bool add_train(struct drawing *d, size_t index)
+{
+    const struct dpt_history *h = &d->r->runs[index].history;
+    struct dpt_arena *arena = &d->r->arena;
+    struct dpt_series all, mean, extremes, smooth;
+    const int colour = (int)index;
+
+    if (!dpt_series_open(&all, h->n_train, arena))
+        return false;
+    for (size_t i = 0; i < h->n_train; i++) {
+        const double y = d->curve->train(&h->train[i]);
+
+        if (!dpt_series_fits(y) && d->curve->train == train_loss)
+            note_bad(d, (double)h->train[i].step);
+        dpt_series_add(&all, (double)h->train[i].step, y);
+    }
+    if (!dpt_series_thin(&all, POINTS, &mean, &extremes, arena) ||
+        !dpt_series_smooth(&mean, d->curve->may_log && above_zero(&mean), &smooth, arena))
+        return false;
+    if (!d->curve->smooth || !dpt_series_noisy(&mean, &smooth))
+        smooth = mean;
+    else if (d->r->n <= RAW_RUNS)
+        add_line(d, index, "", DPT_LINE_RAW, colour, &extremes);
+    add_line(d, index, d->curve->eval != NULL ? "train" : d->curve->title, DPT_LINE_SOLID, colour,
+             &smooth);
+    return true;
+}
+
+static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split split)
+{
+    const struct dpt_history *h = &d->r->runs[index].history;
+    struct dpt_series s, thin, extremes;
+    /* One run's splits differ in colour, too. */
+    const int colour = d->r->n == 1 ? (split == DPT_HISTORY_VALID ? 1 : 2) : (int)index;
+
+    if (!dpt_series_open(&s, h->n_evals, &d->r->arena))
+        return false;
+    for (size_t i = 0; i < h->n_evals; i++)
+        if (h->evals[i].split == split)
+            dpt_series_add(&s, (double)h->evals[i].step, d->curve->eval(&h->evals[i]));
+    if (!dpt_series_thin(&s, POINTS, &thin, &extremes, &d->r->arena))
+        return false;
+    add_line(d, index, dpt_history_splits[split],
+             split == DPT_HISTORY_TEST && thin.n <= 3 ? DPT_LINE_MARK : DPT_LINE_DASHED, colour,
+             &thin);
+    return true;
+}
+
+/* What the picture shows, in words. */
+static const char *describe(const struct drawing *d)
+{
+    struct dpt_arena *arena = &d->r->arena;
+    const char *text = dpt_arena_printf(arena, "%s against step:", d->curve->title);
+    char first[DPT_HTML_NUMBER], last[DPT_HTML_NUMBER];
+
+    for (size_t i = 0; i < d->n && text != NULL; i++) {
+        const struct dpt_series *s = &d->lines[i].points;
+
+        if (d->lines[i].kind == DPT_LINE_RAW)
+            continue;
+        dpt_html_number(first, s->y[0], 4);
+        dpt_html_number(last, s->y[s->n - 1], 4);
+        text = s->n == 1
+                   ? dpt_arena_printf(arena, "%s %s %s at step %.0f;", text, d->lines[i].name, last,
+                                      s->x[0])
+                   : dpt_arena_printf(arena, "%s %s from %s at step %.0f to %s at step %.0f;", text,
+                                      d->lines[i].name, first, s->x[0], last, s->x[s->n - 1]);
+    }
+    return text;
+}
+
+static void draw(struct dpt_page *r, const struct curve *curve)
+{
+    struct drawing *d = calloc(1, sizeof *d);
+    size_t bad = 0;
+    bool fine = d != NULL;
+
+    for (size_t i = 0; i < r->n; i++)
+        bad += r->runs[i].history.n_train;
+    if (fine) {
+        *d = (struct drawing){.r = r, .curve = curve};
+        d->bad = dpt_arena_alloc(&r->arena, (bad + 1) * sizeof *d->bad);
+        fine = d->bad != NULL;
+    }
+    for (size_t i = 0; i < r->n && fine; i++) {
+        fine = add_train(d, i);
+        for (int split = 0; split < DPT_HISTORY_SPLITS && fine && curve->eval != NULL; split++)
+            fine = add_evals(d, i, (enum dpt_history_split)split);
+    }
+    if (fine) {
+        const struct dpt_chart chart = {
+            .id = curve->id,
+            .title = curve->title,
+            .x_label = "step",
+            .y_label = curve->unit,
+            .about = describe(d),
+            .lines = d->lines,
+            .n = d->n,
+            .log = curve->may_log && dpt_chart_wants_log(d->lines, d->n),
+            .percent = curve->percent,
+            .zero = curve->zero,
+            .cut = curve->cut,
+            .bad = d->bad,
+            .n_bad = d->n_bad,
+        };
+
+        dpt_chart_write(&chart, &r->out);
+    }
+    r->out.failed = r->out.failed || !fine;
+    free(d);
+}
+
+void dpt_page_curves(struct dpt_page *r)
+{
+    size_t events = 0;
+
+    dpt_str_printf(&r->out, "<section id=\"curves\"><h2>Curves</h2>\n");
+    for (size_t i = 0; i < r->n; i++)
+        events += r->runs[i].history.n_train + r->runs[i].history.n_evals;
+    if (events == 0)
+        dpt_str_printf(&r->out, "<p class=\"missing\">No step is logged yet.</p>\n");
+    dpt_str_printf(&r->out, "<div class=\"charts\">\n");
+    for (size_t i = 0; i < sizeof curves / sizeof curves[0]; i++)
+        draw(r, &curves[i]);
+    dpt_str_printf(&r->out, "</div></section>\n");
+}
+
+/* Whether any event tells of its ranks. */
+static bool tells_ranks(const struct dpt_history *h)
+{
+    for (size_t i = 0; i < h->n_train; i++)
+        if (h->train[i].rank_mean > 0)
+            return true;
+    return false;
+}
+
+/* How long each rank of the newest start worked, as bars from the shortest on. */
+static void write_bars(struct dpt_page *r, size_t index)
+{
+    const struct dpt_history_start *s = dpt_history_start(&r->runs[index].history);
+    double sum = 0, most = 0;
+    char text[DPT_HTML_NUMBER];
+
+    if (s == NULL || s->rank_seconds == NULL || s->n_rank_seconds < 2)
+        return;
+    for (size_t i = 0; i < s->n_rank_seconds; i++) {
+        sum += s->rank_seconds[i];
+        most = fmax(most, s->rank_seconds[i]);
+    }
+    if (!(most > 0))
+        return;
+    dpt_str_printf(&r->out, "<figure class=\"bars\"><figcaption>Work of each rank ");
+    if (r->n > 1)
+        dpt_page_label(r, index);
+    dpt_str_printf(&r->out,
+                   "<span>seconds, all logged steps together</span></figcaption><table>\n");
+    for (size_t i = 0; i < s->n_rank_seconds; i++) {
+        const double seconds = s->rank_seconds[i];
+
+        dpt_str_printf(&r->out,
+                       "<tr><th scope=\"row\">rank %zu</th><td class=\"bar\"><svg "
+                       "viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" "
+                       "aria-hidden=\"true\"><rect class=\"fill k%zu\" width=\"%.1f\" "
+                       "height=\"10\"/></svg></td><td class=\"num\">%s</td>"
+                       "<td class=\"num dim\">%+.1f\u00a0%%</td></tr>\n",
+                       i, r->n > 1 ? index % DPT_CHART_COLOURS : 0, 100 * seconds / most,
+                       dpt_html_seconds(text, seconds),
+                       100 * (seconds * (double)s->n_rank_seconds / sum - 1));
+    }
+    dpt_str_printf(&r->out, "</table></figure>\n");
+}
+
+/* Seconds for which the ranks waited for their slowest, on average. */
+static void write_waiting(struct dpt_page *r, size_t index)
+{
+    const struct dpt_history *h = &r->runs[index].history;
+    double waited = 0, mean = 0;
+    char text[DPT_HTML_NUMBER];
+
+    for (size_t i = 0; i < h->n_train; i++) {
+        if (!(h->train[i].rank_mean > 0))
+            continue;
+        waited += h->train[i].rank_most - h->train[i].rank_mean;
+        mean += h->train[i].rank_mean;
+    }
+    if (r->n > 1) {
+        dpt_page_label(r, index);
+        dpt_str_printf(&r->out, ": ");
+    }
+    dpt_str_printf(&r->out,
+                   "A rank worked %s on its part of the logged steps on average, and waited at "
+                   "least %.1f\u00a0%% of that for the slowest.<br>\n",
+                   dpt_html_seconds(text, mean), 100 * waited / mean);
+}
+
+void dpt_page_ranks(struct dpt_page *r)
+{
+    bool any = false;
+
+    dpt_str_printf(&r->out, "<section id=\"ranks\"><h2>Ranks</h2>\n<p>");
+    for (size_t i = 0; i < r->n; i++) {
+        const struct dpt_history_start *s = dpt_history_start(&r->runs[i].history);
+
+        if (tells_ranks(&r->runs[i].history)) {
+            write_waiting(r, i);
+            any = true;
+            continue;
+        }
+        if (r->n > 1) {
+            dpt_page_label(r, i);
+            dpt_str_printf(&r->out, ": ");
+        }
+        dpt_str_printf(&r->out, "<span class=\"%s\">%s</span><br>\n",
+                       s != NULL && s->ranks == 1 ? "dim" : "missing",
+                       s != NULL && s->ranks == 1
+                           ? "One rank, so nothing was shared out."
+                           : "What each rank did is not in the metrics; it is where log.every "
+                             "counts steps or epochs.");
+    }
+    dpt_str_printf(&r->out, "</p>\n");
+    if (any) {
+        dpt_str_printf(&r->out, "<div class=\"charts\">\n");
+        draw(r, &imbalance);
+        for (size_t i = 0; i < r->n; i++)
+            write_bars(r, i);
+        dpt_str_printf(&r->out, "</div>");
+    }
+    dpt_str_printf(&r->out, "</section>\n");
+}

@@ -1,0 +1,153 @@
+/* Pictures of samples: from the data, made small, to be looked at. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cmd/report/report.h"
+
+/* All pictures of a page together, in bytes before they are packed. */
+static const double BUDGET = 360e3;
+
+static double of_channel(const struct dpt_reals *values, int channel, double fallback)
+{
+    return values->n == 0 ? fallback : values->at[values->n == 1 ? 0 : channel];
+}
+
+/* The mean of a square of one channel, `side` pixels a side. */
+static double mean_of(const struct dpt_shape *shape, const float *input, int channel, int y, int x,
+                      int side)
+{
+    double sum = 0;
+
+    for (int i = 0; i < side; i++)
+        for (int k = 0; k < side; k++)
+            sum += (double)input[((size_t)channel * (size_t)shape->h + (size_t)(y * side + i)) *
+                                     (size_t)shape->w +
+                                 (size_t)(x * side + k)];
+    return sum / (side * side);
+}
+
+/* Normalised floats as bytes. Those that were bytes were divided by 255; of others nobody knows the
+ * scale, so they are stretched. Errors: RANK. */
+static enum dpt_status draw(const struct dpt_page_verdict *v, const struct dpt_trainer *t,
+                            const struct dpt_dataset *set, const float *input, uint8_t *pixels,
+                            struct dpt_error *err)
+{
+    const struct dpt_normalize *normalize = &t->job->data.normalize;
+    const int side = set->shape.w / v->width;
+    const size_t all = (size_t)(v->width * v->height * v->channels);
+    double *value = malloc(all * sizeof *value), low = INFINITY, high = -INFINITY;
+    size_t n = 0;
+
+    if (value == NULL)
+        return dpt_fail_memory(err, "a picture", (double)all);
+    for (int y = 0; y < v->height; y++) {
+        for (int x = 0; x < v->width; x++) {
+            for (int c = 0; c < v->channels; c++) {
+                value[n] =
+                    mean_of(&set->shape, input, c, y, x, side) * of_channel(&normalize->std, c, 1) +
+                    of_channel(&normalize->mean, c, 0);
+                low = fmin(low, value[n]);
+                high = fmax(high, value[n]);
+                n++;
+            }
+        }
+    }
+    if (set->u8) {
+        low = 0;
+        high = 1;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const double share = (value[i] - low) / fmax(high - low, 1e-12);
+
+        pixels[i] = (uint8_t)lround(255 * fmin(fmax(share, 0), 1));
+    }
+    free(value);
+    return DPT_OK;
+}
+
+/* The pictures of one micro-batch. */
+static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_verdict *v,
+                                  const struct dpt_trainer *t, const struct dpt_split *split,
+                                  const struct dpt_batch *batch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t size = (size_t)dpt_shape_size(&split->set->shape);
+
+    for (int i = 0; i < v->n_wrong; i++) {
+        for (int32_t k = 0; k < batch->count; k++) {
+            if (batch->sample[k] != v->wrong[i].sample)
+                continue;
+            v->wrong[i].pixels =
+                dpt_arena_alloc(&r->arena, (size_t)(v->width * v->height * v->channels));
+            if (v->wrong[i].pixels == NULL)
+                DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
+            DPT_TRY(
+                draw(v, t, split->set, batch->input + (size_t)k * size, v->wrong[i].pixels, err));
+        }
+    }
+out:
+    return status;
+}
+
+/* Pixels of the drawn pictures, and how many of them there is room for. */
+static void choose_size(const struct dpt_page *r, struct dpt_page_verdict *v,
+                        const struct dpt_shape *shape)
+{
+    const int32_t larger = shape->w > shape->h ? shape->w : shape->h;
+    const int32_t side = (larger + DPT_PAGE_SIDE - 1) / DPT_PAGE_SIDE;
+    double most;
+
+    v->width = shape->w / side;
+    v->height = shape->h / side;
+    v->channels = shape->c == 3 ? 3 : 1;
+    if (v->width == 0 || v->height == 0) { /* a strip */
+        v->width = v->height = 0;
+        return;
+    }
+    most = BUDGET / (double)r->n / (v->width * v->height * v->channels);
+    if (most < v->n_wrong)
+        v->n_wrong = (int)most;
+}
+
+static int by_position(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_verdict *v,
+                                  struct dpt_trainer *t, const struct dpt_split *split,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_sampler *s = &split->sampler;
+    struct dpt_loader *loader = NULL;
+    struct dpt_step_view view;
+    struct dpt_batch batch = {0};
+    int64_t at[DPT_PAGE_WORST], done = -1;
+
+    if (split->set->shape.flat || split->set->shape.w < 2 || split->set->shape.h < 2)
+        return DPT_OK;
+    choose_size(r, v, &split->set->shape);
+    if (v->width == 0 || v->n_wrong == 0)
+        return DPT_OK;
+    for (int i = 0; i < v->n_wrong; i++)
+        at[i] = v->wrong[i].position / s->global * s->global + /* global need not be whole micros */
+                v->wrong[i].position % s->global / s->micro * s->micro;
+    qsort(at, (size_t)v->n_wrong, sizeof at[0], by_position);
+    DPT_TRY(dpt_loader_open(&loader, split->set, s, NULL, 0, 1, err));
+    for (int i = 0; i < v->n_wrong; i++) {
+        if (at[i] == done)
+            continue;
+        done = at[i];
+        DPT_TRY(dpt_loader_seek(loader, 0, done / s->global, err));
+        DPT_TRY(dpt_loader_next(loader, &view, err));
+        DPT_TRY(dpt_loader_fill(loader, &view, (int32_t)(done % s->global / s->micro),
+                                &t->workers[0].buffer, &batch, err));
+        DPT_TRY(draw_batch(r, v, t, split, &batch, err));
+    }
+out:
+    dpt_loader_close(loader);
+    return status;
+}

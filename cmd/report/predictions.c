@@ -1,0 +1,209 @@
+/* What a run's model says of its test data: whom it takes for whom, and where it is most wrong. */
+#include <libgen.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/report/report.h"
+#include "core/train/checkpoint.h"
+#include "core/train/predict.h"
+#include "models/model.h"
+
+static void keep_wrong(struct dpt_page_verdict *v, const struct dpt_page_wrong *wrong)
+{
+    int at = v->n_wrong;
+
+    v->all_wrong++;
+    if (at == DPT_PAGE_WORST && wrong->loss <= v->wrong[at - 1].loss)
+        return;
+    if (at == DPT_PAGE_WORST)
+        at--;
+    else
+        v->n_wrong++;
+    for (; at > 0 && v->wrong[at - 1].loss < wrong->loss; at--)
+        v->wrong[at] = v->wrong[at - 1];
+    v->wrong[at] = *wrong;
+}
+
+static void take_classes(struct dpt_page_verdict *v, const struct dpt_predicted *p)
+{
+    for (int32_t i = 0; i < p->count; i++) {
+        const float *row = p->probabilities + (size_t)i * (size_t)p->outputs;
+        const int32_t label = p->classes[i], chosen = p->labels[i];
+        const struct dpt_page_wrong wrong = {
+            .position = p->first + i,
+            .sample = p->sample[i],
+            .label = label,
+            .chosen = chosen,
+            .p_label = row[label],
+            .p_chosen = row[chosen],
+            .loss = p->loss[i],
+        };
+
+        v->samples++;
+        v->loss += (double)p->loss[i];
+        v->correct += label == chosen;
+        if (v->confusion != NULL)
+            v->confusion[(size_t)label * (size_t)p->outputs + (size_t)chosen]++;
+        if (label != chosen)
+            keep_wrong(v, &wrong);
+    }
+}
+
+static void take_numbers(struct dpt_page_verdict *v, const struct dpt_predicted *p, int64_t all)
+{
+    const int64_t stride = 1 + (all - 1) / DPT_PAGE_CLOUD;
+
+    for (int32_t i = 0; i < p->count; i++) {
+        const double truth = (double)p->targets[(size_t)i * (size_t)p->outputs];
+        const double said = (double)p->values[(size_t)i * (size_t)p->outputs];
+
+        if ((p->first + i) % stride == 0)
+            dpt_series_add(&v->cloud, truth, said);
+        v->samples++;
+        v->loss += p->loss != NULL ? (double)p->loss[i] : 0;
+        v->sum += truth;
+        v->squares += truth * truth;
+        v->residue += (said - truth) * (said - truth);
+    }
+}
+
+struct taking {
+    struct dpt_page_verdict *v;
+    int64_t all;
+};
+
+static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt_error *err)
+{
+    const struct taking *taking = arg;
+
+    if (p->probabilities != NULL && p->classes != NULL && p->loss != NULL)
+        take_classes(taking->v, p);
+    else if (p->targets != NULL && p->probabilities == NULL)
+        take_numbers(taking->v, p, taking->all);
+    else
+        return dpt_fail(err, DPT_BAD_DATA, "the data's targets are no classes");
+    return DPT_OK;
+}
+
+/* Room for what will be known, before the samples come. */
+static enum dpt_status open_verdict(struct dpt_page *r, struct dpt_page_verdict *v,
+                                    const struct dpt_trainer *t, const struct dpt_split *split,
+                                    struct dpt_error *err)
+{
+    const size_t n = (size_t)dpt_graph_outputs(&t->graph);
+
+    v->split = split->name;
+    v->classes = t->loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    v->outputs = (int32_t)n;
+    if (v->classes && v->outputs <= DPT_PAGE_CLASSES) {
+        v->confusion = dpt_arena_alloc(&r->arena, n * n * sizeof *v->confusion);
+        if (v->confusion == NULL)
+            return dpt_fail_memory(err, "the confusion matrix", 0);
+    }
+    if (!v->classes && !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->arena))
+        return dpt_fail_memory(err, "the predictions", 0);
+    return DPT_OK;
+}
+
+/* "step-00000892.h5", of the checkpoint that a link names. */
+static void name_checkpoint(struct dpt_page_verdict *v, const char *path)
+{
+    char target[PATH_MAX] = "";
+    const ssize_t n = readlink(path, target, sizeof target - 1);
+    const char *name;
+    long long step;
+
+    target[n > 0 ? n : 0] = '\0';
+    name = strrchr(target, '/') != NULL ? strrchr(target, '/') + 1 : target;
+    snprintf(v->checkpoint, sizeof v->checkpoint, "%.63s", n > 0 ? name : "latest");
+    v->step = sscanf(name, "step-%lld.h5", &step) == 1 ? step : -1;
+}
+
+/* Opens the data of a job whose paths are meant from the folder in which it was started: this one,
+ * or one of those that the run folder lies in. Leaves the process there. Collective. */
+static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_page_means *means, const char *folder,
+                                 struct dpt_error *err)
+{
+    const bool test = job->data.test.n > 0;
+    const unsigned parts = test ? DPT_PART_TEST : DPT_PART_TRAIN | DPT_PART_VALID;
+    enum dpt_status status = dpt_trainer_open(t, job, means->comm, means->log, parts, err);
+    char above[PATH_MAX];
+
+    snprintf(above, sizeof above, "%s", folder);
+    while (status == DPT_BAD_JOB && strcmp(above, "/") != 0) {
+        struct dpt_error other = {0};
+
+        dirname(above);
+        if (chdir(above) != 0)
+            break;
+        status = dpt_trainer_open(t, job, means->comm, means->log, parts, &other);
+        if (status != DPT_OK && status != DPT_BAD_JOB)
+            *err = other;
+    }
+    return status;
+}
+
+static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
+                               const struct dpt_job *job, const struct dpt_page_means *means,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_page_verdict *v = &run->verdict;
+    struct dpt_trainer t = {0};
+    struct taking taking = {.v = v};
+    struct dpt_split *split;
+    char folder[PATH_MAX], path[PATH_MAX];
+
+    if (realpath(run->history.folder, folder) == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s", run->history.folder);
+    if (job->data.test.n == 0 && job->data.valid.n == 0)
+        return dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid");
+    dpt_checkpoint_resolve(folder, path);
+    if (access(path, R_OK) != 0)
+        return dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint");
+    name_checkpoint(v, path);
+    DPT_TRY(open_data(&t, job, means, folder, err));
+    split = t.test.present ? &t.test : &t.valid;
+    DPT_TRY(dpt_checkpoint_load_params(&t, path, err));
+    DPT_TRY(open_verdict(r, v, &t, split, err));
+    taking.all = split->sampler.samples;
+    DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,
+                                NULL, err));
+    if (means->comm->world.rank == 0)
+        status = dpt_page_pictures(r, v, &t, split, err);
+    DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
+out:
+    if (t.comm != NULL)
+        dpt_trainer_close(&t);
+    return status;
+}
+
+enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
+                                 const struct dpt_page_means *means, struct dpt_error *err)
+{
+    enum dpt_status status;
+    struct dpt_error why = {0};
+    struct dpt_conf conf = {0};
+    struct dpt_job job;
+    char here[PATH_MAX];
+    const char *path = dpt_arena_printf(&r->arena, "%s/job.yaml", run->history.folder);
+
+    if (path == NULL)
+        return dpt_fail_memory(err, "the report", 0);
+    if (getcwd(here, sizeof here) == NULL)
+        return dpt_fail_errno(err, DPT_IO, "this folder");
+    status = dpt_job_load(&job, &conf, path, means->sets, means->n_sets, &why);
+    if (status == DPT_OK)
+        status = predict(r, run, &job, means, &why);
+    dpt_conf_release(&conf);
+    if (chdir(here) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", here);
+    if (status == DPT_OK)
+        return DPT_OK;
+    run->verdict.why = dpt_arena_strdup(&r->arena, why.text);
+    return run->verdict.why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
+}

@@ -1,0 +1,147 @@
+/* `dptrain report`: runs as one HTML page. */
+#include "cmd/report/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/file.h"
+
+/* What the page is told by, so that nothing else is written over. */
+static const char mark[] = "<meta name=\"generator\" content=\"dptrain ";
+
+/* An -o that was meant for something else must not cost a file. */
+static enum dpt_status check_output(const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct stat info;
+    char head[1024] = "";
+    FILE *file = NULL;
+    size_t n;
+
+    if (stat(path, &info) != 0)
+        return DPT_OK;
+    if (!S_ISREG(info.st_mode))
+        return dpt_fail(err, DPT_USAGE, "%s: is no file; --output names the page itself", path);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    n = fread(head, 1, sizeof head - 1, file);
+    fclose(file);
+    if (n > 0 && strstr(head, mark) == NULL)
+        status = dpt_fail(err, DPT_USAGE,
+                          "%s: there is a file that is no report; it is not written over", path);
+    return status;
+}
+
+/* The reasons of runs whose models cannot be asked. */
+static enum dpt_status leave_out(struct dpt_page *r, const char *why, struct dpt_error *err)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        r->runs[i].verdict.why = dpt_arena_strdup(&r->arena, why);
+        if (r->runs[i].verdict.why == NULL)
+            return dpt_fail_memory(err, "the report", 0);
+    }
+    return DPT_OK;
+}
+
+/* Collective. Whatever keeps MPI from starting is a reason, too. */
+static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, struct dpt_comm *comm,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_page_means means = {.comm = comm, .log = &cli->log};
+    struct dpt_error why = {0};
+    const char **sets = NULL;
+
+    if (dpt_cli_has(cli, "--no-predictions"))
+        return leave_out(r, "left out (--no-predictions)", err);
+    if (dpt_comm_open(comm, &why) != DPT_OK)
+        return leave_out(r, why.text, err);
+    cli->log.silent = comm->world.rank != 0;
+    sets = calloc(cli->n_given + 1, sizeof *sets);
+    if (sets == NULL)
+        return dpt_fail_memory(err, "the command line", 0);
+    while ((sets[means.n_sets] = dpt_cli_nth(cli, "--set", means.n_sets)) != NULL)
+        means.n_sets++;
+    means.sets = sets;
+    for (size_t i = 0; i < r->n; i++)
+        DPT_TRY(dpt_page_predict(r, &r->runs[i], &means, err));
+out:
+    free(sets);
+    return status;
+}
+
+static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const char *path,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_page_write(r);
+    if (r->out.failed)
+        DPT_TRY(dpt_fail_memory(err, "the page", (double)r->out.length));
+    DPT_TRY(dpt_file_write(path, r->out.text, r->out.length, err));
+    for (size_t i = 0; i < r->n; i++)
+        if (r->runs[i].verdict.why != NULL && !dpt_cli_has(cli, "--no-predictions"))
+            dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs[i].path,
+                         r->runs[i].verdict.why);
+    dpt_log_info(&cli->log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
+out:
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_page r = {0};
+    struct dpt_comm comm = {0};
+    const char *path =
+        dpt_cli_has(cli, "-o") ? dpt_cli_value(cli, "-o") : dpt_cli_value(cli, "--output");
+
+    if (cli->n_positional == 0 || cli->n_positional > DPT_PAGE_RUNS)
+        return dpt_fail(err, DPT_USAGE, "dptrain report: %s; usage: dptrain report %s",
+                        cli->n_positional == 0 ? "which run folder?" : "sixteen runs at most",
+                        cli->command->usage);
+    if (path == NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain report: where to? -o report.html; usage: dptrain report %s",
+                        cli->command->usage);
+    DPT_TRY(check_output(path, err));
+    DPT_TRY(dpt_page_read(&r, cli->positional, cli->n_positional, err));
+    DPT_TRY(predict_all(cli, &r, &comm, err));
+    if (!cli->log.silent) /* of several ranks one does it */
+        DPT_TRY(write_page(cli, &r, path, err));
+out:
+    dpt_comm_close(&comm);
+    dpt_page_close(&r);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--output", "PATH", "the page to write; a report that is there is replaced"},
+    {"-o", "PATH", "short for --output"},
+    {"--no-predictions", NULL, "leave out what needs the checkpoint and the test data"},
+    {"--set", "KEY=VALUE", "override a key of the jobs for the predictions; repeatable"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_report = {
+    .name = "report",
+    .usage = "RUN [RUN...] -o report.html",
+    .summary = "one or several runs as a page to look at and to pass on",
+    .details =
+        "Writes one HTML file that needs nothing beside it: loss, accuracy, learning rate and "
+        "throughput, how evenly the ranks worked, the confusion of the classes and the most wrong "
+        "test images, the job and where it ran. Of several runs the curves lie over each other, "
+        "and "
+        "a table shows what differs in their jobs beside what came out. A run may still be under "
+        "way.\n\n"
+        "The predictions are made anew, with the run's latest checkpoint on data.test, or "
+        "data.valid where there is none. Paths in the job are looked for from this folder, then "
+        "from those that the run's folder lies in; --set data.test=PATH names others. What is not "
+        "there is said on the page.\n\n"
+        "  dptrain report runs/mnist-cnn -o report.html\n"
+        "  dptrain report runs/a runs/b runs/c -o compared.html",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,123 @@
+/*
+ * report: one or several runs as one HTML page. Private to `dptrain report`.
+ *
+ * What is read of each run (history, job, what its model says of the test data) comes first, the
+ * page after it, so that nothing can be half a page. A part that is not there is a line on the page
+ * that says why, never a failure. Everything lives in the report's arena, and is released with it.
+ */
+#ifndef DPT_CMD_REPORT_REPORT_H
+#define DPT_CMD_REPORT_REPORT_H
+
+#include "cmd/cmd.h"
+#include "cmd/report/chart.h"
+#include "core/comm/comm.h"
+#include "core/conf/yaml.h"
+#include "core/train/history.h"
+#include "core/train/trainer.h"
+
+enum {
+    DPT_PAGE_RUNS = 16,     /* at most */
+    DPT_PAGE_WORST = 40,    /* samples that are shown */
+    DPT_PAGE_CLASSES = 512, /* up to which a confusion matrix is counted */
+    DPT_PAGE_SIDE = 48,     /* pixels of a shown picture, at most */
+    DPT_PAGE_CLOUD = 600,   /* points of predicted against true */
+};
+
+/* A sample that the model gets wrong. */
+struct dpt_page_wrong {
+    int64_t position;      /* in the split */
+    int64_t sample;        /* in its data set */
+    int32_t label, chosen; /* the true class, the model's */
+    float p_label, p_chosen, loss;
+    uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
+};
+
+/* What a run's checkpoint says of its test data, or of data.valid where there is none. */
+struct dpt_page_verdict {
+    const char *why;   /* not NULL: there is none, and this is why */
+    const char *split; /* "test" */
+    char checkpoint[64];
+    int64_t step; /* of the checkpoint, -1: unknown */
+    bool classes; /* else numbers, by mse */
+    int32_t outputs;
+    int64_t samples, correct;
+    double loss;        /* sum */
+    int64_t *confusion; /* [outputs][outputs], true by chosen; NULL: too many classes */
+    struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
+    int n_wrong;
+    int64_t all_wrong;
+    int width, height, channels;  /* of the pixels; 0: none */
+    struct dpt_series cloud;      /* x true, y predicted; of the first output */
+    double sum, squares, residue; /* of the first output's truth, and of its errors' squares */
+};
+
+/* A key of the resolved job and its value. */
+struct dpt_page_key {
+    const char *path, *value;
+};
+
+struct dpt_page_run {
+    const char *path;  /* as given */
+    const char *label; /* tells it from the others */
+    struct dpt_history history;
+    const char *no_job;   /* not NULL: there is no job.yaml to be read, and why */
+    const char *job_text; /* as it stands in the file */
+    struct dpt_conf conf;
+    struct dpt_page_key *keys;
+    size_t n_keys;
+    struct dpt_page_verdict verdict;
+};
+
+struct dpt_page {
+    struct dpt_page_run *runs;
+    size_t n;
+    struct dpt_arena arena;
+    struct dpt_str out;
+};
+
+/* Reads the folders. Errors: USAGE (no run), IO, RANK. */
+enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, size_t n,
+                              struct dpt_error *err);
+void dpt_page_close(struct dpt_page *r);
+
+/* The value of a key, NULL: the run has no such key. */
+const char *dpt_page_value(const struct dpt_page_run *run, const char *path);
+
+/* What a run's predictions are made with. */
+struct dpt_page_means {
+    const struct dpt_comm *comm;
+    struct dpt_log *log;
+    const char *const *sets; /* key=value over the run's own job */
+    size_t n_sets;
+};
+
+/* Collective. Fills run->verdict; what goes wrong is its `why`. Errors: RANK (memory). */
+enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
+                                 const struct dpt_page_means *means, struct dpt_error *err);
+
+/* Gets the pictures of its wrong samples from the data, where they are pictures. By one rank.
+ * Errors: BAD_DATA, IO, RANK. */
+enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_verdict *v,
+                                  struct dpt_trainer *t, const struct dpt_split *split,
+                                  struct dpt_error *err);
+
+/* The parts of the page, in their order. */
+void dpt_page_write(struct dpt_page *r);
+void dpt_page_headline(struct dpt_page *r);
+void dpt_page_curves(struct dpt_page *r);
+void dpt_page_ranks(struct dpt_page *r);
+void dpt_page_verdicts(struct dpt_page *r);
+void dpt_page_wrongs(struct dpt_page *r, const struct dpt_page_run *run);
+void dpt_page_jobs(struct dpt_page *r);
+void dpt_page_environment(struct dpt_page *r);
+
+/* A swatch and the label of a run, for headings and tables. */
+void dpt_page_label(struct dpt_page *r, size_t run);
+
+/* "done", or how it ended. good: out, whether it is what was wanted. */
+const char *dpt_page_state(const struct dpt_page_run *run, bool *good, char *buf, size_t size);
+
+/* The page's style sheet and script. */
+extern const char dpt_page_style[], dpt_page_script[];
+
+#endif
