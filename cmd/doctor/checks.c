@@ -1,0 +1,72 @@
+/* The checks, one row each, in the order of the report. */
+#include "cmd/doctor/doctor.h"
+
+#define RANK  DPT_DOCTOR_RANK, DPT_DOCTOR_TEXT
+#define NODE  DPT_DOCTOR_NODE, DPT_DOCTOR_TEXT
+#define LEAST DPT_DOCTOR_NODE, DPT_DOCTOR_LEAST
+#define FIRST DPT_DOCTOR_FIRST, DPT_DOCTOR_TEXT
+#define WORLD DPT_DOCTOR_WORLD, DPT_DOCTOR_TEXT
+#define WARN  DPT_DOCTOR_WARNING
+#define FAIL  DPT_DOCTOR_FAILED
+
+// clang-format off
+const struct dpt_doctor_check dpt_doctor_checks[] = {
+    {"Program", "dptrain", RANK, dpt_doctor_program, FAIL,
+     "another program: install the same one everywhere, or share one path"},
+    {"Program", "backend", RANK, dpt_doctor_backend, WARN,
+     "other libraries or instructions: `reproducible` gives other bytes"},
+    {"Program", "user", RANK, dpt_doctor_user, WARN, "start all ranks as one user"},
+
+    {"MPI", "start", FIRST, dpt_doctor_start, FAIL, NULL},
+    {"MPI", "library", RANK, dpt_doctor_library, FAIL,
+     "another MPI: check PATH, LD_LIBRARY_PATH and the modules there"},
+    {"MPI", "launcher", RANK, dpt_doctor_launcher, WARN, NULL},
+    {"MPI", "threads", RANK, dpt_doctor_threads, WARN, NULL},
+    {"MPI", "ranks", WORLD, dpt_doctor_ranks, WARN, NULL},
+    {"MPI", "cores", WORLD, dpt_doctor_cores, WARN, NULL},
+    {"MPI", "shared memory", WORLD, dpt_doctor_shared, WARN, NULL},
+    {"MPI", "network", WORLD, dpt_doctor_links, WARN, NULL},
+    {"MPI", "small sum", WORLD, dpt_doctor_latency, WARN, NULL},
+    {"MPI", "large sum", WORLD, dpt_doctor_sum, WARN, NULL},
+    {"MPI", "clocks", WORLD, dpt_doctor_clocks, WARN, NULL},
+
+    {"Machine", "system", NODE, dpt_doctor_system, WARN,
+     "another system: its math library may round differently"},
+    {"Machine", "processor", NODE, dpt_doctor_processor, WARN,
+     "another processor: the others wait; `reproducible` may differ"},
+    {"Machine", "speed", WORLD, dpt_doctor_speed, WARN, NULL},
+    {"Machine", "frequency", NODE, dpt_doctor_governor, WARN,
+     "set all nodes alike: each step waits for the slowest rank"},
+    {"Machine", "NUMA", NODE, dpt_doctor_numa, WARN,
+     "another layout: check the binding (mpirun --report-bindings)"},
+    {"Machine", "huge pages", NODE, dpt_doctor_pages, WARN, "set all nodes alike"},
+    {"Machine", "load", LEAST, dpt_doctor_load, WARN, NULL},
+    {"Machine", "memory", LEAST, dpt_doctor_memory, WARN, NULL},
+    {"Machine", "/dev/shm", LEAST, dpt_doctor_dev_shm, WARN, NULL},
+    {"Machine", "temporary files", NODE, dpt_doctor_temporary, WARN,
+     "set TMPDIR alike on all nodes"},
+
+    {"GPU", "driver", NODE, dpt_doctor_driver, WARN, "install the same driver on all nodes"},
+    {"GPU", "devices", NODE, dpt_doctor_devices, WARN,
+     "other devices there: each step waits for the slowest rank"},
+    {"GPU", "CUDA-aware MPI", NODE, dpt_doctor_cuda_aware, WARN, NULL},
+
+    {"Files", "HDF5", RANK, dpt_doctor_hdf5, WARN,
+     "another HDF5: check LD_LIBRARY_PATH and the modules on that host"},
+    {"Files", "output folder", FIRST, dpt_doctor_output, WARN, NULL},
+    {"Files", "free space", FIRST, dpt_doctor_disk, WARN, NULL},
+    {"Files", "run lock", WORLD, dpt_doctor_lock, WARN, NULL},
+
+    {"Limits", "ulimit", RANK, dpt_doctor_limits, WARN,
+     "another limit: see limits.conf, the profile and slurmd's service there"},
+
+    {"Environment", "variable", RANK, dpt_doctor_variables, WARN,
+     "set it on all ranks or on none (mpirun -x NAME, srun --export=ALL)"},
+
+    {"Slurm", "job", FIRST, dpt_doctor_slurm, WARN, NULL},
+    {"Slurm", "cores", NODE, dpt_doctor_slurm_cores, WARN, NULL},
+    {"Slurm", "time", FIRST, dpt_doctor_slurm_time, WARN, NULL},
+    {"Slurm", "requeue", FIRST, dpt_doctor_slurm_requeue, WARN, NULL},
+    {0},
+};
+// clang-format on

@@ -1,0 +1,167 @@
+/* dptrain doctor: runs the checks and tells what they found. */
+#include "cmd/doctor/doctor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/doctor/guard.h"
+#include "cmd/job_command.h"
+#include "core/base/file.h"
+#include "core/train/trainer.h"
+
+/* Seconds that a check may take, and so the wait for a rank that is busy with one. */
+enum { LIMIT = 20 };
+
+static enum dpt_status read_options(struct dpt_doctor *d, struct dpt_error *err)
+{
+    const struct dpt_cli *cli = d->cli;
+    long long limit;
+
+    if (cli->n_positional > 0)
+        return dpt_fail(err, DPT_USAGE, "dptrain doctor: takes no '%s'; usage: dptrain doctor %s",
+                        cli->positional[0], cli->command->usage);
+    d->output = dpt_cli_value(cli, "--output");
+    if (d->output != NULL && d->output[0] == '\0')
+        return dpt_fail(err, DPT_USAGE, "dptrain doctor: --output: which folder?");
+    if (d->output == NULL) /* where the folders of runs are made */
+        d->output = dpt_file_exists("runs") ? "runs" : ".";
+    if (dpt_cli_int(cli, "--limit", 1, 3600, LIMIT, &limit, err) != DPT_OK)
+        return err->status;
+    d->limit = (double)limit;
+    return DPT_OK;
+}
+
+/* All ranks start together, or this process goes on by itself. */
+static enum dpt_status start(struct dpt_doctor *d, struct dpt_error *err)
+{
+    enum dpt_status status = dpt_comm_open(&d->comm, err);
+
+    if (status != DPT_OK && d->comm.started)
+        return status;
+    d->alone = status != DPT_OK;
+    if (d->alone) {
+        d->cores = d->node_cores = 1;
+        d->why = err->text;
+        return DPT_OK;
+    }
+    d->cli->log.silent = d->comm.world.rank != 0;
+    dpt_comm_limit(&d->comm, d->limit);
+    dpt_comm_note(&d->comm, 0, "looking around");
+    status = dpt_core_share(&d->comm.node, &d->cores, err);
+    if (status == DPT_OK)
+        status = dpt_group_sum_doubles(&d->comm.node, &d->cores, &d->node_cores, 1, err);
+    return status;
+}
+
+static bool takes_part(const struct dpt_doctor *d, const struct dpt_doctor_check *check)
+{
+    switch (check->scope) {
+    case DPT_DOCTOR_NODE:
+        return d->comm.node.rank == 0;
+    case DPT_DOCTOR_FIRST:
+        return d->comm.world.rank == 0;
+    case DPT_DOCTOR_WORLD:
+        return !d->alone;
+    default:
+        return true;
+    }
+}
+
+/* First what each rank does for itself, then what needs all of them. */
+static void run_checks(struct dpt_doctor *d, bool together, struct dpt_error *err)
+{
+    for (const struct dpt_doctor_check *check = dpt_doctor_checks; check->name != NULL; check++) {
+        char note[64];
+
+        if ((check->scope == DPT_DOCTOR_WORLD) != together || !takes_part(d, check))
+            continue;
+        d->check = check;
+        snprintf(note, sizeof note, "checking %s (%s)", check->name, check->section);
+        dpt_comm_note(&d->comm, -1, note);
+        dpt_guard_note(d->guard, note);
+        if (check->look(d, err) != DPT_OK)
+            dpt_doctor_say(d, DPT_DOCTOR_FAILED, NULL, "%s", err->text);
+    }
+}
+
+static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_doctor_report all = {0};
+    struct dpt_str out = {0};
+
+    dpt_comm_note(&d->comm, -1, "bringing all findings together");
+    DPT_TRY(dpt_doctor_gather(d, &all, err));
+    if (d->comm.world.rank == 0 && !d->cli->log.silent) {
+        if (dpt_cli_has(d->cli, "--json"))
+            dpt_doctor_json(d, &all, &out);
+        else
+            dpt_doctor_print(d, &all, d->cli->log.level == DPT_LOG_QUIET, &out);
+        if (out.failed)
+            status = dpt_fail_memory(err, "the report", 0);
+        else
+            fputs(out.text, stdout);
+    }
+    DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
+    err->text[0] = '\0'; /* the report says it */
+    status = all.count[DPT_DOCTOR_FAILED] > 0 ? DPT_FAILED : DPT_OK;
+out:
+    dpt_doctor_report_release(&all);
+    dpt_str_release(&out);
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_doctor d = {.cli = cli};
+    struct dpt_error other = {0};
+
+    DPT_TRY(read_options(&d, err));
+    DPT_TRY(dpt_launch_ranks(cli, err));
+    dpt_doctor_look_for_gpus(&d.gpus);
+    DPT_TRY(start(&d, err));
+    /* Several ranks have watchdogs that name who does not come. */
+    if (d.comm.world.size == 1)
+        DPT_TRY(dpt_guard_open(&d.guard, &d.comm, d.limit, err));
+    run_checks(&d, false, &other);
+    run_checks(&d, true, &other);
+    DPT_TRY(report(&d, err));
+out:
+    dpt_guard_close(d.guard);
+    dpt_str_release(&d.findings);
+    /* The line must be out before the launcher sees the first rank go. */
+    if (status != DPT_OK && d.comm.started && err->text[0] != '\0') {
+        dpt_log_error(&cli->log, err);
+        err->text[0] = '\0';
+    }
+    fflush(stdout);
+    dpt_comm_close(&d.comm);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
+    {"--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a core"},
+    {"--limit", "SECONDS", "how long a check may take; 20"},
+    {"--json", NULL, "one JSON object"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_doctor = {
+    .name = "doctor",
+    .usage = "[--output DIR] [--ranks N] [--json]",
+    .summary = "is this machine, or each of a job's, set up right",
+    .details =
+        "Looks at MPI and how quickly the ranks hear from each other, processors, memory, GPUs, "
+        "the folder that runs go to, limits, the environment and Slurm. Each line says `ok`, "
+        "`warning` or `failed`, what was found, and below that what to do. With --quiet only what "
+        "is not ok is told. The exit code is 0, or 1 where something failed.\n\n"
+        "Under mpirun or srun, all ranks look. What all agree about is told once; where one "
+        "differs, its number and host are named. So start it the way the job will be started. It "
+        "takes some seconds and keeps nothing: what it writes into the folder, it removes.\n\n"
+        "  mpirun -np 4 dptrain doctor --output runs",
+    .options = options,
+    .run = run,
+};

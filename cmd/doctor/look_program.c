@@ -1,0 +1,260 @@
+/* Checks of what a rank is: the program, its user, its limits, its environment. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "cmd/doctor/doctor.h"
+#include "core/backend/backend.h"
+#include "core/base/hash.h"
+
+enum dpt_status dpt_doctor_program(struct dpt_doctor *d, struct dpt_error *err)
+{
+    static char bytes[1 << 16];
+    FILE *file = fopen("/proc/self/exe", "re");
+    uint32_t crc = 0;
+    size_t n;
+
+    (void)err;
+    while (file != NULL && (n = fread(bytes, 1, sizeof bytes, file)) > 0)
+        crc = dpt_crc32(crc, bytes, n);
+    if (file != NULL)
+        fclose(file);
+    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, checksum %08x", DPT_VERSION, crc);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_doctor_backend(struct dpt_doctor *d, struct dpt_error *err)
+{
+    (void)err;
+    dpt_doctor_say(d,
+                   strcmp(dpt_backends[0]->name, "ref") == 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+                   strcmp(dpt_backends[0]->name, "ref") == 0
+                       ? "plain C computes: right, but slow; build with oneDNN"
+                       : NULL,
+                   "%s: %s", dpt_backends[0]->name, dpt_backends[0]->describe());
+    return DPT_OK;
+}
+
+static bool is_set(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && text[0] != '\0';
+}
+
+enum dpt_status dpt_doctor_user(struct dpt_doctor *d, struct dpt_error *err)
+{
+    const bool root = geteuid() == 0;
+    const bool allowed =
+        is_set("OMPI_ALLOW_RUN_AS_ROOT") && is_set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
+
+    (void)err;
+    if (root && !allowed && !dpt_launcher_present() &&
+        strstr(dpt_comm_version(), "Open MPI") != NULL)
+        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
+                       "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                       "root, whom mpirun refuses (--ranks N does not)");
+    else
+        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s%ld%s", root ? "root (" : "number ",
+                       (long)geteuid(), root ? ")" : "");
+    return DPT_OK;
+}
+
+/* --- limits ----------------------------------------------------------------------------------- */
+
+enum unit { COUNT, BYTES, SECONDS };
+
+static const struct {
+    const char *name;
+    int resource;
+    enum unit unit;
+    double fails, warns; /* below these */
+    const char *advice;
+} limits[] = {
+    {"open files", RLIMIT_NOFILE, COUNT, 64, 1024,
+     "ulimit -n 4096: shards, ranks and MPI's "
+     "connections are files"},
+    {"processes", RLIMIT_NPROC, COUNT, 0, 256, "ulimit -u 4096: each rank has several threads"},
+    {"stack", RLIMIT_STACK, BYTES, 256e3, 1e6, "ulimit -s 8192"},
+    {"address space", RLIMIT_AS, BYTES, 1e9, INFINITY,
+     "ulimit -v unlimited: it bounds addresses, which "
+     "MPI takes plenty of"},
+    {"locked memory", RLIMIT_MEMLOCK, BYTES, 0, 0, NULL},
+    {"file size", RLIMIT_FSIZE, BYTES, 1e6, INFINITY,
+     "ulimit -f unlimited: a checkpoint beyond it "
+     "cannot be written"},
+    {"processor time", RLIMIT_CPU, SECONDS, 60, INFINITY,
+     "ulimit -t unlimited: a run that is over "
+     "it is killed without saving"},
+    {"core dumps", RLIMIT_CORE, BYTES, 0, 0, NULL},
+};
+
+static void write_limit(char *text, size_t size, double value, enum unit unit)
+{
+    char number[32];
+
+    if (isinf(value))
+        snprintf(text, size, "unlimited");
+    else if (unit == BYTES) /* in the units of `ulimit` */
+        snprintf(text, size, "%s kB",
+                 dpt_group_digits(number, (long long)fmin(value / 1024, 9e15)));
+    else
+        snprintf(text, size, "%s%s", dpt_group_digits(number, (long long)value),
+                 unit == SECONDS ? " s" : "");
+}
+
+/* InfiniBand and its like send from memory that must not move. */
+static bool has_fast_network(void)
+{
+    return access("/sys/class/infiniband", F_OK) == 0;
+}
+
+static void look_at_limit(struct dpt_doctor *d, size_t i)
+{
+    struct dpt_finding f = dpt_doctor_finding(d, limits[i].name);
+    const char *advice = limits[i].advice;
+    double warns = limits[i].warns;
+    struct rlimit limit;
+    double value;
+
+    if (getrlimit(limits[i].resource, &limit) != 0)
+        return;
+    value = limit.rlim_cur == RLIM_INFINITY ? INFINITY : (double)limit.rlim_cur;
+    if (limits[i].resource == RLIMIT_MEMLOCK && has_fast_network()) {
+        warns = INFINITY;
+        advice = "ulimit -l unlimited: the fast network needs it (limits.conf, slurmd)";
+    }
+    f.level = value < limits[i].fails ? DPT_DOCTOR_FAILED
+              : value < warns         ? DPT_DOCTOR_WARNING
+                                      : DPT_DOCTOR_OK;
+    write_limit(f.found, sizeof f.found, value, limits[i].unit);
+    if (f.level != DPT_DOCTOR_OK)
+        snprintf(f.advice, sizeof f.advice, "%s", advice);
+    dpt_doctor_add(d, &f);
+}
+
+enum dpt_status dpt_doctor_limits(struct dpt_doctor *d, struct dpt_error *err)
+{
+    (void)err;
+    for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
+        look_at_limit(d, i);
+    return DPT_OK;
+}
+
+/* --- environment ------------------------------------------------------------------------------ */
+
+/* Whether MPI's list of the ways to send leaves out shared memory. */
+static bool without_memory(const char *list)
+{
+    const bool named = strstr(list, "vader") != NULL || strstr(list, "sm") != NULL;
+
+    return list[0] == '^' ? named : !named;
+}
+
+/* Variables that hurt; `value`: by what they say, NULL: always. */
+static const struct {
+    const char *name;
+    bool (*value)(const char *value);
+    const char *advice;
+} hurts[] = {
+    {"LD_PRELOAD", NULL, "is in every process: leave it out unless it is meant"},
+    {"OMPI_MCA_btl", without_memory,
+     "a node's ranks talk through the network: unset it, or add self,vader"},
+    {"OMPI_MCA_coll", NULL, "may leave out the quick sums: unset it"},
+    {"HDF5_DISABLE_VERSION_CHECK", NULL, "lets a wrong HDF5 through: unset it, load the right one"},
+    {"MALLOC_PERTURB_", NULL, "makes memory slow: unset it"},
+    {"MALLOC_CHECK_", NULL, "makes memory slow: unset it"},
+    {"GOMP_CPU_AFFINITY", NULL, "puts all ranks' threads on the same cores: unset it"},
+    {"KMP_AFFINITY", NULL, "puts all ranks' threads on the same cores: unset it"},
+    {"OMP_PROC_BIND", NULL, "puts all ranks' threads on the same cores: unset it"},
+    {"DNNL_MAX_CPU_ISA", NULL, "keeps oneDNN from the processor's best instructions: unset it"},
+    {"ONEDNN_MAX_CPU_ISA", NULL, "keeps oneDNN from the processor's best instructions: unset it"},
+    {"DNNL_VERBOSE", NULL, "has oneDNN write a line a layer: unset it"},
+    {"ONEDNN_VERBOSE", NULL, "has oneDNN write a line a layer: unset it"},
+    {"CUDA_LAUNCH_BLOCKING", NULL, "makes a GPU wait for each kernel: unset it"},
+};
+
+/* The row of a variable that hurts with this value, or NULL. */
+static const char *harm(const char *name, const char *value)
+{
+    for (size_t i = 0; i < sizeof hurts / sizeof hurts[0] && value != NULL; i++)
+        if (strcmp(hurts[i].name, name) == 0 && value[0] != '\0' &&
+            (hurts[i].value == NULL || hurts[i].value(value)))
+            return hurts[i].advice;
+    return NULL;
+}
+
+/* Beginnings of the names of variables that change what a rank does: told where ranks differ. */
+static const char *const watched[] = {
+    "OMPI_MCA_", "LD_",     "OMP_",  "GOMP_", "KMP_", "HDF5_",   "DNNL_",          "ONEDNN_",
+    "CUDA_",     "NVIDIA_", "NCCL_", "UCX_",  "FI_",  "MALLOC_", "GLIBC_TUNABLES", "DPTRAIN_",
+};
+
+/* And of those by which a launcher tells each rank or node something of its own. */
+static const char *const own[] = {
+    "OMPI_MCA_ess_",         "OMPI_MCA_orte_",
+    "OMPI_MCA_plm",          "OMPI_MCA_routed",
+    "OMPI_MCA_pmix",         "OMPI_MCA_shmem_RUNTIME",
+    "OMPI_MCA_initial_wdir", "PMIX_MCA_",
+    "CUDA_VISIBLE_DEVICES",  "OMPI_MCA_mpi_oversubscribe",
+};
+
+static bool begins_with(const char *name, const char *const *list, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strncmp(name, list[i], strlen(list[i])) == 0)
+            return true;
+    return false;
+}
+
+/* Long values are told by their beginning, and their checksum tells them apart. */
+static void write_value(char *text, size_t size, const char *value)
+{
+    enum { MOST = 120 };
+
+    if (strlen(value) <= MOST)
+        snprintf(text, size, "%s", value[0] != '\0' ? value : "(empty)");
+    else
+        snprintf(text, size, "%.*s... (checksum %08x)", MOST, value,
+                 dpt_crc32(0, value, strlen(value)));
+}
+
+static void look_at_variable(struct dpt_doctor *d, const char *name, const char *value)
+{
+    struct dpt_finding f = dpt_doctor_finding(d, name);
+    const char *advice = harm(name, value);
+
+    f.quiet = advice == NULL;
+    f.level = advice != NULL ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
+    snprintf(f.advice, sizeof f.advice, "%s", advice != NULL ? advice : "");
+    write_value(f.found, sizeof f.found, value);
+    dpt_doctor_add(d, &f);
+}
+
+enum dpt_status dpt_doctor_variables(struct dpt_doctor *d, struct dpt_error *err)
+{
+    struct dpt_finding none = dpt_doctor_finding(d, NULL);
+
+    (void)err;
+    for (char **at = environ; *at != NULL; at++) {
+        char name[sizeof none.name];
+        const size_t n = strcspn(*at, "=");
+
+        if ((*at)[n] == '\0' || n >= sizeof name)
+            continue;
+        memcpy(name, *at, n);
+        name[n] = '\0';
+        if (!begins_with(name, own, sizeof own / sizeof own[0]) &&
+            (begins_with(name, watched, sizeof watched / sizeof watched[0]) ||
+             harm(name, *at + n + 1) != NULL))
+            look_at_variable(d, name, *at + n + 1);
+        none.quiet |= harm(name, *at + n + 1) != NULL;
+    }
+    snprintf(none.found, sizeof none.found, "none that hurts%s",
+             is_set("OMP_NUM_THREADS") ? " (OMP_NUM_THREADS is not heeded)" : "");
+    dpt_doctor_add(d, &none);
+    return DPT_OK;
+}

@@ -1,0 +1,210 @@
+/* How the report reads: lines for a person, one JSON object for a program. */
+#include <string.h>
+
+#include "cmd/doctor/doctor.h"
+
+/* Columns of a line: level, name, what was found; advice stands below, further out. */
+enum { LEVEL_AT = 2, NAME_AT = 11, FOUND_AT = 28, ADVICE_AT = 11, COLUMNS = 79 };
+
+static const char *const levels[DPT_DOCTOR_LEVELS] = {
+    [DPT_DOCTOR_OK] = "ok", [DPT_DOCTOR_WARNING] = "warning", [DPT_DOCTOR_FAILED] = "failed"};
+
+static const char *with_unit(double value, const char *const *units, double step, char *buf)
+{
+    while (units[1] != NULL && value >= 0.9995 * step) {
+        value /= step;
+        units++;
+    }
+    snprintf(buf, 32, "%.*f %s",
+             value >= 99.95 || value == 0 ? 0
+             : value >= 9.995             ? 1
+                                          : 2,
+             value, *units);
+    return buf;
+}
+
+const char *dpt_doctor_bytes(double bytes, char *buf)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", NULL};
+
+    return with_unit(bytes, units, 1000, buf);
+}
+
+const char *dpt_doctor_seconds(double seconds, char *buf)
+{
+    static const char *const units[] = {"us", "ms", "s", NULL};
+
+    return with_unit(seconds * 1e6, units, 1000, buf);
+}
+
+/* --- who -------------------------------------------------------------------------------------- */
+
+static void list_ranks(const int *ranks, int n, struct dpt_str *out)
+{
+    dpt_str_printf(out, "rank%s ", n == 1 ? "" : "s");
+    for (int i = 0, last; i < n; i = last + 1) {
+        last = i;
+        while (last + 1 < n && ranks[last + 1] == ranks[last] + 1)
+            last++;
+        dpt_str_printf(out, "%s%d", i > 0 ? ", " : "", ranks[i]);
+        if (last > i)
+            dpt_str_printf(out, last > i + 1 ? "-%d" : ", %d", ranks[last]);
+    }
+}
+
+/* The hosts of some ranks, each once; how many there are. */
+static int list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int most,
+                      struct dpt_str *out)
+{
+    int found = 0;
+
+    for (int i = 0; i < n; i++) {
+        const char *host = dpt_comm_host(&d->comm, ranks[i]);
+        bool seen = false;
+
+        for (int k = 0; k < i && !seen; k++)
+            seen = strcmp(dpt_comm_host(&d->comm, ranks[k]), host) == 0;
+        if (!seen && found < most)
+            dpt_str_printf(out, "%s%s", found > 0 ? ", " : "", host);
+        found += !seen;
+    }
+    if (found > most)
+        dpt_str_printf(out, " and %d more", found - most);
+    return found;
+}
+
+const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
+                           size_t size)
+{
+    struct dpt_str text = {0};
+
+    list_ranks(ranks, n, &text);
+    dpt_str_printf(&text, " (");
+    list_hosts(d, ranks, n, 3, &text);
+    dpt_str_printf(&text, ")");
+    snprintf(buf, size, "%s", text.failed ? "some ranks" : text.text);
+    dpt_str_release(&text);
+    return buf;
+}
+
+/* --- for a person ----------------------------------------------------------------------------- */
+
+/* Words from `at` on, with `indent` blanks in front of further lines. */
+static void fill(struct dpt_str *out, size_t at, size_t indent, const char *text)
+{
+    while (*text != '\0') {
+        const size_t n = strcspn(text, " "), blank = text[n] == ' ';
+
+        if (at + n > COLUMNS && at > indent) {
+            while (out->length > 0 && out->text[out->length - 1] == ' ')
+                out->text[--out->length] = '\0';
+            dpt_str_printf(out, "\n%*s", (int)indent, "");
+            at = indent;
+        }
+        dpt_str_add(out, text, n + blank);
+        at += n + blank;
+        text += n + blank;
+    }
+    dpt_str_printf(out, "\n");
+}
+
+static void print_line(const struct dpt_doctor *d, const struct dpt_doctor_line *line,
+                       struct dpt_str *out)
+{
+    const struct dpt_finding *f = &line->finding;
+    const size_t begin = out->length;
+    struct dpt_str text = {0};
+
+    if (line->ranks != NULL && line->check->scope == DPT_DOCTOR_NODE) {
+        list_hosts(d, line->ranks, line->n_ranks, 3, &text);
+        dpt_str_printf(&text, ": ");
+    } else if (line->ranks != NULL) {
+        char who[DPT_DOCTOR_LINE];
+
+        dpt_str_printf(&text,
+                       "%s: ", dpt_doctor_who(d, line->ranks, line->n_ranks, who, sizeof who));
+    }
+    dpt_str_printf(&text, "%s", f->found);
+    dpt_str_printf(out, "%*s%-*s%-*s", LEVEL_AT, "", NAME_AT - LEVEL_AT, levels[f->level],
+                   FOUND_AT - NAME_AT - 1, f->name);
+    dpt_str_printf(out, " ");
+    if (!text.failed)
+        fill(out, out->length - begin, FOUND_AT, text.text);
+    if (f->advice[0] != '\0') {
+        dpt_str_printf(out, "%*s", ADVICE_AT, "");
+        fill(out, ADVICE_AT, ADVICE_AT, f->advice);
+    }
+    out->failed |= text.failed;
+    dpt_str_release(&text);
+}
+
+void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
+                      bool quiet, struct dpt_str *out)
+{
+    const int ranks = d->comm.world.size, failed = report->count[DPT_DOCTOR_FAILED],
+              warned = report->count[DPT_DOCTOR_WARNING];
+    const char *section = NULL;
+
+    if (!quiet)
+        dpt_str_printf(out, "dptrain " DPT_VERSION " doctor: %d rank%s on %d node%s\n", ranks,
+                       ranks == 1 ? "" : "s", d->comm.nodes, d->comm.nodes == 1 ? "" : "s");
+    for (size_t i = 0; i < report->n; i++) {
+        const struct dpt_doctor_line *line = &report->lines[i];
+
+        if (quiet && line->finding.level == DPT_DOCTOR_OK)
+            continue;
+        if (section == NULL || strcmp(section, line->check->section) != 0)
+            dpt_str_printf(out, "%s%s\n", section == NULL && quiet ? "" : "\n",
+                           line->check->section);
+        section = line->check->section;
+        print_line(d, line, out);
+    }
+    if (failed == 0 && warned == 0)
+        dpt_str_printf(out, "%sall is well\n", quiet ? "" : "\n");
+    else
+        dpt_str_printf(out, "\n%d failed, %d warning%s\n", failed, warned, warned == 1 ? "" : "s");
+}
+
+/* --- for a program ---------------------------------------------------------------------------- */
+
+static void json_line(const struct dpt_doctor_line *line, struct dpt_str *out)
+{
+    const struct {
+        const char *key, *text;
+    } texts[] = {{"section", line->check->section}, {"check", line->check->name},
+                 {"name", line->finding.name},      {"level", levels[line->finding.level]},
+                 {"found", line->finding.found},    {"advice", line->finding.advice}};
+
+    dpt_str_printf(out, "{");
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
+        dpt_str_printf(out, "%s\"%s\": ", i > 0 ? ", " : "", texts[i].key);
+        dpt_str_json(out, texts[i].text);
+    }
+    if (line->ranks != NULL) {
+        dpt_str_printf(out, ", \"ranks\": [");
+        for (int i = 0; i < line->n_ranks; i++)
+            dpt_str_printf(out, "%s%d", i > 0 ? ", " : "", line->ranks[i]);
+        dpt_str_printf(out, "]");
+    }
+    dpt_str_printf(out, "}");
+}
+
+void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
+                     struct dpt_str *out)
+{
+    dpt_str_printf(out, "{\"dptrain\": \"" DPT_VERSION "\", \"ranks\": %d, \"nodes\": %d",
+                   d->comm.world.size, d->comm.nodes);
+    for (int i = 0; i < DPT_DOCTOR_LEVELS; i++)
+        dpt_str_printf(out, ", \"%s\": %d", levels[i], report->count[i]);
+    dpt_str_printf(out, ",\n\"hosts\": [");
+    for (int r = 0; r < d->comm.world.size; r++) {
+        dpt_str_printf(out, "%s", r > 0 ? ", " : "");
+        dpt_str_json(out, dpt_comm_host(&d->comm, r));
+    }
+    dpt_str_printf(out, "],\n\"checks\": [");
+    for (size_t i = 0; i < report->n; i++) {
+        dpt_str_printf(out, "%s\n", i > 0 ? "," : "");
+        json_line(&report->lines[i], out);
+    }
+    dpt_str_printf(out, "]}\n");
+}

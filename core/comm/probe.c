@@ -1,0 +1,340 @@
+#include "core/comm/probe.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/comm/internal.h"
+#include "core/comm/mpi_call.h"
+#include "core/comm/summation.h"
+
+#if defined(OPEN_MPI) && defined(__has_include)
+#if __has_include(<mpi-ext.h>)
+#include <mpi-ext.h>
+#endif
+#endif
+
+enum { CLOCK_ROUNDS = 16, MOST_PARTNERS = 64, MOST_SAMPLES = 101 };
+/* Messages that are small, and large enough for all of a network's bandwidth. */
+enum { SMALL = 8, LARGE = 4 << 20, SMALL_ROUNDS = 41, LARGE_ROUNDS = 5 };
+enum { TAG = 71 };
+
+void dpt_probe_library(char *text, size_t size)
+{
+    char all[MPI_MAX_LIBRARY_VERSION_STRING] = "", *at = all;
+    int length = 0, major = 0, minor = 0, release = 0;
+
+    MPI_Get_library_version(all, &length);
+    /* "Open MPI v4.1.4, package: ..." or "MPICH Version:\t4.0.2\nMPICH Release date: ..." */
+    if (sscanf(all, "Open MPI v%d.%d.%d", &major, &minor, &release) == 3)
+        snprintf(text, size, "Open MPI %d.%d.%d", major, minor, release);
+    else if (sscanf(all, "MPICH Version: %d.%d.%d", &major, &minor, &release) >= 2)
+        snprintf(text, size, "MPICH %d.%d.%d", major, minor, release);
+    else {
+        at[strcspn(at, ",\n")] = '\0';
+        snprintf(text, size, "%s", at);
+    }
+}
+
+const char *dpt_probe_threads(void)
+{
+    int level = MPI_THREAD_SINGLE;
+
+    MPI_Query_thread(&level);
+    return level == MPI_THREAD_MULTIPLE     ? "multiple"
+           : level == MPI_THREAD_SERIALIZED ? "serialized"
+           : level == MPI_THREAD_FUNNELED   ? "funneled"
+                                            : "single";
+}
+
+int dpt_probe_claims_cuda(void)
+{
+#if defined(MPIX_CUDA_AWARE_SUPPORT)
+    return MPIX_Query_cuda_support() != 0;
+#else
+    return -1;
+#endif
+}
+
+/* --- clocks ----------------------------------------------------------------------------------- */
+
+static double wall_clock(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* Rank 0's side. */
+static enum dpt_status ask_clock(const struct dpt_group *g, int other,
+                                 struct dpt_probe_clock *clock, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const MPI_Comm comm = dpt_mpi_comm(g);
+    char question = 0;
+
+    clock->bound = INFINITY;
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        double before = wall_clock(), after, theirs;
+
+        DPT_TRY_MPI(MPI_Send, &question, 1, MPI_BYTE, other, TAG, comm);
+        DPT_TRY_MPI(MPI_Recv, &theirs, 1, MPI_DOUBLE, other, TAG, comm, MPI_STATUS_IGNORE);
+        after = wall_clock();
+        if ((after - before) / 2 < clock->bound) {
+            clock->bound = (after - before) / 2;
+            clock->ahead = theirs - (before + after) / 2;
+        }
+    }
+out:
+    return status;
+}
+
+static enum dpt_status tell_clock(const struct dpt_group *g, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const MPI_Comm comm = dpt_mpi_comm(g);
+    char question;
+
+    for (int i = 0; i < CLOCK_ROUNDS; i++) {
+        double now;
+
+        DPT_TRY_MPI(MPI_Recv, &question, 1, MPI_BYTE, 0, TAG, comm, MPI_STATUS_IGNORE);
+        now = wall_clock();
+        DPT_TRY_MPI(MPI_Send, &now, 1, MPI_DOUBLE, 0, TAG, comm);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_probe_clocks(const struct dpt_comm *comm, struct dpt_probe_clock *clocks,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *g = &comm->world;
+    const unsigned char mine = g->size <= MOST_PARTNERS || comm->node.rank == 0;
+    unsigned char *asked = NULL;
+
+    if (g->rank == 0)
+        for (int r = 0; r < g->size; r++)
+            clocks[r] = (struct dpt_probe_clock){.bound = r == 0 ? 0 : -1};
+    if (g->size == 1)
+        return DPT_OK;
+    asked = dpt_alloc((size_t)g->size);
+    if (asked == NULL)
+        status = dpt_fail_memory(err, "a list of ranks", g->size);
+    DPT_TRY(dpt_group_agree(g, status, err));
+    DPT_TRY(dpt_group_gather(g, &mine, asked, 1, err));
+    dpt_group_enter(g); /* who waits for a message here is kept by another */
+    if (g->rank == 0)
+        for (int r = 1; r < g->size && status == DPT_OK; r++)
+            status = asked[r] ? ask_clock(g, r, &clocks[r], err) : DPT_OK;
+    else if (mine)
+        status = tell_clock(g, err);
+    dpt_group_leave(g);
+    DPT_TRY(dpt_group_agree(g, status, err));
+out:
+    dpt_free(asked);
+    return status;
+}
+
+/* --- links between nodes ---------------------------------------------------------------------- */
+
+static int by_value(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double middle(double *values, int n)
+{
+    qsort(values, (size_t)n, sizeof *values, by_value);
+    return values[n / 2];
+}
+
+/* To and fro, the middle one of some: seconds one way. On the first rank of the two. */
+static enum dpt_status bounce(const struct dpt_group *g, int other, char *bytes, int n, int rounds,
+                              double *seconds, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const MPI_Comm comm = dpt_mpi_comm(g);
+    double taken[SMALL_ROUNDS];
+
+    for (int i = 0; i < rounds; i++) {
+        const double start = dpt_now();
+
+        if (g->rank == 0)
+            DPT_TRY_MPI(MPI_Send, bytes, n, MPI_BYTE, other, TAG, comm);
+        DPT_TRY_MPI(MPI_Recv, bytes, n, MPI_BYTE, g->rank == 0 ? other : 0, TAG, comm,
+                    MPI_STATUS_IGNORE);
+        if (g->rank != 0)
+            DPT_TRY_MPI(MPI_Send, bytes, n, MPI_BYTE, 0, TAG, comm);
+        taken[i] = (dpt_now() - start) / 2;
+    }
+    *seconds = middle(taken, rounds);
+out:
+    return status;
+}
+
+static enum dpt_status measure_link(const struct dpt_group *g, int other, char *bytes,
+                                    struct dpt_probe_link *link, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double small, large;
+
+    DPT_TRY(bounce(g, other, bytes, SMALL, SMALL_ROUNDS, &small, err));
+    DPT_TRY(bounce(g, other, bytes, LARGE, LARGE_ROUNDS, &large, err));
+    *link = (struct dpt_probe_link){small, LARGE / fmax(large - small, 1e-9)};
+out:
+    return status;
+}
+
+/* Of n nodes, whether this one is among the MOST_PARTNERS that are asked. */
+static bool is_asked(int node, int n)
+{
+    const int step = (n + MOST_PARTNERS - 1) / MOST_PARTNERS;
+
+    return node > 0 && (node % step == 0 || node == n - 1);
+}
+
+enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_link *links,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *g = &comm->leaders;
+    char *bytes = NULL;
+
+    if (comm->nodes <= 1) {
+        links[0] = (struct dpt_probe_link){0};
+        return DPT_OK;
+    }
+    if (g->rank >= 0) {
+        bytes = dpt_alloc(LARGE);
+        if (bytes == NULL)
+            status = dpt_fail_memory(err, "messages", LARGE);
+    }
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    dpt_group_enter(&comm->world);
+    for (int node = 0; node < g->size && g->rank == 0 && status == DPT_OK; node++) {
+        links[node] = (struct dpt_probe_link){0};
+        if (is_asked(node, g->size))
+            status = measure_link(g, node, bytes, &links[node], err);
+    }
+    if (g->rank > 0 && is_asked(g->rank, g->size)) {
+        struct dpt_probe_link own;
+
+        status = measure_link(g, 0, bytes, &own, err);
+    }
+    dpt_group_leave(&comm->world);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+out:
+    dpt_free(bytes);
+    return status;
+}
+
+/* --- the sum of a step ------------------------------------------------------------------------ */
+
+static enum dpt_status time_sum(const struct dpt_comm *comm, struct dpt_summation *sum, size_t n,
+                                int together, double *seconds, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool filled = true;
+    double start;
+
+    memset(dpt_summation_buffer(sum, 0), 0, n * sizeof(float));
+    DPT_TRY(dpt_group_barrier(&comm->world, err));
+    start = dpt_now();
+    for (int i = 0; i < together; i++)
+        DPT_TRY(dpt_summation_sum(sum, &filled, NULL, err));
+    *seconds = (dpt_now() - start) / together;
+out:
+    return status;
+}
+
+enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierarchical, bool spin,
+                              double budget, double *seconds, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_summation_spec spec = {
+        .n = n, .buffers = 1, .hierarchical = hierarchical, .spin = spin};
+    const int together = n < 4096 ? 20 : 1; /* short ones, several at a time */
+    struct dpt_summation *sum = NULL;
+    double taken[MOST_SAMPLES], one;
+    int64_t rounds;
+
+    DPT_TRY(dpt_summation_open(&sum, comm, &spec, NULL, err));
+    for (int i = 0; i < 2; i++) /* the first one warms up */
+        DPT_TRY(time_sum(comm, sum, n, together, &one, err));
+    rounds = (int64_t)fmin(fmax(budget / (one * together + 1e-9), 3), MOST_SAMPLES);
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, &rounds, sizeof rounds, err));
+    for (int64_t i = 0; i < rounds; i++)
+        DPT_TRY(time_sum(comm, sum, n, together, &taken[i], err));
+    *seconds = middle(taken, (int)rounds);
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, seconds, sizeof *seconds, err));
+out:
+    if (sum != NULL)
+        dpt_summation_close(sum);
+    return status;
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_shared *works,
+                                 struct dpt_error *err)
+{
+    bool *const ways[DPT_SHARED_WAYS] = {
+        [DPT_SHARED_MEMFD] = &works->memfd, [DPT_SHARED_DEV_SHM] = &works->dev_shm};
+    struct dpt_error ignored = {0};
+
+    for (int way = 0; way < DPT_SHARED_WAYS; way++) {
+        struct dpt_shared shared = {0};
+
+        *ways[way] = dpt_shared_open_by(&shared, &comm->node, 1 << 20, (enum dpt_shared_way)way,
+                                        &ignored) == DPT_OK;
+        dpt_shared_close(&shared);
+    }
+    return dpt_group_barrier(&comm->world, err);
+}
+
+/* Of a process whose parent is a rank: it is none. */
+static void forget_launcher(void)
+{
+    static const char *const prefixes[] = {"PMIX_",         "PMI_",          "OMPI_COMM_WORLD_",
+                                           "OMPI_MCA_ess_", "OMPI_MCA_orte", "OMPI_MCA_pmix",
+                                           "SLURM_"};
+    char name[128];
+
+    for (char **at = environ; *at != NULL;) {
+        const size_t n = strcspn(*at, "=");
+        bool found = false;
+
+        for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+            found |= strncmp(*at, prefixes[i], strlen(prefixes[i])) == 0;
+        if (found && n < sizeof name) {
+            memcpy(name, *at, n);
+            name[n] = '\0';
+            unsetenv(name); /* the list moves up */
+        } else {
+            at++;
+        }
+    }
+}
+
+enum dpt_status dpt_probe_device_message(const void *from, void *to, int n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    forget_launcher();
+    dpt_launcher_prepare_lone();
+    DPT_TRY_MPI(MPI_Init, NULL, NULL);
+    DPT_TRY_MPI(MPI_Sendrecv, from, n, MPI_BYTE, 0, TAG, to, n, MPI_BYTE, 0, TAG, MPI_COMM_SELF,
+                MPI_STATUS_IGNORE);
+out:
+    return status;
+}

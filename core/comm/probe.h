@@ -1,0 +1,67 @@
+/*
+ * probe: what this MPI is, and how quick the ranks hear from each other; for `dptrain doctor`.
+ *
+ * Waiting here is watched like any other collective: a rank or a node that does not answer ends the
+ * job with a line that names it.
+ */
+#ifndef DPT_COMM_PROBE_H
+#define DPT_COMM_PROBE_H
+
+#include "core/comm/comm.h"
+
+/* The library that runs, which may be another than the one that this was built with
+ * (dpt_comm_version): "Open MPI 4.1.4". After dpt_comm_open. */
+void dpt_probe_library(char *text, size_t size);
+/* "multiple": which threads may call MPI. After dpt_comm_open. */
+const char *dpt_probe_threads(void);
+/* Whether MPI says that it takes device memory: 1, 0, or -1 where it has no way to say so. */
+int dpt_probe_claims_cuda(void);
+
+/*
+ * Collective over the world. The ranks' clocks against rank 0's, by messages to and fro (Cristian,
+ * "Probabilistic clock synchronization", 1989): the quickest of some tells most. clocks: out on
+ * rank 0, one a rank; only of each node's first rank where there are more than 64. Errors: RANK.
+ */
+struct dpt_probe_clock {
+    double ahead; /* seconds */
+    double bound; /* that this may be wrong by; < 0: not asked */
+};
+enum dpt_status dpt_probe_clocks(const struct dpt_comm *comm, struct dpt_probe_clock *clocks,
+                                 struct dpt_error *err);
+
+/*
+ * Collective over the world. Messages between the first node's first rank and that of each other
+ * node. links: out on rank 0, one a node, in the order of their first ranks; at most 64 nodes are
+ * asked, evenly spread. Errors: RANK.
+ */
+struct dpt_probe_link {
+    double latency;   /* seconds, one way; 0: not asked */
+    double bandwidth; /* bytes a second */
+};
+enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_link *links,
+                                struct dpt_error *err);
+
+/*
+ * Collective over the world. Seconds of a sum of n floats over all ranks, the way training does it
+ * (summation.h), the middle one of as many as fit into `budget` seconds. spin: a core for every
+ * rank. Errors: RANK.
+ */
+enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierarchical, bool spin,
+                              double budget, double *seconds, struct dpt_error *err);
+
+/* Collective over the world. The ways for the ranks of this rank's node to share memory that work.
+ * Errors: RANK. */
+struct dpt_probe_shared {
+    bool memfd;   /* memory without a name: has no limit of its own */
+    bool dev_shm; /* /dev/shm */
+};
+enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_shared *works,
+                                 struct dpt_error *err);
+
+/*
+ * For a process of its own, which may end by it: starts MPI as a lone process and sends n bytes
+ * from one address to another, both on a device. Errors: RANK.
+ */
+enum dpt_status dpt_probe_device_message(const void *from, void *to, int n, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,144 @@
+/* ranks: 1 2 3 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/comm/probe.h"
+
+/* All tests run on all ranks in the same order; a rank whose check fails ends the job, so that the
+ * others do not hang. */
+static struct dpt_comm comm;
+
+static void check_at(bool ok, const char *what, int line)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
+    dpt_comm_abort(&comm, 1);
+}
+
+#define CHECK(condition) check_at(condition, #condition, __LINE__)
+#define CHECK_OK(call)   check_at((call) == DPT_OK, err.text, __LINE__)
+
+/* Built and run here with one and the same library. */
+static void library_is_the_one_built_with(void **state)
+{
+    char text[128];
+
+    (void)state;
+    dpt_probe_library(text, sizeof text);
+    CHECK(strcmp(text, dpt_comm_version()) == 0);
+    CHECK(strstr("multiple serialized funneled", dpt_probe_threads()) != NULL);
+    CHECK(dpt_probe_claims_cuda() >= -1 && dpt_probe_claims_cuda() <= 1);
+}
+
+/* All ranks of one machine read one clock: what is found must say so, within its own bound. */
+static void one_machine_has_one_clock(void **state)
+{
+    struct dpt_probe_clock *clocks = calloc((size_t)comm.world.size, sizeof *clocks);
+    struct dpt_error err = {0};
+
+    (void)state;
+    CHECK(clocks != NULL);
+    for (int round = 0; round < 20; round++) {
+        CHECK_OK(dpt_probe_clocks(&comm, clocks, &err));
+        for (int r = 0; r < comm.world.size && comm.world.rank == 0; r++) {
+            CHECK(clocks[r].bound >= 0 && clocks[r].bound < 10);
+            CHECK(fabs(clocks[r].ahead) <= clocks[r].bound + 1e-6); /* of rounding */
+        }
+    }
+    free(clocks);
+}
+
+/* Only between nodes: on one there is none to measure. */
+static void links_are_between_nodes(void **state)
+{
+    struct dpt_probe_link *links = calloc((size_t)comm.nodes, sizeof *links);
+    struct dpt_error err = {0};
+
+    (void)state;
+    CHECK(links != NULL);
+    CHECK_OK(dpt_probe_links(&comm, links, &err));
+    for (int i = 0; i < comm.nodes && comm.world.rank == 0; i++)
+        CHECK(i == 0 ? links[i].latency == 0 : links[i].latency > 0 && links[i].bandwidth > 0);
+    free(links);
+}
+
+/* A sum takes a time that all ranks agree about; of much more it takes longer. */
+static void sums_take_their_time(void **state)
+{
+    struct dpt_error err = {0};
+    double small, large, most;
+
+    (void)state;
+    for (int hierarchical = 0; hierarchical <= 1; hierarchical++) {
+        CHECK_OK(dpt_probe_sum(&comm, 8, hierarchical != 0, false, 0.01, &small, &err));
+        CHECK_OK(dpt_probe_sum(&comm, 4 << 20, hierarchical != 0, false, 0.01, &large, &err));
+        CHECK(small >= 0 && large > small);
+        CHECK_OK(dpt_group_max(&comm.world, large, &most, &err));
+        CHECK(most == large);
+    }
+}
+
+static void ranks_of_a_node_share_memory(void **state)
+{
+    struct dpt_probe_shared works = {0};
+    struct dpt_error err = {0};
+
+    (void)state;
+    CHECK_OK(dpt_probe_shared(&comm, &works, &err));
+    CHECK(works.memfd || works.dev_shm);
+}
+
+/* In a process of its own, made before MPI starts: bytes arrive, and the rank then starts as ever.
+ */
+static void message_in_a_child(void **state)
+{
+    struct dpt_error err = {0};
+    pid_t child;
+    int code = -1;
+
+    (void)state;
+    child = fork();
+    if (child == 0) {
+        char from[1000], to[sizeof from] = {0};
+
+        memset(from, 5, sizeof from);
+        if (dpt_probe_device_message(from, to, sizeof from, &err) != DPT_OK)
+            _exit(2);
+        _exit(memcmp(from, to, sizeof from) == 0 ? 0 : 3);
+    }
+    CHECK(child > 0 && waitpid(child, &code, 0) == child && WIFEXITED(code));
+    CHECK(WEXITSTATUS(code) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest before[] = {cmocka_unit_test(message_in_a_child)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(library_is_the_one_built_with),
+        cmocka_unit_test(one_machine_has_one_clock),
+        cmocka_unit_test(links_are_between_nodes),
+        cmocka_unit_test(sums_take_their_time),
+        cmocka_unit_test(ranks_of_a_node_share_memory),
+    };
+    struct dpt_error err = {0};
+    int failed = cmocka_run_group_tests(before, NULL, NULL);
+
+    if (dpt_comm_open(&comm, &err) != DPT_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    failed += cmocka_run_group_tests(tests, NULL, NULL);
+    dpt_comm_close(&comm);
+    return failed;
+}
