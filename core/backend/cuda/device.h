@@ -1,0 +1,180 @@
+/*
+ * device: what kernels.cu is written in: CUDA with nvcc, C with tests/emulate.h in front. For
+ * kernels.cu and what it includes only.
+ *
+ * Vectors are arrays of 4 or 8 floats that stay in registers: every loop over them is unrolled.
+ */
+#ifndef DPT_BACKEND_CUDA_DEVICE_H
+#define DPT_BACKEND_CUDA_DEVICE_H
+
+#include "core/backend/cuda/kernels.h"
+
+#ifdef __CUDACC__
+/* Three blocks a processor, so 80 registers: without it the assembler makes room for more by
+ * spilling. */
+#define KERNEL                 extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 3)
+#define DEVICE                 static __device__ __forceinline__
+#define SHARED                 __shared__
+#define UNROLL                 _Pragma("unroll")
+#define FETCH(type, at)        (*(const type *)(at))
+#define STORE(type, at, value) (*(type *)(at) = (value))
+/* What another block wrote: not from this processor's cache. */
+#define FRESH(at)           __ldcg(at)
+#define SHUFFLE(v, lane)    __shfl_xor_sync(0xffffffffu, v, lane)
+#define MEET()              __syncthreads()
+#define FLUSH()             __threadfence()
+#define INCREMENT(at, last) atomicInc(at, last)
+#define ADD_UP(at, v)       atomicAdd((unsigned long long *)(at), (unsigned long long)(v))
+#define LOWER(at, v)        atomicMin((unsigned long long *)(at), (unsigned long long)(v))
+#define BITS(f)             __float_as_uint(f)
+#define FLOAT(u)            __uint_as_float(u)
+#define QUIET_NAN           __int_as_float(0x7fc00000)
+#endif
+
+/* Names with the tensor's type, T, behind: dpt_cuda_relu_f32. */
+#define PASTE_(name, t) name##_##t
+#define PASTE(name, t)  PASTE_(name, t)
+#define NAME(name)      PASTE(dpt_cuda_##name, T)
+
+enum { WARP = 32, WARPS = DPT_CUDA_THREADS / WARP };
+
+/* bfloat16: the upper half of a float's bits. */
+typedef uint16_t b16;
+
+DEVICE float b16_to_float(uint32_t bits)
+{
+    return FLOAT(bits << 16);
+}
+
+/* Round to nearest, ties to even; what is not a number stays so. */
+DEVICE uint32_t float_to_b16(float f)
+{
+    const uint32_t bits = BITS(f);
+
+    if ((bits & 0x7fffffffu) > 0x7f800000u)
+        return bits >> 16 | 0x40u;
+    return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+}
+
+DEVICE bool is_finite(float f)
+{
+    return (BITS(f) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* The thread's number in the launch; launches have less than 2^31 threads. */
+DEVICE uint32_t thread_number(void)
+{
+    return blockIdx.x * (uint32_t)DPT_CUDA_THREADS + threadIdx.x;
+}
+
+DEVICE void load_f32(const void *at, float *v)
+{
+    const float4 four = FETCH(float4, at);
+
+    v[0] = four.x;
+    v[1] = four.y;
+    v[2] = four.z;
+    v[3] = four.w;
+}
+
+DEVICE void store_f32(void *at, const float *v)
+{
+    float4 four;
+
+    four.x = v[0];
+    four.y = v[1];
+    four.z = v[2];
+    four.w = v[3];
+    STORE(float4, at, four);
+}
+
+DEVICE void load_b16(const void *at, float *v)
+{
+    const uint4 eight = FETCH(uint4, at);
+
+    v[0] = b16_to_float(eight.x);
+    v[1] = FLOAT(eight.x & 0xffff0000u);
+    v[2] = b16_to_float(eight.y);
+    v[3] = FLOAT(eight.y & 0xffff0000u);
+    v[4] = b16_to_float(eight.z);
+    v[5] = FLOAT(eight.z & 0xffff0000u);
+    v[6] = b16_to_float(eight.w);
+    v[7] = FLOAT(eight.w & 0xffff0000u);
+}
+
+DEVICE void store_b16(void *at, const float *v)
+{
+    uint4 eight;
+
+    eight.x = float_to_b16(v[0]) | float_to_b16(v[1]) << 16;
+    eight.y = float_to_b16(v[2]) | float_to_b16(v[3]) << 16;
+    eight.z = float_to_b16(v[4]) | float_to_b16(v[5]) << 16;
+    eight.w = float_to_b16(v[6]) | float_to_b16(v[7]) << 16;
+    STORE(uint4, at, eight);
+}
+
+/* Sums over the lanes of a warp, in all of them; always in the same order. */
+DEVICE double warp_sum(double v)
+{
+    for (int apart = WARP / 2; apart > 0; apart /= 2)
+        v += SHUFFLE(v, apart);
+    return v;
+}
+
+/* Sum over a block, in all its threads; room: WARPS doubles, shared. */
+DEVICE double block_sum(double v, double *room)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+
+    v = warp_sum(v);
+    MEET();
+    if (lane == 0)
+        room[threadIdx.x / WARP] = v;
+    MEET();
+    return warp_sum(lane < WARPS ? room[lane] : 0.0);
+}
+
+/* Whether this block is the last of `blocks` to arrive here: it then sees what all have written. */
+DEVICE bool last_block(uint32_t *counter, uint32_t blocks)
+{
+    SHARED uint32_t arrived;
+
+    FLUSH();
+    MEET();
+    if (threadIdx.x == 0)
+        arrived = INCREMENT(counter, blocks - 1);
+    MEET();
+    FLUSH();
+    return arrived == blocks - 1;
+}
+
+/* splitmix64's finaliser and Philox-4x32-10: core/base/rng.c. */
+DEVICE uint64_t mix64(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+DEVICE void philox(uint64_t key, uint64_t low, uint64_t high, uint32_t *c)
+{
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+
+    c[0] = (uint32_t)low;
+    c[1] = (uint32_t)(low >> 32);
+    c[2] = (uint32_t)high;
+    c[3] = (uint32_t)(high >> 32);
+    UNROLL
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c[0], p1 = (uint64_t)0xCD9E8D57u * c[2];
+
+        c[0] = (uint32_t)(p1 >> 32) ^ c[1] ^ k0;
+        c[2] = (uint32_t)(p0 >> 32) ^ c[3] ^ k1;
+        c[1] = (uint32_t)p1;
+        c[3] = (uint32_t)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+#endif

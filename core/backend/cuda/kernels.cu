@@ -1,0 +1,38 @@
+/* The device's kernels; see kernels.h. C and CUDA at once. */
+#include "core/backend/cuda/device.h"
+
+/* Once for each type of tensor. */
+#define T         f32
+#define V         4
+#define ELEMENT   float
+#define LOAD      load_f32
+#define SAVE      store_f32
+#define NARROW(f) (f)
+#define WIDE(e)   (e)
+#include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_layout.inc"
+#include "core/backend/cuda/kernels_loss.inc"
+#include "core/backend/cuda/kernels_pointwise.inc"
+#include "core/backend/cuda/kernels_pool.inc"
+#undef T
+#undef V
+#undef ELEMENT
+#undef LOAD
+#undef SAVE
+#undef NARROW
+#undef WIDE
+
+#define T         b16
+#define V         8
+#define ELEMENT   b16
+#define LOAD      load_b16
+#define SAVE      store_b16
+#define NARROW(f) ((b16)float_to_b16(f))
+#define WIDE(e)   b16_to_float(e)
+#include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_layout.inc"
+#include "core/backend/cuda/kernels_loss.inc"
+#include "core/backend/cuda/kernels_pointwise.inc"
+#include "core/backend/cuda/kernels_pool.inc"
+
+#include "core/backend/cuda/kernels_arena.inc"

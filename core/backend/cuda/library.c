@@ -1,0 +1,363 @@
+#include "core/backend/cuda/library.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Folders, separated by colons, in which the toolkit was when this was built. */
+#ifndef DPT_CUDA_FOLDERS
+#define DPT_CUDA_FOLDERS ""
+#endif
+
+enum { NAMES = 2, OLDEST_CUDNN = 90000, PATH_BYTES = 4096 };
+
+/* They stay in memory when they are closed: they have threads and memory of their own. */
+enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
+
+/* A function of a library and where it goes in the table. */
+struct entry {
+    const char *name;
+    bool needed;
+    size_t offset;
+};
+
+#define TEXT(name) #name
+/* The header's macros have replaced the name by that of the version it describes. */
+#define X(function, must)                                                                          \
+    {.name = TEXT(function),                                                                       \
+     .needed = (must),                                                                             \
+     .offset = offsetof(struct dpt_cuda_library, function)},
+static const struct entry driver_entries[] = {DPT_CUDA_DRIVER_FUNCTIONS(X){0}};
+static const struct entry cudnn_entries[] = {DPT_CUDA_CUDNN_FUNCTIONS(X){0}};
+static const struct entry cublaslt_entries[] = {DPT_CUDA_CUBLASLT_FUNCTIONS(X){0}};
+#undef X
+
+static enum dpt_status check_driver(struct dpt_cuda_library *lib, struct dpt_error *err);
+static enum dpt_status check_cudnn(struct dpt_cuda_library *lib, struct dpt_error *err);
+static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_error *err);
+
+static const struct part {
+    unsigned bit;
+    const char *what, *advice;
+    const char *names[NAMES + 1]; /* for the dynamic loader */
+    const char *roots[3];         /* environment variables that name the folder above lib/ */
+    const struct entry *entries;
+    enum dpt_status (*check)(struct dpt_cuda_library *lib, struct dpt_error *err);
+} parts[] = {
+    {
+        .bit = DPT_CUDA_DRIVER,
+        .what = "the NVIDIA driver",
+        .advice = "install the driver on this machine (in a container: start it with its GPUs)",
+        .names = {"libcuda.so.1"},
+        .entries = driver_entries,
+        .check = check_driver,
+    },
+    {
+        .bit = DPT_CUDA_CUDNN,
+        .what = "cuDNN 9",
+        .advice = "install it, or name its folder with CUDNN_ROOT or its lib in LD_LIBRARY_PATH",
+        .names = {"libcudnn.so.9"},
+        .roots = {"CUDNN_ROOT", "CUDA_HOME"},
+        .entries = cudnn_entries,
+        .check = check_cudnn,
+    },
+    {
+        .bit = DPT_CUDA_CUBLASLT,
+        .what = "cuBLASLt",
+        .advice = "install the CUDA toolkit's cuBLAS, or name its folder with CUDA_HOME or its lib "
+                  "in LD_LIBRARY_PATH",
+#if CUDA_VERSION >= 13000
+        .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
+#else
+        .names = {"libcublasLt.so.12", "libcublasLt.so.13"},
+#endif
+        .roots = {"CUDA_HOME"},
+        .entries = cublaslt_entries,
+        .check = check_cublaslt,
+    },
+};
+
+enum { PARTS = sizeof parts / sizeof *parts };
+
+static void *open_in(const char *folder, size_t length, const char *below, const char *name)
+{
+    char path[PATH_BYTES];
+    const int n = snprintf(path, sizeof path, "%.*s%s/%s", (int)length, folder, below, name);
+
+    return n > 0 && n < PATH_BYTES ? dlopen(path, OPEN_FLAGS) : NULL;
+}
+
+static void *open_name(const struct part *part, const char *name)
+{
+    void *handle = NULL;
+
+    for (int i = 0; part->roots[i] != NULL && handle == NULL; i++) {
+        const char *root = getenv(part->roots[i]);
+
+        if (root == NULL || *root == '\0')
+            continue;
+        handle = open_in(root, strlen(root), "/lib64", name);
+        if (handle == NULL)
+            handle = open_in(root, strlen(root), "/lib", name);
+    }
+    if (handle == NULL)
+        handle = dlopen(name, OPEN_FLAGS);
+    for (const char *at = DPT_CUDA_FOLDERS; part->roots[0] != NULL && handle == NULL && *at;) {
+        const size_t length = strcspn(at, ":");
+
+        handle = open_in(at, length, "", name);
+        at += length + (at[length] == ':');
+    }
+    return handle;
+}
+
+static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part *part,
+                                 const char *place, void **handle, struct dpt_error *err)
+{
+    const char *cause;
+
+    if (place != NULL)
+        *handle = dlopen(place, OPEN_FLAGS);
+    for (int i = 0; place == NULL && *handle == NULL && part->names[i] != NULL; i++)
+        *handle = open_name(part, part->names[i]);
+    if (*handle == NULL) {
+        cause = dlerror();
+        return dpt_fail(err, DPT_BAD_JOB, "%s is not to be had (%s): %s", part->what,
+                        cause != NULL ? cause : part->names[0], part->advice);
+    }
+    for (const struct entry *e = part->entries; e->name != NULL; e++) {
+        void *address = dlsym(*handle, e->name);
+
+        if (address == NULL && e->needed)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "%s (%s) has no function %s: it is too old for this dptrain, which was "
+                            "built with CUDA %d.%d and cuDNN %d.%d",
+                            part->what, place != NULL ? place : part->names[0], e->name,
+                            CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, CUDNN_MAJOR,
+                            CUDNN_MINOR);
+        memcpy((char *)lib + e->offset, &address, sizeof address);
+    }
+    return part->check(lib, err);
+}
+
+enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wanted,
+                                      const struct dpt_cuda_places *places, struct dpt_error *err)
+{
+    const char *const place[PARTS] = {
+        places != NULL ? places->driver : NULL,
+        places != NULL ? places->cudnn : NULL,
+        places != NULL ? places->cublaslt : NULL,
+    };
+    enum dpt_status status = DPT_OK;
+
+    *lib = (struct dpt_cuda_library){0};
+    for (int i = 0; i < PARTS; i++) {
+        if (wanted & parts[i].bit)
+            DPT_TRY(open_part(lib, &parts[i], place[i], &lib->handles[i], err));
+    }
+out:
+    if (status != DPT_OK)
+        dpt_cuda_library_close(lib);
+    return status;
+}
+
+void dpt_cuda_library_close(struct dpt_cuda_library *lib)
+{
+    for (int i = PARTS - 1; i >= 0; i--) {
+        if (lib->handles[i] != NULL)
+            dlclose(lib->handles[i]);
+    }
+    *lib = (struct dpt_cuda_library){0};
+}
+
+/* Kernels of a toolkit run with every driver of its major version or a later one; 12.x needs a
+ * driver of 525 or later, 13.x of 580. */
+static enum dpt_status check_driver(struct dpt_cuda_library *lib, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int built = CUDA_VERSION / 1000;
+
+    DPT_CUDA_TRY(lib, cuDriverGetVersion(&lib->driver));
+    if (lib->driver / 1000 < built)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "the NVIDIA driver is too old: it can do CUDA %d.%d, and this dptrain was "
+                        "built with CUDA %d.%d; install a driver of version %d or later, or build "
+                        "with a CUDA toolkit of version %d",
+                        lib->driver / 1000, lib->driver % 1000 / 10, built,
+                        CUDA_VERSION % 1000 / 10, built >= 13 ? 580 : 525, lib->driver / 1000);
+out:
+    return status;
+}
+
+static enum dpt_status check_cudnn(struct dpt_cuda_library *lib, struct dpt_error *err)
+{
+    lib->cudnn = (int)lib->cudnnGetVersion();
+    if (lib->cudnn < OLDEST_CUDNN)
+        return dpt_fail(err, DPT_BAD_JOB, "cuDNN is too old: %d, and 9.0 or later is needed",
+                        lib->cudnn);
+    if (lib->cudnnGetCudartVersion != NULL) {
+        const int cudart = (int)lib->cudnnGetCudartVersion();
+
+        if (lib->driver != 0 && cudart / 1000 > lib->driver / 1000)
+            return dpt_fail(err, DPT_BAD_JOB,
+                            "cuDNN %d.%d is for CUDA %d, and the NVIDIA driver can do CUDA %d.%d: "
+                            "install cuDNN for CUDA %d, or a newer driver",
+                            lib->cudnn / 10000, lib->cudnn / 100 % 100, cudart / 1000,
+                            lib->driver / 1000, lib->driver % 1000 / 10, lib->driver / 1000);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_error *err)
+{
+    const int version = (int)lib->cublasLtGetVersion();
+
+    lib->cublaslt = version;
+    if (lib->driver != 0 && version / 10000 > lib->driver / 1000)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "cuBLASLt is of CUDA %d, and the NVIDIA driver can do CUDA %d.%d: install "
+                        "the toolkit's version %d, or a newer driver",
+                        version / 10000, lib->driver / 1000, lib->driver % 1000 / 10,
+                        lib->driver / 1000);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
+                                         struct dpt_error *err)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    enum dpt_status status = DPT_OK;
+    CUresult result = lib->cuInit(0);
+
+    *count = 0;
+    if (result == CUDA_SUCCESS)
+        result = lib->cuDeviceGetCount(count);
+    if (result == CUDA_ERROR_NO_DEVICE || (result == CUDA_SUCCESS && *count == 0))
+        return dpt_fail(err, DPT_BAD_JOB, "the NVIDIA driver is here, but shows no GPU%s%s%s",
+                        visible != NULL ? " (CUDA_VISIBLE_DEVICES is \"" : "",
+                        visible != NULL ? visible : "", visible != NULL ? "\")" : "");
+    if (result == CUDA_ERROR_STUB_LIBRARY)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "libcuda.so.1 is the toolkit's stub, which only serves to link programs: "
+                        "take its folder (lib/stubs) out of LD_LIBRARY_PATH");
+    DPT_TRY(dpt_cuda_check(lib, result, "cuInit", err));
+out:
+    return status;
+}
+
+const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf)
+{
+    char *at = buf;
+
+    *at = '\0';
+    if (lib->driver)
+        at += sprintf(at, "driver for CUDA %d.%d", lib->driver / 1000, lib->driver % 1000 / 10);
+    if (lib->cudnn)
+        at += sprintf(at, "%scuDNN %d.%d.%d", at > buf ? ", " : "", lib->cudnn / 10000,
+                      lib->cudnn / 100 % 100, lib->cudnn % 100);
+    if (lib->cublaslt)
+        sprintf(at, "%scuBLASLt %d.%d", at > buf ? ", " : "", lib->cublaslt / 10000,
+                lib->cublaslt / 100 % 100);
+    return buf;
+}
+
+/* What kind of trouble a result is; those not listed are the device's: RANK. */
+struct meaning {
+    int result;
+    enum dpt_status status;
+    const char *advice;
+};
+
+static const struct meaning driver_meanings[] = {
+    {CUDA_ERROR_INVALID_VALUE, DPT_INTERNAL, ""},
+    {CUDA_ERROR_INVALID_CONTEXT, DPT_INTERNAL, ""},
+    {CUDA_ERROR_INVALID_HANDLE, DPT_INTERNAL, ""},
+    {CUDA_ERROR_NOT_FOUND, DPT_INTERNAL, ""},
+    {CUDA_ERROR_OUT_OF_MEMORY, DPT_RANK, ": a smaller batch.micro needs less"},
+    {CUDA_ERROR_NO_BINARY_FOR_GPU, DPT_BAD_JOB,
+     ": this dptrain was built without code for this GPU"},
+    {CUDA_ERROR_UNSUPPORTED_PTX_VERSION, DPT_BAD_JOB, ": the driver is older than the toolkit"},
+    {CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, DPT_BAD_JOB,
+     ": libcuda and the kernel's module are of different versions; load the module anew, or "
+     "reboot"},
+    {CUDA_ERROR_SYSTEM_NOT_READY, DPT_BAD_JOB, ": is the Fabric Manager running?"},
+    {0},
+};
+
+static const struct meaning cudnn_meanings[] = {
+    {CUDNN_STATUS_BAD_PARAM, DPT_INTERNAL, ""},
+    {CUDNN_STATUS_NOT_SUPPORTED, DPT_BAD_JOB, ""},
+    {CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH, DPT_BAD_JOB,
+     ": cuDNN's libraries are of different versions; look at LD_LIBRARY_PATH"},
+    {CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, DPT_BAD_JOB,
+     ": not all of cuDNN's libraries were found; look at CUDNN_ROOT and LD_LIBRARY_PATH"},
+    {0},
+};
+
+static const struct meaning cublaslt_meanings[] = {
+    {CUBLAS_STATUS_INVALID_VALUE, DPT_INTERNAL, ""},
+    {CUBLAS_STATUS_NOT_INITIALIZED, DPT_INTERNAL, ""},
+    {CUBLAS_STATUS_NOT_SUPPORTED, DPT_BAD_JOB, ""},
+    {CUBLAS_STATUS_ARCH_MISMATCH, DPT_BAD_JOB, ""},
+    {0},
+};
+
+static enum dpt_status fail_as(const struct meaning *meanings, int result, const char *library,
+                               const char *what, const char *text, struct dpt_error *err)
+{
+    const int call = (int)strcspn(what, "("); /* without the arguments */
+    const struct meaning *m = meanings;
+
+    while (m->advice != NULL && m->result != result)
+        m++;
+    return dpt_fail(err, m->advice != NULL ? m->status : DPT_RANK, "%s: %.*s: %s (%d)%s", library,
+                    call, what, text, result, m->advice != NULL ? m->advice : "");
+}
+
+enum dpt_status dpt_cuda_check(const struct dpt_cuda_library *lib, CUresult result,
+                               const char *what, struct dpt_error *err)
+{
+    const char *name = NULL, *text = NULL;
+    char both[512];
+
+    if (result == CUDA_SUCCESS)
+        return DPT_OK;
+    lib->cuGetErrorName(result, &name);
+    lib->cuGetErrorString(result, &text);
+    snprintf(both, sizeof both, "%s, %s", name != NULL ? name : "unknown",
+             text != NULL ? text : "no text");
+    return fail_as(driver_meanings, (int)result, "CUDA", what, both, err);
+}
+
+enum dpt_status dpt_cudnn_check(const struct dpt_cuda_library *lib, cudnnStatus_t result,
+                                const char *what, struct dpt_error *err)
+{
+    char last[512] = "", both[1024];
+    const int family = (int)result / 1000 * 1000; /* 2003 is one of the kinds of 2000 */
+
+    if (result == CUDNN_STATUS_SUCCESS)
+        return DPT_OK;
+    if (lib->cudnnGetLastErrorString != NULL)
+        lib->cudnnGetLastErrorString(last, sizeof last);
+    for (char *c = last; *c != '\0'; c++) {
+        if (*c == '\n')
+            *c = ' ';
+    }
+    snprintf(both, sizeof both, "%s%s%s", lib->cudnnGetErrorString(result),
+             *last != '\0' ? ": " : "", last);
+    for (const struct meaning *m = cudnn_meanings; m->advice != NULL; m++) {
+        if (m->result == (int)result)
+            return fail_as(cudnn_meanings, (int)result, "cuDNN", what, both, err);
+    }
+    return fail_as(cudnn_meanings, family, "cuDNN", what, both, err);
+}
+
+enum dpt_status dpt_cublaslt_check(const struct dpt_cuda_library *lib, cublasStatus_t result,
+                                   const char *what, struct dpt_error *err)
+{
+    if (result == CUBLAS_STATUS_SUCCESS)
+        return DPT_OK;
+    return fail_as(cublaslt_meanings, (int)result, "cuBLASLt", what,
+                   lib->cublasLtGetStatusString(result), err);
+}

@@ -1,0 +1,131 @@
+/*
+ * library: the driver, cuDNN and cuBLASLt, opened when they are first wanted.
+ *
+ * Nothing links to them: the program starts on machines that have none, and says there in one line
+ * what is missing. libcuda.so.1 belongs to the driver; libcudnn.so.9 and libcublasLt belong to the
+ * toolkit. A struct dpt_cuda_library is a table of their functions under the headers' names:
+ * lib->cuMemAlloc(&p, n). (The headers make macros of some names, for the version of a function
+ * that they describe; the table follows them.) The CUDA runtime is not used at all.
+ *
+ * Threads: open and close by one thread. In between any number may call; a thread that calls the
+ * driver first makes the context current (cuCtxSetCurrent). A cudnnHandle_t, a stream's work and a
+ * descriptor under construction belong to one thread at a time; finalized descriptors are read by
+ * any number. What a library says of its last error (dpt_cudnn_check) is the calling thread's.
+ */
+#ifndef DPT_BACKEND_CUDA_LIBRARY_H
+#define DPT_BACKEND_CUDA_LIBRARY_H
+
+#include <cublasLt.h>
+#include <cuda.h>
+#include <cudnn_graph.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "core/base/error.h"
+
+/* X(function, whether nothing works without it). */
+// clang-format off
+#define DPT_CUDA_DRIVER_FUNCTIONS(X)                                                               \
+    X(cuInit, true) X(cuDriverGetVersion, true) X(cuGetErrorName, true)                            \
+    X(cuGetErrorString, true) X(cuDeviceGetCount, true) X(cuDeviceGet, true)                       \
+    X(cuDeviceGetName, true) X(cuDeviceGetAttribute, true) X(cuDeviceTotalMem, true)               \
+    X(cuDeviceGetPCIBusId, true) X(cuDevicePrimaryCtxRetain, true)                                 \
+    X(cuDevicePrimaryCtxRelease, true) X(cuCtxSetCurrent, true) X(cuCtxSynchronize, true)          \
+    X(cuMemGetInfo, true) X(cuMemAlloc, true) X(cuMemFree, true) X(cuMemHostAlloc, true)           \
+    X(cuMemFreeHost, true) X(cuMemcpyHtoDAsync, true) X(cuMemcpyDtoHAsync, true)                   \
+    X(cuMemcpyDtoDAsync, true) X(cuMemsetD8Async, true) X(cuMemsetD32Async, true)                  \
+    X(cuPointerGetAttribute, false) X(cuStreamCreateWithPriority, true)                            \
+    X(cuStreamDestroy, true) X(cuStreamSynchronize, true) X(cuStreamQuery, true)                   \
+    X(cuStreamWaitEvent, true) X(cuStreamBeginCapture, true) X(cuStreamEndCapture, true)           \
+    X(cuEventCreate, true) X(cuEventDestroy, true) X(cuEventRecord, true)                          \
+    X(cuEventSynchronize, true) X(cuEventQuery, true) X(cuEventElapsedTime, false)                 \
+    X(cuGraphInstantiate, true) X(cuGraphLaunch, true) X(cuGraphDestroy, true)                     \
+    X(cuGraphExecDestroy, true) X(cuGraphGetNodes, false) X(cuLaunchHostFunc, false)               \
+    X(cuModuleLoadData, true) X(cuModuleUnload, true) X(cuModuleGetFunction, true)                 \
+    X(cuFuncGetAttribute, false) X(cuLaunchKernel, true)
+
+#define DPT_CUDA_CUDNN_FUNCTIONS(X)                                                                \
+    X(cudnnGetVersion, true) X(cudnnGetCudartVersion, false) X(cudnnGetErrorString, true)          \
+    X(cudnnGetLastErrorString, false) X(cudnnCreate, true) X(cudnnDestroy, true)                   \
+    X(cudnnSetStream, true) X(cudnnBackendCreateDescriptor, true)                                  \
+    X(cudnnBackendDestroyDescriptor, true) X(cudnnBackendFinalize, true)                           \
+    X(cudnnBackendSetAttribute, true) X(cudnnBackendGetAttribute, true)                            \
+    X(cudnnBackendExecute, true)
+
+#define DPT_CUDA_CUBLASLT_FUNCTIONS(X)                                                             \
+    X(cublasLtGetVersion, true) X(cublasLtGetCudartVersion, false)                                 \
+    X(cublasLtGetStatusString, true) X(cublasLtCreate, true) X(cublasLtDestroy, true)              \
+    X(cublasLtMatmul, true) X(cublasLtMatmulDescCreate, true)                                      \
+    X(cublasLtMatmulDescDestroy, true) X(cublasLtMatmulDescSetAttribute, true)                     \
+    X(cublasLtMatrixLayoutCreate, true) X(cublasLtMatrixLayoutDestroy, true)                       \
+    X(cublasLtMatrixLayoutSetAttribute, true) X(cublasLtMatmulPreferenceCreate, true)              \
+    X(cublasLtMatmulPreferenceDestroy, true) X(cublasLtMatmulPreferenceSetAttribute, true)         \
+    X(cublasLtMatmulAlgoGetHeuristic, true) X(cublasLtMatmulAlgoConfigGetAttribute, false)
+// clang-format on
+
+/* Which libraries; a set of bits. */
+enum dpt_cuda_part {
+    DPT_CUDA_DRIVER = 1,
+    DPT_CUDA_CUDNN = 2,
+    DPT_CUDA_CUBLASLT = 4,
+    DPT_CUDA_ALL = 7,
+};
+
+/* Where they are: a path, or a name for the dynamic loader. NULL: first $CUDNN_ROOT or $CUDA_HOME
+ * (lib64, lib), then the loader's own places ($LD_LIBRARY_PATH, ldconfig), then where they were
+ * when this was built; the driver is only where the loader finds it. */
+struct dpt_cuda_places {
+    const char *driver, *cudnn, *cublaslt;
+};
+
+/* Zero-initialise: {0}. */
+struct dpt_cuda_library {
+    void *handles[3];
+    int driver;   /* CUDA version that the driver can do: 13000 is 13.0; 0: not opened */
+    int cudnn;    /* 91900 is 9.19.0; 0: not opened */
+    int cublaslt; /* 130000 is 13.0.0; 0: not opened */
+#define X(name, needed) __typeof__(&name) name;
+    DPT_CUDA_DRIVER_FUNCTIONS(X)
+    DPT_CUDA_CUDNN_FUNCTIONS(X)
+    DPT_CUDA_CUBLASLT_FUNCTIONS(X)
+#undef X
+};
+
+/*
+ * Opens the libraries of `parts` (enum dpt_cuda_part) and checks their versions. places: NULL: the
+ * usual ones. Errors: BAD_JOB: one is missing, has not all functions or is too old for what this
+ * was built with; the one line says which, and what to do. Nothing stays open then.
+ */
+enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned parts,
+                                      const struct dpt_cuda_places *places, struct dpt_error *err);
+void dpt_cuda_library_close(struct dpt_cuda_library *lib);
+
+/*
+ * Starts the driver and counts the GPUs that this process may use. *count > 0 on success. To be
+ * called before MPI_Init where MPI shall find the device in use. Errors: BAD_JOB: no GPU, or the
+ * driver does not work; says which.
+ */
+enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
+                                         struct dpt_error *err);
+
+/* "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0" of what is open. At least 128 bytes. */
+const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf);
+
+/*
+ * Results of the libraries as ours. `what`: the call, for the message. RANK: out of memory, or the
+ * device failed; BAD_JOB: it cannot do what was asked; INTERNAL: called wrongly.
+ */
+enum dpt_status dpt_cuda_check(const struct dpt_cuda_library *lib, CUresult result,
+                               const char *what, struct dpt_error *err);
+enum dpt_status dpt_cudnn_check(const struct dpt_cuda_library *lib, cudnnStatus_t result,
+                                const char *what, struct dpt_error *err);
+enum dpt_status dpt_cublaslt_check(const struct dpt_cuda_library *lib, cublasStatus_t result,
+                                   const char *what, struct dpt_error *err);
+
+/* DPT_TRY for a driver's, cuDNN's, cuBLASLt's function: DPT_CUDA_TRY(lib, cuMemAlloc(&p, n)). Need
+ * locals `status` and `err`. */
+#define DPT_CUDA_TRY(lib, call)     DPT_TRY(dpt_cuda_check(lib, (lib)->call, #call, err))
+#define DPT_CUDNN_TRY(lib, call)    DPT_TRY(dpt_cudnn_check(lib, (lib)->call, #call, err))
+#define DPT_CUBLASLT_TRY(lib, call) DPT_TRY(dpt_cublaslt_check(lib, (lib)->call, #call, err))
+
+#endif

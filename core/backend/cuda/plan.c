@@ -1,0 +1,383 @@
+#include "core/backend/cuda/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/plan_descriptors.h"
+
+#define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)
+
+/* Results that would not be of the precision that was asked for. */
+static const unsigned unsuited[DPT_CUDA_PRECISIONS] = {
+    [DPT_CUDA_FP32] =
+        NOTE(TENSOR_CORE) | NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
+    [DPT_CUDA_TF32] = NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
+    [DPT_CUDA_BF16] = NOTE(REDUCED_PRECISION_REDUCTION),
+};
+
+/* Best first: A looks at the problem and the device, FALLBACK takes whatever works at all. */
+static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
+                                               CUDNN_HEUR_MODE_FALLBACK};
+
+enum { MODES = sizeof modes / sizeof *modes, MAX_CONFIGS = 64, MAX_KNOBS = 32 };
+
+/* Why engines were left out, for the message. */
+struct refused {
+    int offered, notes, workspace, unbuilt;
+};
+
+static bool known(const struct dpt_cuda_plans *plans, const char *tag)
+{
+    for (int i = 0; i < plans->n; i++) {
+        if (strcmp(plans->plan[i].tag, tag) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* The engine and the knobs of a configuration as text. */
+static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
+                                struct dpt_cuda_plan *plan, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    cudnnBackendDescriptor_t knobs[MAX_KNOBS];
+    enum dpt_status status = DPT_OK;
+    int64_t count = 0, type, value;
+    size_t used;
+
+    used = (size_t)snprintf(plan->tag, sizeof plan->tag, "engine=%" PRId64, plan->engine);
+    for (int i = 0; i < MAX_KNOBS; i++)
+        DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs[i], err));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_KNOBS, &count,
+                                                knobs));
+    for (int64_t i = 0; i < count && i < MAX_KNOBS; i++) {
+        cudnnBackendKnobType_t kind = 0;
+
+        DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                                    CUDNN_TYPE_KNOB_TYPE, 1, NULL, &kind));
+        DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE,
+                                                    CUDNN_TYPE_INT64, 1, NULL, &value));
+        type = (int64_t)kind;
+        if (used < sizeof plan->tag)
+            used += (size_t)snprintf(plan->tag + used, sizeof plan->tag - used,
+                                     " %" PRId64 "=%" PRId64, type, value);
+    }
+    if (used >= sizeof plan->tag || count > MAX_KNOBS)
+        status = dpt_fail(err, DPT_INTERNAL, "cuDNN: engine %lld has %lld knobs",
+                          (long long)plan->engine, (long long)count);
+out:
+    return status;
+}
+
+static enum dpt_status read_notes(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t engine,
+                                  struct dpt_cuda_plan *plan, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
+    cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT + 16];
+    enum dpt_status status = DPT_OK;
+    int64_t count = 0;
+
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(
+                           engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
+                           (int64_t)(sizeof notes / sizeof *notes), &count, notes));
+    for (int64_t i = 0; i < count; i++)
+        plan->notes |= 1u << notes[i];
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(
+                           engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
+                           (int64_t)(sizeof behaviour / sizeof *behaviour), &count, behaviour));
+    for (int64_t i = 0; i < count; i++)
+        plan->behaviour |= 1u << behaviour[i];
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
+                                                CUDNN_TYPE_INT64, 1, NULL, &plan->engine));
+out:
+    return status;
+}
+
+/* Finalizes the plan of a configuration. *built: false where this engine cannot do it after all,
+ * which is no error: heuristics offer engines before they look closely. */
+static enum dpt_status finalize(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
+                                cudnnBackendDescriptor_t config, struct dpt_cuda_plan *plan,
+                                bool *built, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    enum dpt_status status = DPT_OK;
+
+    *built = false;
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan->plan, err));
+    DPT_TRY(dpt_cuda_set(plans, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config, err));
+    DPT_TRY(dpt_cuda_attach(plans, plan->plan, DPT_CUDA_TO_PLAN, device, err));
+    if (lib->cudnnBackendFinalize(plan->plan) != CUDNN_STATUS_SUCCESS)
+        goto out;
+    DPT_CUDNN_TRY(lib,
+                  cudnnBackendGetAttribute(plan->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                           CUDNN_TYPE_INT64, 1, NULL, &plan->workspace));
+    *built = true;
+out:
+    return status;
+}
+
+/* Takes one configuration that the heuristics offer, where it suits. */
+static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
+                                cudnnBackendDescriptor_t config, unsigned refuse, int64_t workspace,
+                                struct refused *refused, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    struct dpt_cuda_plan *plan = &plans->plan[plans->n];
+    enum dpt_status status = DPT_OK;
+    cudnnBackendDescriptor_t engine;
+    int64_t count = 0;
+    bool built;
+
+    *plan = (struct dpt_cuda_plan){0};
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
+    DPT_TRY(read_notes(plans, engine, plan, err));
+    DPT_TRY(read_tag(plans, config, plan, err));
+    if (known(plans, plan->tag))
+        goto out;
+    refused->offered++;
+    if (plan->notes & refuse) {
+        refused->notes++;
+        goto out;
+    }
+    DPT_TRY(finalize(plans, device, config, plan, &built, err));
+    if (!built)
+        refused->unbuilt++;
+    else if (workspace >= 0 && plan->workspace > workspace)
+        refused->workspace++;
+    else
+        plans->n++;
+out:
+    return status;
+}
+
+/* What one mode of the heuristics offers, until there are plans enough. */
+static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
+                           cudnnBackendHeurMode_t mode, unsigned refuse, int64_t workspace,
+                           struct refused *refused, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    cudnnBackendDescriptor_t heuristics, configs[MAX_CONFIGS];
+    enum dpt_status status = DPT_OK;
+    int64_t count = 0;
+
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics, err));
+    DPT_TRY(dpt_cuda_set(plans, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph, err));
+    DPT_TRY(dpt_cuda_set(plans, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1,
+                         &mode, err));
+    DPT_TRY(dpt_cuda_attach(plans, heuristics, DPT_CUDA_TO_HEURISTICS, device, err));
+    if (lib->cudnnBackendFinalize(heuristics) != CUDNN_STATUS_SUCCESS)
+        goto out; /* this mode knows nothing of such a graph */
+    for (int i = 0; i < MAX_CONFIGS; i++)
+        DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
+    if (lib->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count,
+                                      configs) != CUDNN_STATUS_SUCCESS)
+        goto out;
+    for (int64_t i = 0; i < count && plans->n < plans->capacity; i++)
+        DPT_TRY(consider(plans, device, configs[i], refuse, workspace, refused, err));
+out:
+    return status;
+}
+
+static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda_library *lib,
+                             int most, struct dpt_error *err)
+{
+    *plans = (struct dpt_cuda_plans){.lib = lib, .capacity = most};
+    /* One more: the candidate that is being looked at. */
+    plans->plan = calloc((size_t)most + 1, sizeof *plans->plan);
+    if (plans->plan == NULL)
+        return dpt_fail_memory(err, "the plans of a convolution",
+                               (double)most * sizeof *plans->plan);
+    return DPT_OK;
+}
+
+/* Plans with or without bias and ReLU in them; none is no error. */
+static enum dpt_status
+search(const struct dpt_cuda_library *lib, const struct dpt_cuda_device *device,
+       const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass, const struct dpt_cuda_wish *wish,
+       int most, struct dpt_cuda_plans *plans, struct refused *refused, struct dpt_error *err)
+{
+    const unsigned refuse =
+        unsuited[conv->precision] | (wish->reproducible ? NOTE(NONDETERMINISTIC) : 0);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(start(plans, lib, most, err));
+    DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
+    for (int i = 0; i < MODES && plans->n < most; i++)
+        DPT_TRY(ask(plans, device, modes[i], refuse, wish->workspace, refused, err));
+    plans->offered = refused->offered;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
+                                     const struct dpt_cuda_device *device,
+                                     const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                                     const struct dpt_cuda_wish *wish, int most,
+                                     struct dpt_cuda_plans *plans, struct dpt_error *err)
+{
+    struct dpt_cuda_conv plain = *conv;
+    struct refused refused = {0};
+    enum dpt_status status = DPT_OK;
+
+    plain.bias = plain.relu = false;
+    *plans = (struct dpt_cuda_plans){0};
+    if (pass == DPT_CUDA_FORWARD && (conv->bias || conv->relu)) {
+        /* That no engine fuses them is found out by cuDNN refusing the graph, too. */
+        status = search(lib, device, conv, pass, wish, most, plans, &refused, err);
+        if (status == DPT_RANK || (status == DPT_OK && plans->n > 0))
+            goto out;
+        dpt_cuda_plans_release(plans);
+        refused = (struct refused){0};
+    }
+    DPT_TRY(search(lib, device, &plain, pass, wish, most, plans, &refused, err));
+    if (plans->n == 0)
+        status = dpt_fail(
+            err, DPT_BAD_JOB,
+            "cuDNN has no plan for this convolution: of %d that it offers, %d are of another "
+            "precision or not reproducible, %d cannot do it after all, %d need more workspace",
+            refused.offered, refused.notes, refused.unbuilt, refused.workspace);
+out:
+    if (status != DPT_OK)
+        dpt_cuda_plans_release(plans);
+    return status;
+}
+
+/* The engine of a tag with its knobs as a configuration. */
+static enum dpt_status config_of(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
+                                 const char *tag, cudnnBackendDescriptor_t *config,
+                                 struct dpt_error *err)
+{
+    cudnnBackendDescriptor_t engine, knobs[MAX_KNOBS];
+    enum dpt_status status = DPT_OK;
+    int64_t number, value, n = 0;
+    int used, type;
+
+    if (sscanf(tag, "engine=%" SCNd64 "%n", &number, &used) != 1)
+        return dpt_fail(err, DPT_BAD_JOB, "'%s' is not the tag of a cuDNN plan", tag);
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+    DPT_TRY(dpt_cuda_set(plans, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH,
+                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph, err));
+    DPT_TRY(dpt_cuda_set(plans, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
+                         &number, err));
+    DPT_TRY(dpt_cuda_attach(plans, engine, DPT_CUDA_TO_ENGINE, device, err));
+    DPT_TRY(dpt_cuda_finalize(plans, engine, err));
+    for (tag += used; sscanf(tag, " %d=%" SCNd64 "%n", &type, &value, &used) == 2; tag += used) {
+        const cudnnBackendKnobType_t kind = (cudnnBackendKnobType_t)type;
+
+        if (n == MAX_KNOBS)
+            return dpt_fail(err, DPT_BAD_JOB, "the tag of a cuDNN plan has too many knobs");
+        DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs[n], err));
+        DPT_TRY(dpt_cuda_set(plans, knobs[n], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                             CUDNN_TYPE_KNOB_TYPE, 1, &kind, err));
+        DPT_TRY(dpt_cuda_set(plans, knobs[n], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64,
+                             1, &value, err));
+        DPT_TRY(dpt_cuda_finalize(plans, knobs[n], err));
+        n++;
+    }
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, config, err));
+    DPT_TRY(dpt_cuda_set(plans, *config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                         1, &engine, err));
+    if (n > 0)
+        DPT_TRY(dpt_cuda_set(plans, *config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                             CUDNN_TYPE_BACKEND_DESCRIPTOR, n, knobs, err));
+    DPT_TRY(dpt_cuda_finalize(plans, *config, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_plans_rebuild(const struct dpt_cuda_library *lib,
+                                       const struct dpt_cuda_device *device,
+                                       const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                                       const char *tag, struct dpt_cuda_plans *plans,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    cudnnBackendDescriptor_t config, engine;
+    int64_t count;
+    bool built;
+
+    DPT_TRY(start(plans, lib, 1, err));
+    DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
+    DPT_TRY(config_of(plans, device, tag, &config, err));
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
+    DPT_TRY(read_notes(plans, engine, &plans->plan[0], err));
+    DPT_TRY(read_tag(plans, config, &plans->plan[0], err));
+    DPT_TRY(finalize(plans, device, config, &plans->plan[0], &built, err));
+    if (!built)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "cuDNN does not make the plan '%s' here", tag));
+    plans->n = 1;
+out:
+    if (status != DPT_OK)
+        dpt_cuda_plans_release(plans);
+    return status;
+}
+
+enum dpt_status dpt_cuda_plan_bind(struct dpt_cuda_plans *plans, void *const *pointers,
+                                   void *workspace, cudnnBackendDescriptor_t *bound,
+                                   struct dpt_error *err)
+{
+    int64_t ids[DPT_CUDA_ARRAYS], n = 0;
+    void *given[DPT_CUDA_ARRAYS];
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < DPT_CUDA_ARRAYS; i++) {
+        if (pointers[i] != NULL) {
+            ids[n] = dpt_cuda_array_id((enum dpt_cuda_array)i);
+            given[n++] = pointers[i];
+        }
+    }
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, bound, err));
+    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n,
+                         ids, err));
+    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                         n, given, err));
+    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
+                         &workspace, err));
+    DPT_TRY(dpt_cuda_finalize(plans, *bound, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
+                                   const struct dpt_cuda_plan *plan, struct dpt_str *json,
+                                   struct dpt_error *err)
+{
+    return dpt_cuda_get_text(lib, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, json,
+                             err);
+}
+
+void dpt_cuda_plans_release(struct dpt_cuda_plans *plans)
+{
+    for (int i = plans->n_made - 1; i >= 0; i--)
+        plans->lib->cudnnBackendDestroyDescriptor(plans->made[i]);
+    free(plans->made);
+    free(plans->plan);
+    *plans = (struct dpt_cuda_plans){0};
+}
+
+const char *dpt_cuda_notes_text(unsigned notes, char *buf)
+{
+    static const char *const words[] = {"tensor-core",  "down-converts",    "reduced-sums",
+                                        "fft",          "nondeterministic", "winograd",
+                                        "winograd-4x4", "winograd-6x6",     "winograd-13x13",
+                                        "strict-nan"};
+    size_t used = 0;
+
+    *buf = '\0';
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if (notes >> i & 1)
+            used += (size_t)sprintf(buf + used, "%s%s", used > 0 ? " " : "", words[i]);
+    }
+    return buf;
+}

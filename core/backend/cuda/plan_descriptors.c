@@ -1,0 +1,149 @@
+#include "core/backend/cuda/plan_descriptors.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                              cudnnBackendDescriptor_t *made, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    enum dpt_status status = DPT_OK;
+
+    if (plans->n_made == plans->made_capacity) {
+        const int capacity = plans->made_capacity > 0 ? 2 * plans->made_capacity : 256;
+        void *grown = realloc(plans->made, (size_t)capacity * sizeof *plans->made);
+
+        if (grown == NULL)
+            return dpt_fail_memory(err, "cuDNN's descriptors",
+                                   (double)capacity * sizeof *plans->made);
+        plans->made = grown;
+        plans->made_capacity = capacity;
+    }
+    DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(type, made));
+    plans->made[plans->n_made++] = *made;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                             cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                             int64_t count, const void *values, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(descriptor, name, type, count, values));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_finalize(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                                  struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = plans->lib;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDNN_TRY(lib, cudnnBackendFinalize(descriptor));
+out:
+    return status;
+}
+
+/* The handle is how a device is told to a graph and a plan; cuDNN 9.18 calls that deprecated, and
+ * versions before know no other. */
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+static const struct {
+    int handle, properties; /* cudnnBackendAttributeName_t; -1: is not told */
+} attributes[] = {
+    [DPT_CUDA_TO_GRAPH] = {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, -1},
+    [DPT_CUDA_TO_HEURISTICS] = {-1, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP},
+    [DPT_CUDA_TO_ENGINE] = {-1, CUDNN_ATTR_ENGINE_DEVICEPROP},
+    [DPT_CUDA_TO_PLAN] = {CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_ATTR_EXECUTION_PLAN_DEVICEPROP},
+};
+#pragma GCC diagnostic pop
+
+enum dpt_status dpt_cuda_attach(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                                enum dpt_cuda_to to, const struct dpt_cuda_device *device,
+                                struct dpt_error *err)
+{
+    if (device->handle != NULL && attributes[to].handle >= 0)
+        return dpt_cuda_set(plans, descriptor, (cudnnBackendAttributeName_t)attributes[to].handle,
+                            CUDNN_TYPE_HANDLE, 1, &device->handle, err);
+    if (device->handle == NULL && attributes[to].properties >= 0)
+        return dpt_cuda_set(plans, descriptor,
+                            (cudnnBackendAttributeName_t)attributes[to].properties,
+                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device->properties, err);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_cuda_get_text(const struct dpt_cuda_library *lib,
+                                  cudnnBackendDescriptor_t descriptor,
+                                  cudnnBackendAttributeName_t name, struct dpt_str *text,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t length = 0;
+    char *bytes = NULL;
+
+    DPT_CUDNN_TRY(lib,
+                  cudnnBackendGetAttribute(descriptor, name, CUDNN_TYPE_CHAR, 0, &length, NULL));
+    bytes = calloc((size_t)length + 1, 1);
+    if (bytes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "cuDNN's text", (double)length));
+    DPT_CUDNN_TRY(
+        lib, cudnnBackendGetAttribute(descriptor, name, CUDNN_TYPE_CHAR, length, &length, bytes));
+    dpt_str_add(text, bytes, strlen(bytes));
+    if (text->failed)
+        status = dpt_fail_memory(err, "cuDNN's text", (double)length);
+out:
+    free(bytes);
+    return status;
+}
+
+enum dpt_status dpt_cuda_device_described(const struct dpt_cuda_library *lib, const char *json,
+                                          struct dpt_cuda_device *device, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *device = (struct dpt_cuda_device){0};
+    DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR,
+                                                    &device->properties));
+    DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(device->properties,
+                                                CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION,
+                                                CUDNN_TYPE_CHAR, (int64_t)strlen(json), json));
+    DPT_CUDNN_TRY(lib, cudnnBackendFinalize(device->properties));
+out:
+    if (status != DPT_OK) {
+        dpt_cuda_device_release(lib, device);
+        err->status = status = DPT_BAD_JOB;
+    }
+    return status;
+}
+
+enum dpt_status dpt_cuda_device_text(const struct dpt_cuda_library *lib,
+                                     const struct dpt_cuda_device *device, struct dpt_str *json,
+                                     struct dpt_error *err)
+{
+    cudnnBackendDescriptor_t own = NULL;
+    enum dpt_status status = DPT_OK;
+
+    if (device->handle != NULL) {
+        DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &own));
+        DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(own, CUDNN_ATTR_DEVICEPROP_HANDLE,
+                                                    CUDNN_TYPE_HANDLE, 1, &device->handle));
+        DPT_CUDNN_TRY(lib, cudnnBackendFinalize(own));
+    }
+    DPT_TRY(dpt_cuda_get_text(lib, own != NULL ? own : device->properties,
+                              CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json, err));
+out:
+    if (own != NULL)
+        lib->cudnnBackendDestroyDescriptor(own);
+    return status;
+}
+
+void dpt_cuda_device_release(const struct dpt_cuda_library *lib, struct dpt_cuda_device *device)
+{
+    if (device->properties != NULL)
+        lib->cudnnBackendDestroyDescriptor(device->properties);
+    *device = (struct dpt_cuda_device){0};
+}

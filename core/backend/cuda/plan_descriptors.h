@@ -1,0 +1,46 @@
+/*
+ * plan_descriptors: cuDNN's descriptors, as plan.c puts them together. For this folder only.
+ *
+ * Every descriptor that is made is noted in the struct dpt_cuda_plans and destroyed with it, last
+ * one first: nothing that refers to another outlives it.
+ */
+#ifndef DPT_BACKEND_CUDA_PLAN_DESCRIPTORS_H
+#define DPT_BACKEND_CUDA_PLAN_DESCRIPTORS_H
+
+#include "core/backend/cuda/plan.h"
+
+enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                              cudnnBackendDescriptor_t *made, struct dpt_error *err);
+enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                             cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                             int64_t count, const void *values, struct dpt_error *err);
+enum dpt_status dpt_cuda_finalize(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                                  struct dpt_error *err);
+
+/* What a device is told to. */
+enum dpt_cuda_to {
+    DPT_CUDA_TO_GRAPH,
+    DPT_CUDA_TO_HEURISTICS,
+    DPT_CUDA_TO_ENGINE,
+    DPT_CUDA_TO_PLAN,
+};
+enum dpt_status dpt_cuda_attach(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
+                                enum dpt_cuda_to to, const struct dpt_cuda_device *device,
+                                struct dpt_error *err);
+
+/* The operation graph of a pass, finalized, into plans->graph; plans->bias, relu: what is in it. */
+enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
+                                    const struct dpt_cuda_device *device,
+                                    const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                                    struct dpt_error *err);
+
+/* cuDNN's number of an array, a unique id of the graph. */
+int64_t dpt_cuda_array_id(enum dpt_cuda_array array);
+
+/* Adds an attribute that is text. */
+enum dpt_status dpt_cuda_get_text(const struct dpt_cuda_library *lib,
+                                  cudnnBackendDescriptor_t descriptor,
+                                  cudnnBackendAttributeName_t name, struct dpt_str *text,
+                                  struct dpt_error *err);
+
+#endif

@@ -1,0 +1,318 @@
+/* The device's passes over arenas and data sets, run on the host, against the house's own hash and
+ * plain loops. */
+#include "core/backend/tests/net.h"
+
+#include "core/base/hash.h"
+
+#include "core/backend/cuda/tests/emulate.h"
+
+#define OF(half, name) ((half) ? DPT_CUDA_K_##name##_b16 : DPT_CUDA_K_##name##_f32)
+
+static float *random_floats(struct draw *d, size_t n)
+{
+    float *x = dpt_alloc_array(n + 1, sizeof *x);
+
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)draw_normal(d);
+    return x;
+}
+
+/* The fingerprint of dpt_hash_floats, for any length and first index, added to what is there. */
+static void hashes(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 40; seed++) {
+        struct draw d = {(uint64_t)seed};
+        const int64_t n = draw_int(&d, 1, seed % 4 ? 3000 : 40000),
+                      first = draw_int(&d, 0, 1 << 30);
+        float *x = random_floats(&d, (size_t)n);
+        uint64_t found[2] = {(uint64_t)seed << 40, (uint64_t)seed << 40};
+
+        for (int run = 0; run < 2; run++) {
+            emulated_backwards = run == 1;
+            dpt_emulate(DPT_CUDA_K_hash, &(struct dpt_cuda_scan_args){x, n, first, &found[run]});
+        }
+        emulated_backwards = false;
+        assert_true(found[0] ==
+                    ((uint64_t)seed << 40) + dpt_hash_floats(x, (size_t)n, (uint64_t)first));
+        assert_true(found[1] == found[0]);
+        dpt_free(x);
+    }
+}
+
+static void nonfinite_elements(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        struct draw d = {(uint64_t)seed + 100};
+        const bool half = seed & 1;
+        const int64_t n = draw_int(&d, 1, 20000);
+        float *x = random_floats(&d, (size_t)n);
+        b16 *y = dpt_alloc_array((size_t)n, sizeof *y);
+        uint64_t found = INT64_MAX, want = INT64_MAX;
+
+        for (int k = draw_int(&d, 0, 3); k > 0; k--) {
+            const int32_t at = draw_int(&d, 0, (int32_t)n - 1);
+
+            x[at] = k == 1 ? NAN : k == 2 ? INFINITY : -INFINITY;
+            want = (uint64_t)at < want ? (uint64_t)at : want;
+        }
+        for (int64_t i = 0; i < n; i++)
+            y[i] = (b16)float_to_b16(x[i]);
+        dpt_emulate(OF(half, nonfinite),
+                    &(struct dpt_cuda_scan_args){half ? (void *)y : (void *)x, n, 0, &found});
+        assert_true(found == want);
+        dpt_free(x), dpt_free(y);
+    }
+}
+
+/* bf16: nearest, ties to even, against arithmetic in double. */
+static void bfloat16(void **state)
+{
+    struct draw d = {7};
+
+    (void)state;
+    for (int i = 0; i < 200000; i++) {
+        const uint32_t bits = (uint32_t)draw_bits(&d) & ~(i % 3 ? 0u : 0x7fffu);
+        float x, low, high, got;
+        uint32_t up = (bits & 0xffff0000u) + 0x10000u, down = bits & 0xffff0000u;
+
+        memcpy(&x, &bits, 4), memcpy(&low, &down, 4), memcpy(&high, &up, 4);
+        got = b16_to_float(float_to_b16(x));
+        if (isnan(x)) {
+            assert_true(isnan(got));
+        } else if (isinf(x) || isinf(high)) {
+            assert_true(got == low || got == high);
+        } else {
+            const double below = fabs((double)x - (double)low),
+                         above = fabs((double)high - (double)x);
+            const bool even = (down >> 16 & 1) == 0;
+
+            assert_true(got == (below < above || (below == above && even) ? low : high));
+        }
+    }
+}
+
+/* Canonical to padded and back, in both types; and adding. */
+static void layouts(void **state)
+{
+    enum { TENSORS = 5 };
+
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        struct draw d = {(uint64_t)seed + 200};
+        const bool half = seed & 1;
+        const int lanes = half ? 8 : 4;
+        struct dpt_cuda_layout list[TENSORS];
+        struct dpt_cuda_layout_args a = {.list = list, .n = TENSORS};
+        int64_t floats = 0, elements = 0;
+        float *arena, *back;
+        unsigned char *copies;
+
+        for (int t = 0; t < TENSORS; t++) {
+            struct dpt_cuda_layout *l = &list[t];
+            int64_t size;
+
+            *l = (struct dpt_cuda_layout){
+                floats, elements, draw_int(&d, 1, 40), draw_int(&d, 1, 40), draw_int(&d, 1, 12),
+                0,      0};
+            /* Now and then not padded, as the weights of a first convolution in fp32. */
+            l->padded_inputs = seed % 3 ? (l->inputs + lanes - 1) / lanes * lanes : l->inputs;
+            l->padded_outputs = l->outputs + draw_int(&d, 0, 8);
+            floats += ((int64_t)l->outputs * l->inputs * l->area + 15) / 16 * 16;
+            size = (int64_t)l->padded_outputs * l->padded_inputs * l->area;
+            a.largest = size > a.largest ? size : a.largest;
+            elements += (size + 15) / 16 * 16;
+        }
+        arena = random_floats(&d, (size_t)floats);
+        back = dpt_alloc_array((size_t)floats, sizeof *back);
+        copies = dpt_alloc((size_t)elements * (half ? 2 : 4));
+        memset(copies, 0x55, (size_t)elements * (half ? 2 : 4));
+        a.arena = arena;
+        a.copies = copies;
+        dpt_emulate(OF(half, to_layout), &a);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct dpt_cuda_layout *l = &list[t];
+            int64_t at = l->copy;
+
+            for (int o = 0; o < l->padded_outputs; o++)
+                for (int p = 0; p < l->area; p++)
+                    for (int i = 0; i < l->padded_inputs; i++, at++) {
+                        const float got = half ? b16_to_float(((b16 *)(void *)copies)[at])
+                                               : ((float *)(void *)copies)[at];
+                        float want =
+                            o < l->outputs && i < l->inputs
+                                ? arena[l->canonical + ((int64_t)o * l->inputs + i) * l->area + p]
+                                : 0;
+
+                        want = half ? b16_to_float(float_to_b16(want)) : want;
+                        assert_true(got == want);
+                    }
+        }
+        a.arena = back;
+        a.add = 1;
+        dpt_emulate(OF(half, from_layout), &a);
+        dpt_emulate(OF(half, from_layout), &a);
+        for (int t = 0; t < TENSORS; t++) {
+            const struct dpt_cuda_layout *l = &list[t];
+            const int64_t n = (int64_t)l->outputs * l->inputs * l->area;
+
+            for (int64_t i = l->canonical; i < l->canonical + (n + 15) / 16 * 16; i++) {
+                const float v = half ? b16_to_float(float_to_b16(arena[i])) : arena[i];
+
+                assert_true(back[i] == (i < l->canonical + n ? 2 * v : 0));
+            }
+        }
+        dpt_free(arena), dpt_free(back), dpt_free(copies);
+    }
+}
+
+/* The crops and flips of dpt_augment_sample, pixel by pixel. */
+static void gathers(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 120; seed++) {
+        struct draw d = {(uint64_t)seed + 300};
+        const bool half = seed & 1, u8 = seed & 2, nhwc = seed & 4, moved = seed & 8;
+        const int lanes = half ? 8 : 4;
+        const int32_t c = seed % 3 ? draw_int(&d, 1, 4) : draw_int(&d, 1, 30);
+        const int32_t h = draw_int(&d, 1, 9), w = draw_int(&d, 1, 9), samples = draw_int(&d, 1, 20);
+        const int32_t n = draw_int(&d, 1, 6), count = draw_int(&d, 0, n);
+        const int32_t pitch = seed % 5 || half || c >= 4 ? (c + lanes - 1) / lanes * lanes : c;
+        const size_t size = (size_t)c * (size_t)h * (size_t)w;
+        unsigned char *bytes = dpt_alloc((size_t)samples * size);
+        float *floats = random_floats(&d, (size_t)samples * size);
+        float *scale = random_floats(&d, (size_t)c), *shift = random_floats(&d, (size_t)c);
+        void *out = dpt_alloc((size_t)n * (size_t)(h * w * pitch) * 4);
+        int64_t index[32], sample_out[6] = {0};
+        int32_t labels[20], labels_out[6] = {0};
+        struct dpt_cuda_move moves[6];
+        struct dpt_cuda_control control = {.count = count, .first = draw_int(&d, 0, 9)};
+        const struct dpt_cuda_gather_args a = {.data = u8 ? (void *)bytes : (void *)floats,
+                                               .index = index,
+                                               .labels = labels,
+                                               .scale = scale,
+                                               .shift = shift,
+                                               .moves = moved ? moves : NULL,
+                                               .control = &control,
+                                               .out = out,
+                                               .labels_out = labels_out,
+                                               .sample_out = sample_out,
+                                               .channel_stride = nhwc ? 1 : h * w,
+                                               .pixel_stride = nhwc ? c : 1,
+                                               .n = n,
+                                               .channels = c,
+                                               .h = h,
+                                               .w = w,
+                                               .pitch = pitch};
+
+        for (size_t i = 0; i < (size_t)samples * size; i++)
+            bytes[i] = (unsigned char)draw_bits(&d);
+        for (int i = 0; i < 32; i++)
+            index[i] = draw_int(&d, 0, samples - 1);
+        for (int i = 0; i < samples; i++)
+            labels[i] = draw_int(&d, 0, 1000);
+        for (int i = 0; i < n; i++)
+            moves[i] = (struct dpt_cuda_move){(int16_t)draw_int(&d, -3, 3),
+                                              (int16_t)draw_int(&d, -3, 3), draw_int(&d, 0, 1)};
+        dpt_emulate(u8 ? OF(half, gather_u8) : OF(half, gather_f32), &a);
+        for (int32_t i = 0; i < n; i++) {
+            const int64_t sample = i < count ? index[control.first + i] : 0;
+
+            for (int32_t at = 0; at < h * w * pitch; at++) {
+                const int32_t k = at % pitch, x = at / pitch % w, y = at / pitch / w;
+                const int32_t from_y = y + (moved ? moves[i].top : 0);
+                const int32_t from_x =
+                    (moved && moves[i].flip ? w - 1 - x : x) + (moved ? moves[i].left : 0);
+                const size_t place = (size_t)i * (size_t)(h * w * pitch) + (size_t)at;
+                float want = 0, got;
+
+                if (i < count && k < c) {
+                    const bool inside = from_y >= 0 && from_y < h && from_x >= 0 && from_x < w;
+                    const size_t source =
+                        (size_t)sample * size + (nhwc ? (size_t)((from_y * w + from_x) * c + k)
+                                                      : (size_t)((k * h + from_y) * w + from_x));
+
+                    want = shift[k];
+                    if (inside)
+                        want = (u8 ? (float)bytes[source] : floats[source]) * scale[k] + shift[k];
+                }
+                got = half ? b16_to_float(((b16 *)out)[place]) : ((float *)out)[place];
+                want = half ? b16_to_float(float_to_b16(want)) : want;
+                if (got != want)
+                    fail_msg("seed %d: sample %d, place %d is %g, not %g", seed, i, at, (double)got,
+                             (double)want);
+            }
+            assert_int_equal(labels_out[i], i < count ? labels[sample] : 0);
+            assert_int_equal(sample_out[i], sample);
+        }
+        dpt_free(bytes), dpt_free(floats), dpt_free(scale), dpt_free(shift), dpt_free(out);
+    }
+}
+
+static void additions(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 10; seed++) {
+        struct draw d = {(uint64_t)seed + 400};
+        const int64_t n = 4 * draw_int(&d, 1, 2000);
+        float *x = random_floats(&d, (size_t)n), *y = random_floats(&d, (size_t)n);
+        float *want = dpt_alloc_array((size_t)n, sizeof *want);
+
+        for (int64_t i = 0; i < n; i++)
+            want[i] = y[i] + x[i];
+        dpt_emulate(DPT_CUDA_K_add, &(struct dpt_cuda_add_args){x, y, n});
+        assert_memory_equal(y, want, (size_t)n * sizeof *y);
+        dpt_free(x), dpt_free(y), dpt_free(want);
+    }
+}
+
+/* What there is to move at least; so that tables of a run's kernels can be believed. */
+static void bytes_are_counted(void **state)
+{
+    const struct dpt_cuda_act_args act = {.vectors = 100};
+    const struct dpt_cuda_update_args update = {.n = 1600};
+    const struct dpt_cuda_pool_args pool = {.index = (uint16_t *)4,
+                                            .n = 2,
+                                            .h = 4,
+                                            .w = 4,
+                                            .oh = 2,
+                                            .ow = 2,
+                                            .pitch = 8,
+                                            .kernel = {2, 2},
+                                            .stride = {2, 2}};
+    const struct dpt_cuda_act_args large = {.vectors = INT64_C(1) << 40};
+    struct dpt_cuda_grid grid;
+
+    (void)state;
+    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_relu_f32, &act), 3200);
+    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_adam, &update), 1600 * 28 + 100);
+    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_b16, &pool),
+                     2 * 8 * (16 * 2 + 4 * 2 + 4 * 2));
+    assert_false(dpt_cuda_kernel_grid(DPT_CUDA_K_relu_f32, &large, &grid));
+    assert_string_equal(dpt_cuda_kernel_name(DPT_CUDA_K_gather_u8_b16), "dpt_cuda_gather_u8_b16");
+    assert_int_equal(dpt_cuda_kernel_argument(DPT_CUDA_K_adam), sizeof update);
+}
+
+static int end(void **state)
+{
+    (void)state;
+    dpt_emulate_end();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hashes),
+        cmocka_unit_test(nonfinite_elements),
+        cmocka_unit_test(bfloat16),
+        cmocka_unit_test(layouts),
+        cmocka_unit_test(gathers),
+        cmocka_unit_test(additions),
+        cmocka_unit_test(bytes_are_counted),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, end);
+}

@@ -1,0 +1,105 @@
+"""What nvcc makes of the kernels: all of them are there, none spills registers, and those that say
+so move 16 bytes at once. Without a GPU; skipped where there is no nvcc. With DPT_HEAVY=1 for every
+architecture that the toolkit lists from sm_70 on."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+FOLDER = "core/backend/cuda"
+HOME = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+NVCC = shutil.which("nvcc") or shutil.which(os.path.join(HOME, "bin", "nvcc"))
+FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
+
+needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
+
+# These take single elements: rows of logits, and what is strided in the other layout.
+NO_VECTOR_LOADS = ("cross_entropy", "mse", "from_layout", "to_layout", "gather")
+NO_VECTOR_STORES = ("cross_entropy", "mse", "from_layout", "nonfinite", "hash", "norm", "bias_back")
+
+
+def run(*command):
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def kernels():
+    """The table of kernels.h: names in the module."""
+    text = subprocess.run(
+        ["cc", "-I.", "-E", "-P", "-"],
+        input='#include "%s/kernels.h"\n#define X(name, kind, argument, lanes, meets) KERNEL name;\n'
+        "DPT_CUDA_KERNELS(X)\n" % FOLDER,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    return {"dpt_cuda_" + name for name in re.findall(r"KERNEL\s+(\w+)\s*;", text)}
+
+
+def architectures():
+    listed = run(NVCC, "--list-gpu-code").split()
+    numbers = sorted(int(code[3:]) for code in listed if re.fullmatch(r"sm_\d+", code))
+    return [n for n in numbers if n >= 70]
+
+
+def resources(tmp_path, arch):
+    """Kernel -> (spilled bytes, registers, shared bytes), from the assembler."""
+    said = run(
+        NVCC, *FLAGS, "-Xptxas", "-v", "-cubin", f"-arch=sm_{arch}",
+        "-o", str(tmp_path / f"{arch}.cubin"), f"{FOLDER}/kernels.cu",
+    )  # fmt: skip
+    found = {}
+    for part in said.split("Compiling entry function '")[1:]:
+        spills = sum(int(n) for n in re.findall(r"(\d+) bytes (?:stack frame|spill)", part))
+        registers = int(re.search(r"Used (\d+) registers", part).group(1))
+        shared = re.search(r"(\d+) bytes smem", part)
+        found[part.split("'")[0]] = (spills, registers, int(shared.group(1)) if shared else 0)
+    return found
+
+
+def check(tmp_path, arch):
+    found = resources(tmp_path, arch)
+    assert set(found) == kernels()
+    for name, (spills, registers, shared) in found.items():
+        assert spills == 0, (arch, name, "uses local memory")
+        # Three blocks of 256 threads on a processor with 64 K registers, and room for their sums.
+        assert registers <= 80, (arch, name, registers)
+        assert shared <= 12 << 10, (arch, name, shared)
+
+
+@needs_nvcc
+def test_no_kernel_spills(tmp_path):
+    check(tmp_path, 90 if 90 in architectures() else architectures()[0])
+
+
+@needs_nvcc
+@pytest.mark.skipif(not os.environ.get("DPT_HEAVY"), reason="DPT_HEAVY=1 compiles for all")
+def test_no_kernel_spills_anywhere(tmp_path):
+    for arch in architectures():
+        check(tmp_path, arch)
+
+
+@needs_nvcc
+def test_vectors_are_moved_whole(tmp_path):
+    ptx = tmp_path / "kernels.ptx"
+    arch = architectures()[0]
+    run(NVCC, *FLAGS, "-ptx", f"-arch=compute_{arch}", "-o", str(ptx), f"{FOLDER}/kernels.cu")
+    bodies = dict(re.findall(r"\.entry (\w+)\((.*?)\n}", ptx.read_text(), re.S))
+    assert set(bodies) == kernels()
+    wide = r"\.global(?:\.\w+)*\.(?:v4\.\w?(?:32)|v2\.\w?(?:64))\b"
+    for name, body in bodies.items():
+        plain = re.sub(r"^dpt_cuda_|_(f32|b16)$", "", name)
+        if not plain.startswith(NO_VECTOR_LOADS):
+            assert re.search("ld" + wide, body), (name, "loads")
+        if not plain.startswith(NO_VECTOR_STORES):
+            # gather also writes pitches that are no vectors, one by one.
+            assert re.search("st" + wide, body), (name, "stores")
+        # No fused multiply-adds of floats but where they are asked for: the host's bits.
+        if plain in ("sgd", "momentum", "nesterov", "adam", "bias", "add"):
+            assert "fma.rn.f32" not in body, name
+        # The only atomics are of whole numbers.
+        assert not re.search(r"\b(?:atom|red)\.[\w.]*\.f(?:32|64)", body), name

@@ -1,0 +1,499 @@
+/* The device's kernels for layers and losses, run on the host, against the reference backend and
+ * dpt_loss_rows over random shapes. */
+#include "core/backend/tests/net.h"
+
+#include "core/backend/ref/ref.h"
+
+#include "core/backend/cuda/tests/emulate.h"
+
+/* A tensor of the device: n samples of c channels, `pixels` each, in rows of `pitch`. */
+struct device_tensor {
+    size_t n, c, pixels, pitch;
+    bool half; /* bf16 */
+    void *at;
+};
+
+static const int lanes_of[2] = {4, 8};
+
+static struct device_tensor tensor_make(bool half, size_t n, const struct dpt_shape *s)
+{
+    const size_t lanes = (size_t)lanes_of[half];
+    struct device_tensor t = {.n = n,
+                              .c = (size_t)s->c,
+                              .pixels = (size_t)s->h * (size_t)s->w,
+                              .pitch = ((size_t)s->c + lanes - 1) / lanes * lanes,
+                              .half = half};
+
+    t.at = dpt_alloc(n * t.pixels * t.pitch * (half ? 2 : 4));
+    assert_non_null(t.at);
+    return t;
+}
+
+static size_t tensor_elements(const struct device_tensor *t)
+{
+    return t->n * t->pixels * t->pitch;
+}
+
+static float tensor_get(const struct device_tensor *t, size_t i)
+{
+    return t->half ? b16_to_float(((const b16 *)t->at)[i]) : ((const float *)t->at)[i];
+}
+
+static void tensor_put(struct device_tensor *t, size_t i, float value)
+{
+    if (t->half)
+        ((b16 *)t->at)[i] = (b16)float_to_b16(value);
+    else
+        ((float *)t->at)[i] = value;
+}
+
+/* Where element i of the canonical [n][c][pixels] is. */
+static size_t tensor_place(const struct device_tensor *t, size_t i)
+{
+    const size_t pixel = i % t->pixels, channel = i / t->pixels % t->c;
+
+    return (i / t->pixels / t->c * t->pixels + pixel) * t->pitch + channel;
+}
+
+/* Rounds the canonical values to the tensor's type and puts them there. */
+static void tensor_fill(struct device_tensor *t, float *canonical)
+{
+    for (size_t i = 0; i < t->n * t->c * t->pixels; i++) {
+        tensor_put(t, tensor_place(t, i), canonical[i]);
+        canonical[i] = tensor_get(t, tensor_place(t, i));
+    }
+}
+
+/* tolerance: of a float's result, relative to 1 + |want|; bf16 results may be off by their own
+ * rounding besides. */
+static void tensor_check(const struct device_tensor *t, const float *want, double tolerance,
+                         const char *what, int seed)
+{
+    for (size_t i = 0; i < t->n * t->c * t->pixels; i++) {
+        const double got = (double)tensor_get(t, tensor_place(t, i)), w = (double)want[i];
+        const double off = tolerance * (1 + fabs(w)) + (t->half ? 0x1p-8 * fabs(w) : 0);
+
+        if (isnan(w) ? !isnan(got) : !(got == w || fabs(got - w) <= off))
+            fail_msg("%s, seed %d, %s: element %zu is %.9g, not %.9g", what, seed,
+                     t->half ? "b16" : "f32", i, got, w);
+    }
+}
+
+static float *random_values(struct draw *d, size_t n)
+{
+    float *x = dpt_alloc_array(n + 1, sizeof *x);
+
+    assert_non_null(x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (float)draw_normal(d);
+    return x;
+}
+
+#define OF(half, name) ((half) ? DPT_CUDA_K_##name##_b16 : DPT_CUDA_K_##name##_f32)
+
+/* One layer of ref on n samples, forward and backward. */
+struct layer {
+    struct dpt_graph_node node;
+    struct dpt_ref_call call;
+    float *x, *y, *dy, *dx;
+    void *saved;
+};
+
+static void layer_run(struct layer *l, const struct dpt_ref_op *op, size_t n, bool add,
+                      const struct dpt_batch *batch, struct draw *d)
+{
+    l->call = (struct dpt_ref_call){.node = &l->node,
+                                    .batch = batch,
+                                    .index = 7,
+                                    .training = true,
+                                    .count = n,
+                                    .in = (size_t)dpt_shape_size(&l->node.in),
+                                    .out = (size_t)dpt_shape_size(&l->node.out)};
+    l->y = dpt_alloc_array(n * l->call.out, sizeof(float));
+    l->saved = dpt_alloc_array(n * l->call.out, sizeof(float));
+    l->dx = add ? random_values(d, n * l->call.in) : dpt_alloc_array(n * l->call.in, sizeof(float));
+    l->call.x = l->x;
+    l->call.y = l->y;
+    l->call.saved = l->saved;
+    op->forward(&l->call);
+}
+
+static void layer_back(struct layer *l, const struct dpt_ref_op *op)
+{
+    l->call.dy = l->dy;
+    l->call.dx = l->dx;
+    op->backward(&l->call);
+}
+
+static void layer_release(struct layer *l)
+{
+    dpt_free(l->x);
+    dpt_free(l->y);
+    dpt_free(l->dy);
+    dpt_free(l->dx);
+    dpt_free(l->saved);
+}
+
+static struct dpt_shape random_shape(struct draw *d)
+{
+    const int32_t c = draw_int(d, 1, 70);
+    const int32_t h = draw_int(d, 1, 9), w = draw_int(d, 1, 9);
+
+    return (struct dpt_shape){c, h, w, false};
+}
+
+static void activations(void **state)
+{
+    static const struct {
+        const char *name;
+        const struct dpt_ref_op *op;
+        enum dpt_cuda_kernel forward[2], back[2];
+        bool by_input;
+        double tolerance;
+    } rows[] = {
+#define ROW(name, by_input, tolerance)                                                             \
+    {#name,                                                                                        \
+     &dpt_ref_##name,                                                                              \
+     {OF(0, name), OF(1, name)},                                                                   \
+     {OF(0, name##_back), OF(1, name##_back)},                                                     \
+     by_input,                                                                                     \
+     tolerance}
+        ROW(relu, false, 0),
+        ROW(gelu, true, 3e-7),
+        ROW(tanh, false, 3e-7),
+        ROW(sigmoid, false, 3e-7),
+    };
+
+    (void)state;
+    for (int seed = 0; seed < 64; seed++) {
+        struct draw d = {(uint64_t)seed};
+        const bool half = seed & 1, add = seed & 2;
+        const size_t n = (size_t)draw_int(&d, 1, 5), which = (size_t)seed / 4 % 4;
+        struct layer l = {.node = {.in = random_shape(&d)}};
+        struct device_tensor x, y, dy, dx;
+
+        l.node.out = l.node.in;
+        x = tensor_make(half, n, &l.node.in), y = tensor_make(half, n, &l.node.in);
+        dy = tensor_make(half, n, &l.node.in), dx = tensor_make(half, n, &l.node.in);
+        l.x = random_values(&d, n * x.c * x.pixels);
+        l.dy = random_values(&d, n * x.c * x.pixels);
+        if (seed % 8 < 2)
+            l.x[0] = NAN;
+        tensor_fill(&x, l.x);
+        tensor_fill(&dy, l.dy);
+        layer_run(&l, rows[which].op, n, add, NULL, &d);
+        tensor_fill(&dx, l.dx);
+        dpt_emulate(
+            rows[which].forward[half],
+            &(struct dpt_cuda_act_args){x.at, y.at, (int64_t)tensor_elements(&x) / lanes_of[half]});
+        tensor_check(&y, l.y, rows[which].tolerance, rows[which].name, seed);
+        tensor_fill(&y, l.y); /* backward from the very same values */
+        layer_back(&l, rows[which].op);
+        dpt_emulate(
+            rows[which].back[half],
+            &(struct dpt_cuda_act_back_args){rows[which].by_input ? x.at : y.at, dy.at, dx.at,
+                                             (int64_t)tensor_elements(&x) / lanes_of[half], add});
+        tensor_check(&dx, l.dx, rows[which].tolerance, rows[which].name, seed);
+        layer_release(&l);
+        dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at);
+    }
+}
+
+static struct dpt_cuda_pool_args pool_args(const struct dpt_graph_node *node, size_t n,
+                                           size_t pitch)
+{
+    struct dpt_cuda_pool_args a = {.n = (int32_t)n,
+                                   .h = node->in.h,
+                                   .w = node->in.w,
+                                   .oh = node->out.h,
+                                   .ow = node->out.w,
+                                   .pitch = (int32_t)pitch};
+
+    for (int axis = 0; axis < 2; axis++) {
+        a.kernel[axis] = node->window.kernel[axis];
+        a.stride[axis] = node->window.stride[axis];
+        a.before[axis] = node->window.before[axis];
+    }
+    return a;
+}
+
+/* Max-pool to the bit: the same place of the maximum, the same order of the gradients' sums. */
+static void pools(void **state)
+{
+    static const struct {
+        const char *name;
+        const struct dpt_ref_op *op;
+        enum dpt_cuda_kernel forward[2], back[2];
+        double tolerance, back_tolerance;
+    } rows[] = {
+#define POOL(name, ref, tolerance, back)                                                           \
+    {#name,                                                                                        \
+     &dpt_ref_##ref,                                                                               \
+     {OF(0, name), OF(1, name)},                                                                   \
+     {OF(0, name##_back), OF(1, name##_back)},                                                     \
+     tolerance,                                                                                    \
+     back}
+        POOL(maxpool, maxpool, 0, 0),
+        POOL(avgpool, avgpool, 0, 0),
+        POOL(meanpool, global_avgpool, 0, 0),
+    };
+
+    (void)state;
+    for (int seed = 0; seed < 150; seed++) {
+        struct draw d = {(uint64_t)seed + 1000};
+        const bool half = seed & 1, add = seed & 2;
+        const size_t n = (size_t)draw_int(&d, 1, 4), which = (size_t)seed / 4 % 3;
+        struct layer l = {.node = {.in = random_shape(&d)}};
+        struct device_tensor x, y, dy, dx;
+        struct dpt_cuda_pool_args a;
+
+        l.node.window = draw_window(&d, true, l.node.in.h, l.node.in.w);
+        l.node.out = (struct dpt_shape){l.node.in.c, 1, 1, true};
+        if (which < 2) {
+            l.node.out.h = dpt_window_extent(&l.node.window, 0, l.node.in.h);
+            l.node.out.w = dpt_window_extent(&l.node.window, 1, l.node.in.w);
+        }
+        x = tensor_make(half, n, &l.node.in), dx = tensor_make(half, n, &l.node.in);
+        y = tensor_make(half, n, &l.node.out), dy = tensor_make(half, n, &l.node.out);
+        l.x = random_values(&d, n * x.c * x.pixels);
+        l.dy = random_values(&d, n * y.c * y.pixels);
+        for (size_t i = 0; i < n * x.c * x.pixels; i++) /* many that are equal */
+            l.x[i] = seed % 5 ? (float)(int)(2 * l.x[i]) : l.x[i];
+        if (seed % 7 == 0)
+            l.x[n * x.c * x.pixels / 2] = NAN;
+        tensor_fill(&x, l.x);
+        tensor_fill(&dy, l.dy);
+        layer_run(&l, rows[which].op, n, add && !half, NULL, &d);
+        tensor_fill(&dx, l.dx);
+        a = pool_args(&l.node, n, x.pitch);
+        a.from = x.at;
+        a.to = y.at;
+        a.index = which == 0 ? dpt_alloc(tensor_elements(&y) * sizeof *a.index) : NULL;
+        dpt_emulate(rows[which].forward[half], &a);
+        tensor_check(&y, l.y, rows[which].tolerance, rows[which].name, seed);
+        layer_back(&l, rows[which].op);
+        a.from = dy.at;
+        a.to = dx.at;
+        a.add = add && !half;
+        dpt_emulate(rows[which].back[half], &a);
+        tensor_check(&dx, l.dx, rows[which].back_tolerance, rows[which].name, seed);
+        dpt_free(a.index);
+        layer_release(&l);
+        dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at);
+    }
+}
+
+/* The same mask as on the host, for each (seed, step, sample, node, element). */
+static void dropout(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        struct draw d = {(uint64_t)seed + 2000};
+        const bool half = seed & 1;
+        const size_t n = (size_t)draw_int(&d, 1, 4);
+        int64_t sample[4] = {draw_int(&d, 0, 1 << 30), draw_int(&d, 0, 9), 1, 0};
+        struct dpt_batch batch = {
+            .sample = sample, .seed = draw_bits(&d), .step = (uint64_t)draw_int(&d, 0, 100000)};
+        struct dpt_cuda_control control = {
+            .seed = batch.seed, .step = batch.step, .count = draw_int(&d, 0, (int32_t)n)};
+        struct layer l = {.node = {.in = random_shape(&d), .rate = 0.4f}};
+        struct device_tensor x, y;
+
+        if (seed % 3 == 0)
+            l.node.in.h = l.node.in.w = 1;
+        l.node.out = l.node.in;
+        x = tensor_make(half, n, &l.node.in), y = tensor_make(half, n, &l.node.in);
+        l.x = random_values(&d, n * x.c * x.pixels);
+        tensor_fill(&x, l.x);
+        layer_run(&l, &dpt_ref_dropout, n, false, &batch, &d);
+        for (size_t i = (size_t)control.count * x.c * x.pixels; i < n * x.c * x.pixels; i++)
+            l.y[i] = 0;
+        dpt_emulate(OF(half, dropout), &(struct dpt_cuda_dropout_args){.x = x.at,
+                                                                       .y = y.at,
+                                                                       .sample = sample,
+                                                                       .control = &control,
+                                                                       .n = (int32_t)n,
+                                                                       .channels = (int32_t)x.c,
+                                                                       .pitch = (int32_t)x.pitch,
+                                                                       .area = (int32_t)x.pixels,
+                                                                       .node = 7,
+                                                                       .rate = 0.4f});
+        tensor_check(&y, l.y, 0, "dropout", seed);
+        layer_release(&l);
+        dpt_free(x.at), dpt_free(y.at);
+    }
+}
+
+/* Sums over all rows in double; with ReLU also its own backward pass; in any order of the blocks
+ * the same bits. */
+static void biases(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 60; seed++) {
+        struct draw d = {(uint64_t)seed + 3000};
+        const bool half = seed & 1, relu = seed & 2, add = seed & 4;
+        const struct dpt_shape shape = {draw_int(&d, 1, seed % 5 ? 40 : 400), draw_int(&d, 1, 40),
+                                        draw_int(&d, 1, 20), false};
+        const size_t n = (size_t)draw_int(&d, 1, 3);
+        struct device_tensor x = tensor_make(half, n, &shape), y = tensor_make(half, n, &shape),
+                             dy = tensor_make(half, n, &shape), dx = tensor_make(half, n, &shape),
+                             bias = tensor_make(half, 1, &(struct dpt_shape){shape.c, 1, 1, true});
+        const size_t all = n * x.c * x.pixels;
+        float *xs = random_values(&d, all), *dys = random_values(&d, all);
+        float *bs = random_values(&d, x.c), *want = random_values(&d, all);
+        float sums[2][401], *start = random_values(&d, x.c);
+        uint32_t counter[8] = {0};
+        struct dpt_cuda_bias_back_args back = {
+            .dy = dy.at,
+            .y = relu ? y.at : NULL,
+            .dx = relu ? dx.at : NULL,
+            .partial =
+                dpt_alloc_array((size_t)dpt_cuda_bias_back_partial(
+                                    (int64_t)(n * x.pixels), (int32_t)x.pitch, lanes_of[half]),
+                                sizeof(float)),
+            .counter = counter,
+            .rows = (int64_t)(n * x.pixels),
+            .pitch = (int32_t)x.pitch,
+            .channels = (int32_t)x.c,
+            .add = add};
+
+        tensor_fill(&x, xs), tensor_fill(&bias, bs), tensor_fill(&dy, dys);
+        for (size_t i = 0; i < all; i++) {
+            const float v = xs[i] + bs[i / x.pixels % x.c];
+
+            want[i] = relu && v < 0 ? 0 : v;
+        }
+        dpt_emulate(relu ? OF(half, bias_relu) : OF(half, bias),
+                    &(struct dpt_cuda_bias_args){x.at, bias.at, y.at, back.rows, back.pitch});
+        tensor_check(&y, want, 0, "bias", seed);
+        for (int run = 0; run < 2; run++) {
+            memcpy(sums[run], start, x.c * sizeof *start);
+            sums[run][x.c] = 77;
+            back.dbias = sums[run];
+            emulated_backwards = run == 1;
+            dpt_emulate(relu ? OF(half, bias_relu_back) : OF(half, bias_back), &back);
+            assert_true(sums[run][x.c] == 77);
+        }
+        emulated_backwards = false;
+        assert_memory_equal(sums[0], sums[1], x.c * sizeof(float));
+        for (size_t i = 0; i < all; i++)
+            if (relu && !(tensor_get(&y, tensor_place(&y, i)) > 0))
+                dys[i] *= 0;
+        if (relu)
+            tensor_check(&dx, dys, 0, "ReLU's gradient", seed);
+        for (size_t c = 0; c < x.c; c++) {
+            double sum = add ? (double)start[c] : 0, size = fabs(sum);
+
+            for (size_t i = 0; i < n; i++)
+                for (size_t p = 0; p < x.pixels; p++) {
+                    sum += (double)dys[(i * x.c + c) * x.pixels + p];
+                    size += fabs((double)dys[(i * x.c + c) * x.pixels + p]);
+                }
+            if (!(fabs(sum - (double)sums[0][c]) <= 1e-6 * (1 + size)))
+                fail_msg("bias gradient, seed %d, channel %zu: %.9g, not %.9g", seed, c,
+                         (double)sums[0][c], sum);
+        }
+        for (size_t i = 0; i < 8; i++)
+            assert_int_equal(counter[i], 0);
+        dpt_free(xs), dpt_free(dys), dpt_free(bs), dpt_free(want), dpt_free(start);
+        dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at), dpt_free(bias.at);
+        dpt_free(back.partial);
+    }
+}
+
+/* Sums, gradients and counts are dpt_loss_rows'; rows behind the count, and what is behind a row,
+ * get zeros. */
+static void losses(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 160; seed++) {
+        struct draw d = {(uint64_t)seed + 4000};
+        const bool half = seed & 1, mse = seed & 2, soft = (seed & 4) || mse;
+        const int32_t n = draw_int(&d, 1, seed % 5 ? 20 : 300), count = draw_int(&d, 0, n);
+        const int32_t outputs = draw_int(&d, 1, seed % 3 ? 12 : 150);
+        struct dpt_shape shape = {outputs, 1, 1, true};
+        struct device_tensor y = tensor_make(half, (size_t)n, &shape),
+                             dy = tensor_make(half, (size_t)n, &shape);
+        const struct dpt_loss loss = {mse ? DPT_LOSS_MSE : DPT_LOSS_CROSS_ENTROPY,
+                                      seed & 8 ? 0.1f : 0.0f};
+        float *ys = random_values(&d, (size_t)n * y.c),
+              *targets = random_values(&d, (size_t)n * y.c);
+        float *want = dpt_alloc_array((size_t)n * y.c, sizeof *want);
+        int32_t *labels = dpt_alloc_array((size_t)n, sizeof *labels);
+        struct dpt_batch batch = {count, NULL, soft ? NULL : labels, soft ? targets : NULL, NULL,
+                                  0,     0};
+        struct dpt_cuda_control control = {.count = count};
+        struct dpt_cuda_tally got[2] = {{0.5, 3, 10}, {0.5, 3, 10}};
+        struct dpt_tally tally = {0.5, 3, 10};
+        double *partial = dpt_alloc_array((size_t)n / 4 + 2, sizeof *partial);
+        uint32_t counter = 0;
+
+        for (int32_t i = 0; i < n; i++) {
+            float *row = targets + (size_t)i * y.c, sum = 0;
+
+            labels[i] = draw_int(&d, 0, outputs - 1);
+            for (int32_t j = 0; j < outputs; j++)
+                sum += fabsf(row[j]);
+            for (int32_t j = 0; !mse && j < outputs; j++) /* probabilities */
+                row[j] = fabsf(row[j]) / sum;
+        }
+        if (seed % 10 == 3)
+            ys[0] = NAN;
+        if (seed % 10 == 4)
+            ys[y.c / 2] = seed & 16 ? INFINITY : -INFINITY;
+        if (seed % 10 == 5)
+            targets[0] = NAN;
+        for (size_t i = 0; i < (size_t)n * y.c; i++)
+            ys[i] *= 4;
+        tensor_fill(&y, ys);
+        dpt_loss_rows(&loss, &batch, outputs, y.c, ys, want, &tally);
+        for (int run = 0; run < 2; run++) {
+            memset(dy.at, 0x7f, tensor_elements(&dy) * (half ? 2 : 4));
+            emulated_backwards = run == 1;
+            dpt_emulate(mse ? OF(half, mse) : OF(half, cross_entropy),
+                        &(struct dpt_cuda_loss_args){.y = y.at,
+                                                     .dy = dy.at,
+                                                     .labels = soft ? NULL : labels,
+                                                     .targets = soft ? targets : NULL,
+                                                     .control = &control,
+                                                     .tally = &got[run],
+                                                     .partial = partial,
+                                                     .counter = &counter,
+                                                     .n = n,
+                                                     .outputs = outputs,
+                                                     .pitch = (int32_t)y.pitch,
+                                                     .smoothing = loss.smoothing});
+        }
+        emulated_backwards = false;
+        assert_memory_equal(&got[0], &got[1], sizeof got[0]);
+        tensor_check(&dy, want, 1e-6, mse ? "mse" : "cross-entropy", seed);
+        for (size_t i = 0; i < (size_t)n; i++)
+            for (size_t j = y.c; j < y.pitch; j++)
+                assert_true(tensor_get(&dy, i * y.pitch + j) == 0);
+        if (!isfinite(tally.loss)
+                ? isfinite(got[0].loss) || isnan(tally.loss) != isnan(got[0].loss)
+                : !(fabs(tally.loss - got[0].loss) <= 1e-6 * (1 + fabs(tally.loss))))
+            fail_msg("seed %d: loss %.12g, not %.12g", seed, got[0].loss, tally.loss);
+        assert_int_equal(got[0].correct, tally.correct);
+        assert_int_equal(got[0].samples, tally.samples);
+        dpt_free(ys), dpt_free(targets), dpt_free(want), dpt_free(labels), dpt_free(partial);
+        dpt_free(y.at), dpt_free(dy.at);
+    }
+}
+
+static int end(void **state)
+{
+    (void)state;
+    dpt_emulate_end();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations), cmocka_unit_test(pools),  cmocka_unit_test(dropout),
+        cmocka_unit_test(biases),      cmocka_unit_test(losses),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, end);
+}

@@ -1,0 +1,373 @@
+/* cuDNN's plans for convolutions of many shapes, built without a GPU for one that is described:
+ * that there are some for every precision and pass, and that their notes and workspace are as
+ * wanted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+#include "core/backend/cuda/plan.h"
+#include "core/base/file.h"
+
+#define DEVICE_FILE "core/backend/cuda/tests/h200-deviceprop.json"
+
+/* Samples, a window, channels and size; what the job files' networks have, and what others might.
+ */
+static const struct shape {
+    const char *what;
+    int32_t n, c, h, w, out;
+    struct dpt_window window;
+} shapes[] = {
+#define SQUARE(k, s, p, g)                                                                         \
+    {                                                                                              \
+        {k, k}, {s, s}, {1, 1}, {p, p}, {p, p}, g                                                  \
+    }
+    {"mnist conv1", 128, 1, 28, 28, 32, SQUARE(3, 1, 1, 1)},
+    {"mnist conv2", 128, 32, 14, 14, 64, SQUARE(3, 1, 1, 1)},
+    {"cifar conv1", 128, 3, 32, 32, 32, SQUARE(3, 1, 1, 1)},
+    {"cifar conv2", 128, 32, 16, 16, 64, SQUARE(3, 1, 1, 1)},
+    {"large batch", 1024, 32, 16, 16, 64, SQUARE(3, 1, 1, 1)},
+    {"one sample", 1, 64, 16, 16, 64, SQUARE(3, 1, 1, 1)},
+    {"7x7 stride 2", 32, 3, 224, 224, 64, SQUARE(7, 2, 3, 1)},
+    {"3x3 stride 2", 32, 64, 56, 56, 128, SQUARE(3, 2, 1, 1)},
+    {"1x1", 32, 64, 56, 56, 128, SQUARE(1, 1, 0, 1)},
+    {"1x1 stride 2", 32, 64, 56, 56, 128, SQUARE(1, 2, 0, 1)},
+    {"5x5", 64, 16, 28, 28, 48, SQUARE(5, 1, 2, 1)},
+    {"odd channels", 16, 7, 13, 11, 9, SQUARE(3, 1, 1, 1)},
+    {"one output", 16, 10, 9, 9, 1, SQUARE(3, 1, 0, 1)},
+    {"odd and uneven", 5, 7, 13, 11, 9, {{3, 2}, {2, 1}, {1, 1}, {0, 1}, {1, 0}, 1}},
+    {"even kernel, same", 16, 16, 17, 17, 24, {{2, 2}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}},
+    {"dilated", 16, 16, 17, 17, 24, {{3, 3}, {1, 1}, {2, 2}, {2, 2}, {2, 2}, 1}},
+    {"row kernel", 8, 24, 20, 30, 24, {{1, 7}, {1, 1}, {1, 1}, {0, 3}, {0, 3}, 1}},
+    {"groups of 8", 16, 32, 15, 15, 64, SQUARE(3, 1, 1, 4)},
+    {"groups of 4", 16, 12, 15, 15, 12, SQUARE(3, 1, 1, 3)},
+    {"each channel", 16, 32, 15, 15, 32, SQUARE(3, 1, 1, 32)},
+    {"whole image", 64, 64, 7, 7, 128, SQUARE(7, 1, 0, 1)},
+};
+
+enum { SHAPES = sizeof shapes / sizeof *shapes, CONFIGS = 4 };
+
+static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
+static const char *const pass_names[] = {"forward", "data", "filter"};
+
+static struct dpt_cuda_library lib;
+static struct dpt_cuda_device device;
+static char reason[DPT_ERROR_TEXT]; /* why nothing can be tested here; empty: it can */
+
+/* Descriptors that are made and destroyed, counted in front of cuDNN's own functions. */
+static __typeof__(lib.cudnnBackendCreateDescriptor) create;
+static __typeof__(lib.cudnnBackendDestroyDescriptor) destroy;
+static long alive;
+
+static cudnnStatus_t count_create(cudnnBackendDescriptorType_t type,
+                                  cudnnBackendDescriptor_t *descriptor)
+{
+    const cudnnStatus_t result = create(type, descriptor);
+
+    alive += result == CUDNN_STATUS_SUCCESS;
+    return result;
+}
+
+static cudnnStatus_t count_destroy(cudnnBackendDescriptor_t descriptor)
+{
+    alive--;
+    return destroy(descriptor);
+}
+
+/* For LeakSanitizer: cuDNN loads and unloads parts that keep memory. Descriptors are counted above.
+ */
+int __lsan_is_turned_off(void);
+int __lsan_is_turned_off(void)
+{
+    return 1;
+}
+
+static struct dpt_graph_node node_of(const struct shape *s)
+{
+    struct dpt_graph_node node = {.op = DPT_OP_CONV,
+                                  .in = {s->c, s->h, s->w, false},
+                                  .window = s->window,
+                                  .weight = 0,
+                                  .bias = 1};
+
+    node.out = (struct dpt_shape){s->out, dpt_window_extent(&s->window, 0, s->h),
+                                  dpt_window_extent(&s->window, 1, s->w), false};
+    return node;
+}
+
+static void need_device(void)
+{
+    if (*reason == '\0')
+        return;
+    print_message("%s\n", reason);
+    skip();
+}
+
+static bool noted(const struct dpt_cuda_plan *plan, cudnnBackendNumericalNote_t note)
+{
+    return plan->notes >> note & 1;
+}
+
+/* What must hold for a plan of that precision. */
+static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_cuda_precision precision,
+                       const struct dpt_cuda_wish *wish, const char *what)
+{
+    char notes[256];
+
+    dpt_cuda_notes_text(plan->notes, notes);
+    if (precision == DPT_CUDA_FP32 && noted(plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
+        fail_msg("%s: %s: tensor cores are not fp32", what, notes);
+    if (noted(plan, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && precision != DPT_CUDA_BF16)
+        fail_msg("%s: %s", what, notes);
+    if (noted(plan, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
+        fail_msg("%s: %s", what, notes);
+    if (wish->reproducible && noted(plan, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+        fail_msg("%s: %s", what, notes);
+    if (plan->workspace < 0 || (wish->workspace >= 0 && plan->workspace > wish->workspace))
+        fail_msg("%s: workspace of %lld bytes", what, (long long)plan->workspace);
+    if (strncmp(plan->tag, "engine=", 7) != 0)
+        fail_msg("%s: tag '%s'", what, plan->tag);
+}
+
+/* Each precision, each pass, with and without reproducibility: the plan's tag builds it again, it
+ * takes pointers, cuDNN writes it down. */
+static void every_shape_has_plans(void **state)
+{
+    int general = 0;
+
+    (void)state;
+    need_device();
+    for (int i = 0; i < SHAPES * DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2; i++) {
+        const struct shape *s = &shapes[i / (DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2)];
+        const enum dpt_cuda_precision precision = i / (DPT_CUDA_PASSES * 2) % DPT_CUDA_PRECISIONS;
+        const enum dpt_cuda_pass pass = i / 2 % DPT_CUDA_PASSES;
+        const struct dpt_cuda_wish wish = {.reproducible = i % 2, .workspace = 64 << 20};
+        const struct dpt_graph_node node = node_of(s);
+        struct dpt_cuda_plans plans, again;
+        struct dpt_cuda_conv conv;
+        struct dpt_str json = {0};
+        struct dpt_error err;
+        char what[128];
+        cudnnBackendDescriptor_t bound;
+        void *pointers[DPT_CUDA_ARRAYS] = {(void *)256, (void *)512, (void *)768, NULL};
+
+        snprintf(what, sizeof what, "%s, %s, %s%s", s->what, precision_names[precision],
+                 pass_names[pass], wish.reproducible ? ", reproducible" : "");
+        dpt_cuda_conv_describe(&node, s->n, precision, &conv);
+        conv.relu = true;
+        if (dpt_cuda_plans_build(&lib, &device, &conv, pass, &wish, 1, &plans, &err) != DPT_OK)
+            fail_msg("%s: %s", what, err.text);
+        assert_int_equal(plans.n, 1);
+        check_plan(&plans.plan[0], precision, &wish, what);
+        /* Engine 0 is cuDNN's general one, the last that heuristics offer. */
+        if (plans.plan[0].engine == 0) {
+            if (s - shapes < CONFIGS)
+                fail_msg("%s: only the general engine", what);
+            general++;
+        }
+        conv.bias = plans.bias;
+        conv.relu = plans.relu;
+        if (dpt_cuda_plans_rebuild(&lib, &device, &conv, pass, plans.plan[0].tag, &again, &err))
+            fail_msg("%s: %s", what, err.text);
+        assert_string_equal(again.plan[0].tag, plans.plan[0].tag);
+        assert_int_equal(again.plan[0].workspace, plans.plan[0].workspace);
+        assert_int_equal(again.plan[0].notes, plans.plan[0].notes);
+        pointers[DPT_CUDA_BIAS] = plans.bias ? (void *)1024 : NULL;
+        if (dpt_cuda_plan_bind(&plans, pointers, (void *)2048, &bound, &err) != DPT_OK)
+            fail_msg("%s: %s", what, err.text);
+        if (i % 40 == 0) { /* the text of one that is compiled at run time takes a while */
+            if (dpt_cuda_plan_text(&lib, &plans.plan[0], &json, &err) != DPT_OK)
+                fail_msg("%s: %s", what, err.text);
+            assert_true(json.length > 2 && json.text[0] == '{');
+        }
+        dpt_str_release(&json);
+        dpt_cuda_plans_release(&again);
+        dpt_cuda_plans_release(&plans);
+    }
+    print_message("%d of %d plans are cuDNN's general engine\n", general,
+                  SHAPES * DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2);
+}
+
+/* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores where they are
+ * wanted, each channel count padded to 8. */
+static void the_configs_are_fast(void **state)
+{
+    (void)state;
+    need_device();
+    for (int i = 0; i < CONFIGS * DPT_CUDA_PRECISIONS; i++) {
+        const struct dpt_graph_node node = node_of(&shapes[i / DPT_CUDA_PRECISIONS]);
+        const enum dpt_cuda_precision precision = i % DPT_CUDA_PRECISIONS;
+        const struct dpt_cuda_wish wish = {.workspace = -1};
+
+        for (int pass = 0; pass < DPT_CUDA_PASSES; pass++) {
+            struct dpt_cuda_plans plans;
+            struct dpt_cuda_conv conv;
+            struct dpt_error err;
+            bool cores = false;
+
+            dpt_cuda_conv_describe(&node, 128, precision, &conv);
+            if (precision == DPT_CUDA_BF16)
+                assert_true(conv.x[1] % 8 == 0 && conv.w[0] % 8 == 0 && conv.y[1] % 8 == 0);
+            conv.relu = true;
+            assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, (enum dpt_cuda_pass)pass,
+                                                  &wish, 8, &plans, &err),
+                             DPT_OK);
+            if (pass == DPT_CUDA_FORWARD)
+                assert_true(plans.bias && plans.relu);
+            for (int p = 0; p < plans.n; p++) {
+                cores |= noted(&plans.plan[p], CUDNN_NUMERICAL_NOTE_TENSOR_CORE);
+                for (int q = 0; q < p; q++) /* each another one */
+                    assert_string_not_equal(plans.plan[p].tag, plans.plan[q].tag);
+            }
+            assert_true(cores == (precision != DPT_CUDA_FP32));
+            dpt_cuda_plans_release(&plans);
+        }
+    }
+}
+
+/* A limit leaves other plans; none that is below it is told with the counts. */
+static void workspace_is_limited(void **state)
+{
+    const struct dpt_graph_node node = node_of(&shapes[1]);
+    struct dpt_cuda_wish wish = {.workspace = -1};
+    struct dpt_cuda_plans plans;
+    struct dpt_cuda_conv conv;
+    struct dpt_error err;
+    int64_t used;
+
+    (void)state;
+    need_device();
+    dpt_cuda_conv_describe(&node, 128, DPT_CUDA_TF32, &conv);
+    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &wish, 1,
+                                          &plans, &err),
+                     DPT_OK);
+    used = plans.plan[0].workspace;
+    assert_true(used > 0);
+    dpt_cuda_plans_release(&plans);
+    wish.workspace = used - 1;
+    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &wish, 1,
+                                          &plans, &err),
+                     DPT_OK);
+    assert_true(plans.plan[0].workspace < used);
+    dpt_cuda_plans_release(&plans);
+}
+
+static void wrong_tags(void **state)
+{
+    static const char *const tags[] = {"", "engine", "engine=x", "engine=100000",
+                                       "engine=48 2=99999"};
+    const struct dpt_graph_node node = node_of(&shapes[1]);
+    struct dpt_cuda_plans plans;
+    struct dpt_cuda_conv conv;
+    struct dpt_error err;
+
+    (void)state;
+    need_device();
+    dpt_cuda_conv_describe(&node, 128, DPT_CUDA_FP32, &conv);
+    conv.bias = false;
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        assert_int_not_equal(
+            dpt_cuda_plans_rebuild(&lib, &device, &conv, DPT_CUDA_FORWARD, tags[i], &plans, &err),
+            DPT_OK);
+        assert_null(plans.plan);
+    }
+}
+
+static void devices_are_described(void **state)
+{
+    struct dpt_cuda_device other;
+    struct dpt_str json = {0};
+    struct dpt_error err;
+
+    (void)state;
+    need_device();
+    assert_int_equal(dpt_cuda_device_text(&lib, &device, &json, &err), DPT_OK);
+    assert_non_null(strstr(json.text, "NVIDIA H200"));
+    assert_int_equal(dpt_cuda_device_described(&lib, json.text, &other, &err), DPT_OK);
+    dpt_cuda_device_release(&lib, &other);
+    assert_int_equal(dpt_cuda_device_described(&lib, "{", &other, &err), DPT_BAD_JOB);
+    assert_null(other.properties);
+    dpt_str_release(&json);
+}
+
+static void pitches(void **state)
+{
+    (void)state;
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 1), 1);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 3), 3);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 5), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_TF32, 1), 4);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_TF32, 64), 64);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 1), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 9), 16);
+}
+
+static int begin(void **state)
+{
+    struct dpt_error err;
+    char *json = NULL;
+    size_t length;
+
+    (void)state;
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_CUDNN, NULL, &err) != DPT_OK) {
+        strcpy(reason, err.text);
+        return 0;
+    }
+    create = lib.cudnnBackendCreateDescriptor;
+    destroy = lib.cudnnBackendDestroyDescriptor;
+    lib.cudnnBackendCreateDescriptor = count_create;
+    lib.cudnnBackendDestroyDescriptor = count_destroy;
+    if (lib.cudnn < 90800) {
+        strcpy(reason, "plans without a GPU need cuDNN 9.8 or later");
+        return 0;
+    }
+    if (dpt_file_read(DEVICE_FILE, 1 << 16, DPT_IO, &json, &length, &err) != DPT_OK ||
+        dpt_cuda_device_described(&lib, json, &device, &err) != DPT_OK) {
+        fprintf(stderr, "%s\n", err.text);
+        return 1;
+    }
+    free(json);
+    return 0;
+}
+
+static int end(void **state)
+{
+    (void)state;
+    if (lib.cudnn != 0)
+        dpt_cuda_device_release(&lib, &device);
+    dpt_cuda_library_close(&lib);
+    if (alive != 0)
+        fprintf(stderr, "%ld descriptors were not destroyed\n", alive);
+    return alive != 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_shape_has_plans), cmocka_unit_test(the_configs_are_fast),
+        cmocka_unit_test(workspace_is_limited),  cmocka_unit_test(wrong_tags),
+        cmocka_unit_test(devices_are_described), cmocka_unit_test(pitches),
+    };
+
+    return cmocka_run_group_tests(tests, begin, end);
+}
+#else
+static void built_without(void **state)
+{
+    (void)state;
+    print_message("built without CUDA\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(built_without)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

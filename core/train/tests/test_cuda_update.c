@@ -1,0 +1,231 @@
+/* The device's norm and optimizers, run on the host, against dpt_optimizer_apply: the same bits. */
+#include "core/backend/tests/net.h"
+
+#include "core/backend/cuda/tests/emulate.h"
+#include "core/train/optimizer.h"
+#include "core/train/optimizers/rows.h"
+
+/* As sgd.c has it. */
+struct sgd_options {
+    double lr, momentum, weight_decay;
+    bool nesterov;
+};
+
+/* An arena of some tensors, of which every other one decays. */
+struct model {
+    struct dpt_graph graph;
+    struct dpt_tensor tensors[6];
+    float *arrays[8]; /* params, gradient, m, v on the host; then on the device */
+    uint8_t *decays;
+};
+
+static void model_init(struct model *m, struct draw *d)
+{
+    *m = (struct model){.graph = {.tensors = m->tensors, .n_tensors = draw_int(d, 1, 6)}};
+    for (int32_t t = 0; t < m->graph.n_tensors; t++) {
+        m->tensors[t] = (struct dpt_tensor){
+            .count = draw_int(d, 2, 9000), .offset = m->graph.floats, .decay = t % 2 == 0};
+        m->graph.floats += (m->tensors[t].count + 15) / 16 * 16;
+    }
+    m->decays = dpt_alloc((size_t)m->graph.floats / 16);
+    for (int k = 0; k < 8; k++)
+        m->arrays[k] = dpt_alloc_array((size_t)m->graph.floats, sizeof(float));
+    for (int32_t t = 0; t < m->graph.n_tensors; t++)
+        for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count;
+             i++) {
+            m->arrays[0][i] = m->arrays[4][i] = (float)draw_normal(d);
+            m->decays[i / 16] = m->tensors[t].decay;
+        }
+}
+
+static void model_gradient(struct model *m, struct draw *d)
+{
+    for (int32_t t = 0; t < m->graph.n_tensors; t++)
+        for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count; i++)
+            m->arrays[1][i] = m->arrays[5][i] = (float)(100 * draw_normal(d));
+}
+
+static void model_release(struct model *m)
+{
+    for (int k = 0; k < 8; k++)
+        dpt_free(m->arrays[k]);
+    dpt_free(m->decays);
+}
+
+/* What one of the three is on the host and on the device. */
+struct optimizer {
+    struct dpt_variant_value value;
+    enum dpt_cuda_kernel kernel;
+    struct dpt_cuda_update_args args;
+    double beta1, beta2, decoupled;
+};
+
+union optimizer_options {
+    struct sgd_options sgd;
+    struct dpt_adam_options adam;
+};
+
+static void optimizer_init(struct optimizer *o, int which, union optimizer_options *options)
+{
+    *o = (struct optimizer){.value = {.options = options}};
+    if (which < 3) {
+        options->sgd = (struct sgd_options){0.01, which > 0 ? 0.9 : 0, 0.013, which == 2};
+        o->value.variant = &dpt_sgd;
+        o->kernel = which == 0   ? DPT_CUDA_K_sgd
+                    : which == 1 ? DPT_CUDA_K_momentum
+                                 : DPT_CUDA_K_nesterov;
+        o->args.momentum = (float)options->sgd.momentum;
+        o->args.l2 = (float)options->sgd.weight_decay;
+        return;
+    }
+    options->adam = (struct dpt_adam_options){0.001, 0.9, 0.999, 1e-8, 0.017};
+    o->value.variant = which == 3 ? &dpt_adam : &dpt_adamw;
+    o->kernel = DPT_CUDA_K_adam;
+    o->beta1 = 0.9, o->beta2 = 0.999;
+    o->decoupled = which == 4 ? 0.017 : 0;
+    o->args.l2 = which == 3 ? (float)options->adam.weight_decay : 0;
+    o->args.gain1 = (float)(1 - o->beta1);
+    o->args.keep2 = (float)o->beta2;
+    o->args.gain2 = (float)(1 - o->beta2);
+    o->args.eps = (float)options->adam.eps;
+}
+
+/* One step on the device: norm, then update. */
+static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_control *control,
+                        struct dpt_cuda_state *state, const float *loss, double clip, bool skip)
+{
+    const float samples = 32;
+    double *partial =
+        dpt_alloc_array((size_t)m->graph.floats / DPT_CUDA_NORM_RUN + 1, sizeof(double));
+    uint32_t counter = 0;
+
+    dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],
+                                                              .loss = loss,
+                                                              .samples = &samples,
+                                                              .control = control,
+                                                              .state = state,
+                                                              .partial = partial,
+                                                              .counter = &counter,
+                                                              .n = m->graph.floats,
+                                                              .clip = clip,
+                                                              .skip = skip});
+    assert_int_equal(counter, 0);
+    o->args.params = m->arrays[4];
+    o->args.gradient = m->arrays[5];
+    o->args.slot[0] = m->arrays[6];
+    o->args.slot[1] = m->arrays[7];
+    o->args.decays = m->decays;
+    o->args.control = control;
+    o->args.state = state;
+    o->args.n = m->graph.floats;
+    dpt_emulate(o->kernel, &o->args);
+    dpt_free(partial);
+}
+
+static double plain_norm(const struct model *m)
+{
+    double sum = 0;
+
+    for (int64_t i = 0; i < m->graph.floats; i++)
+        sum += (double)m->arrays[1][i] * (double)m->arrays[1][i];
+    return sqrt(sum);
+}
+
+static void same_bits(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 20; seed++) {
+        struct draw d = {(uint64_t)seed};
+        union optimizer_options options;
+        struct optimizer o;
+        struct model m;
+        struct dpt_cuda_state said = {0};
+        const float loss = 3;
+        const double clip = seed % 2 ? 0.5 : 0;
+
+        model_init(&m, &d);
+        optimizer_init(&o, seed % 5, &options);
+        for (int64_t step = 1; step <= 4; step++) {
+            const double lr = 0.01 / (double)step;
+            struct dpt_cuda_control control = {0};
+            struct dpt_update update = {.lr = lr, .step = step};
+
+            model_gradient(&m, &d);
+            dpt_cuda_control_rates(&control, lr, step, o.beta1, o.beta2, o.decoupled);
+            device_step(&m, &o, &control, &said, &loss, clip, false);
+            assert_true(fabs(said.norm - plain_norm(&m) / 32) <= 1e-13 * said.norm);
+            if (clip > 0)
+                assert_true(fabs((double)said.scale - clip / plain_norm(&m)) <=
+                            1e-7 * (double)said.scale);
+            else
+                assert_true(said.scale == 1.0f / 32);
+            update.scale = said.scale;
+            dpt_optimizer_apply(&o.value, &m.graph, &update, 0, (size_t)m.graph.floats, m.arrays[0],
+                                m.arrays[1], &m.arrays[2]);
+            for (int k = 0; k < 4; k++)
+                assert_memory_equal(m.arrays[k], m.arrays[k + 4],
+                                    (size_t)m.graph.floats * sizeof(float));
+        }
+        assert_int_equal(said.withheld, 0);
+        model_release(&m);
+    }
+}
+
+/* A gradient or loss that is not finite is not applied, nor is any after it, unless it is to be
+ * skipped. Large finite gradients pass. */
+static void withholds(void **state)
+{
+    static const float bad[] = {NAN, INFINITY, -INFINITY, 0};
+
+    (void)state;
+    for (int seed = 0; seed < 40; seed++) {
+        struct draw d = {(uint64_t)seed + 50};
+        union optimizer_options options;
+        struct optimizer o;
+        struct model m;
+        struct dpt_cuda_state said = {0};
+        const bool skip = seed & 1, by_loss = seed % 4 == 3;
+
+        model_init(&m, &d);
+        optimizer_init(&o, seed % 5, &options);
+        for (int64_t step = 1; step <= 5; step++) {
+            const bool now = step == 2 || step == 4;
+            const float loss = now && by_loss ? bad[seed / 4 % 3] : 3;
+            struct dpt_cuda_control control = {0};
+            float before;
+
+            model_gradient(&m, &d);
+            if (step == 1)
+                m.arrays[5][0] = 1e30f; /* its square is no float */
+            if (now && !by_loss)
+                m.arrays[5][m.tensors[m.graph.n_tensors - 1].offset] = bad[seed / 4 % 3];
+            before = m.arrays[4][1];
+            dpt_cuda_control_rates(&control, 0.01, step, o.beta1, o.beta2, o.decoupled);
+            device_step(&m, &o, &control, &said, &loss, 0, skip);
+            assert_int_equal(said.withheld, skip ? now : step >= 2);
+            assert_true((m.arrays[4][1] == before) == (said.withheld != 0));
+        }
+        assert_int_equal(said.withheld_update, skip ? 0 : 2);
+        assert_int_equal(said.skipped, skip ? 2 : 0);
+        for (int64_t i = 0; i < m.graph.floats; i++)
+            assert_true(isfinite(m.arrays[4][i]));
+        model_release(&m);
+    }
+}
+
+static int end(void **state)
+{
+    (void)state;
+    dpt_emulate_end();
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits),
+        cmocka_unit_test(withholds),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, end);
+}
