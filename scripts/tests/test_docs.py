@@ -1,0 +1,210 @@
+"""Every command in the documentation is run, or named here with the test that runs it; every link leads somewhere."""
+import os
+import random
+import re
+import shlex
+import struct
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "scripts/lib"))
+import dpt  # noqa: E402
+
+PAGES = sorted(p for p in TOP.rglob("*.md") if not {"build", "runs", ".git", ".pytest_cache"} & set(p.relative_to(TOP).parts[:-1]))
+PROGRAM = r"(?:build/)?dptrain|mpirun|srun|sbatch|make|module|source|\.|\./scripts/\S+|scripts/\S+\.sh|build/\S+"
+
+# What is not run here: a pattern of the command, and the file that runs it with a word of that file. Or why nobody can.
+ELSEWHERE = [
+    (r"mpirun -np 8 dptrain job.yaml|mpirun dptrain job.yaml", "scripts/tests/test_slurm.py", "mpirun dptrain"),
+    (r"srun .*|sbatch .*|dptrain --ranks N", "scripts/tests/test_slurm.py", "srun --overlap"),
+    (r"\./scripts/test\.sh.*|scripts/test\.sh.*", ".ci/run", "./scripts/test.sh"),
+    (r"\./scripts/demo\.sh.*", "scripts/tests/test_docs.py", "def test_demo"),
+    (r"scripts/fuzz\.sh.*", "scripts/tests/test_fuzz.py", "fuzz.sh"),
+    (r"scripts/simulate/run\.sh.*", "scripts/tests/test_simulate.py", "run.sh"),
+    (r"make install.*", "scripts/tests/test_tree.py", '"install"'),
+    (r"make SANITIZE=1", "scripts/test.sh", "SANITIZE=1"),
+    (r"make -j8 HDF5_ROOT=.*", "scripts/tests/test_tree.py", "HDF5_ROOT"),
+    (r"make help", "scripts/tests/test_tree.py", '"help"'),
+    (r"make( -j\d*)?", "scripts/test.sh", "make -k"),
+    (r"make (dist|bundle|deb)\b.*", "scripts/tests/test_packaging.py", "bundle"),
+    (r"build/dist/\S+/bin/.*", "scripts/tests/test_packaging.py", "bundle"),
+    (r"module load .*", None, "modules are the cluster's"),
+    (r"build/\S+/?", None, "a path"),
+]
+
+# Words that stand for a person's own files, and what the sandbox has in their place.
+OWN = {
+    "IMAGES.gz": "data/mnist/t10k-images-idx3-ubyte.gz",
+    "LABELS.gz": "data/mnist/t10k-labels-idx1-ubyte.gz",
+    "RUN RUN": "runs/hashed runs/hashed",
+    "RUN2": "runs/try",
+    "RUN": "runs/mnist-mlp",
+    "PATTERN": "nothing",
+}
+
+
+def commands(page):
+    """(line number, command): lines of code blocks and code in the text, as far as they call programs with arguments."""
+    found = []
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        block = re.match(r"(?: {4}|\$ )(\S.*)$", line)
+        if block and re.match(rf"(?:{PROGRAM})(?: |$)", block[1]) and "dptrain 0." not in line:
+            # A remark stands behind two spaces or more, or a #.
+            found.append((number, re.split(r"\s{2,}|\s#\s", block[1])[0]))
+        elif not block:
+            found += [(number, code) for code in re.findall(r"`([^`]+)`", line) if re.match(rf"(?:{PROGRAM}) \S", code)]
+    return found
+
+
+ALL = [(page.relative_to(TOP).as_posix(), number, command) for page in PAGES for number, command in commands(page)
+       if page.name != "TUTORIAL.md"]  # test_tutorial runs that one
+
+
+def elsewhere(command):
+    for pattern, path, word in ELSEWHERE:
+        if re.fullmatch(pattern, command):
+            return path, word
+    return None
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory):
+    """A tree as a person has it after `make`, with shortened training."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in ("configs", "scripts"):
+        (folder / name).symlink_to(TOP / name)
+    mnist = folder / "data/mnist"
+    mnist.mkdir(parents=True)
+    for path in (TOP / "data/mnist").glob("*.gz"):
+        (mnist / path.name).symlink_to(path)
+    (folder / "build").mkdir()
+    program = folder / "build/dptrain"
+    # Only what trains gets another number of epochs, and no command line that says it itself.
+    program.write_text(f"""#!/bin/sh
+case "$1" in
+*.yaml) case "$*" in *train.epochs*) ;; *) set -- "$@" --set train.epochs=1 ;; esac ;;
+esac
+exec {shlex.quote(dpt.BINARY)} "$@"
+""")
+    program.chmod(0o755)
+    here = Sandbox(folder)
+    for part, files in (("train", "train"), ("test", "t10k")):
+        here.run(f"build/dptrain convert idx data/mnist/{files}-images-idx3-ubyte.gz data/mnist/{files}-labels-idx1-ubyte.gz "
+                 f"--output data/mnist/{part} --quiet")
+    here.run("build/dptrain configs/mnist-cnn.yaml --quiet --set train.steps=20 --set train.epochs=null")
+    here.run("build/dptrain configs/smoke.yaml --quiet --set log.hashes=true --output runs/hashed")
+    return here
+
+
+class Sandbox:
+    def __init__(self, folder):
+        self.folder = folder
+        self.env = {**os.environ, **dpt.MPI_ENVIRONMENT, "PATH": f"{folder}/build:{os.environ['PATH']}", "HOME": str(folder)}
+
+    def run(self, command):
+        done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        return done.stdout
+
+
+@pytest.mark.parametrize("page, number, command", ALL)
+def test_command(sandbox, page, number, command):
+    """In the order of the pages, since some make what others look at."""
+    if re.fullmatch(r"dptrain \w+", command):
+        command += " --help"  # the text speaks of the subcommand
+    found = elsewhere(command)
+    if found:
+        path, word = found
+        assert path is None or word in (TOP / path).read_text(), f"{page}:{number}: {path} does not run {command} any more"
+        return
+    for own, ours in OWN.items():
+        command = re.sub(rf"\b{re.escape(own)}(?!\S)", ours, command)
+    assert not re.search(r"…|\.\.\.|\[", command), f"{page}:{number}: {command}: neither a command nor named in ELSEWHERE"
+    sandbox.run(command)
+
+
+def make_flowers(folder):
+    """Four numbers each, of three kinds that lie apart by some deviations."""
+    draw = random.Random(1)
+    kinds = {"setosa": (5.0, 3.4, 1.5, 0.2), "versicolor": (5.9, 2.8, 4.3, 1.3), "virginica": (6.6, 3.0, 5.5, 2.0)}
+    lines = [[f"{draw.gauss(x, 0.25):.1f}" for x in middle] + [kind] for kind, middle in kinds.items() for _ in range(150)]
+    draw.shuffle(lines)
+    head = ["sepal length", "sepal width", "petal length", "petal width", "species"]
+    for name, rows, columns in (("flowers.csv", lines, 5), ("new.csv", lines[:3], 4)):
+        (folder / name).write_text("".join(",".join(row[:columns]) + "\n" for row in [head, *rows]))
+
+
+def make_shapes(folder):
+    """Circles and squares of random sizes and places, dark on light, as grey PNG files."""
+    draw = random.Random(2)
+
+    def inside(shape, x, y, r):
+        return x * x + y * y < r * r if shape == "circle" else max(abs(x), abs(y)) < 0.9 * r
+
+    for part, count in (("train", 150), ("test", 20)):
+        for shape in ("circle", "square"):
+            (folder / "shapes" / part / shape).mkdir(parents=True)
+            for i in range(1, count + 1):
+                size = draw.choice((24, 32))
+                r = draw.uniform(0.25, 0.4) * size
+                at = [draw.uniform(r, size - r) for _ in range(2)]
+                rows = b"".join(b"\0" + bytes(40 if inside(shape, x - at[0], y - at[1], r) else 220 for x in range(size))
+                                for y in range(size))
+                parts = [(b"IHDR", struct.pack(">IIBBBBB", size, size, 8, 0, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+                (folder / "shapes" / part / shape / f"{i:04}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
+                    struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts))
+
+
+def test_tutorial(sandbox, tmp_path):
+    """All of it, in its order, in an empty folder with a person's own files."""
+    make_flowers(tmp_path)
+    make_shapes(tmp_path)
+    page = (TOP / "cmd/TUTORIAL.md").read_text()
+    here = Sandbox(tmp_path)
+    here.env["PATH"] = sandbox.env["PATH"]
+    said = {}
+    for block in re.findall(r"```sh\n(.*?)```", page, re.S):
+        for command in block.splitlines():
+            # Half of what init proposes is plenty here.
+            short = " --set train.epochs=30" if re.match(r"dptrain \w+\.yaml", command) else ""
+            said[command] = here.run(command + short)
+    for inline in re.findall(r"`(dptrain (?:bench|shapes)[^`]*)`", page):
+        here.run(inline + (" --set train.steps=5 --set train.epochs=null --output runs/more" if "init-from" in inline else ""))
+    right = [float(x) for text in said.values() for x in re.findall(r"test accuracy ([\d.]+)", text)]
+    assert len(right) >= 3 and min(right) > 0.9, said
+    answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
+    assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
+    for name in ("flowers.html", "shapes.html", "flowers-predicted.h5", "flowers.onnx", "shapes.safetensors"):
+        assert (tmp_path / name).stat().st_size > 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(TOP).as_posix())
+def test_links(page):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert re.match(r"https?://", link) or (page.parent / link).exists(), f"{page.relative_to(TOP)}: {link} leads nowhere"
+
+
+def test_rooms_have_pages():
+    for room in ("cmd", "core", "core/base", "core/conf", "core/comm", "core/backend", "core/train", "models", "data", "configs",
+                 "scripts", "scripts/slurm", "scripts/simulate"):
+        assert (TOP / room / "README.md").exists(), f"{room} has no page that says what lives there"
+
+
+@pytest.mark.skipif(os.environ.get("DPT_HEAVY") != "1", reason="trains to the end: DPT_HEAVY=1 runs it")
+def test_demo(tmp_path):
+    """What the README shows is what comes, but for the numbers."""
+    shown = re.search(r"<!-- demo-output -->\n(.*?)<!-- /demo-output -->", (TOP / "README.md").read_text(), re.S)[1]
+    done = subprocess.run([TOP / "scripts/demo.sh"], cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout
+    plain = [re.sub(r"[\d .:]+", "#", line.strip()) for line in done.stdout.splitlines()]
+    for line in shown.splitlines():
+        line = re.sub(r"[\d .:]+", "#", line.strip())
+        if "..." not in line and "ranks" not in line and "device" not in line:
+            assert line in plain, line
