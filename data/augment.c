@@ -53,29 +53,37 @@ static void shift_row(const float *row, int32_t width, int32_t by, bool flip, fl
             out[width - 1 - x] = row[x + by];
 }
 
+struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64_t seed,
+                                       int64_t epoch, int64_t sample)
+{
+    const int32_t padding = (int32_t)augment->crop_padding;
+    const int64_t places = 2 * (int64_t)padding + 1;
+    uint32_t word[4];
+
+    dpt_random4(seed, DPT_STREAM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
+    return (struct dpt_steps_move){.top = (int16_t)(below(word[0], places) - padding),
+                                   .left = (int16_t)(below(word[1], places) - padding),
+                                   .flip = augment->flip && (word[2] & 1) != 0};
+}
+
 void dpt_augment_sample(const struct dpt_augment *augment, const struct dpt_dataset *set,
                         uint64_t seed, int64_t epoch, int64_t sample, const float *image,
                         float *out)
 {
     const struct dpt_shape *shape = &set->shape;
-    const int32_t height = shape->h, width = shape->w, padding = (int32_t)augment->crop_padding;
-    uint32_t word[4];
-    int32_t down, right;
-    bool flip;
+    const int32_t height = shape->h, width = shape->w;
+    const struct dpt_steps_move move = dpt_augment_draw(augment, seed, epoch, sample);
 
-    dpt_random4(seed, DPT_STREAM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
-    down = below(word[0], 2 * (int64_t)padding + 1) - padding;
-    right = below(word[1], 2 * (int64_t)padding + 1) - padding;
-    flip = augment->flip && (word[2] & 1) != 0;
     for (int32_t c = 0; c < shape->c; c++) {
         const float *plane = image + (size_t)c * (size_t)height * (size_t)width;
         const float outside = set->parts->shift[c];
 
         for (int32_t y = 0; y < height; y++, out += width) {
-            const int32_t from = y + down;
+            const int32_t from = y + move.top;
 
             if (from >= 0 && from < height)
-                shift_row(plane + (size_t)from * (size_t)width, width, right, flip, outside, out);
+                shift_row(plane + (size_t)from * (size_t)width, width, move.left, move.flip != 0,
+                          outside, out);
             else
                 for (int32_t x = 0; x < width; x++)
                     out[x] = outside;

@@ -7,6 +7,7 @@
 #ifndef DPT_DATA_AUGMENT_H
 #define DPT_DATA_AUGMENT_H
 
+#include "core/backend/steps.h"
 #include "data/dataset.h"
 
 /* Whether there is anything to do. */
@@ -16,6 +17,10 @@ bool dpt_augment_wanted(const struct dpt_augment *augment);
  * smaller than the padding). */
 enum dpt_status dpt_augment_check(const struct dpt_augment *augment, const struct dpt_dataset *set,
                                   struct dpt_error *err);
+
+/* What is drawn for a sample: where the window lies and whether it is mirrored. */
+struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64_t seed,
+                                       int64_t epoch, int64_t sample);
 
 /*
  * image, out: normalised floats [c][h][w] of one sample, different memory. The image is padded with

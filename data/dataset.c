@@ -50,6 +50,28 @@ static enum dpt_status check_alike(const struct dpt_shard *a, const struct dpt_s
     return DPT_OK;
 }
 
+/* Of the shards that name classes only the one with the most is kept with its names: there may be
+ * thousands. */
+static enum dpt_status compare_names(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_shard *named = parts->named;
+
+    if (shard->names.n == 0)
+        return DPT_OK;
+    if (named != NULL)
+        DPT_TRY(dpt_class_names_check(&shard->names, shard->path, &named->names, named->path, err));
+    if (named == NULL || shard->names.n > named->names.n) {
+        parts->named = shard;
+        shard = named;
+    }
+    if (shard != NULL)
+        dpt_class_names_release(&shard->names);
+out:
+    return status;
+}
+
 /* Opens all shards and describes the set by the first. */
 static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                        char *const *paths, struct dpt_error *err)
@@ -71,6 +93,7 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
         shard->first = set->samples;
         set->samples += shard->samples;
         DPT_TRY(check_alike(shard, &parts->shards[0], err));
+        DPT_TRY(compare_names(parts, shard, err));
     }
     if (set->samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s%s no sample", parts->key, paths[0],
@@ -329,6 +352,36 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
                             outputs, outputs == 1 ? "" : "s", outputs - 1);
         }
     return DPT_OK;
+}
+
+const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n)
+{
+    const struct dpt_shard *named = set->parts->named;
+
+    *n = named != NULL ? named->names.n : 0;
+    return named != NULL ? named->names.at : NULL;
+}
+
+enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
+                                          const struct dpt_dataset **named, struct dpt_error *err)
+{
+    const struct dpt_shard *mine = set->parts->named, *other;
+    enum dpt_status status = DPT_OK;
+
+    if (mine == NULL)
+        return DPT_OK;
+    other = *named != NULL ? (*named)->parts->named : mine;
+    DPT_TRY(dpt_class_names_check(&mine->names, mine->path, &other->names, other->path, err));
+    if (*named == NULL || mine->names.n > other->names.n)
+        *named = set;
+out:
+    return status;
+}
+
+void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift)
+{
+    *scale = set->parts->scale;
+    *shift = set->parts->shift;
 }
 
 const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf)

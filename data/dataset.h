@@ -78,9 +78,9 @@ struct dpt_dataset_spec {
 
 /*
  * Opens a data set. Collective over comm->world (the images are read once a node, in shares): all
- * ranks get the same status. Verifies: every shard is whole, same shape and type, as many labels as
- * images, checksums where there are any, float data finite where it is read into memory. Errors:
- * BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO, RANK.
+ * ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
+ * as many labels as images, checksums where there are any, float data finite where it is read into
+ * memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO, RANK.
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
@@ -107,6 +107,16 @@ void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
    where the kinds or widths do not fit each other. */
 enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
                                           struct dpt_error *err);
+
+/* What the shards call their classes, in the order of their numbers; NULL: they do not say. */
+const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n);
+/* Sets of one job must mean the same class by a number. *named: the set that names the most so far,
+ * or NULL; in and out. Errors: BAD_DATA (names both files and the first class that differs). */
+enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
+                                          const struct dpt_dataset **named, struct dpt_error *err);
+
+/* How numbers of the files become a layer's: x * scale + shift, [c] each. Borrowed. */
+void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
 
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */

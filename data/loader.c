@@ -446,14 +446,35 @@ out:
     return status;
 }
 
+/* Samples of a micro-batch. */
+static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                       int32_t micro_batch)
+{
+    const int32_t micro = loader->sampler.micro, left = view->total - micro_batch * micro;
+
+    return left < micro ? left : micro;
+}
+
+void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                     struct dpt_steps_move *move, int32_t *count)
+{
+    *count = rows_of(loader, view, micro_batch);
+    find_rows(loader, view, micro_batch, 0, *count, buffer->sample);
+    fill_targets(loader->set, 0, *count, buffer);
+    for (int32_t i = 0; move != NULL && i < *count; i++)
+        move[i] = loader->augmenting ? dpt_augment_draw(&loader->augment, loader->sampler.seed,
+                                                        view->epoch, buffer->sample[i])
+                                     : (struct dpt_steps_move){0};
+}
+
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,
                                      float *image, struct dpt_batch *batch, struct dpt_error *err)
 {
     const struct dpt_dataset *set = loader->set;
-    const int32_t micro = loader->sampler.micro, left = view->total - micro_batch * micro;
-    const int32_t count = left < micro ? left : micro;
+    const int32_t micro = loader->sampler.micro, count = rows_of(loader, view, micro_batch);
     const int32_t first = (int32_t)((int64_t)count * part / parts);
     const int32_t last = (int32_t)((int64_t)count * (part + 1) / parts);
     const size_t size = (size_t)dpt_shape_size(&set->shape);

@@ -10,6 +10,7 @@
 #define DPT_DATA_LOADER_H
 
 #include "core/backend/backend.h"
+#include "core/backend/steps.h"
 #include "data/dataset.h"
 #include "data/sampler.h"
 
@@ -72,6 +73,15 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
 enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
                                 int32_t micro_batch, struct dpt_batch_buffer *buffer,
                                 struct dpt_batch *batch, struct dpt_error *err);
+
+/*
+ * The same for samples that lie where no input has to be filled in: numbers and targets alone.
+ * buffer: `input` and `image` are not touched, there is room in the others. move: [micro], what was
+ * drawn to augment each sample, all zero where nothing is; NULL: not wanted. *count: out.
+ */
+void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                     struct dpt_steps_move *move, int32_t *count);
 
 /* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must
  * have returned before the batch is used. Every thread gets the whole batch. */

@@ -11,6 +11,7 @@ struct dpt_dataset_parts {
     const char *key;          /* "data.train": what messages call the set; static */
     struct dpt_shard *shards; /* none in a synthetic set */
     size_t n_shards;
+    struct dpt_shard *named; /* the one that names the most classes; NULL: none does */
     bool synthetic;
     struct dpt_shared images, targets; /* bytes NULL: not opened */
     float *scale, *shift;              /* [c]: a number x of the file becomes x * scale + shift */

@@ -227,8 +227,10 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
     if (need_labels || has_labels(file))
         DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
     DPT_TRY(read_shape(file, shard, err));
-    if (shard->labels.name[0] != '\0')
+    if (shard->labels.name[0] != '\0') {
         DPT_TRY(read_target(shard, classes, err));
+        DPT_TRY(dpt_class_names_read(&shard->names, file, shard->labels.name, err));
+    }
     measure(&shard->images);
     measure(&shard->labels);
 out:
@@ -255,6 +257,7 @@ enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bo
 void dpt_shard_close(struct dpt_shard *shard)
 {
     dpt_shard_detach(shard);
+    dpt_class_names_release(&shard->names);
     free(shard->path);
     shard->path = NULL;
 }

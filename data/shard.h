@@ -11,6 +11,7 @@
 #ifndef DPT_DATA_SHARD_H
 #define DPT_DATA_SHARD_H
 
+#include "data/class_names.h"
 #include "data/dataset.h"
 #include "data/h5.h"
 
@@ -33,6 +34,7 @@ struct dpt_shard {
     enum dpt_target_kind target;
     int32_t target_width; /* VECTOR */
     struct dpt_field images, labels;
+    struct dpt_class_names names; /* of the labels' classes */
     bool attached;
     int fd;
     hid_t h5;

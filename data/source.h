@@ -36,6 +36,7 @@ struct dpt_source_model {
     struct dpt_shape shape;
     const char *const *classes; /* names of the classes, or NULL */
     size_t n_classes;
+    const char *classes_of; /* the file that has them */
 };
 
 struct dpt_source_spec {

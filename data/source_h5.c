@@ -46,6 +46,16 @@ static enum dpt_status check_alike(const struct dpt_shard *a, const struct dpt_s
     return DPT_OK;
 }
 
+/* Its labels are to be compared with the model's classes. */
+static enum dpt_status check_names(const struct dpt_source *s, const struct dpt_shard *shard,
+                                   struct dpt_error *err)
+{
+    const struct dpt_source_model *model = &s->spec->model;
+    const struct dpt_class_names names = {model->classes, model->n_classes};
+
+    return dpt_class_names_check(&shard->names, shard->path, &names, model->classes_of, err);
+}
+
 static enum dpt_status attach(struct dpt_source *s, size_t part, struct dpt_error *err)
 {
     struct state *state = s->state;
@@ -115,6 +125,7 @@ static enum dpt_status open_shards(struct dpt_source *s, struct dpt_error *err)
         state->opened = i + 1;
         s->parts[i].samples = shard->samples;
         DPT_TRY(check_alike(&state->shards[0], shard, err));
+        DPT_TRY(check_names(s, shard, err));
         images = dpt_field_piece_bytes(&shard->images);
         labels = labelled(shard) ? dpt_field_piece_bytes(&shard->labels) : 0;
         state->room = images > state->room ? images : state->room;

@@ -5,74 +5,28 @@
 #include "data/parts.h"
 #include "data/source.h"
 
-enum { NAMES_MOST = 1 << 20 };
-
-/* The strings of an attribute, of fixed or variable length. *n is 0 where it holds none. */
-static enum dpt_status read_names(hid_t attribute, struct dpt_source_model *model,
+/* The shard's names, for longer than it is open. */
+static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_source_model *model,
                                   struct dpt_arena *arena, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
-    const hssize_t n = H5Sget_simple_extent_npoints(space);
-    const bool text = H5Tget_class(type) == H5T_STRING && n > 0 && n < NAMES_MOST;
-    const bool variable = text && H5Tis_variable_str(type) > 0;
-    const size_t width = variable ? sizeof(char *) : H5Tget_size(type);
-    const char **names = NULL;
-    char *bytes = NULL;
+    const size_t n = shard->names.n;
+    const char **names;
+    bool good;
 
-    if (!text || width == 0 || width > NAMES_MOST)
-        goto out;
-    bytes = calloc((size_t)n, width);
-    names = dpt_arena_alloc(arena, (size_t)n * sizeof *names);
-    if (bytes == NULL || names == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the names of classes", (double)n * (double)width));
-    if (H5Aread(attribute, type, bytes) < 0)
-        goto out;
-    for (hssize_t i = 0; i < n; i++) {
-        const char *one = variable ? ((char **)(void *)bytes)[i] : bytes + (size_t)i * width;
-
-        names[i] = one == NULL ? ""
-                               : dpt_arena_strndup(arena, one,
-                                                   variable ? strlen(one) : strnlen(one, width));
-        if (names[i] == NULL)
-            status = dpt_fail_memory(err, "the names of classes", (double)width);
-    }
-    if (variable)
-        H5Dvlen_reclaim(type, space, H5P_DEFAULT, bytes);
-    DPT_TRY(status);
-    model->classes = names;
-    model->n_classes = (size_t)n;
-out:
-    free(bytes);
-    H5Sclose(space);
-    H5Tclose(type);
-    return status;
-}
-
-static enum dpt_status find_names(const struct dpt_shard *shard, struct dpt_source_model *model,
-                                  struct dpt_arena *arena, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    hid_t file = H5I_INVALID_HID, data = H5I_INVALID_HID, attribute = H5I_INVALID_HID;
-    struct dpt_error ignored;
-
-    if (shard->labels.name[0] == '\0')
+    if (n == 0)
         return DPT_OK;
-    dpt_h5_enter();
-    if (dpt_h5_open(shard->path, &file, &ignored) == DPT_OK)
-        data = H5Dopen2(file, shard->labels.name, H5P_DEFAULT);
-    if (data >= 0 && H5Aexists(data, "classes") > 0)
-        attribute = H5Aopen(data, "classes", H5P_DEFAULT);
-    if (attribute >= 0) {
-        status = read_names(attribute, model, arena, err);
-        H5Aclose(attribute);
+    names = dpt_arena_alloc(arena, n * sizeof *names);
+    model->classes_of = dpt_arena_strdup(arena, shard->path);
+    good = names != NULL && model->classes_of != NULL;
+    for (size_t i = 0; good && i < n; i++) {
+        names[i] = dpt_arena_strdup(arena, shard->names.at[i]);
+        good = names[i] != NULL;
     }
-    if (data >= 0)
-        H5Dclose(data);
-    if (file >= 0)
-        H5Fclose(file);
-    dpt_h5_leave();
-    return status;
+    if (!good)
+        return dpt_fail_memory(err, "the names of classes", (double)n * sizeof *names);
+    model->classes = names;
+    model->n_classes = n;
+    return DPT_OK;
 }
 
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
@@ -86,7 +40,7 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     model->known = model->typed = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = shard.shape;
-    status = find_names(&shard, model, arena, err);
+    status = keep_names(&shard, model, arena, err);
     dpt_shard_close(&shard);
 out:
     return status;
@@ -130,8 +84,16 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
     const struct dpt_texts *const sets[] = {&conf->train, &conf->test, &conf->valid};
 
     *model = (struct dpt_source_model){0};
-    for (size_t i = 0; !model->known && i < sizeof sets / sizeof sets[0]; i++)
-        DPT_TRY(look(model, conf, sets[i], classes, arena, err));
+    for (size_t i = 0; model->n_classes == 0 && i < sizeof sets / sizeof sets[0]; i++) {
+        struct dpt_source_model found = {0};
+
+        DPT_TRY(look(&found, conf, sets[i], classes, arena, err));
+        if (!model->known)
+            *model = found;
+        model->classes = found.classes;
+        model->n_classes = found.n_classes;
+        model->classes_of = found.classes_of;
+    }
 out:
     return status;
 }

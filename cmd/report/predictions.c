@@ -9,6 +9,7 @@
 #include "cmd/report/report.h"
 #include "core/train/checkpoint.h"
 #include "core/train/predict.h"
+#include "data/source.h"
 #include "models/model.h"
 
 static void keep_wrong(struct dpt_page_verdict *v, const struct dpt_page_wrong *wrong)
@@ -108,6 +109,21 @@ static enum dpt_status open_verdict(struct dpt_page *r, struct dpt_page_verdict 
     return DPT_OK;
 }
 
+static enum dpt_status name_classes(struct dpt_page *r, struct dpt_page_verdict *v,
+                                    const struct dpt_job *job, struct dpt_error *err)
+{
+    struct dpt_source_model model;
+    enum dpt_status status = DPT_OK;
+
+    if (!v->classes)
+        return DPT_OK;
+    DPT_TRY(dpt_source_model_find(&model, &job->data, true, &r->arena, err));
+    v->names = model.classes;
+    v->n_names = model.n_classes;
+out:
+    return status;
+}
+
 /* "step-00000892.h5", of the checkpoint that a link names. */
 static void name_checkpoint(struct dpt_page_verdict *v, const char *path)
 {
@@ -173,8 +189,11 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
     taking.all = split->sampler.samples;
     DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,
                                 NULL, err));
-    if (means->comm->world.rank == 0)
-        status = dpt_page_pictures(r, v, &t, split, err);
+    if (means->comm->world.rank == 0) {
+        status = name_classes(r, v, job, err);
+        if (status == DPT_OK)
+            status = dpt_page_pictures(r, v, &t, split, err);
+    }
     DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
 out:
     if (t.comm != NULL)

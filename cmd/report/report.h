@@ -40,6 +40,8 @@ struct dpt_page_verdict {
     int64_t step; /* of the checkpoint, -1: unknown */
     bool classes; /* else numbers, by mse */
     int32_t outputs;
+    const char *const *names; /* of classes, as the data have them; NULL: they are numbers */
+    size_t n_names;
     int64_t samples, correct;
     double loss;        /* sum */
     int64_t *confusion; /* [outputs][outputs], true by chosen; NULL: too many classes */

@@ -14,6 +14,7 @@ enum {
     PAIRS = 20,  /* of classes that are confused most */
     FEW_PAIRS = 8,
     WORST_CLASSES = 12,
+    SHORT = 3, /* letters of a name for which a column need not be wider */
 };
 
 struct pair {
@@ -35,6 +36,45 @@ static int64_t row_sum(const struct dpt_page_verdict *v, int32_t label)
     return sum;
 }
 
+/* A class by its name, or where it has none by its number. */
+static void write_class(struct dpt_page *r, const struct dpt_page_verdict *v, int32_t class)
+{
+    if ((size_t) class < v->n_names)
+        dpt_html_text(&r->out, v->names[class]);
+    else
+        dpt_str_printf(&r->out, "%d", class);
+}
+
+static void write_class_cell(struct dpt_page *r, const struct dpt_page_verdict *v, int32_t class)
+{
+    dpt_str_printf(&r->out, "<td>");
+    write_class(r, v, class);
+    dpt_str_printf(&r->out, "</td>");
+}
+
+/* Of a row or a column of the matrix. Long names above columns stand upright. */
+static void write_class_head(struct dpt_page *r, const struct dpt_page_verdict *v, int32_t class,
+                             const char *scope, bool upright)
+{
+    dpt_str_printf(&r->out, "<th scope=\"%s\"", scope);
+    if ((size_t) class < v->n_names) {
+        dpt_str_printf(&r->out, " title=\"%d: ", class);
+        dpt_html_text(&r->out, v->names[class]);
+        dpt_str_printf(&r->out, "\"");
+    }
+    dpt_str_printf(&r->out, upright ? "><span class=\"upright\">" : "><span class=\"named\">");
+    write_class(r, v, class);
+    dpt_str_printf(&r->out, "</span></th>");
+}
+
+static bool long_names(const struct dpt_page_verdict *v)
+{
+    for (size_t i = 0; i < v->n_names; i++)
+        if (strlen(v->names[i]) > SHORT)
+            return true;
+    return false;
+}
+
 static void write_cell(struct dpt_page *r, const struct dpt_page_verdict *v, int32_t label,
                        int32_t chosen, int64_t row, int64_t most)
 {
@@ -54,6 +94,7 @@ static void write_cell(struct dpt_page *r, const struct dpt_page_verdict *v, int
 
 static void write_matrix(struct dpt_page *r, const struct dpt_page_verdict *v)
 {
+    const bool upright = long_names(v);
     int64_t most = 0;
 
     for (int32_t i = 0; i < v->outputs; i++)
@@ -64,12 +105,13 @@ static void write_matrix(struct dpt_page *r, const struct dpt_page_verdict *v)
                    "matrix\"><table class=\"matrix\"><caption>Rows: the true class. Columns: the "
                    "model's.</caption>\n<thead><tr><td></td>");
     for (int32_t k = 0; k < v->outputs; k++)
-        dpt_str_printf(&r->out, "<th scope=\"col\">%d</th>", k);
+        write_class_head(r, v, k, "col", upright);
     dpt_str_printf(&r->out, "<th scope=\"col\" class=\"recall\">right</th></tr></thead>\n<tbody>");
     for (int32_t i = 0; i < v->outputs; i++) {
         const int64_t row = row_sum(v, i);
 
-        dpt_str_printf(&r->out, "<tr><th scope=\"row\">%d</th>", i);
+        dpt_str_printf(&r->out, "<tr>");
+        write_class_head(r, v, i, "row", false);
         for (int32_t k = 0; k < v->outputs; k++)
             write_cell(r, v, i, k, row, most);
         if (row > 0)
@@ -111,11 +153,13 @@ static void write_pairs(struct dpt_page *r, const struct dpt_page_verdict *v, in
                        "</caption>\n<thead><tr><th scope=\"col\">true</th><th "
                        "scope=\"col\">taken for</th><th scope=\"col\">times</th><th "
                        "scope=\"col\">of its class</th></tr></thead><tbody>\n");
-    for (int i = 0; i < n && i < most; i++)
-        dpt_str_printf(&r->out,
-                       "<tr><td>%d</td><td>%d</td><td>%lld</td><td>%.1f\u00a0%%</td></tr>\n",
-                       pairs[i].label, pairs[i].chosen, (long long)pairs[i].n,
+    for (int i = 0; i < n && i < most; i++) {
+        dpt_str_printf(&r->out, "<tr>");
+        write_class_cell(r, v, pairs[i].label);
+        write_class_cell(r, v, pairs[i].chosen);
+        dpt_str_printf(&r->out, "<td>%lld</td><td>%.1f\u00a0%%</td></tr>\n", (long long)pairs[i].n,
                        100 * (double)pairs[i].n / (double)row_sum(v, pairs[i].label));
+    }
     if (n > 0)
         dpt_str_printf(&r->out, "</tbody></table></div>\n");
     free(pairs);
@@ -142,10 +186,12 @@ static void write_classes(struct dpt_page *r, const struct dpt_page_verdict *v)
                    "<div class=\"scroll\"><table class=\"pairs\"><caption>Hardest classes</caption>"
                    "\n<thead><tr><th scope=\"col\">class</th><th scope=\"col\">right</th><th "
                    "scope=\"col\">of</th></tr></thead><tbody>\n");
-    for (int i = 0; i < n && i < WORST_CLASSES; i++)
-        dpt_str_printf(&r->out, "<tr><td>%d</td><td>%.1f\u00a0%%</td><td>%lld</td></tr>\n",
-                       classes[i].label, 100 - (double)classes[i].n / 1e4,
-                       (long long)row_sum(v, classes[i].label));
+    for (int i = 0; i < n && i < WORST_CLASSES; i++) {
+        dpt_str_printf(&r->out, "<tr>");
+        write_class_cell(r, v, classes[i].label);
+        dpt_str_printf(&r->out, "<td>%.1f\u00a0%%</td><td>%lld</td></tr>\n",
+                       100 - (double)classes[i].n / 1e4, (long long)row_sum(v, classes[i].label));
+    }
     dpt_str_printf(&r->out, "</tbody></table></div>\n");
     free(classes);
 }
@@ -175,19 +221,25 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_verdict *v,
 {
     struct dpt_str png = {0};
 
-    dpt_str_printf(&r->out,
-                   "<figure><img alt=\"sample %lld: true class %d, taken for %d with probability "
-                   "%.2f\" width=\"%d\" height=\"%d\" src=\"data:image/png;base64,",
-                   (long long)w->sample, w->label, w->chosen, (double)w->p_chosen, v->width,
-                   v->height);
+    dpt_str_printf(&r->out, "<figure><img alt=\"sample %lld: true class ", (long long)w->sample);
+    write_class(r, v, w->label);
+    dpt_str_printf(&r->out, ", taken for ");
+    write_class(r, v, w->chosen);
+    dpt_str_printf(
+        &r->out, " with probability %.2f\" width=\"%d\" height=\"%d\" src=\"data:image/png;base64,",
+        (double)w->p_chosen, v->width, v->height);
     dpt_png_write(&png, w->pixels, v->width, v->height, v->channels);
     dpt_base64(&r->out, png.text, png.length);
     r->out.failed = r->out.failed || png.failed;
     dpt_str_release(&png);
+    dpt_str_printf(&r->out, "\"><figcaption><b>");
+    write_class(r, v, w->label);
+    dpt_str_printf(&r->out, "</b> → <b class=\"off\">");
+    write_class(r, v, w->chosen);
     dpt_str_printf(&r->out,
-                   "\"><figcaption><b>%d</b> → <b class=\"off\">%d</b> <small>%.1f\u00a0%%"
-                   "</small> <small class=\"dim\">#%lld</small></figcaption></figure>\n",
-                   w->label, w->chosen, 100 * (double)w->p_chosen, (long long)w->sample);
+                   "</b> <small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>"
+                   "</figcaption></figure>\n",
+                   100 * (double)w->p_chosen, (long long)w->sample);
 }
 
 static void write_list(struct dpt_page *r, const struct dpt_page_verdict *v)
@@ -197,11 +249,13 @@ static void write_list(struct dpt_page *r, const struct dpt_page_verdict *v)
                    "scope=\"col\">sample</th><th scope=\"col\">true</th><th scope=\"col\">taken "
                    "for</th><th scope=\"col\">probability</th><th scope=\"col\">of the "
                    "truth</th></tr></thead><tbody>\n");
-    for (int i = 0; i < v->n_wrong; i++)
-        dpt_str_printf(&r->out,
-                       "<tr><td>%lld</td><td>%d</td><td>%d</td><td>%.3g</td><td>%.2g</td></tr>\n",
-                       (long long)v->wrong[i].sample, v->wrong[i].label, v->wrong[i].chosen,
-                       (double)v->wrong[i].p_chosen, (double)v->wrong[i].p_label);
+    for (int i = 0; i < v->n_wrong; i++) {
+        dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)v->wrong[i].sample);
+        write_class_cell(r, v, v->wrong[i].label);
+        write_class_cell(r, v, v->wrong[i].chosen);
+        dpt_str_printf(&r->out, "<td>%.3g</td><td>%.2g</td></tr>\n", (double)v->wrong[i].p_chosen,
+                       (double)v->wrong[i].p_label);
+    }
     dpt_str_printf(&r->out, "</tbody></table></div>\n");
 }
 

@@ -162,6 +162,39 @@ def shown(page):
         yield int(sample), int(label), int(chosen), float(percent), figure.one("img")
 
 
+NAMES = ["cat & dog", "<b>bird</b>", 'a "deer"', "elk", "frog", "gnu", "hare", "ibis"]
+
+
+def test_classes_go_by_their_names(project, tmp_path):
+    """Where the shards have them; a class without one keeps its number. The figures are the same."""
+    folder, labels = shutil.copytree(project[0], tmp_path / "p"), project[1]
+    plain = report(tmp_path / "plain.html", folder / "runs/a").section("predictions")
+    for path in folder.glob("*.h5"):
+        with h5py.File(path, "a") as file:
+            file["labels"].attrs["classes"] = NAMES
+    page = report(tmp_path / "r.html", folder / "runs/a", ranks=2)
+    section, called = page.section("predictions"), [*NAMES, "8", "9"]
+    rows, before = (s.one("table", klass="matrix").rows() for s in (section, plain))
+    assert rows[0] == ["", *called, "right"] and [row[0] for row in rows[1:]] == called
+    assert [row[1:] for row in rows[1:]] == [row[1:] for row in before[1:]]
+    pairs, numbers = (s.all("table", klass="pairs")[0].rows()[1:] for s in (section, plain))
+    assert pairs == [[called[int(a)], called[int(b)], *rest] for a, b, *rest in numbers]
+    figures = section.one("div", klass="sheet").all("figure")
+    for figure, (sample, label, chosen, _, _) in zip(figures, shown(report(tmp_path / "q.html", project[0] / "runs/a"))):
+        assert figure.one("figcaption").words.startswith(f"{called[label]} → {called[chosen]} ")
+        assert figure.one("img").attributes["alt"].startswith(f"sample {sample}: true class {called[label]}, taken for {called[chosen]} with")
+    assert len(figures) == 40 and not page.root.one("html").all("deer")
+
+
+def test_many_classes_go_by_their_names(tmp_path):
+    make_project(tmp_path / "p", classes=30)
+    with h5py.File(tmp_path / "p/train.h5", "a") as file:
+        file["labels"].attrs["classes"] = [f"kind {k}" for k in range(30)]
+    page = report(tmp_path / "r.html", train(tmp_path / "p", "runs/a", "--set", "train.epochs=1"))
+    pairs, hardest = page.section("predictions").all("table", klass="pairs")
+    assert all(row[0].startswith("kind ") for row in pairs.rows()[1:] + hardest.rows()[1:]), "from the training data"
+
+
 def test_most_wrong_pictures(project, page):
     labels = project[1]
     sheet = list(shown(page))

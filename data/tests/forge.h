@@ -262,8 +262,9 @@ struct forge_want {
     int n_dims; /* 0: one value */
     hsize_t dims[4];
     const void *values;
-    const char *layout; /* an attribute, or NULL */
-    bool crc;           /* an attribute */
+    const char *layout;  /* an attribute, or NULL */
+    bool crc;            /* an attribute */
+    const char *classes; /* an attribute, or NULL */
 };
 
 /* How it is stored. Chunks and compact data cannot take every form: then there is no data set. */
@@ -293,6 +294,18 @@ static inline hid_t forge_storage(struct forge *f, int n_dims, const hsize_t *di
     if (how == 10 && bytes <= FORGE_VALUES)
         H5Pset_alloc_time(create, H5D_ALLOC_TIME_EARLY);
     return create;
+}
+
+/* text: NULL is fine. */
+static inline void forge_text(struct forge *f, hid_t object, const char *name, const char *text)
+{
+    hid_t type;
+
+    if (text == NULL)
+        return;
+    type = forge_string(strlen(text));
+    forge_attribute(f, object, name, type, text);
+    H5Tclose(type);
 }
 
 static inline void forge_crc(struct forge *f, hid_t set, const struct forge_want *want, hid_t type,
@@ -341,12 +354,8 @@ static inline void forge_data(struct forge *f, hid_t file, const struct forge_wa
     }
     if (set >= 0) {
         forge_crc(f, set, want, type, space);
-        if (want->layout != NULL) {
-            const hid_t text = forge_string(strlen(want->layout));
-
-            forge_attribute(f, set, "layout", text, want->layout);
-            H5Tclose(text);
-        }
+        forge_text(f, set, "layout", want->layout);
+        forge_text(f, set, "classes", want->classes);
         H5Dclose(set);
     }
     H5Pclose(create);

@@ -52,7 +52,8 @@ static void forge_labels(struct forge *f, hid_t file, unsigned how)
                               .n_dims = how & VECTORS ? 2 : 1,
                               .dims = {SAMPLES, CLASSES},
                               .values = how & VECTORS ? (void *)targets : (void *)classes,
-                              .crc = true};
+                              .crc = true,
+                              .classes = "ox"};
 
     for (int i = 0; i < SAMPLES; i++) {
         classes[i] = i % CLASSES;
@@ -82,8 +83,14 @@ static void demand_reason(enum dpt_status status, const struct dpt_error *err)
 static void demand_sound(const struct dpt_dataset *set)
 {
     const size_t element = set->u8 ? 1 : sizeof(float);
+    const char *const *names;
     char where[256];
+    size_t n;
 
+    names = dpt_dataset_classes(set, &n);
+    DEMAND((names != NULL) == (n > 0), "%zu names", n);
+    for (size_t i = 0; i < n; i++)
+        DEMAND(strlen(names[i]) < MOST, "name %zu", i);
     DEMAND(set->samples > 0 && dpt_shape_size(&set->shape) > 0 &&
                set->stride == element * (size_t)dpt_shape_size(&set->shape),
            "%lld samples of %zu bytes", (long long)set->samples, set->stride);

@@ -1,6 +1,7 @@
 """Shards of other programs train; bad ones end with their exit code and a line that names them."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -204,3 +205,56 @@ def test_width_of_targets_unlike_the_model(tmp_path):
     x = make_h5.floats(shape=(5,))
     path = make_h5.write(tmp_path / "a.h5", x, x[:, :2])
     refused(train(tmp_path, [f"train: {path}"], outputs=3, loss="mse"), BAD_JOB, "3 outputs", "2 numbers")
+
+
+def named(path, names, samples=64):
+    make_h5.write(path, make_h5.pixels(samples), make_h5.classes(samples, k=3))
+    if names is not None:
+        with h5py.File(path, "a") as f:
+            f["labels"].attrs["classes"] = names
+    return path
+
+
+PETS = ["cat", "dog", "horse"]
+FIXED = np.array(PETS, "S9")
+OTHER = ["cat", "horse", "dog"]
+
+
+@pytest.mark.parametrize("names", [PETS, FIXED, ["cat", "dog"], [*PETS, "owl"], None], ids=["same", "fixed", "fewer", "more", "none"])
+def test_classes_that_are_called_alike(tmp_path, names):
+    """As far as both name them, however the strings are stored; shards without names go with any."""
+    a, b = named(tmp_path / "a.h5", PETS), named(tmp_path / "b.h5", names)
+    for data in ([f"train: [{a}, {b}]"], [f"train: {a}", f"valid: {b}", f"test: {b}"], [f"train: {b}", f"test: {a}"]):
+        result = train(tmp_path, data)
+        assert result.returncode == 0, result.stderr
+        shutil.rmtree(tmp_path / "run")
+
+
+@pytest.mark.parametrize("ranks", [None, 2])
+def test_classes_that_are_called_otherwise(tmp_path, ranks):
+    """Training on them would teach wrong labels: within a set, between sets, and between those that have names."""
+    a, b, bare = named(tmp_path / "a.h5", PETS), named(tmp_path / "b.h5", OTHER), named(tmp_path / "bare.h5", None)
+    short = named(tmp_path / "short.h5", ["cat"])
+    words = ["b.h5: class 1 is 'horse', in ", "a.h5 it is 'dog'", "--like"]
+    for data in (
+        [f"train: [{a}, {b}]"],
+        [f"train: [{bare}, {short}, {a}, {b}]"],
+        [f"train: {a}", f"test: {b}"],
+        [f"train: {a}", f"valid: {b}"],
+        [f"train: {bare}", f"valid: [{short}, {a}]", f"test: [{bare}, {b}]"],
+        [f"train: {short}", f"valid: {a}", f"test: {b}"],
+    ):
+        assert refused(train(tmp_path, data, ranks=ranks), BAD_DATA, *words), data
+        assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_odd_names_of_classes(tmp_path):
+    """They are data: shown on one line, and what is no list of strings is none."""
+    a, b = named(tmp_path / "a.h5", ["x", "ä€"]), named(tmp_path / "b.h5", ["x", "\n\x1b[31m" + 300 * "y"])
+    result = train(tmp_path, [f"train: [{a}, {b}]"])
+    assert refused(result, BAD_DATA, "class 1 is '??[31myyy", "it is 'ä€'")
+    assert len([line for line in result.stderr.splitlines() if "class 1" in line]) == 1 and "\x1b" not in result.stderr
+    for k, odd in enumerate(([1, 2, 3], 7.5, np.zeros(0, "S3"))):
+        path = named(tmp_path / f"odd{k}.h5", odd)
+        assert train(tmp_path, [f"train: [{a}, {path}]"]).returncode == 0, odd
+        shutil.rmtree(tmp_path / "run")

@@ -16,7 +16,7 @@ from pathlib import Path
 from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, events, jax_peers, torch_peers, versions
 
 PEER_MODELS = ("cnn", "mnistcnn", "mlp", "mlp4k", "linreg")
-QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look; others 5
+QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look at batch 128; others 5
 
 
 def say(text):
@@ -44,9 +44,9 @@ def machine():
 
 
 def steps_for(runner, model, batch):
-    """So many steps that a block takes about SECONDS."""
-    rate, _ = runner.rate(model, batch, QUICK.get(model, 5))
-    return max(4, min(200_000, round(rate * SECONDS / batch))), rate
+    """So many steps that a block takes about SECONDS; a first look is at about as many samples, whatever the batch."""
+    rate, _ = runner.rate(model, batch, max(1, QUICK.get(model, 5) * 128 // batch))
+    return max(2, min(200_000, round(rate * SECONDS / batch))), rate
 
 
 def fastest(runners, model, batch):

@@ -10,7 +10,7 @@
 #   --per-node N     ranks that share a node and its link (1)
 #   --speed X        ranks compute X times as fast as one core of this machine (1)
 #   --times FILE     the computing times; measured with dptrain and written there where it does not exist
-#                    (DIR/times.json)
+#                    (DIR/times.json); those of the README's tables are in scripts/simulate/times.json
 #   --build DIR      folder for all that is made (build/simulate)
 #   --write          put the tables into scripts/simulate/README.md, instead of printing them
 #   --check          instead of all that: are the sums right that the simulated ranks compute?

@@ -247,14 +247,17 @@ def table(args, times, name, scaling):
     return "\n".join(lines)
 
 
+def heading(model, cost, speed):
+    return (f"{number(cost['parameters'])} parameters. One core: "
+            f"{number(cost['micro_batch'] / speed * 1e3)} ms a micro-batch of {model['micro']}, "
+            f"{number(cost['step'] / speed * 1e3)} ms a step beside; adding takes {number(cost['add'] * 1e9)} ns a float.")
+
+
 def tables(args, times):
     parts = []
     for name in args.models:
         model, cost = MODELS[name], times[name]
-        parts.append(f"### {model['title']}\n\n{number(cost['parameters'])} parameters. One core: "
-                     f"{number(cost['micro_batch'] / args.speed * 1e3)} ms a micro-batch of {model['micro']}, "
-                     f"{number(cost['step'] / args.speed * 1e3)} ms a step beside; adding takes "
-                     f"{number(cost['add'] * 1e9)} ns a float.")
+        parts.append(f"### {model['title']}\n\n{heading(model, cost, args.speed)}")
         parts.append(f"Strong scaling, {number(model['strong'])} samples a step:\n\n"
                      + table(args, times, name, "strong"))
         parts.append(f"Weak scaling, {model['weak']} samples a rank and step:\n\n" + table(args, times, name, "weak"))

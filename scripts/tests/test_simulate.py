@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,27 @@ def test_the_stored_tables_are_those_of_the_command():
     for ranks in (16, 64, 256):
         for gigabits in (10, 100):
             assert len(re.findall(rf"^\| {ranks} \| {gigabits} \|", tables, re.M)) >= 4
+
+
+def test_the_stored_tables_are_of_the_stored_times():
+    sys.path.insert(0, str(RUN.parent))
+    import simulate
+    tables = (RUN.parent / "README.md").read_text()
+    for name, cost in json.loads((RUN.parent / "times.json").read_text()).items():
+        model = simulate.MODELS[name]
+        assert f"### {model['title']}\n\n{simulate.heading(model, cost, 1)}\n" in tables
+        one = -(-model["strong"] // model["micro"]) * cost["micro_batch"] + cost["step"]
+        assert f"| 1 | | {simulate.number(1e3 * one)} | {simulate.number(model['strong'] / one)} | 100 % |" in tables
+
+
+@needs_simgrid
+def test_a_stored_row_is_what_the_command_prints(build):
+    """From the stored times it makes the very lines that are in the file."""
+    tables = (RUN.parent / "README.md").read_text()
+    said = run("--ranks", "16", "--times", RUN.parent / "times.json", "--models", "cnn", "--build", build)
+    rows = re.findall(r"^\| 16 \|.*", said, re.M)
+    assert len(set(rows)) == 4, said
+    assert all(f"\n{row}\n" in tables for row in rows), said
 
 
 @needs_simgrid

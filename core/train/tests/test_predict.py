@@ -301,6 +301,17 @@ def test_stopped_it_leaves_nothing(trained, tmp_path, ranks):
     assert os.listdir(tmp_path) == ["s.h5"]
 
 
+def test_labels_that_mean_other_classes(trained, tmp_path):
+    """Their truth would be another: not compared, but refused."""
+    images, labels = samples(9)
+    write_shard(tmp_path / "same.h5", images, labels, NAMES[:3])
+    swapped = write_shard(tmp_path / "swapped.h5", images, labels, ["bird", "dog", "cat", "elk"])
+    trained.predict(tmp_path / "same.h5")
+    for ranks in (0, 2):
+        result = trained.predict(swapped, ranks=ranks, code=65)
+        assert "swapped.h5: class 1 is 'dog', in " in result.err and "train.h5 it is 'cat'" in result.err, result
+
+
 def test_mistakes_are_told(trained, tmp_path):
     images, labels = samples(20)
     good = write_shard(tmp_path / "good.h5", images, labels)
