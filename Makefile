@@ -113,8 +113,6 @@ endif
 ifneq ($(WITH_CUDA),1)
 sources := $(filter-out $(filter-out %/kernels.c,$(wildcard core/backend/cuda/*.c)),$(sources))
 endif
-# In the library, but not in the binary as long as no backend there calls it.
-unused := $(filter core/backend/cuda/%,$(sources))
 tests := $(sort $(foreach kind,test mpi bench,$(wildcard $(addsuffix tests/$(kind)_*.c,$(rooms)))))
 ifneq ($(WITH_ONEDNN),1)
 tests := $(filter-out core/backend/cpu/%,$(tests))
@@ -136,13 +134,15 @@ endif
 # floating point are not looked at, and without them loops with sqrt and comparisons become vector code.
 needed := -std=gnu11 -D_GNU_SOURCE -I. -pthread -ffp-contract=off -fno-math-errno -fno-trapping-math \
 	-Wall -Wextra $(if $(filter 1,$(WERROR)),-Werror) \
-	$(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined)
-defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1)
+	$(if $(filter 1,$(SANITIZE)),-fsanitize=address -fsanitize=undefined -fno-sanitize-recover=undefined) \
+	$(if $(filter 1,$(SANITIZE) $(DEBUG)),-Wno-pass-failed) # loops that are vectors only where there is optimisation
+defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1) \
+	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1)
 
 # Only these rooms see these libraries.
 room_flags = $(if $(filter data/% core/train/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
-	$(if $(filter core/backend/cuda/%,$1),$(CUDA_CFLAGS)) \
+	$(if $(filter core/backend/cuda/% core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
 	$(if $(filter core/train/%,$1),$(LIBZIP_CFLAGS)) \
@@ -167,7 +167,7 @@ endif
 all: $(binary)
 
 # From the objects, not the library: so that two rooms with a function of the same name are an error.
-$(binary): $(call object,$(filter-out $(unused),$(sources))) $(BUILD)/flags $(BUILD)/sources
+$(binary): $(call object,$(sources)) $(BUILD)/flags $(BUILD)/sources
 	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(libraries)
 
 $(library): $(call object,$(filter-out $(main),$(sources))) $(BUILD)/sources
@@ -181,11 +181,24 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 # The kernels for the GPU, which module.c makes a part of the program.
 image := $(BUILD)/kernels.fatbin
 nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(image): $(wildcard core/backend/cuda/kernels*.cu core/backend/cuda/*.inc) core/backend/cuda/device.h core/backend/cuda/kernels.h $(BUILD)/flags
+$(image): $(wildcard core/backend/cuda/kernels*.cu core/backend/cuda/*.inc) core/backend/cuda/device.h core/backend/cuda/kernels.h core/backend/loss_scale.h $(BUILD)/flags
 	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -fatbin -o $@ core/backend/cuda/kernels.cu
 $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
-check-units: $(programs)
+# A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
+fakegpu := $(BUILD)/tests/fakegpu
+fake = $(patsubst %,core/backend/cuda/tests/fake_%.c,$1)
+$(fakegpu)/libcuda.so.1: $(call fake,capture copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c
+$(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/libcuda.so.1
+$(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
+$(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
+	@ln -sf libcublasLt.so.13 $@
+fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13))
+$(fakes): $(wildcard core/backend/cuda/tests/fake*.h core/backend/cuda/*.inc) $(addprefix core/backend/cuda/,tests/emulate.h kernels.cu device.h kernels.h) core/backend/loss_scale.h $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c,$^) $(filter %.so.1,$^) -lm
+
+check-units: $(programs) $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
 $(programs): $(library) $(BUILD)/flags
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }

@@ -9,19 +9,23 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 
-enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15 };
+enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15, OFTEN = 2, SELDOM = 8 };
 
 /* Seconds of warming up, and of each of the two measurements, where --steps does not say. */
 static const double warming = 0.5, measuring = 3;
+/* Seconds of a step of which a mark, some nanoseconds, is a part that can be seen. */
+static const double short_step = 20e-6;
 
 /*
  * Steps are measured in two ways in turn, in the order A B B A: A only from beginning to end, B
  * with the timelines of all threads. So the step's time is that of an untouched step, and the
- * difference is what the timelines cost.
+ * difference is what the timelines cost. Short steps have theirs more seldom, A A A B B A A A, so
+ * that timelines cost little of the time in which they are on; only the A beside a B counts.
  */
 struct record {
     struct dpt_profile profile;
     int64_t n;            /* steps of each kind */
+    int every;            /* one step in so many has timelines */
     double *plain, *with; /* [n] seconds of a step: untouched, and with timelines */
     double *timed;        /* [n] ticks of the latter; later seconds */
     double *arrived;      /* [n] nanoseconds on this rank's clock: ready for the reduction */
@@ -65,7 +69,7 @@ out:
     return status;
 }
 
-static int by_value(const void *a, const void *b)
+int dpt_bench_by_value(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
 
@@ -74,9 +78,7 @@ static int by_value(const void *a, const void *b)
 
 /* --- running ---------------------------------------------------------------------------------- */
 
-/* Until the time is over on rank 0; *seconds: of a step, the median of the last ones. Collective.
- */
-static enum dpt_status warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err)
+enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const double start = dpt_now();
@@ -93,7 +95,7 @@ static enum dpt_status warm_up(struct dpt_trainer *t, double *seconds, struct dp
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &over, sizeof over, err));
     }
     n = n < LAST ? n : LAST;
-    qsort(last, (size_t)n, sizeof *last, by_value);
+    qsort(last, (size_t)n, sizeof *last, dpt_bench_by_value);
     *seconds = last[n / 2];
     DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, seconds, sizeof *seconds, err));
 out:
@@ -137,26 +139,35 @@ static void show(const struct dpt_trainer *t, int64_t done, int64_t steps, doubl
     dpt_log_live(t->log, text);
 }
 
+static enum dpt_status plain_step(struct dpt_trainer *t, double *seconds, struct dpt_error *err)
+{
+    struct dpt_step_result result;
+    const double start = dpt_now();
+    const enum dpt_status status = dpt_trainer_step(t, &result, err);
+
+    *seconds = dpt_now() - start;
+    return status;
+}
+
 /* Collective. */
 static enum dpt_status measure(struct dpt_trainer *t, struct record *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_step_result result;
-    double shown = dpt_now();
+    double shown = dpt_now(), ignored;
     int64_t plain = 0, timed = 0;
 
-    while (plain < r->n || timed < r->n) {
-        const int64_t i = plain + timed;
+    for (int64_t i = 0; plain < r->n || timed < r->n; i++) {
+        /* Steps before the middle of a turn, or behind it. */
+        const int64_t at = i % (2 * r->every),
+                      from = at < r->every ? r->every - 1 - at : at - r->every;
 
-        if (i % 4 == 1 || i % 4 == 2 ? timed < r->n : plain == r->n) {
+        if (from == 0 && timed < r->n)
             DPT_TRY(timed_step(t, r, timed++, err));
-        } else {
-            const double start = dpt_now();
-
-            DPT_TRY(dpt_trainer_step(t, &result, err));
-            r->plain[plain++] = dpt_now() - start;
-        }
-        show(t, i + 1, 2 * r->n, &shown);
+        else if (from == 1 && plain < r->n)
+            DPT_TRY(plain_step(t, &r->plain[plain++], err));
+        else
+            DPT_TRY(plain_step(t, &ignored, err));
+        show(t, plain + timed, 2 * r->n, &shown);
     }
 out:
     dpt_log_live(t->log, NULL);
@@ -175,7 +186,7 @@ static double quantile(const double *sorted, int64_t n, double q)
     return sorted[low] + (at - (double)low) * (sorted[high] - sorted[low]);
 }
 
-static struct dpt_bench_spread spread_of(const double *sorted, int64_t n)
+struct dpt_bench_spread dpt_bench_spread_of(const double *sorted, int64_t n)
 {
     return (struct dpt_bench_spread){
         .median = quantile(sorted, n, 0.5),
@@ -256,6 +267,18 @@ out:
     return status;
 }
 
+/* What a look at the clock adds to a step that is timed from outside. */
+static double clock_seconds(void)
+{
+    enum { LOOKS = 256 };
+    const double start = dpt_now();
+    double now = start;
+
+    for (int i = 0; i < LOOKS; i++)
+        now = dpt_now();
+    return (now - start) / LOOKS;
+}
+
 /* Collective. */
 static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t, struct record *r,
                                 struct dpt_error *err)
@@ -277,17 +300,24 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     DPT_TRY(mean_over_ranks(t, r->timed, n, ranks, err));
     DPT_TRY(align_arrivals(t, r, last, err));
     memcpy(sorted, r->timed, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, by_value);
-    b->timed = spread_of(sorted, r->n);
+    qsort(sorted, n, sizeof *sorted, dpt_bench_by_value);
+    b->timed = dpt_bench_spread_of(sorted, r->n);
     /* With few steps the quarters lie between two of them: at least one must be in. */
     average(t, r, last, n < 4 ? 0 : b->timed.low, n < 4 ? INFINITY : b->timed.high, seconds);
     DPT_TRY(mean_over_ranks(t, seconds, whats, (double)t->all_threads, err));
     DPT_TRY(mean_over_ranks(t, r->calls, whats, 1, err));
-    qsort(r->plain, n, sizeof *r->plain, by_value);
-    qsort(r->with, n, sizeof *r->with, by_value);
+    qsort(r->plain, n, sizeof *r->plain, dpt_bench_by_value);
+    qsort(r->with, n, sizeof *r->with, dpt_bench_by_value);
     b->steps = r->n;
-    b->step = spread_of(r->plain, r->n);
+    b->step = dpt_bench_spread_of(r->plain, r->n);
+    b->every = r->every;
     b->overhead = quantile(r->with, r->n, 0.5) / b->step.median - 1;
+    if (r->every > OFTEN) {
+        b->scale = fmin(1, (b->step.median - clock_seconds()) / b->timed.median);
+        b->overhead /= r->every;
+    }
+    for (size_t what = 0; what < whats; what++)
+        seconds[what] *= b->scale;
     b->samples_per_s = t->train.sampler.global / b->step.median;
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_bench_rows(b, seconds, r->calls, err), err));
 out:
@@ -321,7 +351,7 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer t = {0};
-    struct dpt_bench b = {.t = &t};
+    struct dpt_bench b = {.t = &t, .scale = 1};
     struct record r = {0};
     long long steps;
     double seconds = 0;
@@ -330,23 +360,30 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
     DPT_TRY(dpt_cli_int(cli, "--steps", 1, 1000000, 0, &steps, err));
     DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, DPT_PART_TRAIN, err));
     t.steps = INT64_MAX / 2; /* a schedule must not end before we do */
+    if (t.backend->launches != NULL) {
+        DPT_TRY(dpt_bench_device(&b, &t, steps, err));
+        goto told;
+    }
     dpt_log_info(t.log, "measuring the machine");
     DPT_TRY(dpt_machine_measure(&t, &b.machine, err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_loader_seek(t.train.loader, 0, 0, err), err));
     dpt_log_info(t.log, "warming up");
-    DPT_TRY(warm_up(&t, &seconds, err));
+    DPT_TRY(dpt_bench_warm_up(&t, &seconds, err));
     if (steps == 0)
         steps = (long long)fmin(MOST_STEPS, fmax(LEAST_STEPS, measuring / seconds));
     DPT_TRY(dpt_group_agree(&comm->world, open_record(&r, &t, steps, err), err));
+    r.every = seconds < short_step ? SELDOM : OFTEN;
     dpt_log_info(t.log, "measuring %lld steps, and %lld with timelines", steps, steps);
     DPT_TRY(measure(&t, &r, err));
     /* Machines have slow spells: the better of before and after. */
     DPT_TRY(dpt_machine_measure(&t, &b.machine, err));
     DPT_TRY(evaluate(&b, &t, &r, err));
+told:
     if (comm->world.rank == 0)
         status = print(&b, cli, err);
 out:
     dpt_free(b.rows);
+    dpt_free(b.launches);
     close_record(&r);
     if (t.comm != NULL)
         dpt_trainer_close(&t);
@@ -373,12 +410,20 @@ const struct dpt_command dpt_cmd_bench = {
         "Trains for some seconds and throws the result away: no run folder, no checkpoint, no "
         "evaluation. First it measures the machine, a thread each on all ranks at once: a matrix "
         "product, and a loop over memory of several sizes. Then it times steps, every other pair "
-        "of them with a timeline of each thread, which is where the table comes from.\n\n"
+        "of them with a timeline of each thread, which is where the table comes from; of steps of "
+        "microseconds every eighth, and the table is scaled to the others.\n\n"
         "Times are means over all threads of all ranks, of the middle half of the steps. A limit "
         "is the larger of a part's arithmetic at the speed of that product and its bytes at the "
         "memory's bandwidth for as many bytes; a part that leaves out work may beat it. What was "
         "fused stands in one row (conv1+relu1+maxpool1). `waiting for ranks` is until the last "
-        "rank is ready for the reduction. For a picture of single steps, train with --set "
+        "rank is ready for the reduction.\n\n"
+        "With device.kind: cuda runs of steps are timed, each waited for at its end only. The rows "
+        "are rank 0's launches in some further steps, each timed alone by the device's clock, "
+        "beside "
+        "its bytes at the data sheet's bandwidth and its arithmetic at the peak of "
+        "device.precision; "
+        "how the step compares with their sum is told below.\n\n"
+        "For a picture of single steps, train with --set "
         "log.trace=true.\n\n"
         "  dptrain bench configs/mnist-cnn.yaml --ranks 2",
     .options = options,

@@ -6,6 +6,7 @@
 
 #include "core/base/str.h"
 #include "core/train/cost.h"
+#include "core/train/plan_gpu.h"
 #include "core/train/profile.h"
 
 enum { DPT_BENCH_NAME = 256 };
@@ -31,11 +32,18 @@ struct dpt_bench_spread {
 struct dpt_bench {
     const struct dpt_trainer *t;
     struct dpt_machine machine;
+    struct dpt_gpu_type gpu;       /* where steps are taken on a device; else without a name */
+    double flops;                  /* its peak, at the job's precision */
     int64_t steps;                 /* measured */
+    int runs;                      /* of a device: in so many runs, of which the spread is */
     struct dpt_bench_spread step;  /* without timelines */
     struct dpt_bench_spread timed; /* with them: the rows are of its middle half */
     double samples_per_s;          /* at the median */
-    double overhead;               /* of the instrumentation, a fraction */
+    int every;                     /* one step in so many has timelines */
+    double overhead; /* of the instrumentation, a fraction: of a step that has timelines; where
+                        fewer than every other one has, of all steps together */
+    double scale;    /* of the rows, to a step without timelines */
+    struct dpt_launch_cost *launches; /* of a device: what the rows are made of */
     struct dpt_bench_row *rows;
     size_t n_rows;
     double seconds, limit; /* sums of the rows */
@@ -44,6 +52,21 @@ struct dpt_bench {
 /* The rows from what each thing took: seconds of a step and calls, [whats]. Errors: RANK. */
 enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
                                struct dpt_error *err);
+
+/* Steps until the time is over on rank 0; *seconds: of one, the median of the last ones.
+ * Collective. */
+enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err);
+struct dpt_bench_spread dpt_bench_spread_of(const double *sorted, int64_t n);
+/* qsort's, for doubles. */
+int dpt_bench_by_value(const void *a, const void *b);
+
+/*
+ * Measures and fills b where the trainer takes its steps on a device: runs of steps that are waited
+ * for at their end only, and some more in which each launch is timed by itself: a row each. steps:
+ * to be measured; 0: some seconds of them. Collective. Errors: as dpt_trainer_step.
+ */
+enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
+                                 struct dpt_error *err);
 
 /* For a person, in so many columns where the names allow it (0: names are not cut); one JSON
  * object. */

@@ -104,11 +104,19 @@ static void print_head(const struct dpt_bench *b, struct dpt_str *out)
                    t->backend->name, t->backend->describe());
     dpt_str_printf(out, "batch %d in micro-batches of %d, %s parameters, %s\n", s->global, s->micro,
                    dpt_group_digits(samples, t->graph.parameters), t->job->optimizer.variant->name);
-    dpt_str_printf(out, "a thread, all busy: %.1f GFLOP/s, %.1f GB/s in cache, %.1f in memory\n\n",
-                   m->flops * 1e-9, m->memory[1].rate * 1e-9,
-                   m->memory[DPT_MACHINE_SIZES - 1].rate * 1e-9);
-    dpt_str_printf(out, "step  %.*f %s, the median of %lld\n", d, b->step.median / u.seconds,
-                   u.name, (long long)b->steps);
+    if (b->runs > 0)
+        dpt_str_printf(out, "%s, by its data sheet: %.1f TFLOP/s in %s, %.2f TB/s\n\n", b->gpu.name,
+                       b->flops * 1e-12, dpt_job_precision(t->job), b->gpu.bandwidth * 1e-12);
+    else
+        dpt_str_printf(out,
+                       "a thread, all busy: %.1f GFLOP/s, %.1f GB/s in cache, %.1f in memory\n\n",
+                       m->flops * 1e-9, m->memory[1].rate * 1e-9,
+                       m->memory[DPT_MACHINE_SIZES - 1].rate * 1e-9);
+    dpt_str_printf(out, "step  %.*f %s, the median of ", d, b->step.median / u.seconds, u.name);
+    if (b->runs > 0)
+        dpt_str_printf(out, "%d runs of %lld\n", b->runs, (long long)(b->steps / b->runs));
+    else
+        dpt_str_printf(out, "%lld\n", (long long)b->steps);
     dpt_str_printf(out, "      %.*f to %.*f half of them, %.*f to %.*f all\n", d,
                    b->step.low / u.seconds, d, b->step.high / u.seconds, d,
                    b->step.least / u.seconds, d, b->step.most / u.seconds);
@@ -149,8 +157,20 @@ void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out
                                   : "flop",
                   width, unit, out);
     }
-    print_row(b, "step", b->seconds, b->limit, "", width, unit, out);
-    dpt_str_printf(out, "\n%.0f %% of the limit; timelines cost ", 100 * b->limit / b->seconds);
+    print_row(b, b->runs > 0 ? "all launches" : "step", b->seconds, b->limit, "", width, unit, out);
+    if (b->runs > 0) {
+        dpt_str_printf(out,
+                       "\n%.0f %% of the limit; a step takes %.2f times the sum of its launches\n",
+                       100 * b->limit / b->seconds, b->step.median / b->seconds);
+        return;
+    }
+    dpt_str_printf(out, "\n%.0f %% of the limit; timelines", 100 * b->limit / b->seconds);
+    if (b->every > 2) {
+        dpt_str_printf(out, ", in one of %d steps, cost %.2f %%; the table is scaled by %.3f\n",
+                       b->every, 100 * fmax(0, b->overhead), b->scale);
+        return;
+    }
+    dpt_str_printf(out, " cost ");
     if (b->overhead > noise(b))
         dpt_str_printf(out, "%.1f %% of a step\n", 100 * b->overhead);
     else
@@ -173,6 +193,17 @@ static void json_machine(const struct dpt_machine *m, struct dpt_str *out)
         dpt_str_printf(out, "}");
     }
     dpt_str_printf(out, "]}");
+}
+
+static void json_gpu(const struct dpt_bench *b, struct dpt_str *out)
+{
+    dpt_str_printf(out, ", \"gpu\": {\"name\": ");
+    dpt_str_json(out, b->gpu.name);
+    dpt_str_printf(out, ", \"precision\": ");
+    dpt_str_json(out, dpt_job_precision(b->t->job));
+    field(out, ", ", "flop_per_s", b->flops);
+    field(out, ", ", "bytes_per_s", b->gpu.bandwidth);
+    dpt_str_printf(out, "}");
 }
 
 static void json_row(const struct dpt_bench_row *row, struct dpt_str *out)
@@ -218,12 +249,19 @@ void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out)
     dpt_str_json(out, t->backend->describe());
     dpt_str_printf(out, ", \"batch\": {\"global\": %d, \"micro\": %d}, \"parameters\": %lld",
                    t->train.sampler.global, t->train.sampler.micro, (long long)t->graph.parameters);
-    json_machine(&b->machine, out);
+    if (b->runs > 0)
+        json_gpu(b, out);
+    else
+        json_machine(&b->machine, out);
     dpt_str_printf(out, ", \"steps\": %lld", (long long)b->steps);
     json_spread("step_s", &b->step, out);
-    json_spread("timed_s", &b->timed, out);
     field(out, ", ", "samples_per_s", b->samples_per_s);
-    field(out, ", ", "overhead", b->overhead);
+    if (b->runs == 0) {
+        json_spread("timed_s", &b->timed, out);
+        dpt_str_printf(out, ", \"timed_every\": %d", b->every);
+        field(out, ", ", "overhead", b->overhead);
+        field(out, ", ", "scale", b->scale);
+    }
     dpt_str_printf(out, ", \"rows\": [");
     for (size_t i = 0; i < b->n_rows; i++) {
         dpt_str_printf(out, "%s", i == 0 ? "" : ", ");

@@ -3,6 +3,7 @@
 
 #include "cmd/cli.h"
 #include "core/backend/backend.h"
+#include "core/backend/devices.h"
 #include "core/comm/comm.h"
 #include "data/dataset.h"
 
@@ -33,9 +34,30 @@ const struct dpt_command *const dpt_commands[] = {
 };
 // clang-format on
 
+/* What was there when it was built, and what is here. */
+static void tell_devices(const struct dpt_backend *backend)
+{
+    struct dpt_error why = {0};
+    char built[64];
+    int count = 0;
+
+    backend->devices->built(built, sizeof built);
+    printf("backend %s: built with %s; ", backend->name, built);
+    if (backend->devices->count(&count, &why) == DPT_OK)
+        printf("%d GPU%s, %s\n", count, count == 1 ? "" : "s", backend->describe());
+    else
+        printf("no GPU here: %s\n", why.text);
+}
+
 void dpt_cli_version(void)
 {
     printf("dptrain %s\n%s\nHDF5 %s\n", DPT_VERSION, dpt_comm_version(), dpt_h5_version());
-    for (size_t i = 0; dpt_backends[i] != NULL; i++)
-        printf("backend %s: %s\n", dpt_backends[i]->name, dpt_backends[i]->describe());
+    for (size_t i = 0; dpt_backends[i] != NULL; i++) {
+        const struct dpt_backend *b = dpt_backends[i];
+
+        if (b->devices != NULL)
+            tell_devices(b);
+        else
+            printf("backend %s: %s\n", b->name, b->describe());
+    }
 }

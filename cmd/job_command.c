@@ -6,12 +6,15 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/train/choose.h"
+#include "core/train/plan_gpu.h"
 
-enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, struct dpt_error *err)
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *text = dpt_cli_value(cli, "--ranks");
-    long long ranks;
+    long long ranks = 0;
     cpu_set_t cores;
     int code;
 
@@ -25,9 +28,11 @@ enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, struct dpt_error *err)
         return DPT_OK;
     }
     if (strcmp(text, "auto") == 0)
-        ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
+        ranks = dpt_choose_count(kind);
     else
         DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
+    if (ranks == 0)
+        ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
     DPT_TRY(dpt_launch(cli, ranks, &code, err));
     dpt_log_close(&cli->log);
     exit(code);
@@ -99,9 +104,10 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
         sets[n++] = output;
     }
     if (dpt_cli_value(cli, "--device") != NULL) {
+        const char *name = dpt_cli_value(cli, "--device");
         struct dpt_str text = {0};
 
-        dpt_str_printf(&text, "device.kind=%s", dpt_cli_value(cli, "--device"));
+        dpt_str_printf(&text, "device.kind=%s", dpt_gpu_type_find(name) != NULL ? "cuda" : name);
         device = text.text;
         sets[n++] = device;
     }
@@ -155,7 +161,8 @@ dpt_job_command(struct dpt_cli *cli,
     struct dpt_job job;
 
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
-    DPT_TRY(dpt_launch_ranks(cli, err));
+    DPT_TRY(dpt_launch_ranks(cli, (enum dpt_device_kind)job.device.kind, err));
+    dpt_choose_early((enum dpt_device_kind)job.device.kind);
     DPT_TRY(dpt_comm_open(&comm, err));
     cli->log.silent = comm.world.rank != 0;
     DPT_TRY(same_job(&conf, &comm, err));

@@ -13,7 +13,7 @@
 #define DPT_JOB_CLI_OPTIONS                                                                        \
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
     {                                                                                              \
-        "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a core"                \
+        "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"    \
     }
 
 /*
@@ -36,9 +36,11 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 /* A mistake that showed only when the job was set up says which file it is in, too. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
-/* Where the command line has --ranks: starts them and ends this process with their exit code. In one
- * of them, and without the option, returns. Errors: USAGE, RANK. */
-enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, struct dpt_error *err);
+/* Where the command line has --ranks: starts them and ends this process with their exit code. In
+ * one of them, and without the option, returns. kind: of device, which `auto` depends on. Errors:
+ * USAGE, RANK. */
+enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
+                                 struct dpt_error *err);
 
 /* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
  * Errors: USAGE (no mpirun), RANK. */

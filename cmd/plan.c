@@ -101,6 +101,8 @@ static enum dpt_status read_spec(const struct dpt_cli *cli, struct dpt_plan_spec
     spec->ranks = (int)ranks;
     spec->node_ranks = (int)node_ranks;
     spec->trial = !dpt_cli_has(cli, "--no-trial");
+    if (dpt_cli_value(cli, "--device") != NULL)
+        spec->gpu = dpt_gpu_type_find(dpt_cli_value(cli, "--device"));
     DPT_TRY(read_fabric(cli, &spec->fabric, err));
 out:
     return status;
@@ -154,8 +156,11 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--ranks", "N", "plan for N ranks; left out: 1. None is started"},
-    {"--ranks-per-node", "N", "ranks that share a node; left out: as many as this one has cores"},
-    {"--device", "NAME", "short for --set device.kind=NAME"},
+    {"--ranks-per-node", "N",
+     "ranks that share a node; left out: as many as this one has cores; of GPUs those that are "
+     "here, "
+     "or 8"},
+    {"--device", "NAME", "short for --set device.kind=NAME; or a GPU's name: h100, see above"},
     {"--fabric", "GBITS", "network between the nodes: 10 (with 10 us) or 100 (2 us); 10"},
     {"--bandwidth", "GBITS", "the network's Gbit/s, instead of the fabric's"},
     {"--latency", "US", "microseconds from node to node, instead of the fabric's"},
@@ -178,10 +183,15 @@ const struct dpt_command dpt_cmd_plan = {
         "a node share their samples. Times are for nodes like this machine, which is measured for "
         "half a second. A model that needs less than 250 MB is tried for another second: some "
         "micro-batches and updates, on all cores that the ranks of a node would use. Of a larger "
-        "one the time is estimated from its FLOP and bytes, and is less certain. "
+        "one the time is estimated from its FLOP and bytes, and is less certain, and so it is for "
+        "a "
+        "GPU. "
         "Between nodes the sum is that of Thakur, Rabenseifner and Gropp (2005): a lower bound, "
         "which small sums on many nodes miss by up to half.\n\n"
-        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100",
+        "No GPU need be here to plan for one: v100, t4, a100, a10, l4, l40s, h100, h200 or b200 by "
+        "its data sheet; `cuda` is the one of this machine, else an h200.\n\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",
     .options = options,
     .run = run,
     .more_help = dpt_job_keys_help,

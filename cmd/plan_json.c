@@ -107,6 +107,26 @@ static void memory(const struct dpt_plan *p, struct dpt_str *out)
     number(out, ", ", "reduced_bytes", p->reduced);
 }
 
+static void device(const struct dpt_plan *p, struct dpt_str *out)
+{
+    text(out, ", \"device\": {", "name", p->gpu.name);
+    dpt_str_printf(out, ", \"here\": %s", p->gpu_here ? "true" : "false");
+    text(out, ", ", "precision", dpt_job_precision(p->t.job));
+    number(out, ", ", "memory_bytes", p->gpu.memory);
+    number(out, ", ", "bytes_per_s", p->gpu.bandwidth);
+    number(out, ", ", "flop_per_s", p->gpu.flops[p->t.job->device.precision]);
+    dpt_str_printf(out, ", \"parts\": {");
+    for (int i = 0; i < DPT_PLAN_DEVICE; i++)
+        number(out, i == 0 ? "" : ", ", p->device[i].key, p->device[i].bytes);
+    number(out, "}, ", "bytes", p->device_bytes);
+    dpt_str_printf(out, ", \"fits\": %s, \"micro_that_fits\": ",
+                   p->device_bytes <= p->gpu.memory ? "true" : "false");
+    if (p->device_micro > 0)
+        dpt_str_printf(out, "%d}", p->device_micro);
+    else
+        dpt_str_printf(out, "null}");
+}
+
 static void step(const char *before, const char *key, const struct dpt_plan_step *s, int64_t global,
                  struct dpt_str *out)
 {
@@ -167,6 +187,8 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_str *out)
     steps(p, out);
     rates(p, out);
     memory(p, out);
+    if (p->gpu.name[0] != '\0')
+        device(p, out);
     if (p->step.total > 0)
         time(p, out);
     dpt_str_printf(out, "}\n");

@@ -49,11 +49,17 @@ static const char *time_text(double seconds, char *buf)
 static void print_head(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &p->t;
+    char a[DIGITS], b[DIGITS];
 
     dpt_str_printf(out, "%s: %d rank%s on %d node%s, %d thread%s each, %s\n", t->job->name,
                    p->spec.ranks, p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
                    t->threads, t->threads == 1 ? "" : "s", t->backend->name);
-    dpt_str_printf(out, "%s\n\n", t->backend->describe());
+    if (p->gpu.name[0] == '\0')
+        dpt_str_printf(out, "%s\n\n", t->backend->describe());
+    else
+        dpt_str_printf(out, "%s of %s, %s/s, %s%s\n\n", p->gpu.name, bytes_text(p->gpu.memory, a),
+                       bytes_text(p->gpu.bandwidth, b), dpt_job_precision(t->job),
+                       p->gpu_here ? "" : "; by its data sheet");
 }
 
 static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
@@ -152,12 +158,31 @@ static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
     dpt_str_printf(out, "\n");
 }
 
+static void print_device(const struct dpt_plan *p, struct dpt_str *out)
+{
+    char a[DIGITS], b[DIGITS];
+
+    dpt_str_printf(out, "%-28s %10s\n", "memory of the GPU", "a rank");
+    for (int i = 0; i < DPT_PLAN_DEVICE; i++)
+        if (p->device[i].bytes > 0)
+            dpt_str_printf(out, "  %-26s %10s\n", p->device[i].name,
+                           bytes_text(p->device[i].bytes, a));
+    dpt_str_printf(out, "%s of %s: ", bytes_text(p->device_bytes, a), bytes_text(p->gpu.memory, b));
+    if (p->device_bytes <= p->gpu.memory)
+        dpt_str_printf(out, "fits\n\n");
+    else if (p->device_micro > 0)
+        dpt_str_printf(out, "does not fit; batch.micro=%d would\n\n", p->device_micro);
+    else
+        dpt_str_printf(out, "does not fit\n\n");
+}
+
 static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
 {
     static const char *const scopes[] = {"", "rank 0", "a node"};
     char a[DIGITS], b[DIGITS], c[DIGITS];
 
-    dpt_str_printf(out, "%-28s %10s\n", "memory", "a rank");
+    dpt_str_printf(out, "%-28s %10s\n", p->gpu.name[0] != '\0' ? "memory of the host" : "memory",
+                   "a rank");
     for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
         const struct dpt_plan_memory *m = &p->memory[i];
 
@@ -248,6 +273,8 @@ void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
     print_layers(p, out);
     print_steps(p, out);
     print_rates(p, out);
+    if (p->gpu.name[0] != '\0')
+        print_device(p, out);
     print_memory(p, out);
     if (p->step.total > 0)
         print_time(p, out);

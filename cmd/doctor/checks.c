@@ -47,9 +47,13 @@ const struct dpt_doctor_check dpt_doctor_checks[] = {
      "set TMPDIR alike on all nodes"},
 
     {"GPU", "driver", NODE, dpt_doctor_driver, WARN, "install the same driver on all nodes"},
+    {"GPU", "libraries", NODE, dpt_doctor_libraries, WARN,
+     "other versions: `reproducible` may give other bytes"},
     {"GPU", "devices", NODE, dpt_doctor_devices, WARN,
      "other devices there: each step waits for the slowest rank"},
+    {"GPU", "GPU ranks", WORLD, dpt_doctor_gpu_ranks, WARN, NULL},
     {"GPU", "CUDA-aware MPI", NODE, dpt_doctor_cuda_aware, WARN, NULL},
+    {"GPU", "GPU sum", WORLD, dpt_doctor_gpu_sum, WARN, NULL},
 
     {"Files", "HDF5", RANK, dpt_doctor_hdf5, WARN,
      "another HDF5: check LD_LIBRARY_PATH and the modules on that host"},

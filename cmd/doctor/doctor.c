@@ -8,6 +8,7 @@
 #include "cmd/doctor/guard.h"
 #include "cmd/job_command.h"
 #include "core/base/file.h"
+#include "core/train/choose.h"
 #include "core/train/trainer.h"
 
 /* Seconds that a check may take, and so the wait for a rank that is busy with one. */
@@ -119,8 +120,10 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_error other = {0};
 
     DPT_TRY(read_options(&d, err));
-    DPT_TRY(dpt_launch_ranks(cli, err));
+    DPT_TRY(dpt_launch_ranks(cli, DPT_DEVICE_AUTO, err));
     dpt_doctor_look_for_gpus(&d.gpus);
+    if (d.gpus.own_bus[0] != '\0') /* the driver works, and MPI is to find the device in use */
+        dpt_choose_early(DPT_DEVICE_AUTO);
     DPT_TRY(start(&d, err));
     /* Several ranks have watchdogs that name who does not come. */
     if (d.comm.world.size == 1)
@@ -143,7 +146,7 @@ out:
 
 static const struct dpt_cli_option options[] = {
     {"--output", "DIR", "the folder that runs are to go to; left out: runs, or this folder"},
-    {"--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a core"},
+    {"--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"},
     {"--limit", "SECONDS", "how long a check may take; 20"},
     {"--json", NULL, "one JSON object"},
     {0},

@@ -18,6 +18,7 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/backend/backend.h"
+#include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/comm/probe.h"
 
@@ -33,12 +34,14 @@ struct cuda {
     int (*device_name)(char *name, int size, int device);
     int (*device_memory)(size_t *bytes, int device);
     int (*attribute)(int *value, int attribute, int device);
+    int (*bus)(char *text, int size, int device);
     int (*retain)(void **context, int device);
     int (*use)(void *context);
     int (*memory_info)(size_t *available, size_t *total);
     int (*allocate)(uintptr_t *address, size_t bytes);
-    int (*set)(uintptr_t address, unsigned char byte, size_t bytes);
-    int (*to_host)(void *to, uintptr_t from, size_t bytes);
+    int (*set)(uintptr_t address, unsigned char byte, size_t bytes, void *stream);
+    int (*to_host)(void *to, uintptr_t from, size_t bytes, void *stream);
+    int (*wait)(void);
 };
 
 static const struct {
@@ -53,12 +56,14 @@ static const struct {
     {"cuDeviceGetName", offsetof(struct cuda, device_name)},
     {"cuDeviceTotalMem_v2", offsetof(struct cuda, device_memory)},
     {"cuDeviceGetAttribute", offsetof(struct cuda, attribute)},
+    {"cuDeviceGetPCIBusId", offsetof(struct cuda, bus)},
     {"cuDevicePrimaryCtxRetain", offsetof(struct cuda, retain)},
     {"cuCtxSetCurrent", offsetof(struct cuda, use)},
     {"cuMemGetInfo_v2", offsetof(struct cuda, memory_info)},
     {"cuMemAlloc_v2", offsetof(struct cuda, allocate)},
-    {"cuMemsetD8_v2", offsetof(struct cuda, set)},
-    {"cuMemcpyDtoH_v2", offsetof(struct cuda, to_host)},
+    {"cuMemsetD8Async", offsetof(struct cuda, set)},
+    {"cuMemcpyDtoHAsync_v2", offsetof(struct cuda, to_host)},
+    {"cuCtxSynchronize", offsetof(struct cuda, wait)},
 };
 
 enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_* */
@@ -131,8 +136,8 @@ static int try_message(const struct cuda *cuda, struct dpt_doctor_gpus *gpus)
 
     if (cuda->device(&device, 0) != 0 || cuda->retain(&context, device) != 0 ||
         cuda->use(context) != 0 || cuda->allocate(&from, BYTES) != 0 ||
-        cuda->allocate(&to, BYTES) != 0 || cuda->set(from, 7, BYTES) != 0 ||
-        cuda->set(to, 0, BYTES) != 0) {
+        cuda->allocate(&to, BYTES) != 0 || cuda->set(from, 7, BYTES, NULL) != 0 ||
+        cuda->set(to, 0, BYTES, NULL) != 0 || cuda->wait() != 0) {
         snprintf(gpus->why, sizeof gpus->why, "no memory on device 0");
         return -1;
     }
@@ -140,7 +145,7 @@ static int try_message(const struct cuda *cuda, struct dpt_doctor_gpus *gpus)
         snprintf(gpus->why, sizeof gpus->why, "%.100s", err.text);
         return 0;
     }
-    if (cuda->to_host(back, to, BYTES) != 0)
+    if (cuda->to_host(back, to, BYTES, NULL) != 0 || cuda->wait() != 0)
         return 0;
     for (int i = 0; i < BYTES; i++)
         if (back[i] != 7)
@@ -162,9 +167,48 @@ static void put(int fd, const struct dpt_doctor_gpus *gpus)
     }
 }
 
-static void ask(int fd)
+static const struct dpt_backend *backend_for_gpus(void)
+{
+    for (size_t i = 0; dpt_backends[i] != NULL; i++)
+        if (dpt_backends[i]->devices != NULL)
+            return dpt_backends[i];
+    return NULL;
+}
+
+/* Which one would be this rank's. */
+static void ask_own(const struct cuda *cuda, struct dpt_doctor_gpus *gpus, int local)
+{
+    int device;
+
+    if (backend_for_gpus() == NULL || gpus->count == 0 ||
+        cuda->device(&device, local % gpus->count) != 0)
+        return;
+    cuda->device_name(gpus->own_name, sizeof gpus->own_name, device);
+    cuda->bus(gpus->own_bus, sizeof gpus->own_bus, device);
+}
+
+/* What this program needs beside the driver. */
+static void ask_backend(struct dpt_doctor_gpus *gpus)
+{
+    const struct dpt_backend *backend = backend_for_gpus();
+    struct dpt_device_info info;
+    struct dpt_error err = {0};
+    int count;
+
+    if (backend == NULL)
+        return;
+    if (backend->devices->count(&count, &err) == DPT_OK &&
+        backend->devices->info(0, &info, &err) == DPT_OK)
+        snprintf(gpus->libraries, sizeof gpus->libraries, "%s", info.driver);
+    else
+        snprintf(gpus->missing, sizeof gpus->missing, "%.*s", (int)sizeof gpus->missing - 1,
+                 err.text);
+}
+
+static void ask(int fd, bool all)
 {
     struct dpt_doctor_gpus gpus = {.library = true, .code = -1, .message = -1};
+    const int local = dpt_launcher_local_rank();
     struct cuda cuda;
     const char *name = NULL;
 
@@ -183,11 +227,17 @@ static void ask(int fd)
     if (gpus.code != 0 && (cuda.error_name(gpus.code, &name) != 0 || name == NULL))
         name = "unknown error";
     snprintf(gpus.why, sizeof gpus.why, "%s", name != NULL ? name : "");
+    ask_own(&cuda, &gpus, local < 0 ? 0 : local);
+    put(fd, &gpus);
+    if (!all)
+        return;
     for (int i = 0; i < gpus.count && i < DPT_DOCTOR_GPUS; i++)
         ask_device(&cuda, &gpus, i);
     put(fd, &gpus);
     if (gpus.code != 0 || gpus.count == 0)
         return;
+    ask_backend(&gpus);
+    put(fd, &gpus);
     gpus.message = 0;
     snprintf(gpus.why, sizeof gpus.why, "it crashed or hung");
     put(fd, &gpus);
@@ -224,22 +274,13 @@ static void listen_to(int fd, struct dpt_doctor_gpus *gpus)
     }
 }
 
-/* On a node one rank is enough, where the launcher says which. */
-static bool is_first_of_node(void)
-{
-    const char *text = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
-
-    text = text != NULL ? text : getenv("SLURM_LOCALID");
-    return text == NULL || atoi(text) == 0;
-}
-
 /* A child has the messages of a failing MPI to itself. */
-static void be_child(int fd)
+static void be_child(int fd, bool all)
 {
     if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
         _exit(1);
     signal(SIGSEGV, SIG_DFL);
-    ask(fd);
+    ask(fd, all);
     _exit(0);
 }
 
@@ -250,8 +291,6 @@ void dpt_doctor_look_for_gpus(struct dpt_doctor_gpus *gpus)
     pid_t child;
 
     *gpus = (struct dpt_doctor_gpus){.message = -1};
-    if (!is_first_of_node())
-        return;
     library = dlopen("libcuda.so.1", RTLD_LAZY); /* loading it starts nothing */
     if (library == NULL)
         return;
@@ -264,7 +303,7 @@ void dpt_doctor_look_for_gpus(struct dpt_doctor_gpus *gpus)
     child = fork();
     if (child == 0) {
         close(ends[0]);
-        be_child(ends[1]);
+        be_child(ends[1], dpt_launcher_local_rank() <= 0);
     }
     close(ends[1]);
     if (child > 0) {
@@ -298,12 +337,17 @@ enum dpt_status dpt_doctor_driver(struct dpt_doctor *d, struct dpt_error *err)
     return DPT_OK;
 }
 
-static bool computes_on_gpus(void)
+enum dpt_status dpt_doctor_libraries(struct dpt_doctor *d, struct dpt_error *err)
 {
-    for (size_t i = 0; dpt_backends[i] != NULL; i++)
-        if (strcmp(dpt_backends[i]->name, "cuda") == 0)
-            return true;
-    return false;
+    const struct dpt_doctor_gpus *g = &d->gpus;
+
+    (void)err;
+    if (g->missing[0] != '\0')
+        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "until then the ranks compute on processors", "%s",
+                       g->missing);
+    else if (g->libraries[0] != '\0')
+        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", g->libraries);
+    return DPT_OK;
 }
 
 /* Those of a kind in one line: "2 x NVIDIA H100, 80 GB". */
@@ -348,13 +392,9 @@ enum dpt_status dpt_doctor_devices(struct dpt_doctor *d, struct dpt_error *err)
         dpt_doctor_say(d, DPT_DOCTOR_WARNING, "ask for GPUs (sbatch --gpus), or unset it",
                        "none to be seen%s%s", visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "",
                        visible != NULL ? visible : "");
-    else if (!computes_on_gpus())
+    else if (backend_for_gpus() == NULL)
         dpt_doctor_say(d, DPT_DOCTOR_WARNING, "they stay idle: this one computes on processors",
                        "%d, but this dptrain was built without CUDA", g->count);
-    else if (d->comm.node.size > g->count)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "one rank a GPU is quickest: start fewer",
-                       "%d ranks share %d GPU%s", d->comm.node.size, g->count,
-                       g->count == 1 ? "" : "s");
     return DPT_OK;
 }
 
@@ -365,8 +405,8 @@ enum dpt_status dpt_doctor_cuda_aware(struct dpt_doctor *d, struct dpt_error *er
 
     (void)err;
     if (g->code != 0 || g->count == 0)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "no GPU");
-    else if (g->message == 1)
+        return DPT_OK;
+    if (g->message == 1)
         dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "yes: a message between device memory arrived%s",
                        claims == 0 ? ", though it says no" : "");
     else if (g->message < 0)

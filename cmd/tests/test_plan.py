@@ -170,6 +170,23 @@ def test_time(tmp_path):
     assert slow["step"]["network_sum_s"] > 2 * 1e-3 + 1.5 * floats / (0.1e9 / 8)
 
 
+@pytest.mark.parametrize("words", [["comm.reduction=reproducible"], ["comm.reduction=reproducible", "batch.micro=3"],
+                                   ["comm.hierarchical=off"]])
+@pytest.mark.parametrize("ranks, node", [(2, 2), (64, 32)])
+def test_time_of_a_team_and_its_sum(tmp_path, words, ranks, node):
+    """Tried in groups of micro-batches where a run computes such; a sum on a node wherever ranks share one."""
+    text = MLP + "batch: {global: 512, micro: 4}\n"
+    sets = [word for setting in words for word in ("--set", setting)]
+    found = json.loads(plan(tmp_path, text, "--json", "--ranks", ranks, "--ranks-per-node", node, *sets).out)["time"]
+    step = found["step"]
+    assert found["tried"] is True
+    parts = ("compute_s", "data_s", "local_sum_s", "network_sum_s", "update_s")
+    assert step["seconds"] == pytest.approx(sum(step[key] for key in parts), rel=0.05)
+    assert min(step["compute_s"], step["data_s"], step["update_s"]) > 0
+    assert step["local_sum_s"] > 0 or node == 1
+    assert (step["network_sum_s"] > 0) == (ranks > node)
+
+
 def test_for_a_person(tmp_path):
     for ranks in (1, 3, 8):
         out = plan(tmp_path, CNN, "--ranks", ranks, "--no-trial", env={"COLUMNS": "80"}).out
@@ -185,7 +202,6 @@ def test_for_a_person(tmp_path):
     (["--latency", "-1"], 2, "above 0"),
     (["--bandwidth", "fast"], 2, "above 0"),
     (["--device", "tpu"], 78, "device.kind"),
-    (["--device", "cuda"], 78, "cuda"),
     (["--set", "batch.mirco=3"], 78, "did you mean 'micro'?"),
     (["--set", "data.train=[nothing-*.h5]"], 78, "nothing-*.h5"),
     (["--set", "model.outputs=3"], 78, "outputs"),

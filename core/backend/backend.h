@@ -46,6 +46,15 @@ struct dpt_tally {
     int64_t samples;
 };
 
+/* Of what kind numbers are in the layers; parameters, sums over samples and the reduction are fp32. */
+enum dpt_precision {
+    DPT_PRECISION_FP32,
+    DPT_PRECISION_TF32, /* fp32 whose products have factors of 11 bits */
+    DPT_PRECISION_BF16, /* tensors of 8 bits */
+    DPT_PRECISION_FP16, /* tensors of 11 bits and 5 of exponent: with a loss scale (loss_scale.h) */
+    DPT_PRECISIONS
+};
+
 struct dpt_program_spec {
     const struct dpt_graph *graph; /* borrowed while the program lives */
     struct dpt_loss loss;
@@ -57,6 +66,11 @@ struct dpt_program_spec {
     /* A team's: a batch may be several micro-batches of `leaf` samples in a row, all full but the last one, and then the gradient
        is the sum of theirs along the tree of core/comm/tree.h over 0, 1, …: the same bits as one after another. 0: micro. */
     int32_t leaf;
+    enum dpt_precision precision; /* one that the backend has */
+    /* The bits follow from graph, micro-batch and kind of device: nothing is chosen by timing, and nothing whose order changes. */
+    bool reproducible;
+    int device;        /* its number, where there are several (devices.h) */
+    const char *cache; /* a folder for what is dear to find out (which kernels are fast); may lack; NULL: nothing is kept */
 };
 
 /* What a program holds, all its slots together. */
@@ -66,9 +80,26 @@ struct dpt_program_bytes {
     int64_t copies;  /* of the parameters, in other layouts */
 };
 
+struct dpt_backend_steps;
+struct dpt_backend_devices;
+
+/* What one kind of launch on a device took, all its calls together, while somebody asked (`profile`). */
+struct dpt_launch_cost {
+    char what[64];    /* "relu_f32", "convolution forward + bias" */
+    const char *node; /* the layer's name; "": none's */
+    int64_t calls;
+    double seconds; /* by the device's clock */
+    int64_t bytes;  /* that one call must move at least */
+    double flops;   /* of one call */
+};
+
 struct dpt_backend {
     const char *name;
     const char *summary;
+    unsigned precisions; /* bits 1 << enum dpt_precision */
+    /* For a backend whose device has memory of its own; else NULL. */
+    const struct dpt_backend_steps *steps;     /* whole steps there (steps.h) */
+    const struct dpt_backend_devices *devices; /* which there are (devices.h) */
     /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512"; static text. */
     const char *(*describe)(void);
     /* Whether a rank's threads had better compute each micro-batch of this graph together, sharing its layers, than take
@@ -105,8 +136,17 @@ struct dpt_backend {
     /* From here on a slot tells where its time goes: the passes of each node (dpt_span_node) and the loss; NULL: no longer. Not
        while the slot works. Optional, as the next two. */
     void (*profile)(void *program, int slot, struct dpt_spans *spans);
+    /* Of a device: at most `most` of what was launched since the program was opened while profiled, in a step's order; returns
+       how many kinds there are. Optional. */
+    int (*launches)(const void *program, struct dpt_launch_cost *costs, int most);
     /* The node in whose pass a node is computed, where the two are fused; else the node itself. */
     int32_t (*runs_in)(const void *program, int32_t node, bool backward);
+    /* Optional: whether `open` found out by measuring what it now has written into spec->cache. Another rank may have found
+       otherwise; opened again, all take what is there. */
+    bool (*measured)(const void *program);
+    /* Optional: the gradient of the loss is multiplied by this, a power of two, before backward, and the parameters' gradient
+       divided by it. */
+    enum dpt_status (*scale)(void *program, float loss_scale, struct dpt_error *err);
     /* C [m][n] = A [m][k] B [k][n], contiguous, by the calling thread alone: to see what the machine can do. Errors: INTERNAL, RANK. */
     enum dpt_status (*product)(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
                                float *c, struct dpt_error *err);

@@ -10,5 +10,6 @@
 extern const struct dpt_backend dpt_backend_ref; /* ref/: plain C, any shape */
 extern const struct dpt_backend
     dpt_backend_cpu; /* cpu/: oneDNN; built where DPT_WITH_ONEDNN is 1 */
+extern const struct dpt_backend dpt_backend_cuda; /* cuda/: built where DPT_WITH_CUDA is 1 */
 
 #endif

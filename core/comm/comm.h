@@ -41,6 +41,8 @@ struct dpt_comm {
  * launcher at all. */
 int dpt_launcher_rank(void);
 bool dpt_launcher_present(void);
+/* This rank among those of its node; 0 without a launcher, -1 where it does not say. */
+int dpt_launcher_local_rank(void);
 
 /*
  * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI

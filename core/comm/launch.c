@@ -71,6 +71,29 @@ int dpt_launcher_rank(void)
     return slurm_tasks() > 1 ? number_of("SLURM_PROCID", 0) : 0;
 }
 
+/* A launcher's own come before Slurm's, which a batch script hands on to whatever it starts. */
+static const char *const local_names[] = {
+    "OMPI_COMM_WORLD_LOCAL_RANK", /* Open MPI, PRRTE */
+    "MPI_LOCALRANKID",            /* Hydra: MPICH, Intel MPI */
+    "MV2_COMM_WORLD_LOCAL_RANK",  /* MVAPICH */
+    "PMI_LOCAL_RANK",             /* Cray PMI */
+    "PALS_LOCAL_RANKID",          /* Cray PALS */
+    "FLUX_TASK_LOCAL_ID",         /* Flux */
+};
+
+int dpt_launcher_local_rank(void)
+{
+    if (!dpt_launcher_present())
+        return 0;
+    for (size_t i = 0; i < sizeof local_names / sizeof local_names[0]; i++)
+        if (number_of(local_names[i], -1) >= 0)
+            return number_of(local_names[i], -1);
+    /* Of the task that this rank is, not of one that started it. */
+    if (slurm_tasks() > 0 && number_of("SLURM_PROCID", -1) == dpt_launcher_rank())
+        return number_of("SLURM_LOCALID", -1);
+    return -1;
+}
+
 /* Open MPI would end in MPI_Init, with a page of advice from each task. Other MPIs may know how to
  * ask Slurm itself; where they do not, each task becomes a world of its own. */
 #if defined(OMPI_MAJOR_VERSION)

@@ -13,7 +13,7 @@
 #include "core/comm/mpi_call.h"
 #include "core/comm/summation.h"
 
-#if defined(OPEN_MPI) && defined(__has_include)
+#if (defined(OPEN_MPI) || defined(MVAPICH2_VERSION)) && defined(__has_include)
 #if __has_include(<mpi-ext.h>)
 #include <mpi-ext.h>
 #endif
@@ -56,6 +56,11 @@ int dpt_probe_claims_cuda(void)
 {
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
     return MPIX_Query_cuda_support() != 0;
+#elif defined(MPIX_GPU_SUPPORT_CUDA) /* MPICH from version 4 on, and its kin */
+    int supported = 0;
+
+    return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &supported) == MPI_SUCCESS ? supported != 0
+                                                                                    : -1;
 #else
     return -1;
 #endif

@@ -130,8 +130,12 @@ enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_v
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
-    t->gather_type->begin(t, view);
-    s.gradient = t->gather_type->target(t, 0, &add);
+    if (t->device != NULL) {
+        s.gradient = t->reduced; /* fetched, so it is there */
+    } else {
+        t->gather_type->begin(t, view);
+        s.gradient = t->gather_type->target(t, 0, &add);
+    }
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);

@@ -6,8 +6,11 @@
  *   /job                                   what of the job decides the result, as YAML text
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
- * backend, library attribute crc32 of every data set      CRC-32 of its bytes behind HDF5's end,
- * one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front of this line>\n"
+ * backend, library; of a run in half floats (fp16) also loss_scale, loss_scale_good,
+ * loss_scale_overflows
+ *   attribute crc32 of every data set      CRC-32 of its bytes
+ * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
+ * of this line>\n"
  *
  * The bytes are a function of the state and of the machine's numerics alone: no time, host, path,
  * rank or thread count. A file is written under a temporary name, synced and renamed, so a final
@@ -33,6 +36,8 @@ struct dpt_state {
     const char *const *slot_names;
     struct dpt_progress progress;
     int64_t seed;
+    bool scaled; /* its gradients are half floats */
+    struct dpt_loss_scale scale;
     const char *job_text;
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */

@@ -167,6 +167,29 @@ out:
     return status;
 }
 
+/* What a run in half floats goes on with; another one's checkpoint says nothing of it. */
+static enum dpt_status read_scale(hid_t file, const char *path, struct dpt_loss_scale *s,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t good;
+    double scale;
+
+    if (H5Aexists(file, "loss_scale") <= 0)
+        return DPT_OK;
+    DPT_TRY(read_number(file, path, "loss_scale", H5T_NATIVE_DOUBLE, &scale, err));
+    DPT_TRY(read_number(file, path, "loss_scale_good", H5T_NATIVE_INT64, &good, err));
+    DPT_TRY(read_number(file, path, "loss_scale_overflows", H5T_NATIVE_INT64, &s->overflows, err));
+    if (!(scale >= DPT_LOSS_SCALE_LEAST && scale <= DPT_LOSS_SCALE_MOST) || good < 0 ||
+        good > DPT_LOSS_SCALE_PATIENCE)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its loss scale is %g, after %lld steps", path,
+                         scale, (long long)good));
+    s->scale = (float)scale;
+    s->good = (int32_t)good;
+out:
+    return status;
+}
+
 /* One text of fixed length, which the file is long enough to hold. */
 static enum dpt_status read_job(hid_t file, const char *path, char **text, struct dpt_error *err)
 {
@@ -240,6 +263,8 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
                          (long long)parameters, (long long)state->graph->parameters));
     if ((parts & DPT_LOAD_PROGRESS) != 0)
         DPT_TRY(read_progress(file, path, &state->progress, err));
+    if ((parts & DPT_LOAD_PROGRESS) != 0 && state->scaled)
+        DPT_TRY(read_scale(file, path, &state->scale, err));
     if (job_text != NULL)
         DPT_TRY(read_job(file, path, job_text, err));
 out:

@@ -48,6 +48,17 @@ static bool put_text(hid_t object, const char *name, const char *text)
     return H5Tclose(type) >= 0 && good;
 }
 
+static bool put_scale(hid_t file, const struct dpt_loss_scale *s)
+{
+    const double scale = s->scale;
+    const int64_t good = s->good;
+
+    return put_attribute(file, "loss_scale", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &scale) &&
+           put_attribute(file, "loss_scale_good", H5T_STD_I64LE, H5T_NATIVE_INT64, &good) &&
+           put_attribute(file, "loss_scale_overflows", H5T_STD_I64LE, H5T_NATIVE_INT64,
+                         &s->overflows);
+}
+
 static bool put_state(hid_t file, const struct dpt_state *s)
 {
     const struct dpt_progress *p = &s->progress;
@@ -75,6 +86,8 @@ static bool put_state(hid_t file, const struct dpt_state *s)
     bool good =
         put_attribute(file, "best_metric", H5T_IEEE_F64LE, H5T_NATIVE_DOUBLE, &p->best_metric);
 
+    if (s->scaled)
+        good = good && put_scale(file, &s->scale);
     if (s->graph->n_nodes > 0)
         dpt_shape_text(&s->graph->nodes[0].out, shape);
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)

@@ -154,10 +154,20 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err)
     return DPT_OK;
 }
 
+bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step)
+{
+    return fault->action != NULL && fault->rank == rank && fault->step == step;
+}
+
+bool dpt_fault_strikes_gradients(const struct dpt_fault *fault)
+{
+    return fault->action != NULL && fault->action->run == flip_gradient;
+}
+
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err)
 {
-    if (fault->action == NULL || fault->rank != rank || fault->step != step)
+    if (!dpt_fault_strikes(fault, rank, step))
         return DPT_OK;
     return fault->action->run(fault, params, n, err);
 }
@@ -165,7 +175,7 @@ enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
                                float *gradient, int64_t n)
 {
-    if (fault->action != NULL && fault->action->run == flip_gradient && fault->rank == rank &&
-        fault->step == step && fault->word < n)
+    if (dpt_fault_strikes_gradients(fault) && dpt_fault_strikes(fault, rank, step) &&
+        fault->word < n)
         flip(&gradient[fault->word]);
 }

@@ -20,6 +20,7 @@
 #ifndef DPT_TRAIN_FAULT_H
 #define DPT_TRAIN_FAULT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,11 @@ struct dpt_fault {
 
 /* From the environment. Errors: USAGE. */
 enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
+
+/* Whether it is this rank's turn in this step; whether it will be a gradient's that is on the host.
+ */
+bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step);
+bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
 
 /* What the fault does to this rank in this step, mostly nothing. params: n weights; n may be 0.
  * Errors: those that the fault plays. */

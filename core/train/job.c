@@ -41,10 +41,15 @@ static const struct dpt_variant mse = {
 const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NULL};
 
 static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
-static const char *const precisions[] = {"fp32", NULL};
+static const char *const precisions[] = {[DPT_PRECISION_FP32] = "fp32",
+                                         [DPT_PRECISION_TF32] = "tf32",
+                                         [DPT_PRECISION_BF16] = "bf16",
+                                         [DPT_PRECISION_FP16] = "fp16",
+                                         [DPT_PRECISIONS] = NULL};
 static const char *const on_nan_words[] = {"stop", "skip", NULL};
 static const char *const reductions[] = {"allreduce", "reproducible", NULL};
 static const char *const hierarchies[] = {"auto", "off", NULL};
+static const char *const aware_words[] = {"auto", "on", "off", NULL};
 
 enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
 
@@ -70,7 +75,7 @@ static const struct dpt_option device_options[] = {
      AT(device.precision),
      .fallback = "fp32",
      .choices = precisions,
-     .help = "number format of the arithmetic"},
+     .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
     {0},
 };
 
@@ -232,6 +237,13 @@ static const struct dpt_option comm_options[] = {
      .fallback = "auto",
      .choices = hierarchies,
      .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
+    {.name = "cuda_aware",
+     .type = DPT_OPT_CHOICE,
+     AT(comm.cuda_aware),
+     .fallback = "auto",
+     .choices = aware_words,
+     .help =
+         "MPI sums gradients in GPU memory; auto: where a trial comes out right; off: on the host"},
     {.name = "timeout",
      .type = DPT_OPT_EVERY,
      AT(comm.timeout),
@@ -407,6 +419,11 @@ out:
     return status;
 }
 
+const char *dpt_job_precision(const struct dpt_job *job)
+{
+    return precisions[job->device.precision];
+}
+
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
     const struct loss_options *options = job->loss.options;
@@ -425,7 +442,8 @@ static const struct {
 } outside[] = {{"train", "max_time"},
                {"train", "check_replicas"},
                {"comm", "timeout"},
-               {"comm", "hierarchical"}};
+               {"comm", "hierarchical"},
+               {"comm", "cuda_aware"}};
 
 static bool is_outside(const char *section, const char *key)
 {
@@ -459,17 +477,41 @@ static struct dpt_conf_node *trim(const char *section, const struct dpt_conf_nod
     return &out->map;
 }
 
+/* Of all that computes only this decides the result, and fp32 goes without saying: what was made so
+ * on a CPU goes on on a GPU. NULL: it is fp32. */
+static struct dpt_conf_node *precision_of(const struct dpt_conf *conf)
+{
+    const struct dpt_conf_node *device = dpt_conf_get(conf->root, "device");
+    struct dpt_conf_node *precision = device != NULL ? dpt_conf_get(device, "precision") : NULL;
+
+    if (precision == NULL || precision->kind != DPT_NODE_SCALAR ||
+        strcmp(precision->text, precisions[DPT_PRECISION_FP32]) == 0)
+        return NULL;
+    return precision;
+}
+
+/* A section with one entry. */
+static struct dpt_conf_node *only(const char *key, struct dpt_conf_node *item, struct trimmed *out)
+{
+    out->keys[0] = key;
+    out->items[0] = item;
+    out->map = (struct dpt_conf_node){
+        .kind = DPT_NODE_MAP, .keys = out->keys, .items = out->items, .n = 1};
+    return &out->map;
+}
+
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
 {
     static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
                                        "optimizer", "schedule", "train", "comm"};
-    enum { KEPT = sizeof kept / sizeof kept[0] };
+    enum { KEPT = sizeof kept / sizeof kept[0] + 1 };
     const char *keys[KEPT];
     struct dpt_conf_node *items[KEPT];
-    struct trimmed train, comm;
+    struct trimmed train, comm, device;
     struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
+    struct dpt_conf_node *precision = precision_of(conf);
 
-    for (size_t i = 0; i < KEPT; i++) {
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
 
         if (item == NULL)
@@ -480,6 +522,10 @@ void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
             item = trim("comm", item, &comm);
         keys[map.n] = kept[i];
         items[map.n++] = item;
+    }
+    if (precision != NULL) {
+        keys[map.n] = "device";
+        items[map.n++] = only("precision", precision, &device);
     }
     dpt_conf_write(&map, out);
 }

@@ -24,7 +24,7 @@ struct dpt_job {
     struct {
         int kind;        /* enum dpt_device_kind */
         int64_t threads; /* 0: automatic */
-        int precision;   /* 0: fp32 */
+        int precision;   /* enum dpt_precision */
     } device;
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;
@@ -60,6 +60,7 @@ struct dpt_job {
     struct {
         int reduction;            /* enum dpt_reduction_kind */
         int hierarchical;         /* enum dpt_hierarchical */
+        int cuda_aware;           /* enum dpt_aware_wish (core/comm/aware.h) */
         struct dpt_every timeout; /* n 0: never */
     } comm;
 };
@@ -75,11 +76,15 @@ extern const struct dpt_variant *const dpt_loss_variants[];
 enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
                              const char *const *sets, size_t n_sets, struct dpt_error *err);
 
+/* "bf16": the job's precision. */
+const char *dpt_job_precision(const struct dpt_job *job);
+
 /* The loss as backends want it. */
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
 
 /*
- * What of the resolved job decides the result: without output, device, log, checkpoint and eval.
+ * What of the resolved job decides the result: without output, log, checkpoint and eval, and of
+ * device only the precision, where it is not fp32.
  * Goes into checkpoints, so that it is the same text whoever ran the job where.
  */
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out);

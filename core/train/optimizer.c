@@ -35,6 +35,15 @@ static void as_before(unsigned mode)
 #endif
 }
 
+struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
+{
+    const struct dpt_optimizer_type *type = optimizer->variant->impl;
+    struct dpt_rule rule = {.slots = type->slots, .decay = type->weight_decay(optimizer->options)};
+
+    type->rule(optimizer->options, &rule);
+    return rule;
+}
+
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,
                          const float *gradient, float *const *slot)

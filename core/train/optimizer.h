@@ -9,6 +9,7 @@
 #define DPT_TRAIN_OPTIMIZER_H
 
 #include "core/backend/graph.h"
+#include "core/backend/steps.h"
 #include "core/conf/option.h"
 
 enum { DPT_MAX_SLOTS = 2 };
@@ -31,11 +32,17 @@ struct dpt_optimizer_type {
                  const float *gradient, float *const *slot);
     double (*lr)(const void *options); /* base learning rate */
     double (*weight_decay)(const void *options);
+    /* The same as `step`, for a device that takes whole steps: what of it the options decide. All
+     * of *rule is filled but `decay` and `slots`. */
+    void (*rule)(const void *options, struct dpt_rule *rule);
 };
 
 /* sgd, adam, adamw: dpt_variant rows whose `impl` is a struct dpt_optimizer_type; ends with NULL.
  */
 extern const struct dpt_variant *const dpt_optimizer_variants[];
+
+/* The whole rule of a job's optimizer. */
+struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);
 
 /*
  * Applies one step to the floats [begin, end) of the arena (any range), tensor by tensor so that

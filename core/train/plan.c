@@ -8,6 +8,7 @@
 #include "core/base/memory.h"
 #include "core/base/squares.h"
 #include "core/train/checkpoint.h"
+#include "core/train/choose.h"
 #include "core/train/gather.h"
 #include "core/train/optimizer.h"
 #include "data/augment.h"
@@ -18,6 +19,8 @@ enum { WORD = sizeof(float) };
  * to that, and writing checkpoints adds on rank 0 beside their bytes: measured with Open MPI 4.1 on
  * two cores, 1 to 4 ranks. */
 static const double started = 6e6, several = 2.5e6, saving = 2.5e6;
+/* The driver, cuDNN and cuBLASLt on the host: what is usual. */
+static const double gpu_started = 0.9e9;
 
 /* --- who runs where --------------------------------------------------------------------------- */
 
@@ -29,10 +32,12 @@ static void find_cores(struct dpt_plan *p)
 }
 
 /* Rank 0 of ranks that need not be there. */
-static void make_comm(struct dpt_plan *p)
+static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
 {
     struct dpt_plan_spec *spec = &p->spec;
 
+    if (spec->node_ranks == 0 && backend->devices != NULL)
+        spec->node_ranks = dpt_plan_gpu_node(backend);
     if (spec->node_ranks == 0)
         spec->node_ranks = p->cores > 1 ? (int)p->cores : 1;
     if (spec->node_ranks > spec->ranks)
@@ -158,19 +163,25 @@ static void fill_memory(struct dpt_plan *p)
     const struct dpt_trainer *t = &p->t;
     const double arena = (double)t->graph.floats * WORD;
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
+    const bool gpu = t->backend->devices != NULL;
+    const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     double gradients, shared;
 
     t->gather_type->bytes(t, p->spec.node_ranks, &gradients, &shared);
+    if (t->stepping) { /* summed on the host, but not made there */
+        gradients = p->spec.ranks > 1 ? arena : 0;
+        shared = 0;
+    }
     memcpy(p->memory,
            (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
                {"program and libraries", "base", DPT_PLAN_RANK,
-                own_peak() + started + (p->spec.ranks > 1 ? several : 0)},
+                own_peak() + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
                {"weights", "weights", DPT_PLAN_RANK, arena},
-               {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)p->program.copies},
+               {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
                {"gradients", "gradients", DPT_PLAN_RANK, gradients},
                {"optimizer", "optimizer", DPT_PLAN_RANK, t->slots * arena},
-               {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
-               {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
+               {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
+               {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
                {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
                {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
                {"norms, losses", "books", DPT_PLAN_RANK, books(t)},
@@ -193,34 +204,80 @@ static enum dpt_status measure_checkpoint(struct dpt_plan *p, const char *job_te
     return dpt_checkpoint_size(&state, p->t.job->output, &p->checkpoint, err);
 }
 
+static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
+{
+    const struct dpt_job *job = p->t.job;
+    const struct dpt_program_spec program = {
+        .graph = &p->t.graph,
+        .loss = p->t.loss,
+        .micro = micro * p->t.group,
+        .leaf = micro,
+        .threads = p->t.threads,
+        .training = true,
+        .team = p->t.pool,
+        .precision = (enum dpt_precision)job->device.precision,
+        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+    };
+
+    return p->t.backend->measure(&program, &p->program, err);
+}
+
+/* As training does: half of a micro-batch that does not fit, where it is ours to choose. Else what
+ * would fit is told. */
+static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};
+    const struct dpt_job *job = p->t.job;
+    const bool ours = job->batch.micro == 0 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
+    const int32_t wanted = p->t.train.sampler.micro;
+    int32_t micro = wanted;
+
+    dpt_plan_gpu_memory(p);
+    while (p->device_bytes > p->gpu.memory && micro > 1) {
+        micro /= 2;
+        DPT_TRY(measure_program(p, micro, err));
+        p->t.train.sampler.micro = micro;
+        dpt_plan_gpu_memory(p);
+    }
+    if (ours && micro < wanted && p->device_bytes <= p->gpu.memory) {
+        p->t.micro_most = micro;
+        for (size_t i = 0; i < 3; i++)
+            splits[i]->sampler.micro = micro;
+    } else if (micro < wanted) {
+        p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
+        p->t.train.sampler.micro = wanted;
+        DPT_TRY(measure_program(p, wanted, err));
+        dpt_plan_gpu_memory(p);
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_program_spec program;
+    const struct dpt_backend *backend;
 
     memset(p, 0, sizeof *p);
     p->spec = *spec;
     p->available = dpt_memory_available();
     find_cores(p);
-    make_comm(p);
+    DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
+    make_comm(p, backend);
+    if (backend->devices != NULL)
+        dpt_plan_gpu_choose(p, backend);
     DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p, job),
                              DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
     if (dpt_augment_wanted(&job->data.augment))
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.train.set, err));
-    program = (struct dpt_program_spec){
-        .graph = &p->t.graph,
-        .loss = p->t.loss,
-        .micro = p->t.train.sampler.micro * p->t.group,
-        .leaf = p->t.train.sampler.micro,
-        .threads = p->t.threads,
-        .training = true,
-    };
     if (p->t.team) /* to be looked at, not to be run */
         DPT_TRY(dpt_pool_open(&p->t.pool, 1, false, err));
-    program.team = p->t.pool;
-    DPT_TRY(p->t.backend->measure(&program, &p->program, err));
+    DPT_TRY(measure_program(p, p->t.train.sampler.micro, err));
+    if (backend->devices != NULL)
+        DPT_TRY(fit_device(p, err));
     DPT_TRY(measure_checkpoint(p, job_text, err));
     p->reduced = spec->ranks > 1 ? ((double)p->t.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
     fill_memory(p);

@@ -12,6 +12,7 @@
 
 #include "core/train/cost.h"
 #include "core/train/machine.h"
+#include "core/train/plan_gpu.h"
 #include "core/train/trainer.h"
 
 /* The network between nodes, as LogGP sees it (Alexandrov et al. 1995): a message of n bytes takes
@@ -23,8 +24,9 @@ struct dpt_fabric {
 
 struct dpt_plan_spec {
     int ranks;
-    int node_ranks; /* that share a node; 0: as many as it has cores */
-    bool trial;     /* a few micro-batches may be computed, where they are small */
+    int node_ranks;                 /* that share a node; 0: as many as it has cores */
+    bool trial;                     /* a few micro-batches may be computed, where they are small */
+    const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
     struct dpt_fabric fabric;
 };
 
@@ -40,7 +42,7 @@ struct dpt_plan_memory {
     double bytes;
 };
 
-enum { DPT_PLAN_MEMORY = 13 };
+enum { DPT_PLAN_MEMORY = 13, DPT_PLAN_DEVICE = 9 };
 
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {
@@ -56,9 +58,12 @@ struct dpt_plan_step {
 /* What was timed; seconds. */
 struct dpt_trial {
     bool done;
-    int32_t micro;
+    int32_t micro;      /* samples that were computed at once */
     double micro_batch; /* by one thread, or by a team */
     double update;      /* optimizer and weight layouts, on all threads of a rank */
+    /* With a thread on each core of a node; 0: not known. */
+    double sum;     /* a step's sum of as many gradients as threads, in slices */
+    double meeting; /* of these threads */
 };
 
 struct dpt_plan {
@@ -71,9 +76,15 @@ struct dpt_plan {
     struct dpt_plan_memory memory[DPT_PLAN_MEMORY];
     double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
     double available;                    /* bytes on this machine; -1: unknown */
-    uint64_t checkpoint;                 /* bytes */
-    double reduced;                      /* bytes that each rank puts into a step's sum */
-    struct dpt_machine machine;          /* flops 0: not measured */
+    struct dpt_gpu_type gpu;             /* that it would run on; no name: none */
+    bool gpu_here;                       /* in this machine */
+    struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* of a rank, on it */
+    double device_bytes;
+    bool stored;          /* the samples stay there */
+    int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
+    uint64_t checkpoint;  /* bytes */
+    double reduced;       /* bytes that each rank puts into a step's sum */
+    struct dpt_machine machine; /* flops 0: not measured */
     struct dpt_trial trial;
     struct dpt_plan_step step;
 };
@@ -103,6 +114,9 @@ double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, do
 /* The same for `reproducible`, whose slices go straight to where they are added. */
 double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, double add);
 
+/* Fills trial->sum and trial->meeting for gradients of so many floats. Errors: RANK. */
+enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,
+                              struct dpt_error *err);
 /* Computes a few micro-batches and updates of a planned model on `threads` threads at once, and
  * throws them away. Errors: RANK. */
 enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct dpt_trial *trial,

@@ -7,6 +7,10 @@
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
+/* Floats of a node's gradients up to which each rank adds up all of them, and meets the others but
+ * once (core/comm/summation.c). */
+enum { SMALL = 4096 };
+
 /* A trial may take this much memory, and this part of what is available. */
 static const double trial_most = 256e6, trial_part = 0.25;
 
@@ -26,10 +30,12 @@ static const struct {
     [DPT_OP_FLATTEN] = {0.1, 0.1, 0.2e-6},
 };
 
-/* Likewise of what is no layer. A sample's own work, and a float's; a step's; a meeting of the
- * threads or ranks of a node. */
+/* Likewise of what is no layer. A sample's own work, and a float's; a step's. A meeting of a node's
+ * ranks that have a core each and look for one another, and what it takes a rank to give its core
+ * to another one where they have not. */
 static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
-static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6, meeting = 3e-6;
+static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
+static const double meeting = 0.3e-6, taking_turns = 1.5e-6;
 
 /* --- the network ------------------------------------------------------------------------------ */
 
@@ -121,8 +127,8 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 struct deal {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
-    int32_t micro;
-    double slower; /* by sharing cores */
+    int32_t micro, group;   /* group: micro-batches that are computed at once */
+    double slower;          /* by sharing cores */
 };
 
 static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
@@ -131,16 +137,26 @@ static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_p
     const double floats = (double)dpt_shape_size(&t->train.set->shape);
     const double samples = fmin((double)d->micros * d->micro, (double)d->global);
     const double rounds =
-        t->team ? (double)d->micros : ceil((double)d->micros / (double)t->threads);
+        t->team ? (double)d->micros / d->group : ceil((double)d->micros / (double)t->threads);
+    const int32_t together = d->micro * d->group;
     double seconds;
 
     if (p->trial.done)
-        seconds = p->trial.micro_batch * d->micro / p->trial.micro;
+        seconds = p->trial.micro_batch * together / p->trial.micro;
     else
-        seconds = estimate_micro(p, d->micro) / (t->team ? t->threads : 1);
+        seconds = estimate_micro(p, together) / (t->team ? t->threads : 1);
     step->compute = rounds * seconds * d->slower;
     step->data = samples * (fill_sample + floats * fill_float) * d->slower /
                  fmin(t->threads, t->team ? t->threads : (double)d->micros);
+}
+
+/* Whether a node's ranks find their gradients' sum, and its squares, in memory that they share. */
+static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
+{
+    const struct dpt_job *job = p->t.job;
+
+    return d->node_ranks > 1 && d->nodes == 1 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
+           job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
 static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
@@ -152,12 +168,20 @@ static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
     const double add = 3 * WORD / bandwidth / reached_sum;
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     const bool flat = tree || t->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
+    const bool small = sums_in_memory(p, d) && all * n <= SMALL;
+    const double arenas =
+        (all + d->node_ranks) / busy; /* that a core reads or writes; 2 in a trial */
+    const double meet = d->slower > 1          ? d->slower * taking_turns
+                        : p->trial.meeting > 0 ? p->trial.meeting
+                                               : meeting;
     const int parties = flat ? d->ranks : d->nodes;
 
-    if (all > 1)
-        step->local = (all + d->node_ranks) * arena / bandwidth / busy / reached_sum;
+    if (all > 1 && p->trial.sum > 0 && !small)
+        step->local = p->trial.sum * arenas / 2;
+    else if (all > 1)
+        step->local = arenas * arena / bandwidth / reached_sum;
     if (d->node_ranks > 1)
-        step->local += 2 * meeting * d->slower;
+        step->local += (small ? 1 : 2) * meet;
     if (d->nodes > 1)
         step->network =
             (tree ? dpt_fabric_tree : dpt_fabric_allreduce)(&p->spec.fabric, n, parties, add);
@@ -172,8 +196,9 @@ static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
     const int threads = p->t.threads;
     bool by_bytes;
 
-    step->update =
-        dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm * d->slower;
+    /* Each rank has that of the slice which it adds up. */
+    step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
+                   d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
     if (p->trial.done)
         step->update += p->trial.update * d->slower;
     else
@@ -202,6 +227,13 @@ bool dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
     if (dpt_trainer_choose_micro(&other, &d.micro, &ignored) != DPT_OK)
         return false;
     d.micros = ((global + d.micro - 1) / d.micro + ranks - 1) / ranks;
+    d.group = p->t.group;
+    while (d.group > 1 && d.group / 2 >= d.micros)
+        d.group /= 2;
+    if (p->t.backend->devices != NULL) {
+        dpt_plan_gpu_step(p, ranks, d.node_ranks, d.micros, d.micro, step);
+        return true;
+    }
     step->micro = d.micro;
     compute(p, &d, step);
     reduce(p, &d, step);
@@ -242,7 +274,7 @@ static double trial_bytes(const struct dpt_plan *p, int threads)
     const double arena = (double)t->graph.floats * WORD;
     const double each =
         ((double)p->program.values + (double)p->program.scratch) / t->threads +
-        (double)dpt_shape_size(&t->train.set->shape) * t->train.sampler.micro * WORD;
+        (double)dpt_shape_size(&t->train.set->shape) * t->train.sampler.micro * t->group * WORD;
 
     return arena * (1 + t->slots + (t->team ? 1 : threads)) + threads * each +
            (double)p->program.copies;
@@ -256,7 +288,13 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
     const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)), threads = t->team ? t->threads : busy;
     const double bytes = trial_bytes(p, threads);
 
+    if (t->backend->devices != NULL) { /* the data sheet says it */
+        dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
+        return DPT_OK;
+    }
     DPT_TRY(measure_machine(p, busy, err));
+    if (p->spec.trial)
+        DPT_TRY(dpt_trial_sum((size_t)t->graph.floats, busy, &p->trial, err));
     if (p->spec.trial && t->threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
         DPT_TRY(dpt_trial_run(t, threads, &p->trial, err));

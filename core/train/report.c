@@ -4,6 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/train/gpus.h"
 #include "core/train/run.h"
 #include "core/train/schedule.h"
 #include "data/dataset.h"
@@ -66,7 +67,8 @@ static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
     dpt_str_printf(out, ", %s", t->job->schedule.variant->name);
 }
 
-static void log_header(const struct dpt_run *run, const struct rank_info *all)
+static void log_header(const struct dpt_run *run, const struct rank_info *all,
+                       const struct dpt_gpu *gpus)
 {
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->train.sampler;
@@ -77,7 +79,10 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all)
     dpt_log_info(t->log, "dptrain %s: %s", run->version, t->job->name);
     list_hosts(all, t->comm->world.size, &text);
     dpt_log_info(t->log, "  ranks    %s", text.text);
-    dpt_log_info(t->log, "  device   %s (%s)", t->backend->name, t->backend->describe());
+    if (gpus != NULL)
+        dpt_gpus_log(t, gpus);
+    else
+        dpt_log_info(t->log, "  device   %s (%s)", t->backend->name, t->backend->describe());
     dpt_str_clear(&text);
     describe_data(t, &text);
     dpt_log_info(t->log, "  data     %s", text.text);
@@ -92,7 +97,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all)
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
     dpt_init_tell(t, &run->init, run->resumed >= 0);
     dpt_log_info(t->log, "  output   %s", t->job->output);
-    if (t->comm->world.size == 1)
+    if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].count > 1))
         dpt_log_warn(t->log,
                      "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "
                      "`--ranks N` starts N");
@@ -111,7 +116,7 @@ out:
 }
 
 static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *all,
-                                   struct dpt_error *err)
+                                   const struct dpt_gpu *gpus, struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
@@ -123,6 +128,8 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_text(m, "hdf5", dpt_h5_version());
     dpt_metrics_text(m, "device", t->backend->name);
     dpt_metrics_text(m, "library", t->backend->describe());
+    if (gpus != NULL)
+        dpt_gpus_metrics(t, gpus, m);
     dpt_metrics_int(m, "ranks", t->comm->world.size);
     dpt_metrics_int(m, "hosts", t->comm->nodes);
     dpt_metrics_text(m, "host", all[0].host);
@@ -154,6 +161,7 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
     struct rank_info mine = {.threads = run->trainer.threads}, *all;
+    struct dpt_gpu *gpus = NULL;
 
     snprintf(mine.host, sizeof mine.host, "%s", comm->host);
     all = dpt_alloc_array((size_t)comm->world.size, sizeof *all);
@@ -161,15 +169,17 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
         status = dpt_fail_memory(err, "the list of ranks", 0);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_gather(&comm->world, &mine, all, sizeof mine, err));
+    DPT_TRY(dpt_gpus_gather(&run->trainer, &gpus, err));
     if (comm->world.rank == 0) {
-        log_header(run, all);
-        status = start_event(run, all, err);
+        log_header(run, all, gpus);
+        status = start_event(run, all, gpus, err);
         if (status == DPT_OK)
             status = dpt_board_start(run, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
     dpt_free(all);
+    dpt_free(gpus);
     return status;
 }
 
@@ -222,7 +232,9 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     const struct dpt_progress *p = &t->progress;
     struct dpt_metrics *m = &run->metrics;
     const double samples = (double)run->window.samples;
-    const double loss = run->window.loss / samples, rate = samples / run->window.seconds;
+    /* Of no sample where all updates were left out. */
+    const double loss = samples > 0 ? run->window.loss / samples : NAN;
+    const double rate = samples / run->window.seconds;
     const double accuracy = has_accuracy(run) ? (double)run->window.correct / samples : NAN;
     const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
     const double left = run->training / (double)done * (double)(t->steps - p->step);
@@ -386,7 +398,7 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
     dpt_metrics_real(m, "first_step_s", run->first_step);
     dpt_metrics_real(m, "training_s", run->training);
     if (t->train.loader != NULL)
-        dpt_metrics_real(m, "waited_s", dpt_loader_waited(t->train.loader));
+        dpt_metrics_real(m, "waited_s", dpt_trainer_waited(t));
     if (strcmp(reason, "done") == 0)
         summarize(run, seconds, summary);
     return end_line(run, err);

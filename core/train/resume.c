@@ -324,9 +324,12 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
     if (!*resumed)
         goto out;
-    if (world->rank == 0)
+    if (world->rank == 0) {
         t->progress = state.progress;
+        t->scale = state.scale;
+    }
     DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
     DPT_TRY(dpt_group_broadcast(world, 0, t->params, bytes, err));
     for (int k = 0; k < t->slots; k++)

@@ -11,15 +11,14 @@
 
 /* Seconds between two drawings of the live line. */
 static const double LIVE = 0.1;
+/* Steps after which all look for what is not a number on a device at the latest; where log lines
+ * come by the clock, of which only rank 0 knows, they do at fixed steps. Each time the device waits
+ * for the host for some microseconds. */
+enum { LOOK_EVERY = 1000, LOOK_BESIDE_CLOCK = 50 };
 /* Seconds kept in hand before the time is up, beside those for the step and the save. */
 static const double MARGIN = 2;
 /* Seconds that rank 0 waits for a save before it shows the others that it is well. */
 static const double PATIENCE = 1;
-
-static bool leads(const struct dpt_run *run)
-{
-    return run->trainer.comm->world.rank == 0;
-}
 
 /* Whether something that happens every so many steps or epochs falls on the step just done. */
 static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
@@ -31,37 +30,6 @@ static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
     if (every->unit != DPT_EPOCHS && every->unit != DPT_STEPS)
         return false;
     return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
-}
-
-/* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
-static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &run->trainer;
-    const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
-    const char *folder = t->job->output;
-    char path[PATH_MAX];
-
-    dpt_lock_keep(run->lock);
-    snprintf(path, sizeof path, "%s/checkpoints", folder);
-    DPT_TRY(dpt_make_folders(path, err));
-    DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
-    snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
-    DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
-    if (t->job->log.tensorboard)
-        DPT_TRY(dpt_tensorboard_open(&run->board, folder, run->resumed, err));
-    if (t->job->log.hashes) {
-        DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
-        DPT_TRY(dpt_audit_open(&run->hashes, folder, err));
-    }
-    snprintf(path, sizeof path, "%s/log.txt", folder);
-    DPT_TRY(dpt_log_file(t->log, path, err));
-    snprintf(path, sizeof path, "%s/job.yaml", folder);
-    DPT_TRY(dpt_file_write(path, run->resolved.text, run->resolved.length, err));
-    if (t->job->checkpoint.every.unit != DPT_NEVER)
-        DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
-out:
-    return status;
 }
 
 /* All ranks end together, also for what rank 0 alone has come upon in this step. Collective. */
@@ -101,10 +69,101 @@ static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
 
     dpt_comm_note(comm, run->trainer.progress.step, "saving a checkpoint");
     do {
-        busy = leads(run) && dpt_saver_busy(run->saver, PATIENCE);
+        busy = dpt_run_leads(run) && dpt_saver_busy(run->saver, PATIENCE);
         DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
     } while (busy);
-    DPT_TRY(agree(run, leads(run) ? collect(run, true, err) : DPT_OK, err));
+    DPT_TRY(agree(run, dpt_run_leads(run) ? collect(run, true, err) : DPT_OK, err));
+out:
+    return status;
+}
+
+static void spend(struct dpt_run *run, double seconds)
+{
+    run->training += seconds;
+    run->window.seconds += seconds;
+}
+
+/* What steps gave that had an update. */
+static void count(struct dpt_run *run, const struct dpt_step_result *result)
+{
+    run->norm = result->norm;
+    run->window.loss += result->loss;
+    run->window.correct += result->correct;
+    run->window.samples += result->samples;
+    run->counted += result->samples;
+}
+
+/* The same for those without one; rank 0 tells. */
+static void count_skipped(struct dpt_run *run, const struct dpt_step_result *result)
+{
+    const struct dpt_trainer *t = &run->trainer;
+
+    run->skipped += result->skipped;
+    if (!dpt_run_leads(run))
+        return;
+    if (result->deferred && result->skipped > 0)
+        dpt_log_warn(t->log, "step %lld: not a number: since the last line %lld step%s skipped",
+                     (long long)t->progress.step, (long long)result->skipped,
+                     result->skipped == 1 ? " was" : "s were");
+    if (result->overflows > 0)
+        dpt_log_detail(t->log,
+                       "step %lld: %lld update%s left out, since the loss scale was too large for "
+                       "half floats; it is %g now",
+                       (long long)t->progress.step, (long long)result->overflows,
+                       result->overflows == 1 ? " was" : "s were", (double)t->scale.scale);
+}
+
+static void count_deferred(struct dpt_run *run, struct dpt_step_result *since)
+{
+    since->deferred = true;
+    count_skipped(run, since);
+    count(run, since);
+}
+
+/* Where a device steps: waits for it, and hears what the steps gave. It stops the run where
+ * something is not a number, so it comes before all that looks at the parameters. Collective. */
+static enum dpt_status learn(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const double start = dpt_now();
+    struct dpt_step_result since;
+
+    if (t->device == NULL || run->learned_step == t->progress.step)
+        return DPT_OK;
+    DPT_TRY(dpt_trainer_settle(t, &since, err));
+    spend(run, dpt_now() - start);
+    count_deferred(run, &since);
+    run->learned_step = t->progress.step;
+out:
+    return status;
+}
+
+/* For a line of rank 0's alone. */
+static enum dpt_status peek(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const double start = dpt_now();
+    struct dpt_step_result since;
+
+    if (run->trainer.device == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_trainer_peek(&run->trainer, &since, err));
+    spend(run, dpt_now() - start);
+    count_deferred(run, &since);
+out:
+    return status;
+}
+
+/* The arenas as they are after this step, on all ranks. Collective. */
+static enum dpt_status fetch(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (run->trainer.device == NULL)
+        return DPT_OK;
+    DPT_TRY(learn(run, err));
+    DPT_TRY(agree(run, dpt_trainer_fetch(&run->trainer, err), err));
 out:
     return status;
 }
@@ -117,6 +176,7 @@ static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err
 
     if (t->comm->world.size == 1 || run->checked_step == t->progress.step)
         return DPT_OK;
+    DPT_TRY(fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(dpt_trainer_check_replicas(t, err));
     dpt_profile_end(t->profile, DPT_SPAN_CHECK);
@@ -132,9 +192,10 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(check_replicas(run, err));
+    DPT_TRY(fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(settle(run, err));
-    if (leads(run)) {
+    if (dpt_run_leads(run)) {
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
         state.lock = run->lock;
@@ -171,8 +232,10 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
 {
     enum dpt_status status = DPT_OK;
     struct dpt_tally *tally = split == &run->trainer.valid ? &run->valid : &run->test;
-    const double start = dpt_now();
+    double start;
 
+    DPT_TRY(learn(run, err));
+    start = dpt_now();
     dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
     dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
@@ -180,27 +243,11 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
         run->tested_step = run->trainer.progress.step;
     else
         note_best(&run->trainer, tally);
-    if (leads(run))
+    if (dpt_run_leads(run))
         status = dpt_report_evaluation(run, split->name, tally, dpt_now() - start, err);
     DPT_TRY(agree(run, status, err));
 out:
     return status;
-}
-
-static void count(struct dpt_run *run, const struct dpt_step_result *result, double seconds)
-{
-    run->training += seconds;
-    run->window.seconds += seconds;
-    run->lr = result->lr;
-    if (result->skipped) {
-        run->skipped++;
-        return;
-    }
-    run->norm = result->norm;
-    run->window.loss += result->loss;
-    run->window.correct += result->correct;
-    run->window.samples += result->samples;
-    run->counted += result->samples;
 }
 
 /* What rank 0 tells about the step just done. */
@@ -216,8 +263,10 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
         return err->status;
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
-    if (!line && now - run->live_at < LIVE)
+    if (!line && (now - run->live_at < LIVE || (result->deferred && !t->log->terminal)))
         return DPT_OK;
+    if (peek(run, err) != DPT_OK)
+        return err->status;
     run->live_at = now;
     return dpt_report_step(run, line, err);
 }
@@ -233,7 +282,7 @@ static void ask(struct dpt_run *run, double now)
     const double saving = run->save_seconds > 0 ? run->save_seconds : bytes / 1e8;
 
     t->signalled = dpt_stop_signal() != 0;
-    if (!leads(run))
+    if (!dpt_run_leads(run))
         return;
     if (every->unit == DPT_SECONDS)
         t->want_save = now - run->saved_at >= every->n;
@@ -250,6 +299,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
                       : dpt_stop_signal() != 0 ? dpt_stop_name(dpt_stop_signal())
                                                : "a signal to another rank";
 
+    DPT_TRY(learn(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
@@ -289,6 +339,31 @@ static const struct dpt_every *board_every(const struct dpt_trainer *t)
     return every->unit != DPT_NEVER && (t->valid.present || t->test.present) ? every : &epoch;
 }
 
+/* Whether all ranks hear of a device's steps now: the first one, then where rank 0 has a line. */
+static bool due_to_learn(const struct dpt_run *run)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_every *every = &t->job->log.every;
+    const bool clock = every->unit == DPT_SECONDS;
+
+    return run->first_step == 0 || due(t, every) ||
+           t->progress.step % (clock ? LOOK_BESIDE_CLOCK : LOOK_EVERY) == 0;
+}
+
+/* Histograms for TensorBoard. What fails here on rank 0 alone reaches the others with the next
+ * step.
+ */
+static void show_weights(struct dpt_run *run, struct dpt_error *err)
+{
+    struct dpt_trainer *t = &run->trainer;
+
+    if (!dpt_run_leads(run) || !run->board.open || t->trouble != DPT_OK)
+        return;
+    t->trouble = dpt_trainer_gradient(t, err);
+    if (t->trouble == DPT_OK)
+        dpt_board_weights(run);
+}
+
 /* One step and what is due after it. Collective. */
 static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 {
@@ -301,11 +376,20 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 
     ask(run, start);
     DPT_TRY(dpt_trainer_step(t, &result, err));
-    count(run, &result, dpt_now() - start);
+    spend(run, dpt_now() - start);
+    run->lr = result.lr;
+    if (!result.deferred) {
+        count_skipped(run, &result);
+        if (!result.skipped && !result.overflows)
+            count(run, &result);
+    } else if (due_to_learn(run)) {
+        DPT_TRY(learn(run, err));
+    }
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
     DPT_TRY(gather_ranks(run, err));
-    if (leads(run)) { /* what fails here on rank 0 alone reaches the others with the next step */
+    /* What fails here on rank 0 alone reaches the others with the next step. */
+    if (dpt_run_leads(run) && t->trouble == DPT_OK) {
         t->trouble = report(run, &result, err);
         if (t->trouble == DPT_OK)
             t->trouble = collect(run, false, err);
@@ -316,8 +400,8 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         DPT_TRY(evaluate(run, t->valid.present ? &t->valid : &t->test, err));
         improved = t->progress.best_step == t->progress.step;
     }
-    if (leads(run) && due(t, board_every(t)))
-        dpt_board_weights(run);
+    if (due(t, board_every(t)))
+        show_weights(run, err);
     if (job->checkpoint.every.unit != DPT_NEVER &&
         (due(t, &job->checkpoint.every) || result.save || improved))
         DPT_TRY(save(run, !job->checkpoint.background, err));
@@ -335,120 +419,15 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(agree(run, DPT_OK, err));
-    if (leads(run))
-        dpt_board_weights(run);
+    dpt_trainer_rest(t);
+    DPT_TRY(fetch(run, err));
+    show_weights(run, err);
+    DPT_TRY(agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
-out:
-    return status;
-}
-
-/* Whether the metrics of a run that has made all its steps lack their end: it was stopped by force
- * after its last save, and what comes then was lost. By rank 0. */
-static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct dpt_error *err)
-{
-    const char *folder = run->trainer.job->output;
-    enum dpt_status status;
-    char path[PATH_MAX];
-    bool ended;
-
-    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    status = dpt_resume_has_ended(folder, &ended, err);
-    *lacks = dpt_file_exists(path) && !ended; /* else the checkpoint is all that is left */
-    return status;
-}
-
-/* *finished: there is nothing left to do. Collective. */
-static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &run->trainer;
-    const struct dpt_group *world = &t->comm->world;
-    bool lacks = false;
-
-    *finished = run->resumed >= 0 && t->progress.step >= t->steps;
-    if (*finished && leads(run))
-        status = lacks_end(run, &lacks, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
-    *finished = *finished && !lacks;
-    if (*finished)
-        dpt_log_info(t->log,
-                     "%s is finished, step %lld of %lld: give it more train.epochs or "
-                     "train.steps to go on, or choose another --output",
-                     t->job->output, (long long)t->progress.step, (long long)t->steps);
-out:
-    return status;
-}
-
-/* The job as text, for its folder and, what of it decides the result, for its checkpoints. Both are
- * read again some day, as job files are. */
-static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
-{
-    dpt_job_essence(run->conf, &run->job_text);
-    dpt_conf_write(run->conf->root, &run->resolved);
-    if (run->job_text.failed || run->resolved.failed)
-        return dpt_fail_memory(err, "the resolved job", 0);
-    if (run->resolved.length > DPT_YAML_BYTES)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "%s: %zu bytes with all that it leaves to defaults; a job has at most %d: "
-                        "patterns (shards/*.h5) say more than lists",
-                        run->conf->path, run->resolved.length, DPT_YAML_BYTES);
-    return DPT_OK;
-}
-
-static enum dpt_status make_room(struct dpt_run *run, struct dpt_error *err)
-{
-    const size_t ranks = (size_t)run->trainer.comm->world.size;
-
-    if (ranks == 1)
-        return DPT_OK;
-    run->rank_seconds = dpt_alloc_array(ranks, sizeof *run->rank_seconds);
-    return run->rank_seconds != NULL ? DPT_OK : dpt_fail_memory(err, "the list of ranks", 0);
-}
-
-/* From the job to the first step. *finished: there is nothing left to do. Collective. */
-static enum dpt_status prepare(struct dpt_run *run, const struct dpt_run_wish *wish, bool *finished,
-                               struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &run->trainer;
-    const struct dpt_group *world = &t->comm->world;
-    bool resumed;
-
-    DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
-    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
-    run->resumed = run->saved_step = resumed ? t->progress.step : -1;
-    DPT_TRY(find_end(run, finished, err));
-    if (*finished)
-        return DPT_OK;
-    if (!resumed)
-        DPT_TRY(dpt_init_weights(t, &run->init, err));
-    DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
-    DPT_TRY(dpt_group_agree(world, leads(run) ? open_folder(run, err) : DPT_OK, err));
-    DPT_TRY(dpt_report_start(run, err));
-    if (t->job->log.trace)
-        DPT_TRY(dpt_trace_open(&run->trace, t, run->saver, err));
-    status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-out:
-    return status;
-}
-
-/* Collective. */
-static enum dpt_status take_lock(struct dpt_run *run, const struct dpt_comm *comm,
-                                 struct dpt_log *log, const char *folder, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK, first = DPT_OK;
-
-    if (comm->world.rank == 0)
-        first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
-    /* It concerns all, so the message need not say that rank 0 found out. */
-    DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
-    DPT_TRY(dpt_group_agree(&comm->world, first, err));
 out:
     return status;
 }
@@ -461,7 +440,7 @@ static enum dpt_status write_trace(struct dpt_run *run, enum dpt_status ended,
     enum dpt_status status = DPT_OK;
     struct dpt_error own = {0};
 
-    DPT_TRY(agree(run, leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
+    DPT_TRY(agree(run, dpt_run_leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
     DPT_TRY(dpt_trace_write(run->trace, run->trainer.job->output, &own));
 out:
     if (status == DPT_OK)
@@ -514,18 +493,19 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .saved_step = -1,
                           .tested_step = -1,
                           .checked_step = -1,
+                          .learned_step = -1,
                           .board_step = -1,
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;
 
     /* First of all, so that a second run in this folder neither waits nor reads anything. */
-    DPT_TRY(take_lock(&run, comm, log, job->output, err));
+    DPT_TRY(dpt_run_take_lock(&run, comm, log, job->output, err));
     if (comm->world.rank == 0)
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(
         dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
-    DPT_TRY(prepare(&run, wish, &finished, err));
+    DPT_TRY(dpt_run_prepare(&run, wish, &finished, err));
     run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));
@@ -535,6 +515,7 @@ out:
     if (run.trace != NULL && (status == DPT_OK || status == DPT_STOPPED))
         status = write_trace(&run, status, err);
     dpt_trace_close(run.trace);
+    dpt_trainer_rest(t);
     status = close_run(&run, log, status, summary, err);
     dpt_init_release(&run.init);
     dpt_str_release(&run.job_text);

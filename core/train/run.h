@@ -45,6 +45,7 @@ struct dpt_run {
     double lr, norm;      /* of the last step that was not skipped */
     int64_t counted;      /* samples trained on by this process */
     int64_t skipped;
+    int64_t learned_step; /* up to which all ranks know what a device's steps gave, -1: none */
     double saved_at;      /* dpt_now */
     double save_seconds;  /* that the longest save took */
     double step_seconds;  /* that the longest step took, with what came after it */
@@ -72,6 +73,19 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                             const struct dpt_comm *comm, struct dpt_log *log,
                             const struct dpt_run_wish *wish, struct dpt_str *summary,
                             struct dpt_error *err);
+
+/* Rank 0 keeps the run's folder, its files and its lock. */
+static inline bool dpt_run_leads(const struct dpt_run *run)
+{
+    return run->trainer.comm->world.rank == 0;
+}
+
+/* First of all: the folder is this run's alone. Collective. Errors: as dpt_lock_take. */
+enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
+                                  struct dpt_log *log, const char *folder, struct dpt_error *err);
+/* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
+                                bool *finished, struct dpt_error *err);
 
 /* Collective. What a person should know before it starts, in the log; the `run` event in the
  * metrics. */

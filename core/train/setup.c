@@ -1,4 +1,4 @@
-#include <sched.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,17 +6,16 @@
 #include "core/base/memory.h"
 #include "core/base/squares.h"
 #include "core/train/checkpoint.h"
+#include "core/train/choose.h"
+#include "core/train/device.h"
 #include "core/train/gather.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
 
-/* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
- * dear. */
-enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, EVAL_MICROS = 8 };
-/* Under `reproducible` the micro-batch follows from the job alone: as if there were this many
- * workers. */
-enum { FIXED_WORKERS = 8 };
+/* Micro-batches of a thread in a step of an evaluation. A device's host threads only hand samples
+ * over. */
+enum { EVAL_MICROS = 8, DEVICE_EVAL_MICROS = 2, DEVICE_THREADS = 4 };
 
 const struct dpt_gather_type *const dpt_gather_types[] = {
     [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
@@ -25,96 +24,6 @@ const struct dpt_gather_type *const dpt_gather_types[] = {
 
 /* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
 enum { RESERVE = 128 << 20 };
-
-enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    cpu_set_t mine, *all = calloc((size_t)node->size, sizeof *all);
-
-    CPU_ZERO(&mine);
-    if (sched_getaffinity(0, sizeof mine, &mine) != 0)
-        CPU_SET(0, &mine);
-    *cores = 0;
-    if (all == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of cores", (double)node->size * sizeof *all));
-    DPT_TRY(dpt_group_gather(node, &mine, all, sizeof mine, err));
-    for (int core = 0; core < CPU_SETSIZE; core++) {
-        int users = 0;
-
-        if (!CPU_ISSET(core, &mine))
-            continue;
-        for (int rank = 0; rank < node->size; rank++)
-            users += CPU_ISSET(core, &all[rank]) != 0;
-        *cores += 1.0 / users;
-    }
-out:
-    free(all);
-    return status;
-}
-
-int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most)
-{
-    const int64_t each = (global + workers - 1) / workers; /* samples of the busiest worker */
-    const int64_t runs = (each + most - 1) / most;
-    const int64_t micro = (each + runs - 1) / runs;
-
-    return (int32_t)(micro < 1 ? 1 : micro);
-}
-
-static bool has_windows(const struct dpt_graph *graph)
-{
-    for (int32_t i = 0; i < graph->n_nodes; i++)
-        if (graph->nodes[i].op == DPT_OP_CONV)
-            return true;
-    return false;
-}
-
-enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
-                                         struct dpt_error *err)
-{
-    const int64_t global = t->job->batch.global;
-    const int ranks = t->comm->world.size;
-    const bool fixed = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
-    int64_t batches;
-
-    *micro = (int32_t)t->job->batch.micro;
-    if (*micro == 0 && t->team && !fixed)
-        *micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
-    else if (*micro == 0)
-        *micro = dpt_auto_micro(global, fixed ? FIXED_WORKERS : t->all_threads,
-                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
-    batches = (global + *micro - 1) / *micro;
-    if (batches >= ranks)
-        return DPT_OK;
-    if (global < ranks)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "batch.global: %lld samples a step do not feed %d ranks: start fewer ranks "
-                        "or make it larger",
-                        (long long)global, ranks);
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "batch.micro: %d does not feed %d ranks: %lld / %d gives %lld micro-batch%s; "
-                    "%d or less would do",
-                    *micro, ranks, (long long)global, *micro, (long long)batches,
-                    batches == 1 ? "" : "es", (int)(global / ranks));
-}
-
-/*
- * A rank's team takes as many micro-batches at once as are a node of the reduction's tree, and adds
- * their gradients up on the way (backend.h, `leaf`): the same bits, and one pass over the weights
- * and their gradient.
- */
-static int32_t choose_group(const struct dpt_trainer *t, int32_t micro)
-{
-    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
-    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
-    int32_t group = 1;
-
-    if (!t->team || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
-        return 1;
-    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
-        group *= 2;
-    return group;
-}
 
 static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
                                 const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
@@ -201,7 +110,7 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
-    const struct dpt_dataset *first = NULL;
+    const struct dpt_dataset *first = NULL, *named = NULL;
     const char *first_name = NULL;
     char have[40], want[40];
 
@@ -219,6 +128,7 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
                              split->name, dpt_shape_text(&split->set->shape, have), first_name,
                              dpt_shape_text(&first->shape, want)));
+        DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->graph), err));
     }
     if (t->given != NULL)
@@ -229,26 +139,12 @@ out:
     return status;
 }
 
-static enum dpt_status choose_backend(struct dpt_trainer *t, struct dpt_error *err)
+/* Samples of all ranks that an evaluation deals out at once. */
+static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
 {
-    static const char *const names[] = {
-        [DPT_DEVICE_CPU] = "cpu", [DPT_DEVICE_REF] = "ref", [DPT_DEVICE_CUDA] = "cuda"};
-
-    if (t->job->device.kind == DPT_DEVICE_AUTO) {
-        t->backend = dpt_backends[0];
-        return DPT_OK;
-    }
-    t->backend = dpt_backend_find(names[t->job->device.kind]);
-    if (t->backend != NULL)
-        return DPT_OK;
-    if (t->job->device.kind == DPT_DEVICE_CPU) /* without oneDNN the plain loops take its place */
-        t->backend = dpt_backend_find("ref");
-    if (t->backend == NULL)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "device.kind: this dptrain was built without '%s'; "
-                        "`auto` takes what there is",
-                        names[t->job->device.kind]);
-    return DPT_OK;
+    if (t->backend->devices != NULL)
+        return micro * t->comm->world.size * DEVICE_EVAL_MICROS;
+    return (int32_t)(micro * t->all_threads * EVAL_MICROS);
 }
 
 /* The rates and sizes of the run's steps. */
@@ -266,8 +162,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
             continue;
         s->seed = (uint64_t)job->seed;
         s->micro = micro;
-        s->global =
-            train ? (int32_t)job->batch.global : (int32_t)(micro * t->all_threads * EVAL_MICROS);
+        s->global = train ? (int32_t)job->batch.global : eval_step(t, micro);
         s->shuffle = train ? (enum dpt_shuffle)job->data.shuffle : DPT_SHUFFLE_NONE;
         s->drop_last = train && job->data.drop_last;
         if (dpt_sampler_steps(s) < 1)
@@ -315,10 +210,10 @@ static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_dataset bare = {.shape = t->graph.nodes[0].out, .target = DPT_TARGET_CLASS};
-    const struct dpt_dataset *set = t->given != NULL  ? &bare
+    const struct dpt_dataset *set = t->given != NULL   ? &bare
                                     : t->train.present ? t->train.set
-                                    : t->test.present ? t->test.set
-                                                      : t->valid.set;
+                                    : t->test.present  ? t->test.set
+                                                       : t->valid.set;
 
     t->workers = dpt_alloc_array((size_t)t->threads, sizeof *t->workers);
     if (t->workers == NULL)
@@ -355,43 +250,214 @@ out:
     return status;
 }
 
+/* A model that only predicts is content with more exact numbers than it was trained with. */
+static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const int wanted = t->job->device.precision;
+
+    if ((t->backend->precisions & 1U << wanted) != 0 || t->given != NULL)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "device.precision: %s needs device.kind: cuda; %s, which this would run on, has "
+        "fp32",
+        dpt_job_precision(t->job), t->backend->name);
+}
+
 /* Who computes what, in which portions. */
-static enum dpt_status settle(struct dpt_trainer *t, int32_t *micro, struct dpt_error *err)
+static enum dpt_status settle(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(choose_backend(t, err));
+    DPT_TRY(check_precision(t, err));
     DPT_TRY(build_model(t, err));
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
+    t->stepping = dpt_device_wanted(t, parts);
+    if (t->backend->devices != NULL && (t->stepping || !t->train.present) &&
+        t->job->device.threads == 0 && t->threads > DEVICE_THREADS)
+        t->threads = DEVICE_THREADS;
     t->takers = t->team ? 1 : t->threads;
-    DPT_TRY(dpt_trainer_choose_micro(t, micro, err));
-    t->group = choose_group(t, *micro);
-    DPT_TRY(plan_steps(t, *micro, err));
+    t->scale = dpt_loss_scale_start(t->job->device.precision == DPT_PRECISION_FP16);
 out:
     return status;
 }
 
-/* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
-static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
+/* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
+ */
+static enum dpt_status find_cache(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char path[PATH_MAX];
+    int n = 0;
+
+    if (t->backend->devices == NULL || t->cache != NULL)
+        return DPT_OK;
+    if (base != NULL && base[0] == '/')
+        n = snprintf(path, sizeof path, "%s/dptrain", base);
+    else if (home != NULL && home[0] == '/')
+        n = snprintf(path, sizeof path, "%s/.cache/dptrain", home);
+    if (n <= 0 || n >= (int)sizeof path)
+        return DPT_OK;
+    t->cache = dpt_alloc((size_t)n + 1);
+    if (t->cache == NULL)
+        return dpt_fail_memory(err, "a path", n);
+    memcpy(t->cache, path, (size_t)n + 1);
+    return DPT_OK;
+}
+
+/* An error of opening says that the device's memory does not do: all else would have shown where
+ * nothing large is allocated. */
+static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_spec *spec,
+                         enum dpt_status status)
+{
+    struct dpt_program_bytes bytes;
+    struct dpt_error ignored;
+
+    return status == DPT_BAD_JOB && t->backend->devices != NULL &&
+           t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
+}
+
+/* All that depends on the size of a micro-batch. */
+static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = t->job;
     struct dpt_program_spec spec = {
-        .graph = &t->graph, .loss = t->loss, .threads = t->threads, .training = t->train.present};
+        .graph = &t->graph,
+        .loss = t->loss,
+        .threads = t->threads,
+        .training = t->train.present,
+        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .device = t->gpu,
+        .cache = t->cache,
+    };
 
-    dpt_comm_note(t->comm, 0, "setting up the model");
-    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(settle(t, &spec.leaf, err));
+    DPT_TRY(dpt_trainer_choose_micro(t, &spec.leaf, err));
+    t->group = dpt_trainer_choose_group(t, spec.leaf);
+    DPT_TRY(plan_steps(t, spec.leaf, err));
     spec.micro = spec.leaf * t->group;
     DPT_TRY(open_loaders(t, spec.leaf, err));
     DPT_TRY(open_workers(t, spec.micro, err));
-    DPT_TRY(open_arenas(t, err));
-    DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
+    if (t->params == NULL) {
+        DPT_TRY(open_arenas(t, err));
+        if (t->comm->world.rank == 0)
+            dpt_model_init(&t->graph, (uint64_t)job->seed, t->params);
+    }
+    if (t->pool == NULL)
+        DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
+    if ((t->backend->precisions & 1U << job->device.precision) != 0)
+        spec.precision = (enum dpt_precision)job->device.precision;
     spec.team = t->team ? t->pool : NULL;
-    DPT_TRY(t->backend->open(&spec, &t->program, err));
-    if (t->comm->world.rank == 0)
-        dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
+    status = t->backend->open(&spec, &t->program, err);
+    t->too_large = status != DPT_OK && is_too_large(t, &spec, status);
+out:
+    return status;
+}
+
+static void close_sized(struct dpt_trainer *t)
+{
+    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+
+    if (t->backend != NULL)
+        t->backend->close(t->program);
+    t->program = NULL;
+    for (size_t i = 0; i < 3; i++) {
+        dpt_loader_close(splits[i]->loader);
+        splits[i]->loader = NULL;
+    }
+    for (int i = 0; t->workers != NULL && i < t->threads; i++)
+        dpt_batch_buffer_close(&t->workers[i].buffer);
+    dpt_free(t->workers);
+    t->workers = NULL;
+    dpt_free(t->losses);
+    t->losses = NULL;
+}
+
+/* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
+static enum dpt_status open_local(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_comm_note(t->comm, 0, "setting up the model");
+    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
+    DPT_TRY(settle(t, parts, err));
+    DPT_TRY(find_cache(t, err));
+    DPT_TRY(open_sized(t, err));
+out:
+    return status;
+}
+
+/*
+ * After a failure of opening, on all ranks: where it is only that a micro-batch of our own choice
+ * does not fit on some device, all are to try half of it, and this gives OK. Collective.
+ */
+static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum dpt_status failed,
+                              struct dpt_error *err)
+{
+    const bool ours = t->job->batch.micro == 0 && t->train.sampler.micro > 1 &&
+                      t->job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
+    int64_t others = mine != DPT_OK && !(ours && t->too_large);
+    const struct dpt_error first = *err;
+    const int32_t micro = t->train.sampler.micro;
+
+    if (t->backend->devices == NULL) /* of all ranks alike */
+        return failed;
+    if (dpt_group_sum_ints(&t->comm->world, &others, &others, 1, err) != DPT_OK || others > 0) {
+        *err = first;
+        return failed;
+    }
+    t->micro_most = micro / 2;
+    dpt_log_info(t->log, "%d samples do not fit on the device at once: trying %d", micro,
+                 t->micro_most);
+    dpt_log_detail(t->log, "%s", first.text);
+    dpt_device_close(t);
+    close_sized(t);
+    return DPT_OK;
+}
+
+/* Where a rank measured which kernels are quick all open their programs once more: then they take
+ * the same ones, as every later start will. Collective. */
+static enum dpt_status open_alike(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t measured;
+
+    if (t->backend->measured == NULL || t->comm->world.size == 1)
+        return DPT_OK;
+    measured = t->backend->measured(t->program);
+    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &measured, &measured, 1, err));
+    if (measured == 0)
+        return DPT_OK;
+    close_sized(t);
+    DPT_TRY(dpt_group_agree(&t->comm->world, open_sized(t, err), err));
+out:
+    return status;
+}
+
+/* Model, program, and the device's steps where it takes them. Collective. */
+static enum dpt_status open_all(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status, mine = open_local(t, parts, err);
+    bool on_device = false;
+
+    for (;;) {
+        status = dpt_group_agree(&t->comm->world, mine, err);
+        if (status == DPT_OK)
+            DPT_TRY(open_alike(t, err));
+        if (status == DPT_OK && t->stepping) {
+            if (t->aware == NULL)
+                DPT_TRY(dpt_device_choose_sums(t, &on_device, err));
+            mine = dpt_device_open(t, on_device, err);
+            t->too_large = mine == DPT_BAD_JOB;
+            status = dpt_group_agree(&t->comm->world, mine, err);
+        }
+        if (status == DPT_OK)
+            return DPT_OK;
+        DPT_TRY(shrink(t, mine, status, err));
+        mine = open_sized(t, err);
+    }
 out:
     return status;
 }
@@ -429,10 +495,12 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     t->progress.best_step = -1;
     dpt_comm_limit(comm, job->comm.timeout.n);
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
+    DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
+                               &t->gpu, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
-    DPT_TRY(dpt_group_agree(&comm->world, open_local(t, err), err));
-    if (t->train.present) {
+    DPT_TRY(open_all(t, parts, err));
+    if (t->train.present && t->device == NULL) {
         t->gather_type = dpt_gather_types[job->comm.reduction];
         DPT_TRY(t->gather_type->open(t, err));
     }
@@ -475,8 +543,12 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->threads = threads;
     t->all_threads = (int64_t)threads * comm->world.size;
     t->slots = type->slots;
+    DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(open_data(t, parts, err));
-    DPT_TRY(settle(t, &micro, err));
+    DPT_TRY(settle(t, parts, err));
+    DPT_TRY(dpt_trainer_choose_micro(t, &micro, err));
+    t->group = dpt_trainer_choose_group(t, micro);
+    DPT_TRY(plan_steps(t, micro, err));
     t->gather_type = dpt_gather_types[job->comm.reduction];
 out:
     if (status != DPT_OK)
@@ -486,21 +558,14 @@ out:
 
 void dpt_trainer_close(struct dpt_trainer *t)
 {
-    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
-
-    if (t->backend != NULL)
-        t->backend->close(t->program);
+    dpt_device_close(t);
+    close_sized(t);
     dpt_pool_close(t->pool);
-    for (size_t i = 0; i < 3; i++)
-        dpt_loader_close(splits[i]->loader);
     if (t->gather_type != NULL)
         t->gather_type->close(t);
-    for (int i = 0; t->workers != NULL && i < t->threads; i++) {
-        dpt_batch_buffer_close(&t->workers[i].buffer);
-    }
-    dpt_free(t->workers);
+    dpt_free(t->cache);
+    dpt_free(t->aware);
     dpt_free(t->norms);
-    dpt_free(t->losses);
     dpt_free(t->hashes);
     dpt_free(t->params);
     for (int k = 0; k < DPT_MAX_SLOTS; k++)
@@ -526,6 +591,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
         .version = version,
         .backend = t->backend->name,
         .library = t->backend->describe(),
+        .scaled = t->job->device.precision == DPT_PRECISION_FP16,
+        .scale = t->scale,
     };
 
     memcpy(state.slot, t->slot, sizeof state.slot);

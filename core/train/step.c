@@ -5,6 +5,7 @@
 #include "core/base/clock.h"
 #include "core/base/hash.h"
 #include "core/base/squares.h"
+#include "core/train/device.h"
 #include "core/train/gather.h"
 #include "core/train/profile.h"
 #include "core/train/schedule.h"
@@ -246,6 +247,15 @@ static void update_part(void *arg, int thread)
                         t->reduced, t->slot);
 }
 
+/* Half floats' gradients are scaled: dpt_trainer_refresh begins with it, and it changes. */
+static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
+{
+    if (t->job->device.precision != DPT_PRECISION_FP16 || t->backend->scale == NULL ||
+        !t->train.present)
+        return DPT_OK;
+    return t->backend->scale(t->program, t->scale.scale, err);
+}
+
 static void refresh_part(void *arg, int thread)
 {
     struct dpt_trainer *t = arg;
@@ -256,7 +266,14 @@ static void refresh_part(void *arg, int thread)
 
 enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err)
 {
-    return dpt_trainer_run(t, refresh_part, t, err);
+    enum dpt_status status = DPT_OK;
+
+    if (t->device != NULL)
+        return dpt_device_put(t, err);
+    DPT_TRY(set_scale(t, err));
+    DPT_TRY(dpt_trainer_run(t, refresh_part, t, err));
+out:
+    return status;
 }
 
 static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
@@ -295,7 +312,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
         dpt_pool_run(t->pool, update_part, w);
     t->progress.updates++;
     dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
-    status = dpt_trainer_refresh(t, err);
+    status = dpt_trainer_run(t, refresh_part, t, err);
     dpt_profile_turn(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
     return status;
 }
@@ -310,6 +327,17 @@ static void advance(struct dpt_trainer *t, int64_t samples)
     }
 }
 
+/* Half floats: whether the loss scale was too large for this step, and is smaller now. finite: of
+ * the gradient. */
+static enum dpt_status judge_scale(struct dpt_trainer *t, bool finite, bool *mended,
+                                   struct dpt_error *err)
+{
+    const float before = t->scale.scale;
+
+    dpt_loss_scale_step(&t->scale, finite, mended);
+    return t->scale.scale != before ? set_scale(t, err) : DPT_OK;
+}
+
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
                             struct dpt_error *err)
 {
@@ -321,7 +349,9 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         [DPT_FLAG_SIGNAL] = t->signalled,
         [DPT_FLAG_CLOCK] = t->out_of_time,
     };
+    const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm, start = dpt_now();
+    bool mended = false;
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
@@ -342,14 +372,18 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
                          w.view.total));
     norm = gradient_norm(&w);
     dpt_profile_turn(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
-    if (isfinite(norm) && isfinite(result->loss)) {
+    if (scaled && isfinite(result->loss))
+        DPT_TRY(judge_scale(t, isfinite(norm), &mended, err));
+    if (mended) {
+        result->overflows = 1;
+    } else if (isfinite(norm) && isfinite(result->loss)) {
         DPT_TRY(update(&w, norm, result, err));
     } else {
         status = dpt_trainer_blame(t, &w.view, err);
         if (status != DPT_FAILED || t->job->train.on_nan != DPT_ON_NAN_SKIP)
             goto out;
         status = DPT_OK;
-        result->skipped = true;
+        result->skipped = 1;
     }
     advance(t, result->samples);
 out:
@@ -362,7 +396,7 @@ enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *
     enum dpt_status status;
 
     dpt_profile_begin(t->profile, t->progress.step + 1);
-    status = step(t, result, err);
+    status = t->device != NULL ? dpt_device_step(t, result, err) : step(t, result, err);
     dpt_profile_end(t->profile, DPT_SPAN_STEP);
     return status;
 }

@@ -7,6 +7,11 @@
  * with a tail of a few words (enum dpt_tail), so that one collective a step carries the gradient
  * and all that the ranks must tell each other. After the first step nothing is allocated. Used by
  * one thread; the trainer's own pool works inside its calls.
+ *
+ * There are two ways to step. On arenas in host memory any backend trains: step.c. Where a backend
+ * takes whole steps in its device's memory, and nobody has to see every gradient, the device does
+ * (device.h): the arenas here are then copies, current only after dpt_trainer_fetch, and what
+ * steps gave is known after dpt_trainer_settle.
  */
 #ifndef DPT_TRAIN_TRAINER_H
 #define DPT_TRAIN_TRAINER_H
@@ -79,6 +84,7 @@ struct dpt_progress {
 
 struct dpt_gather_type;
 struct dpt_gather_state;
+struct dpt_device;
 struct dpt_profile;
 
 struct dpt_trainer {
@@ -86,11 +92,13 @@ struct dpt_trainer {
     const struct dpt_comm *comm; /* borrowed */
     struct dpt_log *log;         /* borrowed */
     const struct dpt_backend *backend;
+    int gpu; /* number of its device, where it has some: for the program, dpt_choose_sums */
     struct dpt_loss loss;
     struct dpt_graph graph;
     struct dpt_dataset sets[3];
     struct dpt_split train, valid, test;
-    const struct dpt_shape *given; /* of samples that come from elsewhere, not from these; borrowed */
+    const struct dpt_shape
+        *given; /* of samples that come from elsewhere, not from these; borrowed */
     void *program;
     bool planned;  /* by dpt_trainer_plan: there is nothing to step with */
     int threads;   /* of this rank */
@@ -101,19 +109,26 @@ struct dpt_trainer {
     bool spin;           /* a core for every thread: waiting may be active */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
+    struct dpt_device *device;  /* takes the steps; NULL: they are taken on the arenas here */
+    bool stepping;              /* a device is to take them, once all is open */
+    char *aware;                /* whether MPI sums in its memory, and how that is known; or NULL */
+    char *cache;                /* folder for what backends find out; NULL: none */
+    int32_t micro_most;         /* a larger micro-batch did not fit; 0: any */
+    bool too_large;             /* what failed is that this one does not fit */
     float *params;
-    const struct dpt_gather_type *gather_type; /* NULL for evaluation */
+    const struct dpt_gather_type *gather_type; /* NULL for evaluation, and where a device steps */
     struct dpt_gather_state *gather;           /* what that way of summing keeps */
     float said[DPT_FLAGS];                     /* of the last step: sums over the ranks */
     double *losses; /* of an evaluation, one a micro-batch: added in their order, whoever computed
                        them */
     float *reduced; /* the gradient of all ranks, with its tail; the first worker's own arena where
-                       there is one rank */
+                       there is one rank; NULL where a device steps: dpt_trainer_gradient */
     float *slot[DPT_MAX_SLOTS];
     int slots;
     double *norms;    /* partial sums of squares, one for each run (core/base/squares.h) */
     uint64_t *hashes; /* one a rank, for the replica check */
     struct dpt_progress progress;
+    struct dpt_loss_scale scale;    /* of half floats' gradients; else 1 */
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
     double busy; /* seconds that this rank worked on its part of the steps, until it was ready for
@@ -130,6 +145,7 @@ enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
     DPT_PART_TEST = 4,
+    DPT_PART_ARENAS = 8, /* steps on host arenas, also where a device could take them */
 };
 
 /*
@@ -141,8 +157,8 @@ enum dpt_trainer_parts {
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  struct dpt_error *err);
-/* Collective. A trainer without data sets, for samples of this shape: its weights can be loaded, and
- * samples predicted (predict.h). Errors: as dpt_trainer_open. */
+/* Collective. A trainer without data sets, for samples of this shape: its weights can be loaded,
+ * and samples predicted (predict.h). Errors: as dpt_trainer_open. */
 enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_job *job,
                                        const struct dpt_comm *comm, struct dpt_log *log,
                                        const struct dpt_shape *shape, struct dpt_error *err);
@@ -158,19 +174,28 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
  * Errors: BAD_JOB. */
 enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
                                          struct dpt_error *err);
+/*
+ * How many of these are computed at once under `reproducible`: a rank's team takes as many
+ * micro-batches as are a node of the reduction's tree, and adds their gradients up on the way
+ * (backend.h, `leaf`): the same bits, and one pass over the weights and their gradient.
+ */
+int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
 /* Collective. */
 void dpt_trainer_close(struct dpt_trainer *t);
 
-/* What a step gave, the same numbers on all ranks. */
+/* What a step gave, or several, the same numbers on all ranks. Steps without an update do not
+ * count in the first four. */
 struct dpt_step_result {
     double loss; /* sum over the samples */
     int64_t samples, correct;
-    double lr;
-    double norm;  /* of the mean gradient, before clipping */
-    bool skipped; /* not finite, and the job says to skip */
-    bool save;    /* some rank asked for a checkpoint */
-    bool signal;  /* some rank was asked to stop by a signal */
-    bool clock;   /* some rank's time is up */
+    double norm;       /* of the last one's mean gradient, before clipping */
+    double lr;         /* of the last one; not from dpt_trainer_settle */
+    int64_t skipped;   /* steps: not finite, and the job says to skip */
+    int64_t overflows; /* steps: the loss scale was too large for them, and is smaller now */
+    bool deferred;     /* a device has the step: dpt_trainer_settle will tell of all above but lr */
+    bool save;         /* some rank asked for a checkpoint */
+    bool signal;       /* some rank was asked to stop by a signal */
+    bool clock;        /* some rank's time is up */
 };
 
 /*
@@ -181,12 +206,37 @@ struct dpt_step_result {
 enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
                                  struct dpt_error *err);
 
+/* Collective. The next step will be that of t->progress. Errors: INTERNAL, RANK. */
+enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
+
+/*
+ * Where a device steps (t->device), these wait for the steps so far; else they do nothing.
+ *
+ * settle: collective. What all steps since the last time gave. It finds out about what is not a
+ * number, which the device withheld with all updates behind it: then t->progress goes back to the
+ * last step before that, and the failure is that of dpt_trainer_step. To be called by all ranks
+ * after the same steps; every so many of them, since updates behind such a step are wasted.
+ * peek: the same numbers on this rank alone, and what is not a number is left to settle.
+ * fetch: the parameters, the slots and the loss scale, to t->params, t->slot, t->scale.
+ * gradient: fetch, and the last step's summed gradient with its tail, to t->reduced.
+ */
+enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
+                                   struct dpt_error *err);
+enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
+                                 struct dpt_error *err);
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err);
+enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err);
+/* No step follows: nothing reads ahead any more. */
+void dpt_trainer_rest(struct dpt_trainer *t);
+/* Seconds that steps have waited for samples, so far. */
+double dpt_trainer_waited(const struct dpt_trainer *t);
+
 /* Collective. Each sample of the split once; sums over all ranks. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_tally *total, struct dpt_error *err);
 
-/* Collective. Compares the weights and slots of all ranks. Errors: FAILED, naming the ranks that
- * differ. */
+/* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
+ * naming the ranks that differ. */
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
 
 /*
@@ -197,8 +247,8 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
 enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
                                   struct dpt_error *err);
 
-/* To be called when the parameters were changed from outside (a checkpoint was loaded). Errors: as
- * the backend's refresh. */
+/* To be called when the parameters, slots, loss scale or progress were changed from outside (a
+ * checkpoint was loaded). Errors: as the backend's refresh. */
 enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err);
 
 /* Collective over the node. The cores that this rank may use, those shared with other ranks divided

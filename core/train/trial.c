@@ -19,7 +19,8 @@ struct own {
     float *input, *targets, *gradient;
     int32_t *labels;
     int64_t *sample;
-    double taken; /* of a micro-batch */
+    struct dpt_tally *tally; /* [group] */
+    double taken;            /* of a micro-batch */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -53,7 +54,7 @@ static enum dpt_status open_own(const struct run *r, struct own *own, uint64_t n
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_dataset *set = t->train.set;
-    const size_t micro = (size_t)t->train.sampler.micro;
+    const size_t micro = (size_t)t->train.sampler.micro * (size_t)t->group;
     const size_t floats = micro * (size_t)dpt_shape_size(&set->shape);
     const int32_t outputs = dpt_graph_outputs(&t->graph);
     const size_t targets = micro * (size_t)outputs;
@@ -62,9 +63,10 @@ static enum dpt_status open_own(const struct run *r, struct own *own, uint64_t n
     own->labels = dpt_alloc_array(micro, sizeof *own->labels);
     own->sample = dpt_alloc_array(micro, sizeof *own->sample);
     own->targets = dpt_alloc_array(targets, sizeof(float));
+    own->tally = dpt_alloc_array((size_t)t->group, sizeof *own->tally);
     own->gradient = dpt_alloc_array((size_t)t->graph.floats, sizeof(float));
     if (own->input == NULL || own->labels == NULL || own->sample == NULL || own->targets == NULL ||
-        own->gradient == NULL)
+        own->gradient == NULL || own->tally == NULL)
         return dpt_fail_memory(err, "a trial", (double)t->graph.floats * sizeof(float));
     dpt_random_normal(number, DPT_STREAM_SYNTHETIC, 0, 0, floats, own->input);
     for (size_t i = 0; i < targets; i++)
@@ -90,7 +92,8 @@ static enum dpt_status open_run(struct run *r, struct dpt_error *err)
     const size_t floats = (size_t)t->graph.floats;
     struct dpt_program_spec spec = {.graph = &t->graph,
                                     .loss = t->loss,
-                                    .micro = t->train.sampler.micro,
+                                    .micro = t->train.sampler.micro * t->group,
+                                    .leaf = t->train.sampler.micro,
                                     .threads = r->threads,
                                     .training = true};
 
@@ -123,6 +126,7 @@ static void close_run(struct run *r)
         dpt_free(r->own[i].sample);
         dpt_free(r->own[i].targets);
         dpt_free(r->own[i].gradient);
+        dpt_free(r->own[i].tally);
     }
     dpt_free(r->own);
     dpt_free(r->params);
@@ -141,11 +145,10 @@ static void refresh(void *arg, int thread)
 static void compute(struct run *r, int thread)
 {
     struct own *own = &r->own[thread], *of = r->t->team ? r->own : own;
-    struct dpt_tally tally = {0};
 
     if (own->status == DPT_OK)
         own->status = r->t->backend->train(r->program, thread, &of->batch, r->params, of->gradient,
-                                           r->add, &tally, &own->err);
+                                           r->add, of->tally, &own->err);
 }
 
 static void compute_one(void *arg, int thread)
@@ -240,7 +243,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     dpt_pool_run(r.pool, refresh, &r);
     DPT_TRY(verdict(&r, err));
     dpt_pool_run(r.pool, compute_one, &r); /* and makes the gradients */
-    r.add = true;
+    r.add = t->group == 1;                 /* several at once are never added to others */
     if (t->team) {
         trial->micro_batch = time_runs(compute_together, &r, 0, dpt_now);
     } else {
@@ -251,7 +254,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     dpt_pool_run(r.pool, update_many, &r);
     trial->update = mean_taken(&r);
     DPT_TRY(verdict(&r, err));
-    trial->micro = t->train.sampler.micro;
+    trial->micro = t->train.sampler.micro * t->group;
     trial->done = true;
 out:
     close_run(&r);

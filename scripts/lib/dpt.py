@@ -8,6 +8,9 @@ import time
 
 BINARY = os.path.abspath(os.environ.get("DPTRAIN", "build/dptrain"))
 
+# The numbers are the CPU's: where there is a GPU, `kind: auto` does not see it. Tests of GPUs say which they mean.
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
 MPI_ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",

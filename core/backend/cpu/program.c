@@ -312,6 +312,7 @@ static int64_t bytes(const void *opened)
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
     .summary = "oneDNN, own matrix products",
+    .precisions = 1u << DPT_PRECISION_FP32,
     .describe = dpt_dnnl_describe,
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,

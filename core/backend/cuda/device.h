@@ -31,6 +31,73 @@
 #define QUIET_NAN           __int_as_float(0x7fc00000)
 #endif
 
+/* IEEE half: nearest, ties to even, too large becomes infinite, denormals are kept; a NaN becomes
+ * 0x7fff, or 0x7fffffff. The processor's instructions, or the same in C. */
+typedef uint16_t h16;
+
+#ifdef __CUDACC__
+DEVICE float h16_to_float(uint32_t bits)
+{
+    float f;
+
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"((uint16_t)bits));
+    return f;
+}
+
+DEVICE uint32_t float_to_h16(float f)
+{
+    uint16_t bits;
+
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(f));
+    return bits;
+}
+
+/* Two of them, the first in the lower half. */
+DEVICE uint32_t floats_to_h16(float low, float high)
+{
+#if __CUDA_ARCH__ >= 800
+    uint32_t both;
+
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+    return both;
+#else
+    return float_to_h16(low) | float_to_h16(high) << 16;
+#endif
+}
+#else
+DEVICE float h16_to_float(uint32_t bits)
+{
+    const uint32_t sign = (bits & 0x8000u) << 16, size = bits & 0x7fffu;
+
+    if (size > 0x7c00u)
+        return FLOAT(0x7fffffffu);
+    if (size == 0x7c00u)
+        return FLOAT(sign | 0x7f800000u);
+    /* The exponents' biases differ by 112; the product has a denormal's value too. */
+    return FLOAT(sign | size << 13) * 0x1p112f;
+}
+
+DEVICE uint32_t float_to_h16(float f)
+{
+    const uint32_t bits = BITS(f), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+
+    if (size > 0x7f800000u)
+        return 0x7fffu;
+    if (size >= 0x47800000u) /* 65536 */
+        return sign | 0x7c00u;
+    /* Below 2^-14 the distance of halves is 2^-24, which is that of floats in [0.5, 1]: the
+     * addition rounds. */
+    if (size < 0x38800000u)
+        return sign | (BITS(FLOAT(size) + 0.5f) - 0x3f000000u);
+    return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
+}
+
+DEVICE uint32_t floats_to_h16(float low, float high)
+{
+    return float_to_h16(low) | float_to_h16(high) << 16;
+}
+#endif
+
 /* Names with the tensor's type, T, behind: dpt_cuda_relu_f32. */
 #define PASTE_(name, t) name##_##t
 #define PASTE(name, t)  PASTE_(name, t)
@@ -110,6 +177,31 @@ DEVICE void store_b16(void *at, const float *v)
     eight.y = float_to_b16(v[2]) | float_to_b16(v[3]) << 16;
     eight.z = float_to_b16(v[4]) | float_to_b16(v[5]) << 16;
     eight.w = float_to_b16(v[6]) | float_to_b16(v[7]) << 16;
+    STORE(uint4, at, eight);
+}
+
+DEVICE void load_h16(const void *at, float *v)
+{
+    const uint4 eight = FETCH(uint4, at);
+
+    v[0] = h16_to_float(eight.x & 0xffffu);
+    v[1] = h16_to_float(eight.x >> 16);
+    v[2] = h16_to_float(eight.y & 0xffffu);
+    v[3] = h16_to_float(eight.y >> 16);
+    v[4] = h16_to_float(eight.z & 0xffffu);
+    v[5] = h16_to_float(eight.z >> 16);
+    v[6] = h16_to_float(eight.w & 0xffffu);
+    v[7] = h16_to_float(eight.w >> 16);
+}
+
+DEVICE void store_h16(void *at, const float *v)
+{
+    uint4 eight;
+
+    eight.x = floats_to_h16(v[0], v[1]);
+    eight.y = floats_to_h16(v[2], v[3]);
+    eight.z = floats_to_h16(v[4], v[5]);
+    eight.w = floats_to_h16(v[6], v[7]);
     STORE(uint4, at, eight);
 }
 

@@ -121,7 +121,8 @@ BYTES(pool, argument)
     const int64_t in = (int64_t)a->n * a->h * a->w * a->pitch;
     const int64_t out = (int64_t)a->n * a->oh * a->ow * a->pitch;
 
-    return (in + out) * element + (a->index != NULL ? 2 * out : 0);
+    return (in + out) * element + (a->index != NULL ? 2 * out : 0) +
+           (a->y != NULL ? out * element : 0);
 }
 
 GRID(pool_back, argument)
@@ -312,6 +313,43 @@ GRID(adam, argument)
 BYTES(adam, argument)
 {
     return update_bytes(argument, element, 7);
+}
+
+GRID(tail, argument)
+{
+    (void)argument, (void)lanes;
+    *grid = (struct dpt_cuda_grid){1, 1};
+    return true;
+}
+
+BYTES(tail, argument)
+{
+    return ((const struct dpt_cuda_tail_args *)argument)->n * element +
+           2 * (int64_t)sizeof(struct dpt_cuda_tally);
+}
+
+/* Enough blocks to have many loads on their way, no more: most ranges are short. */
+GRID(feed, argument)
+{
+    const struct dpt_cuda_feed_args *a = argument;
+    int64_t largest = 0, blocks;
+
+    for (int32_t i = 0; i < a->n; i++)
+        largest = a->feed[i].bytes > largest ? a->feed[i].bytes : largest;
+    blocks = ceil_div(largest, (int64_t)DPT_CUDA_THREADS * lanes * 4);
+    *grid = (struct dpt_cuda_grid){(uint32_t)(blocks < 1024 ? blocks : 1024), (uint32_t)a->n};
+    return a->n <= DPT_CUDA_FEEDS;
+}
+
+BYTES(feed, argument)
+{
+    const struct dpt_cuda_feed_args *a = argument;
+    int64_t bytes = 0;
+
+    (void)element;
+    for (int32_t i = 0; i < a->n; i++)
+        bytes += 2 * a->feed[i].bytes;
+    return bytes;
 }
 
 static const struct kernel {

@@ -35,4 +35,23 @@
 #include "core/backend/cuda/kernels_pointwise.inc"
 #include "core/backend/cuda/kernels_pool.inc"
 
+#undef T
+#undef ELEMENT
+#undef LOAD
+#undef SAVE
+#undef NARROW
+#undef WIDE
+
+#define T         h16
+#define ELEMENT   h16
+#define LOAD      load_h16
+#define SAVE      store_h16
+#define NARROW(f) ((h16)float_to_h16(f))
+#define WIDE(e)   h16_to_float(e)
+#include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_layout.inc"
+#include "core/backend/cuda/kernels_loss.inc"
+#include "core/backend/cuda/kernels_pointwise.inc"
+#include "core/backend/cuda/kernels_pool.inc"
+
 #include "core/backend/cuda/kernels_arena.inc"

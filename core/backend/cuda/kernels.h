@@ -9,10 +9,10 @@
  *
  * Activations are NHWC; a pixel's channels begin every `pitch` elements, which is a multiple of 16
  * bytes (only gather also writes less), and what is behind the last channel is zero or unused.
- * _f32 is float, _b16 is bfloat16; sums are float or double. Contraction is off (-fmad=false): what
- * takes each element by itself gives the bits of the host's loops. No atomics on floats: the same
- * bits in each run. Pointers are to device memory, aligned to 16 bytes; counters are zero before
- * the first launch and after each.
+ * _f32 is float, _b16 bfloat16, _h16 IEEE half; sums are float or double. Contraction is off
+ * (-fmad=false): what takes each element by itself gives the bits of the host's loops. No atomics
+ * on floats: the same bits in each run. Pointers are to device memory, aligned to 16 bytes;
+ * counters are zero before the first launch and after each.
  *
  * The source, kernels.cu, is C and CUDA at once: tests/emulate.h runs it on the host.
  */
@@ -23,24 +23,41 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/backend/loss_scale.h"
+
 /* What the host says of a micro-batch, in device memory: a captured step reads it anew each time.
  */
 struct dpt_cuda_control {
     uint64_t seed, step; /* key the dropout */
     int64_t first;       /* place of its first sample in `index` of gather */
-    int64_t update;      /* number of the optimizer's step, 1 is the first */
     int32_t count;       /* samples; rows behind them are zero and do not count */
-    /* Of dpt_cuda_control_rates. */
+    /* Of the step, from here on (dpt_cuda_control_rates). update: its number, 1 is the first. */
+    int64_t update;
     float lr, keep, rate, root;
 };
 
-/* What the device says; the host reads it now and then. */
+/*
+ * What the device says; the host reads it now and then.
+ *
+ * loss_scale: as core/backend/loss_scale.h has it, which says when it changes: a power of two, 1
+ * where nothing is scaled, to be set by the host before the first step. The loss kernels multiply
+ * dy by it; from_layout and bias_back divide by it, so that arenas hold gradients without a scale.
+ * norm changes it, once all ranks' gradients are added up: it is the same on all of them.
+ */
 struct dpt_cuda_state {
     double norm;                      /* of the mean gradient, before clipping */
     int64_t withheld_update, skipped; /* the first one that was withheld; how many were skipped */
     float scale;                      /* of the gradient in the next update */
-    int32_t withheld;                 /* 1: no update is applied */
+    int32_t withheld;                 /* not 0: no update is applied; DPT_CUDA_OVERFLOW: just now */
+    float loss_scale;
+    int32_t good;      /* finite norms since loss_scale last changed */
+    int64_t overflows; /* updates left out as loss_scale was too large; not in skipped */
+    /* Over all updates that were not withheld, where norm is told `correct`. */
+    double loss;
+    int64_t samples, correct;
 };
+
+enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_OVERFLOW }; /* dpt_cuda_state.withheld */
 
 /* As struct dpt_tally. */
 struct dpt_cuda_tally {
@@ -77,7 +94,7 @@ struct dpt_cuda_bias_args {
  * dbias[c] = sum over rows of dy[row][c], for c < channels. With ReLU: dx = dy where y > 0, else 0,
  * and the sum is of dx, in the same pass: 3 passes instead of 5. partial:
  * dpt_cuda_bias_back_partial floats; counter: one for each 128 channels, at least. add: to what is
- * in dbias.
+ * in dbias. state: dbias is divided by its loss_scale (dx is not); NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {
     const void *dy, *y;
@@ -86,6 +103,7 @@ struct dpt_cuda_bias_back_args {
     uint32_t *counter;
     int64_t rows;
     int32_t pitch, channels, add;
+    const struct dpt_cuda_state *state;
 };
 
 /*
@@ -93,6 +111,11 @@ struct dpt_cuda_bias_back_args {
  * bytes for each element of y). Backward reads y as dY and index, writes x as dX (adds to it where
  * `add`): each input looks for the outputs whose windows it lies in, in their order. meanpool
  * is over all of h x w: oh = ow = 1.
+ *
+ * With a ReLU in front of a max-pool both are one pass. maxpool_relu: x is the ReLU's input.
+ * maxpool_relu_back: dX is the gradient of the ReLU's input; it needs the pool's output (y), not
+ * its input, since what was passed on is positive in both or in neither. The bits are those of two
+ * kernels.
  */
 struct dpt_cuda_pool_args {
     const void *from; /* x, or dy */
@@ -101,6 +124,7 @@ struct dpt_cuda_pool_args {
     int32_t n, h, w, oh, ow, pitch;
     int32_t kernel[2], stride[2], before[2];
     int32_t add;
+    const void *y; /* maxpool_relu_back: the pool's output */
 };
 
 /* y = x mask, the mask of dpt_dropout_mask; forward on values, backward on gradients: 2 passes, no
@@ -119,7 +143,7 @@ struct dpt_cuda_dropout_args {
 /*
  * dpt_loss_rows for logits of the tensor's type. labels or targets: the other is NULL. dy: NULL:
  * not wanted. tally: added to; its sum is over blocks of 8 rows. partial: 2 doubles for each 8
- * rows.
+ * rows. state: dy is multiplied by its loss_scale (loss is not); NULL: there is none.
  */
 struct dpt_cuda_loss_args {
     const void *y;
@@ -132,6 +156,7 @@ struct dpt_cuda_loss_args {
     uint32_t *counter;
     int32_t n, outputs, pitch;
     float smoothing;
+    const struct dpt_cuda_state *state;
 };
 
 /* A tensor of the canonical arena, [outputs][inputs][area], and its copy [padded_outputs][area]
@@ -142,7 +167,8 @@ struct dpt_cuda_layout {
 };
 
 /* to_layout: all copies from the arena, cast (4 bytes a parameter read, 2 or 4 written).
- * from_layout: gradients of that layout into the canonical arena, cast; add: to what is there. */
+ * from_layout: gradients of that layout into the canonical arena, cast; add: to what is there;
+ * state: divided by its loss_scale; NULL: there is none. */
 struct dpt_cuda_layout_args {
     float *arena;
     void *copies;
@@ -151,6 +177,7 @@ struct dpt_cuda_layout_args {
     int64_t largest; /* elements of the largest copy */
     int32_t add;
     int64_t total; /* elements of all copies, for dpt_cuda_kernel_bytes */
+    const struct dpt_cuda_state *state;
 };
 
 /* A crop and flip of one sample; see dpt_augment_sample. */
@@ -200,6 +227,14 @@ struct dpt_cuda_add_args {
  * times clip / norm where the mean's norm is above clip > 0; state->withheld where norm or loss is
  * not finite (skip: for this update only, else for all that follow). Reads the gradient once.
  * partial: one double for each DPT_CUDA_NORM_RUN. n: a multiple of 4.
+ *
+ * scaled: the gradients of this run have a loss scale. Then state->loss_scale, good and overflows
+ * follow the rule of dpt_loss_scale_step: a norm that is not finite beside a loss that is withholds
+ * this update only, whatever `skip` says, and halves the scale; where the scale was 1 already, or
+ * the loss is not finite either, a smaller scale mends nothing, and it goes as without one.
+ *
+ * correct: NULL, or loss, samples and correct are added to the sums in `state`, unless the update
+ * is withheld.
  */
 struct dpt_cuda_norm_args {
     const float *gradient, *loss, *samples;
@@ -210,6 +245,29 @@ struct dpt_cuda_norm_args {
     int64_t n;
     double clip;
     int32_t skip;
+    int32_t scaled;
+    const float *correct;
+};
+
+/* What a step counted, as the words behind the gradient: loss, samples, correct, then zeros up to n
+ * of them. Clears the tally. */
+struct dpt_cuda_tail_args {
+    struct dpt_cuda_tally *tally;
+    float *tail;
+    int32_t n;
+};
+
+/* Copies some ranges at once; from: the device's memory, or pinned memory of the host, which it
+ * sees under the same address. Multiples of 4 bytes, in vectors of 16 where both ends lie so. */
+enum { DPT_CUDA_FEEDS = 6 };
+struct dpt_cuda_feed {
+    const void *from;
+    void *to;
+    int64_t bytes;
+};
+struct dpt_cuda_feed_args {
+    struct dpt_cuda_feed feed[DPT_CUDA_FEEDS];
+    int32_t n;
 };
 
 /*
@@ -250,6 +308,8 @@ enum {
     X(bias_back_##t, bias_back, bias_back, lanes, true)                                            \
     X(bias_relu_back_##t, bias_back, bias_back, lanes, true)                                       \
     X(maxpool_##t, pool, pool, lanes, false) X(maxpool_back_##t, pool_back, pool, lanes, false)    \
+    X(maxpool_relu_##t, pool, pool, lanes, false)                                                  \
+    X(maxpool_relu_back_##t, pool_back, pool, lanes, false)                                        \
     X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, pool_back, pool, lanes, false)    \
     X(meanpool_##t, pool, pool, lanes, false) X(meanpool_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
@@ -259,10 +319,11 @@ enum {
     X(gather_f32_##t, gather_f32, gather, lanes, false)                                            \
     X(nonfinite_##t, scan, scan, lanes, false)
 #define DPT_CUDA_KERNELS(X)                                                                        \
-    DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) X(hash, scan, scan, 4, true)               \
-    X(add, add, add, 4, false) X(norm, norm, norm, 4, true) X(sgd, sgd, update, 4, false)          \
-    X(momentum, momentum, update, 4, false) X(nesterov, momentum, update, 4, false)                \
-    X(adam, adam, update, 4, false)
+    DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
+    X(hash, scan, scan, 4, true) X(add, add, add, 4, false) X(norm, norm, norm, 4, true)           \
+    X(sgd, sgd, update, 4, false) X(momentum, momentum, update, 4, false)                          \
+    X(nesterov, momentum, update, 4, false) X(adam, adam, update, 4, false)                        \
+    X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)
 // clang-format on
 
 enum dpt_cuda_kernel {
@@ -288,7 +349,7 @@ bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
 /* What a launch reads and writes of tensors and arenas, each byte once. */
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument);
 
-/* Floats of `partial` for a bias gradient over so many rows. lanes: 4 for f32, 8 for b16. */
+/* Floats of `partial` for a bias gradient over so many rows. lanes: 4 for f32, 8 for the others. */
 int64_t dpt_cuda_bias_back_partial(int64_t rows, int32_t pitch, int lanes);
 
 /* How a bias gradient's block is cut: `columns` threads side by side (a power of 2), each with a

@@ -38,7 +38,9 @@
     X(cuStreamDestroy, true) X(cuStreamSynchronize, true) X(cuStreamQuery, true)                   \
     X(cuStreamWaitEvent, true) X(cuStreamBeginCapture, true) X(cuStreamEndCapture, true)           \
     X(cuEventCreate, true) X(cuEventDestroy, true) X(cuEventRecord, true)                          \
+    X(cuEventRecordWithFlags, true)                                                                \
     X(cuEventSynchronize, true) X(cuEventQuery, true) X(cuEventElapsedTime, false)                 \
+    X(cuStreamIsCapturing, true) X(cuCtxGetCurrent, true) X(cuDeviceGetUuid, false)                \
     X(cuGraphInstantiate, true) X(cuGraphLaunch, true) X(cuGraphDestroy, true)                     \
     X(cuGraphExecDestroy, true) X(cuGraphGetNodes, false) X(cuLaunchHostFunc, false)               \
     X(cuModuleLoadData, true) X(cuModuleUnload, true) X(cuModuleGetFunction, true)                 \
@@ -60,7 +62,8 @@
     X(cublasLtMatrixLayoutCreate, true) X(cublasLtMatrixLayoutDestroy, true)                       \
     X(cublasLtMatrixLayoutSetAttribute, true) X(cublasLtMatmulPreferenceCreate, true)              \
     X(cublasLtMatmulPreferenceDestroy, true) X(cublasLtMatmulPreferenceSetAttribute, true)         \
-    X(cublasLtMatmulAlgoGetHeuristic, true) X(cublasLtMatmulAlgoConfigGetAttribute, false)
+    X(cublasLtMatmulAlgoGetHeuristic, true) X(cublasLtMatmulAlgoCheck, true)                       \
+    X(cublasLtMatmulAlgoConfigGetAttribute, false) X(cublasLtMatmulAlgoCapGetAttribute, false)
 // clang-format on
 
 /* Which libraries; a set of bits. */

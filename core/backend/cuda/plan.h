@@ -11,7 +11,8 @@
  * Tensors are NHWC, each pixel's channels beginning at a multiple of 16 bytes (dpt_cuda_pitch);
  * weights KRSC with padded channels. What is padded holds zeros. Sums are fp32 in every precision.
  * All arrays are of the precision's type, the gradient of the weights too: cuDNN 9 has no engine
- * that writes fp32 from bf16 (the layout kernel of kernels.h casts and adds it to an fp32 arena).
+ * that writes fp32 from 16 bits (the layout kernel of kernels.h casts and adds it to an fp32
+ * arena).
  *
  * All of it works without a GPU, from a description of one (dpt_cuda_device_described; cuDNN 9.8 or
  * later): plans are built, and their engines and workspace read, on any machine.
@@ -29,6 +30,7 @@ enum dpt_cuda_precision {
     DPT_CUDA_FP32, /* no tensor cores: 24 bits throughout */
     DPT_CUDA_TF32, /* fp32 tensors, 11 bits of each factor, fp32 sums */
     DPT_CUDA_BF16, /* bf16 tensors, fp32 sums */
+    DPT_CUDA_FP16, /* half tensors, fp32 sums */
     DPT_CUDA_PRECISIONS
 };
 

@@ -12,14 +12,19 @@ int64_t dpt_cuda_array_id(enum dpt_cuda_array array)
     return 1 + (int64_t)array; /* 0 is taken for "none" in some places */
 }
 
-static cudnnDataType_t type_of(enum dpt_cuda_precision precision)
-{
-    return precision == DPT_CUDA_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_FLOAT;
-}
+static const struct {
+    cudnnDataType_t type;
+    int64_t bytes;
+} elements[DPT_CUDA_PRECISIONS] = {
+    [DPT_CUDA_FP32] = {CUDNN_DATA_FLOAT, 4},
+    [DPT_CUDA_TF32] = {CUDNN_DATA_FLOAT, 4},
+    [DPT_CUDA_BF16] = {CUDNN_DATA_BFLOAT16, 2},
+    [DPT_CUDA_FP16] = {CUDNN_DATA_HALF, 2},
+};
 
 int64_t dpt_cuda_pitch(enum dpt_cuda_precision precision, int64_t channels)
 {
-    const int64_t lanes = VECTOR_BYTES / (precision == DPT_CUDA_BF16 ? 2 : 4);
+    const int64_t lanes = VECTOR_BYTES / elements[precision].bytes;
 
     /* Grey and colour images in fp32 gain nothing from zeros, and the first convolution would
      * multiply by them. */
@@ -155,7 +160,7 @@ static enum dpt_status make_convolution(struct dpt_cuda_plans *plans,
                                         const struct tensor *result, cudnnBackendDescriptor_t *made,
                                         cudnnBackendDescriptor_t *y, struct dpt_error *err)
 {
-    const cudnnDataType_t type = type_of(conv->precision);
+    const cudnnDataType_t type = elements[conv->precision].type;
     const struct tensor given[] = {
         {dpt_cuda_array_id(DPT_CUDA_X), conv->x, conv->x_pitch, type, false},
         {dpt_cuda_array_id(DPT_CUDA_W), conv->w, conv->w[1], type, false},
@@ -219,11 +224,11 @@ static enum dpt_status add_epilogue(struct dpt_cuda_plans *plans, const struct d
 {
     const int64_t bias_dims[DIMS] = {1, conv->y[1], 1, 1};
     const struct tensor last = {dpt_cuda_array_id(DPT_CUDA_Y), conv->y, conv->y_pitch,
-                                type_of(conv->precision), false};
+                                elements[conv->precision].type, false};
     const struct tensor middle = {1 + AFTER_BIAS, conv->y, conv->y_pitch, CUDNN_DATA_FLOAT, true};
-    /* No engine takes another type beside bf16 tensors. */
+    /* No engine takes another type beside tensors of 16 bits. */
     const struct tensor bias = {dpt_cuda_array_id(DPT_CUDA_BIAS), bias_dims, conv->y[1],
-                                type_of(conv->precision), false};
+                                elements[conv->precision].type, false};
     cudnnBackendDescriptor_t b, next;
     enum dpt_status status = DPT_OK;
 
@@ -248,8 +253,8 @@ enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
 {
     const bool more = pass == DPT_CUDA_FORWARD && (conv->bias || conv->relu);
     const struct tensor result = {more ? 1 + AFTER_CONV : dpt_cuda_array_id(DPT_CUDA_Y), conv->y,
-                                  conv->y_pitch, more ? CUDNN_DATA_FLOAT : type_of(conv->precision),
-                                  more};
+                                  conv->y_pitch,
+                                  more ? CUDNN_DATA_FLOAT : elements[conv->precision].type, more};
     cudnnBackendDescriptor_t operations[3], y;
     enum dpt_status status = DPT_OK;
     int n = 1;

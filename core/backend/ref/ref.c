@@ -354,6 +354,7 @@ static enum dpt_status product(int64_t m, int64_t n, int64_t k, const float *a, 
 const struct dpt_backend dpt_backend_ref = {
     .name = "ref",
     .summary = "plain C loops, any shape: for tests, and where there is no library",
+    .precisions = 1u << DPT_PRECISION_FP32,
     .describe = dpt_ref_describe,
     .open = open_program,
     .close = close_program,

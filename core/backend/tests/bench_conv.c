@@ -173,8 +173,11 @@ int main(int argc, char **argv)
     void *opened;
 
     build(&graph, mnist);
-    const struct dpt_program_spec spec = {
-        &graph, {DPT_LOSS_CROSS_ENTROPY, 0}, micro < 1 ? 1 : micro, 1, true, NULL, 0};
+    const struct dpt_program_spec spec = {.graph = &graph,
+                                          .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                          .micro = micro < 1 ? 1 : micro,
+                                          .threads = 1,
+                                          .training = true};
     float *params = net_params(&graph, &d);
     float *gradient = dpt_alloc_array((size_t)graph.floats, sizeof *gradient);
     batch_fill(&batch, &graph, spec.micro, spec.micro, false, &d);

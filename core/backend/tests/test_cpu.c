@@ -161,8 +161,11 @@ static void stack_init(struct scene *s, uint64_t seed)
     }
     net_dense(&s->graph, net_simple(&s->graph, at, DPT_OP_FLATTEN, 0), 7, true);
     s->outputs = 7;
-    s->spec = (struct dpt_program_spec){
-        &s->graph, {DPT_LOSS_CROSS_ENTROPY, 0}, draw_int(&d, 1, 6), THREADS, true, NULL, 0};
+    s->spec = (struct dpt_program_spec){.graph = &s->graph,
+                                        .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                        .micro = draw_int(&d, 1, 6),
+                                        .threads = THREADS,
+                                        .training = true};
     s->params = net_params(&s->graph, &d);
     batch_fill(&s->batch, &s->graph, s->spec.micro, draw_int(&d, 1, s->spec.micro), false, &d);
 }
@@ -311,8 +314,11 @@ static void finds_nan(void **state)
                                                               : net_simple(&s.graph, at, op, 0);
         }
         at = net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
-        s.spec =
-            (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 4, 1, true, NULL, 0};
+        s.spec = (struct dpt_program_spec){.graph = &s.graph,
+                                           .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                           .micro = 4,
+                                           .threads = 1,
+                                           .training = true};
         s.params = net_params(&s.graph, &d);
         batch_fill(&s.batch, &s.graph, 4, 3, false, &d);
         const int32_t tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
@@ -357,8 +363,11 @@ static void ties_go_to_the_first(void **state)
         w = draw_window(&d, true, 9, 8);
         at = net_pool(&s.graph, at, DPT_OP_MAXPOOL, &w);
         net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
-        s.spec =
-            (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 3, 1, true, NULL, 0};
+        s.spec = (struct dpt_program_spec){.graph = &s.graph,
+                                           .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                           .micro = 3,
+                                           .threads = 1,
+                                           .training = true};
         s.params = net_params(&s.graph, &d);
         batch_fill(&s.batch, &s.graph, 3, 3, false, &d);
         for (int i = 0; i < 2 * 9 * 8 * 3; i++)
@@ -399,8 +408,11 @@ static void passes_nan_on(void **state)
         if (!s.graph.nodes[at].out.flat)
             at = net_simple(&s.graph, at, DPT_OP_FLATTEN, 0);
         net_dense(&s.graph, at, 4, true);
-        s.spec =
-            (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 3, 1, false, NULL, 0};
+        s.spec = (struct dpt_program_spec){.graph = &s.graph,
+                                           .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                           .micro = 3,
+                                           .threads = 1,
+                                           .training = false};
         s.params = net_params(&s.graph, &d);
         batch_fill(&s.batch, &s.graph, 3, 3, false, &d);
         const int32_t size = (int32_t)dpt_shape_size(&s.graph.nodes[0].out);
@@ -429,7 +441,11 @@ static void refuses_branches(void **state)
     at = net_simple(&s.graph, at, DPT_OP_TANH, 0);
     net_simple(&s.graph, at, DPT_OP_RELU, 0);
     net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
-    s.spec = (struct dpt_program_spec){&s.graph, {DPT_LOSS_CROSS_ENTROPY, 0}, 4, 1, true, NULL, 0};
+    s.spec = (struct dpt_program_spec){.graph = &s.graph,
+                                       .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
+                                       .micro = 4,
+                                       .threads = 1,
+                                       .training = true};
     assert_int_equal(dpt_backend_cpu.open(&s.spec, &program, &err), DPT_BAD_JOB);
     assert_null(program);
     assert_non_null(strstr(err.text, s.graph.nodes[at].name));

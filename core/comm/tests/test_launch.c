@@ -56,6 +56,51 @@ static void launcher_is_told_by_the_environment(void **state)
     set(NULL);
 }
 
+static void rank_of_the_node_is_told_by_the_environment(void **state)
+{
+    static const char *const all[] = {
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "MPI_LOCALRANKID",
+        "MV2_COMM_WORLD_LOCAL_RANK",
+        "PMI_LOCAL_RANK",
+        "PALS_LOCAL_RANKID",
+        "FLUX_TASK_LOCAL_ID",
+        "SLURM_LOCALID",
+    };
+    enum { ALL = sizeof all / sizeof all[0] };
+    // clang-format off
+    static const struct { const char *value[NAMES], *name, *local; int want; } cases[] = {
+        {{NULL}, NULL, NULL, 0},                                 /* by itself */
+        {{NULL}, "SLURM_LOCALID", "0", 0},                       /* in a batch script */
+        {{"5"}, "OMPI_COMM_WORLD_LOCAL_RANK", "1", 1},
+        {{NULL, NULL, "5"}, "MPI_LOCALRANKID", "3", 3},
+        {{NULL, NULL, "5"}, "MV2_COMM_WORLD_LOCAL_RANK", "2", 2},
+        {{NULL, NULL, "5"}, "PMI_LOCAL_RANK", "1", 1},
+        {{NULL, NULL, "5"}, "PALS_LOCAL_RANKID", "4", 4},
+        {{NULL, "5"}, "FLUX_TASK_LOCAL_ID", "7", 7},
+        {{NULL, "5", NULL, "5", "0", "8", "8"}, "SLURM_LOCALID", "1", 1},  /* srun --mpi=pmix */
+        {{NULL, "0", NULL, "0", "0", "1", "8"}, "SLURM_LOCALID", "0", 0},  /* of one task */
+        {{NULL, NULL, "5", "0", NULL, NULL, "8"}, "SLURM_LOCALID", "0", -1}, /* from the batch script */
+        {{NULL, NULL, "5", "0", "0", "2", "8"}, "SLURM_LOCALID", "0", -1}, /* of a task that began mpirun */
+        {{NULL, NULL, "5"}, NULL, NULL, -1},
+        {{"5"}, "OMPI_COMM_WORLD_LOCAL_RANK", "x", -1},
+    };
+    // clang-format on
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        set(cases[i].value);
+        for (int k = 0; k < ALL; k++)
+            unsetenv(all[k]);
+        if (cases[i].name != NULL)
+            setenv(cases[i].name, cases[i].local, 1);
+        assert_int_equal(dpt_launcher_local_rank(), cases[i].want);
+        if (cases[i].name != NULL)
+            unsetenv(cases[i].name);
+    }
+    set(NULL);
+}
+
 /* Of n tasks that do not know of each other none may train: before MPI_Init where it would end the
    process, and where it makes a world of each. */
 static void tasks_without_ranks_are_refused(void **state)
@@ -121,6 +166,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(launcher_is_told_by_the_environment),
+        cmocka_unit_test(rank_of_the_node_is_told_by_the_environment),
         cmocka_unit_test(tasks_without_ranks_are_refused),
         cmocka_unit_test(settings_of_the_user_stay),
         cmocka_unit_test(host_has_a_short_name),

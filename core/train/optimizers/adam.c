@@ -54,6 +54,16 @@ double dpt_adam_weight_decay(const void *options)
     return ((const struct dpt_adam_options *)options)->weight_decay;
 }
 
+void dpt_adam_rule(const void *options, struct dpt_rule *rule)
+{
+    const struct dpt_adam_options *o = options;
+
+    rule->kind = DPT_RULE_ADAM;
+    rule->beta1 = o->beta1;
+    rule->beta2 = o->beta2;
+    rule->eps = o->eps;
+}
+
 static void adam_step(const void *options, const struct dpt_update *update, size_t n, float *params,
                       const float *gradient, float *const *slot)
 {
@@ -76,6 +86,7 @@ static const struct dpt_optimizer_type type = {
     .step = adam_step,
     .lr = dpt_adam_lr,
     .weight_decay = dpt_adam_weight_decay,
+    .rule = dpt_adam_rule,
 };
 
 const struct dpt_variant dpt_adam = {

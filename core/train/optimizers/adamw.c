@@ -10,6 +10,12 @@ static void adamw_step(const void *options, const struct dpt_update *update, siz
     dpt_adam_pass(options, update, 0.0f, keep, n, params, gradient, slot);
 }
 
+static void adamw_rule(const void *options, struct dpt_rule *rule)
+{
+    dpt_adam_rule(options, rule);
+    rule->decoupled = true;
+}
+
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_ADAM_ROWS,
@@ -26,6 +32,7 @@ static const struct dpt_optimizer_type type = {
     .step = adamw_step,
     .lr = dpt_adam_lr,
     .weight_decay = dpt_adam_weight_decay,
+    .rule = adamw_rule,
 };
 
 const struct dpt_variant dpt_adamw = {

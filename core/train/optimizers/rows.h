@@ -38,5 +38,6 @@ void dpt_adam_pass(const struct dpt_adam_options *options, const struct dpt_upda
 
 double dpt_adam_lr(const void *options);
 double dpt_adam_weight_decay(const void *options);
+void dpt_adam_rule(const void *options, struct dpt_rule *rule);
 
 #endif

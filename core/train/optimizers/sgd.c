@@ -80,6 +80,16 @@ static double sgd_weight_decay(const void *options)
     return ((const struct sgd_options *)options)->weight_decay;
 }
 
+static void sgd_rule(const void *options, struct dpt_rule *rule)
+{
+    const struct sgd_options *o = options;
+
+    rule->kind = o->momentum == 0 ? DPT_RULE_SGD
+                 : o->nesterov    ? DPT_RULE_NESTEROV
+                                  : DPT_RULE_MOMENTUM;
+    rule->momentum = o->momentum;
+}
+
 static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
 static const struct dpt_forms nesterov_forms = {.either = nesterov_row};
 
@@ -106,6 +116,7 @@ static const struct dpt_optimizer_type type = {
     .step = sgd_step,
     .lr = sgd_lr,
     .weight_decay = sgd_weight_decay,
+    .rule = sgd_rule,
 };
 
 const struct dpt_variant dpt_sgd = {

@@ -26,9 +26,17 @@ enum emulated_wait { EMULATED_RUNS, EMULATED_AT_BLOCK, EMULATED_AT_WARP, EMULATE
 
 enum { EMULATED_STACK = 128 << 10, EMULATED_WORD = 8 };
 
+/* Who has a stack. Its kernel begins by a change of contexts; between those that run already a jump
+ * is enough, which needs no system call. */
+struct emulated_turn {
+    ucontext_t context;
+    void *jump[5];
+    bool runs;
+};
+
 /* A block whose threads have stacks. */
 struct emulated_block {
-    ucontext_t scheduler, context[DPT_CUDA_THREADS];
+    struct emulated_turn scheduler, turn[DPT_CUDA_THREADS];
     enum emulated_wait wait[DPT_CUDA_THREADS];
     /* What the threads of a warp show each other; two rooms in turn, so that nobody writes what
      * another has yet to read. */
@@ -57,12 +65,28 @@ static inline const void *emulated_aligned(const void *at, size_t to)
     return at;
 }
 
+/* Does not return. AddressSanitizer would take the stack that is left for one that ends. */
+static __attribute__((noinline, no_sanitize_address)) void emulated_go_to(struct emulated_turn *to)
+{
+    if (to->runs)
+        __builtin_longjmp(to->jump, 1);
+    to->runs = true;
+    setcontext(&to->context);
+}
+
+static __attribute__((noinline, no_sanitize_address)) void
+emulated_switch(struct emulated_turn *from, struct emulated_turn *to)
+{
+    if (__builtin_setjmp(from->jump) == 0)
+        emulated_go_to(to);
+}
+
 static inline void emulated_until(enum emulated_wait wait)
 {
     const uint32_t me = threadIdx.x;
 
     emulated.wait[me] = wait;
-    swapcontext(&emulated.context[me], &emulated.scheduler);
+    emulated_switch(&emulated.turn[me], &emulated.scheduler);
 }
 
 static inline void emulated_exchange(const void *mine, void *other, size_t size, uint32_t lane)
@@ -137,7 +161,7 @@ static void emulated_thread(void)
 
     emulated.kernel(emulated.argument);
     emulated.wait[me] = EMULATED_ENDED;
-    setcontext(&emulated.scheduler);
+    emulated_go_to(&emulated.scheduler);
 }
 
 /* Lets the threads first ... first+n-1 go on where all of them wait for the same. */
@@ -157,19 +181,21 @@ static inline bool emulated_release(uint32_t first, uint32_t n, enum emulated_wa
 /* A stack for a thread, on which the kernel begins. Apart, since getcontext may return twice. */
 static __attribute__((noinline)) void emulated_begin(uint32_t thread)
 {
-    ucontext_t *c = &emulated.context[thread];
+    ucontext_t *c = &emulated.turn[thread].context;
 
     getcontext(c);
     c->uc_stack.ss_sp = emulated.stacks + (size_t)thread * EMULATED_STACK;
     c->uc_stack.ss_size = EMULATED_STACK;
     c->uc_link = NULL;
     makecontext(c, emulated_thread, 0);
+    emulated.turn[thread].runs = false;
     emulated.wait[thread] = EMULATED_RUNS;
     emulated.room[thread] = 0;
 }
 
 static inline void emulated_meeting_block(void)
 {
+    emulated.scheduler.runs = true;
     for (uint32_t t = 0; t < DPT_CUDA_THREADS; t++)
         emulated_begin(t);
     for (;;) {
@@ -179,7 +205,7 @@ static inline void emulated_meeting_block(void)
         for (uint32_t t = 0; t < DPT_CUDA_THREADS; t++) {
             if (emulated.wait[t] == EMULATED_RUNS) {
                 threadIdx.x = t;
-                swapcontext(&emulated.scheduler, &emulated.context[t]);
+                emulated_switch(&emulated.scheduler, &emulated.turn[t]);
                 moved = true;
             }
             ended += emulated.wait[t] == EMULATED_ENDED;

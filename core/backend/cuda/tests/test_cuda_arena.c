@@ -4,19 +4,7 @@
 
 #include "core/base/hash.h"
 
-#include "core/backend/cuda/tests/emulate.h"
-
-#define OF(half, name) ((half) ? DPT_CUDA_K_##name##_b16 : DPT_CUDA_K_##name##_f32)
-
-static float *random_floats(struct draw *d, size_t n)
-{
-    float *x = dpt_alloc_array(n + 1, sizeof *x);
-
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)draw_normal(d);
-    return x;
-}
+#include "core/backend/cuda/tests/tensor.h"
 
 /* The fingerprint of dpt_hash_floats, for any length and first index, added to what is there. */
 static void hashes(void **state)
@@ -26,7 +14,7 @@ static void hashes(void **state)
         struct draw d = {(uint64_t)seed};
         const int64_t n = draw_int(&d, 1, seed % 4 ? 3000 : 40000),
                       first = draw_int(&d, 0, 1 << 30);
-        float *x = random_floats(&d, (size_t)n);
+        float *x = random_values(&d, (size_t)n);
         uint64_t found[2] = {(uint64_t)seed << 40, (uint64_t)seed << 40};
 
         for (int run = 0; run < 2; run++) {
@@ -46,10 +34,10 @@ static void nonfinite_elements(void **state)
     (void)state;
     for (int seed = 0; seed < 60; seed++) {
         struct draw d = {(uint64_t)seed + 100};
-        const bool half = seed & 1;
+        const enum type type = (enum type)(seed % TYPES);
         const int64_t n = draw_int(&d, 1, 20000);
-        float *x = random_floats(&d, (size_t)n);
-        b16 *y = dpt_alloc_array((size_t)n, sizeof *y);
+        float *x = random_values(&d, (size_t)n);
+        void *y = dpt_alloc((size_t)n * 4);
         uint64_t found = INT64_MAX, want = INT64_MAX;
 
         for (int k = draw_int(&d, 0, 3); k > 0; k--) {
@@ -59,9 +47,8 @@ static void nonfinite_elements(void **state)
             want = (uint64_t)at < want ? (uint64_t)at : want;
         }
         for (int64_t i = 0; i < n; i++)
-            y[i] = (b16)float_to_b16(x[i]);
-        dpt_emulate(OF(half, nonfinite),
-                    &(struct dpt_cuda_scan_args){half ? (void *)y : (void *)x, n, 0, &found});
+            element_put(type, y, (size_t)i, x[i]);
+        dpt_emulate(OF(type, nonfinite), &(struct dpt_cuda_scan_args){y, n, 0, &found});
         assert_true(found == want);
         dpt_free(x), dpt_free(y);
     }
@@ -102,8 +89,8 @@ static void layouts(void **state)
     (void)state;
     for (int seed = 0; seed < 60; seed++) {
         struct draw d = {(uint64_t)seed + 200};
-        const bool half = seed & 1;
-        const int lanes = half ? 8 : 4;
+        const enum type type = (enum type)(seed % TYPES);
+        const int lanes = lanes_of[type];
         struct dpt_cuda_layout list[TENSORS];
         struct dpt_cuda_layout_args a = {.list = list, .n = TENSORS};
         int64_t floats = 0, elements = 0;
@@ -118,20 +105,21 @@ static void layouts(void **state)
                 floats, elements, draw_int(&d, 1, 40), draw_int(&d, 1, 40), draw_int(&d, 1, 12),
                 0,      0};
             /* Now and then not padded, as the weights of a first convolution in fp32. */
-            l->padded_inputs = seed % 3 ? (l->inputs + lanes - 1) / lanes * lanes : l->inputs;
+            l->padded_inputs =
+                seed / TYPES % 3 ? (l->inputs + lanes - 1) / lanes * lanes : l->inputs;
             l->padded_outputs = l->outputs + draw_int(&d, 0, 8);
             floats += ((int64_t)l->outputs * l->inputs * l->area + 15) / 16 * 16;
             size = (int64_t)l->padded_outputs * l->padded_inputs * l->area;
             a.largest = size > a.largest ? size : a.largest;
             elements += (size + 15) / 16 * 16;
         }
-        arena = random_floats(&d, (size_t)floats);
+        arena = random_values(&d, (size_t)floats);
         back = dpt_alloc_array((size_t)floats, sizeof *back);
-        copies = dpt_alloc((size_t)elements * (half ? 2 : 4));
-        memset(copies, 0x55, (size_t)elements * (half ? 2 : 4));
+        copies = dpt_alloc((size_t)elements * bytes_of[type]);
+        memset(copies, 0x55, (size_t)elements * bytes_of[type]);
         a.arena = arena;
         a.copies = copies;
-        dpt_emulate(OF(half, to_layout), &a);
+        dpt_emulate(OF(type, to_layout), &a);
         for (int t = 0; t < TENSORS; t++) {
             const struct dpt_cuda_layout *l = &list[t];
             int64_t at = l->copy;
@@ -139,27 +127,26 @@ static void layouts(void **state)
             for (int o = 0; o < l->padded_outputs; o++)
                 for (int p = 0; p < l->area; p++)
                     for (int i = 0; i < l->padded_inputs; i++, at++) {
-                        const float got = half ? b16_to_float(((b16 *)(void *)copies)[at])
-                                               : ((float *)(void *)copies)[at];
+                        const float got = element_get(type, copies, (size_t)at);
                         float want =
                             o < l->outputs && i < l->inputs
                                 ? arena[l->canonical + ((int64_t)o * l->inputs + i) * l->area + p]
                                 : 0;
 
-                        want = half ? b16_to_float(float_to_b16(want)) : want;
+                        want = rounded(type, want);
                         assert_true(got == want);
                     }
         }
         a.arena = back;
         a.add = 1;
-        dpt_emulate(OF(half, from_layout), &a);
-        dpt_emulate(OF(half, from_layout), &a);
+        dpt_emulate(OF(type, from_layout), &a);
+        dpt_emulate(OF(type, from_layout), &a);
         for (int t = 0; t < TENSORS; t++) {
             const struct dpt_cuda_layout *l = &list[t];
             const int64_t n = (int64_t)l->outputs * l->inputs * l->area;
 
             for (int64_t i = l->canonical; i < l->canonical + (n + 15) / 16 * 16; i++) {
-                const float v = half ? b16_to_float(float_to_b16(arena[i])) : arena[i];
+                const float v = rounded(type, arena[i]);
 
                 assert_true(back[i] == (i < l->canonical + n ? 2 * v : 0));
             }
@@ -174,16 +161,18 @@ static void gathers(void **state)
     (void)state;
     for (int seed = 0; seed < 120; seed++) {
         struct draw d = {(uint64_t)seed + 300};
-        const bool half = seed & 1, u8 = seed & 2, nhwc = seed & 4, moved = seed & 8;
-        const int lanes = half ? 8 : 4;
-        const int32_t c = seed % 3 ? draw_int(&d, 1, 4) : draw_int(&d, 1, 30);
+        const enum type type = (enum type)(seed % TYPES);
+        const int form = seed / TYPES, lanes = lanes_of[type];
+        const bool u8 = form & 1, nhwc = form & 2, moved = form & 4;
+        const int32_t c = form % 3 ? draw_int(&d, 1, 4) : draw_int(&d, 1, 30);
         const int32_t h = draw_int(&d, 1, 9), w = draw_int(&d, 1, 9), samples = draw_int(&d, 1, 20);
         const int32_t n = draw_int(&d, 1, 6), count = draw_int(&d, 0, n);
-        const int32_t pitch = seed % 5 || half || c >= 4 ? (c + lanes - 1) / lanes * lanes : c;
+        const int32_t pitch =
+            seed % 5 || type != F32 || c >= 4 ? (c + lanes - 1) / lanes * lanes : c;
         const size_t size = (size_t)c * (size_t)h * (size_t)w;
         unsigned char *bytes = dpt_alloc((size_t)samples * size);
-        float *floats = random_floats(&d, (size_t)samples * size);
-        float *scale = random_floats(&d, (size_t)c), *shift = random_floats(&d, (size_t)c);
+        float *floats = random_values(&d, (size_t)samples * size);
+        float *scale = random_values(&d, (size_t)c), *shift = random_values(&d, (size_t)c);
         void *out = dpt_alloc((size_t)n * (size_t)(h * w * pitch) * 4);
         int64_t index[32], sample_out[6] = {0};
         int32_t labels[20], labels_out[6] = {0};
@@ -216,7 +205,7 @@ static void gathers(void **state)
         for (int i = 0; i < n; i++)
             moves[i] = (struct dpt_cuda_move){(int16_t)draw_int(&d, -3, 3),
                                               (int16_t)draw_int(&d, -3, 3), draw_int(&d, 0, 1)};
-        dpt_emulate(u8 ? OF(half, gather_u8) : OF(half, gather_f32), &a);
+        dpt_emulate(u8 ? OF(type, gather_u8) : OF(type, gather_f32), &a);
         for (int32_t i = 0; i < n; i++) {
             const int64_t sample = i < count ? index[control.first + i] : 0;
 
@@ -238,8 +227,8 @@ static void gathers(void **state)
                     if (inside)
                         want = (u8 ? (float)bytes[source] : floats[source]) * scale[k] + shift[k];
                 }
-                got = half ? b16_to_float(((b16 *)out)[place]) : ((float *)out)[place];
-                want = half ? b16_to_float(float_to_b16(want)) : want;
+                got = element_get(type, out, place);
+                want = rounded(type, want);
                 if (got != want)
                     fail_msg("seed %d: sample %d, place %d is %g, not %g", seed, i, at, (double)got,
                              (double)want);
@@ -257,7 +246,7 @@ static void additions(void **state)
     for (int seed = 0; seed < 10; seed++) {
         struct draw d = {(uint64_t)seed + 400};
         const int64_t n = 4 * draw_int(&d, 1, 2000);
-        float *x = random_floats(&d, (size_t)n), *y = random_floats(&d, (size_t)n);
+        float *x = random_values(&d, (size_t)n), *y = random_values(&d, (size_t)n);
         float *want = dpt_alloc_array((size_t)n, sizeof *want);
 
         for (int64_t i = 0; i < n; i++)
@@ -265,6 +254,56 @@ static void additions(void **state)
         dpt_emulate(DPT_CUDA_K_add, &(struct dpt_cuda_add_args){x, y, n});
         assert_memory_equal(y, want, (size_t)n * sizeof *y);
         dpt_free(x), dpt_free(y), dpt_free(want);
+    }
+}
+
+/* Ranges of any length, at any multiple of 4 bytes, one or several at once. */
+static void feeds(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 40; seed++) {
+        struct draw d = {(uint64_t)seed + 600};
+        struct dpt_cuda_feed_args a = {.n = draw_int(&d, 1, DPT_CUDA_FEEDS)};
+        float *from[DPT_CUDA_FEEDS], *to[DPT_CUDA_FEEDS], *want[DPT_CUDA_FEEDS];
+        size_t sizes[DPT_CUDA_FEEDS];
+
+        for (int i = 0; i < a.n; i++) {
+            const int32_t n = draw_int(&d, 0, seed % 3 ? 50 : 9000), skip = draw_int(&d, 0, 3);
+            const int32_t other = seed % 2 ? skip : draw_int(&d, 0, 3);
+
+            sizes[i] = (size_t)n + 8;
+            from[i] = random_values(&d, sizes[i]);
+            to[i] = random_values(&d, sizes[i]);
+            want[i] = random_values(&d, sizes[i]);
+            memcpy(want[i], to[i], sizes[i] * 4);
+            memcpy(want[i] + other, from[i] + skip, (size_t)n * 4);
+            a.feed[i] = (struct dpt_cuda_feed){from[i] + skip, to[i] + other, 4 * n};
+        }
+        dpt_emulate(DPT_CUDA_K_feed, &a);
+        for (int i = 0; i < a.n; i++) {
+            assert_memory_equal(to[i], want[i], sizes[i] * 4);
+            dpt_free(from[i]), dpt_free(to[i]), dpt_free(want[i]);
+        }
+    }
+}
+
+/* The tally becomes words, and is clear for the next step. */
+static void tails(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < 20; seed++) {
+        struct draw d = {(uint64_t)seed + 700};
+        const double loss = draw_normal(&d) * 1000;
+        struct dpt_cuda_tally tally = {loss, draw_int(&d, 0, 1 << 24), draw_int(&d, 0, 1 << 24)};
+        const float want[3] = {(float)loss, (float)tally.samples, (float)tally.correct};
+        float *tail = random_values(&d, 16);
+
+        dpt_emulate(DPT_CUDA_K_tail, &(struct dpt_cuda_tail_args){&tally, tail, 16});
+        assert_memory_equal(tail, want, sizeof want);
+        for (int i = 3; i < 16; i++)
+            assert_true(tail[i] == 0);
+        assert_true(tally.loss == 0 && tally.samples == 0 && tally.correct == 0);
+        dpt_free(tail);
     }
 }
 
@@ -282,6 +321,7 @@ static void bytes_are_counted(void **state)
                                             .pitch = 8,
                                             .kernel = {2, 2},
                                             .stride = {2, 2}};
+    struct dpt_cuda_pool_args behind_relu = pool;
     const struct dpt_cuda_act_args large = {.vectors = INT64_C(1) << 40};
     struct dpt_cuda_grid grid;
 
@@ -290,6 +330,9 @@ static void bytes_are_counted(void **state)
     assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_adam, &update), 1600 * 28 + 100);
     assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_b16, &pool),
                      2 * 8 * (16 * 2 + 4 * 2 + 4 * 2));
+    behind_relu.y = &pool;
+    assert_int_equal(dpt_cuda_kernel_bytes(DPT_CUDA_K_maxpool_relu_back_h16, &behind_relu),
+                     2 * 8 * (16 * 2 + 4 * 2 + 4 * 2 + 4 * 2));
     assert_false(dpt_cuda_kernel_grid(DPT_CUDA_K_relu_f32, &large, &grid));
     assert_string_equal(dpt_cuda_kernel_name(DPT_CUDA_K_gather_u8_b16), "dpt_cuda_gather_u8_b16");
     assert_int_equal(dpt_cuda_kernel_argument(DPT_CUDA_K_adam), sizeof update);
@@ -311,6 +354,8 @@ int main(void)
         cmocka_unit_test(layouts),
         cmocka_unit_test(gathers),
         cmocka_unit_test(additions),
+        cmocka_unit_test(feeds),
+        cmocka_unit_test(tails),
         cmocka_unit_test(bytes_are_counted),
     };
 

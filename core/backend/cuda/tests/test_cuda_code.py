@@ -17,8 +17,11 @@ FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 
 # These take single elements: rows of logits, and what is strided in the other layout.
-NO_VECTOR_LOADS = ("cross_entropy", "mse", "from_layout", "to_layout", "gather")
-NO_VECTOR_STORES = ("cross_entropy", "mse", "from_layout", "nonfinite", "hash", "norm", "bias_back")
+NO_VECTOR_LOADS = ("cross_entropy", "mse", "from_layout", "to_layout", "gather", "tail")
+NO_VECTOR_STORES = ("cross_entropy", "mse", "from_layout", "nonfinite", "hash", "norm", "bias_back", "tail")
+
+ONLY_NARROW = ("to_layout", "gather")
+ONLY_WIDEN = ("from_layout", "nonfinite", "bias_back")
 
 
 def run(*command):
@@ -92,12 +95,16 @@ def test_vectors_are_moved_whole(tmp_path):
     assert set(bodies) == kernels()
     wide = r"\.global(?:\.\w+)*\.(?:v4\.\w?(?:32)|v2\.\w?(?:64))\b"
     for name, body in bodies.items():
-        plain = re.sub(r"^dpt_cuda_|_(f32|b16)$", "", name)
+        plain = re.sub(r"^dpt_cuda_|_(f32|b16|h16)$", "", name)
         if not plain.startswith(NO_VECTOR_LOADS):
             assert re.search("ld" + wide, body), (name, "loads")
         if not plain.startswith(NO_VECTOR_STORES):
             # gather also writes pitches that are no vectors, one by one.
             assert re.search("st" + wide, body), (name, "stores")
+        # Half floats by the processor's own conversions.
+        if name.endswith("_h16"):
+            assert "cvt.f32.f16" in body or plain.startswith(ONLY_NARROW), (name, "widens")
+            assert "cvt.rn.f16.f32" in body or plain in ONLY_WIDEN, (name, "narrows")
         # No fused multiply-adds of floats but where they are asked for: the host's bits.
         if plain in ("sgd", "momentum", "nesterov", "adam", "bias", "add"):
             assert "fma.rn.f32" not in body, name

@@ -4,92 +4,7 @@
 
 #include "core/backend/ref/ref.h"
 
-#include "core/backend/cuda/tests/emulate.h"
-
-/* A tensor of the device: n samples of c channels, `pixels` each, in rows of `pitch`. */
-struct device_tensor {
-    size_t n, c, pixels, pitch;
-    bool half; /* bf16 */
-    void *at;
-};
-
-static const int lanes_of[2] = {4, 8};
-
-static struct device_tensor tensor_make(bool half, size_t n, const struct dpt_shape *s)
-{
-    const size_t lanes = (size_t)lanes_of[half];
-    struct device_tensor t = {.n = n,
-                              .c = (size_t)s->c,
-                              .pixels = (size_t)s->h * (size_t)s->w,
-                              .pitch = ((size_t)s->c + lanes - 1) / lanes * lanes,
-                              .half = half};
-
-    t.at = dpt_alloc(n * t.pixels * t.pitch * (half ? 2 : 4));
-    assert_non_null(t.at);
-    return t;
-}
-
-static size_t tensor_elements(const struct device_tensor *t)
-{
-    return t->n * t->pixels * t->pitch;
-}
-
-static float tensor_get(const struct device_tensor *t, size_t i)
-{
-    return t->half ? b16_to_float(((const b16 *)t->at)[i]) : ((const float *)t->at)[i];
-}
-
-static void tensor_put(struct device_tensor *t, size_t i, float value)
-{
-    if (t->half)
-        ((b16 *)t->at)[i] = (b16)float_to_b16(value);
-    else
-        ((float *)t->at)[i] = value;
-}
-
-/* Where element i of the canonical [n][c][pixels] is. */
-static size_t tensor_place(const struct device_tensor *t, size_t i)
-{
-    const size_t pixel = i % t->pixels, channel = i / t->pixels % t->c;
-
-    return (i / t->pixels / t->c * t->pixels + pixel) * t->pitch + channel;
-}
-
-/* Rounds the canonical values to the tensor's type and puts them there. */
-static void tensor_fill(struct device_tensor *t, float *canonical)
-{
-    for (size_t i = 0; i < t->n * t->c * t->pixels; i++) {
-        tensor_put(t, tensor_place(t, i), canonical[i]);
-        canonical[i] = tensor_get(t, tensor_place(t, i));
-    }
-}
-
-/* tolerance: of a float's result, relative to 1 + |want|; bf16 results may be off by their own
- * rounding besides. */
-static void tensor_check(const struct device_tensor *t, const float *want, double tolerance,
-                         const char *what, int seed)
-{
-    for (size_t i = 0; i < t->n * t->c * t->pixels; i++) {
-        const double got = (double)tensor_get(t, tensor_place(t, i)), w = (double)want[i];
-        const double off = tolerance * (1 + fabs(w)) + (t->half ? 0x1p-8 * fabs(w) : 0);
-
-        if (isnan(w) ? !isnan(got) : !(got == w || fabs(got - w) <= off))
-            fail_msg("%s, seed %d, %s: element %zu is %.9g, not %.9g", what, seed,
-                     t->half ? "b16" : "f32", i, got, w);
-    }
-}
-
-static float *random_values(struct draw *d, size_t n)
-{
-    float *x = dpt_alloc_array(n + 1, sizeof *x);
-
-    assert_non_null(x);
-    for (size_t i = 0; i < n; i++)
-        x[i] = (float)draw_normal(d);
-    return x;
-}
-
-#define OF(half, name) ((half) ? DPT_CUDA_K_##name##_b16 : DPT_CUDA_K_##name##_f32)
+#include "core/backend/cuda/tests/tensor.h"
 
 /* One layer of ref on n samples, forward and backward. */
 struct layer {
@@ -147,17 +62,12 @@ static void activations(void **state)
     static const struct {
         const char *name;
         const struct dpt_ref_op *op;
-        enum dpt_cuda_kernel forward[2], back[2];
+        enum dpt_cuda_kernel forward[TYPES], back[TYPES];
         bool by_input;
         double tolerance;
     } rows[] = {
 #define ROW(name, by_input, tolerance)                                                             \
-    {#name,                                                                                        \
-     &dpt_ref_##name,                                                                              \
-     {OF(0, name), OF(1, name)},                                                                   \
-     {OF(0, name##_back), OF(1, name##_back)},                                                     \
-     by_input,                                                                                     \
-     tolerance}
+    {#name, &dpt_ref_##name, OF_ALL(name), OF_ALL(name##_back), by_input, tolerance}
         ROW(relu, false, 0),
         ROW(gelu, true, 3e-7),
         ROW(tanh, false, 3e-7),
@@ -165,34 +75,35 @@ static void activations(void **state)
     };
 
     (void)state;
-    for (int seed = 0; seed < 64; seed++) {
+    for (int seed = 0; seed < 96; seed++) {
         struct draw d = {(uint64_t)seed};
-        const bool half = seed & 1, add = seed & 2;
-        const size_t n = (size_t)draw_int(&d, 1, 5), which = (size_t)seed / 4 % 4;
+        const enum type type = (enum type)(seed % TYPES);
+        const bool add = seed / TYPES & 1;
+        const size_t n = (size_t)draw_int(&d, 1, 5), which = (size_t)seed / TYPES / 2 % 4;
         struct layer l = {.node = {.in = random_shape(&d)}};
         struct device_tensor x, y, dy, dx;
 
         l.node.out = l.node.in;
-        x = tensor_make(half, n, &l.node.in), y = tensor_make(half, n, &l.node.in);
-        dy = tensor_make(half, n, &l.node.in), dx = tensor_make(half, n, &l.node.in);
+        x = tensor_make(type, n, &l.node.in), y = tensor_make(type, n, &l.node.in);
+        dy = tensor_make(type, n, &l.node.in), dx = tensor_make(type, n, &l.node.in);
         l.x = random_values(&d, n * x.c * x.pixels);
         l.dy = random_values(&d, n * x.c * x.pixels);
-        if (seed % 8 < 2)
+        if (seed / TYPES % 4 < 2)
             l.x[0] = NAN;
         tensor_fill(&x, l.x);
         tensor_fill(&dy, l.dy);
         layer_run(&l, rows[which].op, n, add, NULL, &d);
         tensor_fill(&dx, l.dx);
         dpt_emulate(
-            rows[which].forward[half],
-            &(struct dpt_cuda_act_args){x.at, y.at, (int64_t)tensor_elements(&x) / lanes_of[half]});
+            rows[which].forward[type],
+            &(struct dpt_cuda_act_args){x.at, y.at, (int64_t)tensor_elements(&x) / lanes_of[type]});
         tensor_check(&y, l.y, rows[which].tolerance, rows[which].name, seed);
         tensor_fill(&y, l.y); /* backward from the very same values */
         layer_back(&l, rows[which].op);
         dpt_emulate(
-            rows[which].back[half],
+            rows[which].back[type],
             &(struct dpt_cuda_act_back_args){rows[which].by_input ? x.at : y.at, dy.at, dx.at,
-                                             (int64_t)tensor_elements(&x) / lanes_of[half], add});
+                                             (int64_t)tensor_elements(&x) / lanes_of[type], add});
         tensor_check(&dx, l.dx, rows[which].tolerance, rows[which].name, seed);
         layer_release(&l);
         dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at);
@@ -223,16 +134,11 @@ static void pools(void **state)
     static const struct {
         const char *name;
         const struct dpt_ref_op *op;
-        enum dpt_cuda_kernel forward[2], back[2];
+        enum dpt_cuda_kernel forward[TYPES], back[TYPES];
         double tolerance, back_tolerance;
     } rows[] = {
 #define POOL(name, ref, tolerance, back)                                                           \
-    {#name,                                                                                        \
-     &dpt_ref_##ref,                                                                               \
-     {OF(0, name), OF(1, name)},                                                                   \
-     {OF(0, name##_back), OF(1, name##_back)},                                                     \
-     tolerance,                                                                                    \
-     back}
+    {#name, &dpt_ref_##ref, OF_ALL(name), OF_ALL(name##_back), tolerance, back}
         POOL(maxpool, maxpool, 0, 0),
         POOL(avgpool, avgpool, 0, 0),
         POOL(meanpool, global_avgpool, 0, 0),
@@ -241,8 +147,9 @@ static void pools(void **state)
     (void)state;
     for (int seed = 0; seed < 150; seed++) {
         struct draw d = {(uint64_t)seed + 1000};
-        const bool half = seed & 1, add = seed & 2;
-        const size_t n = (size_t)draw_int(&d, 1, 4), which = (size_t)seed / 4 % 3;
+        const enum type type = (enum type)(seed % TYPES);
+        const bool add = seed / TYPES & 1;
+        const size_t n = (size_t)draw_int(&d, 1, 4), which = (size_t)seed / TYPES / 2 % 3;
         struct layer l = {.node = {.in = random_shape(&d)}};
         struct device_tensor x, y, dy, dx;
         struct dpt_cuda_pool_args a;
@@ -253,8 +160,8 @@ static void pools(void **state)
             l.node.out.h = dpt_window_extent(&l.node.window, 0, l.node.in.h);
             l.node.out.w = dpt_window_extent(&l.node.window, 1, l.node.in.w);
         }
-        x = tensor_make(half, n, &l.node.in), dx = tensor_make(half, n, &l.node.in);
-        y = tensor_make(half, n, &l.node.out), dy = tensor_make(half, n, &l.node.out);
+        x = tensor_make(type, n, &l.node.in), dx = tensor_make(type, n, &l.node.in);
+        y = tensor_make(type, n, &l.node.out), dy = tensor_make(type, n, &l.node.out);
         l.x = random_values(&d, n * x.c * x.pixels);
         l.dy = random_values(&d, n * y.c * y.pixels);
         for (size_t i = 0; i < n * x.c * x.pixels; i++) /* many that are equal */
@@ -263,23 +170,85 @@ static void pools(void **state)
             l.x[n * x.c * x.pixels / 2] = NAN;
         tensor_fill(&x, l.x);
         tensor_fill(&dy, l.dy);
-        layer_run(&l, rows[which].op, n, add && !half, NULL, &d);
+        layer_run(&l, rows[which].op, n, add && type == F32, NULL, &d);
         tensor_fill(&dx, l.dx);
         a = pool_args(&l.node, n, x.pitch);
         a.from = x.at;
         a.to = y.at;
         a.index = which == 0 ? dpt_alloc(tensor_elements(&y) * sizeof *a.index) : NULL;
-        dpt_emulate(rows[which].forward[half], &a);
+        dpt_emulate(rows[which].forward[type], &a);
         tensor_check(&y, l.y, rows[which].tolerance, rows[which].name, seed);
         layer_back(&l, rows[which].op);
         a.from = dy.at;
         a.to = dx.at;
-        a.add = add && !half;
-        dpt_emulate(rows[which].back[half], &a);
+        a.add = add && type == F32;
+        dpt_emulate(rows[which].back[type], &a);
         tensor_check(&dx, l.dx, rows[which].back_tolerance, rows[which].name, seed);
         dpt_free(a.index);
         layer_release(&l);
         dpt_free(x.at), dpt_free(y.at), dpt_free(dy.at), dpt_free(dx.at);
+    }
+}
+
+/* ReLU and max-pool in one pass: the bits of one after the other, both ways, sums of windows that
+ * overlap and what is not a number included. */
+static void pools_behind_relu(void **state)
+{
+    static const enum dpt_cuda_kernel relu[] = OF_ALL(relu), relu_back[] = OF_ALL(relu_back),
+                                      pool[] = OF_ALL(maxpool), pool_back[] = OF_ALL(maxpool_back),
+                                      both[] = OF_ALL(maxpool_relu),
+                                      both_back[] = OF_ALL(maxpool_relu_back);
+
+    (void)state;
+    for (int seed = 0; seed < 120; seed++) {
+        struct draw d = {(uint64_t)seed + 5000};
+        const enum type type = (enum type)(seed % TYPES);
+        const size_t n = (size_t)draw_int(&d, 1, 4);
+        const int32_t add = seed / TYPES & 1;
+        struct dpt_graph_node node = {.in = random_shape(&d)};
+        struct device_tensor x, r, dr, dx[2], y[2], dy;
+        struct dpt_cuda_pool_args a;
+        uint16_t *index[2];
+        int64_t vectors;
+
+        node.window = draw_window(&d, true, node.in.h, node.in.w);
+        node.out = (struct dpt_shape){node.in.c, dpt_window_extent(&node.window, 0, node.in.h),
+                                      dpt_window_extent(&node.window, 1, node.in.w), false};
+        x = tensor_random(type, n, &node.in, &d), r = tensor_make(type, n, &node.in);
+        dr = tensor_make(type, n, &node.in), dy = tensor_random(type, n, &node.out, &d);
+        for (size_t i = 0; seed % 5 && i < tensor_elements(&x); i++) /* many that are equal */
+            tensor_put(&x, i, (float)(int)(2 * tensor_get(&x, i)));
+        if (seed % 7 == 0)
+            tensor_put(&x, tensor_elements(&x) / 2, NAN);
+        if (seed % 7 < 2)
+            tensor_put(&dy, tensor_elements(&dy) / 2, seed & 1 ? NAN : INFINITY);
+        vectors = (int64_t)tensor_elements(&x) / lanes_of[type];
+        for (int k = 0; k < 2; k++) {
+            struct draw same = {(uint64_t)seed + 6000};
+
+            y[k] = tensor_make(type, n, &node.out);
+            dx[k] = tensor_random(type, n, &node.in, &same);
+            index[k] = dpt_alloc(tensor_elements(&dy) * sizeof *index[k]);
+        }
+        a = pool_args(&node, n, x.pitch);
+        dpt_emulate(relu[type], &(struct dpt_cuda_act_args){x.at, r.at, vectors});
+        a.from = r.at, a.to = y[0].at, a.index = index[0];
+        dpt_emulate(pool[type], &a);
+        a.from = x.at, a.to = y[1].at, a.index = index[1];
+        dpt_emulate(both[type], &a);
+        assert_memory_equal(y[0].at, y[1].at, tensor_bytes(&dy));
+        assert_memory_equal(index[0], index[1], tensor_elements(&dy) * sizeof **index);
+        a.from = dy.at, a.to = dr.at;
+        dpt_emulate(pool_back[type], &a);
+        dpt_emulate(relu_back[type],
+                    &(struct dpt_cuda_act_back_args){r.at, dr.at, dx[0].at, vectors, add});
+        a.to = dx[1].at, a.y = y[1].at, a.add = add;
+        dpt_emulate(both_back[type], &a);
+        for (size_t i = 0; i < tensor_elements(&x); i++) /* a NaN's sign is nobody's */
+            assert_true(tensor_same(&dx[0], &dx[1], i));
+        for (int k = 0; k < 2; k++)
+            dpt_free(y[k].at), dpt_free(dx[k].at), dpt_free(index[k]);
+        dpt_free(x.at), dpt_free(r.at), dpt_free(dr.at), dpt_free(dy.at);
     }
 }
 
@@ -289,7 +258,7 @@ static void dropout(void **state)
     (void)state;
     for (int seed = 0; seed < 60; seed++) {
         struct draw d = {(uint64_t)seed + 2000};
-        const bool half = seed & 1;
+        const enum type type = (enum type)(seed % TYPES);
         const size_t n = (size_t)draw_int(&d, 1, 4);
         int64_t sample[4] = {draw_int(&d, 0, 1 << 30), draw_int(&d, 0, 9), 1, 0};
         struct dpt_batch batch = {
@@ -299,16 +268,16 @@ static void dropout(void **state)
         struct layer l = {.node = {.in = random_shape(&d), .rate = 0.4f}};
         struct device_tensor x, y;
 
-        if (seed % 3 == 0)
+        if (seed / TYPES % 3 == 0)
             l.node.in.h = l.node.in.w = 1;
         l.node.out = l.node.in;
-        x = tensor_make(half, n, &l.node.in), y = tensor_make(half, n, &l.node.in);
+        x = tensor_make(type, n, &l.node.in), y = tensor_make(type, n, &l.node.in);
         l.x = random_values(&d, n * x.c * x.pixels);
         tensor_fill(&x, l.x);
         layer_run(&l, &dpt_ref_dropout, n, false, &batch, &d);
         for (size_t i = (size_t)control.count * x.c * x.pixels; i < n * x.c * x.pixels; i++)
             l.y[i] = 0;
-        dpt_emulate(OF(half, dropout), &(struct dpt_cuda_dropout_args){.x = x.at,
+        dpt_emulate(OF(type, dropout), &(struct dpt_cuda_dropout_args){.x = x.at,
                                                                        .y = y.at,
                                                                        .sample = sample,
                                                                        .control = &control,
@@ -331,13 +300,14 @@ static void biases(void **state)
     (void)state;
     for (int seed = 0; seed < 60; seed++) {
         struct draw d = {(uint64_t)seed + 3000};
-        const bool half = seed & 1, relu = seed & 2, add = seed & 4;
+        const enum type type = (enum type)(seed % TYPES);
+        const bool relu = seed / TYPES & 1, add = seed / TYPES & 2;
         const struct dpt_shape shape = {draw_int(&d, 1, seed % 5 ? 40 : 400), draw_int(&d, 1, 40),
                                         draw_int(&d, 1, 20), false};
         const size_t n = (size_t)draw_int(&d, 1, 3);
-        struct device_tensor x = tensor_make(half, n, &shape), y = tensor_make(half, n, &shape),
-                             dy = tensor_make(half, n, &shape), dx = tensor_make(half, n, &shape),
-                             bias = tensor_make(half, 1, &(struct dpt_shape){shape.c, 1, 1, true});
+        struct device_tensor x = tensor_make(type, n, &shape), y = tensor_make(type, n, &shape),
+                             dy = tensor_make(type, n, &shape), dx = tensor_make(type, n, &shape),
+                             bias = tensor_make(type, 1, &(struct dpt_shape){shape.c, 1, 1, true});
         const size_t all = n * x.c * x.pixels;
         float *xs = random_values(&d, all), *dys = random_values(&d, all);
         float *bs = random_values(&d, x.c), *want = random_values(&d, all);
@@ -349,7 +319,7 @@ static void biases(void **state)
             .dx = relu ? dx.at : NULL,
             .partial =
                 dpt_alloc_array((size_t)dpt_cuda_bias_back_partial(
-                                    (int64_t)(n * x.pixels), (int32_t)x.pitch, lanes_of[half]),
+                                    (int64_t)(n * x.pixels), (int32_t)x.pitch, lanes_of[type]),
                                 sizeof(float)),
             .counter = counter,
             .rows = (int64_t)(n * x.pixels),
@@ -363,7 +333,7 @@ static void biases(void **state)
 
             want[i] = relu && v < 0 ? 0 : v;
         }
-        dpt_emulate(relu ? OF(half, bias_relu) : OF(half, bias),
+        dpt_emulate(relu ? OF(type, bias_relu) : OF(type, bias),
                     &(struct dpt_cuda_bias_args){x.at, bias.at, y.at, back.rows, back.pitch});
         tensor_check(&y, want, 0, "bias", seed);
         for (int run = 0; run < 2; run++) {
@@ -371,7 +341,7 @@ static void biases(void **state)
             sums[run][x.c] = 77;
             back.dbias = sums[run];
             emulated_backwards = run == 1;
-            dpt_emulate(relu ? OF(half, bias_relu_back) : OF(half, bias_back), &back);
+            dpt_emulate(relu ? OF(type, bias_relu_back) : OF(type, bias_back), &back);
             assert_true(sums[run][x.c] == 77);
         }
         emulated_backwards = false;
@@ -406,16 +376,18 @@ static void biases(void **state)
 static void losses(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 160; seed++) {
+    for (int seed = 0; seed < 240; seed++) {
         struct draw d = {(uint64_t)seed + 4000};
-        const bool half = seed & 1, mse = seed & 2, soft = (seed & 4) || mse;
+        const enum type type = (enum type)(seed % TYPES);
+        const int form = seed / TYPES;
+        const bool mse = form & 1, soft = (form & 2) || mse;
         const int32_t n = draw_int(&d, 1, seed % 5 ? 20 : 300), count = draw_int(&d, 0, n);
-        const int32_t outputs = draw_int(&d, 1, seed % 3 ? 12 : 150);
+        const int32_t outputs = draw_int(&d, 1, form % 3 ? 12 : 150);
         struct dpt_shape shape = {outputs, 1, 1, true};
-        struct device_tensor y = tensor_make(half, (size_t)n, &shape),
-                             dy = tensor_make(half, (size_t)n, &shape);
+        struct device_tensor y = tensor_make(type, (size_t)n, &shape),
+                             dy = tensor_make(type, (size_t)n, &shape);
         const struct dpt_loss loss = {mse ? DPT_LOSS_MSE : DPT_LOSS_CROSS_ENTROPY,
-                                      seed & 8 ? 0.1f : 0.0f};
+                                      form & 4 ? 0.1f : 0.0f};
         float *ys = random_values(&d, (size_t)n * y.c),
               *targets = random_values(&d, (size_t)n * y.c);
         float *want = dpt_alloc_array((size_t)n * y.c, sizeof *want);
@@ -440,7 +412,7 @@ static void losses(void **state)
         if (seed % 10 == 3)
             ys[0] = NAN;
         if (seed % 10 == 4)
-            ys[y.c / 2] = seed & 16 ? INFINITY : -INFINITY;
+            ys[y.c / 2] = form & 8 ? INFINITY : -INFINITY;
         if (seed % 10 == 5)
             targets[0] = NAN;
         for (size_t i = 0; i < (size_t)n * y.c; i++)
@@ -448,9 +420,9 @@ static void losses(void **state)
         tensor_fill(&y, ys);
         dpt_loss_rows(&loss, &batch, outputs, y.c, ys, want, &tally);
         for (int run = 0; run < 2; run++) {
-            memset(dy.at, 0x7f, tensor_elements(&dy) * (half ? 2 : 4));
+            memset(dy.at, 0x7f, tensor_elements(&dy) * bytes_of[type]);
             emulated_backwards = run == 1;
-            dpt_emulate(mse ? OF(half, mse) : OF(half, cross_entropy),
+            dpt_emulate(mse ? OF(type, mse) : OF(type, cross_entropy),
                         &(struct dpt_cuda_loss_args){.y = y.at,
                                                      .dy = dy.at,
                                                      .labels = soft ? NULL : labels,
@@ -491,8 +463,12 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(activations), cmocka_unit_test(pools),  cmocka_unit_test(dropout),
-        cmocka_unit_test(biases),      cmocka_unit_test(losses),
+        cmocka_unit_test(activations),
+        cmocka_unit_test(pools),
+        cmocka_unit_test(pools_behind_relu),
+        cmocka_unit_test(dropout),
+        cmocka_unit_test(biases),
+        cmocka_unit_test(losses),
     };
 
     return cmocka_run_group_tests(tests, NULL, end);

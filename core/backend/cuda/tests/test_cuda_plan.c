@@ -12,47 +12,14 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/tests/shapes.h"
 #include "core/base/file.h"
 
 #define DEVICE_FILE "core/backend/cuda/tests/h200-deviceprop.json"
 
-/* Samples, a window, channels and size; what the job files' networks have, and what others might.
- */
-static const struct shape {
-    const char *what;
-    int32_t n, c, h, w, out;
-    struct dpt_window window;
-} shapes[] = {
-#define SQUARE(k, s, p, g)                                                                         \
-    {                                                                                              \
-        {k, k}, {s, s}, {1, 1}, {p, p}, {p, p}, g                                                  \
-    }
-    {"mnist conv1", 128, 1, 28, 28, 32, SQUARE(3, 1, 1, 1)},
-    {"mnist conv2", 128, 32, 14, 14, 64, SQUARE(3, 1, 1, 1)},
-    {"cifar conv1", 128, 3, 32, 32, 32, SQUARE(3, 1, 1, 1)},
-    {"cifar conv2", 128, 32, 16, 16, 64, SQUARE(3, 1, 1, 1)},
-    {"large batch", 1024, 32, 16, 16, 64, SQUARE(3, 1, 1, 1)},
-    {"one sample", 1, 64, 16, 16, 64, SQUARE(3, 1, 1, 1)},
-    {"7x7 stride 2", 32, 3, 224, 224, 64, SQUARE(7, 2, 3, 1)},
-    {"3x3 stride 2", 32, 64, 56, 56, 128, SQUARE(3, 2, 1, 1)},
-    {"1x1", 32, 64, 56, 56, 128, SQUARE(1, 1, 0, 1)},
-    {"1x1 stride 2", 32, 64, 56, 56, 128, SQUARE(1, 2, 0, 1)},
-    {"5x5", 64, 16, 28, 28, 48, SQUARE(5, 1, 2, 1)},
-    {"odd channels", 16, 7, 13, 11, 9, SQUARE(3, 1, 1, 1)},
-    {"one output", 16, 10, 9, 9, 1, SQUARE(3, 1, 0, 1)},
-    {"odd and uneven", 5, 7, 13, 11, 9, {{3, 2}, {2, 1}, {1, 1}, {0, 1}, {1, 0}, 1}},
-    {"even kernel, same", 16, 16, 17, 17, 24, {{2, 2}, {1, 1}, {1, 1}, {0, 0}, {1, 1}, 1}},
-    {"dilated", 16, 16, 17, 17, 24, {{3, 3}, {1, 1}, {2, 2}, {2, 2}, {2, 2}, 1}},
-    {"row kernel", 8, 24, 20, 30, 24, {{1, 7}, {1, 1}, {1, 1}, {0, 3}, {0, 3}, 1}},
-    {"groups of 8", 16, 32, 15, 15, 64, SQUARE(3, 1, 1, 4)},
-    {"groups of 4", 16, 12, 15, 15, 12, SQUARE(3, 1, 1, 3)},
-    {"each channel", 16, 32, 15, 15, 32, SQUARE(3, 1, 1, 32)},
-    {"whole image", 64, 64, 7, 7, 128, SQUARE(7, 1, 0, 1)},
-};
+enum { CONFIGS = 4 };
 
-enum { SHAPES = sizeof shapes / sizeof *shapes, CONFIGS = 4 };
-
-static const char *const precision_names[] = {"fp32", "tf32", "bf16"};
+static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16"};
 static const char *const pass_names[] = {"forward", "data", "filter"};
 
 static struct dpt_cuda_library lib;
@@ -87,19 +54,6 @@ int __lsan_is_turned_off(void)
     return 1;
 }
 
-static struct dpt_graph_node node_of(const struct shape *s)
-{
-    struct dpt_graph_node node = {.op = DPT_OP_CONV,
-                                  .in = {s->c, s->h, s->w, false},
-                                  .window = s->window,
-                                  .weight = 0,
-                                  .bias = 1};
-
-    node.out = (struct dpt_shape){s->out, dpt_window_extent(&s->window, 0, s->h),
-                                  dpt_window_extent(&s->window, 1, s->w), false};
-    return node;
-}
-
 static void need_device(void)
 {
     if (*reason == '\0')
@@ -122,7 +76,7 @@ static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_cuda_precision
     dpt_cuda_notes_text(plan->notes, notes);
     if (precision == DPT_CUDA_FP32 && noted(plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
         fail_msg("%s: %s: tensor cores are not fp32", what, notes);
-    if (noted(plan, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && precision != DPT_CUDA_BF16)
+    if (noted(plan, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && precision < DPT_CUDA_BF16)
         fail_msg("%s: %s", what, notes);
     if (noted(plan, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
         fail_msg("%s: %s", what, notes);
@@ -211,7 +165,7 @@ static void the_configs_are_fast(void **state)
             bool cores = false;
 
             dpt_cuda_conv_describe(&node, 128, precision, &conv);
-            if (precision == DPT_CUDA_BF16)
+            if (precision == DPT_CUDA_BF16 || precision == DPT_CUDA_FP16)
                 assert_true(conv.x[1] % 8 == 0 && conv.w[0] % 8 == 0 && conv.y[1] % 8 == 0);
             conv.relu = true;
             assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, (enum dpt_cuda_pass)pass,
@@ -305,6 +259,8 @@ static void pitches(void **state)
     assert_int_equal(dpt_cuda_pitch(DPT_CUDA_TF32, 64), 64);
     assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 1), 8);
     assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 9), 16);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP16, 3), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP16, 17), 24);
 }
 
 static int begin(void **state)

@@ -1,0 +1,176 @@
+#include "core/backend/cuda/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/backend/cuda/library.h"
+
+static void built(char *text, size_t size)
+{
+    snprintf(text, size, "CUDA %d.%d, cuDNN %d.%d.%d", CUDA_VERSION / 1000,
+             CUDA_VERSION % 1000 / 10, CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
+}
+
+/* --- which there are -------------------------------------------------------------------------- */
+
+static enum dpt_status count_devices(int *count, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library lib = {0};
+
+    *count = 0;
+    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER, NULL, err));
+    DPT_TRY(dpt_cuda_library_devices(&lib, count, err));
+    dpt_cuda_library_close(&lib);
+    /* Without a GPU nobody needs these, which are large. */
+    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
+out:
+    dpt_cuda_library_close(&lib);
+    return status;
+}
+
+/* Opens `parts` of the libraries and makes the device's primary context the calling thread's. */
+static enum dpt_status enter(struct dpt_cuda_library *lib, unsigned parts, int number, int *count,
+                             CUdevice *device, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    CUcontext context;
+
+    *lib = (struct dpt_cuda_library){0};
+    DPT_TRY(dpt_cuda_library_open(lib, parts, NULL, err));
+    DPT_TRY(dpt_cuda_library_devices(lib, count, err));
+    DPT_CUDA_TRY(lib, cuDeviceGet(device, number % *count));
+    DPT_CUDA_TRY(lib, cuDevicePrimaryCtxRetain(&context, *device));
+    DPT_CUDA_TRY(lib, cuCtxSetCurrent(context));
+out:
+    return status;
+}
+
+static enum dpt_status choose(int local, struct dpt_error *err)
+{
+    struct dpt_cuda_library lib;
+    CUdevice device;
+    int count;
+    const enum dpt_status status = enter(&lib, DPT_CUDA_DRIVER, local, &count, &device, err);
+
+    dpt_cuda_library_close(&lib);
+    return status;
+}
+
+/* --- one of them ------------------------------------------------------------------------------ */
+
+/* Where the driver does not say it stays as it is. */
+static void ask(const struct dpt_cuda_library *lib, CUdevice device, CUdevice_attribute attribute,
+                int *value)
+{
+    int answer;
+
+    if (lib->cuDeviceGetAttribute(&answer, attribute, device) == CUDA_SUCCESS)
+        *value = answer;
+}
+
+static enum dpt_status describe(const struct dpt_cuda_library *lib, CUdevice device,
+                                struct dpt_device_info *info, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t available, total;
+    int clock = 0, width = 0; /* kHz, bits */
+
+    DPT_CUDA_TRY(lib, cuDeviceGetName(info->name, (int)sizeof info->name, device));
+    DPT_CUDA_TRY(lib, cuDeviceGetPCIBusId(info->bus, (int)sizeof info->bus, device));
+    DPT_CUDA_TRY(lib, cuDeviceTotalMem(&total, device));
+    info->memory = (int64_t)total;
+    DPT_CUDA_TRY(lib, cuMemGetInfo(&available, &total));
+    info->available = (int64_t)available;
+    ask(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info->major);
+    ask(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info->minor);
+    ask(lib, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &info->multiprocessors);
+    ask(lib, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &clock);
+    ask(lib, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &width);
+    info->bandwidth = 2.0 * clock * 1e3 * width / 8; /* two transfers a cycle */
+out:
+    return status;
+}
+
+static enum dpt_status device_info(int number, struct dpt_device_info *info, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library lib;
+    char versions[128];
+    CUdevice device;
+
+    *info = (struct dpt_device_info){0};
+    DPT_TRY(enter(&lib, DPT_CUDA_ALL, number, &info->count, &device, err));
+    info->number = number % info->count;
+    DPT_TRY(describe(&lib, device, info, err));
+    snprintf(info->driver, sizeof info->driver, "%.*s", (int)sizeof info->driver - 1,
+             dpt_cuda_library_text(&lib, versions));
+out:
+    dpt_cuda_library_close(&lib);
+    return status;
+}
+
+/* --- a buffer ----------------------------------------------------------------------------------
+ */
+
+static enum dpt_status open_buffer(int number, float value, int n, float **at,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library lib;
+    CUdeviceptr memory = 0;
+    CUdevice device;
+    unsigned bits;
+    int count;
+
+    *at = NULL;
+    memcpy(&bits, &value, sizeof bits);
+    DPT_TRY(enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, err));
+    DPT_CUDA_TRY(&lib, cuMemAlloc(&memory, (size_t)n * sizeof value));
+    DPT_CUDA_TRY(&lib, cuMemsetD32Async(memory, bits, (size_t)n, NULL));
+    DPT_CUDA_TRY(&lib, cuCtxSynchronize());
+    *at = (float *)memory;
+out:
+    if (status != DPT_OK && memory != 0)
+        lib.cuMemFree(memory);
+    dpt_cuda_library_close(&lib);
+    return status;
+}
+
+static enum dpt_status fetch(int number, const float *at, int n, float *host, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library lib;
+    CUdevice device;
+    int count;
+
+    DPT_TRY(enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, err));
+    DPT_CUDA_TRY(&lib, cuMemcpyDtoHAsync(host, (CUdeviceptr)at, (size_t)n * sizeof *host, NULL));
+    DPT_CUDA_TRY(&lib, cuCtxSynchronize());
+out:
+    dpt_cuda_library_close(&lib);
+    return status;
+}
+
+static void release(int number, float *at)
+{
+    struct dpt_error ignored;
+    struct dpt_cuda_library lib;
+    CUdevice device;
+    int count;
+
+    if (at != NULL && enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, &ignored) == DPT_OK) {
+        lib.cuMemFree((CUdeviceptr)at);
+        dpt_cuda_library_close(&lib);
+    }
+}
+
+const struct dpt_backend_devices dpt_cuda_devices = {
+    .built = built,
+    .count = count_devices,
+    .choose = choose,
+    .info = device_info,
+    .buffer = open_buffer,
+    .fetch = fetch,
+    .release = release,
+};

@@ -1,0 +1,474 @@
+#include "core/backend/cuda/matmul.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * cuBLASLt's matrices are column-major, ours row-major. The same memory read in the other order is
+ * the transposed matrix: a row-major [rows][columns] with a pitch is a column-major columns x rows
+ * with that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, where
+ * each of the three is the memory as it lies: our B is its first factor and our A its second, its m
+ * are our columns, its n our rows. A matrix that is transposed here is transposed there. What
+ * belongs to its rows of D (a bias) is for our columns; what is summed over its second factor's
+ * depth (BGRADB) is for our rows of A.
+ */
+
+#define FLAG(name) CUBLASLT_NUMERICAL_IMPL_FLAGS_##name
+
+/* How a precision is computed, and what an algorithm must not do. */
+static const struct kind {
+    cudaDataType_t type;
+    cublasComputeType_t compute;
+    int64_t bytes;
+    uint64_t unsuited;
+} kinds[DPT_CUDA_PRECISIONS] = {
+    [DPT_CUDA_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F, 4,
+                       FLAG(TENSOR_OP_MASK) | FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) |
+                           FLAG(INPUT_16BF) | FLAG(INPUT_TF32)},
+    [DPT_CUDA_TF32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 4,
+                       FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) | FLAG(INPUT_16BF)},
+    [DPT_CUDA_BF16] = {CUDA_R_16BF, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
+    [DPT_CUDA_FP16] = {CUDA_R_16F, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
+};
+
+static const cublasLtEpilogue_t epilogues[DPT_CUDA_EPILOGUES] = {
+    [DPT_CUDA_PLAIN] = CUBLASLT_EPILOGUE_DEFAULT,
+    [DPT_CUDA_BIASED] = CUBLASLT_EPILOGUE_BIAS,
+    [DPT_CUDA_RELU] = CUBLASLT_EPILOGUE_RELU,
+    [DPT_CUDA_BIASED_RELU] = CUBLASLT_EPILOGUE_RELU_BIAS,
+    [DPT_CUDA_SUM_OF_LINES] = CUBLASLT_EPILOGUE_BGRADB,
+};
+
+enum { ALIGNMENT = 16, MAX_RESULTS = 64, WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / 8 };
+
+static const int64_t largest_workspace = 1 << 30;
+
+/* Why algorithms were left out, for the message. */
+struct refused {
+    int offered, numerics, scheme, workspace, failed;
+};
+
+void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
+                             int64_t n, enum dpt_cuda_precision precision, bool relu,
+                             struct dpt_cuda_dense *dense)
+{
+    const int64_t area = (int64_t)input->h * input->w;
+
+    *dense = (struct dpt_cuda_dense){
+        .precision = precision,
+        .n = n,
+        .inputs = dpt_shape_size(input),
+        .outputs = dpt_shape_size(&node->out),
+        .area = area,
+        .x_pitch = area * dpt_cuda_pitch(precision, input->c),
+        .y_pitch = dpt_cuda_pitch(precision, dpt_shape_size(&node->out)),
+        .bias = node->bias >= 0,
+        .relu = relu,
+    };
+}
+
+void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
+                            struct dpt_cuda_product *product)
+{
+    const bool canonical = dense->canonical && dense->area == 1;
+    const struct dpt_cuda_product products[DPT_CUDA_PASSES] = {
+        [DPT_CUDA_FORWARD] = {.rows = dense->n,
+                              .columns = dense->y_pitch,
+                              .depth = dense->x_pitch,
+                              .b_transposed = true,
+                              .a_pitch = dense->x_pitch,
+                              .b_pitch = dense->x_pitch,
+                              .d_pitch = dense->y_pitch,
+                              .epilogue = dense->bias && dense->relu ? DPT_CUDA_BIASED_RELU
+                                          : dense->bias              ? DPT_CUDA_BIASED
+                                          : dense->relu              ? DPT_CUDA_RELU
+                                                                     : DPT_CUDA_PLAIN},
+        [DPT_CUDA_BACKWARD_DATA] = {.rows = dense->n,
+                                    .columns = dense->x_pitch,
+                                    .depth = dense->y_pitch,
+                                    .a_pitch = dense->y_pitch,
+                                    .b_pitch = dense->x_pitch,
+                                    .d_pitch = dense->x_pitch,
+                                    .add = dense->add_data},
+        [DPT_CUDA_BACKWARD_FILTER] = {.rows = canonical ? dense->outputs : dense->y_pitch,
+                                      .columns = canonical ? dense->inputs : dense->x_pitch,
+                                      .depth = dense->n,
+                                      .a_transposed = true,
+                                      .a_pitch = dense->y_pitch,
+                                      .b_pitch = dense->x_pitch,
+                                      .d_pitch = canonical ? dense->inputs : dense->x_pitch,
+                                      .wide = true,
+                                      .add = dense->add_filter,
+                                      .epilogue =
+                                          dense->sum_bias ? DPT_CUDA_SUM_OF_LINES : DPT_CUDA_PLAIN},
+    };
+
+    *product = products[pass];
+    product->precision = dense->precision;
+}
+
+void dpt_cuda_square_product(enum dpt_cuda_precision precision, int64_t size,
+                             struct dpt_cuda_product *product)
+{
+    *product = (struct dpt_cuda_product){
+        .precision = precision,
+        .rows = size,
+        .columns = size,
+        .depth = size,
+        .b_transposed = true, /* both along their depth, as the fastest want it */
+        .a_pitch = size,
+        .b_pitch = size,
+        .d_pitch = size,
+    };
+}
+
+double dpt_cuda_product_flops(const struct dpt_cuda_product *product)
+{
+    return 2. * (double)product->rows * (double)product->columns * (double)product->depth;
+}
+
+double dpt_cuda_product_bytes(const struct dpt_cuda_product *product)
+{
+    const double element = (double)kinds[product->precision].bytes;
+    const double rows = (double)product->rows, columns = (double)product->columns;
+    const double depth = (double)product->depth;
+
+    return element * depth * (rows + columns) +
+           (product->wide ? 4 : element) * rows * columns * (product->add ? 2 : 1);
+}
+
+static enum dpt_status set(const struct dpt_cuda_products *products,
+                           cublasLtMatmulDescAttributes_t name, const void *value, size_t size,
+                           struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUBLASLT_TRY(products->lib,
+                     cublasLtMatmulDescSetAttribute(products->operation, name, value, size));
+out:
+    return status;
+}
+
+/* A matrix as it lies in memory: `lines` of `length` elements. */
+static enum dpt_status make_layout(const struct dpt_cuda_library *lib, cudaDataType_t type,
+                                   int64_t lines, int64_t length, int64_t pitch,
+                                   cublasLtMatrixLayout_t *made, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUBLASLT_TRY(
+        lib, cublasLtMatrixLayoutCreate(made, type, (uint64_t)length, (uint64_t)lines, pitch));
+out:
+    return status;
+}
+
+/* The descriptors of a product with this epilogue. */
+static enum dpt_status start(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                             const struct dpt_cuda_product *p, enum dpt_cuda_epilogue epilogue,
+                             int most, struct dpt_cuda_products *products, struct dpt_error *err)
+{
+    const struct kind *kind = &kinds[p->precision];
+    const cudaDataType_t result = p->wide ? CUDA_R_32F : kind->type;
+    const cublasOperation_t first = p->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasOperation_t second = p->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const cublasLtEpilogue_t fused = epilogues[epilogue];
+    enum dpt_status status = DPT_OK;
+
+    *products = (struct dpt_cuda_products){
+        .lib = lib, .handle = handle, .product = *p, .epilogue = epilogue};
+    products->algorithm = calloc((size_t)most, sizeof *products->algorithm);
+    if (products->algorithm == NULL)
+        return dpt_fail_memory(err, "the algorithms of a product",
+                               (double)most * sizeof *products->algorithm);
+    DPT_CUBLASLT_TRY(lib,
+                     cublasLtMatmulDescCreate(&products->operation, kind->compute, CUDA_R_32F));
+    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first, err));
+    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, err));
+    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_EPILOGUE, &fused, sizeof fused, err));
+    if (epilogue != DPT_CUDA_PLAIN && epilogue != DPT_CUDA_RELU) {
+        /* Not read before the product runs, but the heuristics look how it is aligned. */
+        products->bias = (const void *)(uintptr_t)ALIGNMENT;
+        DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &products->bias,
+                    sizeof products->bias, err));
+    }
+    DPT_TRY(make_layout(lib, kind->type, p->a_transposed ? p->depth : p->rows,
+                        p->a_transposed ? p->rows : p->depth, p->a_pitch, &products->a, err));
+    DPT_TRY(make_layout(lib, kind->type, p->b_transposed ? p->columns : p->depth,
+                        p->b_transposed ? p->depth : p->columns, p->b_pitch, &products->b, err));
+    DPT_TRY(make_layout(lib, result, p->rows, p->columns, p->d_pitch, &products->d, err));
+out:
+    return status;
+}
+
+/* The ways in which parts of a sum may meet. */
+static uint32_t schemes_of(const struct dpt_cuda_product *p, bool reproducible)
+{
+    const bool narrow = !p->wide && kinds[p->precision].type != CUDA_R_32F;
+
+    if (narrow) /* the others add up in D's type */
+        return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE |
+           (reproducible ? 0 : CUBLASLT_REDUCTION_SCHEME_INPLACE);
+}
+
+static enum dpt_status make_preference(const struct dpt_cuda_library *lib, uint32_t schemes,
+                                       uint64_t workspace, cublasLtMatmulPreference_t *made,
+                                       struct dpt_error *err)
+{
+    const uint32_t alignment = ALIGNMENT;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t name;
+        const void *value;
+        size_t size;
+    } rows[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &alignment, sizeof alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &alignment, sizeof alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &alignment, sizeof alignment},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &alignment, sizeof alignment},
+    };
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUBLASLT_TRY(lib, cublasLtMatmulPreferenceCreate(made));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        DPT_CUBLASLT_TRY(lib, cublasLtMatmulPreferenceSetAttribute(*made, rows[i].name,
+                                                                   rows[i].value, rows[i].size));
+out:
+    return status;
+}
+
+/* An attribute of an algorithm's configuration; 0 where it has none. */
+static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMatmulAlgo_t *algo,
+                           cublasLtMatmulAlgoConfigAttributes_t name)
+{
+    uint32_t value = 0;
+    size_t written;
+
+    if (lib->cublasLtMatmulAlgoConfigGetAttribute == NULL ||
+        lib->cublasLtMatmulAlgoConfigGetAttribute(algo, name, &value, sizeof value, &written) !=
+            CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return value;
+}
+
+/* What there is to know of an algorithm, and its tag. */
+static void read_algorithm(const struct dpt_cuda_library *lib,
+                           const cublasLtMatmulHeuristicResult_t *result,
+                           struct dpt_cuda_algorithm *a)
+{
+    const cublasLtMatmulAlgo_t *algo = &result->algo;
+    size_t written, used;
+    int words = WORDS;
+
+    *a = (struct dpt_cuda_algorithm){
+        .algo = *algo, .workspace = (int64_t)result->workspaceSize, .waves = result->wavesCount};
+    a->split = (int32_t)configured(lib, algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
+    a->scheme = configured(lib, algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
+    if (lib->cublasLtMatmulAlgoCapGetAttribute == NULL ||
+        lib->cublasLtMatmulAlgoCapGetAttribute(algo, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS,
+                                               &a->numerics, sizeof a->numerics,
+                                               &written) != CUBLAS_STATUS_SUCCESS)
+        a->numerics = 0;
+    while (words > 1 && algo->data[words - 1] == 0)
+        words--;
+    used = (size_t)snprintf(a->tag, sizeof a->tag,
+                            "algo=%" PRIu32 " tile=%" PRIu32 " stages=%" PRIu32 " split=%" PRId32
+                            " scheme=%" PRIu32 " cublaslt=%d data=",
+                            configured(lib, algo, CUBLASLT_ALGO_CONFIG_ID),
+                            configured(lib, algo, CUBLASLT_ALGO_CONFIG_TILE_ID),
+                            configured(lib, algo, CUBLASLT_ALGO_CONFIG_STAGES_ID), a->split,
+                            a->scheme, lib->cublaslt);
+    for (int i = 0; i < words; i++)
+        used += (size_t)snprintf(a->tag + used, sizeof a->tag - used, "%s%" PRIx64,
+                                 i > 0 ? "." : "", algo->data[i]);
+}
+
+/* Takes one algorithm that the heuristics offer, where it suits. */
+static void consider(struct dpt_cuda_products *products,
+                     const cublasLtMatmulHeuristicResult_t *result, uint32_t schemes,
+                     int64_t workspace, struct refused *refused)
+{
+    struct dpt_cuda_algorithm *a = &products->algorithm[products->n];
+
+    refused->offered++;
+    if (result->state != CUBLAS_STATUS_SUCCESS) {
+        refused->failed++;
+        return;
+    }
+    read_algorithm(products->lib, result, a);
+    if (a->numerics & kinds[products->product.precision].unsuited)
+        refused->numerics++;
+    else if (a->split > 1 && a->scheme & ~schemes)
+        refused->scheme++;
+    else if (a->workspace > workspace)
+        refused->workspace++;
+    else
+        products->n++;
+}
+
+/* Algorithms with this epilogue; none is no error. */
+static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                              const struct dpt_cuda_product *product,
+                              enum dpt_cuda_epilogue epilogue, const struct dpt_cuda_wish *wish,
+                              int most, struct dpt_cuda_products *products, struct refused *refused,
+                              struct dpt_error *err)
+{
+    const uint32_t schemes = schemes_of(product, wish->reproducible);
+    const int64_t workspace = wish->workspace < 0 ? largest_workspace : wish->workspace;
+    cublasLtMatmulHeuristicResult_t *results = NULL;
+    cublasLtMatmulPreference_t preference = NULL;
+    enum dpt_status status = DPT_OK;
+    cublasStatus_t offered;
+    int n = 0;
+
+    *refused = (struct refused){0};
+    DPT_TRY(start(lib, handle, product, epilogue, most, products, err));
+    DPT_TRY(make_preference(lib, schemes, (uint64_t)workspace, &preference, err));
+    results = calloc(MAX_RESULTS, sizeof *results);
+    if (results == NULL) {
+        status = dpt_fail_memory(err, "the algorithms of a product",
+                                 (double)MAX_RESULTS * sizeof *results);
+        goto out;
+    }
+    offered = lib->cublasLtMatmulAlgoGetHeuristic(handle, products->operation, products->b,
+                                                  products->a, products->d, products->d, preference,
+                                                  MAX_RESULTS, results, &n);
+    if (offered == CUBLAS_STATUS_NOT_SUPPORTED || offered == CUBLAS_STATUS_INVALID_VALUE)
+        n = 0; /* the heuristics know nothing of such a product */
+    else
+        DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
+    for (int i = 0; i < n && products->n < most; i++)
+        consider(products, &results[i], schemes, workspace, refused);
+    products->offered = refused->offered;
+out:
+    free(results);
+    if (preference != NULL)
+        lib->cublasLtMatmulPreferenceDestroy(preference);
+    return status;
+}
+
+enum dpt_status dpt_cuda_products_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                        const struct dpt_cuda_product *product,
+                                        const struct dpt_cuda_wish *wish, int most,
+                                        struct dpt_cuda_products *products, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct refused refused;
+
+    *products = (struct dpt_cuda_products){0};
+    if (product->epilogue != DPT_CUDA_PLAIN) {
+        DPT_TRY(
+            search(lib, handle, product, product->epilogue, wish, most, products, &refused, err));
+        if (products->n > 0)
+            goto out;
+        dpt_cuda_products_release(products);
+    }
+    DPT_TRY(search(lib, handle, product, DPT_CUDA_PLAIN, wish, most, products, &refused, err));
+    if (products->n == 0)
+        status = dpt_fail(
+            err, DPT_BAD_JOB,
+            "cuBLASLt has no algorithm for a product of %" PRId64 " x %" PRId64 " x %" PRId64
+            ": of %d that it offers, %d are of another precision, %d add up in another way, %d "
+            "cannot do it after all, %d need more workspace",
+            product->rows, product->columns, product->depth, refused.offered, refused.numerics,
+            refused.scheme, refused.failed, refused.workspace);
+out:
+    if (status != DPT_OK)
+        dpt_cuda_products_release(products);
+    return status;
+}
+
+/* The version and the algorithm of a tag. */
+static bool parse_tag(const char *tag, int *version, cublasLtMatmulAlgo_t *algo)
+{
+    const char *at = strstr(tag, "cublaslt=");
+    int used = 0, words = 0;
+
+    *algo = (cublasLtMatmulAlgo_t){0};
+    if (at == NULL || sscanf(at, "cublaslt=%d data=%n", version, &used) != 1 || used == 0)
+        return false;
+    for (at += used; words < WORDS; words++) {
+        if (sscanf(at, "%16" SCNx64 "%n", &algo->data[words], &used) != 1)
+            return false;
+        at += used;
+        if (*at == '\0')
+            return true;
+        if (*at++ != '.')
+            return false;
+    }
+    return false;
+}
+
+enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
+                                          cublasLtHandle_t handle,
+                                          const struct dpt_cuda_product *product, const char *tag,
+                                          struct dpt_cuda_products *products, struct dpt_error *err)
+{
+    cublasLtMatmulHeuristicResult_t result = {0};
+    enum dpt_status status = DPT_OK;
+    int version;
+
+    *products = (struct dpt_cuda_products){0};
+    if (!parse_tag(tag, &version, &result.algo))
+        return dpt_fail(err, DPT_BAD_JOB, "'%s' is not the tag of a cuBLASLt algorithm", tag);
+    if (version != lib->cublaslt)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "an algorithm of cuBLASLt %d.%d.%d cannot be taken by version %d.%d.%d",
+                        version / 10000, version / 100 % 100, version % 100, lib->cublaslt / 10000,
+                        lib->cublaslt / 100 % 100, lib->cublaslt % 100);
+    DPT_TRY(start(lib, handle, product, product->epilogue, 1, products, err));
+    if (lib->cublasLtMatmulAlgoCheck(handle, products->operation, products->b, products->a,
+                                     products->d, products->d, &result.algo,
+                                     &result) != CUBLAS_STATUS_SUCCESS) {
+        status = dpt_fail(err, DPT_BAD_JOB,
+                          "cuBLASLt does not take the algorithm '%s' for a product of %" PRId64
+                          " x %" PRId64 " x %" PRId64,
+                          tag, product->rows, product->columns, product->depth);
+        goto out;
+    }
+    read_algorithm(lib, &result, &products->algorithm[0]);
+    products->n = products->offered = 1;
+out:
+    if (status != DPT_OK)
+        dpt_cuda_products_release(products);
+    return status;
+}
+
+void dpt_cuda_products_release(struct dpt_cuda_products *products)
+{
+    const cublasLtMatrixLayout_t layouts[] = {products->a, products->b, products->d};
+
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        if (layouts[i] != NULL)
+            products->lib->cublasLtMatrixLayoutDestroy(layouts[i]);
+    }
+    if (products->operation != NULL)
+        products->lib->cublasLtMatmulDescDestroy(products->operation);
+    free(products->algorithm);
+    *products = (struct dpt_cuda_products){0};
+}
+
+enum dpt_status dpt_cuda_products_run(struct dpt_cuda_products *products, int which,
+                                      const struct dpt_cuda_factors *arrays, void *workspace,
+                                      CUstream stream, struct dpt_error *err)
+{
+    const struct dpt_cuda_algorithm *a = &products->algorithm[which];
+    const float one = 1, before = products->product.add;
+    enum dpt_status status = DPT_OK;
+
+    if (products->bias != NULL && products->bias != arrays->bias) {
+        DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &arrays->bias, sizeof arrays->bias,
+                    err));
+        products->bias = arrays->bias;
+    }
+    DPT_CUBLASLT_TRY(products->lib,
+                     cublasLtMatmul(products->handle, products->operation, &one, arrays->b,
+                                    products->b, arrays->a, products->a, &before, arrays->d,
+                                    products->d, arrays->d, products->d, &a->algo, workspace,
+                                    (size_t)a->workspace, (cudaStream_t)stream));
+out:
+    return status;
+}

@@ -1,0 +1,161 @@
+/*
+ * matmul: dense layers, and products in general, as cuBLASLt computes them.
+ *
+ * A product D = A B (or D += A B) of row-major matrices is described by a struct dpt_cuda_product;
+ * a dense layer makes three of them. dpt_cuda_products_build asks cuBLASLt's heuristics for
+ * algorithms, leaves out those that do not suit, and keeps the others in heuristic order, as plan.h
+ * does for convolutions: the first is the one to take where results must not depend on timings,
+ * else the caller times them. A tag names an algorithm and builds it again.
+ *
+ * Of a layer with inputs [n][area][pitch] (an image of h x w behind a flatten: area = h w, else 1)
+ * and weights as to_layout copies them, [padded outputs][area][padded inputs]:
+ *
+ *     forward           Y [n][y_pitch]  = X W^T + bias, or the ReLU of it
+ *     backward data     dX [n][x_pitch] = dY W, or added to what is there
+ *     backward filter   dW [outputs][x_pitch] = dY^T X, or added; and dbias, where wanted
+ *
+ * A, B, Y and dX are of the precision's type, the bias too, with y_pitch elements. dW and dbias
+ * are fp32 in every precision. dW lies as the weights' copy does (from_layout_f32 takes it, with
+ * the padded inputs of the precision), or with area 1, where `canonical` is set, as in the arena:
+ * [outputs][inputs] without padding, so that it can be written or added there, and the bias's
+ * gradient behind it: no layout kernel is needed then (nor does one divide by a loss scale). What
+ * is padded in X, W, dY must be zero.
+ *
+ * Sums are fp32 in every precision, also between parts of a sum (split-K): parts that meet in a
+ * 16-bit type are left out. fp32 is CUBLAS_COMPUTE_32F, by which cuBLAS promises 32 bits or more
+ * throughout, never TF32; algorithms that say that they use tensor cores are left out besides.
+ *
+ * Rules of cuBLASLt, as documented for CUDA 12 and 13:
+ * - Pointers must be aligned to 16 bytes (the heuristics are told so), the workspace to 256. Any
+ *   pitch works, but tensor cores are only reached with pitches of whole vectors of 16 bytes, which
+ *   dpt_cuda_pitch gives; canonical gradients have the pitch that they have.
+ * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
+ *   epilogue is the tanh approximation, so it is not used here.
+ * - A bias's gradient as an epilogue is the sum over the product's depth of dY, of D's type; it is
+ *   written, never added, also where D is added to. Not every type, shape and GPU has it: where
+ *   none is offered, products->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
+ * - Results have the same bits in each run of the same version on GPUs of the same architecture and
+ *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
+ *   out parts that meet in place one after another, ordered by counters.
+ *
+ * None of it works without a GPU: cublasLtCreate fails there (CUBLAS_STATUS_NOT_INITIALIZED), and
+ * there are no heuristics without a handle. Only descriptions are made.
+ *
+ * Threads: what is built belongs to one thread at a time; a handle may be shared.
+ */
+#ifndef DPT_BACKEND_CUDA_MATMUL_H
+#define DPT_BACKEND_CUDA_MATMUL_H
+
+#include "core/backend/cuda/plan.h"
+
+/* What is done beside the product itself. */
+enum dpt_cuda_epilogue {
+    DPT_CUDA_PLAIN,
+    DPT_CUDA_BIASED,       /* D = A B + bias, one for each column */
+    DPT_CUDA_RELU,         /* max(A B, 0) */
+    DPT_CUDA_BIASED_RELU,  /* max(A B + bias, 0) */
+    DPT_CUDA_SUM_OF_LINES, /* bias[r] = the sum of row r of A, out: fp32 where D is */
+    DPT_CUDA_EPILOGUES
+};
+
+/* D [rows][columns] = A [rows][depth] B [depth][columns]. Pitches: elements from one line to the
+ * next, as the matrix lies in memory. */
+struct dpt_cuda_product {
+    enum dpt_cuda_precision precision;
+    int64_t rows, columns, depth;
+    bool a_transposed, b_transposed; /* A lies as [depth][rows], B as [columns][depth] */
+    int64_t a_pitch, b_pitch, d_pitch;
+    bool wide; /* D and bias are fp32 whatever the precision */
+    bool add;  /* D += A B; not with a bias or ReLU */
+    enum dpt_cuda_epilogue epilogue;
+};
+
+/* A dense layer for n samples. */
+struct dpt_cuda_dense {
+    enum dpt_cuda_precision precision;
+    int64_t n;
+    int64_t inputs, outputs;  /* of the node, without padding */
+    int64_t area;             /* pixels of its input; 1 where there was no image */
+    int64_t x_pitch, y_pitch; /* elements of a sample, with padding: area * pitch, padded outputs */
+    bool bias, relu;          /* to be fused behind the forward pass */
+    bool canonical;           /* gradients as in the arena; only with area 1 */
+    bool sum_bias;            /* the gradient of the bias with that of the weights */
+    bool add_data, add_filter; /* dX, dW: added to what is there */
+};
+
+/* One algorithm for a product. */
+struct dpt_cuda_algorithm {
+    cublasLtMatmulAlgo_t algo;
+    /* "algo=66 tile=23 stages=8 split=1 scheme=0 cublaslt=130000 data=…": what a person may want to
+     * know of it, then the version and the algorithm's 64 bytes, by which it is built again: they
+     * may be kept, as cuBLASLt's header says, for the same version. */
+    char tag[DPT_CUDA_TAG];
+    int64_t workspace; /* bytes */
+    float waves;       /* how often it fills the GPU, as cuBLASLt estimates */
+    int32_t split;     /* parts of each sum */
+    uint32_t scheme;   /* how they meet: cublasLtReductionScheme_t */
+    uint64_t numerics; /* CUBLASLT_NUMERICAL_IMPL_FLAGS_…; 0: unknown */
+};
+
+/* The algorithms for a product, and the descriptors that they need. Zero-initialise: {0}. */
+struct dpt_cuda_products {
+    const struct dpt_cuda_library *lib; /* borrowed */
+    cublasLtHandle_t handle;            /* borrowed */
+    struct dpt_cuda_product product;
+    enum dpt_cuda_epilogue epilogue; /* that is fused in them: product's, or PLAIN */
+    struct dpt_cuda_algorithm *algorithm;
+    int n, offered; /* offered: by the heuristics */
+    cublasLtMatmulDesc_t operation;
+    cublasLtMatrixLayout_t a, b, d;
+    const void *bias; /* that `operation` is set to */
+};
+
+/* Arrays on the device. bias: in, or out where the epilogue sums; NULL where there is none. */
+struct dpt_cuda_factors {
+    const void *a, *b;
+    void *d, *bias;
+};
+
+/* node: dense. input: the shape that its input lies in: before a flatten, else the node's own.
+ * relu: that follows it and is to be fused. Bias as the node has one; the other switches off. */
+void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
+                             int64_t n, enum dpt_cuda_precision precision, bool relu,
+                             struct dpt_cuda_dense *dense);
+/* Its product in a pass. forward: a = X, b = W; backward data: a = dY, b = W; filter: a = dY,
+ * b = X. */
+void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
+                            struct dpt_cuda_product *product);
+/* A square product, to find out what the device can do. size: a multiple of 8. */
+void dpt_cuda_square_product(enum dpt_cuda_precision precision, int64_t size,
+                             struct dpt_cuda_product *product);
+
+/* Multiplications and additions; bytes of A, B and D, each once (D twice where it is added to). */
+double dpt_cuda_product_flops(const struct dpt_cuda_product *product);
+double dpt_cuda_product_bytes(const struct dpt_cuda_product *product);
+
+/*
+ * Finds at most `most` algorithms (wish->workspace < 0: with up to 1 GiB of workspace). The
+ * epilogue is fused where that is offered, else products->epilogue is PLAIN.
+ * Errors: BAD_JOB: none suits (says how many were offered and what was wrong with them); RANK.
+ */
+enum dpt_status dpt_cuda_products_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                        const struct dpt_cuda_product *product,
+                                        const struct dpt_cuda_wish *wish, int most,
+                                        struct dpt_cuda_products *products, struct dpt_error *err);
+/* The one algorithm of a tag, fused as product->epilogue says. Errors: BAD_JOB: not a tag, of
+ * another version of cuBLASLt, or not for this product on this device. */
+enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
+                                          cublasLtHandle_t handle,
+                                          const struct dpt_cuda_product *product, const char *tag,
+                                          struct dpt_cuda_products *products,
+                                          struct dpt_error *err);
+void dpt_cuda_products_release(struct dpt_cuda_products *products);
+
+/* Enqueues algorithm number `which` on a stream (into the graph that is being captured there).
+ * workspace: as many bytes as the algorithm needs, used by no other stream meanwhile. Errors: RANK;
+ * INTERNAL. */
+enum dpt_status dpt_cuda_products_run(struct dpt_cuda_products *products, int which,
+                                      const struct dpt_cuda_factors *arrays, void *workspace,
+                                      CUstream stream, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,135 @@
+/*
+ * The file: a line for each problem, its text, a tab, a plan's tag. Lines of others (other devices,
+ * other versions, other programs) are kept as they are; a line that is none is not looked at.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_private.h"
+#include "core/base/file.h"
+
+enum { MOST_BYTES = 4 << 20 };
+
+struct dpt_cuda_cache {
+    char *path;          /* NULL: there is no file */
+    struct dpt_str text; /* "problem\ttag\n" of all that is known */
+    struct dpt_str added;
+    bool saved; /* something was */
+};
+
+struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
+{
+    static const char name[] = "gpu-plans.txt";
+    struct dpt_cuda_cache *cache = calloc(1, sizeof *cache);
+    struct dpt_error ignored;
+    char *bytes = NULL;
+    size_t length;
+
+    if (cache == NULL || folder == NULL)
+        return cache;
+    length = strlen(folder) + sizeof name + 1;
+    cache->path = malloc(length);
+    if (cache->path == NULL)
+        return cache;
+    memcpy(cache->path, folder, strlen(folder));
+    cache->path[strlen(folder)] = '/';
+    memcpy(cache->path + strlen(folder) + 1, name, sizeof name);
+    if (dpt_file_read(cache->path, MOST_BYTES, DPT_BAD_DATA, &bytes, &length, &ignored) == DPT_OK)
+        dpt_str_add(&cache->text, bytes, strlen(bytes));
+    free(bytes);
+    return cache;
+}
+
+/* The tag behind a problem's text; the last line that has it. *length: of the tag. */
+static const char *find(const char *text, const char *problem, size_t *length)
+{
+    const size_t n = strlen(problem);
+    const char *found = NULL;
+
+    for (const char *line = text; line != NULL && *line != '\0';) {
+        const size_t bytes = strcspn(line, "\n");
+
+        if (bytes > n + 1 && memcmp(line, problem, n) == 0 && line[n] == '\t' &&
+            bytes - n - 1 < DPT_CUDA_FUSED_TAG) {
+            found = line + n + 1;
+            *length = bytes - n - 1;
+        }
+        line += bytes + (line[bytes] == '\n');
+    }
+    return found;
+}
+
+bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag)
+{
+    const char *found;
+    size_t length;
+
+    if (cache == NULL)
+        return false;
+    found = find(cache->text.text, problem, &length);
+    if (found == NULL)
+        return false;
+    memcpy(tag, found, length);
+    tag[length] = '\0';
+    return true;
+}
+
+void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag)
+{
+    if (cache == NULL)
+        return;
+    dpt_str_printf(&cache->text, "%s%s\t%s\n",
+                   cache->text.length > 0 && cache->text.text[cache->text.length - 1] != '\n' ? "\n"
+                                                                                              : "",
+                   problem, tag);
+    dpt_str_printf(&cache->added, "%s\t%s\n", problem, tag);
+}
+
+void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
+{
+    struct dpt_error ignored;
+    char *bytes = NULL;
+    size_t length = 0;
+
+    if (cache == NULL || cache->path == NULL || cache->added.length == 0 || cache->added.failed)
+        return;
+    /* Read anew: another rank may have written since. Between here and the end it may again, and
+     * then its lines are lost, which costs a measurement. */
+    if (dpt_file_read(cache->path, MOST_BYTES / 2, DPT_BAD_DATA, &bytes, &length, &ignored) !=
+        DPT_OK) {
+        char *end = strrchr(cache->path, '/');
+
+        length = 0;
+        *end = '\0';
+        if (*cache->path != '\0')
+            dpt_make_folders(cache->path, &ignored);
+        *end = '/';
+    }
+    {
+        const struct dpt_file_piece pieces[] = {
+            {bytes, length},
+            {"\n", length > 0 && bytes[length - 1] != '\n'},
+            {cache->added.text, cache->added.length},
+        };
+
+        cache->saved = dpt_file_write_pieces(cache->path, pieces, sizeof pieces / sizeof *pieces,
+                                             &ignored) == DPT_OK;
+    }
+    free(bytes);
+    dpt_str_clear(&cache->added);
+}
+
+bool dpt_cuda_cache_saved(const struct dpt_cuda_cache *cache)
+{
+    return cache != NULL && cache->saved;
+}
+
+void dpt_cuda_cache_close(struct dpt_cuda_cache *cache)
+{
+    if (cache == NULL)
+        return;
+    dpt_str_release(&cache->text);
+    dpt_str_release(&cache->added);
+    free(cache->path);
+    free(cache);
+}

@@ -1,0 +1,504 @@
+/*
+ * The backend's table: parameters, gradients and samples in the host's memory, one micro-batch at a
+ * time, all of it waited for. Whole steps on the device are steps.c's.
+ *
+ * What is sent lies in pinned memory until the call ends, so a call enqueues all of its leaves
+ * before it waits.
+ */
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/backend/cuda/devices.h"
+#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/steps.h"
+#include "core/backend/list.h"
+
+static CUdeviceptr device(const void *at)
+{
+    return (CUdeviceptr)(uintptr_t)at;
+}
+
+static int32_t leaves_of(const struct dpt_cuda_program *p)
+{
+    return (p->spec.micro + p->micro - 1) / p->micro;
+}
+
+/* --- pinned memory ---------------------------------------------------------------------------- */
+
+/* When it is first wanted: whole steps on the device do without. */
+static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_graph *graph = p->spec.graph;
+    const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
+                  out = l->forms.outputs, leaves = leaves_of(p);
+    const struct {
+        const char *what;
+        int64_t bytes;
+        void **at;
+    } rows[] = {
+        {"the steps' numbers", leaves * (int64_t)sizeof *l->control, (void **)&l->control},
+        {"the tallies", leaves * (int64_t)sizeof *l->tally, (void **)&l->tally},
+        {"the samples", micro * in * 4, (void **)&l->input},
+        {"the labels", micro * 4, (void **)&l->labels},
+        {"the targets", micro * out * 4, (void **)&l->targets},
+        {"the samples' numbers", micro * 8, (void **)&l->sample},
+        {"the parameters", graph->floats * 4, (void **)&l->arena},
+        {"the outputs", p->micro * out * 4, (void **)&l->answers},
+        {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions},
+    };
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (*rows[i].at == NULL)
+            DPT_TRY(dpt_cuda_pin(&p->ctx, rows[i].what, rows[i].bytes, rows[i].at, err));
+    }
+out:
+    return status;
+}
+
+/* One thread at a time; the context becomes its own. */
+static enum dpt_status take_turn(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    pthread_mutex_lock(&p->turn);
+    status = dpt_cuda_context_enter(&p->ctx, err);
+    return status == DPT_OK ? stage(p, err) : status;
+}
+
+static void give_turn(struct dpt_cuda_program *p)
+{
+    pthread_mutex_unlock(&p->turn);
+}
+
+static enum dpt_status wait(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+
+    return dpt_cuda_check(lib, lib->cuStreamSynchronize(p->ctx.compute), "cuStreamSynchronize",
+                          err);
+}
+
+static void mark(struct dpt_cuda_program *p, int what)
+{
+    if (p->lists->spans != NULL)
+        dpt_spans_mark(p->lists->spans, what);
+}
+
+/* --- samples in, tallies out ------------------------------------------------------------------ */
+
+/* n floats for each of the rows; what is behind them on the device becomes zero. */
+static enum dpt_status send(struct dpt_cuda_program *p, const float *from, float *pinned, float *to,
+                            int32_t rows, int64_t n, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const size_t bytes = (size_t)(rows * n) * sizeof *from;
+    const size_t rest = (size_t)((p->micro - rows) * n) * sizeof *from;
+    enum dpt_status status = DPT_OK;
+
+    memcpy(pinned, from, bytes);
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(to), pinned, bytes, p->ctx.compute));
+    if (rest > 0)
+        DPT_CUDA_TRY(lib, cuMemsetD8Async(device(to + rows * n), 0, rest, p->ctx.compute));
+out:
+    return status;
+}
+
+/* Rows first … of a batch. */
+static enum dpt_status send_leaf(struct dpt_cuda_program *p, const struct dpt_batch *batch,
+                                 int32_t leaf, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const struct dpt_graph *graph = p->spec.graph;
+    const int64_t in = dpt_shape_size(&graph->nodes[0].out), out = p->lists->forms.outputs;
+    const int64_t first = (int64_t)leaf * p->micro;
+    const int32_t left = (int32_t)(batch->count - first), rows = left < p->micro ? left : p->micro;
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+
+    l->first = (int32_t)first;
+    l->control[leaf] =
+        (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = rows};
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->control), &l->control[leaf], sizeof *p->control,
+                                        p->ctx.compute));
+    DPT_TRY(send(p, batch->input + first * in, l->input + first * in, p->input, rows, in, err));
+    if (batch->sample != NULL) {
+        memcpy(l->sample + first, batch->sample + first, (size_t)rows * sizeof *l->sample);
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->sample), l->sample + first,
+                                            (size_t)rows * sizeof *l->sample, p->ctx.compute));
+    }
+    if (batch->labels != NULL) {
+        memcpy(l->labels + first, batch->labels + first, (size_t)rows * sizeof *l->labels);
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->labels), l->labels + first,
+                                            (size_t)rows * sizeof *l->labels, p->ctx.compute));
+    }
+    if (batch->targets != NULL)
+        DPT_TRY(send(p, batch->targets + first * out, l->targets + first * out, p->targets, rows,
+                     out, err));
+    dpt_cuda_program_targets(p, batch->targets != NULL);
+    DPT_CUDA_TRY(lib, cuMemsetD8Async(device(p->tally), 0, sizeof *p->tally, p->ctx.compute));
+    if (l->spans != NULL)
+        DPT_TRY(wait(p, err));
+    mark(p, DPT_SPAN_DATA);
+    DPT_TRY(dpt_cuda_enqueue_input(p, DPT_CUDA_STAGED, err));
+out:
+    return status;
+}
+
+static enum dpt_status fetch_tally(struct dpt_cuda_program *p, int32_t leaf, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(&p->lists->tally[leaf], device(p->tally), sizeof *p->tally,
+                                        p->ctx.compute));
+    /* Steps on the device begin without looking (steps.h). */
+    DPT_CUDA_TRY(lib, cuMemsetD8Async(device(p->tally), 0, sizeof *p->tally, p->ctx.compute));
+out:
+    return status;
+}
+
+static void add_tally(struct dpt_tally *to, const struct dpt_cuda_tally *from)
+{
+    to->loss += from->loss;
+    to->correct += from->correct;
+    to->samples += from->samples;
+}
+
+/* --- train and infer -------------------------------------------------------------------------- */
+
+/* The floats between tensors are the caller's. */
+static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool add)
+{
+    const struct dpt_graph *graph = p->spec.graph;
+
+    for (int32_t t = 0; t < graph->n_tensors; t++) {
+        const struct dpt_tensor *tensor = &graph->tensors[t];
+        const float *from = p->lists->arena + tensor->offset;
+        float *to = gradient + tensor->offset;
+
+        if (add) {
+            for (int64_t i = 0; i < tensor->count; i++)
+                to[i] += from[i];
+        } else {
+            memcpy(to, from, (size_t)tensor->count * sizeof *to);
+        }
+    }
+}
+
+static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_batch *batch,
+                                   float *gradient, bool add, struct dpt_tally *tally,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const int32_t leaves = (batch->count + p->micro - 1) / p->micro;
+    const size_t bytes = (size_t)p->spec.graph->floats * sizeof *gradient;
+    struct dpt_cuda_leaf_sum s = {0};
+    enum dpt_status status = DPT_OK;
+    float *sum = p->gradient;
+
+    for (int32_t leaf = 0; leaf < leaves; leaf++) {
+        DPT_TRY(send_leaf(p, batch, leaf, err));
+        DPT_TRY(dpt_cuda_enqueue_forward(p, true, err));
+        DPT_TRY(dpt_cuda_enqueue_loss(p, true, err));
+        DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
+        DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
+        DPT_TRY(fetch_tally(p, leaf, err));
+        DPT_TRY(dpt_cuda_push_leaf(p, &s, leaf + 1 == leaves, &sum, err));
+    }
+    if (bytes > 0)
+        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->arena, device(sum), bytes, p->ctx.compute));
+    DPT_TRY(wait(p, err));
+    hand_over(p, gradient, add);
+    for (int32_t leaf = 0; leaf < leaves; leaf++)
+        add_tally(&tally[leaf], &p->lists->tally[leaf]);
+out:
+    mark(p, DPT_SPAN_OTHER);
+    return status;
+}
+
+/* After a failure nothing may be under way that reads the host's memory or writes there. */
+static void settle(struct dpt_cuda_program *p, enum dpt_status status)
+{
+    struct dpt_error ignored;
+
+    if (status != DPT_OK)
+        wait(p, &ignored);
+}
+
+static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
+                             const float *params, float *gradient, bool add,
+                             struct dpt_tally *tally, struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = opened;
+    enum dpt_status status = DPT_OK;
+
+    (void)params; /* as they were at the last refresh */
+    if (p->spec.team == NULL || slot == 0) {
+        status = take_turn(p, err);
+        if (status == DPT_OK)
+            status = train_alone(p, batch, gradient, add, tally, err);
+        settle(p, status);
+        give_turn(p);
+    }
+    if (p->spec.team != NULL)
+        dpt_pool_meet(p->spec.team);
+    return status;
+}
+
+static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_batch *batch,
+                                   int32_t leaf, float *outputs, struct dpt_tally *tally,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const int64_t out = p->lists->forms.outputs, first = (int64_t)leaf * p->micro;
+    const int64_t left = batch->count - first, rows = left < p->micro ? left : p->micro;
+    const size_t bytes = (size_t)(rows * out) * sizeof *outputs;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(send_leaf(p, batch, leaf, err));
+    DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
+    if (tally != NULL) {
+        DPT_TRY(dpt_cuda_enqueue_loss(p, false, err));
+        DPT_TRY(fetch_tally(p, leaf, err));
+    }
+    if (outputs != NULL) {
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
+        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->answers, device(p->lists->rows), bytes,
+                                            p->ctx.compute));
+    }
+    DPT_TRY(wait(p, err));
+    if (outputs != NULL)
+        memcpy(outputs + first * out, p->lists->answers, bytes);
+    if (tally != NULL)
+        add_tally(tally, &p->lists->tally[leaf]);
+out:
+    mark(p, DPT_SPAN_OTHER);
+    return status;
+}
+
+static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *batch,
+                             const float *params, float *outputs, struct dpt_tally *tally,
+                             struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = opened;
+    enum dpt_status status = take_turn(p, err);
+
+    (void)slot, (void)params;
+    for (int32_t leaf = 0; status == DPT_OK && leaf * p->micro < batch->count; leaf++)
+        status = infer_alone(p, batch, leaf, outputs, tally, err);
+    settle(p, status);
+    give_turn(p);
+    return status;
+}
+
+static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
+                              struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const size_t bytes = (size_t)p->spec.graph->floats * sizeof *params;
+    enum dpt_status status = DPT_OK;
+
+    if (bytes > 0) {
+        memcpy(p->lists->arena, params, bytes);
+        DPT_CUDA_TRY(lib,
+                     cuMemcpyHtoDAsync(device(p->params), p->lists->arena, bytes, p->ctx.compute));
+    }
+    DPT_TRY(dpt_cuda_enqueue_layouts(p, err));
+    DPT_TRY(wait(p, err));
+out:
+    return status;
+}
+
+static enum dpt_status refresh(void *opened, int slot, const float *params, struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = opened;
+    enum dpt_status status;
+
+    if (slot != 0)
+        return DPT_OK;
+    status = take_turn(p, err);
+    if (status == DPT_OK)
+        status = upload(p, params, err);
+    settle(p, status);
+    give_turn(p);
+    return status;
+}
+
+/* --- the rest --------------------------------------------------------------------------------- */
+
+/* The last leaf's `count` samples, all nodes at once. A tensor that a layer and the ReLU behind it
+ * share is the layer's. */
+static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    struct dpt_cuda_lists *l = p->lists;
+    const size_t bytes = (size_t)p->spec.graph->n_nodes * sizeof *l->found;
+    enum dpt_status status = DPT_OK;
+
+    for (int32_t i = 0; i < p->spec.graph->n_nodes; i++)
+        l->positions[i] = INT64_MAX;
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(l->found), l->positions, bytes, p->ctx.compute));
+    for (int32_t i = 0; i < p->spec.graph->n_nodes; i++) {
+        const struct dpt_cuda_form *f = &l->forms.node[i];
+        const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
+                                                .n = (int64_t)count * f->h * f->w * f->pitch,
+                                                .found = l->found + i};
+
+        if (f->live && f->tensor == i)
+            DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute,
+                                    dpt_cuda_typed(p, DPT_CUDA_K_nonfinite_f32), &args, err));
+    }
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(l->positions, device(l->found), bytes, p->ctx.compute));
+    DPT_TRY(wait(p, err));
+out:
+    return status;
+}
+
+static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *position)
+{
+    struct dpt_cuda_program *p = opened;
+    struct dpt_error ignored;
+    enum dpt_status status = take_turn(p, &ignored);
+    int32_t found = -1;
+
+    (void)slot;
+    if (status == DPT_OK)
+        status = search(p, count - p->lists->first, &ignored);
+    for (int32_t i = 0; status == DPT_OK && found < 0 && i < p->spec.graph->n_nodes; i++) {
+        const struct dpt_cuda_form *f = &p->lists->forms.node[i];
+
+        if (p->lists->positions[i] == INT64_MAX)
+            continue;
+        found = i;
+        *position = p->lists->first +
+                    (int32_t)((int64_t)p->lists->positions[i] / ((int64_t)f->h * f->w * f->pitch));
+    }
+    settle(p, status);
+    give_turn(p);
+    return found;
+}
+
+static void profile(void *opened, int slot, struct dpt_spans *spans)
+{
+    struct dpt_cuda_program *p = opened;
+
+    if (slot == 0)
+        p->lists->spans = spans;
+}
+
+static bool measured(const void *opened)
+{
+    return dpt_cuda_cache_saved(((const struct dpt_cuda_program *)opened)->lists->cache);
+}
+
+static int launches(const void *opened, struct dpt_launch_cost *costs, int most)
+{
+    return dpt_cuda_program_costs(opened, costs, most);
+}
+
+static int32_t runs_in(const void *opened, int32_t node, bool backward)
+{
+    const struct dpt_cuda_program *p = opened;
+    const struct dpt_graph *graph = p->spec.graph;
+    const struct dpt_cuda_form *f = &p->lists->forms.node[node];
+
+    (void)backward;
+    if (graph->nodes[node].op != DPT_OP_RELU || !f->skipped)
+        return node;
+    return f->next != DPT_CUDA_NONE && p->lists->forms.node[f->next].relu &&
+                   graph->nodes[f->next].op == DPT_OP_MAXPOOL
+               ? f->next
+               : graph->nodes[node].inputs[0];
+}
+
+static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = opened;
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = take_turn(p, err);
+    unsigned int bits;
+
+    if (status != DPT_OK)
+        goto out;
+    memcpy(&bits, &loss_scale, sizeof bits);
+    DPT_CUDA_TRY(lib, cuMemsetD32Async(device(&p->state->loss_scale), bits, 1, p->ctx.compute));
+    DPT_TRY(wait(p, err));
+out:
+    give_turn(p);
+    return status;
+}
+
+static int64_t bytes(const void *opened)
+{
+    return ((const struct dpt_cuda_program *)opened)->ctx.bytes;
+}
+
+static enum dpt_status open_program(const struct dpt_program_spec *spec, void **opened,
+                                    struct dpt_error *err)
+{
+    struct dpt_cuda_program *p;
+    const enum dpt_status status = dpt_cuda_program_open(spec, &p, err);
+
+    *opened = p;
+    return status;
+}
+
+static void close_program(void *opened)
+{
+    dpt_cuda_program_close(opened);
+}
+
+/* A GPU takes a micro-batch at a time, whoever sends it. */
+static bool teams(const struct dpt_graph *graph)
+{
+    (void)graph;
+    return true;
+}
+
+static pthread_once_t described = PTHREAD_ONCE_INIT;
+static char description[160];
+
+static void describe_once(void)
+{
+    struct dpt_cuda_library lib;
+    struct dpt_error ignored;
+
+    snprintf(description, sizeof description, "no driver, cuDNN or cuBLASLt here");
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, &ignored) == DPT_OK) {
+        dpt_cuda_library_text(&lib, description);
+        dpt_cuda_library_close(&lib);
+    }
+}
+
+static const char *describe(void)
+{
+    pthread_once(&described, describe_once);
+    return description;
+}
+
+const struct dpt_backend dpt_backend_cuda = {
+    .name = "cuda",
+    .summary = "NVIDIA GPUs: cuDNN, cuBLASLt, own kernels",
+    .precisions = 1u << DPT_PRECISION_FP32 | 1u << DPT_PRECISION_TF32 | 1u << DPT_PRECISION_BF16 |
+                  1u << DPT_PRECISION_FP16,
+    .steps = &dpt_cuda_steps,
+    .devices = &dpt_cuda_devices,
+    .describe = describe,
+    .teams = teams,
+    .open = open_program,
+    .close = close_program,
+    .bytes = bytes,
+    .measure = dpt_cuda_program_measure,
+    .refresh = refresh,
+    .train = train,
+    .infer = infer,
+    .find_nonfinite = find_nonfinite,
+    .profile = profile,
+    .measured = measured,
+    .launches = launches,
+    .runs_in = runs_in,
+    .scale = scale,
+};

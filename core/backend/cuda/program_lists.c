@@ -1,0 +1,345 @@
+/* The lists of launches: layouts, samples, layers, loss, gradients. */
+#include <stdlib.h>
+
+#include "core/backend/cuda/program_private.h"
+
+/* --- entries ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                   const struct dpt_cuda_entry *entry, struct dpt_error *err)
+{
+    struct dpt_cuda_list *list = &p->lists->list[stage];
+
+    if (list->n == list->capacity) {
+        const int capacity = 2 * list->capacity + 16;
+        struct dpt_cuda_entry *more = realloc(list->entry, (size_t)capacity * sizeof *list->entry);
+
+        if (more == NULL)
+            return dpt_fail_memory(err, "the list of launches",
+                                   (double)capacity * sizeof *list->entry);
+        list->entry = more;
+        list->capacity = capacity;
+    }
+    list->entry[list->n++] = *entry;
+    return DPT_OK;
+}
+
+/* --- loss ------------------------------------------------------------------------------------- */
+
+static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struct dpt_error *err)
+{
+    static const enum dpt_cuda_kernel kernels[] = {
+        [DPT_LOSS_CROSS_ENTROPY] = DPT_CUDA_K_cross_entropy_f32,
+        [DPT_LOSS_MSE] = DPT_CUDA_K_mse_f32,
+    };
+    const struct dpt_cuda_forms *forms = &p->lists->forms;
+    const enum dpt_cuda_kernel kernel = kernels[p->spec.loss.kind];
+    void *dy = forms->canonical ? p->lists->drows : dpt_cuda_gradient(p, forms->last);
+    struct dpt_cuda_entry entry = {
+        .what = DPT_CUDA_KERNEL,
+        .when = training ? DPT_CUDA_TRAINING : DPT_CUDA_EVALUATION,
+        .node = forms->last,
+        .span = DPT_SPAN_LOSS,
+        .kernel = forms->canonical ? kernel : dpt_cuda_typed(p, kernel),
+        .args.loss = {.y = p->outputs,
+                      .dy = training && forms->node[forms->last].wants_dy ? dy : NULL,
+                      .labels = p->labels,
+                      .control = p->control,
+                      .tally = p->tally,
+                      .partial = p->lists->losses,
+                      .counter = p->lists->counters,
+                      .n = p->micro,
+                      .outputs = (int32_t)forms->outputs,
+                      .pitch = p->outputs_pitch,
+                      .smoothing = p->spec.loss.smoothing,
+                      .state = dpt_cuda_state_of(p)},
+    };
+
+    return dpt_cuda_add_entry(p, DPT_CUDA_LOSS_LIST, &entry, err);
+}
+
+/* A layout's launch; kernel: of the program's type. */
+static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                  enum dpt_cuda_when when, int span, enum dpt_cuda_kernel kernel,
+                                  const struct dpt_cuda_layout_args *args, struct dpt_error *err)
+{
+    const struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
+                                         .when = when,
+                                         .node = p->lists->forms.last,
+                                         .span = span,
+                                         .kernel = dpt_cuda_typed(p, kernel),
+                                         .args.layout = *args};
+
+    return dpt_cuda_add_entry(p, stage, &entry, err);
+}
+
+static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p, int number,
+                                              void *arena, void *copies)
+{
+    const struct dpt_cuda_layout *l = &p->lists->layouts[number];
+    const int64_t n = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+
+    return (struct dpt_cuda_layout_args){.arena = arena,
+                                         .copies = copies,
+                                         .list = p->lists->device_layouts + number,
+                                         .n = 1,
+                                         .largest = n,
+                                         .total = n};
+}
+
+static enum dpt_status add_losses(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    const struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_cuda_forms *forms = &l->forms;
+    const int32_t last = forms->last;
+    const bool wants = forms->node[last].wants_dy;
+    const struct dpt_cuda_layout_args rows =
+        one_layout(p, l->rows_layout, l->rows, dpt_cuda_value(p, last));
+    const struct dpt_cuda_layout_args drows =
+        one_layout(p, l->rows_layout, l->drows, dpt_cuda_gradient(p, last));
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(add_layout(p, forms->canonical ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_ANSWERS,
+                       DPT_CUDA_ALWAYS, dpt_span_node(last, DPT_PASS_FORWARD),
+                       DPT_CUDA_K_from_layout_f32, &rows, err));
+    DPT_TRY(add_loss(p, false, err));
+    if (!p->spec.training)
+        goto out;
+    DPT_TRY(add_loss(p, true, err));
+    if (forms->canonical && wants)
+        DPT_TRY(add_layout(p, DPT_CUDA_LOSS_LIST, DPT_CUDA_TRAINING, DPT_SPAN_LOSS,
+                           DPT_CUDA_K_to_layout_f32, &drows, err));
+out:
+    return status;
+}
+
+/* --- parameters and samples ------------------------------------------------------------------- */
+
+/* Of a layer's weights; copy: where they begin, in elements. */
+static struct dpt_cuda_layout weight_layout(const struct dpt_cuda_program *p, int32_t i,
+                                            int64_t copy)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
+                               *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const bool conv = node->op == DPT_OP_CONV, groups = conv && node->window.groups > 1;
+    struct dpt_cuda_layout layout = {
+        .canonical = dpt_cuda_tensor_of(p, node->weight)->offset,
+        .copy = copy,
+        .outputs = node->out.c,
+        .inputs = conv ? node->in.c / node->window.groups : x->channels,
+        .area = conv ? node->window.kernel[0] * node->window.kernel[1] : x->h * x->w,
+        .padded_outputs = groups ? node->out.c : f->pitch,
+        .padded_inputs = groups ? node->in.c / node->window.groups : x->pitch,
+    };
+
+    return layout;
+}
+
+void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
+{
+    const int64_t n = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+
+    args->n++;
+    args->total += n;
+    args->largest = n > args->largest ? n : args->largest;
+}
+
+/* Copies of parameters; *n: layouts so far. */
+static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_graph *graph = p->spec.graph;
+    struct dpt_cuda_layout_args args = {
+        .arena = p->params, .copies = l->copies, .list = l->device_layouts};
+
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+
+        if (f->weight != DPT_CUDA_NONE)
+            l->layouts[(*n)++] = weight_layout(p, i, f->weight);
+        if (f->bias != DPT_CUDA_NONE)
+            l->layouts[(*n)++] =
+                (struct dpt_cuda_layout){.canonical = dpt_cuda_tensor_of(p, node->bias)->offset,
+                                         .copy = f->bias,
+                                         .outputs = 1,
+                                         .inputs = node->out.c,
+                                         .area = 1,
+                                         .padded_outputs = 1,
+                                         .padded_inputs = f->pitch};
+    }
+    for (int k = 0; k < *n; k++)
+        dpt_cuda_count_layout(&l->layouts[k], &args);
+    if (*n == 0)
+        return DPT_OK;
+    return add_layout(p, DPT_CUDA_LAYOUTS, DPT_CUDA_ALWAYS, DPT_SPAN_LAYOUTS,
+                      DPT_CUDA_K_to_layout_f32, &args, err);
+}
+
+/* Gradients that come back; those of dense layers are floats whatever the tensors are. */
+static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_graph *graph = p->spec.graph;
+    struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
+                                   .args.layout = {.arena = p->gradient,
+                                                   .copies = l->dweights,
+                                                   .state = dpt_cuda_state_of(p)}};
+    enum dpt_status status = DPT_OK;
+
+    for (int floats = 0; floats < 2; floats++) {
+        struct dpt_cuda_back *back = &l->back[floats];
+
+        back->first = *n;
+        for (int32_t i = 1; i < graph->n_nodes; i++) {
+            const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+            const int64_t element = floats ? (int64_t)sizeof(float) : l->forms.element;
+
+            if (f->dweight == DPT_CUDA_NONE ||
+                (graph->nodes[i].op == DPT_OP_DENSE && l->forms.element != sizeof(float)) != floats)
+                continue;
+            l->back_node[*n] = i;
+            l->layouts[(*n)++] = weight_layout(p, i, f->dweight / element);
+        }
+        back->n = *n - back->first;
+        entry.kernel =
+            floats ? DPT_CUDA_K_from_layout_f32 : dpt_cuda_typed(p, DPT_CUDA_K_from_layout_f32);
+        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_GRADIENT_LIST, &entry, err));
+    }
+out:
+    return status;
+}
+
+/* Samples, or rows of the last layer, as tensors have them. */
+static struct dpt_cuda_layout rows_layout(const struct dpt_cuda_program *p, int32_t i)
+{
+    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+
+    return (struct dpt_cuda_layout){.outputs = p->micro,
+                                    .inputs = f->channels,
+                                    .area = f->h * f->w,
+                                    .padded_outputs = p->micro,
+                                    .padded_inputs = f->pitch};
+}
+
+static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    const int64_t most = 3 * (int64_t)p->spec.graph->n_nodes + 2;
+    const int64_t bytes = most * (int64_t)sizeof *l->layouts;
+    enum dpt_status status = DPT_OK;
+    int n = 0;
+
+    l->back_node = calloc((size_t)most, sizeof *l->back_node);
+    if (l->back_node == NULL)
+        return dpt_fail_memory(err, "the layouts", (double)bytes);
+    DPT_TRY(dpt_cuda_pin(&p->ctx, "the layouts", bytes, (void **)&l->layouts, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, "the layouts", bytes, (void **)&l->device_layouts, err));
+    DPT_TRY(add_copies(p, &n, err));
+    DPT_TRY(add_backs(p, &n, err));
+    l->input_layout = n;
+    l->layouts[n++] = rows_layout(p, 0);
+    l->rows_layout = n;
+    l->layouts[n++] = rows_layout(p, l->forms.last);
+    DPT_CUDA_TRY(&p->ctx.lib,
+                 cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)l->device_layouts, l->layouts,
+                                   (size_t)n * sizeof *l->layouts, p->ctx.compute));
+out:
+    return status;
+}
+
+static enum dpt_status add_inputs(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    const struct dpt_cuda_form *x = dpt_cuda_form_of(p, 0);
+    const struct dpt_cuda_layout_args staged =
+        one_layout(p, p->lists->input_layout, p->input, dpt_cuda_value(p, 0));
+    const struct dpt_cuda_entry stored = {.what = DPT_CUDA_KERNEL,
+                                          .span = DPT_SPAN_DATA,
+                                          .kernel = dpt_cuda_typed(p, DPT_CUDA_K_gather_f32_f32),
+                                          .args.gather = {.index = p->sample,
+                                                          .control = p->control,
+                                                          .out = dpt_cuda_value(p, 0),
+                                                          .n = p->micro,
+                                                          .channels = x->channels,
+                                                          .h = x->h,
+                                                          .w = x->w,
+                                                          .pitch = x->pitch}};
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(add_layout(p, DPT_CUDA_FROM_STAGED, DPT_CUDA_ALWAYS, DPT_SPAN_DATA,
+                       DPT_CUDA_K_to_layout_f32, &staged, err));
+    DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FROM_STORED, &stored, err));
+out:
+    return status;
+}
+
+/* Layers that lead nowhere have a gradient of zero. */
+static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = p->spec.graph;
+    enum dpt_status status = DPT_OK;
+
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const int32_t tensors[] = {graph->nodes[i].weight, graph->nodes[i].bias};
+
+        for (int k = 0; k < 2 && !dpt_cuda_form_of(p, i)->live; k++) {
+            struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
+                                          .when = DPT_CUDA_WRITING,
+                                          .node = graph->n_nodes - 1,
+                                          .span = DPT_SPAN_LOSS};
+
+            if (tensors[k] < 0)
+                continue;
+            fill.to = p->gradient + dpt_cuda_tensor_of(p, tensors[k])->offset;
+            fill.bytes = dpt_cuda_tensor_of(p, tensors[k])->count * (int64_t)sizeof(float);
+            DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
+        }
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    const struct dpt_graph *graph = p->spec.graph;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(make_layouts(p, err));
+    DPT_TRY(add_inputs(p, err));
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+
+        if (f->live && !f->skipped)
+            DPT_TRY(dpt_cuda_layer_forward(p, i, err));
+    }
+    DPT_TRY(add_losses(p, err));
+    if (!p->spec.training)
+        goto out;
+    DPT_TRY(add_dead(p, err));
+    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
+        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+
+        if (f->live && !f->skipped && f->wants_dy)
+            DPT_TRY(dpt_cuda_layer_backward(p, i, err));
+    }
+out:
+    return status;
+}
+
+void dpt_cuda_lists_release(struct dpt_cuda_program *p)
+{
+    struct dpt_cuda_lists *l = p->lists;
+
+    while (l->maths != NULL) {
+        struct dpt_cuda_math *m = l->maths;
+
+        l->maths = m->next;
+        dpt_cuda_math_release(m);
+        free(m);
+    }
+    for (int k = 0; k < DPT_CUDA_STAGES; k++)
+        free(l->list[k].entry);
+    free(l->back_node);
+    dpt_cuda_forms_release(&l->forms);
+}

@@ -1,0 +1,339 @@
+/* Which plan computes a convolution or a product: the first that suits where bits must follow from
+ * the job alone; else the fastest on this device, which is written down. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_private.h"
+
+enum { CANDIDATES = 6, MOST_RUNS = 20, PROBLEM = 512, PRODUCT_WORKSPACE = 64 << 20 };
+
+static const char *const pass_names[DPT_CUDA_PASSES] = {
+    [DPT_CUDA_FORWARD] = "forward",
+    [DPT_CUDA_BACKWARD_DATA] = "data",
+    [DPT_CUDA_BACKWARD_FILTER] = "filter",
+};
+
+static const char *const precision_names[DPT_CUDA_PRECISIONS] = {
+    [DPT_CUDA_FP32] = "fp32",
+    [DPT_CUDA_TF32] = "tf32",
+    [DPT_CUDA_BF16] = "bf16",
+    [DPT_CUDA_FP16] = "fp16",
+};
+
+/* --- the problem as text ---------------------------------------------------------------------- */
+
+static void conv_text(const struct dpt_cuda_math *m, char *text, size_t size)
+{
+    const struct dpt_cuda_conv *c = &m->conv;
+    const int64_t *x = c->x, *w = c->w, *y = c->y;
+
+    snprintf(text, size,
+             "conv %s %s x=%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 "/%" PRId64 " w=%" PRId64
+             ",%" PRId64 ",%" PRId64 ",%" PRId64 " y=%" PRId64 ",%" PRId64 ",%" PRId64 "/%" PRId64
+             " pad=%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 " stride=%" PRId64 ",%" PRId64
+             " dilation=%" PRId64 ",%" PRId64 "%s%s",
+             pass_names[m->pass], precision_names[c->precision], x[0], x[1], x[2], x[3], c->x_pitch,
+             w[0], w[1], w[2], w[3], y[1], y[2], y[3], c->y_pitch, c->before[0], c->after[0],
+             c->before[1], c->after[1], c->stride[0], c->stride[1], c->dilation[0], c->dilation[1],
+             c->bias ? " bias" : "", c->relu ? " relu" : "");
+}
+
+static void product_text(const struct dpt_cuda_math *m, char *text, size_t size)
+{
+    const struct dpt_cuda_product *t = &m->product;
+
+    snprintf(text, size,
+             "product %s %" PRId64 "x%" PRId64 "x%" PRId64 " a=%" PRId64 "%s b=%" PRId64
+             "%s d=%" PRId64 "%s epilogue=%d",
+             precision_names[t->precision], t->rows, t->columns, t->depth, t->a_pitch,
+             t->a_transposed ? "t" : "", t->b_pitch, t->b_transposed ? "t" : "", t->d_pitch,
+             t->wide ? "w" : "", (int)t->epilogue);
+}
+
+/* With the device and the library's version, without which its plans mean nothing. */
+static enum dpt_status problem_text(const struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
+                                    char *text, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+    char device[96] = "";
+    size_t used;
+
+    (m->dense ? product_text : conv_text)(m, text, PROBLEM);
+    DPT_CUDA_TRY(lib, cuDeviceGetName(device, sizeof device, p->ctx.device));
+    used = strlen(text);
+    snprintf(text + used, PROBLEM - used, " | %s | %s %d", device, m->dense ? "cuBLASLt" : "cuDNN",
+             m->dense ? lib->cublaslt : lib->cudnn);
+    for (char *c = text; *c != '\0'; c++) {
+        if (*c == '\t' || *c == '\n')
+            *c = ' ';
+    }
+out:
+    return status;
+}
+
+/* --- running one ------------------------------------------------------------------------------ */
+
+static int64_t needs(const struct dpt_cuda_math *m, int which)
+{
+    return m->dense ? m->products.algorithm[which].workspace : m->plans.plan[which].workspace;
+}
+
+static int found(const struct dpt_cuda_math *m)
+{
+    return m->dense ? m->products.n : m->plans.n;
+}
+
+const char *dpt_cuda_math_tag(const struct dpt_cuda_math *m)
+{
+    return m->dense ? m->products.algorithm[m->which].tag : m->plans.plan[m->which].tag;
+}
+
+enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
+                              struct dpt_error *err)
+{
+    void *pointers[DPT_CUDA_ARRAYS];
+
+    (void)p;
+    m->workspace = needs(m, m->which) > 0 ? workspace : NULL;
+    if (m->dense)
+        return DPT_OK;
+    memcpy(pointers, m->pointers, sizeof pointers);
+    if (!m->plans.bias)
+        pointers[DPT_CUDA_BIAS] = NULL;
+    return dpt_cuda_plan_bind(&m->plans, pointers, m->workspace, &m->bound, err);
+}
+
+enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *m, bool add,
+                                  struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+
+    if (m->dense) {
+        /* What goes through the layers' layout is added on its way into the arena. */
+        m->products.product.add = add && (float *)m->factors.d >= p->gradient &&
+                                  (float *)m->factors.d < p->gradient + p->spec.graph->floats;
+        DPT_TRY(dpt_cuda_products_run(&m->products, m->which, &m->factors, m->workspace,
+                                      p->ctx.compute, err));
+    } else {
+        DPT_CUDNN_TRY(
+            lib, cudnnBackendExecute(p->ctx.plans.handle, m->plans.plan[m->which].plan, m->bound));
+    }
+out:
+    return status;
+}
+
+/* --- choosing --------------------------------------------------------------------------------- */
+
+static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
+                                bool reproducible, struct dpt_error *err)
+{
+    const int64_t limit = p->lists->workspace_limit;
+    const struct dpt_cuda_wish wish = {
+        .reproducible = reproducible,
+        .workspace = m->dense && limit > PRODUCT_WORKSPACE ? PRODUCT_WORKSPACE : limit,
+    };
+
+    if (m->dense)
+        return dpt_cuda_products_build(&p->ctx.lib, p->ctx.matmuls, &m->product, &wish, most,
+                                       &m->products, err);
+    return dpt_cuda_plans_build(&p->ctx.lib, &p->ctx.plans, &m->conv, m->pass, &wish, most,
+                                &m->plans, err);
+}
+
+/* A run that is stopped and goes on is to give the bits of one that was not: so plans whose bits
+ * change from run to run are taken only where there are no others. */
+static enum dpt_status build(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
+                             struct dpt_error *err)
+{
+    const enum dpt_status status = build_as(p, m, most, true, err);
+
+    if (status == DPT_OK || p->spec.reproducible)
+        return status;
+    dpt_cuda_plans_release(&m->plans);
+    dpt_cuda_products_release(&m->products);
+    return build_as(p, m, most, false, err);
+}
+
+/* The plan of a tag; false: it cannot be had any more. */
+static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *tag)
+{
+    const bool fused = *tag == '+';
+    struct dpt_cuda_product product = m->product;
+    struct dpt_cuda_conv conv = m->conv;
+    struct dpt_error ignored;
+
+    if (!fused) {
+        product.epilogue = DPT_CUDA_PLAIN;
+        conv.bias = conv.relu = false;
+    }
+    if (*tag != '+' && *tag != '-')
+        return false;
+    if (m->dense)
+        return dpt_cuda_products_rebuild(&p->ctx.lib, p->ctx.matmuls, &product, tag + 1,
+                                         &m->products, &ignored) == DPT_OK &&
+               needs(m, 0) <= p->lists->workspace_limit;
+    return dpt_cuda_plans_rebuild(&p->ctx.lib, &p->ctx.plans, &conv, m->pass, tag + 1, &m->plans,
+                                  &ignored) == DPT_OK &&
+           needs(m, 0) <= p->lists->workspace_limit;
+}
+
+/* Milliseconds of one of `runs` runs of the plan m->which. */
+static enum dpt_status time_runs(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int runs,
+                                 float *ms, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
+    for (int i = 0; i < runs; i++)
+        DPT_TRY(dpt_cuda_run_math(p, m, false, err));
+    DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
+    DPT_CUDA_TRY(lib, cuEventElapsedTime(ms, l->begin, l->end));
+    *ms /= (float)runs;
+out:
+    return status;
+}
+
+/* After a first run, which loads code; short ones several times. */
+static enum dpt_status measure(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
+                               float *ms, struct dpt_error *err)
+{
+    const float enough = 0.5f;
+    enum dpt_status status = DPT_OK;
+    int runs = MOST_RUNS;
+
+    DPT_TRY(dpt_cuda_bind(p, m, workspace, err));
+    DPT_TRY(dpt_cuda_run_math(p, m, false, err));
+    DPT_TRY(time_runs(p, m, 1, ms, err));
+    if (*ms > enough / MOST_RUNS)
+        runs = (int)(enough / *ms) + 1;
+    DPT_TRY(time_runs(p, m, runs, ms, err));
+out:
+    return status;
+}
+
+/* Workspace for as many candidates as there is memory for; *bytes: how large it is. */
+static enum dpt_status allocate(struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
+                                CUdeviceptr *at, int64_t *bytes, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    int64_t below = INT64_MAX;
+    CUresult result;
+
+    for (*at = 0, *bytes = 0;; below = *bytes) {
+        *bytes = 0;
+        for (int i = 0; i < found(m); i++) {
+            if (needs(m, i) < below && needs(m, i) > *bytes)
+                *bytes = needs(m, i);
+        }
+        if (*bytes == 0)
+            return DPT_OK;
+        result = lib->cuMemAlloc(at, (size_t)*bytes);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            return dpt_cuda_check(lib, result, "cuMemAlloc", err);
+    }
+}
+
+/* A candidate that cannot run after all is left out, as long as the device goes on. */
+static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
+                                    struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK, failed = DPT_OK;
+    CUdeviceptr workspace = 0;
+    float best = INFINITY;
+    int fastest = 0;
+    int64_t bytes;
+
+    DPT_TRY(allocate(p, m, &workspace, &bytes, err));
+    for (m->which = 0; m->which < found(m); m->which++) {
+        float ms;
+
+        if (needs(m, m->which) > bytes)
+            continue;
+        failed = measure(p, m, (void *)(uintptr_t)workspace, &ms, err);
+        if (failed == DPT_OK && ms < best) {
+            best = ms;
+            fastest = m->which;
+        }
+        if (failed != DPT_OK)
+            DPT_CUDA_TRY(lib, cuStreamSynchronize(p->ctx.compute));
+    }
+    m->which = fastest;
+    if (best == INFINITY)
+        status = failed;
+out:
+    if (workspace != 0) {
+        lib->cuStreamSynchronize(p->ctx.compute);
+        lib->cuMemFree(workspace);
+    }
+    return status;
+}
+
+static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
+                              struct dpt_error *err)
+{
+    const bool timed = !p->spec.reproducible && p->ctx.lib.cuEventElapsedTime != NULL;
+    char problem[PROBLEM], tag[DPT_CUDA_FUSED_TAG];
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(problem_text(p, m, problem, err));
+    if (timed && dpt_cuda_cache_find(p->lists->cache, problem, tag)) {
+        if (rebuild(p, m, tag))
+            goto out;
+        dpt_cuda_plans_release(&m->plans);
+        dpt_cuda_products_release(&m->products);
+    }
+    DPT_TRY(build(p, m, timed ? CANDIDATES : 1, err));
+    if (!timed)
+        goto out;
+    if (found(m) > 1)
+        DPT_TRY(take_fastest(p, m, err));
+    snprintf(tag, sizeof tag, "%c%s",
+             (m->dense ? m->products.epilogue != DPT_CUDA_PLAIN : m->plans.bias || m->plans.relu)
+                 ? '+'
+                 : '-',
+             dpt_cuda_math_tag(m));
+    dpt_cuda_cache_add(p->lists->cache, problem, tag);
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = choose(p, m, err);
+    enum dpt_cuda_epilogue fused;
+    struct dpt_error plain;
+
+    if (status != DPT_OK) {
+        plain = *err;
+        return dpt_fail(err, status, "%s, %s: %.3900s", m->name, pass_names[m->pass], plain.text);
+    }
+    fused = m->products.epilogue;
+    m->bias = m->dense ? fused == DPT_CUDA_BIASED || fused == DPT_CUDA_BIASED_RELU : m->plans.bias;
+    m->relu = m->dense ? fused == DPT_CUDA_RELU || fused == DPT_CUDA_BIASED_RELU : m->plans.relu;
+    m->needs = needs(m, m->which);
+    return DPT_OK;
+}
+
+void dpt_cuda_math_release(struct dpt_cuda_math *m)
+{
+    if (m->plans.lib != NULL)
+        dpt_cuda_plans_release(&m->plans);
+    if (m->products.lib != NULL)
+        dpt_cuda_products_release(&m->products);
+}
+
+void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text)
+{
+    for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next)
+        dpt_str_printf(text, "%s %s: %s\n", m->name, pass_names[m->pass], dpt_cuda_math_tag(m));
+}

@@ -1,0 +1,286 @@
+/*
+ * program_private: what program*.c share. For these files only.
+ *
+ * A program is made in this order: the form (which tensors there are, how they lie, how much memory
+ * they take: shapes only, no device), the memory, the lists of launches, for which plans are
+ * chosen, and last the workspace, as large as the chosen ones need.
+ */
+#ifndef DPT_BACKEND_CUDA_PROGRAM_PRIVATE_H
+#define DPT_BACKEND_CUDA_PROGRAM_PRIVATE_H
+
+#include "core/backend/cuda/program.h"
+#include "core/base/span.h"
+#include "core/base/str.h"
+
+/* A plan's tag in the file has a sign in front that says whether bias and ReLU are in it. */
+enum { DPT_CUDA_NONE = -1, DPT_CUDA_LEVELS = 31, DPT_CUDA_FUSED_TAG = DPT_CUDA_TAG + 2 };
+
+/* --- form: program_form.c --------------------------------------------------------------------- */
+
+/* A node's output, and what belongs to the node. Places are bytes from the start of a region. */
+struct dpt_cuda_form {
+    bool live;      /* on the way from the input to the outputs; nothing is done for the others */
+    bool skipped;   /* a ReLU that the node before or the pool behind computes; a flatten */
+    bool relu;      /* a convolution or dense layer, or a max-pool, that computes one */
+    bool wants_dy;  /* it has parameters, or one before it does */
+    bool wants_dx;  /* one before it does */
+    bool flat;      /* a dense layer whose weights have the arena's order */
+    bool direct;    /* and lie as the arena has them: no copy is made */
+    bool straight;  /* the gradient of its weights is written into the arena */
+    int32_t tensor; /* the node whose tensor its output is: its own, or one before */
+    int32_t next;   /* the live node that reads it; NONE: it is the last */
+    int32_t channels, h, w, pitch;
+    int64_t y, index;     /* in `values`; index: NONE: it has none */
+    int dy;               /* which of the two buffers for gradients; NONE */
+    int64_t weight, bias; /* elements into `copies`; NONE: in the arena, or there is none */
+    int64_t dweight;      /* bytes into `dweights`; NONE */
+};
+
+/* Bytes of the regions. */
+struct dpt_cuda_sizes {
+    int64_t values; /* outputs of layers, and where maxima were */
+    int64_t dy[2];  /* gradients of outputs */
+    int64_t rows;   /* outputs in canonical order, as floats, and their gradient */
+    int64_t inputs; /* samples, labels and all that comes with them */
+    int64_t arenas; /* parameters, gradient */
+    int64_t copies, dweights;
+    int64_t levels;    /* arenas in which leaves are added up */
+    int64_t sums;      /* partial sums of kernels */
+    int64_t workspace; /* estimated: only cuDNN can tell */
+};
+
+struct dpt_cuda_forms {
+    struct dpt_cuda_form *node;
+    int32_t last;    /* the node whose output counts */
+    int64_t element; /* bytes of a tensor's element */
+    int32_t lanes;   /* elements of 16 bytes */
+    bool canonical;  /* the last tensor has an area: its rows are put in order for the loss */
+    int64_t outputs; /* numbers in a sample's output */
+    int levels;      /* arenas */
+    int64_t partial; /* floats */
+    int64_t counters;
+    struct dpt_cuda_sizes sizes;
+};
+
+enum dpt_cuda_precision dpt_cuda_precision_of(enum dpt_precision precision);
+/* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
+ * dpt_cuda_forms_release also then. */
+enum dpt_status dpt_cuda_forms_make(const struct dpt_program_spec *spec, int32_t micro,
+                                    struct dpt_cuda_forms *forms, struct dpt_error *err);
+void dpt_cuda_forms_release(struct dpt_cuda_forms *forms);
+int64_t dpt_cuda_sizes_sum(const struct dpt_cuda_sizes *sizes);
+/* Samples of one pass. */
+static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
+{
+    return spec->leaf > 0 ? spec->leaf : spec->micro;
+}
+
+/* --- launches: program_lists.c, program_layers.c, program_run.c ------------------------------- */
+
+/* What cuDNN or cuBLASLt computes: the problem, and the plan that was chosen for it. */
+struct dpt_cuda_math {
+    struct dpt_cuda_math *next;
+    const char *name; /* of the layer */
+    bool dense;
+    enum dpt_cuda_pass pass;
+    struct dpt_cuda_conv conv;
+    void *pointers[DPT_CUDA_ARRAYS];
+    struct dpt_cuda_plans plans;
+    cudnnBackendDescriptor_t bound;
+    void *workspace;
+    struct dpt_cuda_product product;
+    struct dpt_cuda_factors factors;
+    struct dpt_cuda_products products;
+    int which;       /* the one that was chosen */
+    bool bias, relu; /* are fused in it */
+    int64_t needs;   /* bytes of workspace */
+    double flops;
+    int64_t bytes;
+};
+
+enum dpt_cuda_what { DPT_CUDA_KERNEL, DPT_CUDA_MATH, DPT_CUDA_FILL, DPT_CUDA_COPY };
+enum dpt_cuda_when { DPT_CUDA_ALWAYS, DPT_CUDA_TRAINING, DPT_CUDA_EVALUATION, DPT_CUDA_WRITING };
+
+struct dpt_cuda_entry {
+    enum dpt_cuda_what what;
+    enum dpt_cuda_when when; /* WRITING: only where nothing is added */
+    int32_t node;
+    int span; /* what its time is told as */
+    enum dpt_cuda_kernel kernel;
+    union {
+        struct dpt_cuda_act_args act;
+        struct dpt_cuda_act_back_args act_back;
+        struct dpt_cuda_bias_args bias;
+        struct dpt_cuda_bias_back_args bias_back;
+        struct dpt_cuda_pool_args pool;
+        struct dpt_cuda_dropout_args dropout;
+        struct dpt_cuda_loss_args loss;
+        struct dpt_cuda_layout_args layout;
+        struct dpt_cuda_gather_args gather;
+    } args;
+    struct dpt_cuda_math *math;
+    void *to; /* fill with zeros, copy */
+    const void *from;
+    int64_t bytes;        /* of a fill, a copy, and of a kernel that is in no list */
+    const void *argument; /* such a one's, while it is launched */
+    /* What was measured. */
+    int64_t calls;
+    double seconds;
+};
+
+struct dpt_cuda_list {
+    struct dpt_cuda_entry *entry;
+    int n, capacity;
+};
+
+/* Weights whose gradients go from the layers' layout into the arena: a run of `layouts`. */
+struct dpt_cuda_back {
+    int first, n;
+};
+
+enum dpt_cuda_stage {
+    DPT_CUDA_LAYOUTS,
+    DPT_CUDA_FROM_STAGED,
+    DPT_CUDA_FROM_STORED,
+    DPT_CUDA_FORWARD_LIST,
+    DPT_CUDA_LOSS_LIST,
+    DPT_CUDA_BACKWARD_LIST,
+    DPT_CUDA_GRADIENT_LIST, /* of `back`, whose run is set at each launch */
+    DPT_CUDA_ANSWERS,       /* outputs as canonical rows of floats */
+    DPT_CUDA_OTHERS,        /* of the steps; only while somebody asks where the time goes */
+    DPT_CUDA_STAGES
+};
+
+struct dpt_cuda_lists {
+    struct dpt_cuda_forms forms;
+    struct dpt_cuda_list list[DPT_CUDA_STAGES];
+    struct dpt_cuda_back back[2];    /* in the tensors' type; floats, where that is another */
+    struct dpt_cuda_layout *layouts; /* pinned, and the same on the device */
+    struct dpt_cuda_layout *device_layouts;
+    int32_t *back_node; /* of a gradient's layout: the node */
+    int input_layout, rows_layout;
+    struct dpt_cuda_math *maths;
+    struct dpt_cuda_cache *cache;
+
+    /* Regions of device memory. */
+    char *values, *dy[2], *copies, *dweights, *sums, *workspace;
+    int64_t workspace_bytes;
+    int64_t workspace_limit; /* of one plan */
+    float *rows, *drows;
+    float *level[DPT_CUDA_LEVELS];
+    double *losses; /* partial sums of losses */
+    uint32_t *counters;
+    uint64_t *found; /* [nodes]: the first element that is not finite */
+
+    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+    CUevent begin, end;
+
+    /* Pinned: what the table's functions send and get; [leaves]. */
+    struct dpt_cuda_control *control;
+    struct dpt_cuda_tally *tally;
+    float *input, *targets, *arena, *answers;
+    int32_t *labels;
+    int64_t *sample;
+    uint64_t *positions;
+    int32_t first; /* row of the batch from which the last leaf was sent */
+};
+
+/* A kernel's number for the tensors' type. */
+static inline enum dpt_cuda_kernel dpt_cuda_typed(const struct dpt_cuda_program *p,
+                                                  enum dpt_cuda_kernel of_floats)
+{
+    static const int types[DPT_PRECISIONS] = {
+        [DPT_PRECISION_BF16] = DPT_CUDA_K_relu_b16 - DPT_CUDA_K_relu_f32,
+        [DPT_PRECISION_FP16] = DPT_CUDA_K_relu_h16 - DPT_CUDA_K_relu_f32,
+    };
+
+    return (enum dpt_cuda_kernel)((int)of_floats + types[p->spec.precision]);
+}
+
+static inline struct dpt_cuda_form *dpt_cuda_form_of(const struct dpt_cuda_program *p, int32_t i)
+{
+    return &p->lists->forms.node[i];
+}
+
+/* The node whose output it reads. */
+static inline int32_t dpt_cuda_before(const struct dpt_cuda_program *p, int32_t i)
+{
+    return p->spec.graph->nodes[i].inputs[0];
+}
+
+static inline const struct dpt_tensor *dpt_cuda_tensor_of(const struct dpt_cuda_program *p,
+                                                          int32_t number)
+{
+    return &p->spec.graph->tensors[number];
+}
+
+/* Where the loss scale stands; NULL: there is none. */
+static inline const struct dpt_cuda_state *dpt_cuda_state_of(const struct dpt_cuda_program *p)
+{
+    return p->spec.precision == DPT_PRECISION_FP16 ? p->state : NULL;
+}
+
+/* At a list's end; copied. */
+enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                   const struct dpt_cuda_entry *entry, struct dpt_error *err);
+/* What a node's passes enqueue. */
+enum dpt_status dpt_cuda_layer_forward(struct dpt_cuda_program *p, int32_t i,
+                                       struct dpt_error *err);
+enum dpt_status dpt_cuda_layer_backward(struct dpt_cuda_program *p, int32_t i,
+                                        struct dpt_error *err);
+
+enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
+void dpt_cuda_lists_release(struct dpt_cuda_program *p);
+/* The tensor of a node's output; of its gradient. */
+void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
+void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t node);
+enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                  bool training, struct dpt_error *err);
+enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
+                                   bool add, struct dpt_error *err);
+/* One more tensor to be moved. */
+void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args);
+int64_t dpt_cuda_entry_bytes(const struct dpt_cuda_entry *entry);
+
+/* --- leaves: program_leaves.c ----------------------------------------------------------------- */
+
+/* What is added up so far, from left to right: the value of a node of that level each, in an arena
+ * of its own. Zero-initialise: {0}. */
+struct dpt_cuda_leaf_sum {
+    int n, level[DPT_CUDA_LEVELS];
+    float *value[DPT_CUDA_LEVELS];
+};
+
+/* The next leaf's gradient, which stands in p->gradient. last: there is none behind it. *sum: out,
+ * once it was the last: where the whole is. */
+enum dpt_status dpt_cuda_push_leaf(struct dpt_cuda_program *p, struct dpt_cuda_leaf_sum *s,
+                                   bool last, float **sum, struct dpt_error *err);
+
+/* --- plans: program_plans.c, program_cache.c -------------------------------------------------- */
+
+/* Finds the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
+enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
+                                struct dpt_error *err);
+/* With its arrays and this workspace. */
+enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
+                              void *workspace, struct dpt_error *err);
+/* add: what it writes is added to what is there; dense layers' gradients only. */
+enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
+                                  struct dpt_error *err);
+void dpt_cuda_math_release(struct dpt_cuda_math *math);
+/* The tag of the plan that was chosen. */
+const char *dpt_cuda_math_tag(const struct dpt_cuda_math *math);
+
+/* Tags of plans that were timed, by problem; kept in a file of a folder, or (NULL) only here. */
+struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder);
+/* tag: out, DPT_CUDA_FUSED_TAG bytes. */
+bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag);
+void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag);
+/* Writes what is new into the file, beside what others have written there meanwhile. A file that
+ * cannot be written is no error: the next start measures again. */
+void dpt_cuda_cache_save(struct dpt_cuda_cache *cache);
+/* Whether something was written. */
+bool dpt_cuda_cache_saved(const struct dpt_cuda_cache *cache);
+void dpt_cuda_cache_close(struct dpt_cuda_cache *cache);
+
+#endif

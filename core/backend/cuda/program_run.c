@@ -1,0 +1,306 @@
+/* Enqueuing the lists; and what each launch took, where somebody asks. */
+#include <stdio.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_private.h"
+
+/* --- one launch ------------------------------------------------------------------------------- */
+
+static bool sums_bias(const struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel)
+{
+    return kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_back_f32) ||
+           kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_relu_back_f32);
+}
+
+static enum dpt_status enqueue(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
+                               struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+
+    if (e->what == DPT_CUDA_KERNEL && e->argument != NULL) {
+        DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, e->argument, err));
+    } else if (e->what == DPT_CUDA_KERNEL) {
+        if (sums_bias(p, e->kernel))
+            e->args.bias_back.add = add;
+        DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, &e->args, err));
+    } else if (e->what == DPT_CUDA_MATH) {
+        DPT_TRY(dpt_cuda_run_math(p, e->math, add, err));
+    } else if (e->what == DPT_CUDA_FILL) {
+        DPT_CUDA_TRY(lib, cuMemsetD8Async((CUdeviceptr)(uintptr_t)e->to, 0, (size_t)e->bytes,
+                                          p->ctx.compute));
+    } else {
+        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)e->to,
+                                            (CUdeviceptr)(uintptr_t)e->from, (size_t)e->bytes,
+                                            p->ctx.compute));
+    }
+out:
+    return status;
+}
+
+/* Waited for, so that the time until now is its own. */
+static enum dpt_status measure(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
+                               struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+    float ms = 0;
+
+    DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
+    DPT_TRY(enqueue(p, e, add, err));
+    DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
+    if (lib->cuEventElapsedTime != NULL)
+        DPT_CUDA_TRY(lib, cuEventElapsedTime(&ms, l->begin, l->end));
+    e->seconds += (double)ms * 1e-3;
+    e->calls++;
+    dpt_spans_mark(l->spans, e->span);
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    CUstreamCaptureStatus captured = CU_STREAM_CAPTURE_STATUS_NONE;
+    enum dpt_status status = DPT_OK;
+
+    if (p->lists->spans != NULL)
+        DPT_CUDA_TRY(lib, cuStreamIsCapturing(p->ctx.compute, &captured));
+    if (p->lists->spans != NULL && captured == CU_STREAM_CAPTURE_STATUS_NONE)
+        DPT_TRY(measure(p, e, add, err));
+    else
+        DPT_TRY(enqueue(p, e, add, err));
+out:
+    return status;
+}
+
+static bool runs(const struct dpt_cuda_entry *e, bool training, bool add)
+{
+    const bool when[] = {[DPT_CUDA_ALWAYS] = true,
+                         [DPT_CUDA_TRAINING] = training,
+                         [DPT_CUDA_EVALUATION] = !training,
+                         [DPT_CUDA_WRITING] = !add};
+
+    return when[e->when];
+}
+
+enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                  bool training, struct dpt_error *err)
+{
+    struct dpt_cuda_list *list = &p->lists->list[stage];
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < list->n; k++) {
+        if (runs(&list->entry[k], training, false))
+            DPT_TRY(dpt_cuda_run_entry(p, &list->entry[k], false, err));
+    }
+out:
+    return status;
+}
+
+/* --- the parts of a pass ---------------------------------------------------------------------- */
+
+enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    return dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_input(struct dpt_cuda_program *p, enum dpt_cuda_input from,
+                                       struct dpt_error *err)
+{
+    return dpt_cuda_run_list(
+        p, from == DPT_CUDA_STORED ? DPT_CUDA_FROM_STORED : DPT_CUDA_FROM_STAGED, true, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool training,
+                                         struct dpt_error *err)
+{
+    return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, training, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool training,
+                                      struct dpt_error *err)
+{
+    return dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, training, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
+                                          enum dpt_status (*done)(void *arg, int32_t node,
+                                                                  struct dpt_error *err),
+                                          void *arg, struct dpt_error *err)
+{
+    struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_BACKWARD_LIST];
+    enum dpt_status status = DPT_OK;
+    int k = 0;
+
+    for (int32_t i = p->spec.graph->n_nodes - 1; i >= 0; i--) {
+        for (; k < list->n && list->entry[k].node == i; k++) {
+            if (runs(&list->entry[k], true, add))
+                DPT_TRY(dpt_cuda_run_entry(p, &list->entry[k], add, err));
+        }
+        if (done != NULL)
+            DPT_TRY(done(arg, i, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
+                                          bool add, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+
+    for (int kind = 0; kind < 2; kind++) {
+        const struct dpt_cuda_back *back = &l->back[kind];
+        struct dpt_cuda_entry *e = &l->list[DPT_CUDA_GRADIENT_LIST].entry[kind];
+        int begin = back->first, end;
+
+        while (begin < back->first + back->n && l->back_node[begin] < first)
+            begin++;
+        e->args.layout.n = 0;
+        e->args.layout.largest = e->args.layout.total = 0;
+        e->args.layout.list = l->device_layouts + begin;
+        e->args.layout.add = add;
+        for (end = begin; end < back->first + back->n && l->back_node[end] < last; end++)
+            dpt_cuda_count_layout(&l->layouts[end], &e->args.layout);
+        if (begin == end)
+            continue;
+        e->node = l->back_node[begin];
+        e->span = dpt_span_node(e->node, DPT_PASS_WEIGHTS);
+        DPT_TRY(dpt_cuda_run_entry(p, e, add, err));
+    }
+out:
+    return status;
+}
+
+void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors)
+{
+    struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_LOSS_LIST];
+
+    for (int k = 0; k < list->n; k++) {
+        struct dpt_cuda_entry *e = &list->entry[k];
+
+        if (e->kernel == dpt_cuda_typed(p, DPT_CUDA_K_to_layout_f32))
+            continue;
+        e->args.loss.labels = vectors ? NULL : p->labels;
+        e->args.loss.targets = vectors ? p->targets : NULL;
+    }
+}
+
+void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u8, bool nhwc,
+                            const float *scale, const float *shift, bool moves)
+{
+    struct dpt_cuda_entry *e = p->lists->list[DPT_CUDA_FROM_STORED].entry;
+    struct dpt_cuda_gather_args *a = &e->args.gather;
+
+    e->kernel = dpt_cuda_typed(p, u8 ? DPT_CUDA_K_gather_u8_f32 : DPT_CUDA_K_gather_f32_f32);
+    a->data = data;
+    a->scale = scale;
+    a->shift = shift;
+    a->moves = moves ? p->move : NULL;
+    a->channel_stride = nhwc ? 1 : (int64_t)a->h * a->w;
+    a->pixel_stride = nhwc ? a->channels : 1;
+}
+
+/* --- where the time goes ---------------------------------------------------------------------- */
+
+bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p)
+{
+    return p->lists->spans != NULL;
+}
+
+/* The entry in which a kernel of the steps is counted. */
+static enum dpt_status find_other(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel, int span,
+                                  struct dpt_cuda_entry **entry, struct dpt_error *err)
+{
+    const struct dpt_cuda_entry other = {
+        .what = DPT_CUDA_KERNEL, .node = DPT_CUDA_NONE, .kernel = kernel, .span = span};
+    const struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_OTHERS];
+    enum dpt_status status = DPT_OK;
+    int k = 0;
+
+    while (k < list->n && list->entry[k].kernel != kernel)
+        k++;
+    if (k == list->n)
+        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_OTHERS, &other, err));
+    *entry = &list->entry[k];
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
+                                        const void *argument, int span, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_entry *e;
+
+    if (p->lists->spans == NULL)
+        return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, kernel, argument, err);
+    DPT_TRY(find_other(p, kernel, span, &e, err));
+    e->argument = argument;
+    e->bytes = dpt_cuda_kernel_bytes(kernel, argument);
+    status = dpt_cuda_run_entry(p, e, false, err);
+    e->argument = NULL;
+out:
+    return status;
+}
+
+int64_t dpt_cuda_entry_bytes(const struct dpt_cuda_entry *e)
+{
+    if (e->node == DPT_CUDA_NONE)
+        return e->bytes;
+    if (e->what == DPT_CUDA_KERNEL)
+        return dpt_cuda_kernel_bytes(e->kernel, &e->args);
+    if (e->what == DPT_CUDA_MATH)
+        return e->math->bytes;
+    return e->what == DPT_CUDA_FILL ? e->bytes : 2 * e->bytes;
+}
+
+static void describe(const struct dpt_cuda_entry *e, char *text, size_t size)
+{
+    static const char *const passes[] = {"forward", "data", "filter"};
+
+    if (e->what == DPT_CUDA_KERNEL)
+        snprintf(text, size, "%s", dpt_cuda_kernel_name(e->kernel) + strlen("dpt_cuda_"));
+    else if (e->what == DPT_CUDA_MATH)
+        snprintf(text, size, "%s %s%s", e->math->dense ? "product" : "convolution",
+                 passes[e->math->pass],
+                 e->math->bias && e->math->relu ? " + bias + relu"
+                 : e->math->bias                ? " + bias"
+                 : e->math->relu                ? " + relu"
+                                                : "");
+    else
+        snprintf(text, size, "%s", e->what == DPT_CUDA_FILL ? "zeros" : "copy");
+}
+
+int dpt_cuda_program_costs(const struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
+                           int most)
+{
+    int n = 0;
+
+    for (int stage = 0; stage < DPT_CUDA_STAGES; stage++) {
+        const struct dpt_cuda_list *list = &p->lists->list[stage];
+
+        for (int k = 0; k < list->n; k++) {
+            const struct dpt_cuda_entry *e = &list->entry[k];
+            struct dpt_launch_cost *c = &costs[n];
+
+            if (e->calls == 0)
+                continue;
+            if (n++ >= most)
+                continue;
+            *c = (struct dpt_launch_cost){
+                .node = e->node == DPT_CUDA_NONE ? "" : p->spec.graph->nodes[e->node].name,
+                .calls = e->calls,
+                .seconds = e->seconds,
+                .bytes = dpt_cuda_entry_bytes(e),
+                .flops = e->what == DPT_CUDA_MATH ? e->math->flops : 0};
+            describe(e, c->what, sizeof c->what);
+        }
+    }
+    return n;
+}

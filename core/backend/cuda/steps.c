@@ -1,0 +1,330 @@
+#include "core/backend/cuda/steps.h"
+
+#include <string.h>
+
+#include "core/backend/cuda/steps_parts.h"
+
+_Static_assert(sizeof(struct dpt_cuda_move) == sizeof(struct dpt_steps_move) &&
+                   offsetof(struct dpt_cuda_move, flip) == offsetof(struct dpt_steps_move, flip),
+               "rooms hold moves as the kernels read them");
+
+enum dpt_status dpt_cuda_steps_event(const struct dpt_cuda_library *lib, CUevent *event,
+                                     struct dpt_error *err)
+{
+    return dpt_cuda_check(lib, lib->cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
+                          err);
+}
+
+enum dpt_status dpt_cuda_steps_say(enum dpt_status status, const char *what, struct dpt_error *err)
+{
+    struct dpt_error said;
+
+    if (status == DPT_OK)
+        return DPT_OK;
+    said = *err;
+    return dpt_fail(err, status, "GPU, %s: %.3800s", what, said.text);
+}
+
+static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->copy));
+out:
+    return status;
+}
+
+/* --- life --------------------------------------------------------------------------------------
+ */
+
+static void steps_close(void *steps)
+{
+    struct dpt_cuda_steps *s = steps;
+    struct dpt_cuda_library *lib;
+
+    if (s == NULL)
+        return;
+    lib = &s->p->ctx.lib;
+    /* What fails here has failed before, and was told then. */
+    lib->cuCtxSetCurrent(s->p->ctx.context);
+    lib->cuStreamSynchronize(s->p->ctx.compute);
+    lib->cuStreamSynchronize(s->p->ctx.copy);
+    dpt_cuda_steps_forget(s);
+    dpt_cuda_buckets_close(s);
+    for (int i = 0; s->rooms != NULL && i < s->spec.rooms; i++) {
+        if (s->rooms[i].uploaded != NULL)
+            lib->cuEventDestroy(s->rooms[i].uploaded);
+        if (s->rooms[i].done != NULL)
+            lib->cuEventDestroy(s->rooms[i].done);
+    }
+    for (int i = 0; i < 2; i++) {
+        if (s->moved[i] != NULL)
+            lib->cuEventDestroy(s->moved[i]);
+    }
+    dpt_free(s->counts);
+    dpt_free(s->rooms);
+    dpt_free(s);
+}
+
+static enum dpt_status check_spec(const struct dpt_cuda_program *p,
+                                  const struct dpt_steps_spec *spec, struct dpt_error *err)
+{
+    static const int needs[] = {
+        [DPT_RULE_MOMENTUM] = 1, [DPT_RULE_NESTEROV] = 1, [DPT_RULE_ADAM] = 2};
+
+    if (!p->spec.training || spec->micros < 1 || spec->rooms < 2 || spec->targets < 0 ||
+        spec->rule.slots > DPT_RULE_SLOTS || spec->rule.slots < needs[spec->rule.kind])
+        return dpt_fail(err, DPT_INTERNAL,
+                        "steps of %d micro-batches in %d rooms with %d slots of rule %d",
+                        (int)spec->micros, spec->rooms, spec->rule.slots, (int)spec->rule.kind);
+    return DPT_OK;
+}
+
+static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *spec, void **steps,
+                                  struct dpt_error *err)
+{
+    struct dpt_cuda_program *p = program;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_steps *s;
+
+    *steps = NULL;
+    s = dpt_alloc(sizeof *s);
+    if (s == NULL)
+        return dpt_fail_memory(err, "the steps", (double)sizeof *s);
+    s->p = p;
+    s->spec = *spec;
+    DPT_TRY(check_spec(p, spec, err));
+    s->rooms = dpt_alloc_array((size_t)spec->rooms, sizeof *s->rooms);
+    s->counts = dpt_alloc_array((size_t)spec->rooms * (size_t)spec->micros, sizeof *s->counts);
+    if (s->rooms == NULL || s->counts == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the steps", (double)spec->rooms * sizeof *s->rooms));
+    DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
+    dpt_cuda_program_targets(p, spec->targets > 0);
+    DPT_TRY(dpt_cuda_buckets_open(s, err));
+    DPT_TRY(dpt_cuda_steps_hold(s, err));
+    DPT_TRY(dpt_cuda_steps_warm(s, err));
+    *steps = s;
+out:
+    if (status != DPT_OK)
+        steps_close(s);
+    return dpt_cuda_steps_say(status, "preparing the steps", err);
+}
+
+/* --- arenas ------------------------------------------------------------------------------------
+ */
+
+static enum dpt_status put_state(struct dpt_cuda_steps *s, const struct dpt_loss_scale *scale,
+                                 struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const CUdeviceptr tally = (CUdeviceptr)(uintptr_t)s->p->tally;
+    enum dpt_status status = DPT_OK;
+
+    *s->said = (struct dpt_cuda_state){
+        .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)s->p->state, s->said,
+                                              sizeof *s->said, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(tally, 0, sizeof *s->p->tally, ctx->compute));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
+out:
+    return status;
+}
+
+static enum dpt_status steps_put(void *steps, const float *params, float *const *slot,
+                                 const struct dpt_loss_scale *scale, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
+    enum dpt_status status = DPT_OK;
+
+    s->open = s->deferred = false;
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(wait_for_all(s, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, bytes, err));
+    for (int k = 0; k < s->spec.rule.slots; k++)
+        DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
+    DPT_TRY(put_state(s, scale, err));
+out:
+    return dpt_cuda_steps_say(status, "sending the parameters there", err);
+}
+
+/* A step that is computed but not updated, where it was put off until the update. */
+static enum dpt_status catch_up(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (s->deferred)
+        status = dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err);
+    s->deferred = false;
+    return status;
+}
+
+static enum dpt_status steps_get(void *steps, float *params, float *const *slot, float *gradient,
+                                 struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(catch_up(s, err));
+    DPT_TRY(wait_for_all(s, err));
+    if (params != NULL)
+        DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, bytes, err));
+    for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
+        DPT_TRY(dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
+    if (gradient != NULL)
+        DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient, bytes, err));
+out:
+    return dpt_cuda_steps_say(status, "fetching the parameters", err);
+}
+
+/* --- a step ------------------------------------------------------------------------------------
+ */
+
+static enum dpt_status check_room(const struct dpt_cuda_steps *s, int which, struct dpt_error *err)
+{
+    if (which < 0 || which >= s->spec.rooms)
+        return dpt_fail(err, DPT_INTERNAL, "room %d of %d", which, s->spec.rooms);
+    return DPT_OK;
+}
+
+static enum dpt_status steps_room(void *steps, int which, struct dpt_room *room,
+                                  struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_shelf *at = &s->shelf;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    enum dpt_status status = DPT_OK;
+    unsigned char *pinned;
+
+    DPT_TRY(check_room(s, which, err));
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->rooms[which].uploaded));
+    pinned = s->rooms[which].pinned;
+    *room = (struct dpt_room){
+        .input = s->stored ? NULL : (float *)(void *)(pinned + at->input),
+        .labels = s->spec.targets > 0 ? NULL : (int32_t *)(void *)(pinned + at->labels),
+        .targets = s->spec.targets > 0 ? (float *)(void *)(pinned + at->targets) : NULL,
+        .sample = (int64_t *)(void *)(pinned + at->sample),
+        .move = s->stored ? (struct dpt_steps_move *)(void *)(pinned + at->move) : NULL,
+        .count = s->counts + (size_t)which * (size_t)s->spec.micros,
+    };
+out:
+    return dpt_cuda_steps_say(status, "waiting for samples to be copied", err);
+}
+
+/* The room to its copy on the device, once no earlier step reads that any more. */
+static enum dpt_status upload_room(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_room *room = &s->rooms[s->room];
+    const int32_t *count = s->counts + (size_t)s->room * (size_t)s->spec.micros;
+    struct dpt_cuda_control *control = (void *)(room->pinned + s->shelf.control);
+    const size_t bytes = s->shelf.input + (size_t)s->micros * (size_t)s->p->micro * s->shelf.row;
+    enum dpt_status status = DPT_OK;
+
+    /* A room may also be computed again as it is, without being asked for. */
+    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(room->uploaded));
+    for (int32_t m = 0; m < s->micros; m++)
+        control[m] = (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, room->done, 0));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)room->device, room->pinned,
+                                              bytes, ctx->copy));
+    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(room->uploaded, ctx->copy));
+out:
+    return status;
+}
+
+static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uint64_t seed,
+                                     uint64_t step, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(check_room(s, which, err));
+    if (micros > s->spec.micros || micros < (s->spec.reduces ? 0 : 1))
+        return dpt_fail(err, DPT_INTERNAL, "a step of %d micro-batches, at most %d", (int)micros,
+                        (int)s->spec.micros);
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_TRY(catch_up(s, err));
+    s->room = which;
+    s->micros = micros;
+    s->open = false;
+    if (micros > 0)
+        DPT_TRY(upload_room(s, seed, step, err));
+    if (s->spec.reduces)
+        DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err));
+    s->deferred = !s->spec.reduces;
+    s->open = true;
+out:
+    return dpt_cuda_steps_say(status, "computing a step", err);
+}
+
+static enum dpt_status steps_update(void *steps, double lr, int64_t update, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_rule *rule = &s->spec.rule;
+    const bool adam = rule->kind == DPT_RULE_ADAM;
+    enum dpt_status status = DPT_OK;
+
+    if (!s->open)
+        return dpt_fail(err, DPT_INTERNAL, "update %lld without a step", (long long)update);
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    /* The rates of this room's last step have been read. */
+    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->rooms[s->room].done));
+    dpt_cuda_control_rates(&s->rates[s->room], lr, update, adam ? rule->beta1 : 0,
+                           adam ? rule->beta2 : 0, rule->decoupled ? rule->decay : 0);
+    if (s->spec.reduces)
+        DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
+    DPT_TRY(dpt_cuda_steps_launch(
+        s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, err));
+    s->open = s->deferred = false;
+out:
+    return dpt_cuda_steps_say(status, "updating the parameters", err);
+}
+
+static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_state *said = s->said;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    DPT_TRY(catch_up(s, err));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->said, (CUdeviceptr)(uintptr_t)s->p->state,
+                                              sizeof *s->said, ctx->compute));
+    DPT_TRY(wait_for_all(s, err));
+    *state = (struct dpt_steps_state){
+        .loss = said->loss,
+        .samples = said->samples,
+        .correct = said->correct,
+        .norm = said->norm,
+        .withheld = !s->spec.skip && said->withheld == DPT_CUDA_WITHHELD,
+        .withheld_update = said->withheld_update,
+        .skipped = said->skipped,
+        .scale = {said->loss_scale, said->good, said->overflows},
+    };
+out:
+    return dpt_cuda_steps_say(status, "reading what the steps gave", err);
+}
+
+const struct dpt_backend_steps dpt_cuda_steps = {
+    .open = steps_open,
+    .close = steps_close,
+    .put = steps_put,
+    .get = steps_get,
+    .room = steps_room,
+    .compute = steps_compute,
+    .buckets = dpt_cuda_steps_buckets,
+    .bucket = dpt_cuda_steps_bucket,
+    .give = dpt_cuda_steps_give,
+    .update = steps_update,
+    .read = steps_read,
+};

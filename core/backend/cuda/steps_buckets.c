@@ -1,0 +1,235 @@
+#include <string.h>
+
+#include "core/backend/cuda/steps_parts.h"
+
+/* The gradient in parts, from its end, as backward finishes it. In pinned memory the part with the
+ * arena's start has the tail right behind it, so that one sum over the ranks takes both; the others
+ * follow. */
+
+static size_t bytes_of(int64_t floats)
+{
+    return (size_t)floats * sizeof(float);
+}
+
+static CUdeviceptr device(const float *at)
+{
+    return (CUdeviceptr)(uintptr_t)at;
+}
+
+/* Where the tensors of a node begin and end; false: it has none. */
+static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *node, int64_t *first,
+                       int64_t *last)
+{
+    const int32_t numbers[2] = {node->weight, node->bias};
+
+    *first = g->floats;
+    *last = 0;
+    for (int i = 0; i < 2; i++) {
+        const struct dpt_tensor *t = numbers[i] >= 0 ? &g->tensors[numbers[i]] : NULL;
+
+        if (t == NULL)
+            continue;
+        *first = t->offset < *first ? t->offset : *first;
+        *last = t->offset + t->count > *last ? t->offset + t->count : *last;
+    }
+    return *first < *last;
+}
+
+/* Cuts the arena at nodes: `buckets` has a place for each node. A graph whose tensors do not follow
+ * its nodes stays whole. */
+static int cut(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bucket *buckets)
+{
+    int64_t end = g->floats, low = g->floats, first, last;
+    int32_t behind = g->n_nodes;
+    int n = 0;
+
+    for (int32_t k = g->n_nodes - 1; k >= 0; k--) {
+        if (!tensors_of(g, &g->nodes[k], &first, &last))
+            continue;
+        if (last > low) {
+            n = 0, end = g->floats, behind = g->n_nodes;
+            break;
+        }
+        low = first;
+        if (low == 0 || (end - low) * (int64_t)sizeof(float) < most)
+            continue;
+        buckets[n++] =
+            (struct dpt_cuda_bucket){.first = low, .last = end, .node = k, .behind = behind};
+        end = low;
+        behind = k;
+    }
+    buckets[n++] = (struct dpt_cuda_bucket){.first = 0, .last = end, .node = 0, .behind = behind};
+    return n;
+}
+
+static const struct dpt_cuda_bucket *last_bucket(const struct dpt_cuda_steps *s)
+{
+    return &s->buckets[s->n_buckets - 1];
+}
+
+static enum dpt_status stage(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const int64_t floats = s->p->spec.graph->floats;
+    enum dpt_status status = DPT_OK;
+    void *at;
+
+    if (s->spec.on_device) {
+        DPT_TRY(dpt_cuda_pin(&s->p->ctx, "what the ranks tell each other",
+                             (int64_t)bytes_of(DPT_TENSOR_ALIGN), &at, err));
+        s->tail = at;
+        return DPT_OK;
+    }
+    DPT_TRY(dpt_cuda_pin(&s->p->ctx, "the gradient's sum over the ranks",
+                         (int64_t)bytes_of(floats + DPT_TENSOR_ALIGN), &at, err));
+    s->staging = at;
+    s->tail = s->staging + last_bucket(s)->last;
+    for (int i = 0; i < s->n_buckets; i++) {
+        struct dpt_cuda_bucket *b = &s->buckets[i];
+
+        b->staged = s->staging + b->first + (b->first > 0 ? DPT_TENSOR_ALIGN : 0);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_graph *g = s->p->spec.graph;
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+
+    if (!s->spec.reduces)
+        return DPT_OK;
+    s->buckets = dpt_alloc_array((size_t)g->n_nodes + 1, sizeof *s->buckets);
+    if (s->buckets == NULL)
+        return dpt_fail_memory(err, "the gradient's parts",
+                               (double)((size_t)g->n_nodes * sizeof *s->buckets));
+    s->n_buckets = cut(g, s->spec.bucket, s->buckets);
+    DPT_TRY(stage(s, err));
+    for (int i = 0; i < s->n_buckets; i++) {
+        DPT_TRY(dpt_cuda_steps_event(lib, &s->buckets[i].ready, err));
+        DPT_TRY(dpt_cuda_steps_event(lib, &s->buckets[i].copied, err));
+    }
+    DPT_TRY(dpt_cuda_steps_event(lib, &s->given, err));
+out:
+    return status;
+}
+
+void dpt_cuda_buckets_close(struct dpt_cuda_steps *s)
+{
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+
+    for (int i = 0; i < s->n_buckets; i++) {
+        if (s->buckets[i].ready != NULL)
+            lib->cuEventDestroy(s->buckets[i].ready);
+        if (s->buckets[i].copied != NULL)
+            lib->cuEventDestroy(s->buckets[i].copied);
+    }
+    if (s->given != NULL)
+        lib->cuEventDestroy(s->given);
+    dpt_free(s->buckets);
+    s->buckets = NULL;
+    s->n_buckets = 0;
+}
+
+/* In a graph that is captured an event that others wait for is recorded by a node of it. */
+enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = arg;
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const unsigned flags =
+        dpt_cuda_program_profiled(s->p) ? CU_EVENT_RECORD_DEFAULT : CU_EVENT_RECORD_EXTERNAL;
+    enum dpt_status status = DPT_OK;
+
+    for (; s->next < s->n_buckets && s->buckets[s->next].node >= node; s->next++) {
+        const struct dpt_cuda_bucket *b = &s->buckets[s->next];
+
+        if (s->micros > 0)
+            DPT_TRY(dpt_cuda_enqueue_gradient(s->p, b->node, b->behind, s->micros > 1, err));
+        DPT_CUDA_TRY(lib, cuEventRecordWithFlags(b->ready, s->p->ctx.compute, flags));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const CUstream copy = s->p->ctx.copy;
+    const float *gradient = s->p->gradient;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_buckets; i++) {
+        const struct dpt_cuda_bucket *b = &s->buckets[i];
+
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(copy, b->ready, 0));
+        if (b->staged != NULL)
+            DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(b->staged, device(gradient + b->first),
+                                                bytes_of(b->last - b->first), copy));
+        if (i == s->n_buckets - 1)
+            DPT_CUDA_TRY(lib,
+                         cuMemcpyDtoHAsync(s->tail, device(gradient + s->p->spec.graph->floats),
+                                           bytes_of(DPT_TENSOR_ALIGN), copy));
+        DPT_CUDA_TRY(lib, cuEventRecord(b->copied, copy));
+    }
+out:
+    return status;
+}
+
+int dpt_cuda_steps_buckets(const void *steps)
+{
+    return ((const struct dpt_cuda_steps *)steps)->n_buckets;
+}
+
+static enum dpt_status check_number(const struct dpt_cuda_steps *s, int i, struct dpt_error *err)
+{
+    if (i < 0 || i >= s->n_buckets || !s->open)
+        return dpt_fail(err, DPT_INTERNAL, "bucket %d of %d of a step that is %s", i, s->n_buckets,
+                        s->open ? "computed" : "not computed");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
+                                      struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const struct dpt_cuda_bucket *b;
+    enum dpt_status status = DPT_OK;
+    bool whole; /* the tail is summed with it */
+
+    DPT_TRY(check_number(s, i, err));
+    b = &s->buckets[i];
+    whole = b == last_bucket(s);
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    DPT_CUDA_TRY(lib, cuEventSynchronize(b->copied));
+    *at = b->staged != NULL ? b->staged : s->p->gradient + b->first;
+    *n = (size_t)(b->last - b->first) + (whole && b->staged != NULL ? DPT_TENSOR_ALIGN : 0);
+    if (host_tail != NULL)
+        *host_tail = whole ? s->tail : NULL;
+out:
+    return dpt_cuda_steps_say(status, "fetching the gradient", err);
+}
+
+enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
+{
+    struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const struct dpt_cuda_bucket *b;
+    const CUstream copy = s->p->ctx.copy;
+    float *gradient = s->p->gradient;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(check_number(s, i, err));
+    b = &s->buckets[i];
+    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    if (b->staged != NULL)
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(gradient + b->first), b->staged,
+                                            bytes_of(b->last - b->first), copy));
+    if (b == last_bucket(s))
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(gradient + s->p->spec.graph->floats), s->tail,
+                                            bytes_of(DPT_TENSOR_ALIGN), copy));
+    DPT_CUDA_TRY(lib, cuEventRecord(s->given, copy));
+out:
+    return dpt_cuda_steps_say(status, "returning the summed gradient", err);
+}

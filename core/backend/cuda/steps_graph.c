@@ -1,0 +1,307 @@
+#include <stddef.h>
+
+#include "core/backend/cuda/steps_parts.h"
+#include "core/base/span.h"
+
+/* What a step enqueues, and the graphs that are made of it. While one is captured nothing may be
+ * allocated or waited for; other threads may do what they like
+ * (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL). */
+
+/* A micro-batch's part of the control, and a step's. */
+enum {
+    BATCH_BYTES = offsetof(struct dpt_cuda_control, update),
+    RATES_BYTES = sizeof(struct dpt_cuda_control) - BATCH_BYTES
+};
+
+static CUdeviceptr device(const void *at)
+{
+    return (CUdeviceptr)(uintptr_t)at;
+}
+
+static enum dpt_status launch(struct dpt_cuda_steps *s, enum dpt_cuda_kernel kernel,
+                              const void *argument, struct dpt_error *err)
+{
+    const int span = kernel == DPT_CUDA_K_feed   ? DPT_SPAN_DATA
+                     : kernel == DPT_CUDA_K_norm ? DPT_SPAN_NORM
+                     : kernel == DPT_CUDA_K_tail ? DPT_SPAN_LOSS
+                                                 : DPT_SPAN_OPTIMIZER;
+
+    return dpt_cuda_program_launch(s->p, kernel, argument, span, err);
+}
+
+/* --- samples -----------------------------------------------------------------------------------
+ */
+
+static void add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)
+{
+    if (bytes > 0)
+        a->feed[a->n++] = (struct dpt_cuda_feed){.from = from, .to = to, .bytes = (int64_t)bytes};
+}
+
+static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args *a)
+{
+    add_feed(a, &s->p->control->update, &s->rates[s->room].update, RATES_BYTES);
+}
+
+/* Micro-batch m of the room to where the program reads it. */
+static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
+                                       struct dpt_error *err)
+{
+    const struct dpt_cuda_shelf *at = &s->shelf;
+    const struct dpt_cuda_program *p = s->p;
+    const unsigned char *room = s->rooms[s->room].device;
+    const size_t rows = (size_t)p->micro, skip = (size_t)m * rows;
+    const size_t targets = (size_t)s->spec.targets * sizeof(float);
+    const size_t label = targets > 0 ? 0 : sizeof(int32_t);
+    const size_t move = s->stored ? sizeof(struct dpt_cuda_move) : 0;
+    struct dpt_cuda_feed_args a = {0};
+
+    add_feed(&a, p->input, room + at->input + skip * at->row, rows * at->row);
+    add_feed(&a, p->targets, room + at->targets + skip * targets, rows * targets);
+    add_feed(&a, p->labels, room + at->labels + skip * label, rows * label);
+    add_feed(&a, p->sample, room + at->sample + skip * sizeof(int64_t), rows * sizeof(int64_t));
+    add_feed(&a, p->move, room + at->move + skip * move, rows * move);
+    add_feed(&a, p->control, room + at->control + (size_t)m * sizeof *p->control, BATCH_BYTES);
+    if (rates)
+        add_rates(s, &a);
+    return launch(s, DPT_CUDA_K_feed, &a, err);
+}
+
+/* --- passes ------------------------------------------------------------------------------------
+ */
+
+/* Forward, loss and backward of one micro-batch whose samples are in place. */
+static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last,
+                                      struct dpt_error *err)
+{
+    const struct dpt_graph *g = s->p->spec.graph;
+    const struct dpt_cuda_tail_args tail = {
+        .tally = s->p->tally, .tail = s->p->gradient + g->floats, .n = DPT_TENSOR_ALIGN};
+    const bool cut = last && s->n_buckets > 0;
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_cuda_enqueue_input(s->p, s->stored ? DPT_CUDA_STORED : DPT_CUDA_STAGED, err));
+    DPT_TRY(dpt_cuda_enqueue_forward(s->p, true, err));
+    DPT_TRY(dpt_cuda_enqueue_loss(s->p, true, err));
+    if (last)
+        DPT_TRY(launch(s, DPT_CUDA_K_tail, &tail, err));
+    DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
+    if (cut)
+        DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
+    else
+        DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
+out:
+    return status;
+}
+
+static enum dpt_status enqueue_nothing(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(device(s->p->gradient), 0, words, ctx->compute));
+    DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
+out:
+    return status;
+}
+
+static enum dpt_cuda_kernel update_kernel(enum dpt_rule_kind kind)
+{
+    static const enum dpt_cuda_kernel kernels[] = {
+        [DPT_RULE_SGD] = DPT_CUDA_K_sgd,
+        [DPT_RULE_MOMENTUM] = DPT_CUDA_K_momentum,
+        [DPT_RULE_NESTEROV] = DPT_CUDA_K_nesterov,
+        [DPT_RULE_ADAM] = DPT_CUDA_K_adam,
+    };
+
+    return kernels[kind];
+}
+
+static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_program *p = s->p;
+    const struct dpt_rule *rule = &s->spec.rule;
+    const int64_t floats = p->spec.graph->floats;
+    const float *tail = p->gradient + floats;
+    const struct dpt_cuda_norm_args norm = {
+        .gradient = p->gradient,
+        .loss = tail,
+        .samples = tail + 1,
+        .correct = tail + 2,
+        .control = p->control,
+        .state = p->state,
+        .partial = s->partial,
+        .counter = s->counter,
+        .n = floats,
+        .clip = s->spec.clip,
+        .skip = s->spec.skip,
+        .scaled = p->spec.precision == DPT_PRECISION_FP16,
+    };
+    const struct dpt_cuda_update_args update = {
+        .params = p->params,
+        .gradient = p->gradient,
+        .slot = {s->slot[0], s->slot[1]},
+        .decays = s->decays,
+        .control = p->control,
+        .state = p->state,
+        .n = floats,
+        .momentum = (float)rule->momentum,
+        .l2 = rule->decoupled ? 0 : (float)rule->decay,
+        .gain1 = (float)(1 - rule->beta1),
+        .keep2 = (float)rule->beta2,
+        .gain2 = (float)(1 - rule->beta2),
+        .eps = (float)rule->eps,
+    };
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(launch(s, DPT_CUDA_K_norm, &norm, err));
+    DPT_TRY(launch(s, update_kernel(rule->kind), &update, err));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
+out:
+    return status;
+}
+
+static enum dpt_status enqueue(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
+{
+    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_feed_args rates = {0};
+
+    s->next = 0;
+    for (int32_t m = 0; computes && m < s->micros; m++) {
+        DPT_TRY(enqueue_samples(s, m, updates && m == 0, err));
+        DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, err));
+    }
+    if (computes && s->micros == 0)
+        DPT_TRY(enqueue_nothing(s, err));
+    if (!updates)
+        goto out;
+    if (!computes || s->micros == 0) {
+        add_rates(s, &rates);
+        DPT_TRY(launch(s, DPT_CUDA_K_feed, &rates, err));
+    }
+    DPT_TRY(enqueue_update(s, err));
+out:
+    return status;
+}
+
+/* --- graphs ------------------------------------------------------------------------------------
+ */
+
+enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t words = (size_t)g->floats + DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(&ctx->lib,
+                 cuMemsetD8Async(device(s->p->control), 0, sizeof *s->p->control, ctx->compute));
+    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
+    DPT_TRY(dpt_cuda_enqueue_input(s->p, s->stored ? DPT_CUDA_STORED : DPT_CUDA_STAGED, err));
+    DPT_TRY(dpt_cuda_enqueue_forward(s->p, true, err));
+    DPT_TRY(dpt_cuda_enqueue_loss(s->p, true, err));
+    /* Some libraries have other kernels for sums that go on. */
+    for (int add = 0; add <= (s->spec.micros > 1); add++) {
+        DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, NULL, NULL, err));
+        DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
+    }
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(device(s->p->gradient), 0, words, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib,
+                 cuMemsetD8Async(device(s->p->tally), 0, sizeof *s->p->tally, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
+out:
+    return status;
+}
+
+/* A capture that failed half-way is ended as well: the stream must be good for others. */
+static enum dpt_status capture(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
+                               struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_library *lib = &ctx->lib;
+    enum dpt_status status = DPT_OK;
+    CUgraph graph = NULL;
+    CUresult ended;
+
+    DPT_CUDA_TRY(lib, cuStreamBeginCapture(ctx->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    status = enqueue(s, parts, err);
+    ended = lib->cuStreamEndCapture(ctx->compute, &graph);
+    DPT_TRY(status);
+    DPT_TRY(dpt_cuda_check(lib, ended, "cuStreamEndCapture", err));
+#if CUDA_VERSION >= 12000
+    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, 0));
+#else
+    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, NULL, NULL, 0));
+#endif
+out:
+    if (graph != NULL)
+        lib->cuGraphDestroy(graph);
+    return status;
+}
+
+/* The graph of these parts for the step's room and micro-batches. */
+static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
+                            struct dpt_error *err)
+{
+    const struct dpt_cuda_replay wanted = {
+        .room = s->room, .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0, .parts = parts};
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < s->n_replays; i++) {
+        const struct dpt_cuda_replay *r = &s->replays[i];
+
+        if (r->room == wanted.room && r->micros == wanted.micros && r->parts == wanted.parts) {
+            *exec = r->exec;
+            return DPT_OK;
+        }
+    }
+    if (s->n_replays == s->replay_capacity) {
+        const int capacity = 2 * s->replay_capacity + 8;
+        struct dpt_cuda_replay *more = realloc(s->replays, (size_t)capacity * sizeof *more);
+
+        if (more == NULL)
+            return dpt_fail_memory(err, "the list of graphs", (double)sizeof *more * capacity);
+        s->replays = more;
+        s->replay_capacity = capacity;
+    }
+    DPT_TRY(capture(s, parts, exec, err));
+    s->replays[s->n_replays] = wanted;
+    s->replays[s->n_replays++].exec = *exec;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
+                                      struct dpt_error *err)
+{
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_library *lib = &ctx->lib;
+    const struct dpt_cuda_room *room = &s->rooms[s->room];
+    enum dpt_status status = DPT_OK;
+    CUgraphExec exec = NULL;
+
+    if (!dpt_cuda_program_profiled(s->p))
+        DPT_TRY(find(s, parts, &exec, err));
+    if (parts & DPT_CUDA_COMPUTE)
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, room->uploaded, 0));
+    if (exec != NULL)
+        DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
+    else /* each launch is timed */
+        DPT_TRY(enqueue(s, parts, err));
+    DPT_CUDA_TRY(lib, cuEventRecord(room->done, ctx->compute));
+    if (parts & DPT_CUDA_COMPUTE)
+        DPT_TRY(dpt_cuda_buckets_fetch(s, err));
+out:
+    return status;
+}
+
+void dpt_cuda_steps_forget(struct dpt_cuda_steps *s)
+{
+    for (int i = 0; i < s->n_replays; i++)
+        s->p->ctx.lib.cuGraphExecDestroy(s->replays[i].exec);
+    free(s->replays);
+    s->replays = NULL;
+    s->n_replays = s->replay_capacity = 0;
+}

@@ -1,0 +1,141 @@
+/*
+ * steps_parts: what steps*.c share. For these files only.
+ *
+ * A step is one graph, captured when it is first wanted and replayed from then on: the samples of
+ * each micro-batch from the room's copy on the device, forward, loss, backward, and, where nothing
+ * is reduced between them, norm, optimizer and layouts. So `compute` only uploads, and the one
+ * launch is `update`'s. Where ranks reduce, there are two graphs, and the first one records an
+ * event behind each bucket, which the other stream waits for.
+ *
+ * The room's way: filled by the host in pinned memory, copied as one piece to the device on the
+ * stream `copy` (so the next step's samples travel while this step computes), and from there to
+ * where the program reads it by the graph's first kernel, `feed`. That one also fetches the rates:
+ * they are known only when the launch is, so they lie in pinned memory, which the device sees, one
+ * place for each room. Graphs have their addresses in them, so there is one for each room.
+ */
+#ifndef DPT_BACKEND_CUDA_STEPS_PARTS_H
+#define DPT_BACKEND_CUDA_STEPS_PARTS_H
+
+#include <stdlib.h>
+
+#include "core/backend/cuda/program.h"
+#include "core/backend/cuda/steps.h"
+#include "core/base/memory.h"
+
+/* Parts of a step that a graph does; a set of bits. */
+enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_UPDATE = 2 };
+
+enum {
+    DPT_CUDA_PIECE = 4 << 20
+}; /* bytes that go between pageable memory and the device at once */
+
+/* Where in a room things are: bytes from its start. What is always sent whole comes first, the
+ * samples, of which only those of the micro-batches that are there are sent, last. */
+struct dpt_cuda_shelf {
+    size_t control, labels, targets, sample, move, input;
+    size_t row; /* bytes of a sample's input; 0: the samples are on the device */
+    size_t bytes;
+};
+
+struct dpt_cuda_room {
+    unsigned char *pinned, *device;
+    CUevent uploaded; /* what is in it was copied */
+    CUevent done;     /* the last launch that reads the copy, and the rates, has ended */
+};
+
+struct dpt_cuda_replay {
+    int room;
+    int32_t micros;
+    unsigned parts;
+    CUgraphExec exec;
+};
+
+/* A range of the arena: the tensors of nodes `node` … behind-1. */
+struct dpt_cuda_bucket {
+    int64_t first, last; /* floats */
+    int32_t node, behind;
+    float *staged;  /* where it lies in pinned memory; NULL with on_device */
+    CUevent ready;  /* it is in the gradient: recorded by the graph */
+    CUevent copied; /* to pinned memory */
+};
+
+struct dpt_cuda_steps {
+    struct dpt_cuda_program *p; /* borrowed */
+    struct dpt_steps_spec spec;
+    struct dpt_cuda_shelf shelf;
+    bool stored; /* the data set is on the device */
+
+    struct dpt_cuda_room *rooms;
+    int32_t *counts;                /* [rooms][micros] */
+    struct dpt_cuda_control *rates; /* pinned; [rooms] */
+    struct dpt_cuda_replay *replays;
+    int n_replays, replay_capacity;
+
+    float *slot[DPT_RULE_SLOTS]; /* device, as all up to `counter` */
+    uint8_t *decays;
+    double *partial;
+    uint32_t *counter;
+    unsigned char *piece[2];     /* pinned */
+    CUevent moved[2];            /* what was in a piece is where it goes */
+    struct dpt_cuda_state *said; /* pinned */
+
+    struct dpt_cuda_bucket *buckets;
+    int n_buckets;
+    float *staging, *tail; /* pinned; tail: the words of host_tail */
+    CUevent given;         /* what was handed back is in the gradient */
+
+    /* Of the step under way. */
+    bool open;     /* computed, not updated */
+    bool deferred; /* its launch is still to come */
+    int room;
+    int32_t micros;
+    int next; /* bucket to be finished; while the last micro-batch's backward is enqueued */
+};
+
+/* --- steps_graph.c -----------------------------------------------------------------------------
+ */
+
+/* Runs what a step runs on no samples at all, so that the libraries have loaded and allocated what
+ * they want before anything is captured; waits. */
+enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Launches these parts of the step in s->room, s->micros. */
+enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
+                                      struct dpt_error *err);
+void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
+
+/* --- steps_buckets.c ---------------------------------------------------------------------------
+ */
+
+enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err);
+void dpt_cuda_buckets_close(struct dpt_cuda_steps *s);
+/* While backward is enqueued: node and those behind it are done. arg: the steps. */
+enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err);
+/* Behind the launch: the way to pinned memory. */
+enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_error *err);
+int dpt_cuda_steps_buckets(const void *steps);
+enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
+                                      struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
+
+/* --- steps_memory.c ----------------------------------------------------------------------------
+ */
+
+enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err);
+/* Between pageable memory and the device, in pieces on the stream `copy`; wait. Nothing else may be
+ * on its way. */
+enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
+                                      size_t bytes, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,
+                                        size_t bytes, struct dpt_error *err);
+
+/* --- steps.c -----------------------------------------------------------------------------------
+ */
+
+/* An event without a time. */
+enum dpt_status dpt_cuda_steps_event(const struct dpt_cuda_library *lib, CUevent *event,
+                                     struct dpt_error *err);
+/* Puts what was being done in front of an error's text: "GPU, uploading the data set: ...". Passes
+ * the status on. */
+enum dpt_status dpt_cuda_steps_say(enum dpt_status status, const char *what, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,92 @@
+/*
+ * fake: a device that runs on the CPU, behind the names of libcuda, libcudnn and libcublasLt.
+ *
+ * Whole jobs of kind cuda run with it where there is no GPU; it is not for speed but for finding
+ * mistakes. Work is put off until something waits for it, and then done in an order that keeps to
+ * streams and events and nothing else (FAKEGPU_SEED chooses one): what is read too early is old,
+ * what is overwritten too early is new. Device memory begins as NaNs, cannot be touched by the host
+ * (only while work is being done), and has guards around it.
+ *
+ * `make check-units` builds the three into build/tests/fakegpu; a program takes them with that
+ * folder in LD_LIBRARY_PATH, and without CUDA_HOME and CUDNN_ROOT, which come first.
+ *
+ * Environment:
+ *   FAKEGPU_DEVICES=1       GPUs; CUDA_VISIBLE_DEVICES picks some, by number or GPU-uuid
+ *   FAKEGPU_MEMORY=2147483648
+ *                           bytes of each; FAKEGPU_SHARED=FILE: counted together by all processes
+ *                           that name this file
+ *   FAKEGPU_SEED=1          order of work: seed % 4 is 0: only what is waited for; 1: by chance;
+ *                           2: oldest first; 3: newest first
+ *   FAKEGPU_EAGER=1         work is done at once
+ *   FAKEGPU_IDLE_MS=20      work goes on when the process has not called for so long; 0: never
+ *   FAKEGPU_PROTECT=0       the host may touch device memory, as a CUDA-aware MPI does
+ *   FAKEGPU_FAIL=NAME:N,... the Nth call of a function fails (NAME:N+: and all later ones); a third
+ *                           number is the code to fail with: cuMemAlloc:3:999
+ *   FAKEGPU_LOG=FILE        a line a call is added there ("%p" in it: the process's number), and
+ * the number of calls at the end: "total cuMemAlloc 12" FAKEGPU_LEAKS=1         what was not freed
+ * is told when the context ends or the program FAKEGPU_QUIET=1         complaints are not written
+ * to stderr (only into the log)
+ *
+ * What a real device would punish is refused with the code of the real one, and said on stderr:
+ * "fakegpu: ...".
+ */
+#ifndef DPT_BACKEND_CUDA_TESTS_FAKE_H
+#define DPT_BACKEND_CUDA_TESTS_FAKE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#pragma GCC visibility push(default)
+#include <cuda.h>
+
+/* --- for all three libraries ----------------------------------------------------------------- */
+
+/* Memory that a piece of work touches; checked when it is enqueued and when it is done. */
+enum fakegpu_where { FAKEGPU_DEVICE, FAKEGPU_PINNED, FAKEGPU_EITHER };
+struct fakegpu_range {
+    const void *at;
+    size_t bytes;
+    enum fakegpu_where where;
+};
+
+enum { FAKEGPU_RANGES = 16, FAKEGPU_NAME = 64 };
+
+struct fakegpu_work {
+    char name[FAKEGPU_NAME]; /* for messages */
+    void (*run)(void *data);
+    const void *data; /* copied when it is enqueued */
+    size_t bytes;
+    struct fakegpu_range ranges[FAKEGPU_RANGES];
+    int n;
+    bool host; /* a host function: it may call, though not the driver */
+};
+
+/* Counts a call and writes it down. usual: the code of a failure that is asked for by name only.
+ * Returns what it is to fail with, or 0. */
+__attribute__((format(printf, 3, 4))) int fakegpu_enter(const char *function, int usual,
+                                                        const char *format, ...);
+__attribute__((format(printf, 1, 2))) void fakegpu_complain(const char *format, ...);
+/* A number from the environment. */
+long long fakegpu_number(const char *name, long long usual);
+/* For FAKEGPU_SEED; never the same twice. */
+uint64_t fakegpu_chance(void);
+
+void fakegpu_add_range(struct fakegpu_work *work, const void *at, size_t bytes,
+                       enum fakegpu_where where);
+/* Onto a stream, or into the graph that is being captured there. */
+CUresult fakegpu_enqueue(CUstream stream, const struct fakegpu_work *work);
+/* The calling thread's context; NULL: none. */
+CUcontext fakegpu_current(void);
+
+#pragma GCC visibility pop
+
+/* At the beginning of an exported function: FAKE(cuMemAlloc, CUDA_ERROR_OUT_OF_MEMORY, "%zu", n) */
+#define FAKE(function, usual, ...)                                                                 \
+    do {                                                                                           \
+        const int failed_ = fakegpu_enter(#function, (int)(usual), __VA_ARGS__);                   \
+        if (failed_ != 0)                                                                          \
+            return (__typeof__(usual))failed_;                                                     \
+    } while (0)
+
+#endif

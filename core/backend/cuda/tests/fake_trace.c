@@ -1,0 +1,196 @@
+/* What the fake libraries tell: a log of calls, complaints; and failures on demand. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/backend/cuda/tests/fake.h"
+
+enum { COUNTERS = 256, RULES = 16, LINE = 512, TEXT = 1024 };
+
+static struct {
+    pthread_mutex_t lock;
+    struct counter {
+        char name[FAKEGPU_NAME];
+        long calls;
+    } counters[COUNTERS];
+    int n;
+    struct rule {
+        char name[FAKEGPU_NAME];
+        long from, calls;
+        int code; /* 0: the usual one */
+        bool on;
+    } rules[RULES];
+    int n_rules;
+    char fail[TEXT], log[TEXT]; /* as the environment had it last */
+    int file;
+    uint64_t chance, seed;
+    bool seeded;
+} trace = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
+
+long long fakegpu_number(const char *name, long long usual)
+{
+    const char *text = getenv(name);
+
+    return text != NULL && *text != '\0' ? strtoll(text, NULL, 0) : usual;
+}
+
+uint64_t fakegpu_chance(void)
+{
+    const uint64_t seed = (uint64_t)fakegpu_number("FAKEGPU_SEED", 1);
+    uint64_t x;
+
+    pthread_mutex_lock(&trace.lock);
+    if (!trace.seeded || seed != trace.seed) {
+        trace.seeded = true;
+        trace.chance = trace.seed = seed;
+    }
+    x = trace.chance += 0x9E3779B97F4A7C15ull;
+    pthread_mutex_unlock(&trace.lock);
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+    return x ^ (x >> 31);
+}
+
+/* Whether a variable has changed since. */
+static bool changed(const char *name, char *last)
+{
+    const char *text = getenv(name);
+
+    text = text != NULL ? text : "";
+    if (strncmp(text, last, TEXT - 1) == 0)
+        return false;
+    snprintf(last, TEXT, "%s", text);
+    return true;
+}
+
+static void read_rules(void)
+{
+    const char *at = trace.fail;
+
+    trace.n_rules = 0;
+    while (*at != '\0' && trace.n_rules < RULES) {
+        struct rule r = {0};
+        int used = 0;
+
+        if (sscanf(at, "%63[^:,]:%ld%n", r.name, &r.from, &used) == 2) {
+            r.on = at[used] == '+';
+            used += r.on;
+            if (at[used] == ':')
+                r.code = atoi(at + used + 1);
+            trace.rules[trace.n_rules++] = r;
+        }
+        at += strcspn(at, ",");
+        at += *at == ',';
+    }
+}
+
+static void open_log(void)
+{
+    char path[TEXT + 32];
+    const char *process = strstr(trace.log, "%p");
+
+    if (trace.file >= 0)
+        close(trace.file);
+    trace.file = -1;
+    if (*trace.log == '\0')
+        return;
+    if (process != NULL)
+        snprintf(path, sizeof path, "%.*s%ld%s", (int)(process - trace.log), trace.log,
+                 (long)getpid(), process + 2);
+    else
+        snprintf(path, sizeof path, "%s", trace.log);
+    trace.file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+}
+
+static void write_line(int file, const char *line)
+{
+    size_t left = strlen(line);
+
+    while (left > 0) {
+        const ssize_t n = write(file, line, left);
+
+        if (n <= 0)
+            return;
+        line += n;
+        left -= (size_t)n;
+    }
+}
+
+static int count(const char *function, int usual)
+{
+    int code = 0, i = 0;
+
+    while (i < trace.n && strcmp(trace.counters[i].name, function) != 0)
+        i++;
+    if (i == trace.n && i < COUNTERS)
+        snprintf(trace.counters[trace.n++].name, FAKEGPU_NAME, "%s", function);
+    if (i < COUNTERS)
+        trace.counters[i].calls++;
+    for (struct rule *r = trace.rules; r < trace.rules + trace.n_rules; r++) {
+        if (strcmp(r->name, function) != 0)
+            continue;
+        r->calls++;
+        if (r->calls == r->from || (r->on && r->calls > r->from))
+            code = r->code != 0 ? r->code : usual;
+    }
+    return code;
+}
+
+int fakegpu_enter(const char *function, int usual, const char *format, ...)
+{
+    char line[LINE], arguments[LINE - FAKEGPU_NAME - 32];
+    va_list list;
+    int code;
+
+    va_start(list, format);
+    vsnprintf(arguments, sizeof arguments, format, list);
+    va_end(list);
+    pthread_mutex_lock(&trace.lock);
+    if (changed("FAKEGPU_FAIL", trace.fail))
+        read_rules();
+    if (changed("FAKEGPU_LOG", trace.log))
+        open_log();
+    code = count(function, usual);
+    if (trace.file >= 0) {
+        snprintf(line, sizeof line, "%.63s%s%s%s\n", function, *arguments ? " " : "", arguments,
+                 code != 0 ? " (fails on demand)" : "");
+        write_line(trace.file, line);
+    }
+    pthread_mutex_unlock(&trace.lock);
+    return code;
+}
+
+void fakegpu_complain(const char *format, ...)
+{
+    char line[LINE] = "fakegpu: ";
+    const size_t start = strlen(line);
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(line + start, sizeof line - start - 1, format, list);
+    va_end(list);
+    strcat(line, "\n");
+    if (fakegpu_number("FAKEGPU_QUIET", 0) == 0)
+        write_line(STDERR_FILENO, line);
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file >= 0)
+        write_line(trace.file, line);
+    pthread_mutex_unlock(&trace.lock);
+}
+
+static __attribute__((destructor)) void sum_up(void)
+{
+    char line[LINE];
+
+    pthread_mutex_lock(&trace.lock);
+    for (int i = 0; i < trace.n && trace.file >= 0; i++) {
+        snprintf(line, sizeof line, "total %s %ld\n", trace.counters[i].name,
+                 trace.counters[i].calls);
+        write_line(trace.file, line);
+    }
+    pthread_mutex_unlock(&trace.lock);
+}

@@ -1,0 +1,168 @@
+/*
+ * program_scene: programs of the backend `cuda` beside those of `ref`, for tests. With the fake
+ * device's libraries, or a real device's with DPT_CUDA_TESTS=device. To be included once in a
+ * program, whose main calls program_begin first.
+ */
+#ifndef DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
+#define DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
+
+#include <libgen.h>
+#include <unistd.h>
+
+#include "core/backend/tests/scene.h"
+
+#include "core/backend/list.h"
+
+static const struct dpt_backend *cuda; /* NULL: this build has none */
+
+static inline bool real_device(void)
+{
+    const char *where = getenv("DPT_CUDA_TESTS");
+
+    return where != NULL && strcmp(where, "device") == 0;
+}
+
+/* --- precisions ------------------------------------------------------------------------------- */
+
+/* How far numbers may be from those of ref, relative to their norm; where layers choose (maxima,
+ * signs), rounding now and then changes a choice. */
+struct precision {
+    const char *name;
+    double outputs, gradients, loss;
+};
+
+static inline const struct precision *precision_of(const struct scene *s)
+{
+    static const struct precision precisions[DPT_PRECISIONS] = {
+        [DPT_PRECISION_FP32] = {"fp32", 1e-5, 1e-4, 1e-5},
+        [DPT_PRECISION_TF32] = {"tf32", 1e-2, 0.15, 1e-2},
+        [DPT_PRECISION_BF16] = {"bf16", 6e-2, 0.6, 8e-2},
+        [DPT_PRECISION_FP16] = {"fp16", 1e-2, 0.15, 1e-2},
+    };
+    /* A real device may take Winograd's way. */
+    static const struct precision real_fp32 = {"fp32", 2e-4, 2e-3, 1e-4};
+
+    return s->spec.precision == DPT_PRECISION_FP32 && real_device()
+               ? &real_fp32
+               : &precisions[s->spec.precision];
+}
+
+/* --- programs --------------------------------------------------------------------------------- */
+
+static inline void *open_program(const struct dpt_backend *backend, const struct scene *s)
+{
+    struct dpt_program_spec spec = s->spec;
+    struct dpt_error err;
+    void *program;
+
+    if (backend == &dpt_backend_ref)
+        spec.precision = DPT_PRECISION_FP32;
+    if (backend->open(&spec, &program, &err) != DPT_OK)
+        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
+    for (int slot = 0; slot < s->spec.threads; slot++)
+        assert_int_equal(backend->refresh(program, slot, s->params, &err), DPT_OK);
+    return program;
+}
+
+static inline float *new_arena(const struct scene *s)
+{
+    float *arena = dpt_alloc_array((size_t)s->graph.floats, sizeof *arena);
+
+    assert_non_null(arena);
+    return arena;
+}
+
+static inline void train(const struct dpt_backend *backend, const struct scene *s, void *program,
+                         int slot, bool add, float *gradient, struct dpt_tally *tally)
+{
+    struct dpt_error err;
+
+    if (backend->train(program, slot, &s->batch.batch, s->params, gradient, add, tally, &err) !=
+        DPT_OK)
+        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
+}
+
+static inline void infer(const struct dpt_backend *backend, const struct scene *s, void *program,
+                         float *y, struct dpt_tally *tally)
+{
+    struct dpt_error err;
+
+    if (backend->infer(program, 0, &s->batch.batch, s->params, y, tally, &err) != DPT_OK)
+        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
+}
+
+/* --- comparing -------------------------------------------------------------------------------- */
+
+/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
+static inline double distance(const float *a, const float *b, size_t n, double floor)
+{
+    double difference = 0, norm = floor * floor;
+
+    for (size_t i = 0; i < n; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        norm += (double)b[i] * b[i];
+    }
+    return sqrt(difference / norm);
+}
+
+/* Tensor by tensor, so that a small one does not hide behind a large one. */
+static inline double assert_same_gradients(const struct scene *s, const float *a, const float *b,
+                                           double by)
+{
+    const double floor = (by > 1e-3 ? 3e-2 : 1e-3) * sqrt((double)s->batch.batch.count);
+    double largest = 0;
+
+    for (int32_t t = 0; t < s->graph.n_tensors; t++) {
+        const struct dpt_tensor *tensor = &s->graph.tensors[t];
+        const double far =
+            distance(a + tensor->offset, b + tensor->offset, (size_t)tensor->count, floor);
+
+        if (!(far < by))
+            fail_msg("%s: %s: gradient of %s differs by %g", s->text, precision_of(s)->name,
+                     tensor->name, far);
+        largest = far > largest ? far : largest;
+    }
+    return largest;
+}
+
+static inline void assert_same_tally(const struct scene *s, const struct dpt_tally *a,
+                                     const struct dpt_tally *b)
+{
+    const double by = precision_of(s)->loss;
+
+    if (!(fabs(a->loss - b->loss) <= by * (fabs(b->loss) + (double)b->samples)) ||
+        a->samples != b->samples)
+        fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
+                 b->loss, (int)b->samples);
+    /* Where the best two outputs are equal but for rounding, either may win. */
+    if (s->spec.precision == DPT_PRECISION_FP32 && llabs(a->correct - b->correct) > 1)
+        fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
+}
+
+/* --- the device ------------------------------------------------------------------------------- */
+
+/* Finds the backend; for the fake device the program starts once more, where the loader finds its
+ * libraries, which lie beside it. false: there is none here. */
+static inline bool program_begin(char **argv)
+{
+    char path[4096], here[2000];
+
+    cuda = dpt_backend_find("cuda");
+    if (cuda == NULL)
+        return false;
+    if (real_device())
+        return true;
+    snprintf(here, sizeof here, "%s", argv[0]);
+    snprintf(path, sizeof path, "%s/fakegpu", dirname(here));
+    if (getenv("FAKEGPU_HERE") == NULL) {
+        setenv("FAKEGPU_HERE", "1", 1);
+        setenv("LD_LIBRARY_PATH", path, 1);
+        unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
+        execv(argv[0], argv);
+        return false;
+    }
+    strcat(path, "/libcuda.so.1");
+    return access(path, R_OK) == 0;
+}
+
+#endif

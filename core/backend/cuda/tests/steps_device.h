@@ -1,0 +1,258 @@
+/*
+ * steps_device: the jobs of steps_scene.h on the backend `cuda`, with the fake device's libraries,
+ * or a real device's with DPT_CUDA_TESTS=device. To be included once in a program, whose main calls
+ * steps_begin first.
+ */
+#ifndef DPT_BACKEND_CUDA_TESTS_STEPS_DEVICE_H
+#define DPT_BACKEND_CUDA_TESTS_STEPS_DEVICE_H
+
+#include <libgen.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <unistd.h>
+
+#include "core/backend/cuda/tests/steps_scene.h"
+
+static const struct dpt_backend *cuda; /* NULL: this build has none */
+
+/* Expects a call to succeed; needs a local `err`. */
+#define OK(call)                                                                                   \
+    do {                                                                                           \
+        if ((call) != DPT_OK)                                                                      \
+            fail_msg("%s: %s", #call, err.text);                                                   \
+    } while (0)
+
+/* --- a job on the device ------------------------------------------------------------------------
+ */
+
+struct device {
+    void *program, *steps;
+    sem_t full[8], empty[8]; /* by room */
+    const struct scene *scene;
+    int first, last; /* steps */
+    bool failed;
+};
+
+static inline enum dpt_status fill(struct device *d, int step, struct dpt_error *err)
+{
+    const struct scene *s = d->scene;
+    struct dpt_room room;
+    const enum dpt_status status = cuda->steps->room(d->steps, step % s->plan.rooms, &room, err);
+
+    if (status == DPT_OK && (room.input == NULL) != s->plan.stored)
+        return dpt_fail(err, DPT_FAILED, "the samples are in the wrong place");
+    for (int32_t m = 0; status == DPT_OK && m < scene_micros(s, step); m++)
+        scene_fill(s, step, m, &room);
+    return status;
+}
+
+static inline void *loader(void *arg)
+{
+    struct device *d = arg;
+    const int rooms = d->scene->plan.rooms;
+    struct dpt_error err;
+
+    for (int step = d->first; step <= d->last; step++) {
+        sem_wait(&d->empty[step % rooms]);
+        d->failed |= fill(d, step, &err) != DPT_OK;
+        sem_post(&d->full[step % rooms]);
+    }
+    return NULL;
+}
+
+/* Adds up over the ranks, which all have the same samples. */
+static inline enum dpt_status reduce(struct device *d, struct dpt_error *err)
+{
+    const float ranks = (float)d->scene->plan.ranks;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < cuda->steps->buckets(d->steps); i++) {
+        const bool last = i == cuda->steps->buckets(d->steps) - 1;
+        float *at, *tail;
+        size_t n;
+
+        DPT_TRY(cuda->steps->bucket(d->steps, i, &at, &n, &tail, err));
+        if ((tail != NULL) != last)
+            return dpt_fail(err, DPT_FAILED, "bucket %d has %s tail", i, tail ? "a" : "no");
+        for (size_t k = 0; k < n; k++)
+            at[k] *= ranks;
+        for (int k = 0; last && d->scene->plan.on_device && k < DPT_TENSOR_ALIGN; k++)
+            tail[k] *= ranks;
+        DPT_TRY(cuda->steps->give(d->steps, i, err));
+    }
+out:
+    return status;
+}
+
+static inline enum dpt_status device_steps(struct device *d, int first, int last,
+                                           struct dpt_error *err)
+{
+    const struct scene *s = d->scene;
+    const int rooms = s->plan.rooms;
+    enum dpt_status status = DPT_OK;
+    pthread_t thread;
+
+    d->first = first, d->last = last;
+    for (int i = 0; i < rooms && s->plan.threaded; i++) {
+        sem_init(&d->full[i], 0, 0);
+        sem_init(&d->empty[i], 0, 1);
+    }
+    if (s->plan.threaded)
+        pthread_create(&thread, NULL, loader, d);
+    for (int step = first; step <= last && status == DPT_OK; step++) {
+        if (s->plan.threaded)
+            sem_wait(&d->full[step % rooms]);
+        else
+            DPT_TRY(fill(d, step, err));
+        DPT_TRY(cuda->steps->compute(d->steps, step % rooms, scene_micros(s, step), s->plan.seed,
+                                     (uint64_t)step, err));
+        if (s->plan.threaded)
+            sem_post(&d->empty[step % rooms]);
+        DPT_TRY(reduce(d, err));
+        DPT_TRY(cuda->steps->update(d->steps, scene_rate(step), step, err));
+    }
+out:
+    /* The other thread ends in any case. */
+    for (int i = 0; i < rooms && s->plan.threaded && status != DPT_OK; i++)
+        for (int step = first; step <= last; step++)
+            sem_post(&d->empty[i]);
+    if (s->plan.threaded)
+        pthread_join(thread, NULL);
+    if (status == DPT_OK && d->failed)
+        return dpt_fail(err, DPT_FAILED, "a room cannot be had");
+    return status;
+}
+
+static inline enum dpt_status device_open(struct device *d, const struct scene *s,
+                                          struct dpt_error *err)
+{
+    const struct scene_plan *p = &s->plan;
+    const struct dpt_program_spec program = {.graph = &s->graph,
+                                             .loss = s->loss,
+                                             .micro = p->micro,
+                                             .threads = 1,
+                                             .training = true,
+                                             .precision = p->precision,
+                                             .reproducible = true};
+    struct dpt_steps_spec steps = {.rule = s->rule,
+                                   .clip = p->clip,
+                                   .skip = p->skip,
+                                   .micros = p->micros,
+                                   .rooms = p->rooms,
+                                   .targets = p->vectors ? s->outputs : 0,
+                                   .reduces = p->reduces,
+                                   .on_device = p->on_device,
+                                   .bucket = p->bucket};
+    enum dpt_status status = DPT_OK;
+
+    *d = (struct device){.scene = s};
+    if (p->stored)
+        steps.data = (struct dpt_steps_data){.memory = s->data,
+                                             .samples = s->samples,
+                                             .stride = s->stride,
+                                             .u8 = p->u8,
+                                             .nhwc = p->nhwc,
+                                             .scale = s->scale,
+                                             .shift = s->shift};
+    DPT_TRY(cuda->open(&program, &d->program, err));
+    DPT_TRY(cuda->steps->open(d->program, &steps, &d->steps, err));
+out:
+    return status;
+}
+
+static inline void device_close(struct device *d)
+{
+    cuda->steps->close(d->steps);
+    cuda->close(d->program);
+}
+
+/* The whole job, or what was done of it when a call failed. */
+static inline enum dpt_status device_try(const struct scene *s, struct scene_result *r,
+                                         struct dpt_error *err)
+{
+    const bool fp16 = s->plan.precision == DPT_PRECISION_FP16;
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(fp16);
+    enum dpt_status status = DPT_OK;
+    struct device d;
+
+    DPT_TRY(device_open(&d, s, err));
+    DPT_TRY(cuda->steps->put(d.steps, r->params, r->slot, &scale, err));
+    DPT_TRY(device_steps(&d, 1, s->plan.steps, err));
+    DPT_TRY(cuda->steps->read(d.steps, &r->state, err));
+    DPT_TRY(cuda->steps->get(d.steps, r->params, r->slot, r->gradient, err));
+out:
+    device_close(&d);
+    return status;
+}
+
+static inline void device_run(const struct scene *s, struct scene_result *r)
+{
+    struct dpt_error err;
+
+    result_open(r, s);
+    OK(device_try(s, r, &err));
+}
+
+/* --- plans and libraries */
+
+static inline struct scene_plan random_plan(uint64_t seed)
+{
+    struct draw d = {seed};
+
+    return (struct scene_plan){.seed = seed,
+                               .net = draw_int(&d, 0, 1),
+                               .rule = (int)(seed % 5),
+                               .micro = draw_int(&d, 1, 6),
+                               .micros = draw_int(&d, 1, 3),
+                               .steps = 4,
+                               .rooms = draw_int(&d, 2, 3),
+                               .ranks = 1,
+                               .clip = draw_int(&d, 0, 1) ? 0.5 : 0,
+                               .u8 = draw_int(&d, 0, 1),
+                               .nhwc = draw_int(&d, 0, 1),
+                               .gaps = draw_int(&d, 0, 1),
+                               .moved = draw_int(&d, 0, 1),
+                               .vectors = draw_int(&d, 0, 2) == 0,
+                               .stored = draw_int(&d, 0, 1)};
+}
+
+static inline bool steps_real(void)
+{
+    const char *which = getenv("DPT_CUDA_TESTS");
+
+    return which != NULL && strcmp(which, "device") == 0;
+}
+
+/* Finds the backend; for the fake device the program starts once more, where the loader finds its
+ * libraries. false: there is none here. */
+static inline bool steps_begin(char **argv)
+{
+    char path[4096], here[2000];
+
+    snprintf(here, sizeof here, "%s", argv[0]);
+    dirname(here);
+    snprintf(path, sizeof path, "%s/../fakegpu:%s/fakegpu", here, here);
+    if (!steps_real() && getenv("FAKEGPU_HERE") == NULL) {
+        setenv("FAKEGPU_HERE", "1", 1);
+        setenv("LD_LIBRARY_PATH", path, 1);
+        unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
+        execv(argv[0], argv);
+        return false;
+    }
+    cuda = dpt_backend_find("cuda");
+    if (cuda == NULL || cuda->steps == NULL)
+        return false;
+    for (char *at = path + strlen(path); !steps_real(); *at = '\0') {
+        char file[4200];
+
+        at = strrchr(path, ':') != NULL ? strrchr(path, ':') : path;
+        snprintf(file, sizeof file, "%s/libcuda.so.1", at + (*at == ':'));
+        if (access(file, R_OK) == 0)
+            return true;
+        if (at == path)
+            return false;
+    }
+    return true;
+}
+
+#endif

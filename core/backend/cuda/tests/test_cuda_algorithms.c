@@ -1,0 +1,412 @@
+/* What is asked of cuBLASLt for a product, and what is made of its answers: against answers made up
+ * here. The attributes' names and sizes: against the real library, which takes them without a GPU.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+#include "core/backend/cuda/matmul.h"
+#include "core/backend/tests/net.h"
+
+/* A library that answers as it is told. */
+static struct {
+    cublasLtMatmulHeuristicResult_t results[4];
+    int n;
+    cublasStatus_t status, check;
+    bool knows_epilogues;
+    /* What it was asked. */
+    uint32_t epilogue, schemes, alignment;
+    uint64_t workspace;
+    int alive, searches;
+} told;
+
+static cublasStatus_t made(void *descriptor)
+{
+    *(void **)descriptor = &told;
+    told.alive++;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t ended(void)
+{
+    told.alive--;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t make_operation(cublasLtMatmulDesc_t *d, cublasComputeType_t c,
+                                     cudaDataType_t t)
+{
+    (void)c;
+    assert_int_equal(t, CUDA_R_32F);
+    return made(d);
+}
+
+static cublasStatus_t end_operation(cublasLtMatmulDesc_t d)
+{
+    (void)d;
+    return ended();
+}
+
+static cublasStatus_t set_operation(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t name,
+                                    const void *value, size_t size)
+{
+    (void)d;
+    if (name == CUBLASLT_MATMUL_DESC_EPILOGUE)
+        memcpy(&told.epilogue, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t make_matrix_layout(cublasLtMatrixLayout_t *d, cudaDataType t, uint64_t rows,
+                                         uint64_t columns, int64_t pitch)
+{
+    (void)t, (void)columns;
+    assert_true((int64_t)rows <= pitch);
+    return made(d);
+}
+
+static cublasStatus_t end_matrix_layout(cublasLtMatrixLayout_t d)
+{
+    (void)d;
+    return ended();
+}
+
+static cublasStatus_t make_preference(cublasLtMatmulPreference_t *d)
+{
+    return made(d);
+}
+
+static cublasStatus_t end_preference(cublasLtMatmulPreference_t d)
+{
+    (void)d;
+    return ended();
+}
+
+static cublasStatus_t set_preference(cublasLtMatmulPreference_t d,
+                                     cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                     size_t size)
+{
+    (void)d;
+    if (name == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+        memcpy(&told.schemes, value, size);
+    if (name == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
+        memcpy(&told.workspace, value, size);
+    if (name == CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES)
+        memcpy(&told.alignment, value, size);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t answer(cublasLtHandle_t h, cublasLtMatmulDesc_t o, cublasLtMatrixLayout_t a,
+                             cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                             cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t p, int most,
+                             cublasLtMatmulHeuristicResult_t results[], int *n)
+{
+    (void)h, (void)o, (void)a, (void)b, (void)c, (void)d, (void)p;
+    told.searches++;
+    *n = 0;
+    if (told.status != CUBLAS_STATUS_SUCCESS)
+        return told.status;
+    for (; *n < told.n && *n < most; (*n)++)
+        results[*n] = told.results[*n];
+    if (told.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !told.knows_epilogues)
+        *n = 0;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t check_algorithm(cublasLtHandle_t h, cublasLtMatmulDesc_t o,
+                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                      cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                      const cublasLtMatmulAlgo_t *algo,
+                                      cublasLtMatmulHeuristicResult_t *result)
+{
+    (void)h, (void)o, (void)a, (void)b, (void)c, (void)d, (void)algo;
+    result->workspaceSize = 4711;
+    return told.check;
+}
+
+/* Algorithms made up here: the split, the scheme and the numerics are words of theirs. */
+static cublasStatus_t configuration(const cublasLtMatmulAlgo_t *algo,
+                                    cublasLtMatmulAlgoConfigAttributes_t name, void *value,
+                                    size_t size, size_t *written)
+{
+    const uint32_t found = name == CUBLASLT_ALGO_CONFIG_ID                 ? (uint32_t)algo->data[0]
+                           : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? (uint32_t)algo->data[1]
+                           : name == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? (uint32_t)algo->data[2]
+                                                                           : 0;
+
+    assert_int_equal(size, sizeof found);
+    memcpy(value, &found, size);
+    *written = size;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t capability(const cublasLtMatmulAlgo_t *algo,
+                                 cublasLtMatmulAlgoCapAttributes_t name, void *value, size_t size,
+                                 size_t *written)
+{
+    assert_int_equal(name, CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS);
+    memcpy(value, &algo->data[3], size);
+    *written = size;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static const char *status_text(cublasStatus_t status)
+{
+    (void)status;
+    return "some text";
+}
+
+static const struct dpt_cuda_library telling = {
+    .cublaslt = 130102,
+    .cublasLtMatmulDescCreate = make_operation,
+    .cublasLtMatmulDescDestroy = end_operation,
+    .cublasLtMatmulDescSetAttribute = set_operation,
+    .cublasLtMatrixLayoutCreate = make_matrix_layout,
+    .cublasLtMatrixLayoutDestroy = end_matrix_layout,
+    .cublasLtMatmulPreferenceCreate = make_preference,
+    .cublasLtMatmulPreferenceDestroy = end_preference,
+    .cublasLtMatmulPreferenceSetAttribute = set_preference,
+    .cublasLtMatmulAlgoGetHeuristic = answer,
+    .cublasLtMatmulAlgoCheck = check_algorithm,
+    .cublasLtMatmulAlgoConfigGetAttribute = configuration,
+    .cublasLtMatmulAlgoCapGetAttribute = capability,
+    .cublasLtGetStatusString = status_text,
+};
+
+static cublasLtMatmulHeuristicResult_t algorithm(uint64_t id, uint64_t split, uint64_t scheme,
+                                                 uint64_t numerics, size_t workspace)
+{
+    return (cublasLtMatmulHeuristicResult_t){.algo = {{id, split, scheme, numerics}},
+                                             .workspaceSize = workspace};
+}
+
+/* Each precision refuses what would not be its own; the order of the others stays. */
+static void unsuited_algorithms(void **state)
+{
+    const struct dpt_cuda_wish wish = {true, 1000};
+    struct dpt_cuda_products products;
+    struct dpt_cuda_product p;
+    struct dpt_error err;
+
+    (void)state;
+    memset(&told, 0, sizeof told);
+    told.results[0] = algorithm(1, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA, 0);
+    told.results[1] =
+        algorithm(2, 4, CUBLASLT_REDUCTION_SCHEME_INPLACE, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 0);
+    told.results[2] = algorithm(3, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1001);
+    told.results[3] = algorithm(4, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
+                                CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1000);
+    told.n = 4;
+    dpt_cuda_square_product(DPT_CUDA_FP32, 64, &p);
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+                     DPT_OK);
+    assert_int_equal(products.n, 1);
+    assert_int_equal(products.offered, 4);
+    assert_int_equal(products.algorithm[0].algo.data[0], 4);
+    assert_int_equal(products.algorithm[0].split, 4);
+    assert_int_equal(told.workspace, 1000);
+    assert_int_equal(told.alignment, 16);
+    assert_false(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    dpt_cuda_products_release(&products);
+    /* tensor cores are what tf32 is about; in place is fine where bits need not repeat */
+    p.precision = DPT_CUDA_TF32;
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
+                                             3, &products, &err),
+                     DPT_OK);
+    assert_int_equal(products.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(products.algorithm[i].algo.data[0], i + 1);
+    assert_true(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
+    dpt_cuda_products_release(&products);
+    /* parts of a bf16 result must meet in fp32 */
+    p.precision = DPT_CUDA_BF16;
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
+                                             4, &products, &err),
+                     DPT_OK);
+    assert_int_equal(told.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    assert_int_equal(products.n, 3);
+    assert_int_equal(products.algorithm[1].algo.data[0], 3);
+    dpt_cuda_products_release(&products);
+    assert_int_equal(told.alive, 0);
+}
+
+static void nothing_suits(void **state)
+{
+    const struct dpt_cuda_wish wish = {true, 0};
+    struct dpt_cuda_products products;
+    struct dpt_cuda_product p;
+    struct dpt_error err;
+
+    (void)state;
+    memset(&told, 0, sizeof told);
+    told.results[0] = algorithm(1, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_HMMA, 0);
+    told.results[1] = algorithm(2, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1);
+    told.results[2].state = CUBLAS_STATUS_NOT_SUPPORTED;
+    told.n = 3;
+    dpt_cuda_square_product(DPT_CUDA_FP32, 64, &p);
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+                     DPT_BAD_JOB);
+    assert_non_null(strstr(err.text, "64 x 64 x 64: of 3 that it offers, 1 are of another"));
+    assert_null(products.algorithm);
+    told.status = CUBLAS_STATUS_NOT_SUPPORTED; /* "no heuristic for this": none are offered */
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+                     DPT_BAD_JOB);
+    assert_non_null(strstr(err.text, "of 0 that it offers"));
+    told.status = CUBLAS_STATUS_EXECUTION_FAILED; /* that is the device's */
+    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+                     DPT_RANK);
+    assert_int_equal(told.alive, 0);
+}
+
+/* An epilogue that is not offered is left to the caller, and that is told. */
+static void epilogues_may_be_missing(void **state)
+{
+    const struct dpt_cuda_wish wish = {false, -1};
+    struct dpt_cuda_products products;
+    struct dpt_cuda_product p;
+    struct dpt_error err;
+
+    (void)state;
+    memset(&told, 0, sizeof told);
+    told.results[0] = algorithm(1, 1, 0, 0, 0);
+    told.n = 1;
+    for (int i = 0; i < 2 * DPT_CUDA_EPILOGUES; i++) {
+        const enum dpt_cuda_epilogue asked = (enum dpt_cuda_epilogue)(i / 2);
+
+        told.knows_epilogues = i % 2;
+        told.searches = 0;
+        dpt_cuda_square_product(DPT_CUDA_BF16, 64, &p);
+        p.epilogue = asked;
+        assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+                         DPT_OK);
+        assert_int_equal(products.epilogue, told.knows_epilogues ? asked : DPT_CUDA_PLAIN);
+        assert_int_equal(told.searches, 1 + (asked != DPT_CUDA_PLAIN && !told.knows_epilogues));
+        dpt_cuda_products_release(&products);
+    }
+    assert_int_equal(told.alive, 0);
+}
+
+/* A tag is the algorithm; of another version, garbled or refused by the library it is an error. */
+static void tags(void **state)
+{
+    static const char *const wrong[] = {"",
+                                        "algo=1",
+                                        "cublaslt=130102 data=",
+                                        "cublaslt=130102 data=x",
+                                        "cublaslt=x data=1",
+                                        "cublaslt=130102 data=1.",
+                                        "cublaslt=130102 data=1.2.3.4.5.6.7.8.9",
+                                        "cublaslt=130102 data=1 2",
+                                        "cublaslt=130000 data=1"};
+    struct dpt_cuda_products products, again;
+    struct dpt_cuda_product p;
+    struct dpt_error err;
+
+    (void)state;
+    memset(&told, 0, sizeof told);
+    told.n = 1;
+    dpt_cuda_square_product(DPT_CUDA_FP16, 64, &p);
+    for (int seed = 0; seed < 100; seed++) {
+        struct draw d = {(uint64_t)seed};
+
+        told.results[0] = algorithm((uint64_t)seed, 1, 0, 0, 0);
+        for (int i = 4; i < draw_int(&d, 4, 8); i++)
+            told.results[0].algo.data[i] = draw_bits(&d) >> draw_int(&d, 0, 63);
+        assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p,
+                                                 &(struct dpt_cuda_wish){true, -1}, 1, &products,
+                                                 &err),
+                         DPT_OK);
+        assert_true(strlen(products.algorithm[0].tag) < DPT_CUDA_TAG - 1);
+        assert_int_equal(
+            dpt_cuda_products_rebuild(&telling, NULL, &p, products.algorithm[0].tag, &again, &err),
+            DPT_OK);
+        assert_memory_equal(&again.algorithm[0].algo, &told.results[0].algo,
+                            sizeof(cublasLtMatmulAlgo_t));
+        assert_string_equal(again.algorithm[0].tag, products.algorithm[0].tag);
+        assert_int_equal(again.algorithm[0].workspace, 4711);
+        dpt_cuda_products_release(&again);
+        dpt_cuda_products_release(&products);
+    }
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        assert_int_equal(dpt_cuda_products_rebuild(&telling, NULL, &p, wrong[i], &again, &err),
+                         DPT_BAD_JOB);
+    told.check = CUBLAS_STATUS_NOT_SUPPORTED;
+    assert_int_equal(
+        dpt_cuda_products_rebuild(&telling, NULL, &p, "cublaslt=130102 data=1", &again, &err),
+        DPT_BAD_JOB);
+    assert_non_null(strstr(err.text, "does not take the algorithm"));
+    assert_int_equal(told.alive, 0);
+}
+
+static void costs(void **state)
+{
+    struct dpt_cuda_product p;
+
+    (void)state;
+    dpt_cuda_square_product(DPT_CUDA_BF16, 1024, &p);
+    assert_true(dpt_cuda_product_flops(&p) == 2. * 1024 * 1024 * 1024);
+    assert_true(dpt_cuda_product_bytes(&p) == 3. * 2 * 1024 * 1024);
+    p.wide = p.add = true;
+    assert_true(dpt_cuda_product_bytes(&p) == (2. * 2 + 2 * 4) * 1024 * 1024);
+}
+
+/* The real library makes descriptors without a GPU, and looks at the name and the size of each
+ * attribute; what it cannot do is the search. */
+static void attributes(void **state)
+{
+    const struct dpt_cuda_wish wish = {true, -1};
+    struct dpt_cuda_library lib = {0};
+    struct dpt_cuda_products products;
+    struct dpt_cuda_product p;
+    struct dpt_error err;
+
+    (void)state;
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_CUBLASLT, NULL, &err) != DPT_OK) {
+        print_message("%s\n", err.text);
+        skip();
+    }
+    for (int i = 0; i < DPT_CUDA_EPILOGUES * DPT_CUDA_PRECISIONS; i++) {
+        dpt_cuda_square_product((enum dpt_cuda_precision)(i % DPT_CUDA_PRECISIONS), 64, &p);
+        p.epilogue = (enum dpt_cuda_epilogue)(i / DPT_CUDA_PRECISIONS);
+        if (dpt_cuda_products_build(&lib, NULL, &p, &wish, 1, &products, &err) == DPT_OK)
+            dpt_cuda_products_release(&products);
+        else if (strstr(err.text, "cublasLtMatmulAlgoGetHeuristic") == NULL &&
+                 strstr(err.text, "of 0 that it offers") == NULL)
+            fail_msg("epilogue %d: %s", p.epilogue, err.text);
+    }
+    dpt_cuda_library_close(&lib);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(unsuited_algorithms),
+        cmocka_unit_test(nothing_suits),
+        cmocka_unit_test(epilogues_may_be_missing),
+        cmocka_unit_test(tags),
+        cmocka_unit_test(costs),
+        cmocka_unit_test(attributes),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+static void built_without(void **state)
+{
+    (void)state;
+    print_message("built without CUDA\n");
+    skip();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(built_without)};
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif

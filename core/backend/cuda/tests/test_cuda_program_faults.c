@@ -1,0 +1,348 @@
+/*
+ * What becomes of a program where something fails: each call of the libraries in turn, memory that
+ * does not suffice, files of plans that are damaged; against the fake device's log.
+ */
+#include "core/backend/cuda/tests/program_scene.h"
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "core/backend/cuda/program.h"
+
+static char folder[] = "/tmp/dptrain-test-XXXXXX";
+
+static char *read_file(const char *path)
+{
+    struct stat found;
+    char *text;
+    int file = open(path, O_RDONLY);
+
+    assert_true(file >= 0 && fstat(file, &found) == 0);
+    text = calloc(1, (size_t)found.st_size + 1);
+    assert_true(read(file, text, (size_t)found.st_size) == found.st_size);
+    close(file);
+    return text;
+}
+
+static void write_file(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    assert_non_null(file);
+    assert_true(fputs(text, file) >= 0);
+    fclose(file);
+}
+
+/* A net with each kind of launch. */
+static void net_init(struct scene *s, int32_t micro)
+{
+    const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
+    struct draw d = {11};
+    int32_t at;
+
+    *s = (struct scene){0};
+    at = net_input(&s->graph, 2, 4, 4);
+    at = net_simple(&s->graph, net_conv(&s->graph, at, 6, &same, true), DPT_OP_RELU, 0);
+    at = net_pool(&s->graph, at, DPT_OP_MAXPOOL, &halve);
+    at = net_simple(&s->graph, net_conv(&s->graph, at, 5, &same, true), DPT_OP_GELU, 0);
+    at = net_simple(&s->graph, at, DPT_OP_FLATTEN, 0);
+    at = net_simple(&s->graph, net_dense(&s->graph, at, 9, true), DPT_OP_RELU, 0);
+    net_dense(&s->graph, net_simple(&s->graph, at, DPT_OP_DROPOUT, 0.3f), 4, true);
+    s->outputs = 4;
+    s->spec = (struct dpt_program_spec){
+        .graph = &s->graph, .micro = micro, .threads = 1, .training = true};
+    s->params = net_params(&s->graph, &d);
+    batch_fill(&s->batch, &s->graph, micro < 8 ? micro : 8, micro < 8 ? micro : 8, false, &d);
+}
+
+/* --- every call ------------------------------------------------------------------------------- */
+
+static enum dpt_status whole_life(const struct scene *s, float *gradient, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_tally tally[4] = {{0}};
+    void *program = NULL;
+    float y[64];
+
+    DPT_TRY(cuda->open(&s->spec, &program, err));
+    DPT_TRY(cuda->refresh(program, 0, s->params, err));
+    DPT_TRY(cuda->train(program, 0, &s->batch.batch, s->params, gradient, false, tally, err));
+    DPT_TRY(cuda->infer(program, 0, &s->batch.batch, s->params, y, tally, err));
+    DPT_TRY(cuda->scale(program, 2, err));
+out:
+    if ((status == DPT_OK) != (program != NULL) && status == DPT_OK)
+        fail_msg("opened, and nothing is there");
+    cuda->close(program);
+    return status;
+}
+
+/* Whichever call fails, at whichever place: a status, a text, nothing is left behind. */
+static void failures(void **state)
+{
+    static const char *const calls[] = {"cuInit",
+                                        "cuDeviceGetCount",
+                                        "cuDeviceGet",
+                                        "cuDevicePrimaryCtxRetain",
+                                        "cuCtxSetCurrent",
+                                        "cuModuleLoadData",
+                                        "cuModuleGetFunction",
+                                        "cuStreamCreateWithPriority",
+                                        "cuEventCreate",
+                                        "cuEventRecord",
+                                        "cuEventSynchronize",
+                                        "cuEventElapsedTime",
+                                        "cuDeviceGetName",
+                                        "cuMemGetInfo",
+                                        "cuMemAlloc",
+                                        "cuMemHostAlloc",
+                                        "cuMemsetD8Async",
+                                        "cuMemsetD32Async",
+                                        "cuMemcpyHtoDAsync",
+                                        "cuMemcpyDtoHAsync",
+                                        "cuMemcpyDtoDAsync",
+                                        "cuStreamSynchronize",
+                                        "cuLaunchKernel",
+                                        "cudnnCreate",
+                                        "cudnnSetStream",
+                                        "cudnnBackendCreateDescriptor",
+                                        "cudnnBackendSetAttribute",
+                                        "cudnnBackendGetAttribute",
+                                        "cudnnBackendExecute",
+                                        "cublasLtCreate",
+                                        "cublasLtMatmulDescCreate",
+                                        "cublasLtMatrixLayoutCreate",
+                                        "cublasLtMatmulPreferenceCreate",
+                                        "cublasLtMatmul"};
+    char path[100], text[100];
+    struct scene s;
+    float *gradient;
+    int hit = 0;
+
+    (void)state;
+    net_init(&s, 6);
+    s.spec.leaf = 2;
+    gradient = new_arena(&s);
+    setenv("FAKEGPU_QUIET", "1", 1);
+    setenv("FAKEGPU_LEAKS", "1", 1);
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
+        for (int n = 1, stride = 1;; n += stride, stride += n > 8 ? n / 3 : n > 3) {
+            struct dpt_error err = {.text = ""};
+            enum dpt_status status;
+            char *log;
+
+            s.spec.reproducible = n % 2;
+            /* Another name each time: the fake notices what has changed. */
+            snprintf(path, sizeof path, "%s/%zu-%d", folder, c, n);
+            setenv("FAKEGPU_LOG", path, 1);
+            snprintf(text, sizeof text, "%s:%d", calls[c], n);
+            setenv("FAKEGPU_FAIL", text, 1);
+            status = whole_life(&s, gradient, &err);
+            log = read_file(path);
+            unlink(path);
+            if (strstr(log, "fails on demand") == NULL) {
+                assert_int_equal(status, DPT_OK);
+                free(log);
+                break;
+            }
+            hit++;
+            if (status != DPT_OK && (*err.text == '\0' || strchr(err.text, '\n') != NULL))
+                fail_msg("%s: '%s'", text, err.text);
+            if (strstr(log, "leak") != NULL)
+                fail_msg("%s: %.300s", text, strstr(log, "leak"));
+            free(log);
+        }
+    assert_true(hit > 100);
+    unsetenv("FAKEGPU_FAIL"), unsetenv("FAKEGPU_LOG");
+    unsetenv("FAKEGPU_LEAKS"), unsetenv("FAKEGPU_QUIET");
+    dpt_free(gradient);
+    scene_release(&s);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The number behind a word of a text. */
+static int number_before(const char *text, const char *word)
+{
+    const char *at = strstr(text, word);
+
+    assert_non_null(at);
+    while (at > text && (at[-1] == ' ' || (at[-1] >= '0' && at[-1] <= '9')))
+        at--;
+    return atoi(at);
+}
+
+/* A micro-batch that is too large is told with one that should fit. That one does, or, since plans
+ * need a workspace that shapes do not tell, the one that is told next; and it is not much too
+ * small. Where none fits, that is told. */
+static void the_micro_that_fits(void **state)
+{
+    static const int64_t memories[] = {24 << 20, 48 << 20, 100 << 20};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++) {
+        struct dpt_error err = {.text = ""};
+        void *program = NULL;
+        struct scene s;
+        char text[32];
+        int tries = 0;
+
+        snprintf(text, sizeof text, "%lld", (long long)memories[i]);
+        setenv("FAKEGPU_MEMORY", text, 1);
+        net_init(&s, 2000000);
+        s.spec.reproducible = true;
+        while (cuda->open(&s.spec, &program, &err) != DPT_OK) {
+            assert_int_equal(err.status, DPT_BAD_JOB);
+            assert_null(program);
+            assert_non_null(strstr(err.text, "batch.micro"));
+            assert_null(strchr(err.text, '\n'));
+            s.spec.micro = number_before(err.text, " should fit");
+            assert_true(++tries < 4);
+        }
+        assert_true(tries > 0);
+        cuda->close(program);
+        s.spec.micro *= 3;
+        assert_int_equal(cuda->open(&s.spec, &program, &err), DPT_BAD_JOB);
+        scene_release(&s);
+    }
+    {
+        struct dpt_error err = {.text = ""};
+        void *program = NULL;
+        struct scene s;
+
+        setenv("FAKEGPU_MEMORY", "4096", 1);
+        net_init(&s, 2);
+        assert_int_equal(cuda->open(&s.spec, &program, &err), DPT_BAD_JOB);
+        assert_non_null(strstr(err.text, "no batch.micro fits"));
+        scene_release(&s);
+    }
+    unsetenv("FAKEGPU_MEMORY");
+}
+
+/* --- plans ------------------------------------------------------------------------------------ */
+
+static int timings(const char *log)
+{
+    int n = 0;
+
+    for (const char *at = log; (at = strstr(at, "cuEventElapsedTime")) != NULL; at++)
+        n++;
+    return n;
+}
+
+/* Opens a program, and gives the number of timings that this took; tags: out, the caller frees. */
+static int open_and_count(const struct scene *s, char **tags)
+{
+    static int number;
+    struct dpt_str text = {0};
+    struct dpt_error err;
+    void *program = NULL;
+    char path[100], *log;
+    int n;
+
+    snprintf(path, sizeof path, "%s/log%d", folder, number++);
+    setenv("FAKEGPU_LOG", path, 1);
+    if (cuda->open(&s->spec, &program, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    dpt_cuda_program_plans(program, &text);
+    cuda->close(program);
+    unsetenv("FAKEGPU_LOG");
+    log = read_file(path);
+    unlink(path);
+    n = timings(log);
+    free(log);
+    *tags = text.text;
+    return n;
+}
+
+/* The first start times plans and writes down which were the fastest; the next takes these,
+ * whatever else is in the file; what is damaged is measured again. */
+static void plans_are_kept(void **state)
+{
+    char cache[100], path[128], *first, *again, *text;
+    struct scene s;
+
+    (void)state;
+    snprintf(cache, sizeof cache, "%s/a/b", folder);
+    snprintf(path, sizeof path, "%s/gpu-plans.txt", cache);
+    net_init(&s, 4);
+    s.spec.cache = cache;
+    assert_true(open_and_count(&s, &first) > 0);
+    assert_int_equal(open_and_count(&s, &again), 0);
+    assert_string_equal(first, again);
+    free(again);
+    text = read_file(path);
+    {
+        struct dpt_str other = {0};
+
+        dpt_str_printf(&other, "a line of others\n\nno tag\t\n%sthe last one", text);
+        write_file(path, other.text);
+        dpt_str_release(&other);
+    }
+    assert_int_equal(open_and_count(&s, &again), 0);
+    assert_string_equal(first, again);
+    free(again);
+    for (char *at = text; *at != '\0'; at++)
+        if (*at == '\t')
+            at[1] = at[1] == '+' || at[1] == '-' ? 'x' : at[1];
+    write_file(path, text);
+    assert_true(open_and_count(&s, &again) > 0);
+    free(again);
+    assert_int_equal(open_and_count(&s, &again), 0);
+    free(again);
+    free(text);
+    /* Another micro-batch is another problem; what is known stays. */
+    s.spec.micro = 5;
+    assert_true(open_and_count(&s, &again) > 0);
+    free(again);
+    s.spec.micro = 4;
+    assert_int_equal(open_and_count(&s, &again), 0);
+    free(again);
+    unlink(path);
+    /* Where bits follow from the job nothing is timed, nothing read and nothing written. */
+    s.spec.reproducible = true;
+    assert_int_equal(open_and_count(&s, &again), 0);
+    assert_true(access(path, F_OK) != 0);
+    free(first);
+    first = again;
+    assert_int_equal(open_and_count(&s, &again), 0);
+    assert_string_equal(first, again);
+    free(first);
+    free(again);
+    rmdir(cache);
+    *strrchr(cache, '/') = '\0';
+    rmdir(cache);
+    scene_release(&s);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failures),
+        cmocka_unit_test(the_micro_that_fits),
+        cmocka_unit_test(plans_are_kept),
+    };
+    int failed;
+
+    (void)argc;
+    if (real_device() || !program_begin(argv)) {
+        printf("skipped: there is no GPU that is faked\n");
+        return 0;
+    }
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(folder);
+    return failed;
+}
+
+#else
+
+int main(void)
+{
+    return 0; /* this build has no such backend */
+}
+
+#endif

@@ -1,0 +1,424 @@
+/* Whole steps on the (fake) GPU against the same steps on the host: optimizers, micro-batches,
+ * where the samples come from, buckets, what is not finite, loss scales. The fake does what is
+ * enqueued in any order that streams and events allow, so a missing event shows as other bits. */
+#include "core/backend/cuda/tests/steps_device.h"
+
+/* --- comparing ----------------------------------------------------------------------------------
+ */
+
+static void same_bits(const struct scene *s, const struct scene_result *a,
+                      const struct scene_result *b)
+{
+    const size_t bytes = (size_t)s->graph.floats * sizeof(float);
+
+    assert_memory_equal(a->params, b->params, bytes);
+    assert_memory_equal(a->gradient, b->gradient, bytes);
+    for (int k = 0; k < s->rule.slots; k++)
+        assert_memory_equal(a->slot[k], b->slot[k], bytes);
+    assert_memory_equal(&a->state, &b->state, sizeof a->state);
+}
+
+static void near(const struct scene *s, const float *a, const float *b, double by, const char *what)
+{
+    double largest = 0;
+
+    for (int64_t i = 0; i < s->graph.floats; i++)
+        largest = fmax(largest, fabs((double)a[i]));
+    for (int64_t i = 0; i < s->graph.floats; i++)
+        if (!(fabs((double)a[i] - (double)b[i]) <= by * (1e-3 + largest)))
+            fail_msg("seed %llu, rule %d: %s[%lld] is %g on the device, %g on the host",
+                     (unsigned long long)s->plan.seed, s->plan.rule, what, (long long)i,
+                     (double)a[i], (double)b[i]);
+}
+
+static void same_numbers(const struct scene *s, const struct scene_result *device,
+                         const struct scene_result *host, double by)
+{
+    near(s, device->params, host->params, by, "params");
+    for (int k = 0; k < s->rule.slots; k++)
+        near(s, device->slot[k], host->slot[k], by, "slot");
+    assert_int_equal(device->state.samples, host->state.samples);
+    assert_int_equal(device->state.withheld, host->state.withheld);
+    assert_int_equal(device->state.withheld_update, host->state.withheld_update);
+    assert_int_equal(device->state.skipped, host->state.skipped);
+    if (by < 1e-3)
+        assert_int_equal(device->state.correct, host->state.correct);
+    assert_true(fabs(device->state.loss - host->state.loss) <= by * (1 + fabs(host->state.loss)));
+    if (isfinite(host->state.norm))
+        assert_true(fabs(device->state.norm - host->state.norm) <= by * (1 + host->state.norm));
+}
+
+static void as_on_the_host(const struct scene_plan *plan, double by)
+{
+    struct scene_result host, device;
+    struct scene s;
+
+    scene_open(&s, plan);
+    host_run(&s, &host);
+    device_run(&s, &device);
+    same_numbers(&s, &device, &host, by);
+    result_close(&host), result_close(&device);
+    scene_close(&s);
+}
+
+/* --- tests --------------------------------------------------------------------------------------
+ */
+
+/* Every optimizer, with one to three micro-batches, from rooms and from the device's memory. */
+static void optimizers(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        const struct scene_plan plan = random_plan(seed);
+
+        as_on_the_host(&plan, 2e-5);
+    }
+}
+
+/* The gradient in buckets of any size, summed over two ranks in pinned memory or on the device. */
+static void sums_over_ranks(void **state)
+{
+    (void)state;
+    setenv("FAKEGPU_PROTECT", "0", 1); /* as for an MPI that reads the device's memory */
+    for (uint64_t seed = 0; seed < 9; seed++) {
+        struct scene_plan plan = random_plan(seed + 100);
+
+        plan.reduces = true;
+        plan.ranks = 2;
+        plan.on_device = seed % 3 == 2 && !steps_real();
+        plan.bucket = seed % 2 ? 1000 : seed % 4 ? 1 : 1 << 20;
+        as_on_the_host(&plan, 2e-5);
+    }
+    unsetenv("FAKEGPU_PROTECT");
+}
+
+/* A rank without samples gives zeros, and takes what the others counted. */
+static void nothing_to_do(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct scene_plan plan = random_plan(seed + 150);
+        struct dpt_steps_state said;
+        struct dpt_error err;
+        struct scene_result r;
+        struct scene s;
+        struct device d;
+        int64_t before;
+
+        plan.reduces = true;
+        plan.bucket = 1500;
+        scene_open(&s, &plan);
+        result_open(&r, &s);
+        said.scale = dpt_loss_scale_start(false);
+        OK(device_open(&d, &s, &err));
+        OK(cuda->steps->put(d.steps, r.params, r.slot, &said.scale, &err));
+        OK(device_steps(&d, 1, 2, &err));
+        OK(cuda->steps->read(d.steps, &said, &err));
+        before = said.samples;
+        OK(cuda->steps->compute(d.steps, 0, 0, 1, 2, &err));
+        for (int i = 0; i < cuda->steps->buckets(d.steps); i++) {
+            float *at, *tail;
+            size_t n;
+
+            OK(cuda->steps->bucket(d.steps, i, &at, &n, &tail, &err));
+            for (size_t k = 0; k < n; k++)
+                assert_true(at[k] == 0);
+            if (tail != NULL)
+                tail[0] = 2.5f, tail[1] = 5, tail[2] = 3;
+            OK(cuda->steps->give(d.steps, i, &err));
+        }
+        OK(cuda->steps->update(d.steps, 0.1, 3, &err));
+        OK(cuda->steps->read(d.steps, &said, &err));
+        assert_int_equal(said.samples, before + 5);
+        assert_true(said.norm == 0 && !said.withheld);
+        device_close(&d);
+        result_close(&r);
+        scene_close(&s);
+    }
+}
+
+/* However the device's streams overtake each other, a second thread fills the rooms, and the
+ * samples come: the same bits. And a sum over one rank changes none. */
+static void any_order(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct scene_plan plan = random_plan(seed + 200);
+        struct scene_result first, other;
+        struct scene s;
+
+        plan.steps = 6;
+        scene_open(&s, &plan);
+        device_run(&s, &first);
+        for (int i = 0; i < 8; i++) {
+            char text[16];
+
+            snprintf(text, sizeof text, "%d", i + 2);
+            setenv("FAKEGPU_SEED", text, 1);
+            s.plan.threaded = i & 1;
+            s.plan.stored = i & 2;
+            s.plan.reduces = i & 4;
+            s.plan.bucket = 2000;
+            device_run(&s, &other);
+            same_bits(&s, &first, &other);
+            result_close(&other);
+        }
+        unsetenv("FAKEGPU_SEED");
+        result_close(&first);
+        scene_close(&s);
+    }
+}
+
+/* What is fetched and sent back goes on with the same bits. */
+static void goes_on(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 5; seed++) {
+        struct scene_plan plan = random_plan(seed + 300);
+        struct scene_result whole, parts;
+        struct dpt_steps_state said;
+        struct dpt_error err;
+        struct device d;
+        struct scene s;
+
+        scene_open(&s, &plan);
+        device_run(&s, &whole);
+        result_open(&parts, &s);
+        said.scale = dpt_loss_scale_start(false);
+        OK(device_open(&d, &s, &err));
+        for (int step = 1; step <= plan.steps; step++) {
+            OK(cuda->steps->put(d.steps, parts.params, parts.slot, &said.scale, &err));
+            OK(device_steps(&d, step, step, &err));
+            OK(cuda->steps->read(d.steps, &said, &err));
+            OK(cuda->steps->get(d.steps, parts.params, parts.slot, parts.gradient, &err));
+            parts.state.loss += said.loss;
+            parts.state.samples += said.samples;
+        }
+        device_close(&d);
+        assert_int_equal(parts.state.samples, whole.state.samples);
+        assert_true(fabs(parts.state.loss - whole.state.loss) <= 1e-12 * whole.state.loss);
+        parts.state = whole.state;
+        same_bits(&s, &whole, &parts);
+        result_close(&whole), result_close(&parts);
+        scene_close(&s);
+    }
+}
+
+/* What is larger than a piece of pinned memory (4 MiB) arrives whole: a data set with gaps between
+ * its samples, and arenas there and back. */
+static void large_arrays(void **state)
+{
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false);
+    struct scene_plan plan = random_plan(350);
+    struct scene_result sent, got;
+    struct draw draw = {5};
+    struct dpt_error err;
+    struct device d;
+    struct scene s;
+
+    (void)state;
+    plan.net = 0, plan.steps = 2, plan.stored = plan.u8 = true;
+    for (int gaps = 0; gaps < 2; gaps++) {
+        plan.gaps = gaps == 1;
+        plan.samples = 200000; /* of 48 bytes */
+        as_on_the_host(&plan, 2e-5);
+    }
+    plan.samples = 0;
+    plan.micro = plan.micros = 1;
+    plan.hidden = 50000;
+    scene_open(&s, &plan);
+    result_open(&sent, &s), result_open(&got, &s);
+    for (int32_t k = 0; k < s.graph.n_tensors; k++)
+        for (int64_t i = 0; i < s.graph.tensors[k].count; i++) {
+            sent.params[s.graph.tensors[k].offset + i] = (float)draw_uniform(&draw);
+            sent.slot[0][s.graph.tensors[k].offset + i] = (float)draw_uniform(&draw);
+        }
+    OK(device_open(&d, &s, &err));
+    OK(cuda->steps->put(d.steps, sent.params, sent.slot, &scale, &err));
+    OK(cuda->steps->get(d.steps, got.params, got.slot, NULL, &err));
+    same_bits(&s, &sent, &got);
+    device_close(&d);
+    result_close(&sent), result_close(&got);
+    scene_close(&s);
+}
+
+/* A NaN withholds its update, and all that follow unless it is to be skipped. */
+static void not_a_number(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        struct scene_plan plan = random_plan(seed + 400);
+
+        plan.net = 0; /* a max-pool may lose one */
+        plan.stored = false;
+        plan.micro = 4;
+        plan.bad = 2;
+        plan.skip = seed & 1;
+        plan.reduces = seed & 2;
+        plan.bucket = 500;
+        as_on_the_host(&plan, 2e-5);
+    }
+}
+
+/* With half floats a scale that is too large is halved until gradients are finite; those updates
+ * are left out, and counted. */
+static void half_floats(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct scene_plan plan = random_plan(seed + 500);
+        struct scene_result device;
+        struct scene s;
+        int64_t left;
+
+        plan.net = 0;
+        plan.precision = DPT_PRECISION_FP16;
+        plan.steps = 6;
+        plan.micros = 1;
+        plan.micro = 6;
+        plan.gain = seed < 2 ? 40 : 1;
+        scene_open(&s, &plan);
+        device_run(&s, &device);
+        left = device.state.scale.overflows;
+        assert_true(device.state.scale.scale == ldexpf(DPT_LOSS_SCALE_FIRST, -(int)left));
+        assert_true(device.state.skipped == 0 && !device.state.withheld);
+        /* The last step is short of two. */
+        assert_in_range(left, seed < 2 ? 1 : 0, 5);
+        assert_true(device.state.samples == (6 - left) * 6 - 2 ||
+                    device.state.samples == (6 - left) * 6);
+        for (int64_t i = 0; i < s.graph.floats; i++)
+            assert_true(isfinite(device.params[i]));
+        if (seed >= 2 && left == 0) {
+            struct scene_result host;
+
+            host_run(&s, &host);
+            near(&s, device.params, host.params, 0.02, "params");
+            result_close(&host);
+        }
+        result_close(&device);
+        scene_close(&s);
+    }
+}
+
+/* --- calls in other orders ----------------------------------------------------------------------
+ */
+
+/* A step whose room is computed twice, and whose gradient is fetched before the update. */
+static void careful_step(struct device *d, int step, float *before)
+{
+    const struct scene *s = d->scene;
+    const int which = step % s->plan.rooms;
+    struct dpt_error err;
+
+    OK(fill(d, step, &err));
+    for (int i = 0; i < 2; i++)
+        OK(cuda->steps->compute(d->steps, which, scene_micros(s, step), s->plan.seed,
+                                (uint64_t)step, &err));
+    OK(cuda->steps->get(d->steps, NULL, NULL, before, &err));
+    OK(cuda->steps->update(d->steps, scene_rate(step), step, &err));
+}
+
+/* Nothing that is asked for in between, or not waited for, changes what comes out. */
+static void other_orders(void **state)
+{
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false);
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        const struct scene_plan plan = random_plan(seed + 800);
+        struct scene_result whole, other;
+        struct dpt_error err;
+        struct device d;
+        char text[16];
+        struct scene s;
+
+        snprintf(text, sizeof text, "%d", (int)seed + 1);
+        setenv("FAKEGPU_SEED", text, 1);
+        scene_open(&s, &plan);
+        device_run(&s, &whole);
+        result_open(&other, &s);
+        OK(device_open(&d, &s, &err));
+        /* Put over steps that still go on. */
+        for (int i = 0; i < 2; i++) {
+            OK(cuda->steps->put(d.steps, s.params, other.slot, &scale, &err));
+            OK(device_steps(&d, 1, i == 0 ? 2 : plan.steps, &err));
+        }
+        OK(cuda->steps->get(d.steps, other.params, other.slot, other.gradient, &err));
+        OK(cuda->steps->read(d.steps, &other.state, &err));
+        same_bits(&s, &whole, &other);
+        for (int k = 0; k < s.rule.slots; k++)
+            memset(other.slot[k], 0, (size_t)s.graph.floats * 4);
+        OK(cuda->steps->put(d.steps, s.params, other.slot, &scale, &err));
+        for (int step = 1; step <= plan.steps; step++)
+            careful_step(&d, step, other.gradient);
+        OK(cuda->steps->read(d.steps, &other.state, &err));
+        OK(cuda->steps->get(d.steps, other.params, other.slot, NULL, &err));
+        same_bits(&s, &whole, &other);
+        device_close(&d);
+        result_close(&whole), result_close(&other);
+        scene_close(&s);
+    }
+    unsetenv("FAKEGPU_SEED");
+}
+
+/* As memory grows: the program does not fit, its steps do not (and it is said what would), the data
+ * set does not and comes from the host, all does. */
+static void memory_runs_out(void **state)
+{
+    int refused = 0, advised = 0, staged = 0, stored = 0;
+
+    (void)state;
+    if (steps_real())
+        skip();
+    for (int large = 0; large < 2; large++) {
+        struct scene_plan plan = random_plan(900);
+        const int enough = stored + 2;
+        struct scene s;
+
+        plan.net = 0, plan.micros = 1 + large, plan.rooms = 2, plan.steps = 1;
+        plan.micro = large ? 48 : 2; /* the rooms are larger than the data set, or smaller */
+        plan.stored = true;
+        scene_open(&s, &plan);
+        for (double bytes = 1 << 13; bytes < 1e9 && stored < enough; bytes *= 1.1) {
+            struct dpt_error err = {.text = ""};
+            struct dpt_room room;
+            struct device d;
+            char text[32];
+
+            snprintf(text, sizeof text, "%.0f", bytes);
+            setenv("FAKEGPU_MEMORY", text, 1);
+            if (device_open(&d, &s, &err) == DPT_OK) {
+                OK(cuda->steps->room(d.steps, 0, &room, &err));
+                *(room.input == NULL ? &stored : &staged) += 1;
+            } else {
+                assert_int_equal(err.status, DPT_BAD_JOB);
+                refused++;
+                advised += d.program != NULL && strstr(err.text, "would fit") != NULL;
+            }
+            device_close(&d);
+        }
+        scene_close(&s);
+    }
+    unsetenv("FAKEGPU_MEMORY");
+    if (refused == 0 || advised == 0 || staged == 0 || stored == 0)
+        fail_msg("%d refused, %d of them advised, %d with rooms, %d with the data set", refused,
+                 advised, staged, stored);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(optimizers),    cmocka_unit_test(sums_over_ranks),
+        cmocka_unit_test(nothing_to_do), cmocka_unit_test(any_order),
+        cmocka_unit_test(goes_on),       cmocka_unit_test(large_arrays),
+        cmocka_unit_test(not_a_number),  cmocka_unit_test(half_floats),
+        cmocka_unit_test(other_orders),  cmocka_unit_test(memory_runs_out),
+    };
+
+    (void)argc;
+    if (!steps_begin(argv)) {
+        printf("skipped: neither a GPU nor one that is faked\n");
+        return 0;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,150 @@
+/* Which calls whole steps make of the driver, and what becomes of it when one of them fails:
+ * against the fake device's log. */
+#include "core/backend/cuda/tests/steps_device.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static char folder[] = "/tmp/dptrain-test-XXXXXX";
+
+/* --- the log ------------------------------------------------------------------------------------
+ */
+
+static char *read_log(const char *path)
+{
+    struct stat found;
+    char *text;
+    int file = open(path, O_RDONLY);
+
+    assert_true(file >= 0 && fstat(file, &found) == 0);
+    text = calloc(1, (size_t)found.st_size + 1);
+    assert_true(read(file, text, (size_t)found.st_size) == found.st_size);
+    close(file);
+    return text;
+}
+
+static int lines_with(const char *text, const char *word)
+{
+    int n = 0;
+
+    for (const char *at = text; (at = strstr(at, word)) != NULL; at += strlen(word))
+        n += at == text || at[-1] == '\n';
+    return n;
+}
+
+/* With one rank a step is one launch. */
+static void one_launch(void **state)
+{
+    struct scene_plan plan = random_plan(601);
+    struct scene_result result;
+    char path[100];
+    struct scene s;
+    char *text;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/log", folder);
+    setenv("FAKEGPU_LOG", path, 1);
+    plan.steps = 9;
+    plan.micros = 3;
+    scene_open(&s, &plan);
+    device_run(&s, &result);
+    unsetenv("FAKEGPU_LOG");
+    text = read_log(path);
+    assert_int_equal(lines_with(text, "cuGraphLaunch"), plan.steps);
+    /* One for each room, and the short step. */
+    assert_in_range(lines_with(text, "cuGraphInstantiate"), plan.rooms, plan.rooms + 1);
+    assert_int_equal(lines_with(text, "fakegpu:"), 0);
+    free(text);
+    unlink(path);
+    result_close(&result);
+    scene_close(&s);
+}
+
+/* The calls whose failure is tried. A capture that cannot be ended stays, and what was captured is
+ * not freed: so that one is last. */
+static const char *const calls[] = {
+    "cuMemAlloc",         "cuMemHostAlloc",         "cuMemcpyHtoDAsync",   "cuMemcpyDtoHAsync",
+    "cuMemsetD8Async",    "cuMemsetD32Async",       "cuEventCreate",       "cuEventRecord",
+    "cuEventSynchronize", "cuStreamWaitEvent",      "cuStreamSynchronize", "cuGraphLaunch",
+    "cuGraphInstantiate", "cuStreamBeginCapture",   "cuLaunchKernel",      "cuCtxSetCurrent",
+    "cuMemGetInfo",       "cuEventRecordWithFlags", "cudnnBackendExecute", "cublasLtMatmul",
+    "cuStreamEndCapture"};
+
+/* The job with the nth call of a function failing. false: there is no nth. */
+static bool fails_well(const struct scene *s, const char *call, int n)
+{
+    struct dpt_error err = {.text = ""};
+    struct scene_result r;
+    enum dpt_status status;
+    char text[100], path[100];
+    char *log, *at;
+
+    /* Another name each time: the fake notices what has changed. */
+    snprintf(path, sizeof path, "%s/%d-%s-%d", folder, s->plan.reduces, call, n);
+    setenv("FAKEGPU_LOG", path, 1);
+    snprintf(text, sizeof text, "%s:%d", call, n);
+    setenv("FAKEGPU_FAIL", text, 1);
+    result_open(&r, s);
+    status = device_try(s, &r, &err);
+    result_close(&r);
+    log = read_log(path);
+    unlink(path);
+    at = strstr(log, "fails on demand");
+    if (at != NULL) {
+        /* While all is closed nobody listens; and that the data set does not fit is no error. */
+        if (status == DPT_OK && strcmp(call, "cuMemAlloc") != 0 &&
+            strstr(at, "cuMemcpyDtoHAsync") != NULL)
+            fail_msg("%s fails, and nobody says so", text);
+        if (status != DPT_OK && (*err.text == '\0' || strchr(err.text, '\n') != NULL))
+            fail_msg("%s: '%s'", text, err.text);
+        if (strstr(log, "leak") != NULL && strcmp(call, "cuStreamEndCapture") != 0)
+            fail_msg("%s: %.300s", text, strstr(log, "fakegpu:"));
+    }
+    free(log);
+    return at != NULL;
+}
+
+/* Whichever call fails, at whichever place: a status, a text, and nothing is left behind. */
+static void failures(void **state)
+{
+    struct scene_plan plan = random_plan(700);
+    int hit = 0;
+
+    (void)state;
+    setenv("FAKEGPU_QUIET", "1", 1);
+    setenv("FAKEGPU_LEAKS", "1", 1);
+    plan.net = 1;
+    plan.micro = 2, plan.micros = 2, plan.steps = 2, plan.rooms = 2;
+    plan.stored = true;
+    plan.bucket = 1000;
+    for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
+        for (int reduces = 0; reduces < 2; reduces++) {
+            struct scene s;
+
+            plan.reduces = reduces == 1;
+            scene_open(&s, &plan);
+            for (int n = 1, stride = 1; fails_well(&s, calls[c], n); n += stride, hit++)
+                stride += n > 6;
+            scene_close(&s);
+        }
+    assert_true(hit > 100);
+    unsetenv("FAKEGPU_FAIL"), unsetenv("FAKEGPU_LOG"), unsetenv("FAKEGPU_LEAKS");
+    unsetenv("FAKEGPU_QUIET");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_launch), cmocka_unit_test(failures)};
+    int failed;
+
+    (void)argc;
+    if (steps_real() || !steps_begin(argv)) {
+        printf("skipped: there is no GPU that is faked\n");
+        return 0;
+    }
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(folder);
+    return failed;
+}

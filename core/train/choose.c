@@ -1,0 +1,300 @@
+#include "core/train/choose.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+
+static const char *const names[] = {[DPT_DEVICE_AUTO] = "auto",
+                                    [DPT_DEVICE_CPU] = "cpu",
+                                    [DPT_DEVICE_REF] = "ref",
+                                    [DPT_DEVICE_CUDA] = "cuda"};
+
+/* --- what this build has ---------------------------------------------------------------------- */
+
+static const struct dpt_backend *find_processor(void)
+{
+    for (size_t i = 0; dpt_backends[i] != NULL; i++)
+        if (dpt_backends[i]->devices == NULL)
+            return dpt_backends[i];
+    return NULL;
+}
+
+/* The backend with devices that this kind may mean; NULL: none. */
+static const struct dpt_backend *find_accelerator(enum dpt_device_kind kind)
+{
+    for (size_t i = 0; dpt_backends[i] != NULL; i++)
+        if (dpt_backends[i]->devices != NULL &&
+            (kind == DPT_DEVICE_AUTO || kind == DPT_DEVICE_CUDA))
+            return dpt_backends[i];
+    return NULL;
+}
+
+int dpt_choose_count(enum dpt_device_kind kind)
+{
+    const struct dpt_backend *gpu = find_accelerator(kind);
+    struct dpt_error ignored;
+    int count = 0;
+
+    return gpu != NULL && gpu->devices->count(&count, &ignored) == DPT_OK ? count : 0;
+}
+
+enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,
+                                   struct dpt_error *err)
+{
+    if (kind == DPT_DEVICE_AUTO)
+        *backend = dpt_choose_count(kind) > 0 ? find_accelerator(kind) : find_processor();
+    else
+        *backend = dpt_backend_find(names[kind]);
+    if (*backend == NULL && kind == DPT_DEVICE_CPU) /* without oneDNN plain loops take its place */
+        *backend = dpt_backend_find("ref");
+    if (*backend == NULL)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "device.kind: this dptrain was built without '%s'; "
+                        "`auto` takes what there is",
+                        names[kind]);
+    return DPT_OK;
+}
+
+/* --- before MPI ------------------------------------------------------------------------------- */
+
+void dpt_choose_early(enum dpt_device_kind kind)
+{
+    const struct dpt_backend *gpu = find_accelerator(kind);
+    const int local = dpt_launcher_local_rank();
+    struct dpt_error ignored;
+
+    if (gpu != NULL && local >= 0 && dpt_choose_count(kind) > 0)
+        gpu->devices->choose(local, &ignored);
+}
+
+/* --- who -------------------------------------------------------------------------------------- */
+
+__attribute__((format(printf, 4, 5))) static void append(char *buf, size_t size, size_t *length,
+                                                         const char *format, ...)
+{
+    va_list args;
+    int n;
+
+    va_start(args, format);
+    n = vsnprintf(buf + *length, size - *length, format, args);
+    va_end(args);
+    *length += n > 0 ? (size_t)n : 0;
+    *length = *length < size ? *length : size - 1;
+}
+
+const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *buf, size_t size)
+{
+    enum { MOST = 8 };
+    const int n = comm->world.size;
+    size_t length = 0;
+    int ranks = 0, listed = 0;
+    const char *host = NULL;
+
+    for (int r = 0; r < n; r++)
+        ranks += is[r];
+    append(buf, size, &length, "rank%s ", ranks == 1 ? "" : "s");
+    for (int r = 0, last; r < n; r = last + 1) {
+        last = r;
+        if (!is[r])
+            continue;
+        while (last + 1 < n && is[last + 1])
+            last++;
+        if (listed == MOST)
+            append(buf, size, &length, ", ...");
+        if (listed++ >= MOST)
+            continue;
+        append(buf, size, &length, last > r ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", r, last);
+    }
+    listed = 0;
+    for (int r = 0; r < n; r++) {
+        if (!is[r] || (host != NULL && strcmp(host, dpt_comm_host(comm, r)) == 0))
+            continue;
+        host = dpt_comm_host(comm, r);
+        if (listed <= MOST)
+            append(buf, size, &length, "%s%s", listed == 0 ? " (" : ", ",
+                   listed == MOST ? "..." : host);
+        listed++;
+    }
+    append(buf, size, &length, ")");
+    return buf;
+}
+
+/* --- together --------------------------------------------------------------------------------- */
+
+/* What a rank tells the others. */
+struct view {
+    bool usable; /* it has a GPU, and that is its own now */
+    int count;   /* of the GPUs that its driver shows */
+    char bus[32], name[96];
+    char why[400]; /* it is not usable */
+};
+
+static void look(const struct dpt_backend *gpu, const struct dpt_comm *comm, struct view *mine,
+                 int *device, struct dpt_error *err)
+{
+    const int said = dpt_launcher_local_rank(), local = said >= 0 ? said : comm->node.rank;
+    struct dpt_device_info info;
+
+    *mine = (struct view){0};
+    if (gpu->devices->count(&mine->count, err) == DPT_OK &&
+        gpu->devices->choose(local, err) == DPT_OK) {
+        *device = local % mine->count;
+        mine->usable = gpu->devices->info(*device, &info, err) == DPT_OK;
+    }
+    if (mine->usable) {
+        memcpy(mine->bus, info.bus, sizeof mine->bus);
+        memcpy(mine->name, info.name, sizeof mine->name);
+    } else {
+        snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, err->text);
+    }
+}
+
+/* Rank 0's warning that some GPUs do the work of several ranks. */
+static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
+                        bool *same)
+{
+    const int n = comm->world.size;
+    int shared = 0;
+    char who[200], text[400] = "";
+
+    for (int first = 0; first < n; first++) {
+        int ranks = 0;
+        bool leads = true;
+
+        for (int r = 0; r < n; r++) {
+            same[r] = strcmp(all[r].bus, all[first].bus) == 0 &&
+                      strcmp(dpt_comm_host(comm, r), dpt_comm_host(comm, first)) == 0 &&
+                      strstr(all[r].name, " MIG ") == NULL; /* parts of one have one address */
+            leads = leads && !(same[r] && r < first);
+            ranks += same[r];
+        }
+        if (ranks < 2 || !leads)
+            continue;
+        if (shared++ == 0)
+            snprintf(text, sizeof text, "%s share GPU %s (%s)",
+                     dpt_choose_who(comm, same, who, sizeof who), all[first].bus, all[first].name);
+    }
+    if (shared > 1)
+        dpt_log_warn(log, "%s, and %d more are shared: one rank a GPU is quickest", text,
+                     shared - 1);
+    else if (shared == 1)
+        dpt_log_warn(log, "%s: one rank a GPU is quickest", text);
+}
+
+/* Rank 0's warning why `auto` computes on processors although there are GPUs. */
+static void tell_missing(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
+                         bool *without)
+{
+    const int n = comm->world.size;
+    const char *why = NULL;
+    bool some = false, shown = false;
+    char who[200];
+
+    for (int r = 0; r < n; r++) {
+        without[r] = !all[r].usable;
+        some |= all[r].usable;
+        shown |= all[r].count > 0;
+    }
+    for (int r = 0; r < n && why == NULL; r++)
+        if (without[r] && (some || all[r].count > 0))
+            why = all[r].why;
+    if (some)
+        dpt_log_warn(log, "no GPU for %s: %s. So all ranks compute on processors",
+                     dpt_choose_who(comm, without, who, sizeof who), why);
+    else if (shown)
+        dpt_log_warn(log, "the GPUs stay idle: %s", why);
+}
+
+/* Collective. */
+static enum dpt_status tell(const struct dpt_comm *comm, struct dpt_log *log,
+                            const struct view *mine, bool chosen, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t n = (size_t)comm->world.size;
+    struct view *all = dpt_alloc_array(n, sizeof *all);
+    bool *marks = dpt_alloc_array(n, sizeof *marks);
+
+    if (all == NULL || marks == NULL)
+        status = dpt_fail_memory(err, "the list of GPUs", (double)n * sizeof *all);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    DPT_TRY(dpt_group_gather(&comm->world, mine, all, sizeof *mine, err));
+    if (comm->world.rank == 0)
+        (chosen ? tell_shared : tell_missing)(comm, log, all, marks);
+out:
+    dpt_free(all);
+    dpt_free(marks);
+    return status;
+}
+
+enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
+                                   struct dpt_log *log, const struct dpt_backend **backend,
+                                   int *device, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_backend *gpu = find_accelerator(kind);
+    struct view mine;
+    int64_t have[2]; /* ranks that can use one; that are shown one */
+
+    *device = 0;
+    if (gpu == NULL)
+        return dpt_choose_planned(kind, backend, err);
+    look(gpu, comm, &mine, device, err);
+    if (kind == DPT_DEVICE_CUDA) {
+        if (!mine.usable)
+            status = dpt_fail(err, err->status, "device.kind: cuda: %s", mine.why);
+        DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    }
+    have[0] = mine.usable;
+    have[1] = mine.count > 0;
+    DPT_TRY(dpt_group_sum_ints(&comm->world, have, have, 2, err));
+    if (have[1] > 0)
+        DPT_TRY(tell(comm, log, &mine, have[0] == comm->world.size, err));
+    if (have[0] == comm->world.size)
+        *backend = gpu;
+    else
+        *backend = find_processor();
+out:
+    return status;
+}
+
+/* --- sums on the device ----------------------------------------------------------------------- */
+
+/* struct dpt_aware_memory's argument. */
+struct place {
+    const struct dpt_backend_devices *devices;
+    int number;
+};
+
+static enum dpt_status place_buffer(void *arg, float value, int n, float **at,
+                                    struct dpt_error *err)
+{
+    const struct place *p = arg;
+
+    return p->devices->buffer(p->number, value, n, at, err);
+}
+
+static enum dpt_status place_fetch(void *arg, const float *at, int n, float *host,
+                                   struct dpt_error *err)
+{
+    const struct place *p = arg;
+
+    return p->devices->fetch(p->number, at, n, host, err);
+}
+
+static void place_release(void *arg, float *at)
+{
+    const struct place *p = arg;
+
+    p->devices->release(p->number, at);
+}
+
+enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
+                                int device, enum dpt_aware_wish wanted, bool *on_device,
+                                char how[DPT_AWARE_TEXT], struct dpt_error *err)
+{
+    struct place place = {backend->devices, device};
+    const struct dpt_aware_memory memory = {&place, place_buffer, place_fetch, place_release};
+
+    return dpt_comm_device_sums(comm, wanted, &memory, on_device, how, err);
+}

@@ -1,0 +1,47 @@
+/*
+ * choose: what a job computes on.
+ *
+ * Twice: a GPU is taken before MPI starts, so that a CUDA-aware MPI sets itself up on the same one;
+ * and all ranks decide together once they can talk. What the first look found wrong is told by the
+ * second, with the other ranks' view. Where there is no driver both cost as much as looking for its
+ * library.
+ */
+#ifndef DPT_TRAIN_CHOOSE_H
+#define DPT_TRAIN_CHOOSE_H
+
+#include "core/backend/backend.h"
+#include "core/backend/devices.h"
+#include "core/base/log.h"
+#include "core/comm/aware.h"
+#include "core/train/job.h"
+
+/* Before MPI starts: this rank's GPU, where the kind may mean one, there is one and the launcher
+ * says which rank of the node this is. */
+void dpt_choose_early(enum dpt_device_kind kind);
+
+/* The GPUs that this process sees and a job of this kind would use; 0: none. */
+int dpt_choose_count(enum dpt_device_kind kind);
+
+/*
+ * Collective over comm->world; all ranks come to the same backend. `auto` is the GPU where every
+ * rank has one, else the CPU, with a warning that names who has none where only some do. Ranks that
+ * share a GPU are a warning. device: out, the number of this rank's. Errors: BAD_JOB: this build
+ * has no such backend, or a rank no GPU.
+ */
+enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
+                                   struct dpt_log *log, const struct dpt_backend **backend,
+                                   int *device, struct dpt_error *err);
+/* For ranks that need not be there: without a GPU `cuda` is no error, and `auto` is what it would
+ * be here. */
+enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,
+                                   struct dpt_error *err);
+
+/* Collective: dpt_comm_device_sums with buffers on this rank's device. */
+enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
+                                int device, enum dpt_aware_wish wanted, bool *on_device,
+                                char how[DPT_AWARE_TEXT], struct dpt_error *err);
+
+/* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)": those for which `is`. */
+const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *buf, size_t size);
+
+#endif

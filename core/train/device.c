@@ -1,0 +1,551 @@
+#include "core/train/device.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/train/choose.h"
+#include "core/train/feeder.h"
+#include "core/train/profile.h"
+#include "core/train/schedule.h"
+
+enum {
+    ROOMS = 3,        /* steps that are filled ahead */
+    BUCKET = 4 << 20, /* bytes: long enough for the network, short enough to begin early */
+};
+
+struct dpt_device {
+    const struct dpt_backend_steps *type;
+    void *steps;
+    struct dpt_feeder *feeder;
+    struct dpt_progress base;       /* when the device got the arenas last */
+    struct dpt_steps_state read;    /* what it told last, since then */
+    int64_t unread;                 /* steps that it was given behind that, */
+    int64_t given;                  /* and their samples */
+    struct dpt_step_result pending; /* what was read and not told yet */
+    bool fetched;                   /* the host's copies are current */
+    bool with_gradient;             /* t->reduced is, too */
+    int32_t total;                  /* samples of the last step, */
+    int64_t counted;                /* and how many the ranks counted */
+
+    /* Only with several ranks. */
+    bool on_device;
+    int buckets;
+    size_t *sizes;  /* [buckets], floats */
+    size_t tail_at; /* in the last bucket */
+    float *zeros;   /* what takes part instead of a device that failed; the largest bucket and a
+                       tail; NULL until it is wanted */
+};
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+bool dpt_device_wanted(const struct dpt_trainer *t, unsigned parts)
+{
+    const struct dpt_job *job = t->job;
+
+    return t->backend->steps != NULL && t->train.present && (parts & DPT_PART_ARENAS) == 0 &&
+           job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
+           !dpt_fault_strikes_gradients(&t->fault);
+}
+
+enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, bool *on_device,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char how[DPT_AWARE_TEXT] = "";
+
+    *on_device = false;
+    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu,
+                            (enum dpt_aware_wish)t->job->comm.cuda_aware, on_device, how, err));
+    t->aware = dpt_alloc(sizeof how);
+    if (t->aware == NULL)
+        status = dpt_fail_memory(err, "a text", sizeof how);
+    else
+        memcpy(t->aware, how, sizeof how);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+out:
+    return status;
+}
+
+static struct dpt_steps_data data_of(const struct dpt_dataset *set)
+{
+    struct dpt_steps_data data = {.memory = set->memory,
+                                  .samples = set->samples,
+                                  .stride = (int64_t)set->stride,
+                                  .u8 = set->u8,
+                                  .nhwc = set->nhwc};
+
+    dpt_dataset_normal(set, &data.scale, &data.shift);
+    return data;
+}
+
+static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
+{
+    struct dpt_device *d = t->device;
+    const struct dpt_job *job = t->job;
+    const struct dpt_dataset *set = t->train.set;
+    const struct dpt_sampler *s = &t->train.sampler;
+    const int ranks = t->comm->world.size;
+    const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
+    const struct dpt_steps_spec spec = {
+        .rule = dpt_optimizer_rule(&job->optimizer),
+        .clip = job->train.clip_norm,
+        .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
+        .micros = (int32_t)((batches + ranks - 1) / ranks),
+        .rooms = ROOMS,
+        .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
+        .reduces = ranks > 1,
+        .on_device = d->on_device,
+        .bucket = BUCKET,
+        .data = data_of(set),
+    };
+
+    return d->type->open(t->program, &spec, &d->steps, err);
+}
+
+enum dpt_status dpt_device_open(struct dpt_trainer *t, bool on_device, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = dpt_alloc(sizeof *d);
+
+    t->device = d;
+    if (d == NULL)
+        return dpt_fail_memory(err, "the device's steps", sizeof *d);
+    d->type = t->backend->steps;
+    d->on_device = on_device;
+    DPT_TRY(open_steps(t, err));
+    d->buckets = d->type->buckets(d->steps);
+    d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
+    if (d->sizes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the device's steps", (double)d->buckets));
+    DPT_TRY(dpt_feeder_open(&d->feeder,
+                            &(struct dpt_feeder_spec){.loader = t->train.loader,
+                                                      .set = t->train.set,
+                                                      .micro = t->train.sampler.micro,
+                                                      .rooms = ROOMS,
+                                                      .type = d->type,
+                                                      .steps = d->steps},
+                            err));
+out:
+    if (status != DPT_OK)
+        dpt_device_close(t);
+    return status;
+}
+
+void dpt_device_close(struct dpt_trainer *t)
+{
+    struct dpt_device *d = t->device;
+
+    if (d == NULL)
+        return;
+    dpt_feeder_close(d->feeder);
+    if (d->steps != NULL)
+        d->type->close(d->steps);
+    dpt_free(d->sizes);
+    dpt_free(d->zeros);
+    dpt_free(t->reduced);
+    t->reduced = NULL;
+    dpt_free(d);
+    t->device = NULL;
+}
+
+/* --- what the steps gave ---------------------------------------------------------------------- */
+
+/* All that happened since the last look, into `pending`. */
+static enum dpt_status look(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+    struct dpt_step_result *p = &d->pending;
+    const struct dpt_steps_state before = d->read;
+    const struct dpt_steps_state *now = &d->read;
+    int64_t left_out;
+
+    if (d->unread == 0)
+        return DPT_OK;
+    dpt_comm_note(t->comm, -1, "waiting for its device");
+    DPT_TRY(d->type->read(d->steps, &d->read, err));
+    p->loss += now->loss - before.loss;
+    p->samples += now->samples - before.samples;
+    p->correct += now->correct - before.correct;
+    p->skipped += now->skipped - before.skipped;
+    p->overflows += now->scale.overflows - before.scale.overflows;
+    p->norm = now->norm;
+    t->scale = now->scale;
+    left_out = now->skipped - before.skipped + now->scale.overflows - before.scale.overflows;
+    if (left_out == 0 && !now->withheld && now->samples - before.samples != d->given)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL,
+                         "up to step %lld: the device counted %lld of %lld samples",
+                         (long long)t->progress.step, (long long)(now->samples - before.samples),
+                         (long long)d->given));
+    d->unread = d->given = 0;
+out:
+    return status;
+}
+
+static void tell(struct dpt_device *d, struct dpt_step_result *since)
+{
+    *since = d->pending;
+    d->pending = (struct dpt_step_result){.norm = d->pending.norm};
+}
+
+static void advance(struct dpt_trainer *t)
+{
+    struct dpt_progress *p = &t->progress;
+
+    p->samples += dpt_sampler_count(&t->train.sampler, p->epoch_step);
+    p->step++;
+    p->updates++;
+    if (++p->epoch_step == t->steps_per_epoch) {
+        p->epoch_step = 0;
+        p->epoch++;
+    }
+}
+
+/*
+ * Something is not a number, and its update and all behind it were withheld. So the parameters are
+ * those from before that step, which is done once more to see where it began. Collective.
+ */
+static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+    struct dpt_step_view view;
+
+    dpt_feeder_pause(d->feeder);
+    status = dpt_trainer_gradient(t, err); /* also for the room that the search needs */
+    t->progress = d->base;
+    while (t->progress.updates + 1 < d->read.withheld_update)
+        advance(t);
+    if (status == DPT_OK)
+        status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+    if (status == DPT_OK)
+        status = dpt_loader_next(t->train.loader, &view, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(dpt_trainer_blame(t, &view, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *since = (struct dpt_step_result){0};
+    if (t->device == NULL)
+        return DPT_OK;
+    status = t->trouble != DPT_OK ? t->trouble : look(t, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    tell(t->device, since);
+    if (t->device->read.withheld)
+        DPT_TRY(find_culprit(t, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *since = (struct dpt_step_result){0};
+    if (t->device == NULL)
+        return DPT_OK;
+    DPT_TRY(look(t, err));
+    tell(t->device, since);
+out:
+    return status;
+}
+
+/* --- buckets ---------------------------------------------------------------------------------- */
+
+/* Where a bucket of this rank is. A device that failed is not asked: zeros take its place. */
+struct part {
+    float *at, *tail; /* tail: only of the last bucket */
+    size_t n;
+};
+
+static enum dpt_status make_zeros(struct dpt_device *d, struct dpt_error *err)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < d->buckets; i++)
+        most = d->sizes[i] > most ? d->sizes[i] : most;
+    d->zeros = dpt_alloc_array(most + DPT_TENSOR_ALIGN, sizeof *d->zeros);
+    return d->zeros != NULL ? DPT_OK
+                            : dpt_fail_memory(err, "the reduction", (double)most * sizeof(float));
+}
+
+static enum dpt_status zero_part(struct dpt_device *d, int i, struct part *part,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (d->zeros == NULL)
+        DPT_TRY(make_zeros(d, err));
+    part->n = d->sizes[i];
+    part->at = d->zeros;
+    memset(part->at, 0, (part->n + DPT_TENSOR_ALIGN) * sizeof *part->at);
+    part->tail = NULL;
+    if (i == d->buckets - 1)
+        part->tail = d->zeros + (d->on_device ? part->n : d->tail_at);
+out:
+    return status;
+}
+
+static enum dpt_status real_part(struct dpt_device *d, int i, struct part *part,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    part->tail = NULL;
+    DPT_TRY(d->type->bucket(d->steps, i, &part->at, &part->n, &part->tail, err));
+    d->sizes[i] = part->n;
+    if (part->tail != NULL && !d->on_device)
+        d->tail_at = (size_t)(part->tail - part->at);
+out:
+    return status;
+}
+
+/* How large they are, from a step without samples: known before one fails. */
+static enum dpt_status measure_buckets(struct dpt_device *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct part part;
+
+    if (d->buckets == 0 || d->sizes[0] > 0)
+        return DPT_OK;
+    DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
+    for (int i = 0; i < d->buckets; i++)
+        DPT_TRY(real_part(d, i, &part, err));
+out:
+    return status;
+}
+
+/* --- arenas to and fro ------------------------------------------------------------------------ */
+
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+
+    if (d == NULL || d->fetched)
+        return DPT_OK;
+    DPT_TRY(look(t, err));
+    DPT_TRY(d->type->get(d->steps, t->params, t->slot, NULL, err));
+    d->fetched = true;
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+    const size_t floats = (size_t)t->graph.floats;
+
+    if (d == NULL || (d->fetched && d->with_gradient))
+        return DPT_OK;
+    if (t->reduced == NULL)
+        t->reduced = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
+    if (t->reduced == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the gradient", (double)floats * sizeof(float)));
+    DPT_TRY(look(t, err));
+    DPT_TRY(d->type->get(d->steps, t->params, t->slot, t->reduced, err));
+    t->reduced[floats + DPT_TAIL_SAMPLES] = (float)d->total;
+    d->fetched = d->with_gradient = true;
+out:
+    return status;
+}
+
+enum dpt_status dpt_device_put(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+
+    DPT_TRY(look(t, err));
+    DPT_TRY(d->type->put(d->steps, t->params, t->slot, &t->scale, err));
+    DPT_TRY(measure_buckets(d, err));
+    d->base = t->progress;
+    d->read = (struct dpt_steps_state){.scale = t->scale};
+    d->fetched = true;
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
+{
+    if (t->device != NULL)
+        dpt_feeder_pause(t->device->feeder);
+    return dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+}
+
+void dpt_trainer_rest(struct dpt_trainer *t)
+{
+    if (t->device != NULL)
+        dpt_feeder_pause(t->device->feeder);
+}
+
+double dpt_trainer_waited(const struct dpt_trainer *t)
+{
+    return t->device != NULL ? dpt_feeder_waited(t->device->feeder)
+                             : dpt_loader_waited(t->train.loader);
+}
+
+/* --- a step ----------------------------------------------------------------------------------- */
+
+/* What a fault does to this rank, if it is its turn: to the parameters as if they were the host's.
+ */
+static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int rank = t->comm->world.rank;
+    const int64_t step = t->progress.step + 1;
+
+    if (!dpt_fault_strikes(&t->fault, rank, step))
+        return DPT_OK;
+    DPT_TRY(dpt_trainer_fetch(t, err));
+    DPT_TRY(dpt_fault_strike(&t->fault, rank, step, t->params, t->graph.floats, err));
+    DPT_TRY(dpt_device_put(t, err));
+out:
+    return status;
+}
+
+static void name_step(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_error plain = *err;
+
+    dpt_fail(err, plain.status, "step %lld: %s", (long long)t->progress.step + 1, plain.text);
+}
+
+/* All of a step that can fail on this rank alone. */
+static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+    const long long step = (long long)t->progress.step + 1;
+    struct dpt_fed fed;
+
+    DPT_TRY(t->trouble);
+    dpt_comm_note(t->comm, step, "reading its samples");
+    DPT_TRY(strike(t, err));
+    d->fetched = d->with_gradient = false;
+    DPT_TRY(dpt_feeder_next(d->feeder, &fed, err));
+    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
+    dpt_comm_note(t->comm, step, "computing");
+    DPT_TRY(d->type->compute(d->steps, fed.room, fed.micros, (uint64_t)t->job->seed,
+                             (uint64_t)t->progress.step, err));
+    dpt_feeder_release(d->feeder);
+    dpt_profile_turn(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
+out:
+    if (status != DPT_OK)
+        name_step(t, err);
+    return status;
+}
+
+/*
+ * Sums the step's gradient over the ranks, with the tail. mine: in and out, what became of this
+ * rank's part. Collective.
+ */
+static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
+                              double *summing, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
+    const struct dpt_group *world = &t->comm->world;
+    bool works = *mine == DPT_OK;
+    struct part part;
+
+    for (int i = 0; i < d->buckets; i++) {
+        double start;
+
+        if (works && real_part(d, i, &part, err) != DPT_OK) {
+            works = false;
+            *mine = err->status;
+        }
+        if (!works)
+            DPT_TRY(zero_part(d, i, &part, err));
+        flags[DPT_FLAG_FAILED] = *mine != DPT_OK;
+        if (part.tail != NULL)
+            memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
+        start = dpt_now();
+        DPT_TRY(dpt_group_sum_floats(world, part.at, part.at, part.n, err));
+        if (part.tail != NULL && d->on_device)
+            DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
+        *summing += dpt_now() - start;
+        if (part.tail != NULL) {
+            memcpy(t->said, part.tail + DPT_TAIL_FLAGS, sizeof t->said);
+            d->counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
+        }
+        if (works && d->type->give(d->steps, i, err) != DPT_OK) {
+            works = false;
+            *mine = err->status;
+        }
+    }
+out:
+    return status;
+}
+
+/* Enqueues the update. What fails here on this rank alone is told with the next step. */
+static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
+                              struct dpt_error *err)
+{
+    struct dpt_device *d = t->device;
+    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
+    enum dpt_status status;
+
+    result->lr = dpt_schedule_rate(&t->job->schedule, t->lr, &point);
+    status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
+    if (status == DPT_OK)
+        return DPT_OK;
+    if (t->comm->world.size > 1) {
+        t->trouble = status;
+        return DPT_OK;
+    }
+    name_step(t, err);
+    return status;
+}
+
+enum dpt_status dpt_device_step(struct dpt_trainer *t, struct dpt_step_result *result,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, mine;
+    struct dpt_device *d = t->device;
+    const double start = dpt_now();
+    double summing = 0;
+    float flags[DPT_FLAGS] = {
+        [DPT_FLAG_SAVE] = t->want_save,
+        [DPT_FLAG_SIGNAL] = t->signalled,
+        [DPT_FLAG_CLOCK] = t->out_of_time,
+    };
+
+    *result = (struct dpt_step_result){.deferred = true};
+    d->total = dpt_sampler_count(&t->train.sampler, t->progress.epoch_step);
+    d->counted = d->total;
+    mine = compute_rank(t, err);
+    if (d->buckets > 0) {
+        DPT_TRY(reduce(t, flags, &mine, &summing, err));
+        if (t->said[DPT_FLAG_FAILED] > 0)
+            return dpt_group_agree(&t->comm->world, mine, err);
+    } else {
+        DPT_TRY(mine);
+        memcpy(t->said, flags, sizeof t->said);
+    }
+    t->busy += dpt_now() - start - summing;
+    dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
+    result->save = t->said[DPT_FLAG_SAVE] > 0;
+    result->signal = t->said[DPT_FLAG_SIGNAL] > 0;
+    result->clock = t->said[DPT_FLAG_CLOCK] > 0;
+    if (d->counted != d->total)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
+                         (long long)t->progress.step + 1, (long long)d->counted, d->total));
+    DPT_TRY(update(t, result, err));
+    dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
+    d->unread++;
+    d->given += d->total;
+    advance(t);
+out:
+    return status;
+}

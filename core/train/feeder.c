@@ -1,0 +1,217 @@
+#include "core/train/feeder.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+
+/* A step that is being filled, or is. */
+struct item {
+    struct dpt_fed fed;
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/*
+ * Rooms are used in turn: the thread fills room `filled % rooms` while filled - released < rooms;
+ * next() waits for room `taken % rooms`. All under the lock but for the item being filled and the
+ * one that was taken.
+ */
+struct dpt_feeder {
+    struct dpt_feeder_spec spec;
+    struct item *items; /* [rooms] */
+    float *image;       /* a sample before it is augmented */
+    pthread_t thread;
+    bool running, stop;
+    bool wanted;  /* it may go on */
+    bool working; /* it has the loader and a room */
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    uint64_t filled, taken, released;
+    double waited;
+};
+
+/* The rows of a room that are micro-batch k's. */
+static struct dpt_batch_buffer rows_of(const struct dpt_feeder *f, const struct dpt_room *room,
+                                       int32_t k)
+{
+    const struct dpt_dataset *set = f->spec.set;
+    const size_t micro = (size_t)f->spec.micro, at = (size_t)k * micro;
+    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
+    struct dpt_batch_buffer rows = {.sample = room->sample + at, .image = f->image};
+
+    if (room->input != NULL)
+        rows.input = room->input + at * (size_t)dpt_shape_size(&set->shape);
+    if (room->labels != NULL)
+        rows.labels = room->labels + at;
+    if (room->targets != NULL)
+        rows.targets = room->targets + at * width;
+    rows.target_floats = micro * width;
+    return rows;
+}
+
+static enum dpt_status fill(struct dpt_feeder *f, struct dpt_fed *fed, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_step_view *view = &fed->view;
+    struct dpt_room room;
+
+    DPT_TRY(dpt_loader_next(f->spec.loader, &fed->view, err));
+    DPT_TRY(f->spec.type->room(f->spec.steps, fed->room, &room, err));
+    fed->micros = view->last - view->first;
+    for (int32_t k = 0; k < fed->micros; k++) {
+        struct dpt_batch_buffer rows = rows_of(f, &room, k);
+        struct dpt_batch batch = {0};
+
+        if (room.input != NULL) {
+            DPT_TRY(dpt_loader_fill(f->spec.loader, view, view->first + k, &rows, &batch, err));
+            room.count[k] = batch.count;
+        } else {
+            struct dpt_steps_move *move =
+                room.move != NULL ? room.move + (size_t)k * (size_t)f->spec.micro : NULL;
+
+            dpt_loader_name(f->spec.loader, view, view->first + k, &rows, move, &room.count[k]);
+        }
+    }
+out:
+    return status;
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_feeder *f = arg;
+
+    pthread_mutex_lock(&f->lock);
+    while (!f->stop) {
+        struct item *item = &f->items[f->filled % (unsigned)f->spec.rooms];
+
+        if (!f->wanted || f->filled - f->released == (unsigned)f->spec.rooms) {
+            pthread_cond_wait(&f->work, &f->lock);
+            continue;
+        }
+        item->fed.room = (int)(f->filled % (unsigned)f->spec.rooms);
+        f->working = true;
+        pthread_mutex_unlock(&f->lock);
+        item->status = fill(f, &item->fed, &item->err);
+        pthread_mutex_lock(&f->lock);
+        f->working = false;
+        f->filled++;
+        if (item->status != DPT_OK) /* nothing comes behind it */
+            f->wanted = false;
+        pthread_cond_signal(&f->done);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+/* The thread gets no signal: they are the main thread's. */
+static enum dpt_status start_thread(struct dpt_feeder *f, struct dpt_error *err)
+{
+    sigset_t all, before;
+    int code;
+
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, NULL);
+    pthread_cond_init(&f->done, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    code = pthread_create(&f->thread, NULL, serve, f);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    f->running = code == 0;
+    if (code == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_RANK, "cannot start the thread that feeds the device: %s",
+                    strerror(code));
+}
+
+enum dpt_status dpt_feeder_open(struct dpt_feeder **feeder, const struct dpt_feeder_spec *spec,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t size = (size_t)dpt_shape_size(&spec->set->shape);
+    struct dpt_feeder *f = dpt_alloc(sizeof *f);
+
+    *feeder = NULL;
+    if (f == NULL)
+        return dpt_fail_memory(err, "feeding the device", sizeof *f);
+    f->spec = *spec;
+    f->items = dpt_alloc_array((size_t)spec->rooms, sizeof *f->items);
+    f->image = dpt_alloc_array(size, sizeof *f->image);
+    if (f->items == NULL || f->image == NULL)
+        DPT_TRY(dpt_fail_memory(err, "feeding the device", (double)size * sizeof *f->image));
+    DPT_TRY(start_thread(f, err));
+    *feeder = f;
+out:
+    if (status != DPT_OK)
+        dpt_feeder_close(f);
+    return status;
+}
+
+void dpt_feeder_close(struct dpt_feeder *f)
+{
+    if (f == NULL)
+        return;
+    if (f->running) {
+        pthread_mutex_lock(&f->lock);
+        f->stop = true;
+        pthread_cond_signal(&f->work);
+        pthread_mutex_unlock(&f->lock);
+        pthread_join(f->thread, NULL);
+        pthread_cond_destroy(&f->work);
+        pthread_cond_destroy(&f->done);
+        pthread_mutex_destroy(&f->lock);
+    }
+    dpt_free(f->items);
+    dpt_free(f->image);
+    dpt_free(f);
+}
+
+enum dpt_status dpt_feeder_next(struct dpt_feeder *f, struct dpt_fed *fed, struct dpt_error *err)
+{
+    const struct item *item;
+
+    pthread_mutex_lock(&f->lock);
+    if (!f->wanted && f->filled == f->taken) {
+        f->wanted = true;
+        pthread_cond_signal(&f->work);
+    }
+    if (f->filled == f->taken) {
+        const double start = dpt_now();
+
+        while (f->filled == f->taken)
+            pthread_cond_wait(&f->done, &f->lock);
+        f->waited += dpt_now() - start;
+    }
+    item = &f->items[f->taken % (unsigned)f->spec.rooms];
+    f->taken++;
+    pthread_mutex_unlock(&f->lock);
+    *fed = item->fed;
+    if (item->status != DPT_OK)
+        *err = item->err;
+    return item->status;
+}
+
+void dpt_feeder_release(struct dpt_feeder *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->released = f->taken;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void dpt_feeder_pause(struct dpt_feeder *f)
+{
+    pthread_mutex_lock(&f->lock);
+    f->wanted = false;
+    while (f->working)
+        pthread_cond_wait(&f->done, &f->lock);
+    f->filled = f->taken = f->released = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
+double dpt_feeder_waited(const struct dpt_feeder *f)
+{
+    return f->waited;
+}

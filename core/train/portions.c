@@ -1,0 +1,99 @@
+/* In which portions a rank's threads, or its device, get the samples of a step. */
+#include <sched.h>
+#include <stdlib.h>
+
+#include "core/train/trainer.h"
+
+/* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
+ * dear. A device works on all samples at once. */
+enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, MICRO_DEVICE = 4096 };
+/* Under `reproducible` the micro-batch follows from the job alone: as if there were this many
+ * workers. */
+enum { FIXED_WORKERS = 8 };
+
+enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    cpu_set_t mine, *all = calloc((size_t)node->size, sizeof *all);
+
+    CPU_ZERO(&mine);
+    if (sched_getaffinity(0, sizeof mine, &mine) != 0)
+        CPU_SET(0, &mine);
+    *cores = 0;
+    if (all == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of cores", (double)node->size * sizeof *all));
+    DPT_TRY(dpt_group_gather(node, &mine, all, sizeof mine, err));
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        int users = 0;
+
+        if (!CPU_ISSET(core, &mine))
+            continue;
+        for (int rank = 0; rank < node->size; rank++)
+            users += CPU_ISSET(core, &all[rank]) != 0;
+        *cores += 1.0 / users;
+    }
+out:
+    free(all);
+    return status;
+}
+
+int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most)
+{
+    const int64_t each = (global + workers - 1) / workers; /* samples of the busiest worker */
+    const int64_t runs = (each + most - 1) / most;
+    const int64_t micro = (each + runs - 1) / runs;
+
+    return (int32_t)(micro < 1 ? 1 : micro);
+}
+
+static bool has_windows(const struct dpt_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        if (graph->nodes[i].op == DPT_OP_CONV)
+            return true;
+    return false;
+}
+
+enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
+                                         struct dpt_error *err)
+{
+    const int64_t global = t->job->batch.global;
+    const int ranks = t->comm->world.size;
+    const bool fixed = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    int64_t batches;
+
+    *micro = (int32_t)t->job->batch.micro;
+    if (*micro == 0 && t->backend->steps != NULL && !fixed)
+        *micro = dpt_auto_micro(global, ranks, t->micro_most != 0 ? t->micro_most : MICRO_DEVICE);
+    else if (*micro == 0 && t->team && !fixed)
+        *micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
+    else if (*micro == 0)
+        *micro = dpt_auto_micro(global, fixed ? FIXED_WORKERS : t->all_threads,
+                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+    batches = (global + *micro - 1) / *micro;
+    if (batches >= ranks)
+        return DPT_OK;
+    if (global < ranks)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "batch.global: %lld samples a step do not feed %d ranks: start fewer ranks "
+                        "or make it larger",
+                        (long long)global, ranks);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "batch.micro: %d does not feed %d ranks: %lld / %d gives %lld micro-batch%s; "
+                    "%d or less would do",
+                    *micro, ranks, (long long)global, *micro, (long long)batches,
+                    batches == 1 ? "" : "es", (int)(global / ranks));
+}
+
+int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
+    int32_t group = 1;
+
+    if (!t->team || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+        return 1;
+    while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
+        group *= 2;
+    return group;
+}

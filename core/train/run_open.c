@@ -1,0 +1,145 @@
+/* A run from its job to its first step: the lock, the folder with its files, what it goes on from.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/train/audit.h"
+#include "core/train/run.h"
+
+/* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
+static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
+    const char *folder = t->job->output;
+    char path[PATH_MAX];
+
+    dpt_lock_keep(run->lock);
+    snprintf(path, sizeof path, "%s/checkpoints", folder);
+    DPT_TRY(dpt_make_folders(path, err));
+    DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
+    snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
+    DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
+    if (t->job->log.tensorboard)
+        DPT_TRY(dpt_tensorboard_open(&run->board, folder, run->resumed, err));
+    if (t->job->log.hashes) {
+        DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
+        DPT_TRY(dpt_audit_open(&run->hashes, folder, err));
+    }
+    snprintf(path, sizeof path, "%s/log.txt", folder);
+    DPT_TRY(dpt_log_file(t->log, path, err));
+    snprintf(path, sizeof path, "%s/job.yaml", folder);
+    DPT_TRY(dpt_file_write(path, run->resolved.text, run->resolved.length, err));
+    if (t->job->checkpoint.every.unit != DPT_NEVER)
+        DPT_TRY(dpt_saver_open(&run->saver, &state, folder, t->job->checkpoint.keep, err));
+out:
+    return status;
+}
+
+/* Whether the metrics of a run that has made all its steps lack their end: it was stopped by force
+ * after its last save, and what comes then was lost. By rank 0. */
+static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct dpt_error *err)
+{
+    const char *folder = run->trainer.job->output;
+    enum dpt_status status;
+    char path[PATH_MAX];
+    bool ended;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
+    status = dpt_resume_has_ended(folder, &ended, err);
+    *lacks = dpt_file_exists(path) && !ended; /* else the checkpoint is all that is left */
+    return status;
+}
+
+/* *finished: there is nothing left to do. Collective. */
+static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_group *world = &t->comm->world;
+    bool lacks = false;
+
+    *finished = run->resumed >= 0 && t->progress.step >= t->steps;
+    if (*finished && dpt_run_leads(run))
+        status = lacks_end(run, &lacks, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &lacks, sizeof lacks, err));
+    *finished = *finished && !lacks;
+    if (*finished)
+        dpt_log_info(t->log,
+                     "%s is finished, step %lld of %lld: give it more train.epochs or "
+                     "train.steps to go on, or choose another --output",
+                     t->job->output, (long long)t->progress.step, (long long)t->steps);
+out:
+    return status;
+}
+
+/* The job as text, for its folder and, what of it decides the result, for its checkpoints. Both are
+ * read again some day, as job files are. */
+static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
+{
+    dpt_job_essence(run->conf, &run->job_text);
+    dpt_conf_write(run->conf->root, &run->resolved);
+    if (run->job_text.failed || run->resolved.failed)
+        return dpt_fail_memory(err, "the resolved job", 0);
+    if (run->resolved.length > DPT_YAML_BYTES)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "%s: %zu bytes with all that it leaves to defaults; a job has at most %d: "
+                        "patterns (shards/*.h5) say more than lists",
+                        run->conf->path, run->resolved.length, DPT_YAML_BYTES);
+    return DPT_OK;
+}
+
+static enum dpt_status make_room(struct dpt_run *run, struct dpt_error *err)
+{
+    const size_t ranks = (size_t)run->trainer.comm->world.size;
+
+    if (ranks == 1)
+        return DPT_OK;
+    run->rank_seconds = dpt_alloc_array(ranks, sizeof *run->rank_seconds);
+    return run->rank_seconds != NULL ? DPT_OK : dpt_fail_memory(err, "the list of ranks", 0);
+}
+
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
+                                bool *finished, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = &run->trainer;
+    const struct dpt_group *world = &t->comm->world;
+    bool resumed;
+
+    DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
+    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
+    run->resumed = run->saved_step = resumed ? t->progress.step : -1;
+    DPT_TRY(find_end(run, finished, err));
+    if (*finished)
+        return DPT_OK;
+    if (!resumed)
+        DPT_TRY(dpt_init_weights(t, &run->init, err));
+    DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
+    DPT_TRY(dpt_group_agree(world, dpt_run_leads(run) ? open_folder(run, err) : DPT_OK, err));
+    DPT_TRY(dpt_report_start(run, err));
+    if (t->job->log.trace)
+        DPT_TRY(dpt_trace_open(&run->trace, t, run->saver, err));
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_seek(t, err), err));
+out:
+    return status;
+}
+
+/* Collective. */
+enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
+                                  struct dpt_log *log, const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, first = DPT_OK;
+
+    if (comm->world.rank == 0)
+        first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
+    /* It concerns all, so the message need not say that rank 0 found out. */
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
+    DPT_TRY(dpt_group_agree(&comm->world, first, err));
+out:
+    return status;
+}

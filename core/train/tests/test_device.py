@@ -1,0 +1,319 @@
+"""Whole jobs whose steps a device takes, on one that runs on the CPU (core/backend/cuda/tests/fake.h)."""
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
+pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcublasLt.so.13")),
+                                reason="this build has no CUDA, or no fake device (make check-units makes it)")
+
+LINEAR = {
+    "seed": "3",
+    "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 200, shape: [5], outputs: 2, noise: 0.1}}",
+    "model": "{type: linear, outputs: 2}",
+    "loss": "mse",
+    "batch": "{global: 48}",
+    "optimizer": "{type: sgd, lr: 0.05, momentum: 0.9, nesterov: true, weight_decay: 0.01}",
+    "train": "{steps: 8, clip_norm: 1}",
+    "checkpoint": "{every: 4 steps}",
+    "log": "{every: 1 steps}",
+}
+MLP = {
+    **LINEAR,
+    "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 220, shape: [1, 10, 10]}}",
+    "model": "{type: mlp, hidden: [24, 16], outputs: 10}",
+    "loss": "{type: cross_entropy, label_smoothing: 0.1}",
+    "optimizer": "{type: adamw, lr: 0.01}",
+}
+CNN = {
+    **MLP,
+    "data": "{train: synthetic, valid: 0.1, synthetic: {samples: 220, shape: [3, 8, 8]}, "
+            "augment: {crop_padding: 2, flip: true}}",
+    "model": "{type: sequential, layers: [{conv: {channels: 8, padding: same}}, relu, {maxpool: 2}, "
+             "{conv: {channels: 6, kernel: 3}}, relu, flatten, {dropout: 0.3}, {dense: 10}]}",
+    "loss": "cross_entropy",
+    "optimizer": "{type: adam, lr: 0.01}",
+    "train": "{steps: 8}",
+}
+
+DENSE = {
+    **CNN,
+    "model": "{type: sequential, layers: [flatten, {dense: 24}, relu, {dropout: 0.3}, {dense: 10}]}",
+    "optimizer": "{type: sgd, lr: 0.05, momentum: 0.9}",
+}
+
+
+@pytest.fixture(name="machine")
+def fixture_machine(tmp_path):
+    return Machine(tmp_path)
+
+
+class Machine:
+    """Runs jobs where the fake device is all that can be found."""
+
+    def __init__(self, tmp_path):
+        self.path = tmp_path
+        self.environment = {"LD_LIBRARY_PATH": FAKE, "CUDA_HOME": "", "CUDNN_ROOT": "", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+                            "XDG_CACHE_HOME": str(tmp_path / "cache"), "FAKEGPU_EAGER": "1"}
+
+    def job(self, sections, **more):
+        sections = {"name": "job", **sections, **more}
+        return dpt.write_job(self.path / f"{sections['name']}.yaml",
+                             "".join(f"{key}: {text}\n" for key, text in sections.items()))
+
+    def run(self, name, job, *words, ranks=0, kind="cuda", sets=(), **environment):
+        sets = [word for text in [f"device.kind={kind}", *sets] for word in ("--set", text)]
+        result = dpt.run("train", job, "--output", self.path / name, *words, *sets, ranks=ranks if ranks > 1 else 0,
+                         env={**self.environment, **environment})
+        assert "fakegpu:" not in result.err, result
+        return result
+
+    def train(self, name, job, *words, **options):
+        result = self.run(name, job, *words, **options)
+        assert result.code == 0, result
+        return result
+
+    def losses(self, name):
+        return np.array([e["loss"] for e in dpt.events(self.path / name, "train")], dtype=float)
+
+    def evaluations(self, name):
+        return np.array([e["loss"] for e in dpt.events(self.path / name, "eval")])
+
+    def newest(self, name):
+        return dpt.newest(self.path / name)
+
+    def weights(self, name):
+        """All arrays of the newest checkpoint, and its attributes."""
+        with h5py.File(self.path / name / "checkpoints" / "latest") as file:
+            found = {}
+            file.visititems(lambda key, item: found.update({key: item[...]})
+                            if isinstance(item, h5py.Dataset) and key != "job" else None)
+            return found, dict(file.attrs)
+
+
+    def assert_same_run(self, name, other, tolerance=1e-5):
+        """The same steps were made, and rounding apart they came to the same."""
+        (got, attributes), (want, others) = self.weights(name), self.weights(other)
+        assert got.keys() == want.keys() and attributes.keys() == others.keys()
+        for key in ("step", "updates", "samples", "epoch", "epoch_step", "best_step"):
+            assert attributes[key] == others[key], key
+        for key in want:
+            np.testing.assert_allclose(got[key], want[key], rtol=0, atol=max(1e-6, tolerance * np.abs(want[key]).max()))
+        np.testing.assert_allclose(self.losses(name), self.losses(other), rtol=tolerance)
+
+
+@pytest.mark.parametrize("sections, ranks, tolerance", [(LINEAR, (1, 3), 1e-5), (MLP, (1, 4), 1e-5), (CNN, (1, 2), 1e-3)],
+                         ids=["linear", "mlp", "cnn"])
+def test_gives_what_the_cpu_gives(machine, sections, ranks, tolerance):
+    job = machine.job(sections)
+    machine.train("cpu", job, kind="ref", sets=["batch.micro=16"])
+    for n in ranks:
+        name = f"gpu{n}"
+        machine.train(name, job, ranks=n)
+        assert machine.weights(name)[1]["backend"] == b"cuda" and len(machine.losses(name)) == 8
+        machine.assert_same_run(name, "cpu", 10 * tolerance)
+        for got, want in ((machine.losses(name), machine.losses("cpu")), (machine.evaluations(name), machine.evaluations("cpu"))):
+            np.testing.assert_allclose(got, want, rtol=tolerance)
+
+
+def test_waits_where_it_has_to(machine):
+    """The device does its work late and in another order, as far as streams and events let it."""
+    dense, cnn = machine.job(DENSE, name="dense"), machine.job(CNN, name="cnn")
+    machine.train("dense", dense, ranks=2)
+    machine.train("cnn", cnn, kind="cpu")
+    for seed, ranks in ((0, 1), (1, 2), (2, 1), (3, 2)):
+        late = {"FAKEGPU_EAGER": "0", "FAKEGPU_SEED": str(seed)}
+        machine.train(f"dense{seed}", dense, ranks=3 - ranks, **late)
+        machine.assert_same_run(f"dense{seed}", "dense")
+        machine.train(f"cnn{seed}", cnn, ranks=ranks, **late)
+        np.testing.assert_allclose(machine.losses(f"cnn{seed}"), machine.losses("cnn"), rtol=1e-3)
+
+
+@pytest.mark.parametrize("precision, ranks, late", [("fp32", 1, True), ("fp32", 2, False), ("fp16", 2, False)])
+def test_goes_on_where_it_was(machine, precision, ranks, late):
+    """The same bytes, since kernels whose bits change are left out and those that were measured to be quick are written down."""
+    job = machine.job(CNN, device=f"{{precision: {precision}}}")
+    order = {"FAKEGPU_EAGER": "0", "FAKEGPU_SEED": "1"} if late else {}
+    machine.train("whole", job, ranks=ranks)
+    machine.train("parts", job, ranks=ranks, sets=["train.steps=3"], **order)
+    machine.train("parts", job, ranks=ranks, sets=["train.steps=6"])
+    assert "resuming at step 6" in machine.train("parts", job, ranks=ranks).err
+    assert machine.newest("parts") == machine.newest("whole")
+    if precision == "fp16":
+        assert machine.weights("parts")[1]["loss_scale"] <= 65536
+
+
+def test_checkpoints_are_the_cpus(machine):
+    job = machine.job(CNN)
+    machine.train("cpu", job, kind="cpu")
+    for steps, kind in ((3, "cpu"), (6, "cuda"), (8, "cpu")):
+        result = machine.train("both", job, kind=kind, sets=[f"train.steps={steps}"])
+    assert "resuming at step 6" in result.err
+    np.testing.assert_allclose(machine.losses("both"), machine.losses("cpu"), rtol=1e-3)
+    # Another precision is another job.
+    machine.train("half", job, sets=["train.steps=3"])
+    result = machine.run("half", job, sets=["device.precision=bf16"])
+    assert result.code == 78 and "precision: bf16" in result.err, result
+    result = machine.run("other", job, "--resume", machine.path / "half", sets=["device.precision=bf16"])
+    assert result.code == 0 and "precision: bf16" in result.err, result
+
+
+def test_reproducible_at_any_rank_count(machine):
+    job = machine.job(CNN, comm="{reduction: reproducible}")
+    for ranks in (1, 2, 4):
+        machine.train(str(ranks), job, ranks=ranks, sets=["train.steps=5"])
+    assert machine.newest("1") == machine.newest("2") == machine.newest("4")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
+def test_other_precisions_train(machine, precision):
+    job = machine.job(CNN, device=f"{{precision: {precision}}}")
+    machine.train("out", job, sets=["train.steps=16", "log.every=4 steps"])
+    losses = machine.losses("out")
+    assert np.isfinite(losses[1:]).all() and losses[-1] < losses[1]
+    _, attributes = machine.weights("out")
+    if precision == "fp16":
+        assert attributes["loss_scale"] <= 65536 and attributes["updates"] == 16
+    else:
+        assert "loss_scale" not in attributes
+    if precision == "bf16":
+        refused = machine.run("cpu", job, kind="cpu")
+        assert refused.code == 78 and "device.precision: bf16 needs device.kind: cuda" in refused.err, refused
+        used = dpt.run("eval", job, "--checkpoint", machine.path / "out", "--split", "valid", env=machine.environment)
+        assert used.code == 0, used
+
+
+def test_half_floats_on_host_arenas(machine):
+    """The loss scale is the host's under `reproducible`, and goes on from a checkpoint all the same."""
+    job = machine.job(CNN, device="{precision: fp16}", comm="{reduction: reproducible}")
+    machine.train("whole", job)
+    machine.train("parts", job, sets=["train.steps=5"])
+    machine.train("parts", job, ranks=2)
+    assert machine.newest("parts") == machine.newest("whole")
+    assert machine.weights("whole")[1]["loss_scale"] <= 65536
+
+
+EXPLODES = {
+    **MLP,
+    "model": "{type: sequential, layers: [flatten, {dense: 16}, {dense: 10}]}",
+    "loss": "cross_entropy",
+    "optimizer": "{type: sgd, lr: 1.0e6, momentum: 0.9}",
+    "train": "{steps: 40}",
+    "eval": "{every: never}",
+}
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_what_is_not_a_number_is_named(machine, ranks):
+    job = machine.job(EXPLODES, batch="{global: 24}", log="{every: 7 steps}")
+    said = {}
+    for kind in ("ref", "cuda"):
+        result = machine.run(kind, job, ranks=ranks, kind=kind, sets=["batch.micro=8", "checkpoint.every=1000 steps"])
+        assert result.code == 1, result
+        said[kind] = re.search(r"step \d+: not a number: .*", result.err).group()
+        end = dpt.events(machine.path / kind, "end")[-1]
+        assert end["step"] == int(re.search(r"step (\d+)", said[kind]).group(1)) - 1
+    assert said["cuda"] == said["ref"] and "layer dense" in said["cuda"] and "sample" in said["cuda"]
+
+
+def test_what_is_not_a_number_is_skipped(machine):
+    job = machine.job(EXPLODES, log="{every: 10 steps}")
+    result = machine.train("out", job, ranks=2, sets=["train.on_nan=skip", "train.steps=25"])
+    assert "not a number: since the last line" in result.err and "skipped" in result.out, result
+    arrays, _ = machine.weights("out")
+    assert all(np.isfinite(array).all() for array in arrays.values())
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_signals_save(machine, ranks):
+    job = machine.job(DENSE, checkpoint="{every: 1000 steps}", train="{steps: 40}")
+    machine.train("whole", job, ranks=ranks)
+    process = dpt.start(job, machine.path / "out", ranks, "--set", "device.kind=cuda", **machine.environment)
+    assert dpt.wait_for_step(process, machine.path / "out", 3)
+    for pid in dpt.ranks_of(process)[-1:]:
+        os.kill(pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert b"all is saved" in err and process.returncode == 75, err
+    machine.train("out", job, ranks=ranks)
+    machine.assert_same_run("out", "whole")
+
+
+def test_samples_come_from_anywhere(machine):
+    """Kept on the device, gathered there and augmented; or read from files and sent."""
+    rng = np.random.default_rng(1)
+    with h5py.File(machine.path / "train.h5", "w") as file:
+        file["images"] = rng.integers(0, 256, (150, 3, 8, 8), dtype=np.uint8)
+        file["labels"] = rng.integers(0, 10, 150, dtype=np.int32)
+    data = (f"{{train: [{machine.path}/train.h5], normalize: {{mean: [0.4, 0.5, 0.6], std: [0.2, 0.3, 0.25]}}, "
+            "augment: {crop_padding: 2, flip: true}}")
+    job = machine.job(DENSE, data=data)
+    machine.train("resident", job, sets=["data.cache=memory"])
+    machine.train("streamed", job, sets=["data.cache=none"])
+    machine.train("crowded", job, sets=["data.cache=memory"], ranks=2, FAKEGPU_SEED="3", FAKEGPU_EAGER="0")
+    machine.train("cpu", job, kind="ref")
+    for name in ("resident", "streamed", "crowded"):
+        machine.assert_same_run(name, "cpu")
+
+
+def test_too_little_memory(machine):
+    job = machine.job(CNN, batch="{global: 512}", train="{steps: 2}",
+                      data="{train: synthetic, synthetic: {samples: 1024, shape: [3, 8, 8]}}")
+    small = str(2 << 20)
+    result = machine.run("given", job, sets=["batch.micro=512"], FAKEGPU_MEMORY=small)
+    assert result.code == 78 and "batch.micro" in result.err, result
+    result = machine.train("auto", job, FAKEGPU_MEMORY=small)
+    assert re.search("512 samples do not fit on the device at once: trying 256", result.err), result
+    micro = dpt.events(machine.path / "auto", "run")[0]["micro"]
+    assert 1 <= micro < 512
+    machine.train("free", job)
+    np.testing.assert_allclose(machine.losses("auto"), machine.losses("free"), rtol=1e-4)
+
+
+def test_sums_on_the_device(machine):
+    job = machine.job(DENSE)
+    machine.train("host", job, ranks=2, sets=["comm.cuda_aware=off"])
+    result = machine.train("device", job, ranks=2, sets=["comm.cuda_aware=on"], FAKEGPU_PROTECT="0")
+    assert "yes" in result.err, result
+    machine.assert_same_run("device", "host")
+
+
+def test_a_failing_rank_takes_all_along(machine):
+    job = machine.job(CNN)
+    result = machine.run("read", job, ranks=2, DPTRAIN_FAULT="read:rank=1:step=1")
+    assert result.code == 74 and "step 1: reading failed" in result.err and "rank 1 (" in result.err, result
+    result = machine.run("broken", job, ranks=2, DPTRAIN_FAULT="flip-weight:rank=1:step=5")
+    assert result.code == 1 and "the replicas differ" in result.err, result
+
+
+@pytest.mark.parametrize("call", ["cuGraphLaunch:2+", "cuGraphLaunch:9+"])
+def test_a_failing_device_takes_all_along(machine, call):
+    """On one of two ranks, wherever in a step: no rank waits for another until the watchdog comes."""
+    shell = "test $OMPI_COMM_WORLD_RANK = 1 && export FAKEGPU_FAIL=" + call + "; exec \"$@\""
+    command = ["mpirun", "-np", "2", "sh", "-c", shell, "sh", dpt.BINARY, "train", machine.job(CNN), "--output",
+               str(machine.path / "out"), "--set", "device.kind=cuda"]
+    environment = {**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment}
+    done = subprocess.run(command, env=environment, timeout=50, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    err = done.stderr.decode()
+    assert done.returncode == 71 and err.count("rank 1 (") == 1 and "GPU, " in err, err
+
+
+def test_who_looks_at_gradients_gets_them(machine):
+    job = machine.job(CNN)
+    machine.train("gpu", job, ranks=2, sets=["log.hashes=true", "log.tensorboard=true", "train.steps=4"])
+    with open(machine.path / "gpu" / "hashes.jsonl", encoding="utf-8") as file:
+        assert len(file.readlines()) == 4
+    machine.train("trace", job, sets=["log.trace=true", "train.steps=4"])
+    assert os.path.getsize(machine.path / "trace" / "trace.json") > 1000
+    machine.train("board", job, sets=["log.tensorboard=true", "train.steps=4"])
+    names = [name for name in os.listdir(machine.path / "board") if "tfevents" in name]
+    with open(machine.path / "board" / names[0], "rb") as file:
+        assert b"gradients/" in file.read()
