@@ -4,6 +4,7 @@
 
 #include "core/base/memory.h"
 #include "core/base/squares.h"
+#include "core/base/stream.h"
 #include "core/comm/gate.h"
 
 enum {
@@ -23,17 +24,19 @@ struct dpt_summation {
     size_t stride; /* floats from a buffer to the next; in front of each is a line that says whether
                       it is filled */
     int buffers;   /* of this rank */
-    int first;     /* of the local ranks' buffers its first */
+    int first;     /* of those at `base` its first */
     int all;       /* the local ranks' */
-    bool small;    /* each rank adds up all for itself */
+    bool small;    /* each rank adds up all for itself, out of buffers that all see */
     int set;       /* of buffers, that comes next. Small ones are read by the others while the next
                       are written: so they have two */
     struct dpt_shared shared; /* empty where `local` is one rank */
     struct dpt_gate gate;
-    float *base; /* the buffers: [sets][all] */
-    float *own;  /* a result of this rank's, or NULL */
+    float *base;  /* the buffers: [sets][all] where small, else this rank's */
+    float *given; /* by each rank to the others: what it has for their slices; [ranks] */
+    size_t given_stride;
+    float *own; /* a result of this rank's, or NULL */
     float *result;
-    float **from; /* [all] the buffers that are added, in order */
+    float **from; /* the buffers that are added, in order: of all where small, else this rank's */
     int n_from;
     size_t begin, end; /* what this rank adds up */
     size_t squared;    /* floats at the beginning whose squares are summed, too; 0: none */
@@ -61,10 +64,10 @@ const double *dpt_summation_squares(const struct dpt_summation *s)
     return s->squares;
 }
 
-/* Floats of all the local ranks' buffers. */
+/* Floats at `base`. */
 static size_t buffer_floats(const struct dpt_summation *s)
 {
-    return (s->small ? 2 : 1) * (size_t)s->all * s->stride;
+    return (s->small ? 2 * (size_t)s->all : (size_t)s->buffers) * s->stride;
 }
 
 /* What threads and ranks share out is a multiple of this. */
@@ -73,18 +76,47 @@ static size_t unit(const struct dpt_summation *s)
     return s->squared > 0 ? CHUNK : LINE;
 }
 
+/* What a local rank adds up. */
+static void slice(const struct dpt_summation *s, int rank, size_t *begin, size_t *end)
+{
+    const size_t units = (s->n + unit(s) - 1) / unit(s), ranks = (size_t)s->local->size;
+
+    *begin = s->small ? 0 : units * (size_t)rank / ranks * unit(s);
+    *end = s->small ? s->n : units * ((size_t)rank + 1) / ranks * unit(s);
+    *end = *end < s->n ? *end : s->n;
+}
+
+/* Where a rank gives float `at` to the one whose slice that is in. */
+static float *given_at(const struct dpt_summation *s, int rank, size_t at)
+{
+    size_t begin, end;
+
+    slice(s, rank, &begin, &end);
+    return s->given + (size_t)rank * s->given_stride + (at < begin ? at : at - (end - begin));
+}
+
+/* The same for all ranks: the largest that one of them gives, which is who has the least slice. */
+static size_t given_floats(size_t n, size_t unit, size_t ranks)
+{
+    const size_t units = (n + unit - 1) / unit;
+
+    return dpt_round_up((units - units / ranks) * unit, sizeof(float));
+}
+
 static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
 {
     return dpt_fail_memory(err, "the gradients", (double)floats * sizeof(float));
 }
 
-/* The node's memory: its gate, the sum, all its ranks' buffers. */
+/* The node's memory: its gate, and the small ones' buffers, or the sum and what ranks give. */
 static enum dpt_status open_shared(struct dpt_summation *s, bool spin, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t gate = dpt_gate_bytes(s->local->size);
+    const size_t ranks = (size_t)s->local->size, gate = dpt_gate_bytes(s->local->size);
     const size_t sum = s->small ? 0 : dpt_round_up(s->n, sizeof(float));
-    const size_t floats = (sum + buffer_floats(s)) * sizeof(float);
+    const size_t given = s->small ? 0 : given_floats(s->n, unit(s), ranks);
+    const size_t floats = (s->small ? buffer_floats(s) : sum + ranks * given) * sizeof(float);
+    float *own = NULL;
     char *bytes;
 
     DPT_TRY(dpt_shared_open(&s->shared, s->local,
@@ -94,13 +126,13 @@ static enum dpt_status open_shared(struct dpt_summation *s, bool spin, struct dp
     s->squares = s->squared > 0 ? (double *)(void *)(bytes + gate + floats) : NULL;
     dpt_gate_open(&s->gate, s->local, bytes, spin);
     s->result = (float *)(void *)(bytes + gate);
-    s->base = s->result + sum;
-    if (s->small) {
-        s->own = dpt_alloc_array(s->n, sizeof(float));
-        s->result = s->own;
-        if (s->own == NULL)
-            status = alloc_fail(err, s->n);
-    }
+    s->given = s->result + sum;
+    s->given_stride = given;
+    own = s->own = dpt_alloc_array(s->small ? s->n : buffer_floats(s), sizeof(float));
+    if (own == NULL)
+        DPT_TRY(alloc_fail(err, s->small ? s->n : buffer_floats(s)));
+    s->base = s->small ? s->result : own;
+    s->result = s->small ? own : s->result;
 out:
     return status;
 }
@@ -147,6 +179,7 @@ void dpt_summation_bytes(const struct dpt_summation_spec *spec, int ranks, int a
     const int local = spec->hierarchical ? ranks : 1;
     const bool lone = local == all;
     struct dpt_summation s = {
+        .buffers = spec->buffers,
         .all = spec->buffers * local,
         .stride = dpt_round_up(spec->n, sizeof(float)) + LINE,
     };
@@ -154,10 +187,15 @@ void dpt_summation_bytes(const struct dpt_summation_spec *spec, int ranks, int a
 
     s.small = local > 1 && lone && (size_t)s.all * spec->n <= SMALL;
     *own = *shared = 0;
-    if (local > 1) {
-        *shared = (double)buffer_floats(&s) * sizeof(float) + (s.small ? 0 : sum) +
-                  (s.small ? 0 : (double)dpt_squares_runs(spec->squares) * sizeof(double));
-        *own = s.small ? sum : 0;
+    if (s.small) {
+        *shared = (double)buffer_floats(&s) * sizeof(float);
+        *own = sum;
+    } else if (local > 1) {
+        *shared =
+            sum +
+            (double)local * (double)given_floats(spec->n, CHUNK, (size_t)local) * sizeof(float) +
+            (double)dpt_squares_runs(spec->squares) * sizeof(double);
+        *own = (double)buffer_floats(&s) * sizeof(float);
     } else {
         *own = (double)buffer_floats(&s) * sizeof(float) + (lone ? 0 : sum);
     }
@@ -168,18 +206,15 @@ static enum dpt_status open_here(struct dpt_summation *s, const struct dpt_summa
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t rank = (size_t)s->local->rank, ranks = (size_t)s->local->size;
-    size_t units;
+    const size_t ranks = (size_t)s->local->size;
 
     DPT_TRY(count_buffers(s, err));
     /* Not by `above`, which only the first rank of a node knows. */
     s->small = ranks > 1 && s->comm->nodes == 1 && (size_t)s->all * s->n <= SMALL;
     if (ranks > 1 && s->comm->nodes == 1 && s->n >= ranks * WORTH * CHUNK)
         s->squared = spec->squares;
-    units = (s->n + unit(s) - 1) / unit(s);
-    s->begin = s->small ? 0 : units * rank / ranks * unit(s);
-    s->end = s->small ? s->n : units * (rank + 1) / ranks * unit(s);
-    s->end = s->end < s->n ? s->end : s->n;
+    s->first = s->small ? s->first : 0;
+    slice(s, s->local->rank, &s->begin, &s->end);
     DPT_TRY(ranks > 1 ? open_shared(s, spec->spin, err) : open_private(s, err));
 out:
     return status;
@@ -251,6 +286,64 @@ static void add(float *restrict to, const float *restrict a, size_t n)
         to[i] += a[i];
 }
 
+/* The sum of n floats of all buffers in `from`: there, or where there is but one in that. */
+static const float *sum_of(const struct dpt_summation *s, float *there, size_t at, size_t n)
+{
+    if (s->n_from == 1)
+        return s->from[0] + at;
+    add_two(there, s->from[0] + at, s->from[1] + at, n);
+    for (int k = 2; k < s->n_from; k++)
+        add(there, s->from[k] + at, n);
+    return there;
+}
+
+/* Gives the others what this rank has for their slices, of the floats [begin, end). */
+static void give_range(const struct dpt_summation *s, size_t begin, size_t end)
+{
+    _Alignas(DPT_ALIGN) float sum[CHUNK];
+
+    for (size_t at = begin, n; at < end; at += n) {
+        n = end - at < CHUNK ? end - at : CHUNK;
+        if (at >= s->begin && at < s->end) { /* its own */
+            n = s->end - at;
+            continue;
+        }
+        if (at < s->begin && at + n > s->begin)
+            n = s->begin - at;
+        dpt_stream(given_at(s, s->local->rank, at), sum_of(s, sum, at, n), n);
+    }
+    dpt_stream_end();
+}
+
+/* Adds up what all ranks have for this one's slice, in the order of the ranks. */
+static void take_range(const struct dpt_summation *s, size_t begin, size_t end)
+{
+    _Alignas(DPT_ALIGN) float sum[CHUNK];
+    _Alignas(DPT_ALIGN) float own[CHUNK];
+
+    for (size_t at = begin, n; at < end; at += n) {
+        const float *first = NULL;
+
+        n = end - at < CHUNK ? end - at : CHUNK;
+        for (int r = 0; r < s->local->size; r++) {
+            const float *x = r == s->local->rank ? sum_of(s, own, at, n) : given_at(s, r, at);
+
+            if (r == 0)
+                first = x;
+            else if (r == 1)
+                add_two(sum, first, x, n);
+            else
+                add(sum, x, n);
+        }
+        if (at < s->squared)
+            s->squares[at / CHUNK] =
+                dpt_sum_squares(sum, s->squared - at < n ? s->squared - at : n);
+        dpt_stream(s->result + at, sum, n);
+    }
+    dpt_stream_end();
+}
+
+/* Where this rank is alone, or each adds up all for itself: in place where that may be. */
 static void add_range(const struct dpt_summation *s, float *sum, size_t begin, size_t end)
 {
     for (size_t at = begin, n; at < end; at += n) {
@@ -264,8 +357,6 @@ static void add_range(const struct dpt_summation *s, float *sum, size_t begin, s
             memcpy(to, a, n * sizeof *to);
         for (; k < s->n_from; k++)
             add(to, s->from[k] + at, n);
-        if (at < s->squared)
-            s->squares[at / CHUNK] = dpt_squares_of_run(sum, s->squared, at / CHUNK);
     }
 }
 
@@ -275,28 +366,60 @@ static float *local_sum(const struct dpt_summation *s)
     return s->local->size > 1 ? s->result : place(s, 0);
 }
 
+/* A thread's part of the floats [from, to). */
+static void part(const struct dpt_summation *s, int thread, size_t from, size_t to, size_t *begin,
+                 size_t *end)
+{
+    const size_t units = (to - from + unit(s) - 1) / unit(s), threads = (size_t)s->threads;
+
+    *begin = from + units * (size_t)thread / threads * unit(s);
+    *end = from + units * ((size_t)thread + 1) / threads * unit(s);
+    *end = *end < to ? *end : to;
+}
+
+static void give_part(void *arg, int thread)
+{
+    const struct dpt_summation *s = arg;
+    size_t begin, end;
+
+    part(s, thread, 0, s->n, &begin, &end);
+    give_range(s, begin, end);
+}
+
 static void add_part(void *arg, int thread)
 {
     const struct dpt_summation *s = arg;
-    const size_t units = (s->end - s->begin + unit(s) - 1) / unit(s);
-    const size_t begin = s->begin + units * (size_t)thread / (size_t)s->threads * unit(s);
-    const size_t end = s->begin + units * ((size_t)thread + 1) / (size_t)s->threads * unit(s);
+    size_t begin, end;
 
-    add_range(s, local_sum(s), begin, end < s->end ? end : s->end);
+    part(s, thread, s->begin, s->end, &begin, &end);
+    if (s->given != NULL && !s->small)
+        take_range(s, begin, end);
+    else
+        add_range(s, local_sum(s), begin, end);
 }
 
-/* Adds up this rank's slice of the local ranks' buffers. */
-static void add_local(struct dpt_summation *s, struct dpt_pool *pool)
+/* On as many threads as it is worth. */
+static void run(struct dpt_summation *s, struct dpt_pool *pool, void (*work)(void *, int),
+                size_t floats)
 {
+    s->threads = pool != NULL ? dpt_pool_threads(pool) : 1;
+    if (s->threads > 1 && floats > ALONE) {
+        dpt_pool_run(pool, work, s);
+    } else {
+        s->threads = 1;
+        work(s, 0);
+    }
+}
+
+/* The buffers that are filled: of all local ranks where small, else of this one. */
+static void find_filled(struct dpt_summation *s)
+{
+    const int n = s->small ? s->all : s->buffers;
+
     s->n_from = 0;
-    for (int b = 0; b < s->all; b++)
+    for (int b = 0; b < n; b++)
         if (place(s, b)[-LINE] > 0)
             s->from[s->n_from++] = place(s, b);
-    s->threads = pool != NULL ? dpt_pool_threads(pool) : 1;
-    if (s->threads > 1 && (s->end - s->begin) * (size_t)s->n_from > ALONE)
-        dpt_pool_run(pool, add_part, s);
-    else
-        add_range(s, local_sum(s), s->begin, s->end);
 }
 
 enum dpt_status dpt_summation_sum(struct dpt_summation *s, const bool *filled,
@@ -307,9 +430,17 @@ enum dpt_status dpt_summation_sum(struct dpt_summation *s, const bool *filled,
 
     for (int i = 0; i < s->buffers; i++)
         place(s, s->first + i)[-LINE] = filled[i] || i == 0;
+    if (together && !s->small) {
+        find_filled(s);
+        run(s, pool, give_part, (s->n - (s->end - s->begin)) * (size_t)s->n_from);
+    }
     if (together)
-        dpt_gate_pass(&s->gate); /* all buffers are there */
-    add_local(s, pool);
+        dpt_gate_pass(&s->gate); /* all are there */
+    if (!together || s->small)
+        find_filled(s);
+    run(s, pool, add_part,
+        (s->end - s->begin) *
+            (size_t)(s->n_from + (together && !s->small ? s->local->size - 1 : 0)));
     if (s->small) {
         s->set ^= 1;
         return DPT_OK;

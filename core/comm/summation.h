@@ -2,13 +2,16 @@
  * summation: the sum of all threads' gradients of all ranks, equal to rounding for any number of
  * them.
  *
- * The ranks of a node have their gradients in memory that they share, and add them up there: each
- * rank adds all gradients of the node for its slice, and each of its threads for a part of that, in
- * one pass in the order of ranks and threads; it writes the sum where all read it. Between the
- * nodes MPI_Allreduce adds up the sums of the nodes' first ranks. So on one node no message is
- * sent, and on several only as many take part as there are nodes. A small gradient is added up by
- * each rank for itself, which saves waiting a second time; all add in the same order, so all get
- * the same bits.
+ * The ranks of a node give each other their gradients through memory that they share: each rank
+ * gives every other one its threads' sum for that one's slice, adds up what all have for its own,
+ * in the order of the ranks, and writes the sum where all read it. Both are streamed past the
+ * caches (core/base/stream.h), and the gradients themselves stay the rank's own: lines that two
+ * cores wrote and read in turn took 27 ns each, three times as long as all of this (2 ranks, 421
+ * 642 floats: 350 us for the sum and 360 us for the next step's first write of the gradient, now
+ * 110 and 37). Between the nodes MPI_Allreduce adds up the sums of the nodes' first ranks. So on
+ * one node no message is sent, and on several only as many take part as there are nodes. A small
+ * gradient is added up by each rank for itself, which saves waiting a second time; all add in the
+ * same order, so all get the same bits.
  *
  * Without hierarchy every rank adds up its own threads' gradients, and MPI_Allreduce those of all
  * ranks. core/comm/tests/bench_reduce.c compares the two (reduce.h has its table).

@@ -1,22 +1,24 @@
 /*
  * A trial of the sum on a node: threads in the place of ranks.
  *
- * Its time is not that of its bytes. Each rank adds up what others have just written and writes
- * what others have just read, so most lines come from another core's cache, or have to be taken
- * from it, and that also slows down the next writing of the gradients. So it is tried: gradients
- * are made from the sum, as an update and the next step would, and added up in slices, in turn.
+ * Its time is not that of its bytes alone: what one core writes and another reads has to go from
+ * cache to cache or to memory, and that also slows down what reads the sum. So it is tried, as
+ * core/comm/summation.c does it: gradients are made from the sum, as an update and the next step
+ * would, given to the others in slices, and added up, in turn.
  */
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/stream.h"
 #include "core/base/vector.h"
 #include "core/train/gather.h"
 #include "core/train/plan.h"
 
 /* Of all buffers: more floats are as many times as slow. Rounds; meetings timed together. */
-enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, MEETINGS = 32 };
+enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, MEETINGS = 32, CHUNK = 1024 };
 
 static const double seconds = 0.15; /* of each kind of rounds */
 /* Of the time that making takes longer where others have had the lines: so much is left in a step,
@@ -25,6 +27,7 @@ static const double seen = 0.33;
 
 struct member {
     float *gradient, *own; /* own: a sum that no other thread touches */
+    float *given;          /* the gradient, for the others */
     double made, added, met;
     int core;
 } __attribute__((aligned(DPT_ALIGN)));
@@ -54,6 +57,31 @@ DPT_VECTOR static void add(size_t n, const float *restrict gradient, float *rest
         sum[i] += gradient[i];
 }
 
+/* Gives the others all but this thread's own slice. */
+static void give(const struct sums *s, int thread, size_t begin, size_t end)
+{
+    const struct member *me = &s->members[thread];
+
+    dpt_stream(me->given, me->gradient, begin);
+    dpt_stream(me->given + end, me->gradient + end, s->n - end);
+    dpt_stream_end();
+}
+
+static void take(const struct sums *s, int thread, size_t begin, size_t end)
+{
+    _Alignas(DPT_ALIGN) float sum[CHUNK];
+
+    for (size_t at = begin, n; at < end; at += n) {
+        n = end - at < CHUNK ? end - at : CHUNK;
+        memcpy(sum, s->members[thread].gradient + at, n * sizeof *sum);
+        for (int i = 0; i < s->threads; i++)
+            if (i != thread)
+                add(n, s->members[i].given + at, sum);
+        dpt_stream(s->result + at, sum, n);
+    }
+    dpt_stream_end();
+}
+
 /* One thread's part of a round; the times are those of its core alone. */
 static void work(struct sums *s, int thread)
 {
@@ -65,15 +93,16 @@ static void work(struct sums *s, int thread)
     me->core = sched_getcpu();
     make(s->n, s->apart ? me->own : s->result, me->gradient);
     me->made = dpt_thread_seconds() - start;
-    dpt_pool_meet(s->pool);
     dpt_thread_part(s->n, thread, s->threads, &begin, &end);
     then = dpt_thread_seconds();
-    if (!s->apart) {
-        make(end - begin, s->members[0].gradient + begin, s->result + begin);
-        for (int i = 1; i < s->threads; i++)
-            add(end - begin, s->members[i].gradient + begin, s->result + begin);
-    }
+    if (!s->apart)
+        give(s, thread, begin, end);
     me->added = dpt_thread_seconds() - then;
+    dpt_pool_meet(s->pool);
+    then = dpt_thread_seconds();
+    if (!s->apart)
+        take(s, thread, begin, end);
+    me->added += dpt_thread_seconds() - then;
     dpt_pool_meet(s->pool);
 }
 
@@ -162,7 +191,9 @@ static enum dpt_status open_sums(struct sums *s, struct dpt_error *err)
     for (int i = 0; good && i < s->threads; i++) {
         s->members[i].gradient = dpt_alloc_array(s->n, sizeof(float));
         s->members[i].own = dpt_alloc_array(s->n, sizeof(float));
-        good = s->members[i].gradient != NULL && s->members[i].own != NULL;
+        s->members[i].given = dpt_alloc_array(s->n, sizeof(float));
+        good = s->members[i].gradient != NULL && s->members[i].own != NULL &&
+               s->members[i].given != NULL;
     }
     if (!good)
         return dpt_fail_memory(err, "a trial of the sum", (double)s->n * sizeof(float));
@@ -175,6 +206,7 @@ static void close_sums(struct sums *s)
     for (int i = 0; s->members != NULL && i < s->threads; i++) {
         dpt_free(s->members[i].gradient);
         dpt_free(s->members[i].own);
+        dpt_free(s->members[i].given);
     }
     dpt_free(s->members);
     dpt_free(s->result);
@@ -185,7 +217,7 @@ enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *tria
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t most = FLOATS_MOST / (2 * (size_t)threads + 1);
+    const size_t most = FLOATS_MOST / (3 * (size_t)threads + 1);
     struct sums s = {.threads = threads, .n = floats < most ? floats : most};
     double together, apart;
 
