@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import types
 from pathlib import Path
 
@@ -319,13 +320,16 @@ def test_bundle_loads_nothing_of_another_mpi(bundle, tmp_path):
 
 
 def test_bundle_starts_ranks_on_other_nodes(bundle, tmp_path):
-    """An ssh that stays here, with an empty environment: what a node with nothing but the folder would see."""
-    agent = tmp_path / "agent"
-    agent.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/nodes\nshift\nexec env -i PATH=/usr/bin:/bin sh -c "$*"\n')
+    """An ssh that stays here, with an empty environment: what a node with nothing but the folder would see. Each has a /tmp of its own,
+    as nodes have: two daemons that make the same folder there at the same time trip over each other."""
+    agent, short = tmp_path / "agent", tempfile.TemporaryDirectory(prefix="n")  # sockets' paths have 107 bytes
+    agent.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/nodes\nmkdir {short.name}/$1\nhere=TMPDIR={short.name}/$1\nshift\n'
+                     'exec env -i PATH=/usr/bin:/bin $here sh -c "$*"\n')
     agent.chmod(0o755)
     _, told = run_smoke(bundle / "bin/mpirun", "--host", "one:1,two:1", "-np", 2, bundle / "bin/dptrain", output=tmp_path / "run",
                         OMPI_MCA_plm_rsh_agent=str(agent))
     assert sorted((tmp_path / "nodes").read_text().split()) == ["one", "two"]
+    short.cleanup()
 
 
 def test_bundle_runs_where_there_is_only_a_shell(bundle, tmp_path):
