@@ -109,6 +109,8 @@ class Sandbox:
     def run(self, command):
         done = subprocess.run(["bash", "-c", command], cwd=self.folder, env=self.env, stdin=subprocess.DEVNULL,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+        if done.returncode == 78 and "built without 'cuda'" in done.stdout:
+            pytest.skip("this build has no CUDA")
         assert done.returncode == 0, f"{command}\n{done.stdout}"
         return done.stdout
 
