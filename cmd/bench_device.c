@@ -92,14 +92,6 @@ static enum dpt_status make_rows(struct dpt_bench *b, int n, struct dpt_error *e
     return DPT_OK;
 }
 
-/* What the device could do at the job's precision; 0: it computes as with the one before. */
-static double peak(const struct dpt_gpu_type *gpu, int precision)
-{
-    while (precision > 0 && gpu->flops[precision] <= 0)
-        precision--;
-    return gpu->flops[precision];
-}
-
 enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                  struct dpt_error *err)
 {
@@ -116,7 +108,7 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
         status = t->backend->devices->info(t->gpu, &info, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     dpt_gpu_describe(&info, &b->gpu);
-    b->flops = peak(&b->gpu, t->job->device.precision);
+    b->flops = dpt_gpu_peak(&b->gpu, t->job->device.precision);
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_seek(t, err), err));
     dpt_log_info(t->log, "warming up");
     DPT_TRY(dpt_bench_warm_up(t, &seconds, err));

@@ -1,12 +1,12 @@
 #include "data/loader.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/thread.h"
 #include "data/augment.h"
 #include "data/parts.h"
 #include "data/stream.h"
@@ -126,19 +126,14 @@ static void *read_ahead(void *arg)
     return NULL;
 }
 
-/* The thread gets no signal: they are the main thread's. */
 static enum dpt_status start_thread(struct dpt_loader *loader, struct dpt_error *err)
 {
-    sigset_t all, before;
     int code;
 
     pthread_mutex_init(&loader->lock, NULL);
     pthread_cond_init(&loader->work, NULL);
     pthread_cond_init(&loader->done, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&loader->thread, NULL, read_ahead, loader);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = dpt_thread_start(&loader->thread, read_ahead, loader);
     loader->running = code == 0;
     if (code == 0)
         return DPT_OK;

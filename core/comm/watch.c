@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/thread.h"
 #include "core/comm/internal.h"
 #include "core/comm/nodes.h"
 
@@ -316,19 +317,6 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* Signals are the main thread's. */
-static int start_thread(struct dpt_watch *w)
-{
-    sigset_t all, before;
-    int code;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&w->thread, NULL, serve, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return code;
-}
-
 enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_error *err)
 {
     struct dpt_watch *w = calloc(1, sizeof *w);
@@ -345,7 +333,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_cond_init(&w->wake, &attributes);
     pthread_condattr_destroy(&attributes);
-    code = start_thread(w);
+    code = dpt_thread_start(&w->thread, serve, w);
     if (code != 0) {
         pthread_cond_destroy(&w->wake);
         pthread_mutex_destroy(&w->lock);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/str.h"
 
 static const char *const names[] = {[DPT_DEVICE_AUTO] = "auto",
                                     [DPT_DEVICE_CPU] = "cpu",
@@ -70,30 +71,18 @@ void dpt_choose_early(enum dpt_device_kind kind)
 
 /* --- who -------------------------------------------------------------------------------------- */
 
-__attribute__((format(printf, 4, 5))) static void append(char *buf, size_t size, size_t *length,
-                                                         const char *format, ...)
-{
-    va_list args;
-    int n;
-
-    va_start(args, format);
-    n = vsnprintf(buf + *length, size - *length, format, args);
-    va_end(args);
-    *length += n > 0 ? (size_t)n : 0;
-    *length = *length < size ? *length : size - 1;
-}
-
-const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *buf, size_t size)
+/* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)": those for which `is`. */
+static const char *name_ranks(const struct dpt_comm *comm, const bool *is, char *buf, size_t size)
 {
     enum { MOST = 8 };
     const int n = comm->world.size;
-    size_t length = 0;
+    struct dpt_str text = {0};
     int ranks = 0, listed = 0;
     const char *host = NULL;
 
     for (int r = 0; r < n; r++)
         ranks += is[r];
-    append(buf, size, &length, "rank%s ", ranks == 1 ? "" : "s");
+    dpt_str_printf(&text, "rank%s ", ranks == 1 ? "" : "s");
     for (int r = 0, last; r < n; r = last + 1) {
         last = r;
         if (!is[r])
@@ -101,10 +90,10 @@ const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *bu
         while (last + 1 < n && is[last + 1])
             last++;
         if (listed == MOST)
-            append(buf, size, &length, ", ...");
+            dpt_str_printf(&text, ", ...");
         if (listed++ >= MOST)
             continue;
-        append(buf, size, &length, last > r ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", r, last);
+        dpt_str_printf(&text, last > r ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", r, last);
     }
     listed = 0;
     for (int r = 0; r < n; r++) {
@@ -112,11 +101,12 @@ const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *bu
             continue;
         host = dpt_comm_host(comm, r);
         if (listed <= MOST)
-            append(buf, size, &length, "%s%s", listed == 0 ? " (" : ", ",
-                   listed == MOST ? "..." : host);
+            dpt_str_printf(&text, "%s%s", listed == 0 ? " (" : ", ", listed == MOST ? "..." : host);
         listed++;
     }
-    append(buf, size, &length, ")");
+    dpt_str_printf(&text, ")");
+    snprintf(buf, size, "%s", text.failed ? "some ranks" : text.text);
+    dpt_str_release(&text);
     return buf;
 }
 
@@ -173,7 +163,7 @@ static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
             continue;
         if (shared++ == 0)
             snprintf(text, sizeof text, "%s share GPU %s (%s)",
-                     dpt_choose_who(comm, same, who, sizeof who), all[first].bus, all[first].name);
+                     name_ranks(comm, same, who, sizeof who), all[first].bus, all[first].name);
     }
     if (shared > 1)
         dpt_log_warn(log, "%s, and %d more are shared: one rank a GPU is quickest", text,
@@ -201,7 +191,7 @@ static void tell_missing(const struct dpt_comm *comm, struct dpt_log *log, const
             why = all[r].why;
     if (some)
         dpt_log_warn(log, "no GPU for %s: %s. So all ranks compute on processors",
-                     dpt_choose_who(comm, without, who, sizeof who), why);
+                     name_ranks(comm, without, who, sizeof who), why);
     else if (shown)
         dpt_log_warn(log, "the GPUs stay idle: %s", why);
 }

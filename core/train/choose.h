@@ -41,7 +41,4 @@ enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_ba
                                 int device, enum dpt_aware_wish wanted, bool *on_device,
                                 char how[DPT_AWARE_TEXT], struct dpt_error *err);
 
-/* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)": those for which `is`. */
-const char *dpt_choose_who(const struct dpt_comm *comm, const bool *is, char *buf, size_t size);
-
 #endif

@@ -40,11 +40,11 @@ struct dpt_device {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-bool dpt_device_wanted(const struct dpt_trainer *t, unsigned parts)
+bool dpt_device_wanted(const struct dpt_trainer *t)
 {
     const struct dpt_job *job = t->job;
 
-    return t->backend->steps != NULL && t->train.present && (parts & DPT_PART_ARENAS) == 0 &&
+    return t->backend->steps != NULL && t->train.present &&
            job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
            !dpt_fault_strikes_gradients(&t->fault);
 }
@@ -190,17 +190,11 @@ static void tell(struct dpt_device *d, struct dpt_step_result *since)
     d->pending = (struct dpt_step_result){.norm = d->pending.norm};
 }
 
+/* Withheld updates have numbers, too. */
 static void advance(struct dpt_trainer *t)
 {
-    struct dpt_progress *p = &t->progress;
-
-    p->samples += dpt_sampler_count(&t->train.sampler, p->epoch_step);
-    p->step++;
-    p->updates++;
-    if (++p->epoch_step == t->steps_per_epoch) {
-        p->epoch_step = 0;
-        p->epoch++;
-    }
+    t->progress.updates++;
+    dpt_trainer_advance(t, dpt_sampler_count(&t->train.sampler, t->progress.epoch_step));
 }
 
 /*
@@ -213,13 +207,12 @@ static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err
     struct dpt_device *d = t->device;
     struct dpt_step_view view;
 
-    dpt_feeder_pause(d->feeder);
     status = dpt_trainer_gradient(t, err); /* also for the room that the search needs */
     t->progress = d->base;
     while (t->progress.updates + 1 < d->read.withheld_update)
         advance(t);
     if (status == DPT_OK)
-        status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+        status = dpt_trainer_seek(t, err);
     if (status == DPT_OK)
         status = dpt_loader_next(t->train.loader, &view, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
@@ -326,38 +319,38 @@ out:
 
 /* --- arenas to and fro ------------------------------------------------------------------------ */
 
-enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
-
-    if (d == NULL || d->fetched)
-        return DPT_OK;
-    DPT_TRY(look(t, err));
-    DPT_TRY(d->type->get(d->steps, t->params, t->slot, NULL, err));
-    d->fetched = true;
-out:
-    return status;
-}
-
-enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err)
+/* gradient: that too. */
+static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_device *d = t->device;
     const size_t floats = (size_t)t->graph.floats;
 
-    if (d == NULL || (d->fetched && d->with_gradient))
+    if (d == NULL || (d->fetched && (d->with_gradient || !gradient)))
         return DPT_OK;
-    if (t->reduced == NULL)
+    if (gradient && t->reduced == NULL) {
         t->reduced = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
-    if (t->reduced == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the gradient", (double)floats * sizeof(float)));
+        if (t->reduced == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the gradient", (double)floats * sizeof(float)));
+    }
     DPT_TRY(look(t, err));
-    DPT_TRY(d->type->get(d->steps, t->params, t->slot, t->reduced, err));
-    t->reduced[floats + DPT_TAIL_SAMPLES] = (float)d->total;
-    d->fetched = d->with_gradient = true;
+    DPT_TRY(d->type->get(d->steps, t->params, t->slot, gradient ? t->reduced : NULL, err));
+    if (gradient)
+        t->reduced[floats + DPT_TAIL_SAMPLES] = (float)d->total;
+    d->fetched = true;
+    d->with_gradient = gradient;
 out:
     return status;
+}
+
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return fetch(t, false, err);
+}
+
+enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return fetch(t, true, err);
 }
 
 enum dpt_status dpt_device_put(struct dpt_trainer *t, struct dpt_error *err)
@@ -377,8 +370,7 @@ out:
 
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
 {
-    if (t->device != NULL)
-        dpt_feeder_pause(t->device->feeder);
+    dpt_trainer_rest(t);
     return dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
 }
 

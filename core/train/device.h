@@ -20,9 +20,8 @@
 
 #include "core/train/trainer.h"
 
-/* Whether this trainer's steps are taken so; its backend and data are chosen. parts: as
- * dpt_trainer_open has them. */
-bool dpt_device_wanted(const struct dpt_trainer *t, unsigned parts);
+/* Whether this trainer's steps are taken so; its backend and data are chosen. */
+bool dpt_device_wanted(const struct dpt_trainer *t);
 
 /* Collective. Whether sums are made in the device's memory (comm.cuda_aware). Errors: BAD_JOB,
  * RANK. */

@@ -1,11 +1,11 @@
 #include "core/train/feeder.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/thread.h"
 
 /* A step that is being filled, or is. */
 struct item {
@@ -106,19 +106,14 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* The thread gets no signal: they are the main thread's. */
 static enum dpt_status start_thread(struct dpt_feeder *f, struct dpt_error *err)
 {
-    sigset_t all, before;
     int code;
 
     pthread_mutex_init(&f->lock, NULL);
     pthread_cond_init(&f->work, NULL);
     pthread_cond_init(&f->done, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&f->thread, NULL, serve, f);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = dpt_thread_start(&f->thread, serve, f);
     f->running = code == 0;
     if (code == 0)
         return DPT_OK;

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -15,6 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
+#include "core/base/thread.h"
 #include "core/train/owner.h"
 
 /* Seconds between two signs of life. */
@@ -308,11 +308,9 @@ static void *renew(void *arg)
     return NULL;
 }
 
-/* The thread gets no signal: they are the main thread's. */
 static enum dpt_status start_thread(struct dpt_lock *lock, struct dpt_error *err)
 {
     pthread_condattr_t clock;
-    sigset_t all, before;
     int code;
 
     pthread_condattr_init(&clock);
@@ -320,10 +318,7 @@ static enum dpt_status start_thread(struct dpt_lock *lock, struct dpt_error *err
     pthread_mutex_init(&lock->mutex, NULL);
     pthread_cond_init(&lock->wake, &clock);
     pthread_condattr_destroy(&clock);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&lock->thread, NULL, renew, lock);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = dpt_thread_start(&lock->thread, renew, lock);
     lock->running = code == 0;
     return code == 0 ? DPT_OK
                      : dpt_fail(err, DPT_RANK, "cannot start the thread that renews %s: %s",

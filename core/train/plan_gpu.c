@@ -94,6 +94,19 @@ int dpt_plan_gpu_node(const struct dpt_backend *backend)
     return here > 0 ? here : NODE;
 }
 
+/* At which it computes what is asked of it at this one. */
+static int precision_at(const struct dpt_gpu_type *gpu, int precision)
+{
+    while (precision > 0 && gpu->flops[precision] <= 0)
+        precision--;
+    return precision;
+}
+
+double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision)
+{
+    return gpu->flops[precision_at(gpu, precision)];
+}
+
 void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
 {
     const struct dpt_gpu_type *type = find_name(info->name);
@@ -169,11 +182,9 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 
 static double flops_of(const struct dpt_plan *p)
 {
-    int precision = p->t.job->device.precision;
+    const int precision = p->t.job->device.precision;
 
-    while (precision > 0 && p->gpu.flops[precision] <= 0)
-        precision--;
-    return p->gpu.flops[precision] * reached[precision];
+    return dpt_gpu_peak(&p->gpu, precision) * reached[precision_at(&p->gpu, precision)];
 }
 
 /* Seconds of a layer's pass. */

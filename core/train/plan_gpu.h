@@ -29,6 +29,9 @@ const struct dpt_gpu_type *dpt_gpu_type_find(const char *key);
  */
 void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *gpu);
 
+/* Its peak at a precision (enum dpt_precision). */
+double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
+
 struct dpt_plan;
 struct dpt_plan_step;
 

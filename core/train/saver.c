@@ -1,7 +1,6 @@
 #include "core/train/saver.h"
 
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/thread.h"
 #include "core/train/checkpoint_image.h"
 
 enum phase { IDLE, WRITING, ENDED };
@@ -73,19 +73,14 @@ static void *serve(void *arg)
     return NULL;
 }
 
-/* The thread gets no signal: they are the main thread's. */
 static enum dpt_status start_thread(struct dpt_saver *s, struct dpt_error *err)
 {
-    sigset_t all, before;
     int code;
 
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    code = pthread_create(&s->thread, NULL, serve, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    code = dpt_thread_start(&s->thread, serve, s);
     s->running = code == 0;
     return code == 0
                ? DPT_OK

@@ -265,14 +265,14 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
 }
 
 /* Who computes what, in which portions. */
-static enum dpt_status settle(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(build_model(t, err));
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
-    t->stepping = dpt_device_wanted(t, parts);
+    t->stepping = dpt_device_wanted(t);
     if (t->backend->devices != NULL && (t->stepping || !t->train.present) &&
         t->job->device.threads == 0 && t->threads > DEVICE_THREADS)
         t->threads = DEVICE_THREADS;
@@ -376,13 +376,13 @@ static void close_sized(struct dpt_trainer *t)
 }
 
 /* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
-static enum dpt_status open_local(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     dpt_comm_note(t->comm, 0, "setting up the model");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(settle(t, parts, err));
+    DPT_TRY(settle(t, err));
     DPT_TRY(find_cache(t, err));
     DPT_TRY(open_sized(t, err));
 out:
@@ -437,9 +437,9 @@ out:
 }
 
 /* Model, program, and the device's steps where it takes them. Collective. */
-static enum dpt_status open_all(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
+static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
-    enum dpt_status status, mine = open_local(t, parts, err);
+    enum dpt_status status, mine = open_local(t, err);
     bool on_device = false;
 
     for (;;) {
@@ -499,7 +499,7 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
                                &t->gpu, err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
-    DPT_TRY(open_all(t, parts, err));
+    DPT_TRY(open_all(t, err));
     if (t->train.present && t->device == NULL) {
         t->gather_type = dpt_gather_types[job->comm.reduction];
         DPT_TRY(t->gather_type->open(t, err));
@@ -545,7 +545,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->slots = type->slots;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(open_data(t, parts, err));
-    DPT_TRY(settle(t, parts, err));
+    DPT_TRY(settle(t, err));
     DPT_TRY(dpt_trainer_choose_micro(t, &micro, err));
     t->group = dpt_trainer_choose_group(t, micro);
     DPT_TRY(plan_steps(t, micro, err));

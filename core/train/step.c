@@ -317,7 +317,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     return status;
 }
 
-static void advance(struct dpt_trainer *t, int64_t samples)
+void dpt_trainer_advance(struct dpt_trainer *t, int64_t samples)
 {
     t->progress.step++;
     t->progress.samples += samples;
@@ -385,7 +385,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         status = DPT_OK;
         result->skipped = 1;
     }
-    advance(t, result->samples);
+    dpt_trainer_advance(t, result->samples);
 out:
     return status;
 }

@@ -145,7 +145,6 @@ enum dpt_trainer_parts {
     DPT_PART_TRAIN = 1,
     DPT_PART_VALID = 2,
     DPT_PART_TEST = 4,
-    DPT_PART_ARENAS = 8, /* steps on host arenas, also where a device could take them */
 };
 
 /*
@@ -205,6 +204,9 @@ struct dpt_step_result {
  */
 enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
                                  struct dpt_error *err);
+
+/* A step of so many samples is done: t->progress but for its updates. */
+void dpt_trainer_advance(struct dpt_trainer *t, int64_t samples);
 
 /* Collective. The next step will be that of t->progress. Errors: INTERNAL, RANK. */
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);

@@ -333,18 +333,10 @@ int main(void)
 }
 
 #else
-
-static void is_left_out(void **state)
-{
-    (void)state;
-    skip();
-}
+#include "core/backend/tests/left_out.h"
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(is_left_out)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return left_out("built without oneDNN");
 }
-
 #endif

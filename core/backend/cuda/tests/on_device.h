@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "core/backend/cuda/library.h"
+#include "core/backend/cuda/tests/which_device.h"
 
 static struct {
     struct dpt_cuda_library lib;
@@ -80,6 +81,20 @@ static inline bool on_device_open(const struct dpt_cuda_places *places, unsigned
     if (on_device_start(places, parts, &err) == DPT_OK)
         return true;
     snprintf(gpu.reason, sizeof gpu.reason, "%s", err.text);
+    return false;
+}
+
+/* The real one or what stands in for it (which_device.h). */
+static inline bool on_device_find(unsigned parts)
+{
+    char paths[3][ON_DEVICE_PATH];
+    struct dpt_cuda_places places;
+
+    if (real_device())
+        return on_device_open(NULL, parts);
+    if (on_device_fakes(paths, &places))
+        return on_device_open(&places, parts);
+    strcpy(gpu.reason, "the libraries that compute on the CPU are not here");
     return false;
 }
 

@@ -16,6 +16,7 @@
 
 #include "core/backend/cuda/module.h"
 #include "core/backend/cuda/tests/on_device.h"
+#include "core/backend/tests/left_out.h"
 
 /* The toolkit's headers have vectors of these names, as other types. */
 #define float4 emulated_float4
@@ -211,36 +212,24 @@ static __attribute__((noinline)) void on_launch(enum dpt_cuda_kernel kernel, con
  * in so many, for a memory checker's sake. false: there is none. */
 static inline bool on_begin(unsigned parts)
 {
-    const char *which = getenv("DPT_CUDA_TESTS"), *heavy = getenv("DPT_HEAVY");
-    const char *every = getenv("DPT_CUDA_EVERY");
-    char paths[3][ON_DEVICE_PATH];
-    struct dpt_cuda_places places;
+    const char *heavy = getenv("DPT_HEAVY"), *every = getenv("DPT_CUDA_EVERY");
     struct dpt_error err;
-    bool opened;
 
     on.stack_end = __libc_stack_end;
-    on.every = 1;
-    on.real = which != NULL && strcmp(which, "device") == 0;
+    on.real = real_device();
+    on.every = on.real || (heavy != NULL && strcmp(heavy, "1") == 0) ? 1 : ON_SOME;
+    if (every != NULL && atoi(every) > 0)
+        on.every = atoi(every);
     if (ON_SANITIZED) {
         strcpy(gpu.reason, "memory is copied whole here, which the AddressSanitizer forbids");
         return false;
     }
-    if (on.real) {
-        opened = on_device_open(NULL, parts);
-    } else if (on_device_fakes(paths, &places)) {
-        opened = on_device_open(&places, parts);
-        on.every = heavy != NULL && strcmp(heavy, "1") == 0 ? 1 : ON_SOME;
-    } else {
-        strcpy(gpu.reason, "the libraries that compute on the CPU are not here");
+    if (!on_device_find(parts))
         return false;
-    }
-    if (every != NULL && atoi(every) > 0)
-        on.every = atoi(every);
-    if (opened && dpt_cuda_module_load(&gpu.lib, &on.module, &err) != DPT_OK) {
-        snprintf(gpu.reason, sizeof gpu.reason, "%s", err.text);
-        opened = false;
-    }
-    return opened;
+    if (dpt_cuda_module_load(&gpu.lib, &on.module, &err) == DPT_OK)
+        return true;
+    snprintf(gpu.reason, sizeof gpu.reason, "%s", err.text);
+    return false;
 }
 
 static inline void on_end(void)
@@ -253,20 +242,13 @@ static inline void on_end(void)
                on.made, on.launches, on.inexact);
 }
 
-static void on_skipped(void **state)
-{
-    (void)state;
-    on_device_need();
-}
-
 /* A test's own main, called `tests`, on the device. parts: libraries beside the driver. */
 static inline int on_main(unsigned parts, int (*tests)(void))
 {
-    const struct CMUnitTest none[] = {cmocka_unit_test(on_skipped)};
     int failed;
 
     if (!on_begin(parts))
-        return cmocka_run_group_tests(none, NULL, NULL);
+        return left_out(gpu.reason);
     failed = tests();
     on_end();
     return failed;

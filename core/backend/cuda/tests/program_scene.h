@@ -1,26 +1,15 @@
 /*
  * program_scene: programs of the backend `cuda` beside those of `ref`, for tests. With the fake
  * device's libraries, or a real device's with DPT_CUDA_TESTS=device. To be included once in a
- * program, whose main calls program_begin first.
+ * program, whose main calls cuda_begin first.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 
-#include <libgen.h>
-#include <unistd.h>
-
 #include "core/backend/tests/scene.h"
 
+#include "core/backend/cuda/tests/begin.h"
 #include "core/backend/list.h"
-
-static const struct dpt_backend *cuda; /* NULL: this build has none */
-
-static inline bool real_device(void)
-{
-    const char *where = getenv("DPT_CUDA_TESTS");
-
-    return where != NULL && strcmp(where, "device") == 0;
-}
 
 /* --- precisions ------------------------------------------------------------------------------- */
 
@@ -137,32 +126,6 @@ static inline void assert_same_tally(const struct scene *s, const struct dpt_tal
     /* Where the best two outputs are equal but for rounding, either may win. */
     if (s->spec.precision == DPT_PRECISION_FP32 && llabs(a->correct - b->correct) > 1)
         fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
-}
-
-/* --- the device ------------------------------------------------------------------------------- */
-
-/* Finds the backend; for the fake device the program starts once more, where the loader finds its
- * libraries, which lie beside it. false: there is none here. */
-static inline bool program_begin(char **argv)
-{
-    char path[4096], here[2000];
-
-    cuda = dpt_backend_find("cuda");
-    if (cuda == NULL)
-        return false;
-    if (real_device())
-        return true;
-    snprintf(here, sizeof here, "%s", argv[0]);
-    snprintf(path, sizeof path, "%s/fakegpu", dirname(here));
-    if (getenv("FAKEGPU_HERE") == NULL) {
-        setenv("FAKEGPU_HERE", "1", 1);
-        setenv("LD_LIBRARY_PATH", path, 1);
-        unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
-        execv(argv[0], argv);
-        return false;
-    }
-    strcat(path, "/libcuda.so.1");
-    return access(path, R_OK) == 0;
 }
 
 #endif

@@ -1,19 +1,16 @@
 /*
  * steps_device: the jobs of steps_scene.h on the backend `cuda`, with the fake device's libraries,
  * or a real device's with DPT_CUDA_TESTS=device. To be included once in a program, whose main calls
- * steps_begin first.
+ * cuda_begin first.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_STEPS_DEVICE_H
 #define DPT_BACKEND_CUDA_TESTS_STEPS_DEVICE_H
 
-#include <libgen.h>
 #include <pthread.h>
 #include <semaphore.h>
-#include <unistd.h>
 
+#include "core/backend/cuda/tests/begin.h"
 #include "core/backend/cuda/tests/steps_scene.h"
-
-static const struct dpt_backend *cuda; /* NULL: this build has none */
 
 /* Expects a call to succeed; needs a local `err`. */
 #define OK(call)                                                                                   \
@@ -214,45 +211,6 @@ static inline struct scene_plan random_plan(uint64_t seed)
                                .moved = draw_int(&d, 0, 1),
                                .vectors = draw_int(&d, 0, 2) == 0,
                                .stored = draw_int(&d, 0, 1)};
-}
-
-static inline bool steps_real(void)
-{
-    const char *which = getenv("DPT_CUDA_TESTS");
-
-    return which != NULL && strcmp(which, "device") == 0;
-}
-
-/* Finds the backend; for the fake device the program starts once more, where the loader finds its
- * libraries. false: there is none here. */
-static inline bool steps_begin(char **argv)
-{
-    char path[4096], here[2000];
-
-    snprintf(here, sizeof here, "%s", argv[0]);
-    dirname(here);
-    snprintf(path, sizeof path, "%s/../fakegpu:%s/fakegpu", here, here);
-    if (!steps_real() && getenv("FAKEGPU_HERE") == NULL) {
-        setenv("FAKEGPU_HERE", "1", 1);
-        setenv("LD_LIBRARY_PATH", path, 1);
-        unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
-        execv(argv[0], argv);
-        return false;
-    }
-    cuda = dpt_backend_find("cuda");
-    if (cuda == NULL || cuda->steps == NULL)
-        return false;
-    for (char *at = path + strlen(path); !steps_real(); *at = '\0') {
-        char file[4200];
-
-        at = strrchr(path, ':') != NULL ? strrchr(path, ':') : path;
-        snprintf(file, sizeof file, "%s/libcuda.so.1", at + (*at == ':'));
-        if (access(file, R_OK) == 0)
-            return true;
-        if (at == path)
-            return false;
-    }
-    return true;
 }
 
 #endif

@@ -276,17 +276,10 @@ int main(void)
     return cmocka_run_group_tests(tests, begin, end);
 }
 #else
-static void built_without(void **state)
-{
-    (void)state;
-    print_message("built without CUDA\n");
-    skip();
-}
+#include "core/backend/tests/left_out.h"
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(built_without)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return left_out("built without CUDA");
 }
 #endif

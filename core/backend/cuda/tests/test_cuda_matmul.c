@@ -473,17 +473,8 @@ static void dense_layers(void **state)
 
 static int begin(void **state)
 {
-    const char *which = getenv("DPT_CUDA_TESTS");
-    char paths[3][ON_DEVICE_PATH];
-    struct dpt_cuda_places places;
-
     (void)state;
-    if (which != NULL && strcmp(which, "device") == 0)
-        on_device_open(NULL, DPT_CUDA_CUBLASLT);
-    else if (on_device_fakes(paths, &places))
-        on_device_open(&places, DPT_CUDA_CUBLASLT);
-    else
-        strcpy(gpu.reason, "the libraries that compute on the CPU are not here");
+    on_device_find(DPT_CUDA_CUBLASLT);
     return 0;
 }
 
@@ -504,17 +495,10 @@ int main(void)
     return cmocka_run_group_tests(tests, begin, end);
 }
 #else
-static void built_without(void **state)
-{
-    (void)state;
-    print_message("built without CUDA\n");
-    skip();
-}
+#include "core/backend/tests/left_out.h"
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(built_without)};
-
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return left_out("built without CUDA");
 }
 #endif

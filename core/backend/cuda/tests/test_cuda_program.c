@@ -2,7 +2,6 @@
  * The backend `cuda` computes what ref computes, over random graphs and in each precision: outputs,
  * losses, gradients, accumulation, leaves, teams, and what it says about a number that is none.
  */
-#include "core/backend/cuda/tests/left_out.h"
 #include "core/backend/cuda/tests/program_scene.h"
 
 #include "core/base/pool.h"
@@ -569,7 +568,7 @@ int main(int argc, char **argv)
     };
 
     (void)argc;
-    if (!program_begin(argv))
+    if (!cuda_begin(argv))
         return left_out("neither a GPU nor one that is faked");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,30 +2,13 @@
  * What becomes of a program where something fails: each call of the libraries in turn, memory that
  * does not suffice, files of plans that are damaged; against the fake device's log.
  */
-#include "core/backend/cuda/tests/left_out.h"
 #include "core/backend/cuda/tests/program_scene.h"
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 
-#include <fcntl.h>
-#include <sys/stat.h>
-
 #include "core/backend/cuda/program.h"
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
-
-static char *read_file(const char *path)
-{
-    struct stat found;
-    char *text;
-    int file = open(path, O_RDONLY);
-
-    assert_true(file >= 0 && fstat(file, &found) == 0);
-    text = calloc(1, (size_t)found.st_size + 1);
-    assert_true(read(file, text, (size_t)found.st_size) == found.st_size);
-    close(file);
-    return text;
-}
 
 static void write_file(const char *path, const char *text)
 {
@@ -328,7 +311,7 @@ int main(int argc, char **argv)
     int failed;
 
     (void)argc;
-    if (real_device() || !program_begin(argv))
+    if (real_device() || !cuda_begin(argv))
         return left_out("there is no GPU that is faked");
     if (mkdtemp(folder) == NULL)
         return 1;

@@ -1,7 +1,6 @@
 /* Whole steps on the (fake) GPU against the same steps on the host: optimizers, micro-batches,
  * where the samples come from, buckets, what is not finite, loss scales. The fake does what is
  * enqueued in any order that streams and events allow, so a missing event shows as other bits. */
-#include "core/backend/cuda/tests/left_out.h"
 #include "core/backend/cuda/tests/steps_device.h"
 
 /* --- comparing ----------------------------------------------------------------------------------
@@ -86,7 +85,7 @@ static void sums_over_ranks(void **state)
 
         plan.reduces = true;
         plan.ranks = 2;
-        plan.on_device = seed % 3 == 2 && !steps_real();
+        plan.on_device = seed % 3 == 2 && !real_device();
         plan.bucket = seed % 2 ? 1000 : seed % 4 ? 1 : 1 << 20;
         as_on_the_host(&plan, 2e-5);
     }
@@ -369,7 +368,7 @@ static void memory_runs_out(void **state)
     int refused = 0, advised = 0, staged = 0, stored = 0;
 
     (void)state;
-    if (steps_real())
+    if (real_device())
         skip();
     for (int large = 0; large < 2; large++) {
         struct scene_plan plan = random_plan(900);
@@ -417,7 +416,7 @@ int main(int argc, char **argv)
     };
 
     (void)argc;
-    if (!steps_begin(argv))
+    if (!cuda_begin(argv))
         return left_out("neither a GPU nor one that is faked");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,28 +1,11 @@
 /* Which calls whole steps make of the driver, and what becomes of it when one of them fails:
  * against the fake device's log. */
-#include "core/backend/cuda/tests/left_out.h"
 #include "core/backend/cuda/tests/steps_device.h"
-
-#include <fcntl.h>
-#include <sys/stat.h>
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
 
 /* --- the log ------------------------------------------------------------------------------------
  */
-
-static char *read_log(const char *path)
-{
-    struct stat found;
-    char *text;
-    int file = open(path, O_RDONLY);
-
-    assert_true(file >= 0 && fstat(file, &found) == 0);
-    text = calloc(1, (size_t)found.st_size + 1);
-    assert_true(read(file, text, (size_t)found.st_size) == found.st_size);
-    close(file);
-    return text;
-}
 
 static int lines_with(const char *text, const char *word)
 {
@@ -50,7 +33,7 @@ static void one_launch(void **state)
     scene_open(&s, &plan);
     device_run(&s, &result);
     unsetenv("FAKEGPU_LOG");
-    text = read_log(path);
+    text = read_file(path);
     assert_int_equal(lines_with(text, "cuGraphLaunch"), plan.steps);
     /* One for each room, and the short step. */
     assert_in_range(lines_with(text, "cuGraphInstantiate"), plan.rooms, plan.rooms + 1);
@@ -88,7 +71,7 @@ static bool fails_well(const struct scene *s, const char *call, int n)
     result_open(&r, s);
     status = device_try(s, &r, &err);
     result_close(&r);
-    log = read_log(path);
+    log = read_file(path);
     unlink(path);
     at = strstr(log, "fails on demand");
     if (at != NULL) {
@@ -139,7 +122,7 @@ int main(int argc, char **argv)
     int failed;
 
     (void)argc;
-    if (steps_real() || !steps_begin(argv))
+    if (real_device() || !cuda_begin(argv))
         return left_out("there is no GPU that is faked");
     if (mkdtemp(folder) == NULL)
         return 1;

@@ -1,8 +1,8 @@
 /*
  * left_out: a test program that this build or this machine cannot run: says so as a skipped test.
  */
-#ifndef DPT_BACKEND_CUDA_TESTS_LEFT_OUT_H
-#define DPT_BACKEND_CUDA_TESTS_LEFT_OUT_H
+#ifndef DPT_BACKEND_TESTS_LEFT_OUT_H
+#define DPT_BACKEND_TESTS_LEFT_OUT_H
 
 #include <setjmp.h>
 #include <stdarg.h>
