@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/base/pool.h"
 #include "core/base/span.h"
+#include "core/base/str.h"
 
 enum dpt_loss_kind {
     DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
@@ -71,6 +72,8 @@ struct dpt_program_spec {
     bool reproducible;
     int device;        /* its number, where there are several (devices.h) */
     const char *cache; /* a folder for what is dear to find out (which kernels are fast); may lack; NULL: nothing is kept */
+    const char *plans; /* what an earlier program chose, as its `plans` said: taken again where it can be had; NULL: none */
+    /* The last two are borrowed for the call. */
 };
 
 /* What a program holds, all its slots together. */
@@ -141,9 +144,9 @@ struct dpt_backend {
     int (*launches)(const void *program, struct dpt_launch_cost *costs, int most);
     /* The node in whose pass a node is computed, where the two are fused; else the node itself. */
     int32_t (*runs_in)(const void *program, int32_t node, bool backward);
-    /* Optional: whether `open` found out by measuring what it now has written into spec->cache. Another rank may have found
-       otherwise; opened again, all take what is there. */
-    bool (*measured)(const void *program);
+    /* Optional: adds which kernels were chosen where others would have done as well, and might give other bits: a line for each,
+       "what for<tab>of what problem<tab>which", the first two different in each. */
+    void (*plans)(const void *program, struct dpt_str *text);
     /* Optional: the gradient of the loss is multiplied by this, a power of two, before backward, and the parameters' gradient
        divided by it. */
     enum dpt_status (*scale)(void *program, float loss_scale, struct dpt_error *err);

@@ -1,8 +1,12 @@
 #include "core/backend/loss_scale.h"
 
-struct dpt_loss_scale dpt_loss_scale_start(bool fp16)
+struct dpt_loss_scale dpt_loss_scale_start(bool fp16, int32_t micro)
 {
-    return (struct dpt_loss_scale){.scale = fp16 ? DPT_LOSS_SCALE_FIRST : DPT_LOSS_SCALE_LEAST};
+    int32_t scale = DPT_LOSS_SCALE_LEAST;
+
+    while (fp16 && 2 * scale <= DPT_LOSS_SCALE_FIRST / micro)
+        scale *= 2;
+    return (struct dpt_loss_scale){.scale = (float)scale};
 }
 
 void dpt_loss_scale_step(struct dpt_loss_scale *s, bool finite, bool *mended)

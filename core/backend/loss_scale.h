@@ -18,7 +18,7 @@
 
 enum {
     DPT_LOSS_SCALE_LEAST = 1,
-    DPT_LOSS_SCALE_FIRST = 65536,
+    DPT_LOSS_SCALE_FIRST = 65536, /* for means, as elsewhere */
     DPT_LOSS_SCALE_MOST = 1 << 24,
     DPT_LOSS_SCALE_PATIENCE = 2000
 };
@@ -29,8 +29,9 @@ struct dpt_loss_scale {
     int64_t overflows; /* updates that were left out, since it was too large for them */
 };
 
-/* fp16: whether gradients are half floats; else the scale is 1. */
-struct dpt_loss_scale dpt_loss_scale_start(bool fp16);
+/* fp16: whether gradients are half floats; else the scale is 1. micro: samples over which they are
+ * summed: DPT_LOSS_SCALE_FIRST is for means, so the scale begins at that over this, at most. */
+struct dpt_loss_scale dpt_loss_scale_start(bool fp16, int32_t micro);
 
 /*
  * After a gradient was reduced, where the gradients are scaled. finite: whether its norm is. Not to

@@ -4,6 +4,8 @@
  *   /params/<layer>/weight|bias            float32, canonical layout, unpadded
  *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
  *   /job                                   what of the job decides the result, as YAML text
+ *   /plans                                 where there is a choice of kernels: which, as text
+ *                                          (program.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
  * backend, library; of a run in half floats (fp16) also loss_scale, loss_scale_good,
@@ -39,6 +41,7 @@ struct dpt_state {
     bool scaled; /* its gradients are half floats */
     struct dpt_loss_scale scale;
     const char *job_text;
+    const char *plans; /* NULL or empty: none */
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
@@ -108,6 +111,10 @@ void dpt_checkpoint_close(struct dpt_checkpoint *checkpoint);
 enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
                                     struct dpt_state *state, unsigned parts, char **job_text,
                                     struct dpt_error *err);
+
+/* The text of its /plans, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *checkpoint, char **text,
+                                     struct dpt_error *err);
 
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,

@@ -35,7 +35,8 @@ struct dpt_item {
     size_t start; /* in its arena, in floats */
     size_t size;  /* bytes */
     uint32_t crc;
-    int n_dims; /* 0: text, the job's */
+    int n_dims;       /* 0: text, */
+    const char *text; /* this one; borrowed while the image is open */
     int64_t dims[4];
     uint64_t offset; /* in the file, once the skeleton stands */
 };

@@ -190,8 +190,9 @@ out:
     return status;
 }
 
-/* One text of fixed length, which the file is long enough to hold. */
-static enum dpt_status read_job(hid_t file, const char *path, char **text, struct dpt_error *err)
+/* One text of fixed length, which the file is long enough to hold. name: "/job". */
+static enum dpt_status read_whole(hid_t file, const char *path, const char *name, char **text,
+                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     hid_t set = H5I_INVALID_HID, type = H5I_INVALID_HID;
@@ -199,19 +200,19 @@ static enum dpt_status read_job(hid_t file, const char *path, char **text, struc
     bool good;
 
     *text = NULL;
-    DPT_TRY(dpt_h5_info(file, path, "job", &info, err));
-    set = H5Dopen2(file, "/job", H5P_DEFAULT);
+    DPT_TRY(dpt_h5_info(file, path, name + 1, &info, err));
+    set = H5Dopen2(file, name, H5P_DEFAULT);
     type = H5Dget_type(set);
     good = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
            info.bytes == info.size;
     if (good) {
         *text = calloc((size_t)info.bytes + 1, 1);
         if (*text == NULL)
-            DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", (double)info.bytes));
+            DPT_TRY(dpt_fail_memory(err, "a checkpoint's text", (double)info.bytes));
         good = H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) >= 0;
     }
     if (!good)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its job cannot be read", path));
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its %s cannot be read", path, name));
 out:
     if (status != DPT_OK) {
         free(*text);
@@ -266,7 +267,7 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
     if ((parts & DPT_LOAD_PROGRESS) != 0 && state->scaled)
         DPT_TRY(read_scale(file, path, &state->scale, err));
     if (job_text != NULL)
-        DPT_TRY(read_job(file, path, job_text, err));
+        DPT_TRY(read_whole(file, path, "/job", job_text, err));
 out:
     return status;
 }
@@ -317,6 +318,19 @@ enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, u
     DPT_TRY(dpt_checkpoint_read(&c, state, parts, job_text, err));
 out:
     dpt_checkpoint_close(&c);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *c, char **text,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *text = NULL;
+    dpt_h5_enter();
+    if (H5Lexists(c->file, "/plans", H5P_DEFAULT) > 0)
+        status = read_whole(c->file, c->path, "/plans", text, err);
+    dpt_h5_leave();
     return status;
 }
 

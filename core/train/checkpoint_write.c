@@ -65,10 +65,18 @@ static void add_tensors(struct dpt_image *image, const struct dpt_graph *graph, 
     }
 }
 
+static void add_text(struct dpt_image *image, const char *name, const char *text)
+{
+    struct dpt_item *item = &image->items[image->n++];
+
+    *item = (struct dpt_item){.size = strlen(text), .text = text};
+    snprintf(item->name, sizeof item->name, "%s", name);
+}
+
 static enum dpt_status list_items(struct dpt_image *image, const struct dpt_state *s,
                                   struct dpt_error *err)
 {
-    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 1;
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 2;
 
     image->items = dpt_alloc_array(n, sizeof *image->items);
     if (image->items == NULL)
@@ -80,7 +88,9 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
         snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
         add_tensors(image, s->graph, folder, k);
     }
-    image->items[image->n++] = (struct dpt_item){.name = "/job", .size = strlen(s->job_text)};
+    add_text(image, "/job", s->job_text);
+    if (s->plans != NULL && s->plans[0] != '\0')
+        add_text(image, "/plans", s->plans);
     return DPT_OK;
 }
 
@@ -197,7 +207,7 @@ void dpt_image_close(struct dpt_image *image)
 static const void *source(const struct dpt_state *state, const struct dpt_item *item)
 {
     if (item->n_dims == 0)
-        return state->job_text;
+        return item->text;
     return (item->arena < 0 ? state->params : state->slot[item->arena]) + item->start;
 }
 

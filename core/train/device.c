@@ -49,15 +49,14 @@ bool dpt_device_wanted(const struct dpt_trainer *t)
            !dpt_fault_strikes_gradients(&t->fault);
 }
 
-enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, bool *on_device,
-                                       struct dpt_error *err)
+enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char how[DPT_AWARE_TEXT] = "";
 
-    *on_device = false;
+    t->on_device = false;
     DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu,
-                            (enum dpt_aware_wish)t->job->comm.cuda_aware, on_device, how, err));
+                            (enum dpt_aware_wish)t->job->comm.cuda_aware, &t->on_device, how, err));
     t->aware = dpt_alloc(sizeof how);
     if (t->aware == NULL)
         status = dpt_fail_memory(err, "a text", sizeof how);
@@ -96,7 +95,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .rooms = ROOMS,
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
         .reduces = ranks > 1,
-        .on_device = d->on_device,
+        .on_device = t->on_device,
         .bucket = BUCKET,
         .data = data_of(set),
     };
@@ -104,7 +103,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
     return d->type->open(t->program, &spec, &d->steps, err);
 }
 
-enum dpt_status dpt_device_open(struct dpt_trainer *t, bool on_device, struct dpt_error *err)
+enum dpt_status dpt_device_open(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_device *d = dpt_alloc(sizeof *d);
@@ -113,7 +112,7 @@ enum dpt_status dpt_device_open(struct dpt_trainer *t, bool on_device, struct dp
     if (d == NULL)
         return dpt_fail_memory(err, "the device's steps", sizeof *d);
     d->type = t->backend->steps;
-    d->on_device = on_device;
+    d->on_device = t->on_device;
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
     d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
@@ -464,7 +463,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
             memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
         start = dpt_now();
         DPT_TRY(dpt_group_sum_floats(world, part.at, part.at, part.n, err));
-        if (part.tail != NULL && d->on_device)
+        if (part.tail != NULL && t->on_device)
             DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
         if (part.tail != NULL) {

@@ -23,13 +23,12 @@
 /* Whether this trainer's steps are taken so; its backend and data are chosen. */
 bool dpt_device_wanted(const struct dpt_trainer *t);
 
-/* Collective. Whether sums are made in the device's memory (comm.cuda_aware). Errors: BAD_JOB,
- * RANK. */
-enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, bool *on_device,
-                                       struct dpt_error *err);
+/* Collective. Finds t->on_device, as comm.cuda_aware wants it, and t->aware. Errors: BAD_JOB, RANK.
+ */
+enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, struct dpt_error *err);
 
 /* On this rank alone; the program is open. Errors: BAD_JOB (it does not fit), RANK. */
-enum dpt_status dpt_device_open(struct dpt_trainer *t, bool on_device, struct dpt_error *err);
+enum dpt_status dpt_device_open(struct dpt_trainer *t, struct dpt_error *err);
 void dpt_device_close(struct dpt_trainer *t);
 
 /* What dpt_trainer_step and dpt_trainer_refresh do. */

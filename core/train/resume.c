@@ -8,6 +8,7 @@
 #include "core/base/file.h"
 #include "core/conf/text.h"
 #include "core/conf/yaml.h"
+#include "core/train/program.h"
 
 /* What decides how long a run is, but not what a step before its end does. */
 static const char *const free_keys[] = {"train.epochs", "train.steps"};
@@ -127,9 +128,17 @@ bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str
     return same;
 }
 
+/* What rank 0 found, beside the state. */
+struct found {
+    bool resumed;
+    char path[PATH_MAX]; /* the checkpoint's */
+    char *plans;         /* the kernels that it was made with; NULL: it does not say */
+    bool same;           /* made with the same libraries, for a job that makes the same steps */
+};
+
 /* A checkpoint that was verified: its job against ours, then its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
-                            bool any_job, struct dpt_error *err)
+                            bool any_job, struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str changes = {0};
@@ -148,10 +157,14 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                          "from that checkpoint on purpose with --resume %s",
                          path, changes.text, path));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
+    free(found->plans);
+    DPT_TRY(dpt_checkpoint_plans(&file, &found->plans, err));
+    snprintf(found->path, sizeof found->path, "%s", path);
     dpt_log_info(t->log, "resuming at step %lld from %s", (long long)state->progress.step, path);
     dpt_checkpoint_numerics(&file, made_by, sizeof made_by);
     snprintf(ours, sizeof ours, "%s %s, dptrain %s", state->backend, state->library,
              state->version);
+    found->same = same && strcmp(made_by, ours) == 0;
     if (strcmp(made_by, ours) != 0)
         dpt_log_warn(t->log,
                      "%s was made with %s, this is %s: from here on the bytes may differ from what "
@@ -166,8 +179,8 @@ out:
     return status;
 }
 
-static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state, bool *found,
-                                   struct dpt_error *err)
+static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state,
+                                   struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *folder = t->job->output;
@@ -175,9 +188,8 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
     char path[PATH_MAX], damaged[DPT_ERROR_TEXT] = "";
     size_t n;
 
-    *found = false;
     DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
-    for (size_t i = 0; i < n && !*found; i++) {
+    for (size_t i = 0; i < n && !found->resumed; i++) {
         dpt_checkpoint_path(folder, steps[i], path, sizeof path);
         if (damaged[0] != '\0')
             dpt_log_warn(t->log, "%s; taking the one before it, of step %lld", damaged,
@@ -189,14 +201,14 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
             continue;
         }
         DPT_TRY(status);
-        DPT_TRY(take(t, state, path, false, err));
+        DPT_TRY(take(t, state, path, false, found, err));
         /* A run that was killed in between wrote it but did not say so everywhere. */
         DPT_TRY(dpt_checkpoint_prepare(folder, err));
         DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
                                       state->progress.best_step, err));
-        *found = true;
+        found->resumed = true;
     }
-    if (n > 0 && !*found)
+    if (n > 0 && !found->resumed)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s; no checkpoint in %s is whole: start anew in another --output",
                          damaged, folder));
@@ -232,7 +244,7 @@ static bool lies_in(const char *file, const char *folder)
 }
 
 static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state, const char *path,
-                                 struct dpt_error *err)
+                                 struct found *found, struct dpt_error *err)
 {
     const char *folder = t->job->output;
     enum dpt_status status;
@@ -244,7 +256,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
                         "%s holds an earlier run: choose another folder with --output", folder);
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
-        status = take(t, state, file, true, err);
+        status = take(t, state, file, true, found, err);
     if (status == DPT_OK && lies_in(file, folder)) /* what came after it is of another line now */
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
     return status;
@@ -273,16 +285,15 @@ enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt
 }
 
 static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
-                              struct dpt_state *state, bool *resumed, struct dpt_error *err)
+                              struct dpt_state *state, struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-
     bool ended = false;
 
-    *resumed = resume->mode == DPT_RESUME_PATH;
+    found->resumed = resume->mode == DPT_RESUME_PATH;
     if (resume->mode == DPT_RESUME_AUTO) {
-        DPT_TRY(take_newest(t, state, resumed, err));
-        if (!*resumed)
+        DPT_TRY(take_newest(t, state, found, err));
+        if (!found->resumed)
             DPT_TRY(dpt_resume_has_ended(t->job->output, &ended, err));
         if (ended)
             DPT_TRY(dpt_fail(err, DPT_USAGE,
@@ -290,7 +301,7 @@ static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *re
                              "from: choose another folder with --output, or remove it",
                              t->job->output));
     } else if (resume->mode == DPT_RESUME_PATH)
-        DPT_TRY(take_path(t, state, resume->path, err));
+        DPT_TRY(take_path(t, state, resume->path, found, err));
     else if (holds_run(t->job->output))
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "%s holds an earlier run: choose another folder with --output",
@@ -308,6 +319,23 @@ static void fit_epoch(struct dpt_trainer *t)
     t->progress.epoch++;
 }
 
+/* Rank 0 says where some of the checkpoint's kernels cannot be had any more. */
+static void tell_plans(const struct dpt_trainer *t, const struct found *found)
+{
+    char first[128];
+    int changed, total;
+
+    if (!found->same || found->plans == NULL || t->plans.text == NULL)
+        return;
+    changed = dpt_plans_changed(found->plans, t->plans.text, &total, first, sizeof first);
+    if (changed > 0)
+        dpt_log_warn(t->log,
+                     "%d of the %d convolutions and products that %s was made with (%s%s) are "
+                     "computed in another way on this device: from here on the bytes may differ "
+                     "from what they would have been there",
+                     changed, total, found->path, first, changed > 1 ? ", ..." : "");
+}
+
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
                                const char *job_text, const char *version, bool *resumed,
                                struct dpt_error *err)
@@ -316,10 +344,12 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     const struct dpt_group *world = &t->comm->world;
     const size_t bytes = (size_t)t->graph.floats * sizeof(float);
     struct dpt_state state = dpt_trainer_state(t, job_text, version);
+    struct found found = {0};
 
     *resumed = false;
     if (world->rank == 0)
-        status = choose(t, resume, &state, resumed, err);
+        status = choose(t, resume, &state, &found, err);
+    *resumed = found.resumed;
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
     if (!*resumed)
@@ -334,8 +364,11 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, t->params, bytes, err));
     for (int k = 0; k < t->slots; k++)
         DPT_TRY(dpt_group_broadcast(world, 0, t->slot[k], bytes, err));
+    DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
+    tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
+    free(found.plans);
     return status;
 }
 

@@ -9,6 +9,7 @@
 #include "core/train/choose.h"
 #include "core/train/device.h"
 #include "core/train/gather.h"
+#include "core/train/program.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
 #include "models/model.h"
@@ -169,6 +170,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
                              splits[i]->name, (long long)s->samples, s->global));
     }
+    t->scale = dpt_loss_scale_start(job->device.precision == DPT_PRECISION_FP16, micro);
     if (t->train.present) {
         const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
 
@@ -277,81 +279,31 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
         t->job->device.threads == 0 && t->threads > DEVICE_THREADS)
         t->threads = DEVICE_THREADS;
     t->takers = t->team ? 1 : t->threads;
-    t->scale = dpt_loss_scale_start(t->job->device.precision == DPT_PRECISION_FP16);
 out:
     return status;
-}
-
-/* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
- */
-static enum dpt_status find_cache(struct dpt_trainer *t, struct dpt_error *err)
-{
-    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char path[PATH_MAX];
-    int n = 0;
-
-    if (t->backend->devices == NULL || t->cache != NULL)
-        return DPT_OK;
-    if (base != NULL && base[0] == '/')
-        n = snprintf(path, sizeof path, "%s/dptrain", base);
-    else if (home != NULL && home[0] == '/')
-        n = snprintf(path, sizeof path, "%s/.cache/dptrain", home);
-    if (n <= 0 || n >= (int)sizeof path)
-        return DPT_OK;
-    t->cache = dpt_alloc((size_t)n + 1);
-    if (t->cache == NULL)
-        return dpt_fail_memory(err, "a path", n);
-    memcpy(t->cache, path, (size_t)n + 1);
-    return DPT_OK;
-}
-
-/* An error of opening says that the device's memory does not do: all else would have shown where
- * nothing large is allocated. */
-static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_spec *spec,
-                         enum dpt_status status)
-{
-    struct dpt_program_bytes bytes;
-    struct dpt_error ignored;
-
-    return status == DPT_BAD_JOB && t->backend->devices != NULL &&
-           t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
 }
 
 /* All that depends on the size of a micro-batch. */
 static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_job *job = t->job;
-    struct dpt_program_spec spec = {
-        .graph = &t->graph,
-        .loss = t->loss,
-        .threads = t->threads,
-        .training = t->train.present,
-        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
-        .device = t->gpu,
-        .cache = t->cache,
-    };
+    int32_t leaf;
 
-    DPT_TRY(dpt_trainer_choose_micro(t, &spec.leaf, err));
-    t->group = dpt_trainer_choose_group(t, spec.leaf);
-    DPT_TRY(plan_steps(t, spec.leaf, err));
-    spec.micro = spec.leaf * t->group;
-    DPT_TRY(open_loaders(t, spec.leaf, err));
-    DPT_TRY(open_workers(t, spec.micro, err));
+    DPT_TRY(dpt_trainer_choose_micro(t, &leaf, err));
+    t->group = dpt_trainer_choose_group(t, leaf);
+    DPT_TRY(plan_steps(t, leaf, err));
+    DPT_TRY(open_loaders(t, leaf, err));
+    DPT_TRY(open_workers(t, leaf * t->group, err));
     if (t->params == NULL) {
         DPT_TRY(open_arenas(t, err));
         if (t->comm->world.rank == 0)
-            dpt_model_init(&t->graph, (uint64_t)job->seed, t->params);
+            dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
     }
     if (t->pool == NULL)
         DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
-    if ((t->backend->precisions & 1U << job->device.precision) != 0)
-        spec.precision = (enum dpt_precision)job->device.precision;
-    spec.team = t->team ? t->pool : NULL;
-    status = t->backend->open(&spec, &t->program, err);
-    t->too_large = status != DPT_OK && is_too_large(t, &spec, status);
+    DPT_TRY(dpt_trainer_open_program(t, leaf, NULL, err));
 out:
     return status;
 }
@@ -360,9 +312,7 @@ static void close_sized(struct dpt_trainer *t)
 {
     struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
 
-    if (t->backend != NULL)
-        t->backend->close(t->program);
-    t->program = NULL;
+    dpt_trainer_close_program(t);
     for (size_t i = 0; i < 3; i++) {
         dpt_loader_close(splits[i]->loader);
         splits[i]->loader = NULL;
@@ -383,7 +333,6 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
     dpt_comm_note(t->comm, 0, "setting up the model");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
     DPT_TRY(settle(t, err));
-    DPT_TRY(find_cache(t, err));
     DPT_TRY(open_sized(t, err));
 out:
     return status;
@@ -417,39 +366,19 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     return DPT_OK;
 }
 
-/* Where a rank measured which kernels are quick all open their programs once more: then they take
- * the same ones, as every later start will. Collective. */
-static enum dpt_status open_alike(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    int64_t measured;
-
-    if (t->backend->measured == NULL || t->comm->world.size == 1)
-        return DPT_OK;
-    measured = t->backend->measured(t->program);
-    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &measured, &measured, 1, err));
-    if (measured == 0)
-        return DPT_OK;
-    close_sized(t);
-    DPT_TRY(dpt_group_agree(&t->comm->world, open_sized(t, err), err));
-out:
-    return status;
-}
-
 /* Model, program, and the device's steps where it takes them. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status, mine = open_local(t, err);
-    bool on_device = false;
 
     for (;;) {
         status = dpt_group_agree(&t->comm->world, mine, err);
         if (status == DPT_OK)
-            DPT_TRY(open_alike(t, err));
+            DPT_TRY(dpt_trainer_share_plans(t, t->plans.text, err));
         if (status == DPT_OK && t->stepping) {
             if (t->aware == NULL)
-                DPT_TRY(dpt_device_choose_sums(t, &on_device, err));
-            mine = dpt_device_open(t, on_device, err);
+                DPT_TRY(dpt_device_choose_sums(t, err));
+            mine = dpt_device_open(t, err);
             t->too_large = mine == DPT_BAD_JOB;
             status = dpt_group_agree(&t->comm->world, mine, err);
         }
@@ -563,7 +492,6 @@ void dpt_trainer_close(struct dpt_trainer *t)
     dpt_pool_close(t->pool);
     if (t->gather_type != NULL)
         t->gather_type->close(t);
-    dpt_free(t->cache);
     dpt_free(t->aware);
     dpt_free(t->norms);
     dpt_free(t->hashes);
@@ -589,6 +517,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
         .seed = t->job->seed,
         .job_text = job_text,
         .version = version,
+        .plans = t->plans.text,
         .backend = t->backend->name,
         .library = t->backend->describe(),
         .scaled = t->job->device.precision == DPT_PRECISION_FP16,

@@ -100,6 +100,8 @@ struct dpt_trainer {
     const struct dpt_shape
         *given; /* of samples that come from elsewhere, not from these; borrowed */
     void *program;
+    struct dpt_str plans; /* which kernels it chose, as its backend tells it; empty: there is no
+                             choice */
     bool planned;  /* by dpt_trainer_plan: there is nothing to step with */
     int threads;   /* of this rank */
     bool team;     /* they compute each micro-batch together */
@@ -111,8 +113,8 @@ struct dpt_trainer {
     struct dpt_worker *workers; /* [threads] */
     struct dpt_device *device;  /* takes the steps; NULL: they are taken on the arenas here */
     bool stepping;              /* a device is to take them, once all is open */
+    bool on_device;             /* and the ranks' sums are made in its memory */
     char *aware;                /* whether MPI sums in its memory, and how that is known; or NULL */
-    char *cache;                /* folder for what backends find out; NULL: none */
     int32_t micro_most;         /* a larger micro-batch did not fit; 0: any */
     bool too_large;             /* what failed is that this one does not fit */
     float *params;

@@ -277,6 +277,7 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
     DPT_TRY(hold_all(p, err));
     DPT_TRY(set_state(p, err));
     dpt_cuda_cache_save(p->lists->cache);
+    p->spec.cache = p->spec.plans = NULL; /* borrowed for the call */
     *program = p;
 out:
     if (status != DPT_OK)

@@ -113,7 +113,8 @@ enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cud
 int dpt_cuda_program_costs(const struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
                            int most);
 
-/* "conv1 forward: engine=48 2=5", a line for each plan that is used; added to *text. */
+/* The table's `plans`: "conv1 forward<tab>conv forward bf16 x=... | NVIDIA H200 | cuDNN 91900<tab>
+ * +engine=48 2=5". */
 void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text);
 
 #endif

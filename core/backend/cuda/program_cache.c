@@ -14,7 +14,6 @@ struct dpt_cuda_cache {
     char *path;          /* NULL: there is no file */
     struct dpt_str text; /* "problem\ttag\n" of all that is known */
     struct dpt_str added;
-    bool saved; /* something was */
 };
 
 struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
@@ -40,19 +39,19 @@ struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
     return cache;
 }
 
-/* The tag behind a problem's text; the last line that has it. *length: of the tag. */
-static const char *find(const char *text, const char *problem, size_t *length)
+bool dpt_cuda_tag_find(const char *text, const char *problem, char *tag)
 {
     const size_t n = strlen(problem);
-    const char *found = NULL;
+    bool found = false;
 
     for (const char *line = text; line != NULL && *line != '\0';) {
         const size_t bytes = strcspn(line, "\n");
 
         if (bytes > n + 1 && memcmp(line, problem, n) == 0 && line[n] == '\t' &&
             bytes - n - 1 < DPT_CUDA_FUSED_TAG) {
-            found = line + n + 1;
-            *length = bytes - n - 1;
+            memcpy(tag, line + n + 1, bytes - n - 1);
+            tag[bytes - n - 1] = '\0';
+            found = true;
         }
         line += bytes + (line[bytes] == '\n');
     }
@@ -61,17 +60,7 @@ static const char *find(const char *text, const char *problem, size_t *length)
 
 bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag)
 {
-    const char *found;
-    size_t length;
-
-    if (cache == NULL)
-        return false;
-    found = find(cache->text.text, problem, &length);
-    if (found == NULL)
-        return false;
-    memcpy(tag, found, length);
-    tag[length] = '\0';
-    return true;
+    return cache != NULL && dpt_cuda_tag_find(cache->text.text, problem, tag);
 }
 
 void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag)
@@ -112,16 +101,10 @@ void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
             {cache->added.text, cache->added.length},
         };
 
-        cache->saved = dpt_file_write_pieces(cache->path, pieces, sizeof pieces / sizeof *pieces,
-                                             &ignored) == DPT_OK;
+        dpt_file_write_pieces(cache->path, pieces, sizeof pieces / sizeof *pieces, &ignored);
     }
     free(bytes);
     dpt_str_clear(&cache->added);
-}
-
-bool dpt_cuda_cache_saved(const struct dpt_cuda_cache *cache)
-{
-    return cache != NULL && cache->saved;
 }
 
 void dpt_cuda_cache_close(struct dpt_cuda_cache *cache)

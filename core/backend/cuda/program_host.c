@@ -389,9 +389,9 @@ static void profile(void *opened, int slot, struct dpt_spans *spans)
         p->lists->spans = spans;
 }
 
-static bool measured(const void *opened)
+static void plans(const void *opened, struct dpt_str *text)
 {
-    return dpt_cuda_cache_saved(((const struct dpt_cuda_program *)opened)->lists->cache);
+    dpt_cuda_program_plans(opened, text);
 }
 
 static int launches(const void *opened, struct dpt_launch_cost *costs, int most)
@@ -497,7 +497,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,
-    .measured = measured,
+    .plans = plans,
     .launches = launches,
     .runs_in = runs_in,
     .scale = scale,

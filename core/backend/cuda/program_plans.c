@@ -1,5 +1,6 @@
-/* Which plan computes a convolution or a product: the first that suits where bits must follow from
- * the job alone; else the fastest on this device, which is written down. */
+/* Which plan computes a convolution or a product: one that was chosen before; else the first that
+ * suits where bits must follow from the job alone; else the fastest on this device, which is
+ * written down. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -8,7 +9,8 @@
 
 #include "core/backend/cuda/program_private.h"
 
-enum { CANDIDATES = 6, MOST_RUNS = 20, PROBLEM = 512, PRODUCT_WORKSPACE = 64 << 20 };
+enum { CANDIDATES = 6, MOST_RUNS = 20, PRODUCT_WORKSPACE = 64 << 20 };
+enum { PROBLEM = 512, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
 
 static const char *const pass_names[DPT_CUDA_PASSES] = {
     [DPT_CUDA_FORWARD] = "forward",
@@ -87,9 +89,14 @@ static int found(const struct dpt_cuda_math *m)
     return m->dense ? m->products.n : m->plans.n;
 }
 
-const char *dpt_cuda_math_tag(const struct dpt_cuda_math *m)
+/* "+" where bias or ReLU are within, "-" where they are not, and the plan's own. */
+static void full_tag(const struct dpt_cuda_math *m, char *tag)
 {
-    return m->dense ? m->products.algorithm[m->which].tag : m->plans.plan[m->which].tag;
+    const bool fused =
+        m->dense ? m->products.epilogue != DPT_CUDA_PLAIN : m->plans.bias || m->plans.relu;
+
+    snprintf(tag, DPT_CUDA_FUSED_TAG, "%c%s", fused ? '+' : '-',
+             m->dense ? m->products.algorithm[m->which].tag : m->plans.plan[m->which].tag);
 }
 
 enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
@@ -277,6 +284,35 @@ out:
     return status;
 }
 
+/* "conv1 forward", and behind a tab the problem. */
+static void named(const struct dpt_cuda_math *m, const char *problem, char *text, size_t size)
+{
+    snprintf(text, size, "%s %s\t%s", m->name, pass_names[m->pass], problem);
+}
+
+/* What was chosen earlier: for this layer, or, where plans are timed, for this problem. What is
+ * given to all ranks is what the next start is to find. */
+static bool choose_known(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *problem,
+                         bool timed)
+{
+    char layer[LAYER], given[DPT_CUDA_FUSED_TAG], kept[DPT_CUDA_FUSED_TAG];
+    bool is_given, is_kept;
+
+    named(m, problem, layer, sizeof layer);
+    is_given = dpt_cuda_tag_find(p->spec.plans, layer, given);
+    is_kept = timed && dpt_cuda_cache_find(p->lists->cache, problem, kept);
+    if (!is_given && !is_kept)
+        return false;
+    if (!rebuild(p, m, is_given ? given : kept)) {
+        dpt_cuda_plans_release(&m->plans);
+        dpt_cuda_products_release(&m->products);
+        return false;
+    }
+    if (timed && is_given && !(is_kept && strcmp(given, kept) == 0))
+        dpt_cuda_cache_add(p->lists->cache, problem, given);
+    return true;
+}
+
 static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
                               struct dpt_error *err)
 {
@@ -285,22 +321,14 @@ static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(problem_text(p, m, problem, err));
-    if (timed && dpt_cuda_cache_find(p->lists->cache, problem, tag)) {
-        if (rebuild(p, m, tag))
-            goto out;
-        dpt_cuda_plans_release(&m->plans);
-        dpt_cuda_products_release(&m->products);
-    }
+    if (choose_known(p, m, problem, timed))
+        goto out;
     DPT_TRY(build(p, m, timed ? CANDIDATES : 1, err));
     if (!timed)
         goto out;
     if (found(m) > 1)
         DPT_TRY(take_fastest(p, m, err));
-    snprintf(tag, sizeof tag, "%c%s",
-             (m->dense ? m->products.epilogue != DPT_CUDA_PLAIN : m->plans.bias || m->plans.relu)
-                 ? '+'
-                 : '-',
-             dpt_cuda_math_tag(m));
+    full_tag(m, tag);
     dpt_cuda_cache_add(p->lists->cache, problem, tag);
 out:
     return status;
@@ -334,6 +362,14 @@ void dpt_cuda_math_release(struct dpt_cuda_math *m)
 
 void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text)
 {
-    for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next)
-        dpt_str_printf(text, "%s %s: %s\n", m->name, pass_names[m->pass], dpt_cuda_math_tag(m));
+    char problem[PROBLEM], layer[LAYER], tag[DPT_CUDA_FUSED_TAG];
+    struct dpt_error err;
+
+    for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next) {
+        if (problem_text(p, m, problem, &err) != DPT_OK)
+            continue;
+        named(m, problem, layer, sizeof layer);
+        full_tag(m, tag);
+        dpt_str_printf(text, "%s\t%s\n", layer, tag);
+    }
 }

@@ -268,19 +268,19 @@ enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *
 enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
                                   struct dpt_error *err);
 void dpt_cuda_math_release(struct dpt_cuda_math *math);
-/* The tag of the plan that was chosen. */
-const char *dpt_cuda_math_tag(const struct dpt_cuda_math *math);
+
+/* The tag behind the last of the text's lines that begins with the problem and a tab. text: NULL is
+ * an empty one. tag: out, DPT_CUDA_FUSED_TAG bytes. */
+bool dpt_cuda_tag_find(const char *text, const char *problem, char *tag);
 
 /* Tags of plans that were timed, by problem; kept in a file of a folder, or (NULL) only here. */
 struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder);
-/* tag: out, DPT_CUDA_FUSED_TAG bytes. */
+/* tag: as dpt_cuda_tag_find's. */
 bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag);
 void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag);
 /* Writes what is new into the file, beside what others have written there meanwhile. A file that
  * cannot be written is no error: the next start measures again. */
 void dpt_cuda_cache_save(struct dpt_cuda_cache *cache);
-/* Whether something was written. */
-bool dpt_cuda_cache_saved(const struct dpt_cuda_cache *cache);
 void dpt_cuda_cache_close(struct dpt_cuda_cache *cache);
 
 #endif

@@ -17,16 +17,30 @@ static bool step(struct dpt_loss_scale *s, bool finite)
 
 static void without_fp16(void **state)
 {
-    struct dpt_loss_scale s = dpt_loss_scale_start(false);
+    struct dpt_loss_scale s = dpt_loss_scale_start(false, 8);
 
     (void)state;
     assert_true(s.scale == 1 && s.good == 0 && s.overflows == 0);
 }
 
+/* A sum over the micro-batch times the scale is at most what a mean times 2^16 is. */
+static void begins_by_the_micro_batch(void **state)
+{
+    static const struct {
+        int32_t micro;
+        float scale;
+    } cases[] = {{1, 65536}, {2, 32768}, {3, 16384},  {16, 4096},    {100, 512},
+                 {128, 512}, {129, 256}, {4096, 16}, {65536, 1}, {INT32_MAX, 1}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_true(dpt_loss_scale_start(true, cases[i].micro).scale == cases[i].scale);
+}
+
 /* Halved at each overflow down to 1, where none is mended any more. */
 static void overflows(void **state)
 {
-    struct dpt_loss_scale s = dpt_loss_scale_start(true);
+    struct dpt_loss_scale s = dpt_loss_scale_start(true, 1);
 
     (void)state;
     assert_true(s.scale == 65536);
@@ -45,7 +59,7 @@ static void overflows(void **state)
 /* Doubled after each 2000 updates in a row, up to 2^24; an overflow begins the count anew. */
 static void good_updates(void **state)
 {
-    struct dpt_loss_scale s = dpt_loss_scale_start(true);
+    struct dpt_loss_scale s = dpt_loss_scale_start(true, 1);
     float want = 65536;
 
     (void)state;
@@ -71,6 +85,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_fp16),
+        cmocka_unit_test(begins_by_the_micro_batch),
         cmocka_unit_test(overflows),
         cmocka_unit_test(good_updates),
     };

@@ -96,9 +96,14 @@ class Machine:
         with h5py.File(self.path / name / "checkpoints" / "latest") as file:
             found = {}
             file.visititems(lambda key, item: found.update({key: item[...]})
-                            if isinstance(item, h5py.Dataset) and key != "job" else None)
+                            if isinstance(item, h5py.Dataset) and key not in ("job", "plans") else None)
             return found, dict(file.attrs)
 
+    def plans(self, name):
+        """Which kernel computes what, as the newest checkpoint tells: {"conv1 forward": (problem, tag)}."""
+        with h5py.File(self.path / name / "checkpoints" / "latest") as file:
+            lines = [line.split("\t") for line in file["plans"][()].decode().splitlines()]
+        return {what: (problem, tag) for what, problem, tag in lines}
 
     def assert_same_run(self, name, other, tolerance=1e-5):
         """The same steps were made, and rounding apart they came to the same."""
@@ -149,7 +154,54 @@ def test_goes_on_where_it_was(machine, precision, ranks, late):
     assert "resuming at step 6" in machine.train("parts", job, ranks=ranks).err
     assert machine.newest("parts") == machine.newest("whole")
     if precision == "fp16":
-        assert machine.weights("parts")[1]["loss_scale"] <= 65536
+        assert machine.weights("parts")[1]["loss_scale"] == 2048
+
+
+@pytest.fixture(name="general")
+def fixture_general(machine):
+    """A cache that says of each convolution of the job that the general engine is the quickest: it has other bits."""
+    job = machine.job(CNN, name="general")
+    machine.train("general-cached", job, sets=["train.steps=1"], FAKEGPU_MODEL="Fake")
+    lines = (machine.path / "cache" / "dptrain" / "gpu-plans.txt").read_text().splitlines()
+    folder = machine.path / "elsewhere" / "dptrain"
+    folder.mkdir(parents=True)
+    (folder / "gpu-plans.txt").write_text("".join(re.sub(r"^(conv .*\t).*", r"\1-engine=0", line) + "\n" for line in lines))
+    return {"XDG_CACHE_HOME": str(machine.path / "elsewhere"), "FAKEGPU_MODEL": "Fake"}
+
+
+def test_goes_on_with_its_kernels(machine, general):
+    """Where today others would be chosen, those of the checkpoint are taken; where they cannot be had, that is said."""
+    job = machine.job(CNN)
+    machine.train("whole", job, FAKEGPU_MODEL="Fake")
+    machine.train("other", job, **general)
+    assert machine.plans("other")["conv1 forward"][1] == "-engine=0"
+    assert machine.plans("whole") != machine.plans("other") and machine.newest("whole") != machine.newest("other")
+    machine.train("parts", job, sets=["train.steps=4"], FAKEGPU_MODEL="Fake")
+    result = machine.train("parts", job, **general)
+    assert "resuming at step 4" in result.err and "may differ" not in result.err, result
+    assert machine.newest("parts") == machine.newest("whole")
+    # On another kind of device they mean nothing.
+    machine.train("moved", job, sets=["train.steps=4"], FAKEGPU_MODEL="Fake")
+    result = machine.train("moved", job, FAKEGPU_MODEL="Another")
+    n = len(machine.plans("whole"))
+    assert f"{n} of the {n} convolutions and products" in result.err and "(conv1 forward, ...)" in result.err, result
+    assert "| Another |" in machine.plans("moved")["conv1 forward"][0]
+    # Nor to a processor.
+    result = machine.train("parts", job, kind="ref", sets=["train.steps=9"])
+    assert "convolutions and products" not in result.err and "cuda" in result.err, result
+
+
+@pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
+def test_ranks_take_the_same_kernels(machine, general, reduction):
+    """Also where each has a cache of its own, with other findings."""
+    job = machine.job(CNN, comm=f"{{reduction: {reduction}}}")
+    machine.train("alike", job, ranks=2, FAKEGPU_MODEL="Fake")
+    script = (f'test "$OMPI_COMM_WORLD_RANK" = 0 || export XDG_CACHE_HOME={general["XDG_CACHE_HOME"]}; '
+              f'exec {dpt.BINARY} train {job} --set device.kind=cuda --output {machine.path / "each"}')
+    done = subprocess.run(["mpirun", "-np", "2", "sh", "-c", script], capture_output=True, text=True, timeout=100, check=False,
+                          env={**os.environ, **dpt.MPI_ENVIRONMENT, **machine.environment, "FAKEGPU_MODEL": "Fake"})
+    assert done.returncode == 0, done.stderr
+    assert machine.newest("each") == machine.newest("alike")
 
 
 def test_checkpoints_are_the_cpus(machine):
@@ -182,7 +234,7 @@ def test_other_precisions_train(machine, precision):
     assert np.isfinite(losses[1:]).all() and losses[-1] < losses[1]
     _, attributes = machine.weights("out")
     if precision == "fp16":
-        assert attributes["loss_scale"] <= 65536 and attributes["updates"] == 16
+        assert attributes["loss_scale"] == 1024 and attributes["updates"] == 16 and attributes["loss_scale_overflows"] == 0
     else:
         assert "loss_scale" not in attributes
     if precision == "bf16":
@@ -199,7 +251,22 @@ def test_half_floats_on_host_arenas(machine):
     machine.train("parts", job, sets=["train.steps=5"])
     machine.train("parts", job, ranks=2)
     assert machine.newest("parts") == machine.newest("whole")
-    assert machine.weights("whole")[1]["loss_scale"] <= 65536
+    attributes = machine.weights("whole")[1]
+    assert attributes["loss_scale_overflows"] <= 1 and attributes["loss_scale"] == 8192 / 2 ** attributes["loss_scale_overflows"]
+
+
+@pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
+def test_a_scale_that_is_too_large(machine, reduction):
+    """Updates that overflow are left out, counted, and made up for by a smaller scale."""
+    data = "{train: synthetic, synthetic: {samples: 200, shape: [5], outputs: 2, noise: 40}}"
+    job = machine.job(LINEAR, data=data, device="{precision: fp16}", comm=f"{{reduction: {reduction}}}",
+                      batch="{global: 48, micro: 1}", train="{steps: 30}")
+    machine.train("out", job, ranks=2)
+    attributes = machine.weights("out")[1]
+    assert 0 < attributes["loss_scale_overflows"] < 15 and attributes["loss_scale"] == 65536 / 2 ** attributes["loss_scale_overflows"]
+    assert attributes["updates"] == 30 - (attributes["loss_scale_overflows"] if reduction == "reproducible" else 0)
+    losses = machine.losses("out")
+    assert losses[-1] == losses[-1] and np.nanmax(losses) < 1e6
 
 
 EXPLODES = {

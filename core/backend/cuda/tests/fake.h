@@ -12,6 +12,7 @@
  *
  * Environment:
  *   FAKEGPU_DEVICES=1       GPUs; CUDA_VISIBLE_DEVICES picks some, by number or GPU-uuid
+ *   FAKEGPU_MODEL=TEXT      the name of all of them; else each has its own
  *   FAKEGPU_MEMORY=2147483648
  *                           bytes of each; FAKEGPU_SHARED=FILE: counted together by all processes
  *                           that name this file

@@ -191,7 +191,10 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
     FAKE(cuDeviceGetName, CUDA_ERROR_INVALID_DEVICE, "%d", device);
     NEED_DEVICE(device);
-    snprintf(name, (size_t)bytes, "Fake GPU %d", driver.physical[device]);
+    if (getenv("FAKEGPU_MODEL") != NULL)
+        snprintf(name, (size_t)bytes, "%s", getenv("FAKEGPU_MODEL"));
+    else
+        snprintf(name, (size_t)bytes, "Fake GPU %d", driver.physical[device]);
     return CUDA_SUCCESS;
 }
 

@@ -168,7 +168,7 @@ static inline enum dpt_status device_try(const struct scene *s, struct scene_res
                                          struct dpt_error *err)
 {
     const bool fp16 = s->plan.precision == DPT_PRECISION_FP16;
-    const struct dpt_loss_scale scale = dpt_loss_scale_start(fp16);
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(fp16, 1);
     enum dpt_status status = DPT_OK;
     struct device d;
 

@@ -342,7 +342,7 @@ static void the_rule_is_the_hosts(void **state)
     (void)state;
     for (int seed = 0; seed < 16; seed++) {
         struct draw d = {(uint64_t)seed + 300};
-        struct dpt_loss_scale host = dpt_loss_scale_start(true);
+        struct dpt_loss_scale host = dpt_loss_scale_start(true, 1);
         const bool skip = seed & 1;
         struct dpt_cuda_state said;
         int64_t skipped = 0, first = 0;

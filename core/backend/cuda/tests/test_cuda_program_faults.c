@@ -290,14 +290,67 @@ static void plans_are_kept(void **state)
     assert_int_equal(open_and_count(&s, &again), 0);
     assert_true(access(path, F_OK) != 0);
     free(first);
-    first = again;
-    assert_int_equal(open_and_count(&s, &again), 0);
-    assert_string_equal(first, again);
-    free(first);
     free(again);
     rmdir(cache);
     *strrchr(cache, '/') = '\0';
     rmdir(cache);
+    scene_release(&s);
+}
+
+/* The text with another engine for each convolution; of the first one: what is no engine at all. */
+static char *with_others(const char *text, bool damaged)
+{
+    struct dpt_str other = {0};
+
+    for (const char *line = text; *line != '\0'; line = strchr(line, '\n') + 1) {
+        const size_t n = strcspn(line, "\n"), problem = strcspn(line, "\t") + 1;
+        const size_t tag = problem + strcspn(line + problem, "\t") + 1;
+
+        if (strncmp(line + problem, "conv ", 5) == 0) {
+            dpt_str_add(&other, line, tag);
+            dpt_str_printf(&other, damaged && line == text ? "-engine=x\n" : "-engine=0\n");
+        } else {
+            dpt_str_add(&other, line, n + 1);
+        }
+    }
+    assert_false(other.failed);
+    return other.text;
+}
+
+/* What was chosen before is taken again, whether plans are timed or not; where it cannot be had the
+ * choice is as ever. */
+static void plans_are_taken(void **state)
+{
+    char *first, *again, *given;
+    struct scene s;
+
+    (void)state;
+    net_init(&s, 4);
+    s.spec.reproducible = true;
+    open_and_count(&s, &first);
+    given = with_others(first, false);
+    assert_string_not_equal(first, given);
+    for (int i = 0; i < 2; i++) {
+        s.spec.plans = given;
+        s.spec.reproducible = i == 0;
+        assert_int_equal(open_and_count(&s, &again), 0);
+        assert_string_equal(again, given);
+        free(again);
+    }
+    free(given);
+    s.spec.plans = given = with_others(first, true);
+    s.spec.reproducible = true;
+    open_and_count(&s, &again);
+    assert_memory_equal(again, first, strcspn(first, "\n"));
+    assert_string_equal(strchr(again, '\n'), strchr(given, '\n'));
+    free(again);
+    /* Of another problem. */
+    s.spec.micro = 5;
+    open_and_count(&s, &again);
+    assert_null(strstr(again, "engine=0\n"));
+    free(again);
+    free(given);
+    free(first);
     scene_release(&s);
 }
 
@@ -307,6 +360,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(failures),
         cmocka_unit_test(the_micro_that_fits),
         cmocka_unit_test(plans_are_kept),
+        cmocka_unit_test(plans_are_taken),
     };
     int failed;
 

@@ -109,7 +109,7 @@ static void nothing_to_do(void **state)
         plan.bucket = 1500;
         scene_open(&s, &plan);
         result_open(&r, &s);
-        said.scale = dpt_loss_scale_start(false);
+        said.scale = dpt_loss_scale_start(false, 1);
         OK(device_open(&d, &s, &err));
         OK(cuda->steps->put(d.steps, r.params, r.slot, &said.scale, &err));
         OK(device_steps(&d, 1, 2, &err));
@@ -184,7 +184,7 @@ static void goes_on(void **state)
         scene_open(&s, &plan);
         device_run(&s, &whole);
         result_open(&parts, &s);
-        said.scale = dpt_loss_scale_start(false);
+        said.scale = dpt_loss_scale_start(false, 1);
         OK(device_open(&d, &s, &err));
         for (int step = 1; step <= plan.steps; step++) {
             OK(cuda->steps->put(d.steps, parts.params, parts.slot, &said.scale, &err));
@@ -208,7 +208,7 @@ static void goes_on(void **state)
  * its samples, and arenas there and back. */
 static void large_arrays(void **state)
 {
-    const struct dpt_loss_scale scale = dpt_loss_scale_start(false);
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
     struct scene_plan plan = random_plan(350);
     struct scene_result sent, got;
     struct draw draw = {5};
@@ -321,7 +321,7 @@ static void careful_step(struct device *d, int step, float *before)
 /* Nothing that is asked for in between, or not waited for, changes what comes out. */
 static void other_orders(void **state)
 {
-    const struct dpt_loss_scale scale = dpt_loss_scale_start(false);
+    const struct dpt_loss_scale scale = dpt_loss_scale_start(false, 1);
 
     (void)state;
     for (uint64_t seed = 0; seed < 8; seed++) {

@@ -1,0 +1,150 @@
+#include "core/train/program.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/train/device.h"
+
+/* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
+ */
+static const char *cache_folder(char path[PATH_MAX])
+{
+    const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = 0;
+
+    if (base != NULL && base[0] == '/')
+        n = snprintf(path, PATH_MAX, "%s/dptrain", base);
+    else if (home != NULL && home[0] == '/')
+        n = snprintf(path, PATH_MAX, "%s/.cache/dptrain", home);
+    return n > 0 && n < PATH_MAX ? path : NULL;
+}
+
+/* An error of opening says that the device's memory does not do: all else would have shown where
+ * nothing large is allocated. */
+static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_spec *spec,
+                         enum dpt_status status)
+{
+    struct dpt_program_bytes bytes;
+    struct dpt_error ignored;
+
+    return status == DPT_BAD_JOB && t->backend->devices != NULL &&
+           t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
+}
+
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, const char *plans,
+                                         struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_job *job = t->job;
+    char folder[PATH_MAX];
+    struct dpt_program_spec spec = {
+        .graph = &t->graph,
+        .loss = t->loss,
+        .micro = leaf * t->group,
+        .leaf = leaf,
+        .threads = t->threads,
+        .training = t->train.present,
+        .team = t->team ? t->pool : NULL,
+        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .device = t->gpu,
+        .plans = plans,
+    };
+
+    dpt_trainer_close_program(t);
+    if (t->backend->devices != NULL)
+        spec.cache = cache_folder(folder);
+    if ((t->backend->precisions & 1U << job->device.precision) != 0)
+        spec.precision = (enum dpt_precision)job->device.precision;
+    status = t->backend->open(&spec, &t->program, err);
+    t->too_large = status != DPT_OK && is_too_large(t, &spec, status);
+    DPT_TRY(status);
+    if (t->backend->plans != NULL)
+        t->backend->plans(t->program, &t->plans);
+    if (t->plans.failed)
+        status = dpt_fail_memory(err, "a text", (double)t->plans.length);
+out:
+    return status;
+}
+
+void dpt_trainer_close_program(struct dpt_trainer *t)
+{
+    if (t->backend != NULL)
+        t->backend->close(t->program);
+    t->program = NULL;
+    dpt_str_release(&t->plans);
+}
+
+static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt_error *err)
+{
+    const bool steps = t->device != NULL;
+    enum dpt_status status = DPT_OK;
+    int32_t leaf;
+
+    if (t->plans.text == NULL || strcmp(t->plans.text, plans) == 0)
+        return DPT_OK;
+    dpt_device_close(t);
+    DPT_TRY(dpt_trainer_choose_micro(t, &leaf, err));
+    DPT_TRY(dpt_trainer_open_program(t, leaf, plans, err));
+    if (steps)
+        DPT_TRY(dpt_device_open(t, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_trainer_share_plans(struct dpt_trainer *t, const char *plans,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    size_t bytes = plans != NULL ? strlen(plans) + 1 : 0;
+    char *shared = NULL;
+
+    if (t->backend->plans == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_group_broadcast(world, 0, &bytes, sizeof bytes, err));
+    if (bytes <= 1)
+        goto out;
+    shared = dpt_alloc(bytes);
+    if (shared == NULL)
+        status = dpt_fail_memory(err, "a text", (double)bytes);
+    else if (world->rank == 0)
+        memcpy(shared, plans, bytes);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, shared, bytes, err));
+    DPT_TRY(dpt_group_agree(world, take(t, shared, err), err));
+out:
+    dpt_free(shared);
+    return status;
+}
+
+/* Whether one of the text's lines is this one. */
+static bool has_line(const char *text, const char *line, size_t length)
+{
+    while (*text != '\0') {
+        const size_t n = strcspn(text, "\n");
+
+        if (n == length && memcmp(text, line, n) == 0)
+            return true;
+        text += n + (text[n] == '\n');
+    }
+    return false;
+}
+
+int dpt_plans_changed(const char *before, const char *now, int *total, char *name, size_t size)
+{
+    int changed = 0;
+
+    *total = 0;
+    while (*before != '\0') {
+        const size_t n = strcspn(before, "\n");
+
+        if (!has_line(now, before, n) && changed++ == 0)
+            snprintf(name, size, "%.*s", (int)strcspn(before, "\t\n"), before);
+        before += n + (before[n] == '\n');
+        ++*total;
+    }
+    return changed;
+}
