@@ -140,7 +140,7 @@ defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WI
 	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1)
 
 # Only these rooms see these libraries.
-room_flags = $(if $(filter data/% core/train/%,$1),$(HDF5_CFLAGS)) \
+room_flags = $(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
 	$(if $(filter core/backend/cuda/% core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
@@ -149,7 +149,7 @@ room_flags = $(if $(filter data/% core/train/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)
-with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/train/%)
+with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/state/%)
 compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)

@@ -5,8 +5,8 @@
 #define DPT_CMD_BENCH_H
 
 #include "core/base/str.h"
-#include "core/train/cost.h"
-#include "core/train/plan_gpu.h"
+#include "core/plan/cost.h"
+#include "core/plan/plan_gpu.h"
 #include "core/train/profile.h"
 
 enum { DPT_BENCH_NAME = 256 };

@@ -6,7 +6,7 @@
 
 #include "core/base/str.h"
 #include "core/conf/yaml.h"
-#include "core/train/life.h"
+#include "core/state/life.h"
 
 struct dpt_compare_leaf {
     const char *key, *value; /* in the run's arena */

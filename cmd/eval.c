@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "cmd/job_command.h"
-#include "core/train/checkpoint.h"
+#include "core/train/trainer.h"
 
 static const struct {
     const char *name;
@@ -47,7 +47,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));
-    DPT_TRY(dpt_checkpoint_load_params(&t, dpt_cli_value(cli, "--checkpoint"), err));
+    DPT_TRY(dpt_trainer_load_params(&t, dpt_cli_value(cli, "--checkpoint"), err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &tally, err));
     if (comm->world.rank == 0)
         status = print_result(&t, by_index[i], &tally);

@@ -5,7 +5,7 @@
 #ifndef DPT_CMD_INSPECT_PRINT_H
 #define DPT_CMD_INSPECT_PRINT_H
 
-#include "core/train/inspect.h"
+#include "core/state/inspect.h"
 
 enum { DPT_TABLE_CELLS = 5, DPT_TABLE_CELL = 64 };
 

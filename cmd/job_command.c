@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/plan/plan_gpu.h"
 #include "core/train/choose.h"
-#include "core/train/plan_gpu.h"
 
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
                                  struct dpt_error *err)

@@ -5,7 +5,7 @@
 #define DPT_CMD_PLAN_H
 
 #include "core/base/str.h"
-#include "core/train/plan.h"
+#include "core/plan/plan.h"
 
 enum { DPT_PLAN_RATES = 9, DPT_PLAN_SCALES = 11 };
 

@@ -10,7 +10,7 @@
 #include "cmd/job_command.h"
 #include "cmd/predict_print.h"
 #include "core/base/clock.h"
-#include "core/train/checkpoint.h"
+#include "core/state/checkpoint.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
 #include "data/convert.h"
@@ -193,7 +193,7 @@ static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
     job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
     job->batch.global = job->batch.micro * p->comm->world.size;
     DPT_TRY(dpt_trainer_open_model(&p->trainer, job, p->comm, &p->cli->log, &p->info->shape, err));
-    DPT_TRY(dpt_checkpoint_load_params(&p->trainer, dpt_cli_value(p->cli, "--checkpoint"), err));
+    DPT_TRY(dpt_trainer_load_params(&p->trainer, dpt_cli_value(p->cli, "--checkpoint"), err));
 out:
     return status;
 }

@@ -15,7 +15,7 @@
 #include "cmd/cmd.h"
 #include "core/base/str.h"
 #include "core/comm/comm.h"
-#include "core/train/plan.h"
+#include "core/plan/plan.h"
 
 enum dpt_doctor_level { DPT_DOCTOR_OK, DPT_DOCTOR_WARNING, DPT_DOCTOR_FAILED, DPT_DOCTOR_LEVELS };
 

@@ -16,7 +16,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/train/lock.h"
+#include "core/state/lock.h"
 #include "data/dataset.h"
 
 enum { SAMPLE = 1 << 20, RESERVED = 16 << 20, TAKES = 3 };

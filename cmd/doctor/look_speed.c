@@ -7,8 +7,8 @@
 #include "cmd/doctor/doctor.h"
 #include "core/base/memory.h"
 #include "core/comm/probe.h"
-#include "core/train/machine.h"
-#include "core/train/plan.h"
+#include "core/plan/machine.h"
+#include "core/plan/plan.h"
 
 enum { SMALL = 32, LARGE = 1 << 20 }; /* floats of a sum */
 

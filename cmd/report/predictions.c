@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "cmd/report/report.h"
-#include "core/train/checkpoint.h"
+#include "core/state/checkpoint.h"
 #include "core/train/predict.h"
 #include "data/source.h"
 #include "models/model.h"
@@ -184,7 +184,7 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
     name_checkpoint(v, path);
     DPT_TRY(open_data(&t, job, means, folder, err));
     split = t.test.present ? &t.test : &t.valid;
-    DPT_TRY(dpt_checkpoint_load_params(&t, path, err));
+    DPT_TRY(dpt_trainer_load_params(&t, path, err));
     DPT_TRY(open_verdict(r, v, &t, split, err));
     taking.all = split->sampler.samples;
     DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,

@@ -12,7 +12,7 @@
 #include "cmd/report/chart.h"
 #include "core/comm/comm.h"
 #include "core/conf/yaml.h"
-#include "core/train/history.h"
+#include "core/state/history.h"
 #include "core/train/trainer.h"
 
 enum {

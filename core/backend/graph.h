@@ -1,11 +1,13 @@
 /*
  * graph: a model as backends see it.
  *
- * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its inputs by number (a graph, not only a
- * chain), and every shape is that of one sample, so a graph does not depend on the micro-batch. All parameters of a model lie in
- * one flat arena of floats: a tensor is a name, a shape and an offset. Gradients and optimizer slots have the same layout.
- * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh, kw]), each starting at a multiple of
- * 16 floats (a cache line); the floats between two tensors are always zero. Immutable once built; shared by all threads.
+ * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its
+ * inputs by number (a graph, not only a chain), and every shape is that of one sample, so a graph
+ * does not depend on the micro-batch. All parameters of a model lie in one flat arena of floats: a
+ * tensor is a name, a shape and an offset. Gradients and optimizer slots have the same layout.
+ * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh,
+ * kw]), each starting at a multiple of 16 floats (a cache line); the floats between two tensors are
+ * always zero. Immutable once built; shared by all threads.
  */
 #ifndef DPT_BACKEND_GRAPH_H
 #define DPT_BACKEND_GRAPH_H
@@ -17,8 +19,11 @@
 #include "core/base/error.h"
 
 enum { DPT_NAME = 48, DPT_MAX_INPUTS = 2, DPT_TENSOR_ALIGN = 16 };
+/* Arenas that an optimizer keeps beside the parameters, at most. */
+enum { DPT_MAX_SLOTS = 2 };
 
-/* Channels, height, width of one sample, stored [c][h][w]; a flat vector of n is {n, 1, 1} with `flat` set. */
+/* Channels, height, width of one sample, stored [c][h][w]; a flat vector of n is {n, 1, 1} with
+ * `flat` set. */
 struct dpt_shape {
     int32_t c, h, w;
     bool flat;
@@ -26,15 +31,18 @@ struct dpt_shape {
 
 enum dpt_op {
     DPT_OP_INPUT,
-    DPT_OP_CONV,    /* cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw], bias [out] or none */
-    DPT_OP_DENSE,   /* y = W x + b; weight [out, in] */
-    DPT_OP_MAXPOOL, /* padding never wins; of equal values the first in row-major order gets the gradient */
+    DPT_OP_CONV,  /* cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw],
+                     bias [out] or none */
+    DPT_OP_DENSE, /* y = W x + b; weight [out, in] */
+    DPT_OP_MAXPOOL, /* padding never wins; of equal values the first in row-major order gets the
+                       gradient */
     DPT_OP_AVGPOOL, /* the divisor is kh x kw, padding counts as zeros (as PyTorch's default) */
     DPT_OP_GLOBAL_AVGPOOL, /* mean over h x w; gives a flat vector of c */
-    DPT_OP_FLATTEN, /* [c][h][w] read as one vector; moves nothing in canonical layout */
-    DPT_OP_DROPOUT, /* training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy */
+    DPT_OP_FLATTEN,        /* [c][h][w] read as one vector; moves nothing in canonical layout */
+    DPT_OP_DROPOUT, /* training: zero with probability `rate`, else divide by 1 - rate; evaluation:
+                       copy */
     DPT_OP_RELU,
-    DPT_OP_GELU,    /* x Phi(x) with erf, not the tanh approximation (Hendrycks & Gimpel 2016) */
+    DPT_OP_GELU, /* x Phi(x) with erf, not the tanh approximation (Hendrycks & Gimpel 2016) */
     DPT_OP_TANH,
     DPT_OP_SIGMOID,
     DPT_OP_COUNT
@@ -87,10 +95,12 @@ static inline int64_t dpt_shape_size(const struct dpt_shape *s)
 /* "64x7x7" or "3136" into buf (at least 40 bytes); returns buf. */
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
 
-/* Output extent of a window along axis 0 or 1 for an input extent; <= 0 where the kernel does not fit. */
+/* Output extent of a window along axis 0 or 1 for an input extent; <= 0 where the kernel does not
+ * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
 
-/* Adds a node (copied) or a tensor (offset and count are set here); *index: out. An empty graph is {0}. Errors: RANK. */
+/* Adds a node (copied) or a tensor (offset and count are set here); *index: out. An empty graph is
+ * {0}. Errors: RANK. */
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,

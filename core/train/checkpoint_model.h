@@ -9,7 +9,8 @@
 
 #include <limits.h>
 
-#include "core/train/checkpoint.h"
+#include "core/state/checkpoint.h"
+#include "core/train/job.h"
 
 /* Zero-initialise: {0}. */
 struct dpt_checkpoint_model {

@@ -4,7 +4,7 @@
 #ifndef DPT_TRAIN_GPUS_H
 #define DPT_TRAIN_GPUS_H
 
-#include "core/train/metrics.h"
+#include "core/state/metrics.h"
 #include "core/train/trainer.h"
 
 /* Of every rank, on rank 0. */

@@ -12,8 +12,6 @@
 #include "core/backend/steps.h"
 #include "core/conf/option.h"
 
-enum { DPT_MAX_SLOTS = 2 };
-
 /* The scalars of one step. */
 struct dpt_update {
     double lr;    /* after schedule, warm-up and scaling */

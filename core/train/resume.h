@@ -8,7 +8,7 @@
 #ifndef DPT_TRAIN_RESUME_H
 #define DPT_TRAIN_RESUME_H
 
-#include "core/train/checkpoint.h"
+#include "core/train/trainer.h"
 
 enum dpt_resume_mode { DPT_RESUME_AUTO, DPT_RESUME_NONE, DPT_RESUME_PATH };
 
@@ -19,13 +19,6 @@ struct dpt_resume {
 
 /* "auto", "none", or a path. */
 struct dpt_resume dpt_resume_parse(const char *word);
-
-/*
- * Compares the job of a checkpoint with the present one. *changes: one line a difference, "key: old
- * -> new". Returns whether only such keys differ as a continued run may change (how long). Memory
- * that ran out is in changes->failed.
- */
-bool dpt_resume_compare(const char *old_job, const char *new_job, struct dpt_str *changes);
 
 /*
  * Collective over the world. Loads the state to go on from into the trainer, or leaves it as it is

@@ -7,12 +7,12 @@
 #include <limits.h>
 
 #include "core/base/str.h"
+#include "core/state/lock.h"
+#include "core/state/metrics.h"
+#include "core/state/saver.h"
+#include "core/state/tensorboard.h"
 #include "core/train/interchange/init.h"
-#include "core/train/lock.h"
-#include "core/train/metrics.h"
 #include "core/train/resume.h"
-#include "core/train/saver.h"
-#include "core/train/tensorboard.h"
 #include "core/train/trace.h"
 #include "core/train/trainer.h"
 

@@ -5,7 +5,6 @@
 
 #include "core/base/memory.h"
 #include "core/base/squares.h"
-#include "core/train/checkpoint.h"
 #include "core/train/choose.h"
 #include "core/train/device.h"
 #include "core/train/gather.h"
@@ -503,27 +502,4 @@ void dpt_trainer_close(struct dpt_trainer *t)
         if (t->comm != NULL)
             dpt_dataset_close(&t->sets[i], t->comm);
     memset(t, 0, sizeof *t);
-}
-
-struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, const char *version)
-{
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
-    struct dpt_state state = {
-        .graph = &t->graph,
-        .params = t->params,
-        .slots = t->slots,
-        .slot_names = type->slot_names,
-        .progress = t->progress,
-        .seed = t->job->seed,
-        .job_text = job_text,
-        .version = version,
-        .plans = t->plans.text,
-        .backend = t->backend->name,
-        .library = t->backend->describe(),
-        .scaled = t->job->device.precision == DPT_PRECISION_FP16,
-        .scale = t->scale,
-    };
-
-    memcpy(state.slot, t->slot, sizeof state.slot);
-    return state;
 }

@@ -9,7 +9,7 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/str.h"
-#include "core/train/saver.h"
+#include "core/state/saver.h"
 
 /* Spans kept of a thread: at most so many, and of all threads of all ranks together. */
 enum { MOST_EVENTS = 1 << 16, LEAST_EVENTS = 1 << 10, ALL_EVENTS = 1 << 21 };

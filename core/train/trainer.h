@@ -20,6 +20,7 @@
 #include "core/base/log.h"
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
+#include "core/state/checkpoint.h"
 #include "core/train/fault.h"
 #include "core/train/job.h"
 #include "core/train/optimizer.h"
@@ -71,17 +72,6 @@ struct dpt_worker {
     struct dpt_error err;
 };
 
-/* How far the run is; with the parameters and slots this is all that the next step depends on. */
-struct dpt_progress {
-    int64_t step;       /* steps done, skipped ones included */
-    int64_t updates;    /* updates applied */
-    int64_t samples;    /* seen */
-    int64_t epoch;      /* of the next step, from 0 */
-    int64_t epoch_step; /* of the next step within its epoch */
-    double best_metric; /* of data.valid: accuracy, or minus the loss; only where best_step >= 0 */
-    int64_t best_step;  /* at which it was reached; -1: never evaluated */
-};
-
 struct dpt_gather_type;
 struct dpt_gather_state;
 struct dpt_device;
@@ -102,10 +92,10 @@ struct dpt_trainer {
     void *program;
     struct dpt_str plans; /* which kernels it chose, as its backend tells it; empty: there is no
                              choice */
-    bool planned;  /* by dpt_trainer_plan: there is nothing to step with */
-    int threads;   /* of this rank */
-    bool team;     /* they compute each micro-batch together */
-    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    bool planned;         /* by dpt_trainer_plan: there is nothing to step with */
+    int threads;          /* of this rank */
+    bool team;            /* they compute each micro-batch together */
+    int32_t group;        /* micro-batches that are computed at once: 1, or a power of two */
     int takers; /* threads that take micro-batches, and have gradients: one of a team, else all */
     int64_t all_threads; /* of all ranks */
     bool spin;           /* a core for every thread: waiting may be active */
@@ -275,6 +265,15 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_tally *tally, struct dpt_error *err);
+
+/* The trainer's present state. job_text: dpt_job_essence's. */
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
+                                   const char *version);
+
+/* Collective. dpt_checkpoint_load of the parameters on rank 0, then the same on all. path: a file,
+ * or a run folder for its latest. */
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
+                                        struct dpt_error *err);
 
 /* Runs work on every thread of the trainer and gives the first failure of its workers. */
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),

@@ -11,12 +11,13 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 
 # From the ground up: an include points to the same room or to one before it.
-ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data", "core/train", "cmd", "scripts/simulate"]
+ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data", "core/state", "core/train",
+         "core/plan", "cmd", "scripts/simulate"]
 
 # Headers of libraries, and the only files that may include them.
 LIBRARIES = {
     r"mpi\.h": r"core/comm/|scripts/simulate/",
-    r"hdf5(_hl)?\.h": r"data/|core/train/(tests/)?(\w+_)?checkpoint\w*\.[ch]$",
+    r"hdf5(_hl)?\.h": r"data/|core/state/(tests/[a-z]+_)?checkpoint\w*\.[ch]$",
     r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/",
     r"(cuda|cudnn|cublas)\w*\.h": r"core/backend/cuda/",
     r"yaml\.h": r"core/conf/",

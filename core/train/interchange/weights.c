@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/str.h"
-#include "core/train/checkpoint.h"
+#include "core/state/checkpoint.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
                "the formats' bytes are taken as they lie in memory");

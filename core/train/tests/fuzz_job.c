@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 #include "core/base/tests/demand.h"
+#include "core/state/jobs.h"
 #include "core/train/job.h"
-#include "core/train/resume.h"
 #include "models/model.h"
 
 enum { MOST_SETS = 8, END = 0xFF };
@@ -145,11 +145,11 @@ static void try_resume(const struct dpt_conf *conf, const char *text)
 
     dpt_job_essence(conf, &essence);
     if (essence.length < DPT_YAML_BYTES) {
-        DEMAND(dpt_resume_compare(essence.text, essence.text, &changes), "%s", changes.text);
+        DEMAND(dpt_jobs_compare(essence.text, essence.text, &changes), "%s", changes.text);
         DEMAND(changes.length == 0, "%s", changes.text);
     }
-    dpt_resume_compare(text, essence.text, &changes);
-    dpt_resume_compare(essence.text, text, &changes);
+    dpt_jobs_compare(text, essence.text, &changes);
+    dpt_jobs_compare(essence.text, text, &changes);
     DEMAND(!changes.failed, "no memory");
     dpt_str_release(&essence);
     dpt_str_release(&changes);

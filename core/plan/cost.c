@@ -1,0 +1,126 @@
+#include "core/plan/cost.h"
+
+#include <math.h>
+
+#include "core/train/gather.h"
+
+enum { WORD = sizeof(float) };
+
+/* Kernel positions that fall on the input, summed over the outputs along an axis. */
+static double taps(const struct dpt_window *w, int axis, int32_t in, int32_t out)
+{
+    double sum = 0;
+
+    for (int32_t o = 0; o < out; o++)
+        for (int32_t k = 0; k < w->kernel[axis]; k++) {
+            const int32_t at = o * w->stride[axis] + k * w->dilation[axis] - w->before[axis];
+
+            sum += at >= 0 && at < in;
+        }
+    return sum;
+}
+
+/* Multiplications and additions of one sample in one pass. */
+static double flop_of(const struct dpt_graph_node *node)
+{
+    const struct dpt_window *w = &node->window;
+
+    if (node->op == DPT_OP_DENSE)
+        return 2.0 * (double)dpt_shape_size(&node->in) * (double)dpt_shape_size(&node->out);
+    if (node->op == DPT_OP_CONV)
+        return 2.0 * taps(w, 0, node->in.h, node->out.h) * taps(w, 1, node->in.w, node->out.w) *
+               node->in.c / w->groups * node->out.c;
+    return 0;
+}
+
+struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
+                                  enum dpt_cost_pass pass, bool wants_data)
+{
+    const struct dpt_graph_node *nodes = t->graph.nodes;
+    const double samples = t->train.sampler.global, micro = t->train.sampler.micro;
+    const double ranks = t->comm->world.size;
+    const bool both = pass == DPT_COST_BACKWARD;
+    /* Forward reads x and writes y; the gradient of x comes from dy, that of the weights from x and
+     * dy. Both at once read dy once. */
+    const double in = WORD * (double)dpt_shape_size(&nodes[first].in);
+    const double out = WORD * (double)dpt_shape_size(&nodes[last].out);
+    const double moved = in + out + (both && wants_data ? in : 0);
+    double flop = 0, weights = 0;
+
+    for (int32_t i = first; i <= last; i++) {
+        flop += flop_of(&nodes[i]) * (both && wants_data ? 2 : 1);
+        for (int k = 0; k < 2; k++) {
+            const int32_t tensor = k == 0 ? nodes[i].weight : nodes[i].bias;
+
+            if (tensor >= 0)
+                weights += WORD * (double)t->graph.tensors[tensor].count;
+        }
+    }
+    if (both && wants_data)
+        weights *= 2;
+    return (struct dpt_cost){
+        .flop = flop * samples,
+        .move = {{moved * samples, moved * micro}, {weights * ranks, weights}},
+    };
+}
+
+/* Then nothing is left but to add up some of them. */
+static bool squares_come_with_sum(const struct dpt_trainer *t)
+{
+    return t->gather != NULL && t->gather_type->squares(t) != NULL;
+}
+
+struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
+{
+    const struct dpt_graph *graph = &t->graph;
+    const struct dpt_dataset *set = t->train.set;
+    const double samples = t->train.sampler.global, micro = t->train.sampler.micro;
+    const double arena = WORD * (double)graph->parameters, ranks = t->comm->world.size;
+    const double image = WORD * (double)dpt_shape_size(&set->shape), stored = (double)set->stride;
+    const double outputs = WORD * (double)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
+    const double threads = (double)t->all_threads;
+    struct dpt_cost cost = {0};
+
+    if (what == DPT_SPAN_DATA) { /* stored samples lie anywhere in the set */
+        cost.move[0].bytes = samples * stored;
+        cost.move[0].footprint = (double)set->samples * stored;
+        cost.move[1].bytes = samples * image;
+        cost.move[1].footprint = micro * image;
+    } else if (what == DPT_SPAN_LOSS) { /* reads y, writes dy */
+        cost.move[0].bytes = samples * 2 * outputs;
+        cost.move[0].footprint = micro * 2 * outputs;
+    } else if (what == DPT_SPAN_REDUCTION && threads > 1) {
+        /* Every thread's gradient is read, and each rank writes the sum. */
+        cost.move[0].bytes = (threads + ranks) * arena;
+        cost.move[0].footprint = (threads / ranks + 1) * arena;
+    } else if (what == DPT_SPAN_NORM && !squares_come_with_sum(t)) {
+        cost.move[0].bytes = ranks * arena;
+        cost.move[0].footprint = arena;
+    } else if (what == DPT_SPAN_OPTIMIZER) { /* weights and slots in and out, gradient in */
+        cost.move[0].bytes = ranks * (3 + 2 * t->slots) * arena;
+        cost.move[0].footprint = (2 + t->slots) * arena;
+    }
+    return cost;
+}
+
+double dpt_cost_limit(const struct dpt_cost *cost, const struct dpt_machine *machine,
+                      int64_t threads, bool *by_bytes)
+{
+    const double flop = machine->flops > 0 ? cost->flop / machine->flops : 0;
+    double bytes = 0;
+
+    for (int i = 0; i < DPT_COST_MOVES; i++)
+        if (cost->move[i].bytes > 0)
+            bytes += cost->move[i].bytes / dpt_machine_bandwidth(machine, cost->move[i].footprint);
+    *by_bytes = bytes > flop;
+    return fmax(flop, bytes) / (double)threads;
+}
+
+double dpt_cost_bytes(const struct dpt_cost *cost)
+{
+    double bytes = 0;
+
+    for (int i = 0; i < DPT_COST_MOVES; i++)
+        bytes += cost->move[i].bytes;
+    return bytes;
+}

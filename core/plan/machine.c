@@ -1,0 +1,167 @@
+#include "core/plan/machine.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/vector.h"
+
+/* A square product that is large enough for full speed and small enough for a few in a moment; no
+ * power of two, which would make rows fall into the same lines of the cache. */
+enum { SIDE = 720 };
+/* Bytes of the loop's arrays; the last size is what a node's threads share, at least as much each
+ * as the size before it. */
+enum { LEAST_MAIN = 16 << 20, SHARED_MAIN = 256 << 20 };
+
+static const double sizes[DPT_MACHINE_SIZES] = {48e3, 400e3, 1.6e6, 6.4e6};
+static const double product_seconds = 0.15, loop_seconds = 0.03;
+
+struct measuring {
+    struct dpt_trainer *t;
+    const struct dpt_backend *backend; /* whose product is measured */
+    double main_bytes;
+    struct dpt_machine *each; /* [threads] */
+    bool loop;                /* the memory, else the product */
+};
+
+/* The best of as many as fit into the time, at least two: the first one warms up. In time on a
+ * core: what else runs on the machine makes it no slower. */
+static enum dpt_status measure_product(const struct measuring *m, struct dpt_machine *own,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    float *a = dpt_alloc_array(3 * SIDE * SIDE, sizeof *a), *b = a + SIDE * SIDE;
+    const double until = dpt_now() + product_seconds;
+
+    if (a == NULL)
+        return dpt_fail_memory(err, "measuring the machine", 3.0 * SIDE * SIDE * sizeof *a);
+    for (int i = 0; i < 2 * SIDE * SIDE; i++)
+        a[i] = (float)(i % 7) * 0.25f;
+    for (int i = 0; i < 2 || dpt_now() < until; i++) {
+        const double start = dpt_thread_seconds();
+
+        DPT_TRY(m->backend->product(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
+        own->flops = fmax(own->flops, 2.0 * SIDE * SIDE * SIDE / (dpt_thread_seconds() - start));
+    }
+out:
+    dpt_free(a);
+    return status;
+}
+
+/* McCalpin's triad (STREAM, 1995). */
+DPT_VECTOR static void triad(size_t n, float s, const float *restrict b, const float *restrict c,
+                             float *restrict a)
+{
+    for (size_t i = 0; i < n; i++)
+        a[i] = b[i] + s * c[i];
+}
+
+static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machine *own,
+                                    struct dpt_error *err)
+{
+    const size_t room = dpt_round_up((size_t)(m->main_bytes / 3 / sizeof(float)), sizeof(float));
+    float *a = dpt_alloc_array(3 * room, sizeof *a);
+
+    if (a == NULL)
+        return dpt_fail_memory(err, "measuring the machine", m->main_bytes);
+    for (size_t i = 0; i < 3 * room; i++) /* every page is there */
+        a[i] = 1;
+    for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
+        const double bytes = k < DPT_MACHINE_SIZES - 1 ? sizes[k] : m->main_bytes;
+        const size_t n = dpt_round_up((size_t)(bytes / 3 / sizeof(float)), sizeof(float));
+        const int runs = (int)fmax(1, 4e6 / bytes); /* of some hundred microseconds together */
+        const double until = dpt_now() + loop_seconds;
+
+        own->memory[k].bytes = bytes;
+        for (int i = 0; i < 2 || dpt_now() < until; i++) {
+            const double start = dpt_thread_seconds();
+
+            for (int run = 0; run < runs; run++)
+                triad(n, (float)run, a + n, a + 2 * n, a);
+            own->memory[k].rate =
+                fmax(own->memory[k].rate, runs * 12.0 * (double)n / (dpt_thread_seconds() - start));
+        }
+    }
+    dpt_free(a);
+    return DPT_OK;
+}
+
+static void measure_part(void *arg, int thread)
+{
+    const struct measuring *m = arg;
+    struct dpt_worker *worker = &m->t->workers[thread];
+
+    worker->status = (m->loop ? measure_loop : measure_product)(m, &m->each[thread], &worker->err);
+}
+
+/* The mean over all threads of all ranks. */
+static enum dpt_status average(const struct measuring *m, struct dpt_machine *machine,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double sums[1 + 2 * DPT_MACHINE_SIZES] = {0};
+    const double threads = (double)m->t->all_threads;
+
+    for (int i = 0; i < m->t->threads; i++) {
+        sums[0] += m->each[i].flops;
+        for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
+            sums[1 + 2 * k] += m->each[i].memory[k].bytes;
+            sums[2 + 2 * k] += m->each[i].memory[k].rate;
+        }
+    }
+    DPT_TRY(dpt_group_sum_doubles(&m->t->comm->world, sums, sums, sizeof sums / sizeof *sums, err));
+    machine->flops = fmax(machine->flops, sums[0] / threads);
+    for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
+        machine->memory[k].bytes = sums[1 + 2 * k] / threads;
+        machine->memory[k].rate = fmax(machine->memory[k].rate, sums[2 + 2 * k] / threads);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *machine,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    struct measuring m = {.t = t, .backend = t->backend};
+    int64_t threads = t->threads;
+
+    for (size_t i = 0; dpt_backends[i] != NULL; i++) /* the machine's limit, not the backend's */
+        if (dpt_backends[i]->product != NULL) {
+            m.backend = dpt_backends[i];
+            break;
+        }
+    dpt_comm_note(t->comm, 0, "measuring the machine");
+    DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
+    m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);
+    m.each = dpt_alloc_array((size_t)t->threads, sizeof *m.each);
+    if (m.each == NULL)
+        status = dpt_fail_memory(err, "measuring the machine", 0);
+    DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */
+    if (m.backend->product != NULL)
+        status = dpt_trainer_run(t, measure_part, &m, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    m.loop = true;
+    DPT_TRY(dpt_group_agree(world, dpt_trainer_run(t, measure_part, &m, err), err));
+    DPT_TRY(average(&m, machine, err));
+out:
+    dpt_free(m.each);
+    return status;
+}
+
+double dpt_machine_bandwidth(const struct dpt_machine *machine, double bytes)
+{
+    int k = 0;
+    double low, high, part;
+
+    while (k < DPT_MACHINE_SIZES && machine->memory[k].bytes < bytes)
+        k++;
+    if (k == 0 || k == DPT_MACHINE_SIZES)
+        return machine->memory[k == 0 ? 0 : k - 1].rate;
+    low = log(machine->memory[k - 1].bytes);
+    high = log(machine->memory[k].bytes);
+    part = (log(bytes) - low) / (high - low);
+    return machine->memory[k - 1].rate * (1 - part) + machine->memory[k].rate * part;
+}

@@ -1,0 +1,28 @@
+/*
+ * machine: what the cores that a job runs on can do, measured.
+ */
+#ifndef DPT_PLAN_MACHINE_H
+#define DPT_PLAN_MACHINE_H
+
+#include "core/train/trainer.h"
+
+enum { DPT_MACHINE_SIZES = 5 };
+
+/* Of one thread, while all threads of all ranks are busy with the same; the mean over them. */
+struct dpt_machine {
+    double flops; /* floating point operations a second, in a matrix product of the backend */
+    struct {
+        double bytes;            /* that the loop goes over again and again */
+        double rate;             /* bytes read and written a second */
+    } memory[DPT_MACHINE_SIZES]; /* the last one: main memory */
+};
+
+/* Collective; takes about half a second. What is in `machine` already (zeroes, or an earlier
+ * measurement) stays where it is better. Errors: RANK. */
+enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *machine,
+                                    struct dpt_error *err);
+
+/* Bytes a second for what is so large, between the sizes that were measured. */
+double dpt_machine_bandwidth(const struct dpt_machine *machine, double bytes);
+
+#endif

@@ -1,0 +1,291 @@
+#include "core/plan/plan.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/base/squares.h"
+#include "core/state/checkpoint.h"
+#include "core/train/choose.h"
+#include "core/train/gather.h"
+#include "core/train/optimizer.h"
+#include "data/augment.h"
+
+enum { WORD = sizeof(float) };
+
+/* What MPI, threads and their stacks add to a process of ours once it trains, and several ranks add
+ * to that, and writing checkpoints adds on rank 0 beside their bytes: measured with Open MPI 4.1 on
+ * two cores, 1 to 4 ranks. */
+static const double started = 6e6, several = 2.5e6, saving = 2.5e6;
+/* The driver, cuDNN and cuBLASLt on the host: what is usual. */
+static const double gpu_started = 0.9e9;
+
+/* --- who runs where --------------------------------------------------------------------------- */
+
+static void find_cores(struct dpt_plan *p)
+{
+    cpu_set_t mine;
+
+    p->cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
+}
+
+/* Rank 0 of ranks that need not be there. */
+static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
+{
+    struct dpt_plan_spec *spec = &p->spec;
+
+    if (spec->node_ranks == 0 && backend->devices != NULL)
+        spec->node_ranks = dpt_plan_gpu_node(backend);
+    if (spec->node_ranks == 0)
+        spec->node_ranks = p->cores > 1 ? (int)p->cores : 1;
+    if (spec->node_ranks > spec->ranks)
+        spec->node_ranks = spec->ranks;
+    p->nodes = (spec->ranks + spec->node_ranks - 1) / spec->node_ranks;
+    p->comm.world.size = spec->ranks;
+    p->comm.node.size = spec->node_ranks;
+    p->comm.leaders.size = p->nodes;
+    p->comm.nodes = p->nodes;
+}
+
+/* As dpt_trainer_open counts them. */
+static int threads_of(const struct dpt_plan *p, const struct dpt_job *job)
+{
+    const double share = p->cores / p->spec.node_ranks;
+
+    if (job->device.threads != 0)
+        return (int)job->device.threads;
+    return share < 2 ? 1 : (int)(share + 1e-6);
+}
+
+/* --- memory ----------------------------------------------------------------------------------- */
+
+/* The most that this process ever had: the program, its libraries, what planning made of them. */
+static double own_peak(void)
+{
+    FILE *file = fopen("/proc/self/status", "r");
+    double kilobytes = 0;
+    char line[256];
+
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "VmHWM: %lf", &kilobytes) == 1)
+            break;
+    if (file != NULL)
+        fclose(file);
+    return kilobytes * 1024;
+}
+
+/* What one rank reads of each step, for several steps ahead (data/loader.c). */
+static double read_ahead(const struct dpt_plan *p)
+{
+    const struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};
+    double bytes = 0;
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct dpt_sampler *s = &splits[i]->sampler;
+        int64_t batches, most;
+        double samples, stored;
+
+        if (!splits[i]->present ||
+            dpt_dataset_in_memory(splits[i]->set, &p->t.job->data, p->available))
+            continue;
+        batches = ((int64_t)s->global + s->micro - 1) / s->micro;
+        most = (batches + p->spec.ranks - 1) / p->spec.ranks * s->micro;
+        samples = fmin((double)most, s->global);
+        stored = samples * (double)splits[i]->set->stride;
+        bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
+    }
+    return bytes;
+}
+
+/* All samples that a node keeps. */
+static double node_data(const struct dpt_plan *p)
+{
+    double bytes = 0;
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct dpt_dataset *set = &p->t.sets[i];
+
+        if (set->samples == 0)
+            continue;
+        bytes += dpt_dataset_target_bytes(set);
+        if (dpt_dataset_in_memory(set, &p->t.job->data, p->available))
+            bytes += (double)set->samples * (double)set->stride;
+    }
+    return bytes;
+}
+
+/* A micro-batch of each thread (dpt_batch_buffer_open). */
+static double input_bytes(const struct dpt_trainer *t)
+{
+    const struct dpt_dataset *set = t->train.set;
+    const double size = (double)dpt_shape_size(&set->shape),
+                 micro = t->train.sampler.micro * t->group;
+    const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
+
+    return t->threads *
+           (micro * (size * WORD + sizeof(int32_t) + sizeof(int64_t) + targets * WORD) +
+            size * WORD);
+}
+
+/* Norms, losses of an evaluation, hashes. */
+static double books(const struct dpt_trainer *t)
+{
+    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    double most = 0;
+
+    for (size_t i = 0; i < 3; i++)
+        most = fmax(most, splits[i]->present ? (double)splits[i]->sampler.samples : 0);
+    return sizeof(double) * ((double)t->graph.floats / DPT_SQUARES_RUN + 1 +
+                             most / t->train.sampler.micro + 1 + t->comm->world.size);
+}
+
+static void sum_memory(struct dpt_plan *p)
+{
+    double rank = 0, first = 0, node = 0;
+
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
+        const struct dpt_plan_memory *m = &p->memory[i];
+
+        rank += m->scope == DPT_PLAN_RANK ? m->bytes : 0;
+        first += m->scope == DPT_PLAN_FIRST ? m->bytes : 0;
+        node += m->scope == DPT_PLAN_NODE ? m->bytes : 0;
+    }
+    /* A rank's pages include those that it shares: in an epoch it comes to all of them. */
+    p->other_rank = rank + node;
+    p->first_rank = p->other_rank + first;
+    p->node = rank * p->spec.node_ranks + first + node;
+}
+
+static void fill_memory(struct dpt_plan *p)
+{
+    const struct dpt_trainer *t = &p->t;
+    const double arena = (double)t->graph.floats * WORD;
+    const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
+    const bool gpu = t->backend->devices != NULL;
+    const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
+    double gradients, shared;
+
+    t->gather_type->bytes(t, p->spec.node_ranks, &gradients, &shared);
+    if (t->stepping) { /* summed on the host, but not made there */
+        gradients = p->spec.ranks > 1 ? arena : 0;
+        shared = 0;
+    }
+    memcpy(p->memory,
+           (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
+               {"program and libraries", "base", DPT_PLAN_RANK,
+                own_peak() + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
+               {"weights", "weights", DPT_PLAN_RANK, arena},
+               {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
+               {"gradients", "gradients", DPT_PLAN_RANK, gradients},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->slots * arena},
+               {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
+               {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
+               {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
+               {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
+               {"norms, losses", "books", DPT_PLAN_RANK, books(t)},
+               {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
+                saves ? (double)p->checkpoint + saving : 0},
+               {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
+               {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
+           },
+           sizeof p->memory);
+    sum_memory(p);
+}
+
+/* --- the whole -------------------------------------------------------------------------------- */
+
+static enum dpt_status measure_checkpoint(struct dpt_plan *p, const char *job_text,
+                                          struct dpt_error *err)
+{
+    const struct dpt_state state = dpt_trainer_state(&p->t, job_text, DPT_VERSION);
+
+    return dpt_checkpoint_size(&state, p->t.job->output, &p->checkpoint, err);
+}
+
+static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
+{
+    const struct dpt_job *job = p->t.job;
+    const struct dpt_program_spec program = {
+        .graph = &p->t.graph,
+        .loss = p->t.loss,
+        .micro = micro * p->t.group,
+        .leaf = micro,
+        .threads = p->t.threads,
+        .training = true,
+        .team = p->t.pool,
+        .precision = (enum dpt_precision)job->device.precision,
+        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+    };
+
+    return p->t.backend->measure(&program, &p->program, err);
+}
+
+/* As training does: half of a micro-batch that does not fit, where it is ours to choose. Else what
+ * would fit is told. */
+static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};
+    const struct dpt_job *job = p->t.job;
+    const bool ours = job->batch.micro == 0 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
+    const int32_t wanted = p->t.train.sampler.micro;
+    int32_t micro = wanted;
+
+    dpt_plan_gpu_memory(p);
+    while (p->device_bytes > p->gpu.memory && micro > 1) {
+        micro /= 2;
+        DPT_TRY(measure_program(p, micro, err));
+        p->t.train.sampler.micro = micro;
+        dpt_plan_gpu_memory(p);
+    }
+    if (ours && micro < wanted && p->device_bytes <= p->gpu.memory) {
+        p->t.micro_most = micro;
+        for (size_t i = 0; i < 3; i++)
+            splits[i]->sampler.micro = micro;
+    } else if (micro < wanted) {
+        p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
+        p->t.train.sampler.micro = wanted;
+        DPT_TRY(measure_program(p, wanted, err));
+        dpt_plan_gpu_memory(p);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
+                              const struct dpt_plan_spec *spec, const char *job_text,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_backend *backend;
+
+    memset(p, 0, sizeof *p);
+    p->spec = *spec;
+    p->available = dpt_memory_available();
+    find_cores(p);
+    DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
+    make_comm(p, backend);
+    if (backend->devices != NULL)
+        dpt_plan_gpu_choose(p, backend);
+    DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p, job),
+                             DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
+    if (dpt_augment_wanted(&job->data.augment))
+        DPT_TRY(dpt_augment_check(&job->data.augment, p->t.train.set, err));
+    if (p->t.team) /* to be looked at, not to be run */
+        DPT_TRY(dpt_pool_open(&p->t.pool, 1, false, err));
+    DPT_TRY(measure_program(p, p->t.train.sampler.micro, err));
+    if (backend->devices != NULL)
+        DPT_TRY(fit_device(p, err));
+    DPT_TRY(measure_checkpoint(p, job_text, err));
+    p->reduced = spec->ranks > 1 ? ((double)p->t.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
+    fill_memory(p);
+out:
+    return status;
+}
+
+void dpt_plan_close(struct dpt_plan *p)
+{
+    dpt_trainer_close(&p->t);
+}

@@ -1,0 +1,125 @@
+/*
+ * plan: what a job would do and need, found without doing it.
+ *
+ * Steps, deals, shapes and buffers come from the code that trains: a trainer that is only planned
+ * (dpt_trainer_plan), the backend's own plan, the reductions' and the checkpoint's sizes. Seconds
+ * are a model: a micro-batch's time, the update of the weights, and the sum over the ranks, on
+ * nodes like this machine. A micro-batch's time is measured where the model is small enough to try
+ * one (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
+ */
+#ifndef DPT_PLAN_PLAN_H
+#define DPT_PLAN_PLAN_H
+
+#include "core/plan/cost.h"
+#include "core/plan/machine.h"
+#include "core/plan/plan_gpu.h"
+#include "core/train/trainer.h"
+
+/* The network between nodes, as LogGP sees it (Alexandrov et al. 1995): a message of n bytes takes
+ * latency + 2 x overhead + n / bandwidth. */
+struct dpt_fabric {
+    double latency, overhead; /* seconds; overhead: of the processor, at each end */
+    double bandwidth;         /* bytes a second */
+};
+
+struct dpt_plan_spec {
+    int ranks;
+    int node_ranks;                 /* that share a node; 0: as many as it has cores */
+    bool trial;                     /* a few micro-batches may be computed, where they are small */
+    const struct dpt_gpu_type *gpu; /* for kind: cuda; NULL: the one that is here */
+    struct dpt_fabric fabric;
+};
+
+enum dpt_plan_scope {
+    DPT_PLAN_RANK,  /* every rank has it */
+    DPT_PLAN_FIRST, /* rank 0 has it */
+    DPT_PLAN_NODE,  /* the ranks of a node share it */
+};
+
+struct dpt_plan_memory {
+    const char *name, *key; /* for a person; in JSON */
+    enum dpt_plan_scope scope;
+    double bytes;
+};
+
+enum { DPT_PLAN_MEMORY = 13, DPT_PLAN_DEVICE = 9 };
+
+/* Seconds of a step at the slowest rank. */
+struct dpt_plan_step {
+    double compute; /* forward and backward, the loss */
+    double data;    /* filling micro-batches */
+    double local;   /* the sum on a node */
+    double network; /* the sum between nodes */
+    double update;  /* norm, optimizer, weight layouts */
+    double total;
+    int32_t micro;
+};
+
+/* What was timed; seconds. */
+struct dpt_trial {
+    bool done;
+    int32_t micro;      /* samples that were computed at once */
+    double micro_batch; /* by one thread, or by a team */
+    double update;      /* optimizer and weight layouts, on all threads of a rank */
+    /* With a thread on each core of a node; 0: not known. */
+    double sum;     /* a step's sum of as many gradients as threads, in slices */
+    double meeting; /* of these threads */
+};
+
+struct dpt_plan {
+    struct dpt_plan_spec spec;
+    struct dpt_comm comm; /* of ranks that need not be there */
+    struct dpt_trainer t; /* rank 0 of them, planned */
+    double cores;         /* of a node, all its ranks together */
+    int nodes;
+    struct dpt_program_bytes program;
+    struct dpt_plan_memory memory[DPT_PLAN_MEMORY];
+    double first_rank, other_rank, node; /* bytes: what each touches, and what a node needs */
+    double available;                    /* bytes on this machine; -1: unknown */
+    struct dpt_gpu_type gpu;             /* that it would run on; no name: none */
+    bool gpu_here;                       /* in this machine */
+    struct dpt_plan_memory device[DPT_PLAN_DEVICE]; /* of a rank, on it */
+    double device_bytes;
+    bool stored;          /* the samples stay there */
+    int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
+    uint64_t checkpoint;  /* bytes */
+    double reduced;       /* bytes that each rank puts into a step's sum */
+    struct dpt_machine machine; /* flops 0: not measured */
+    struct dpt_trial trial;
+    struct dpt_plan_step step;
+};
+
+/* Everything but the seconds. *plan keeps pointing to job and spec; it may not be moved, and is to
+ * be closed in any case. job_text: dpt_job_essence's. Errors: as dpt_trainer_plan. */
+enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
+                              const struct dpt_plan_spec *spec, const char *job_text,
+                              struct dpt_error *err);
+void dpt_plan_close(struct dpt_plan *plan);
+
+/* Measures the machine, tries a micro-batch where that is allowed, fills plan->step. Takes about a
+ * second. Errors: RANK. */
+enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
+
+/* A step of so many samples on so many ranks. False: they are more than micro-batches. */
+bool dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                      struct dpt_plan_step *step);
+
+/* Floating point operations of a node for one sample, forward and backward; only products count. */
+void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, double *backward);
+
+/* Seconds of an all-reduce of n floats over p nodes, by the better of recursive doubling and
+ * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
+ * Operations in MPICH", 2005). add: seconds to add a float. */
+double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
+/* The same for `reproducible`, whose slices go straight to where they are added. */
+double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, double add);
+
+/* Fills trial->sum and trial->meeting for gradients of so many floats. Errors: RANK. */
+enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,
+                              struct dpt_error *err);
+/* Computes a few micro-batches and updates of a planned model on `threads` threads at once, and
+ * throws them away. Errors: RANK. */
+enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct dpt_trial *trial,
+                              struct dpt_error *err);
+
+#endif

@@ -1,0 +1,253 @@
+#include "core/plan/plan_gpu.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "core/plan/plan.h"
+
+enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
+
+// clang-format off
+const struct dpt_gpu_type dpt_gpu_types[] = {
+    {"v100", "Tesla V100-SXM2-32GB", 34.1e9, 0.90e12,
+     {15.7e12, 0, 0, 125e12}},
+    {"t4", "Tesla T4", 15.8e9, 0.32e12,
+     {8.1e12, 0, 0, 65e12}},
+    {"a100", "NVIDIA A100-SXM4-80GB", 85.0e9, 2.04e12,
+     {19.5e12, 156e12, 312e12, 312e12}},
+    {"a10", "NVIDIA A10", 23.7e9, 0.60e12,
+     {31.2e12, 62.5e12, 125e12, 125e12}},
+    {"l4", "NVIDIA L4", 23.7e9, 0.30e12,
+     {30.3e12, 60e12, 121e12, 121e12}},
+    {"l40s", "NVIDIA L40S", 47.7e9, 0.864e12,
+     {91.6e12, 183e12, 362e12, 362e12}},
+    {"h100", "NVIDIA H100 80GB HBM3", 85.0e9, 3.35e12,
+     {66.9e12, 494e12, 989e12, 989e12}},
+    {"h200", "NVIDIA H200", 150.1e9, 4.8e12,
+     {66.9e12, 494e12, 989e12, 989e12}},
+    {"b200", "NVIDIA B200", 191e9, 8.0e12,
+     {75e12, 1.1e15, 2.25e15, 2.25e15}},
+    {0},
+};
+// clang-format on
+
+/* Bytes: the context, the kernels and what libraries keep there, and on the host. */
+static const double context = 0.6e9;
+/* What kernels reach of the peaks; a kernel's start within a graph; a step's. */
+static const double reached[DPT_PRECISIONS] = {0.75, 0.5, 0.5, 0.5}, reached_bytes = 0.75;
+static const double start = 2.5e-6, a_step = 15e-6;
+/* Bytes a second between host and device, and of a rank's part of a sum in the host's memory; the
+ * part of forward and backward in which the sum of what is done goes on. */
+static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
+/* Of the device's memory that the data set leaves free (core/backend/cuda). */
+static const double margin = 1.0 / 16;
+
+/* --- which -------------------------------------------------------------------------------------
+ */
+
+const struct dpt_gpu_type *dpt_gpu_type_find(const char *key)
+{
+    for (const struct dpt_gpu_type *type = dpt_gpu_types; type->key != NULL; type++)
+        if (strcasecmp(type->key, key) == 0)
+            return type;
+    return NULL;
+}
+
+/* The row whose key ends a word of a driver's name: "NVIDIA L40" is no L4. */
+static const struct dpt_gpu_type *find_name(const char *name)
+{
+    for (const struct dpt_gpu_type *type = dpt_gpu_types; type->key != NULL; type++) {
+        const char *at = strcasestr(name, type->key);
+
+        if (at != NULL && !isalnum((unsigned char)at[strlen(type->key)]))
+            return type;
+    }
+    return NULL;
+}
+
+/* One that is in no table: by its size, as they usually are. */
+static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
+{
+    const int cores = info->major < 8 || (info->major == 8 && info->minor == 0) ? 64 : 128;
+
+    gpu->flops[DPT_PRECISION_FP32] = 2 * 1.6e9 * cores * info->multiprocessors;
+    gpu->flops[DPT_PRECISION_TF32] = 2 * gpu->flops[DPT_PRECISION_FP32];
+    gpu->flops[DPT_PRECISION_BF16] = 4 * gpu->flops[DPT_PRECISION_FP32];
+    gpu->flops[DPT_PRECISION_FP16] = gpu->flops[DPT_PRECISION_BF16];
+}
+
+static int devices_here(const struct dpt_backend *backend)
+{
+    struct dpt_error ignored;
+    int count = 0;
+
+    return backend->devices->count(&count, &ignored) == DPT_OK ? count : 0;
+}
+
+int dpt_plan_gpu_node(const struct dpt_backend *backend)
+{
+    const int here = devices_here(backend);
+
+    return here > 0 ? here : NODE;
+}
+
+/* At which it computes what is asked of it at this one. */
+static int precision_at(const struct dpt_gpu_type *gpu, int precision)
+{
+    while (precision > 0 && gpu->flops[precision] <= 0)
+        precision--;
+    return precision;
+}
+
+double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision)
+{
+    return gpu->flops[precision_at(gpu, precision)];
+}
+
+void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
+{
+    const struct dpt_gpu_type *type = find_name(info->name);
+
+    *gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
+    if (type == NULL && info->multiprocessors > 0)
+        guess_flops(info, gpu);
+    memcpy(gpu->name, info->name, sizeof gpu->name);
+    gpu->memory = (double)info->memory;
+    if (info->bandwidth > 0)
+        gpu->bandwidth = info->bandwidth;
+}
+
+void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
+{
+    const struct dpt_gpu_type *type = p->spec.gpu;
+    struct dpt_device_info info;
+    struct dpt_error ignored;
+
+    p->gpu_here = type == NULL && devices_here(backend) > 0 &&
+                  backend->devices->info(0, &info, &ignored) == DPT_OK;
+    p->gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
+    if (p->gpu_here)
+        dpt_gpu_describe(&info, &p->gpu);
+}
+
+/* --- memory ------------------------------------------------------------------------------------
+ */
+
+/* A step's samples as they come from the host. */
+static double step_samples(const struct dpt_plan *p)
+{
+    const struct dpt_trainer *t = &p->t;
+    const struct dpt_sampler *s = &t->train.sampler;
+    const double micros = ceil((double)s->global / s->micro);
+    const double rows = ceil(micros / p->spec.ranks) * s->micro;
+
+    return rows * (double)dpt_shape_size(&t->train.set->shape) * WORD;
+}
+
+void dpt_plan_gpu_memory(struct dpt_plan *p)
+{
+    const struct dpt_trainer *t = &p->t;
+    const struct dpt_dataset *set = t->train.set;
+    const double arena = (double)t->graph.floats * WORD;
+    const double copies = fmax(0, (double)p->program.copies - 2 * arena);
+    const double stored = (double)set->samples * (double)set->stride;
+    double sum = context + 2 * arena + copies + t->slots * arena + (double)p->program.values +
+                 (double)p->program.scratch;
+
+    p->stored = dpt_dataset_in_memory(set, &t->job->data, p->available) &&
+                sum + stored + margin * p->gpu.memory <= p->gpu.memory;
+    memcpy(p->device,
+           (const struct dpt_plan_memory[DPT_PLAN_DEVICE]){
+               {"context and libraries", "context", DPT_PLAN_RANK, context},
+               {"weights", "weights", DPT_PLAN_RANK, arena},
+               {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
+               {"gradients", "gradients", DPT_PLAN_RANK, arena},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->slots * arena},
+               {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
+               {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
+               {"steps ahead", "input", DPT_PLAN_RANK, p->stored ? 0 : ROOMS * step_samples(p)},
+               {"samples", "samples", DPT_PLAN_RANK, p->stored ? stored : 0},
+           },
+           sizeof p->device);
+    p->device_bytes = 0;
+    for (int i = 0; i < DPT_PLAN_DEVICE; i++)
+        p->device_bytes += p->device[i].bytes;
+}
+
+/* --- time --------------------------------------------------------------------------------------
+ */
+
+static double flops_of(const struct dpt_plan *p)
+{
+    const int precision = p->t.job->device.precision;
+
+    return dpt_gpu_peak(&p->gpu, precision) * reached[precision_at(&p->gpu, precision)];
+}
+
+/* Seconds of a layer's pass. */
+static double pass(const struct dpt_plan *p, const struct dpt_cost *cost, double bytes_part)
+{
+    const double bytes = cost->move[0].bytes * bytes_part + cost->move[1].bytes;
+
+    return start + fmax(cost->flop / flops_of(p), bytes / p->gpu.bandwidth / reached_bytes);
+}
+
+static double micro_batch(const struct dpt_plan *p, int32_t micro)
+{
+    const bool half = p->t.job->device.precision >= DPT_PRECISION_BF16;
+    const double part = half ? 0.5 : 1;
+    struct dpt_comm comm = *p->t.comm;
+    struct dpt_trainer one = p->t;
+    bool trains = false; /* a layer before has parameters */
+    double seconds = 0;
+
+    comm.world.size = 1;
+    one.comm = &comm;
+    one.train.sampler.global = one.train.sampler.micro = micro;
+    one.all_threads = 1;
+    for (int32_t i = 1; i < one.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &one.graph.nodes[i];
+        const bool own = node->weight >= 0 || node->bias >= 0;
+        const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, trains);
+        const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, trains);
+
+        if (node->op == DPT_OP_FLATTEN || node->op == DPT_OP_RELU)
+            continue; /* done by a layer beside it */
+        seconds += pass(p, &forward, part);
+        if (own || trains)
+            seconds += pass(p, &back, part) + (own && trains ? start : 0);
+        trains |= own;
+    }
+    return seconds + 2 * start;
+}
+
+void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int64_t micros,
+                       int32_t micro, struct dpt_plan_step *step)
+{
+    const struct dpt_trainer *t = &p->t;
+    const double n = (double)t->graph.floats, arena = n * WORD;
+    const double rows = (double)micros * micro;
+    const double sample = (double)dpt_shape_size(&t->train.set->shape) * WORD;
+    const int nodes = (ranks + node_ranks - 1) / node_ranks;
+    const double memory = p->gpu.bandwidth * reached_bytes;
+    double hidden;
+
+    step->micro = micro;
+    step->compute = (double)micros * micro_batch(p, micro);
+    step->data = p->stored ? 0 : fmax(0, rows * sample / bus - step->compute);
+    hidden = beside * step->compute;
+    if (ranks > 1) {
+        /* To the host and back, and each rank's slice of the node's sum; a CUDA-aware MPI may be
+         * quicker. */
+        step->local = 2 * arena / bus + (node_ranks > 1 ? 3 * arena / host_sum : 0);
+        step->network = dpt_fabric_allreduce(&p->spec.fabric, n, nodes, 3 * WORD / host_sum);
+        step->local -= fmin(step->local, hidden);
+        hidden = fmax(0, hidden - 2 * arena / bus);
+        step->network -= fmin(step->network, hidden);
+    }
+    step->update = ((4 + 2 * t->slots) * arena + 2 * arena) / memory + 4 * start;
+    step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
+}

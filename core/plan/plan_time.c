@@ -1,0 +1,306 @@
+/* The seconds of a plan. */
+#include <math.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/plan/plan.h"
+
+enum { WORD = sizeof(float), MAX_THREADS = 256 };
+
+/* Floats of a node's gradients up to which each rank adds up all of them, and meets the others but
+ * once (core/comm/summation.c). */
+enum { SMALL = 4096 };
+
+/* A trial may take this much memory, and this part of what is available. */
+static const double trial_most = 256e6, trial_part = 0.25;
+
+/*
+ * What layers reach of the limits of cost.h, and what else a call takes, where no trial can be
+ * made: from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. Convolutions
+ * with a max-pool behind them leave out work and beat their limit.
+ */
+static const struct {
+    double forward, backward, call; /* fractions; seconds a micro-batch */
+} reached[DPT_OP_COUNT] = {
+    [DPT_OP_CONV] = {0.9, 1.2, 2e-6},       [DPT_OP_DENSE] = {0.8, 0.8, 0.5e-6},
+    [DPT_OP_MAXPOOL] = {0.4, 0.4, 0.5e-6},  [DPT_OP_AVGPOOL] = {0.3, 0.3, 0.5e-6},
+    [DPT_OP_DROPOUT] = {0.02, 0.3, 0.5e-6}, [DPT_OP_GLOBAL_AVGPOOL] = {0.3, 0.3, 0.5e-6},
+    [DPT_OP_RELU] = {0.3, 0.3, 0.3e-6},     [DPT_OP_GELU] = {0.1, 0.1, 0.3e-6},
+    [DPT_OP_TANH] = {0.1, 0.3, 0.3e-6},     [DPT_OP_SIGMOID] = {0.1, 0.3, 0.3e-6},
+    [DPT_OP_FLATTEN] = {0.1, 0.1, 0.2e-6},
+};
+
+/* Likewise of what is no layer. A sample's own work, and a float's; a step's. A meeting of a node's
+ * ranks that have a core each and look for one another, and what it takes a rank to give its core
+ * to another one where they have not. */
+static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
+static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
+static const double meeting = 0.3e-6, taking_turns = 1.5e-6;
+
+/* --- the network ------------------------------------------------------------------------------ */
+
+double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double add)
+{
+    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+    const double rounds = floor(log2(p) + 1e-9), power = pow(2, rounds);
+    /* Where p is no power of two, the others first give theirs to a neighbour, and get the sum. */
+    const double fold = power < p ? 2 * (message + n * word) + n * add : 0;
+    const double doubling = rounds * (message + n * (word + add));
+    const double halving =
+        2 * rounds * message + (power - 1) / power * n * (2 * word + add); /* Rabenseifner */
+
+    return p > 1 ? fold + fmin(doubling, halving) : 0;
+}
+
+double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, double add)
+{
+    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+
+    if (p <= 1)
+        return 0;
+    return (p - 1) * message + ceil(log2(p)) * message + (p - 1.0) / p * n * (2 * word + add);
+}
+
+/* --- computing -------------------------------------------------------------------------------- */
+
+static bool has_parameters(const struct dpt_graph_node *node)
+{
+    return node->weight >= 0 || node->bias >= 0;
+}
+
+static bool wants_dx(const struct dpt_graph *graph, int32_t node)
+{
+    for (int32_t i = 0; i < node; i++)
+        if (has_parameters(&graph->nodes[i]))
+            return true;
+    return false;
+}
+
+/* A view of the trainer in which a step is one micro-batch of one rank: for cost.h. */
+static struct dpt_trainer alone(const struct dpt_trainer *t, struct dpt_comm *comm, int32_t samples)
+{
+    struct dpt_trainer one = *t;
+
+    *comm = *t->comm;
+    comm->world.size = 1;
+    one.comm = comm;
+    one.train.sampler.global = one.train.sampler.micro = samples;
+    one.all_threads = 1;
+    return one;
+}
+
+void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, double *backward)
+{
+    struct dpt_comm comm;
+    const struct dpt_trainer one = alone(&p->t, &comm, 1);
+    const bool dx = wants_dx(&p->t.graph, node);
+
+    *forward = dpt_cost_of_nodes(&one, node, node, DPT_COST_FORWARD, dx).flop;
+    *backward = dpt_cost_of_nodes(&one, node, node, DPT_COST_BACKWARD, dx).flop;
+}
+
+/* Seconds of a micro-batch on one thread, without having tried. */
+static double estimate_micro(const struct dpt_plan *p, int32_t micro)
+{
+    struct dpt_comm comm;
+    const struct dpt_trainer one = alone(&p->t, &comm, micro);
+    double seconds = 0;
+    bool by_bytes;
+
+    for (int32_t i = 1; i < one.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &one.graph.nodes[i];
+        const bool dx = wants_dx(&one.graph, i);
+        const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, dx);
+        const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, dx);
+
+        seconds += reached[node->op].call;
+        seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / reached[node->op].forward;
+        if (dx || has_parameters(node))
+            seconds +=
+                dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / reached[node->op].backward;
+    }
+    return seconds;
+}
+
+/* --- a step ----------------------------------------------------------------------------------- */
+
+struct deal {
+    int ranks, node_ranks, nodes;
+    int64_t global, micros; /* micros: of the busiest rank */
+    int32_t micro, group;   /* group: micro-batches that are computed at once */
+    double slower;          /* by sharing cores */
+};
+
+static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+{
+    const struct dpt_trainer *t = &p->t;
+    const double floats = (double)dpt_shape_size(&t->train.set->shape);
+    const double samples = fmin((double)d->micros * d->micro, (double)d->global);
+    const double rounds =
+        t->team ? (double)d->micros / d->group : ceil((double)d->micros / (double)t->threads);
+    const int32_t together = d->micro * d->group;
+    double seconds;
+
+    if (p->trial.done)
+        seconds = p->trial.micro_batch * together / p->trial.micro;
+    else
+        seconds = estimate_micro(p, together) / (t->team ? t->threads : 1);
+    step->compute = rounds * seconds * d->slower;
+    step->data = samples * (fill_sample + floats * fill_float) * d->slower /
+                 fmin(t->threads, t->team ? t->threads : (double)d->micros);
+}
+
+/* Whether a node's ranks find their gradients' sum, and its squares, in memory that they share. */
+static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
+{
+    const struct dpt_job *job = p->t.job;
+
+    return d->node_ranks > 1 && d->nodes == 1 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE &&
+           job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
+}
+
+static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+{
+    const struct dpt_trainer *t = &p->t;
+    const double arena = (double)t->graph.floats * WORD, n = (double)t->graph.floats;
+    const double all = (double)t->takers * d->node_ranks, busy = fmin(all, p->cores);
+    const double bandwidth = dpt_machine_bandwidth(&p->machine, (all + 1) * arena / busy);
+    const double add = 3 * WORD / bandwidth / reached_sum;
+    const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
+    const bool flat = tree || t->job->comm.hierarchical == DPT_HIERARCHICAL_OFF;
+    const bool small = sums_in_memory(p, d) && all * n <= SMALL;
+    const double arenas =
+        (all + d->node_ranks) / busy; /* that a core reads or writes; 2 in a trial */
+    const double meet = d->slower > 1          ? d->slower * taking_turns
+                        : p->trial.meeting > 0 ? p->trial.meeting
+                                               : meeting;
+    const int parties = flat ? d->ranks : d->nodes;
+
+    if (all > 1 && p->trial.sum > 0 && !small)
+        step->local = p->trial.sum * arenas / 2;
+    else if (all > 1)
+        step->local = arenas * arena / bandwidth / reached_sum;
+    if (d->node_ranks > 1)
+        step->local += (small ? 1 : 2) * meet;
+    if (d->nodes > 1)
+        step->network =
+            (tree ? dpt_fabric_tree : dpt_fabric_allreduce)(&p->spec.fabric, n, parties, add);
+}
+
+static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+{
+    struct dpt_comm comm;
+    const struct dpt_trainer one = alone(&p->t, &comm, d->micro);
+    const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
+    const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
+    const int threads = p->t.threads;
+    bool by_bytes;
+
+    /* Each rank has that of the slice which it adds up. */
+    step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
+                   d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
+    if (p->trial.done)
+        step->update += p->trial.update * d->slower;
+    else
+        step->update += dpt_cost_limit(&optimizer, &p->machine, threads, &by_bytes) /
+                        reached_update * d->slower;
+}
+
+bool dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
+                      struct dpt_plan_step *step)
+{
+    struct deal d = {.ranks = ranks, .global = global};
+    struct dpt_comm comm = p->comm;
+    struct dpt_job job = *p->t.job;
+    struct dpt_trainer other = p->t;
+    struct dpt_error ignored;
+
+    memset(step, 0, sizeof *step);
+    d.node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
+    d.nodes = (ranks + d.node_ranks - 1) / d.node_ranks;
+    d.slower = fmax(1, (double)p->t.threads * d.node_ranks / p->cores);
+    comm.world.size = ranks;
+    job.batch.global = global;
+    other.comm = &comm;
+    other.job = &job;
+    other.all_threads = (int64_t)ranks * p->t.threads;
+    if (dpt_trainer_choose_micro(&other, &d.micro, &ignored) != DPT_OK)
+        return false;
+    d.micros = ((global + d.micro - 1) / d.micro + ranks - 1) / ranks;
+    d.group = p->t.group;
+    while (d.group > 1 && d.group / 2 >= d.micros)
+        d.group /= 2;
+    if (p->t.backend->devices != NULL) {
+        dpt_plan_gpu_step(p, ranks, d.node_ranks, d.micros, d.micro, step);
+        return true;
+    }
+    step->micro = d.micro;
+    compute(p, &d, step);
+    reduce(p, &d, step);
+    update(p, &d, step);
+    step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
+    return true;
+}
+
+/* --- measuring -------------------------------------------------------------------------------- */
+
+/* A lone rank with so many threads, for dpt_machine_measure. */
+static enum dpt_status measure_machine(struct dpt_plan *p, int threads, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_comm comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1};
+    struct dpt_trainer lone = {
+        .comm = &comm,
+        .backend = p->t.backend,
+        .threads = threads,
+        .all_threads = threads,
+    };
+
+    lone.workers = dpt_alloc_array((size_t)threads, sizeof *lone.workers);
+    if (lone.workers == NULL)
+        DPT_TRY(dpt_fail_memory(err, "measuring the machine", threads));
+    DPT_TRY(dpt_pool_open(&lone.pool, threads, true, err));
+    DPT_TRY(dpt_machine_measure(&lone, &p->machine, err));
+out:
+    dpt_pool_close(lone.pool);
+    dpt_free(lone.workers);
+    return status;
+}
+
+/* What a trial on so many threads would allocate. */
+static double trial_bytes(const struct dpt_plan *p, int threads)
+{
+    const struct dpt_trainer *t = &p->t;
+    const double arena = (double)t->graph.floats * WORD;
+    const double each =
+        ((double)p->program.values + (double)p->program.scratch) / t->threads +
+        (double)dpt_shape_size(&t->train.set->shape) * t->train.sampler.micro * t->group * WORD;
+
+    return arena * (1 + t->slots + (t->team ? 1 : threads)) + threads * each +
+           (double)p->program.copies;
+}
+
+enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &p->t;
+    const double wanted = fmin(p->cores, (double)t->threads * p->spec.node_ranks);
+    const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)), threads = t->team ? t->threads : busy;
+    const double bytes = trial_bytes(p, threads);
+
+    if (t->backend->devices != NULL) { /* the data sheet says it */
+        dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
+        return DPT_OK;
+    }
+    DPT_TRY(measure_machine(p, busy, err));
+    if (p->spec.trial)
+        DPT_TRY(dpt_trial_sum((size_t)t->graph.floats, busy, &p->trial, err));
+    if (p->spec.trial && t->threads <= p->cores && bytes <= trial_most &&
+        (p->available < 0 || bytes <= trial_part * p->available)) {
+        DPT_TRY(dpt_trial_run(t, threads, &p->trial, err));
+        p->trial.update *= (double)threads / t->threads;
+    }
+    dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
+out:
+    return status;
+}

@@ -1,0 +1,144 @@
+/*
+ * checkpoint: the state of a run as an HDF5 file.
+ *
+ *   /params/<layer>/weight|bias            float32, canonical layout, unpadded
+ *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
+ *   /job                                   what of the job decides the result, as YAML text
+ *   /plans                                 where there is a choice of kernels: which, as text
+ *                                          (program.h)
+ *   attributes of /                        format, format_version, step, updates, samples, epoch,
+ * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
+ * backend, library; of a run in half floats (fp16) also loss_scale, loss_scale_good,
+ * loss_scale_overflows
+ *   attribute crc32 of every data set      CRC-32 of its bytes
+ * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
+ * of this line>\n"
+ *
+ * The bytes are a function of the state and of the machine's numerics alone: no time, host, path,
+ * rank or thread count. A file is written under a temporary name, synced and renamed, so a final
+ * name always stands for a whole file; and it is verified, the whole of it, before HDF5 gets to see
+ * it.
+ */
+#ifndef DPT_STATE_CHECKPOINT_H
+#define DPT_STATE_CHECKPOINT_H
+
+#include "core/backend/graph.h"
+#include "core/backend/loss_scale.h"
+#include "core/state/lock.h"
+
+enum { DPT_CHECKPOINT_FORMAT = 1, DPT_CHECKPOINT_TRAILER = 44 };
+
+/* How far the run is; with the parameters and slots this is all that the next step depends on. */
+struct dpt_progress {
+    int64_t step;       /* steps done, skipped ones included */
+    int64_t updates;    /* updates applied */
+    int64_t samples;    /* seen */
+    int64_t epoch;      /* of the next step, from 0 */
+    int64_t epoch_step; /* of the next step within its epoch */
+    double best_metric; /* of data.valid: accuracy, or minus the loss; only where best_step >= 0 */
+    int64_t best_step;  /* at which it was reached; -1: never evaluated */
+};
+
+/* What a file holds. All pointers are borrowed. */
+struct dpt_state {
+    const struct dpt_graph *graph;
+    float *params; /* arena */
+    int slots;
+    float *slot[DPT_MAX_SLOTS]; /* arenas */
+    const char *const *slot_names;
+    struct dpt_progress progress;
+    int64_t seed;
+    bool scaled; /* its gradients are half floats */
+    struct dpt_loss_scale scale;
+    const char *job_text;
+    const char *plans; /* NULL or empty: none */
+    const char *version, *backend, *library;
+    const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
+};
+
+/* "FOLDER/checkpoints/step-00001200.h5" into buf; returns buf. */
+const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);
+
+/*
+ * Writes one file: its skeleton in memory, then temporary name, reservation, bytes, fsync, rename,
+ * fsync of the folder. Errors: IO (disk full, not writable; names the file), RANK; then nothing is
+ * left of it, unless only the last fsync failed: then it is there, whole.
+ */
+enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
+                                    struct dpt_error *err);
+
+/* Bytes that its file has, found without making room for them. Errors: RANK, IO (larger than files
+ * may be; path: for that message). */
+enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
+                                    struct dpt_error *err);
+
+/*
+ * Before a save: removes what killed processes left in FOLDER and FOLDER/checkpoints, and puts on
+ * the disk what FOLDER/metrics.jsonl and TensorBoard's file tell of the steps so far, so that no
+ * power cut leaves a checkpoint that is ahead of it. Errors: IO.
+ */
+enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err);
+
+/*
+ * After a save, and when a run goes on from `path`: points FOLDER/checkpoints/latest to `path`, and
+ * `best` to the checkpoint of best_step where that is on disk, and removes all but these and the
+ * `keep` newest (0: none is removed), later ones aside. Errors: IO, RANK.
+ */
+enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
+                                      int64_t best_step, struct dpt_error *err);
+
+/* The steps of the checkpoints in FOLDER/checkpoints, newest first; *steps: malloc'ed. *n is 0
+ * where there is no folder. Errors: RANK. */
+enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t *n,
+                                    struct dpt_error *err);
+
+/* Verifies the checksum of a whole file. Errors: BAD_DATA (damaged, cut short, no checkpoint of
+ * dptrain), IO. */
+enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
+
+enum dpt_load_parts { DPT_LOAD_PARAMS = 1, DPT_LOAD_SLOTS = 2, DPT_LOAD_PROGRESS = 4 };
+
+/* A file that is open for reading. */
+struct dpt_checkpoint {
+    const char *path; /* borrowed */
+    int64_t file;     /* HDF5's number; -1: closed */
+};
+
+/* Opens a file that was verified. Errors: BAD_DATA. */
+enum dpt_status dpt_checkpoint_open(struct dpt_checkpoint *checkpoint, const char *path,
+                                    struct dpt_error *err);
+void dpt_checkpoint_close(struct dpt_checkpoint *checkpoint);
+
+/*
+ * Reads into the state's arenas and progress, as far as `parts` asks. job_text: out, malloc'ed, or
+ * NULL where it is not wanted. Errors: BAD_DATA (damaged; of another model or optimizer, with the
+ * first difference in words), IO, RANK.
+ */
+enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
+                                    struct dpt_state *state, unsigned parts, char **job_text,
+                                    struct dpt_error *err);
+
+/* The text of its /plans, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
+enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *checkpoint, char **text,
+                                     struct dpt_error *err);
+
+/* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
+const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,
+                                    size_t size);
+
+/* The shape of the samples that its model reads. False: it does not say, as those before this was
+ * kept. */
+bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
+
+/* All in one: verify, open, read, close. */
+enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
+                                    char **job_text, struct dpt_error *err);
+
+/* Takes the checkpoints after `step` out of the line: step-N.h5 becomes aside-step-N.h5. Errors:
+ * IO, RANK. */
+enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err);
+
+/* A run folder stands for its latest checkpoint; buf: PATH_MAX bytes; returns buf. */
+const char *dpt_checkpoint_resolve(const char *path, char *buf);
+
+#endif

@@ -1,0 +1,223 @@
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/state/checkpoint.h"
+#include "core/state/tensorboard.h"
+
+const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size)
+{
+    snprintf(buf, size, "%s/checkpoints/step-%08lld.h5", folder, (long long)step);
+    return buf;
+}
+
+const char *dpt_checkpoint_resolve(const char *path, char *buf)
+{
+    struct stat info;
+    const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+
+    snprintf(buf, PATH_MAX, folder ? "%s/checkpoints/latest" : "%s", path);
+    return buf;
+}
+
+/* "step-00001200.h5" -> 1200; -1 for other names. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    long long step;
+
+    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
+        return -1;
+    errno = 0;
+    step = strtoll(name + 5, &end, 10);
+    return errno == 0 && strcmp(end, ".h5") == 0 ? step : -1;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return (x < y) - (x > y);
+}
+
+enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t *n,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX];
+    struct dirent *entry;
+    size_t capacity = 0;
+    DIR *dir;
+
+    *steps = NULL;
+    *n = 0;
+    snprintf(path, sizeof path, "%s/checkpoints", folder);
+    dir = opendir(path);
+    if (dir == NULL)
+        return DPT_OK;
+    while ((entry = readdir(dir)) != NULL) {
+        if (step_of(entry->d_name) < 0)
+            continue;
+        if (*n == capacity) {
+            int64_t *more = realloc(*steps, (capacity = capacity * 2 + 16) * sizeof *more);
+
+            if (more == NULL)
+                DPT_TRY(dpt_fail_memory(err, "the list of checkpoints", (double)capacity * 8));
+            *steps = more;
+        }
+        (*steps)[(*n)++] = step_of(entry->d_name);
+    }
+    if (*n > 0)
+        qsort(*steps, *n, sizeof **steps, newest_first);
+out:
+    closedir(dir);
+    if (status != DPT_OK) {
+        free(*steps);
+        *steps = NULL;
+        *n = 0;
+    }
+    return status;
+}
+
+/* Makes FOLDER/checkpoints/`name` a link to a file beside it, replacing an older one in one go. */
+static enum dpt_status point(const char *folder, const char *name, const char *target,
+                             struct dpt_error *err)
+{
+    char link[PATH_MAX], temporary[PATH_MAX + 32], present[NAME_MAX + 1];
+    ssize_t n;
+
+    snprintf(link, sizeof link, "%s/checkpoints/%s", folder, name);
+    n = readlink(link, present, sizeof present - 1);
+    if (n == (ssize_t)strlen(target) && memcmp(present, target, (size_t)n) == 0)
+        return DPT_OK;
+    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", link, (long)getpid());
+    if (symlink(target, temporary) != 0) {
+        if (errno == EEXIST && unlink(temporary) == 0) /* an earlier process had our number */
+            errno = symlink(target, temporary) == 0 ? 0 : errno;
+        if (errno != 0)
+            return dpt_fail_errno(err, DPT_IO, "%s", link);
+    }
+    if (rename(temporary, link) == 0)
+        return DPT_OK;
+    dpt_fail_errno(err, DPT_IO, "%s", link);
+    unlink(temporary);
+    return err->status;
+}
+
+/* The number in "NAME.tmp-1234"; 0 for other names. */
+static long maker_of(const char *name)
+{
+    const char *mark = strstr(name, ".tmp-");
+    char *end;
+    long number;
+
+    if (mark == NULL || mark[5] < '0' || mark[5] > '9')
+        return 0;
+    number = strtol(mark + 5, &end, 10);
+    return *end == '\0' ? number : 0;
+}
+
+/* What killed processes left in a folder. Only one process writes there at a time, so all but our
+ * own are left over. */
+static void remove_temporaries(const char *path)
+{
+    char file[PATH_MAX + NAME_MAX + 2];
+    struct dirent *entry;
+    DIR *dir = opendir(path);
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        const long maker = maker_of(entry->d_name);
+
+        if (maker <= 0 || maker == (long)getpid())
+            continue;
+        snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
+        unlink(file);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
+/* A file of a run folder, where it is there. */
+static enum dpt_status sync_file(const char *folder, const char *name, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX];
+    int fd;
+
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (fsync(fd) != 0)
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+    close(fd);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_prepare(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/checkpoints", folder);
+    remove_temporaries(path);
+    remove_temporaries(folder);
+    DPT_TRY(sync_file(folder, "metrics.jsonl", err));
+    DPT_TRY(sync_file(folder, DPT_TENSORBOARD_FILE, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int64_t keep,
+                                      int64_t best_step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *name = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
+    char file[PATH_MAX];
+    int64_t *steps = NULL;
+    size_t n = 0, first = 0; /* later ones, damaged or left behind, stand for none that is kept */
+
+    DPT_TRY(point(folder, "latest", name, err));
+    if (best_step >= 0) {
+        dpt_checkpoint_path(folder, best_step, file, sizeof file);
+        if (dpt_file_exists(file))
+            DPT_TRY(point(folder, "best", strrchr(file, '/') + 1, err));
+    }
+    DPT_TRY(dpt_file_sync_folder(path, err));
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    while (first < n && steps[first] > step_of(name))
+        first++;
+    for (size_t i = keep > 0 ? first + (size_t)keep : n; i < n; i++)
+        if (steps[i] != best_step)
+            unlink(dpt_checkpoint_path(folder, steps[i], file, sizeof file));
+out:
+    free(steps);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char from[PATH_MAX], to[PATH_MAX + 32];
+    int64_t *steps = NULL;
+    size_t n = 0;
+
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    for (size_t i = 0; i < n && steps[i] > step; i++) {
+        dpt_checkpoint_path(folder, steps[i], from, sizeof from);
+        snprintf(to, sizeof to, "%s/checkpoints/aside-step-%08lld.h5", folder, (long long)steps[i]);
+        if (rename(from, to) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", from));
+    }
+out:
+    free(steps);
+    return status;
+}

@@ -1,0 +1,390 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/state/checkpoint.h"
+#include "data/h5.h"
+
+enum { PIECE = 1 << 20 };
+
+/* The last line of a file of `size` bytes; false where it is not the one that a checkpoint ends
+ * with. */
+static bool read_trailer(int fd, long long size, uint32_t *crc)
+{
+    char line[DPT_CHECKPOINT_TRAILER + 1] = "", want[DPT_CHECKPOINT_TRAILER + 1];
+
+    if (size <= DPT_CHECKPOINT_TRAILER ||
+        dpt_pread_all(fd, line, DPT_CHECKPOINT_TRAILER, size - DPT_CHECKPOINT_TRAILER) != 0 ||
+        sscanf(line, "dptrain crc32 %8" SCNx32, crc) != 1)
+        return false;
+    /* Byte for byte, so that damage to the line itself shows as well. */
+    snprintf(want, sizeof want, "dptrain crc32 %08x %020llu\n", *crc,
+             (unsigned long long)(size - DPT_CHECKPOINT_TRAILER));
+    return memcmp(line, want, DPT_CHECKPOINT_TRAILER) == 0;
+}
+
+static enum dpt_status check_bytes(int fd, const char *path, long long size, uint32_t want,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    unsigned char *bytes = malloc(PIECE);
+    uint32_t crc = 0;
+
+    if (bytes == NULL)
+        return dpt_fail_memory(err, "reading a checkpoint", PIECE);
+    for (long long at = 0; at < size; at += PIECE) {
+        const size_t n = size - at < PIECE ? (size_t)(size - at) : PIECE;
+
+        if (dpt_pread_all(fd, bytes, n, at) != 0)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+        crc = dpt_crc32(crc, bytes, n);
+    }
+    if (crc != want)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s is damaged: its checksum is %08x, its last line says %08x", path, crc,
+                         want));
+out:
+    free(bytes);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat info;
+    uint32_t crc;
+
+    if (fd < 0 || fstat(fd, &info) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
+    if (!S_ISREG(info.st_mode))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no file", path));
+    if (!read_trailer(fd, info.st_size, &crc))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is no checkpoint of dptrain, or is damaged or cut short", path));
+    DPT_TRY(check_bytes(fd, path, info.st_size - DPT_CHECKPOINT_TRAILER, crc, err));
+out:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+/* "[64, 32, 3, 3]" */
+static const char *dims_text(int n, const int64_t *dims, char *buf, size_t size)
+{
+    size_t used = (size_t)snprintf(buf, size, "[");
+
+    for (int d = 0; d < n && used < size; d++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%" PRId64, d > 0 ? ", " : "", dims[d]);
+    if (used < size)
+        snprintf(buf + used, size - used, "]");
+    return buf;
+}
+
+static enum dpt_status read_tensor(hid_t file, const char *path, const char *folder,
+                                   const struct dpt_tensor *tensor, float *arena,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char name[DPT_NAME * 2], there[96], here[96];
+    struct dpt_h5_info info;
+    float *to = arena + tensor->offset;
+    hid_t set = -1;
+
+    snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
+    if (H5Lexists(file, folder, H5P_DEFAULT) <= 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
+    if (dpt_h5_info(file, path, name, &info, err) != DPT_OK)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
+                         path, name));
+    if (info.type != DPT_H5_F32 || info.n_dims != tensor->n_dims ||
+        memcmp(info.dims, tensor->dims, (size_t)info.n_dims * sizeof *info.dims) != 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is %s there and %s in this job's model", path,
+                         name, dims_text(info.n_dims, info.dims, there, sizeof there),
+                         dims_text(tensor->n_dims, tensor->dims, here, sizeof here)));
+    set = H5Dopen2(file, name, H5P_DEFAULT);
+    if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
+    if (!info.has_crc || dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
+                         name));
+out:
+    if (set >= 0)
+        H5Dclose(set);
+    return status;
+}
+
+/* Whether an attribute is one number of the kind that is wanted; of several, HDF5 would write all
+ * to where there is room for one. */
+static bool is_number(hid_t attribute, hid_t wanted)
+{
+    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    const bool good =
+        H5Tget_class(type) == H5Tget_class(wanted) && H5Sget_simple_extent_npoints(space) == 1;
+
+    H5Sclose(space);
+    H5Tclose(type);
+    return good;
+}
+
+static enum dpt_status read_number(hid_t file, const char *path, const char *name, hid_t type,
+                                   void *value, struct dpt_error *err)
+{
+    const hid_t attribute =
+        H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const bool good =
+        attribute >= 0 && is_number(attribute, type) && H5Aread(attribute, type, value) >= 0;
+
+    if (attribute >= 0)
+        H5Aclose(attribute);
+    return good ? DPT_OK : dpt_fail(err, DPT_BAD_DATA, "%s: lacks its attribute %s", path, name);
+}
+
+static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_progress *p,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct {
+        const char *name;
+        int64_t *value;
+    } numbers[] = {
+        {"step", &p->step},   {"updates", &p->updates},       {"samples", &p->samples},
+        {"epoch", &p->epoch}, {"epoch_step", &p->epoch_step}, {"best_step", &p->best_step},
+    };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        DPT_TRY(read_number(file, path, numbers[i].name, H5T_NATIVE_INT64, numbers[i].value, err));
+    DPT_TRY(read_number(file, path, "best_metric", H5T_NATIVE_DOUBLE, &p->best_metric, err));
+out:
+    return status;
+}
+
+/* What a run in half floats goes on with; another one's checkpoint says nothing of it. */
+static enum dpt_status read_scale(hid_t file, const char *path, struct dpt_loss_scale *s,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t good;
+    double scale;
+
+    if (H5Aexists(file, "loss_scale") <= 0)
+        return DPT_OK;
+    DPT_TRY(read_number(file, path, "loss_scale", H5T_NATIVE_DOUBLE, &scale, err));
+    DPT_TRY(read_number(file, path, "loss_scale_good", H5T_NATIVE_INT64, &good, err));
+    DPT_TRY(read_number(file, path, "loss_scale_overflows", H5T_NATIVE_INT64, &s->overflows, err));
+    if (!(scale >= DPT_LOSS_SCALE_LEAST && scale <= DPT_LOSS_SCALE_MOST) || good < 0 ||
+        good > DPT_LOSS_SCALE_PATIENCE)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its loss scale is %g, after %lld steps", path,
+                         scale, (long long)good));
+    s->scale = (float)scale;
+    s->good = (int32_t)good;
+out:
+    return status;
+}
+
+/* One text of fixed length, which the file is long enough to hold. name: "/job". */
+static enum dpt_status read_whole(hid_t file, const char *path, const char *name, char **text,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hid_t set = H5I_INVALID_HID, type = H5I_INVALID_HID;
+    struct dpt_h5_info info;
+    bool good;
+
+    *text = NULL;
+    DPT_TRY(dpt_h5_info(file, path, name + 1, &info, err));
+    set = H5Dopen2(file, name, H5P_DEFAULT);
+    type = H5Dget_type(set);
+    good = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+           info.bytes == info.size;
+    if (good) {
+        *text = calloc((size_t)info.bytes + 1, 1);
+        if (*text == NULL)
+            DPT_TRY(dpt_fail_memory(err, "a checkpoint's text", (double)info.bytes));
+        good = H5Dread(set, type, H5S_ALL, H5S_ALL, H5P_DEFAULT, *text) >= 0;
+    }
+    if (!good)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: its %s cannot be read", path, name));
+out:
+    if (status != DPT_OK) {
+        free(*text);
+        *text = NULL;
+    }
+    if (type >= 0)
+        H5Tclose(type);
+    if (set >= 0)
+        H5Dclose(set);
+    return status;
+}
+
+static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *path,
+                                   unsigned parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int k = -1; k < s->slots; k++) {
+        char folder[DPT_NAME] = "/params";
+
+        if (k >= 0)
+            snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
+        if ((parts & (k < 0 ? DPT_LOAD_PARAMS : DPT_LOAD_SLOTS)) == 0)
+            continue;
+        for (int32_t i = 0; i < s->graph->n_tensors; i++)
+            DPT_TRY(read_tensor(file, path, folder, &s->graph->tensors[i],
+                                k < 0 ? s->params : s->slot[k], err));
+    }
+out:
+    return status;
+}
+
+/* What dpt_checkpoint_read does, under HDF5's lock. */
+static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state *state,
+                                  unsigned parts, char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t version, parameters;
+
+    DPT_TRY(read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err));
+    if (version != DPT_CHECKPOINT_FORMAT)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has format %lld, this dptrain reads format %d",
+                         path, (long long)version, DPT_CHECKPOINT_FORMAT));
+    DPT_TRY(read_arenas(state, file, path, parts, err));
+    DPT_TRY(read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err));
+    if ((parts & DPT_LOAD_PARAMS) != 0 && parameters != state->graph->parameters)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its model has %lld parameters, this job's has %lld", path,
+                         (long long)parameters, (long long)state->graph->parameters));
+    if ((parts & DPT_LOAD_PROGRESS) != 0)
+        DPT_TRY(read_progress(file, path, &state->progress, err));
+    if ((parts & DPT_LOAD_PROGRESS) != 0 && state->scaled)
+        DPT_TRY(read_scale(file, path, &state->scale, err));
+    if (job_text != NULL)
+        DPT_TRY(read_whole(file, path, "/job", job_text, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_open(struct dpt_checkpoint *c, const char *path,
+                                    struct dpt_error *err)
+{
+    hid_t file;
+    enum dpt_status status;
+
+    c->path = path;
+    c->file = -1;
+    status = dpt_h5_open(path, &file, err);
+    if (status == DPT_OK)
+        c->file = file;
+    return status;
+}
+
+void dpt_checkpoint_close(struct dpt_checkpoint *c)
+{
+    if (c->path == NULL || c->file < 0)
+        return;
+    dpt_h5_enter();
+    H5Fclose(c->file);
+    dpt_h5_leave();
+    c->file = -1;
+}
+
+enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *c, struct dpt_state *state,
+                                    unsigned parts, char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status;
+
+    dpt_h5_enter();
+    status = read_parts(c->file, c->path, state, parts, job_text, err);
+    dpt_h5_leave();
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
+                                    char **job_text, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint c = {0};
+
+    DPT_TRY(dpt_checkpoint_verify(path, err));
+    DPT_TRY(dpt_checkpoint_open(&c, path, err));
+    DPT_TRY(dpt_checkpoint_read(&c, state, parts, job_text, err));
+out:
+    dpt_checkpoint_close(&c);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *c, char **text,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    *text = NULL;
+    dpt_h5_enter();
+    if (H5Lexists(c->file, "/plans", H5P_DEFAULT) > 0)
+        status = read_whole(c->file, c->path, "/plans", text, err);
+    dpt_h5_leave();
+    return status;
+}
+
+/* A text attribute of the file, or "". */
+static void read_text(hid_t file, const char *name, char *text, size_t size)
+{
+    const hid_t attribute =
+        H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const hid_t type = attribute >= 0 ? H5Aget_type(attribute) : H5I_INVALID_HID;
+    const hid_t space = attribute >= 0 ? H5Aget_space(attribute) : H5I_INVALID_HID;
+
+    memset(text, 0, size);
+    if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
+        H5Sget_simple_extent_npoints(space) == 1 && H5Tget_size(type) < size &&
+        H5Aread(attribute, type, text) < 0)
+        text[0] = '\0';
+    if (space >= 0)
+        H5Sclose(space);
+    if (type >= 0)
+        H5Tclose(type);
+    if (attribute >= 0)
+        H5Aclose(attribute);
+}
+
+const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, size_t size)
+{
+    char backend[64], library[128], version[64];
+
+    dpt_h5_enter();
+    read_text(c->file, "backend", backend, sizeof backend);
+    read_text(c->file, "library", library, sizeof library);
+    read_text(c->file, "version", version, sizeof version);
+    dpt_h5_leave();
+    snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
+    return text;
+}
+
+bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shape)
+{
+    struct dpt_shape read = {0};
+    char text[64], again[40];
+    int n;
+
+    dpt_h5_enter();
+    read_text(c->file, "input_shape", text, sizeof text);
+    dpt_h5_leave();
+    n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
+    if (n == 1) {
+        read.h = read.w = 1;
+        read.flat = true;
+    } else if (n != 3) {
+        return false;
+    }
+    *shape = read;
+    return read.c > 0 && read.h > 0 && read.w > 0 && dpt_shape_size(&read) <= INT32_MAX &&
+           strcmp(dpt_shape_text(&read, again), text) == 0;
+}

@@ -1,0 +1,412 @@
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "core/state/checkpoint_image.h"
+
+enum {
+    PAGE = 4096,      /* what writing past the cache wants addresses, offsets and sizes to divide */
+    HUGE = 2 << 20,   /* pages so large make copying and writing cheaper */
+    PIECE = 16 << 20, /* bytes a write */
+    CHUNK = 1 << 20,  /* bytes of one thread's turn */
+    SIP = 16 << 10,   /* bytes copied, and checked while they are in the processor's cache */
+    DIRECT = 64 << 10, /* smaller files go through the system's cache as ever */
+};
+
+/* A part of an item, copied by one thread. */
+struct chunk {
+    int item;
+    size_t start, size; /* bytes */
+    uint64_t to;        /* in the file */
+    uint32_t crc;
+};
+
+struct place {
+    int item;
+    uint64_t offset;
+};
+
+struct dpt_image {
+    struct dpt_state state; /* as it was taken, without its arenas */
+    struct dpt_item *items; /* as HDF5 is told of them: in another order it lays out another file */
+    int n;
+    struct place *places; /* in the order of their offsets */
+    struct chunk *chunks;
+    int n_chunks;
+    unsigned char *bytes;
+    uint64_t size; /* without the last line */
+};
+
+static void add_tensors(struct dpt_image *image, const struct dpt_graph *graph, const char *folder,
+                        int arena)
+{
+    for (int32_t i = 0; i < graph->n_tensors; i++) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+        struct dpt_item *item = &image->items[image->n++];
+
+        snprintf(item->name, sizeof item->name, "%s/%s", folder, tensor->name);
+        item->arena = arena;
+        item->start = (size_t)tensor->offset;
+        item->size = (size_t)tensor->count * sizeof(float);
+        item->n_dims = tensor->n_dims;
+        for (int d = 0; d < tensor->n_dims; d++)
+            item->dims[d] = tensor->dims[d];
+    }
+}
+
+static void add_text(struct dpt_image *image, const char *name, const char *text)
+{
+    struct dpt_item *item = &image->items[image->n++];
+
+    *item = (struct dpt_item){.size = strlen(text), .text = text};
+    snprintf(item->name, sizeof item->name, "%s", name);
+}
+
+static enum dpt_status list_items(struct dpt_image *image, const struct dpt_state *s,
+                                  struct dpt_error *err)
+{
+    const size_t n = (size_t)s->graph->n_tensors * (size_t)(1 + s->slots) + 2;
+
+    image->items = dpt_alloc_array(n, sizeof *image->items);
+    if (image->items == NULL)
+        return dpt_fail_memory(err, "a checkpoint's list of contents", (double)n);
+    add_tensors(image, s->graph, "/params", -1);
+    for (int k = 0; k < s->slots; k++) {
+        char folder[DPT_NAME];
+
+        snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
+        add_tensors(image, s->graph, folder, k);
+    }
+    add_text(image, "/job", s->job_text);
+    if (s->plans != NULL && s->plans[0] != '\0')
+        add_text(image, "/plans", s->plans);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_image image = {0};
+    int skeleton = -1;
+
+    DPT_TRY(list_items(&image, state, err));
+    DPT_TRY(dpt_checkpoint_skeleton(state, image.items, image.n, path, &skeleton, size, err));
+    *size += DPT_CHECKPOINT_TRAILER;
+out:
+    if (skeleton >= 0)
+        close(skeleton);
+    dpt_free(image.items);
+    return status;
+}
+
+static int chunks_of(const struct dpt_item *item)
+{
+    return (int)((item->size + CHUNK - 1) / CHUNK);
+}
+
+static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *err)
+{
+    for (int i = 0; i < image->n; i++)
+        image->n_chunks += chunks_of(&image->items[i]);
+    image->chunks = dpt_alloc_array((size_t)image->n_chunks, sizeof *image->chunks);
+    if (image->chunks == NULL)
+        return dpt_fail_memory(err, "a checkpoint's list of contents", image->n_chunks);
+    for (int i = 0, c = 0; i < image->n; i++)
+        for (size_t at = 0; at < image->items[i].size; at += CHUNK, c++) {
+            const size_t left = image->items[i].size - at;
+
+            image->chunks[c] = (struct chunk){.item = i,
+                                              .start = at,
+                                              .size = left < CHUNK ? left : CHUNK,
+                                              .to = image->items[i].offset + at};
+        }
+    return DPT_OK;
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const uint64_t x = ((const struct place *)a)->offset, y = ((const struct place *)b)->offset;
+
+    return (x > y) - (x < y);
+}
+
+static enum dpt_status list_places(struct dpt_image *image, struct dpt_error *err)
+{
+    image->places = dpt_alloc_array((size_t)image->n, sizeof *image->places);
+    if (image->places == NULL)
+        return dpt_fail_memory(err, "a checkpoint's list of contents", image->n);
+    for (int i = 0; i < image->n; i++)
+        image->places[i] = (struct place){i, image->items[i].offset};
+    qsort(image->places, (size_t)image->n, sizeof *image->places, by_offset);
+    return DPT_OK;
+}
+
+/* All of it is touched here, at the start, so that no save waits for the system's pages. */
+static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
+{
+    const size_t wanted = (size_t)image->size + DPT_CHECKPOINT_TRAILER;
+    const size_t unit = wanted >= HUGE ? HUGE : PAGE, bytes = (wanted + unit - 1) / unit * unit;
+
+    image->bytes = aligned_alloc(unit, bytes);
+    if (image->bytes == NULL)
+        return dpt_fail_memory(err, "a checkpoint", (double)bytes);
+    if (unit == HUGE)
+        madvise(image->bytes, bytes, MADV_HUGEPAGE); /* a wish: without it all goes as well */
+    memset(image->bytes, 0, bytes);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *state,
+                               const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_image *image = dpt_alloc(sizeof *image);
+    int skeleton = -1;
+
+    *out = NULL;
+    if (image == NULL)
+        return dpt_fail_memory(err, "a checkpoint", sizeof *image);
+    DPT_TRY(list_items(image, state, err));
+    DPT_TRY(
+        dpt_checkpoint_skeleton(state, image->items, image->n, path, &skeleton, &image->size, err));
+    DPT_TRY(list_places(image, err));
+    DPT_TRY(list_chunks(image, err));
+    DPT_TRY(allocate(image, err));
+    *out = image;
+out:
+    if (skeleton >= 0)
+        close(skeleton);
+    if (status != DPT_OK)
+        dpt_image_close(image);
+    return status;
+}
+
+void dpt_image_close(struct dpt_image *image)
+{
+    if (image == NULL)
+        return;
+    dpt_free(image->items);
+    dpt_free(image->places);
+    dpt_free(image->chunks);
+    free(image->bytes);
+    dpt_free(image);
+}
+
+static const void *source(const struct dpt_state *state, const struct dpt_item *item)
+{
+    if (item->n_dims == 0)
+        return item->text;
+    return (item->arena < 0 ? state->params : state->slot[item->arena]) + item->start;
+}
+
+/* Nobody reads the copy soon: without a detour through the caches a third less has to be moved. */
+static void copy_past_caches(unsigned char *to, const unsigned char *from, size_t n)
+{
+    size_t at = 0;
+
+#ifdef __SSE2__
+    at = -(uintptr_t)to % sizeof(__m128i);
+    at = at < n ? at : n;
+    memcpy(to, from, at);
+    for (; at + sizeof(__m128i) <= n; at += sizeof(__m128i))
+        _mm_stream_si128((__m128i *)(void *)(to + at),
+                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
+    _mm_sfence();
+#endif
+    memcpy(to + at, from + at, n - at);
+}
+
+static void copy_chunk(const struct dpt_image *image, struct chunk *chunk)
+{
+    const struct dpt_item *item = &image->items[chunk->item];
+    const unsigned char *from = (const unsigned char *)source(&image->state, item) + chunk->start;
+    unsigned char *to = image->bytes + chunk->to;
+
+    chunk->crc = 0;
+    for (size_t at = 0; at < chunk->size; at += SIP) {
+        const size_t n = chunk->size - at < SIP ? chunk->size - at : SIP;
+
+        copy_past_caches(to + at, from + at, n);
+        chunk->crc = dpt_crc32(chunk->crc, from + at, n);
+    }
+}
+
+struct copying {
+    struct dpt_image *image;
+    int threads;
+};
+
+static void copy_share(void *arg, int thread)
+{
+    const struct copying *c = arg;
+    const int64_t n = c->image->n_chunks, end = n * (thread + 1) / c->threads;
+
+    for (int64_t i = n * thread / c->threads; i < end; i++)
+        copy_chunk(c->image, &c->image->chunks[i]);
+}
+
+void dpt_image_take(struct dpt_image *image, const struct dpt_state *state, struct dpt_pool *pool)
+{
+    struct copying copying = {image, pool != NULL ? dpt_pool_threads(pool) : 1};
+
+    image->state = *state;
+    if (pool != NULL)
+        dpt_pool_run(pool, copy_share, &copying);
+    else
+        copy_share(&copying, 0);
+    image->state.params = NULL;
+    memset(image->state.slot, 0, sizeof image->state.slot);
+}
+
+static void join_checksums(struct dpt_image *image)
+{
+    for (int i = 0; i < image->n; i++)
+        image->items[i].crc = 0;
+    for (int c = 0; c < image->n_chunks; c++) {
+        const struct chunk *chunk = &image->chunks[c];
+        uint32_t *crc = &image->items[chunk->item].crc;
+
+        *crc = dpt_crc32_join(*crc, chunk->crc, chunk->size);
+    }
+}
+
+/* What HDF5 made from `at` up to `end`; *crc: of all in front of it, and with it. */
+static bool put_frame(struct dpt_image *image, int skeleton, uint64_t at, uint64_t end,
+                      uint32_t *crc)
+{
+    if (end < at || dpt_pread_all(skeleton, image->bytes + at, end - at, (long long)at) != 0)
+        return false;
+    *crc = dpt_crc32(*crc, image->bytes + at, end - at);
+    return true;
+}
+
+/* What stands between the data sets, and the last line, which is the checksum of all in front of
+ * it. Those of the data sets are known already. */
+static enum dpt_status frame(struct dpt_image *image, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char line[DPT_CHECKPOINT_TRAILER + 1];
+    uint32_t crc = 0;
+    uint64_t size, at = 0;
+    int skeleton = -1;
+    bool good = true;
+
+    join_checksums(image);
+    DPT_TRY(dpt_checkpoint_skeleton(&image->state, image->items, image->n, path, &skeleton, &size,
+                                    err));
+    for (int i = 0; good && i < image->n; i++) {
+        const struct place *place = &image->places[i];
+        const struct dpt_item *item = &image->items[place->item];
+
+        good = item->offset == place->offset && put_frame(image, skeleton, at, place->offset, &crc);
+        crc = dpt_crc32_join(crc, item->crc, item->size);
+        at = item->offset + item->size;
+    }
+    if (!good || size != image->size || !put_frame(image, skeleton, at, size, &crc))
+        DPT_TRY(dpt_fail(err, DPT_RANK, "%s: cannot be laid out in memory", path));
+    snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
+    memcpy(image->bytes + size, line, DPT_CHECKPOINT_TRAILER);
+out:
+    if (skeleton >= 0)
+        close(skeleton);
+    return status;
+}
+
+/* Whether what is written from now on goes past the system's cache. */
+static bool set_direct(int fd, bool direct)
+{
+    const int flags = fcntl(fd, F_GETFL);
+
+    return flags >= 0 && fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
+/* Not every file system can go past the cache, and few can with the end of a file. */
+static bool put_bytes(const unsigned char *bytes, size_t size, int fd)
+{
+    bool direct = size >= DIRECT && set_direct(fd, true);
+    size_t n;
+
+    for (size_t at = 0; at < size; at += n) {
+        n = size - at < PIECE ? size - at : PIECE;
+        if (direct && n < PAGE)
+            direct = !set_direct(fd, false);
+        else if (direct)
+            n -= n % PAGE;
+        if (dpt_pwrite_all(fd, bytes + at, n, (long long)at) == 0)
+            continue;
+        if (!direct || errno != EINVAL || !set_direct(fd, false))
+            return false;
+        direct = false;
+        n = 0;
+    }
+    return true;
+}
+
+/* Reserves the space first, so that a full disk is told before anything long is written. */
+static enum dpt_status write_file(const struct dpt_image *image, const char *temporary,
+                                  const char *path, struct dpt_error *err)
+{
+    const size_t size = (size_t)image->size + DPT_CHECKPOINT_TRAILER;
+    enum dpt_status status = DPT_OK;
+    int code, fd;
+
+    unlink(temporary); /* of an earlier process with our number */
+    fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    code = posix_fallocate(fd, 0, (off_t)size);
+    if (code != 0 && code != EOPNOTSUPP && code != EINVAL) {
+        errno = code;
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    }
+    if (!put_bytes(image->bytes, size, fd) || fsync(fd) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+out:
+    if (close(fd) != 0 && status == DPT_OK)
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+    return status;
+}
+
+enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char temporary[PATH_MAX];
+
+    snprintf(temporary, sizeof temporary, "%s.tmp-%ld", path, (long)getpid());
+    DPT_TRY(frame(image, path, err));
+    DPT_TRY(write_file(image, temporary, path, err));
+    DPT_TRY(dpt_lock_check(image->state.lock, err));
+    if (rename(temporary, path) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    DPT_TRY(dpt_file_sync_folder(path, err));
+out:
+    if (status != DPT_OK)
+        unlink(temporary);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_image *image = NULL;
+
+    DPT_TRY(dpt_image_open(&image, state, path, err));
+    dpt_image_take(image, state, NULL);
+    DPT_TRY(dpt_image_save(image, path, err));
+out:
+    dpt_image_close(image);
+    return status;
+}

@@ -1,0 +1,479 @@
+#include "core/state/history.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/conf/json_read.h"
+
+/* Bytes read at a time; no line is longer. */
+enum { PIECE = 1 << 20 };
+
+const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"valid", "test"};
+
+/* The arrays, as `room` counts them. */
+enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
+
+/* A line that is looked at. */
+struct line {
+    const struct dpt_json_node *map;
+    bool no_memory;
+};
+
+static int64_t whole(const struct line *line, const char *key)
+{
+    return dpt_json_int(dpt_json_get(line->map, key), -1);
+}
+
+static double real(const struct line *line, const char *key)
+{
+    return dpt_json_real(dpt_json_get(line->map, key), NAN);
+}
+
+static const char *text(struct dpt_history *h, struct line *line, const char *key)
+{
+    const char *value = dpt_json_string(dpt_json_get(line->map, key), "");
+    const char *copy = dpt_arena_strdup(&h->texts, value);
+
+    line->no_memory = line->no_memory || copy == NULL;
+    return copy != NULL ? copy : "";
+}
+
+/* A new entry at the end of an array, zeroed; NULL: memory ran out. array: address of the pointer
+ * to it, whatever its type. */
+static void *append(struct dpt_history *h, struct line *line, enum array which, void *array,
+                    size_t *n, size_t size)
+{
+    void *entries;
+
+    memcpy(&entries, array, sizeof entries);
+    if (*n == h->room[which]) {
+        const size_t room = *n == 0 ? 64 : *n * 2;
+        void *larger = reallocarray(entries, room, size);
+
+        if (larger == NULL) {
+            line->no_memory = true;
+            return NULL;
+        }
+        entries = larger;
+        memcpy(array, &entries, sizeof entries);
+        h->room[which] = room;
+    }
+    return memset((char *)entries + (*n)++ * size, 0, size);
+}
+
+#define APPEND(h, line, which, array)                                                              \
+    append(h, line, which, &(h)->array, &(h)->n_##array, sizeof *(h)->array)
+
+static bool add_start(struct dpt_history *h, struct line *line)
+{
+    struct dpt_history_start *s = APPEND(h, line, STARTS, starts);
+
+    if (s == NULL)
+        return true;
+    *s = (struct dpt_history_start){
+        .name = text(h, line, "name"),
+        .version = text(h, line, "version"),
+        .mpi = text(h, line, "mpi"),
+        .hdf5 = text(h, line, "hdf5"),
+        .device = text(h, line, "device"),
+        .library = text(h, line, "library"),
+        .host = text(h, line, "host"),
+        .ranks = whole(line, "ranks"),
+        .hosts = whole(line, "hosts"),
+        .threads = whole(line, "threads"),
+        .parameters = whole(line, "parameters"),
+        .train_samples = whole(line, "train_samples"),
+        .valid_samples = whole(line, "valid_samples"),
+        .test_samples = whole(line, "test_samples"),
+        .global = whole(line, "global"),
+        .micro = whole(line, "micro"),
+        .steps = whole(line, "steps"),
+        .steps_per_epoch = whole(line, "steps_per_epoch"),
+        .resumed_from = whole(line, "resumed_from_step"),
+        .lr = real(line, "lr"),
+    };
+    return true;
+}
+
+/* Adds a list of seconds, one a rank, to what the newest start's ranks worked. */
+static void add_ranks(struct dpt_history *h, struct line *line)
+{
+    const struct dpt_json_node *list = dpt_json_get(line->map, "rank_seconds");
+    struct dpt_history_start *s = h->n_starts > 0 ? &h->starts[h->n_starts - 1] : NULL;
+    size_t i = 0;
+
+    if (s == NULL || list == NULL || list->kind != DPT_JSON_LIST || list->n == 0 ||
+        (int64_t)list->n != s->ranks)
+        return;
+    if (s->rank_seconds == NULL) {
+        s->rank_seconds = dpt_arena_alloc(&h->texts, list->n * sizeof *s->rank_seconds);
+        if (s->rank_seconds == NULL) {
+            line->no_memory = true;
+            return;
+        }
+        s->n_rank_seconds = list->n;
+    }
+    for (const struct dpt_json_node *n = list->first; n != NULL; n = n->next)
+        s->rank_seconds[i++] += fmax(0, dpt_json_real(n, 0));
+}
+
+static bool add_train(struct dpt_history *h, struct line *line)
+{
+    struct dpt_history_train *t;
+
+    if (whole(line, "step") < 0)
+        return false;
+    t = APPEND(h, line, TRAIN, train);
+    if (t != NULL)
+        *t = (struct dpt_history_train){
+            .step = whole(line, "step"),
+            .epoch = whole(line, "epoch"),
+            .samples = whole(line, "samples"),
+            .start = (int32_t)h->n_starts - 1,
+            .loss = real(line, "loss"),
+            .accuracy = real(line, "accuracy"),
+            .lr = real(line, "lr"),
+            .norm = real(line, "gradient_norm"),
+            .rate = real(line, "samples_per_s"),
+            .rank_mean = real(line, "rank_seconds_mean"),
+            .rank_most = real(line, "rank_seconds_most"),
+            .slowest_rank = whole(line, "slowest_rank"),
+        };
+    add_ranks(h, line);
+    return true;
+}
+
+static bool add_eval(struct dpt_history *h, struct line *line)
+{
+    const char *name = dpt_json_string(dpt_json_get(line->map, "split"), "");
+    struct dpt_history_eval *e;
+    int split = 0;
+
+    while (split < DPT_HISTORY_SPLITS && strcmp(name, dpt_history_splits[split]) != 0)
+        split++;
+    if (split == DPT_HISTORY_SPLITS || whole(line, "step") < 0)
+        return false;
+    e = APPEND(h, line, EVALS, evals);
+    if (e != NULL)
+        *e = (struct dpt_history_eval){
+            .step = whole(line, "step"),
+            .epoch = whole(line, "epoch"),
+            .samples = whole(line, "samples"),
+            .start = (int32_t)h->n_starts - 1,
+            .split = (enum dpt_history_split)split,
+            .loss = real(line, "loss"),
+            .accuracy = real(line, "accuracy"),
+            .seconds = real(line, "seconds"),
+        };
+    return true;
+}
+
+static bool add_save(struct dpt_history *h, struct line *line)
+{
+    struct dpt_history_save *s;
+
+    if (whole(line, "step") < 0)
+        return false;
+    s = APPEND(h, line, SAVES, saves);
+    if (s != NULL)
+        *s = (struct dpt_history_save){
+            .step = whole(line, "step"),
+            .path = text(h, line, "path"),
+            .seconds = real(line, "seconds"),
+            .waited = real(line, "copy_seconds"),
+        };
+    return true;
+}
+
+static bool add_end(struct dpt_history *h, struct line *line)
+{
+    struct dpt_history_end *e;
+
+    if (whole(line, "step") < 0)
+        return false;
+    e = APPEND(h, line, ENDS, ends);
+    if (e != NULL)
+        *e = (struct dpt_history_end){
+            .step = whole(line, "step"),
+            .start = (int32_t)h->n_starts - 1,
+            .reason = text(h, line, "reason"),
+            .seconds = real(line, "seconds"),
+            .first_step = real(line, "first_step_s"),
+            .training = real(line, "training_s"),
+            .waited = real(line, "waited_s"),
+        };
+    return true;
+}
+
+/* What each event becomes; false: the line lacks what makes it one. */
+static const struct {
+    const char *name;
+    bool (*add)(struct dpt_history *h, struct line *line);
+} events[] = {
+    {"run", add_start},       {"train", add_train}, {"eval", add_eval},
+    {"checkpoint", add_save}, {"end", add_end},
+};
+
+/* *whole_line: it is one; events that are not known are, too. */
+static enum dpt_status add_line(struct dpt_history *h, const char *bytes, size_t n,
+                                bool *whole_line, struct dpt_error *err)
+{
+    struct dpt_arena arena = {0};
+    struct line line = {0};
+    enum dpt_status status = dpt_json_parse(&line.map, &arena, h->path, bytes, n, err);
+    const char *event = dpt_json_string(dpt_json_get(line.map, "event"), NULL);
+
+    *whole_line = status == DPT_OK && event != NULL;
+    for (size_t i = 0; *whole_line && i < sizeof events / sizeof *events; i++)
+        if (strcmp(event, events[i].name) == 0)
+            *whole_line = events[i].add(h, &line);
+    dpt_arena_release(&arena);
+    if (line.no_memory)
+        return dpt_fail_memory(err, h->path, 0);
+    return status == DPT_BAD_DATA ? DPT_OK : status;
+}
+
+/* Takes the whole lines of a piece. *used: out, its bytes that are done with. */
+static enum dpt_status take_lines(struct dpt_history *h, const char *piece, size_t n, size_t *used,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *end;
+    bool good;
+
+    for (*used = 0; (end = memchr(piece + *used, '\n', n - *used)) != NULL;
+         *used = (size_t)(end - piece) + 1) {
+        DPT_TRY(add_line(h, piece + *used, (size_t)(end - piece) - *used, &good, err));
+        /* A line at the end that makes no sense yet may do so when all of it has arrived. */
+        if (!good && end + 1 == piece + n && !(*used == 0 && n == PIECE))
+            break;
+        h->damaged += !good;
+        h->lines++;
+    }
+    if (*used == 0 && n == PIECE) { /* no line is that long */
+        *used = n;
+        h->damaged++;
+        h->lines++;
+    }
+out:
+    return status;
+}
+
+static enum dpt_status take_rest(struct dpt_history *h, int fd, char *piece, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t used;
+
+    do {
+        ssize_t n;
+
+        do
+            n = pread(fd, piece, PIECE, h->offset);
+        while (n < 0 && errno == EINTR);
+        if (n < 0)
+            return dpt_fail_errno(err, DPT_IO, "%s", h->path);
+        status = take_lines(h, piece, (size_t)n, &used, err);
+        h->offset += (long long)used;
+        DPT_TRY(status);
+    } while (used > 0);
+out:
+    return status;
+}
+
+/* Forgets what was read. */
+static void forget(struct dpt_history *h)
+{
+    h->n_starts = h->n_train = h->n_evals = h->n_saves = h->n_ends = 0;
+    h->lines = h->damaged = h->offset = 0;
+    dpt_arena_release(&h->texts);
+}
+
+static enum dpt_status fail_open(const struct dpt_history *h, struct dpt_error *err)
+{
+    if (errno != ENOENT && errno != ENOTDIR)
+        return dpt_fail_errno(err, DPT_IO, "%s", h->path);
+    if (!dpt_file_exists(h->folder))
+        return dpt_fail(err, DPT_USAGE, "%s: there is no such run folder", h->folder);
+    return dpt_fail(err, DPT_USAGE, "%s holds no run: there is no metrics.jsonl in it", h->folder);
+}
+
+enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    /* Opening a file asks a network file system's server for its present state. */
+    const int fd = open(h->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int64_t before = h->lines;
+    char *piece = NULL;
+    struct stat info;
+
+    *changed = false;
+    if (fd < 0)
+        return fail_open(h, err);
+    if (fstat(fd, &info) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", h->path));
+    if (!S_ISREG(info.st_mode))
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "%s is no file", h->path));
+    if (info.st_dev != h->device || info.st_ino != h->inode || info.st_size < h->offset) {
+        *changed = h->lines > 0;
+        forget(h);
+        h->device = info.st_dev;
+        h->inode = info.st_ino;
+    }
+    if (info.st_size == h->offset)
+        goto out;
+    piece = malloc(PIECE);
+    if (piece == NULL)
+        DPT_TRY(dpt_fail_memory(err, h->path, PIECE));
+    status = take_rest(h, fd, piece, err);
+    *changed = *changed || h->lines != before;
+out:
+    free(piece);
+    close(fd);
+    return status;
+}
+
+enum dpt_status dpt_history_open(struct dpt_history *h, const char *folder, struct dpt_error *err)
+{
+    static const char name[] = "/metrics.jsonl";
+    size_t n = strlen(folder);
+    struct stat info;
+    bool changed;
+
+    memset(h, 0, sizeof *h);
+    while (n > 1 && folder[n - 1] == '/')
+        n--;
+    if (n >= sizeof h->folder)
+        return dpt_fail(err, DPT_USAGE, "the name of a run folder is too long: %.60s…", folder);
+    if (n > sizeof name - 1 && memcmp(folder + n - (sizeof name - 1), name, sizeof name - 1) == 0 &&
+        stat(folder, &info) == 0 && S_ISREG(info.st_mode))
+        n -= sizeof name - 1;
+    memcpy(h->folder, folder, n);
+    snprintf(h->path, sizeof h->path, "%s%s", h->folder, name);
+    return dpt_history_more(h, &changed, err);
+}
+
+void dpt_history_close(struct dpt_history *h)
+{
+    forget(h);
+    free(h->starts);
+    free(h->train);
+    free(h->evals);
+    free(h->saves);
+    free(h->ends);
+    memset(h, 0, sizeof *h);
+}
+
+const struct dpt_history_start *dpt_history_start(const struct dpt_history *h)
+{
+    return h->n_starts > 0 ? &h->starts[h->n_starts - 1] : NULL;
+}
+
+const struct dpt_history_end *dpt_history_end(const struct dpt_history *h)
+{
+    const struct dpt_history_end *end = h->n_ends > 0 ? &h->ends[h->n_ends - 1] : NULL;
+
+    return end != NULL && end->start == (int32_t)h->n_starts - 1 ? end : NULL;
+}
+
+bool dpt_history_done(const struct dpt_history *h)
+{
+    const struct dpt_history_end *end = dpt_history_end(h);
+
+    return end != NULL && strcmp(end->reason, "done") == 0;
+}
+
+const struct dpt_history_eval *dpt_history_last(const struct dpt_history *h,
+                                                enum dpt_history_split split)
+{
+    for (size_t i = h->n_evals; i-- > 0;)
+        if (h->evals[i].split == split)
+            return &h->evals[i];
+    return NULL;
+}
+
+static bool better(const struct dpt_history_eval *a, const struct dpt_history_eval *b)
+{
+    if (!isnan(a->accuracy) || !isnan(b->accuracy))
+        return a->accuracy > b->accuracy || isnan(b->accuracy);
+    return a->loss < b->loss || (isnan(b->loss) && !isnan(a->loss));
+}
+
+const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,
+                                                enum dpt_history_split split)
+{
+    const struct dpt_history_eval *best = NULL;
+
+    for (size_t i = 0; i < h->n_evals; i++)
+        if (h->evals[i].split == split && (best == NULL || better(&h->evals[i], best)))
+            best = &h->evals[i];
+    return best;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+int64_t dpt_history_step(const struct dpt_history *h)
+{
+    int64_t step = h->n_starts > 0 ? larger(h->starts[h->n_starts - 1].resumed_from, 0) : 0;
+
+    if (h->n_train > 0)
+        step = larger(step, h->train[h->n_train - 1].step);
+    if (h->n_evals > 0)
+        step = larger(step, h->evals[h->n_evals - 1].step);
+    if (h->n_saves > 0)
+        step = larger(step, h->saves[h->n_saves - 1].step);
+    if (h->n_ends > 0)
+        step = larger(step, h->ends[h->n_ends - 1].step);
+    return step;
+}
+
+int64_t dpt_history_epoch(const struct dpt_history *h, int64_t step)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+
+    if (start == NULL || start->steps_per_epoch <= 0)
+        return 0;
+    return step > 0 ? (step - 1) / start->steps_per_epoch + 1 : 1;
+}
+
+int64_t dpt_history_epochs(const struct dpt_history *h)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+
+    return start != NULL ? dpt_history_epoch(h, start->steps) : 0;
+}
+
+double dpt_history_rate(const struct dpt_history *h)
+{
+    double samples = 0, seconds = 0;
+
+    for (size_t i = h->n_train; i-- > 0 && h->train[i].start == (int32_t)h->n_starts - 1;) {
+        const int64_t before = i > 0 ? h->train[i - 1].samples : 0;
+        const double n = (double)h->train[i].samples - (double)before;
+
+        if (n > 0 && h->train[i].rate > 0) {
+            samples += n;
+            seconds += n / h->train[i].rate;
+        }
+    }
+    return seconds > 0 ? samples / seconds : NAN;
+}
+
+double dpt_history_seconds(const struct dpt_history *h)
+{
+    double seconds = NAN;
+
+    for (size_t i = 0; i < h->n_ends; i++)
+        if (!isnan(h->ends[i].seconds))
+            seconds = isnan(seconds) ? h->ends[i].seconds : seconds + h->ends[i].seconds;
+    return seconds;
+}

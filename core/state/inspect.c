@@ -1,0 +1,102 @@
+#include "core/state/inspect.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+
+enum dpt_status dpt_checkpoint_trailer(const char *path, enum dpt_trailer *trailer,
+                                       struct dpt_error *err)
+{
+    static const char begin[] = "dptrain crc32 ";
+    enum dpt_status status = DPT_OK;
+    char line[sizeof begin - 1];
+    struct stat info;
+    int fd;
+
+    *trailer = DPT_TRAILER_NONE;
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
+    if (fd < 0 || fstat(fd, &info) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
+    if (!S_ISREG(info.st_mode))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not a regular file", path));
+    if (info.st_size <= DPT_CHECKPOINT_TRAILER)
+        goto out;
+    if (dpt_pread_all(fd, line, sizeof line, info.st_size - DPT_CHECKPOINT_TRAILER) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    if (memcmp(line, begin, sizeof line) != 0)
+        goto out;
+    status = dpt_checkpoint_verify(path, err);
+    *trailer = status == DPT_OK ? DPT_TRAILER_GOOD : DPT_TRAILER_WRONG;
+    if (status == DPT_BAD_DATA)
+        status = DPT_OK;
+out:
+    if (fd >= 0)
+        close(fd);
+    return status;
+}
+
+bool dpt_checkpoint_is(const struct dpt_inspect *f, enum dpt_trailer trailer)
+{
+    const struct dpt_inspect_attribute *format = dpt_inspect_attribute(f, "format");
+
+    return trailer != DPT_TRAILER_NONE ||
+           (format != NULL && strcmp(format->text, "dptrain checkpoint") == 0);
+}
+
+/* The attributes and data sets that a run could not go on without. */
+static const char *missing(const struct dpt_inspect *f)
+{
+    static const char *const attributes[] = {
+        "format",     "format_version", "step",       "updates",     "samples",   "epoch",
+        "epoch_step", "seed",           "parameters", "best_metric", "best_step",
+    };
+
+    for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
+        if (dpt_inspect_attribute(f, attributes[i]) == NULL)
+            return attributes[i];
+    return dpt_inspect_find(f, "/job") == NULL ? "/job" : NULL;
+}
+
+static bool is_damaged(const struct dpt_inspect_set *set)
+{
+    return set->sum == DPT_SUM_WRONG || set->sum == DPT_SUM_UNREADABLE;
+}
+
+enum dpt_status dpt_inspect_verdict(const struct dpt_inspect *f, enum dpt_trailer trailer,
+                                    struct dpt_error *err)
+{
+    const bool checkpoint = dpt_checkpoint_is(f, trailer);
+    const struct dpt_inspect_set *first = NULL;
+    size_t damaged = 0, good = 0;
+
+    for (size_t i = 0; i < f->n_sets; i++) {
+        good += f->sets[i].sum == DPT_SUM_GOOD;
+        if (is_damaged(&f->sets[i]) && damaged++ == 0)
+            first = &f->sets[i];
+    }
+    if (damaged == 1)
+        return dpt_fail(err, DPT_BAD_DATA, "%s", first->trouble);
+    if (damaged > 1)
+        return dpt_fail(err, DPT_BAD_DATA, "%s; and %zu more of its %zu data sets", first->trouble,
+                        damaged - 1, f->n_sets);
+    if (f->trouble != NULL)
+        return dpt_fail(err, DPT_BAD_DATA, "%s", f->trouble);
+    if (checkpoint && trailer == DPT_TRAILER_NONE)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s is damaged at its end: its last line, the checksum of the whole, is "
+                        "cut or hit; its %zu data sets match theirs",
+                        f->path, good);
+    if (trailer == DPT_TRAILER_WRONG)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s is damaged in its metadata: the checksum of the whole does not match, "
+                        "those of its %zu data sets do",
+                        f->path, good);
+    if (checkpoint && missing(f) != NULL)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: lacks %s, which every checkpoint has", f->path,
+                        missing(f));
+    return DPT_OK;
+}

@@ -1,0 +1,34 @@
+/*
+ * inspect: what a checkpoint's last line says of the whole file, and where damage lies.
+ *
+ * The checksum of the whole tells that a file is damaged, those of its data sets where; damage that
+ * none of the latter shows lies in what describes the data sets.
+ */
+#ifndef DPT_STATE_INSPECT_H
+#define DPT_STATE_INSPECT_H
+
+#include "core/state/checkpoint.h"
+#include "data/inspect.h"
+
+/* The last line of a file, the checksum of all that is in front of it. */
+enum dpt_trailer {
+    DPT_TRAILER_NONE, /* it has none: no checkpoint, or one that is cut short */
+    DPT_TRAILER_WRONG,
+    DPT_TRAILER_GOOD,
+};
+
+/* Reads the whole file, without HDF5. Errors: BAD_DATA (missing, no file), IO, RANK. */
+enum dpt_status dpt_checkpoint_trailer(const char *path, enum dpt_trailer *trailer,
+                                       struct dpt_error *err);
+
+/* Whether a listed file is or was a checkpoint. */
+bool dpt_checkpoint_is(const struct dpt_inspect *f, enum dpt_trailer trailer);
+
+/*
+ * The verdict on a file whose data sets were all read: OK, or BAD_DATA with one line that names
+ * what is damaged first, and how much more is.
+ */
+enum dpt_status dpt_inspect_verdict(const struct dpt_inspect *f, enum dpt_trailer trailer,
+                                    struct dpt_error *err);
+
+#endif

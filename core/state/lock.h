@@ -1,0 +1,55 @@
+/*
+ * lock: one run at a time in a run folder.
+ *
+ * FOLDER/.lock is one line of text that names its owner (see owner.h). It is made in one go (a
+ * hard link to a finished file, or exclusive creation where there are no links), so it works on NFS
+ * and Lustre without their locking; a thread renews its time every 10 seconds, whatever the run is
+ * busy with. A lock whose owner is gone is taken over: the owner's process has ended; or it lives
+ * on another host and has not renewed the lock for 60 seconds by the file system's own clock; or
+ * SLURM has started the same job anew. Each owner's generation is one more than that of the one
+ * before; FOLDER/.lock.last keeps the number after the lock was given back.
+ *
+ * An owner that was taken for dead (a node cut off, a process stopped for minutes) finds out
+ * through dpt_lock_check, which comes before a checkpoint gets its final name, before `latest`
+ * moves and older ones are cleared away, and before each line of metrics. Between that look and the
+ * deed lies a moment in which a takeover would go unnoticed. What is done then harms nothing: a
+ * whole checkpoint appears under the name of its step, a link to one moves (the next save moves it
+ * on), the oldest ones go, or one line of metrics is added.
+ *
+ * dpt_lock_check may be called from several threads; NULL stands for "no lock" everywhere.
+ */
+#ifndef DPT_STATE_LOCK_H
+#define DPT_STATE_LOCK_H
+
+#include "core/base/error.h"
+#include "core/base/log.h"
+#include "core/state/owner.h"
+
+struct dpt_lock;
+
+/*
+ * Takes the lock of a run folder, which is created where it does not exist. host: this machine's
+ * name. log: for a line about a takeover. Errors: USAGE (another run is at work there), IO, RANK.
+ */
+enum dpt_status dpt_lock_take(struct dpt_lock **lock, const char *folder, const char *host,
+                              struct dpt_log *log, struct dpt_error *err);
+
+/* Gives it back; a folder in which nothing was kept (dpt_lock_keep) and which was not there before
+ * goes, too. */
+void dpt_lock_release(struct dpt_lock *lock);
+/* The folder is in use from now on: it stays. */
+void dpt_lock_keep(struct dpt_lock *lock);
+
+/* Whether the folder is still ours; allocates nothing. Errors: RANK (another run took it over;
+ * names it), IO. */
+enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *err);
+
+/*
+ * For those who only look: whether somebody has the folder's lock. *owner: out, who; *alive: out,
+ * whether that process still runs as far as this machine, called `host`, can tell; *silent: out,
+ * seconds since its last sign of life by this machine's clock. Changes nothing.
+ */
+bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *owner, bool *alive,
+                     double *silent);
+
+#endif

@@ -1,0 +1,94 @@
+#include "core/state/metrics.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+
+enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_error *err)
+{
+    m->path = path;
+    m->file = fopen(path, "ae");
+    if (m->file == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    return DPT_OK;
+}
+
+void dpt_metrics_close(struct dpt_metrics *m)
+{
+    if (m->file != NULL)
+        fclose(m->file);
+    m->file = NULL;
+    dpt_str_release(&m->line);
+}
+
+/* The start of a field; false where there is no file to write it to. */
+static bool key(struct dpt_metrics *m, const char *name)
+{
+    if (m->file == NULL)
+        return false;
+    dpt_str_printf(&m->line, ", ");
+    dpt_str_json(&m->line, name);
+    dpt_str_printf(&m->line, ": ");
+    return true;
+}
+
+void dpt_metrics_begin(struct dpt_metrics *m, const char *event)
+{
+    if (m->file == NULL)
+        return;
+    dpt_str_clear(&m->line);
+    dpt_str_printf(&m->line, "{\"event\": ");
+    dpt_str_json(&m->line, event);
+}
+
+void dpt_metrics_int(struct dpt_metrics *m, const char *name, int64_t value)
+{
+    if (key(m, name))
+        dpt_str_printf(&m->line, "%lld", (long long)value);
+}
+
+void dpt_metrics_real(struct dpt_metrics *m, const char *name, double value)
+{
+    if (key(m, name))
+        dpt_str_number(&m->line, value);
+}
+
+void dpt_metrics_text(struct dpt_metrics *m, const char *name, const char *value)
+{
+    if (key(m, name))
+        dpt_str_json(&m->line, value);
+}
+
+void dpt_metrics_reals(struct dpt_metrics *m, const char *name, const double *values, size_t n)
+{
+    if (!key(m, name))
+        return;
+    for (size_t i = 0; i < n; i++)
+        dpt_str_printf(&m->line, "%s%.6g", i == 0 ? "[" : ", ", values[i]);
+    dpt_str_printf(&m->line, n == 0 ? "[]" : "]");
+}
+
+enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
+{
+    struct stat before;
+    int fd, code;
+
+    if (m->file == NULL)
+        return DPT_OK;
+    dpt_str_printf(&m->line, "}\n");
+    if (m->line.failed)
+        return dpt_fail_memory(err, "a line of metrics", 0);
+    fd = fileno(m->file);
+    if (fstat(fd, &before) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", m->path);
+    if (dpt_pwrite_all(fd, m->line.text, m->line.length, before.st_size) == 0)
+        return DPT_OK;
+    dpt_fail_errno(err, DPT_IO, "%s", m->path);
+    /* What a full disk took of the line must not stand in front of a later one; where it cannot be
+     * taken back, resuming leaves it out. */
+    code = ftruncate(fd, before.st_size);
+    (void)code;
+    return err->status;
+}

@@ -1,0 +1,35 @@
+/*
+ * metrics: metrics.jsonl, one JSON object a line, "event" first.
+ *
+ * Only rank 0 opens one; a closed one (zeroed) accepts all calls and writes nothing. Each line is
+ * flushed when it is complete, so a reader never waits long. A failed write is kept and told by
+ * dpt_metrics_end: nothing goes missing silently.
+ */
+#ifndef DPT_STATE_METRICS_H
+#define DPT_STATE_METRICS_H
+
+#include <stdint.h>
+#include <stdio.h>
+
+#include "core/base/error.h"
+#include "core/base/str.h"
+
+struct dpt_metrics {
+    FILE *file;
+    const char *path; /* borrowed */
+    struct dpt_str line;
+};
+
+enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_error *err);
+void dpt_metrics_close(struct dpt_metrics *m);
+
+/* A line: begin, fields, end. Errors of end: IO (names the file). */
+void dpt_metrics_begin(struct dpt_metrics *m, const char *event);
+void dpt_metrics_int(struct dpt_metrics *m, const char *key, int64_t value);
+void dpt_metrics_real(struct dpt_metrics *m, const char *key, double value);
+void dpt_metrics_text(struct dpt_metrics *m, const char *key, const char *value);
+/* A list of numbers, to six digits. */
+void dpt_metrics_reals(struct dpt_metrics *m, const char *key, const double *values, size_t n);
+enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err);
+
+#endif

@@ -1,0 +1,195 @@
+#include "core/state/saver.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/thread.h"
+#include "core/state/checkpoint_image.h"
+
+enum phase { IDLE, WRITING, ENDED };
+
+struct dpt_saver {
+    const char *folder;
+    int64_t keep;
+    struct dpt_image *image;
+    const struct dpt_lock *run_lock; /* of the run folder */
+    int64_t best_step;
+    struct dpt_saved saved;
+    double start;
+    pthread_t thread;
+    bool running, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    _Atomic enum phase
+        phase; /* changed under the lock; read without it by a poll that does not wait */
+    struct dpt_spans *spans; /* NULL: nobody looks */
+    enum dpt_status status;  /* of the save that ended */
+    struct dpt_error err;
+};
+
+static void save(struct dpt_saver *s)
+{
+    s->status = dpt_lock_check(s->run_lock, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_checkpoint_prepare(s->folder, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_image_save(s->image, s->saved.path, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_lock_check(s->run_lock, &s->err);
+    if (s->status == DPT_OK)
+        s->status = dpt_checkpoint_rotate(s->folder, s->saved.path, s->keep, s->best_step, &s->err);
+    s->saved.seconds = dpt_now() - s->start;
+}
+
+static void *serve(void *arg)
+{
+    struct dpt_saver *s = arg;
+
+    pthread_mutex_lock(&s->lock);
+    for (;;) {
+        while (!s->stop && s->phase != WRITING)
+            pthread_cond_wait(&s->work, &s->lock);
+        if (s->phase != WRITING)
+            break;
+        if (s->spans != NULL)
+            dpt_spans_begin(s->spans);
+        pthread_mutex_unlock(&s->lock);
+        save(s);
+        pthread_mutex_lock(&s->lock);
+        if (s->spans != NULL) {
+            s->spans->step = (int32_t)s->saved.step;
+            dpt_spans_mark(s->spans, DPT_SPAN_SAVE);
+        }
+        s->phase = ENDED;
+        pthread_cond_broadcast(&s->done);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+static enum dpt_status start_thread(struct dpt_saver *s, struct dpt_error *err)
+{
+    int code;
+
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->done, NULL);
+    code = dpt_thread_start(&s->thread, serve, s);
+    s->running = code == 0;
+    return code == 0
+               ? DPT_OK
+               : dpt_fail(err, DPT_RANK, "cannot start the saving thread: %s", strerror(code));
+}
+
+enum dpt_status dpt_saver_open(struct dpt_saver **saver, const struct dpt_state *state,
+                               const char *folder, int64_t keep, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_saver *s = dpt_alloc(sizeof *s);
+
+    *saver = NULL;
+    if (s == NULL)
+        return dpt_fail_memory(err, "saving", sizeof *s);
+    s->folder = folder;
+    s->keep = keep;
+    DPT_TRY(dpt_image_open(&s->image, state, folder, err));
+    DPT_TRY(start_thread(s, err));
+    *saver = s;
+out:
+    if (status != DPT_OK)
+        dpt_saver_close(s);
+    return status;
+}
+
+void dpt_saver_close(struct dpt_saver *s)
+{
+    if (s == NULL)
+        return;
+    if (s->running) {
+        pthread_mutex_lock(&s->lock);
+        s->stop = true;
+        pthread_cond_signal(&s->work);
+        pthread_mutex_unlock(&s->lock);
+        pthread_join(s->thread, NULL);
+        pthread_cond_destroy(&s->work);
+        pthread_cond_destroy(&s->done);
+        pthread_mutex_destroy(&s->lock);
+    }
+    dpt_image_close(s->image);
+    dpt_free(s);
+}
+
+void dpt_saver_observe(struct dpt_saver *s, struct dpt_spans *spans)
+{
+    pthread_mutex_lock(&s->lock);
+    s->spans = spans;
+    if (spans != NULL) /* in the middle of a save, too */
+        dpt_spans_begin(spans);
+    pthread_mutex_unlock(&s->lock);
+}
+
+enum dpt_status dpt_saver_start(struct dpt_saver *s, const struct dpt_state *state,
+                                struct dpt_pool *pool, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_saved before;
+    bool ended;
+
+    DPT_TRY(dpt_saver_poll(s, true, &ended, &before, err));
+    s->start = dpt_now();
+    dpt_image_take(s->image, state, pool);
+    s->run_lock = state->lock;
+    s->best_step = state->progress.best_step;
+    s->saved.step = state->progress.step;
+    s->saved.copying = dpt_now() - s->start;
+    dpt_checkpoint_path(s->folder, s->saved.step, s->saved.path, sizeof s->saved.path);
+    pthread_mutex_lock(&s->lock);
+    s->phase = WRITING;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+out:
+    return status;
+}
+
+bool dpt_saver_busy(struct dpt_saver *s, double seconds)
+{
+    struct timespec until;
+    bool busy;
+
+    if (s == NULL || s->phase != WRITING)
+        return false;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (time_t)seconds;
+    pthread_mutex_lock(&s->lock);
+    while (s->phase == WRITING && pthread_cond_timedwait(&s->done, &s->lock, &until) == 0)
+        ;
+    busy = s->phase == WRITING;
+    pthread_mutex_unlock(&s->lock);
+    return busy;
+}
+
+enum dpt_status dpt_saver_poll(struct dpt_saver *s, bool wait, bool *ended, struct dpt_saved *saved,
+                               struct dpt_error *err)
+{
+    *ended = false;
+    if (s->phase == IDLE || (s->phase == WRITING && !wait))
+        return DPT_OK;
+    pthread_mutex_lock(&s->lock);
+    while (s->phase == WRITING)
+        pthread_cond_wait(&s->done, &s->lock);
+    s->phase = IDLE;
+    pthread_mutex_unlock(&s->lock);
+    if (s->status != DPT_OK) {
+        *err = s->err;
+        return s->status;
+    }
+    *ended = true;
+    *saved = s->saved;
+    return DPT_OK;
+}

@@ -1,0 +1,114 @@
+#include "core/state/tensorboard_record.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "core/base/file.h"
+
+/* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) of four bits. */
+static const uint32_t nibbles[16] = {
+    0x00000000, 0x105EC76F, 0x20BD8EDE, 0x30E349B1, 0x417B1DBC, 0x5125DAD3, 0x61C69362, 0x7198540D,
+    0x82F63B78, 0x92A8FC17, 0xA24BB5A6, 0xB21572C9, 0xC38D26C4, 0xD3D3E1AB, 0xE330A81A, 0xF36E6F75,
+};
+
+/* As TFRecords have it: a CRC of data that holds CRCs would be a poor one, so it is turned and
+ * moved. */
+static uint32_t masked_crc(const void *bytes, size_t n)
+{
+    const unsigned char *p = bytes;
+    uint32_t crc = 0xFFFFFFFF;
+
+    for (size_t i = 0; i < n; i++) {
+        crc ^= p[i];
+        crc = nibbles[crc & 15] ^ crc >> 4;
+        crc = nibbles[crc & 15] ^ crc >> 4;
+    }
+    crc = ~crc;
+    return (crc >> 15 | crc << 17) + 0xA282EAD8;
+}
+
+static void put_little(char *out, uint64_t value, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = (char)(value >> 8 * i);
+}
+
+static uint64_t get_little(const char *in, size_t n)
+{
+    uint64_t value = 0;
+
+    for (size_t i = n; i-- > 0;)
+        value = value << 8 | (unsigned char)in[i];
+    return value;
+}
+
+void dpt_record_add(struct dpt_str *out, const void *data, size_t n)
+{
+    char head[DPT_RECORD_HEAD], tail[DPT_RECORD_TAIL];
+
+    put_little(head, n, 8);
+    put_little(head + 8, masked_crc(head, 8), 4);
+    put_little(tail, masked_crc(data, n), sizeof tail);
+    dpt_str_add(out, head, sizeof head);
+    dpt_str_add(out, data, n);
+    dpt_str_add(out, tail, sizeof tail);
+}
+
+/* The record at `offset` of a file of `size` bytes, into *data, which grows. *n: its data's length;
+ * SIZE_MAX: there is no whole one. */
+static enum dpt_status read_record(int fd, const char *path, long long offset, long long size,
+                                   char **data, size_t *n, struct dpt_error *err)
+{
+    const long long left = size - offset - DPT_RECORD_HEAD - DPT_RECORD_TAIL;
+    char head[DPT_RECORD_HEAD], *larger;
+
+    *n = SIZE_MAX;
+    if (left < 0)
+        return DPT_OK;
+    if (dpt_pread_all(fd, head, sizeof head, offset) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (get_little(head + 8, 4) != masked_crc(head, 8) ||
+        get_little(head, 8) > (unsigned long long)left)
+        return DPT_OK;
+    *n = (size_t)get_little(head, 8);
+    larger = realloc(*data, *n + DPT_RECORD_TAIL);
+    if (larger == NULL)
+        return dpt_fail_memory(err, path, (double)*n);
+    *data = larger;
+    if (dpt_pread_all(fd, *data, *n + DPT_RECORD_TAIL, offset + DPT_RECORD_HEAD) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (get_little(*data + *n, 4) != masked_crc(*data, *n))
+        *n = SIZE_MAX;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_records_scan(int fd, const char *path,
+                                 bool (*visit)(void *arg, char *data, size_t n), void *arg,
+                                 long long *end, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct stat info;
+    char *data = NULL;
+
+    *end = 0;
+    if (fstat(fd, &info) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    for (;;) {
+        size_t n;
+
+        DPT_TRY(read_record(fd, path, *end, (long long)info.st_size, &data, &n, err));
+        if (n == SIZE_MAX)
+            break;
+        if (visit(arg, data, n)) {
+            put_little(data + n, masked_crc(data, n), 4);
+            if (dpt_pwrite_all(fd, data, n + DPT_RECORD_TAIL, *end + DPT_RECORD_HEAD) != 0)
+                DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+        }
+        *end += DPT_RECORD_HEAD + (long long)n + DPT_RECORD_TAIL;
+    }
+out:
+    free(data);
+    return status;
+}

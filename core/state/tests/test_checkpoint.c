@@ -1,0 +1,478 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/rng.h"
+#include "core/state/checkpoint.h"
+
+enum { TEXT = 512, MOST_STEPS = 40 };
+
+static char folder[TEXT / 4];
+static const char *const slot_names[] = {"m", "v"};
+
+static uint64_t dice(uint64_t seed, uint64_t n, uint64_t below)
+{
+    return dpt_random64(seed, DPT_STREAM_SYNTHETIC, 77, n) % below;
+}
+
+static const char *in_folder(char path[TEXT], const char *name)
+{
+    snprintf(path, TEXT, "%s/%s", folder, name);
+    return path;
+}
+
+static void empty(const char *path)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    char inner[TEXT * 2];
+
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
+        if (entry->d_name[0] != '.' || entry->d_name[1] == 'x')
+            unlink(inner);
+    }
+    if (dir != NULL)
+        closedir(dir);
+}
+
+static int enter(void **state)
+{
+    char path[TEXT];
+
+    (void)state;
+    snprintf(folder, sizeof folder, "%.90s/dptrain-checkpoint-XXXXXX",
+             getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp");
+    return mkdtemp(folder) != NULL && mkdir(in_folder(path, "checkpoints"), 0777) == 0 ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    char path[TEXT];
+
+    (void)state;
+    empty(in_folder(path, "checkpoints"));
+    rmdir(path);
+    empty(folder);
+    return rmdir(folder);
+}
+
+/* --- states of random models --------------------------------------------------------------- */
+
+struct world {
+    struct dpt_graph graph;
+    struct dpt_tensor tensors[7];
+    struct dpt_state state;
+    char job[64];
+};
+
+/* Any bits, not-a-numbers and what lies between the tensors included. */
+static float *random_arena(uint64_t seed, int64_t floats)
+{
+    uint32_t *words = dpt_alloc_array((size_t)floats, sizeof *words);
+
+    assert_non_null(words);
+    for (int64_t i = 0; i < floats; i++)
+        words[i] = (uint32_t)dpt_random64(seed, DPT_STREAM_SYNTHETIC, 5, (uint64_t)i);
+    return (float *)words;
+}
+
+static void open_world(struct world *w, uint64_t seed)
+{
+    struct dpt_graph *g = &w->graph;
+    const int n = 1 + (int)dice(seed, 1, 7);
+
+    memset(w, 0, sizeof *w);
+    g->tensors = w->tensors;
+    g->n_tensors = n;
+    for (int i = 0; i < n; i++) {
+        struct dpt_tensor *t = &w->tensors[i];
+
+        snprintf(t->name, sizeof t->name, "layer%d/%s", i / 2, i % 2 == 0 ? "weight" : "bias");
+        t->n_dims = 1 + (int)dice(seed, 10 + (uint64_t)i, 4);
+        t->count = 1;
+        for (int d = 0; d < t->n_dims; d++)
+            t->count *= t->dims[d] = 1 + (int64_t)dice(seed, (uint64_t)(100 + 10 * i + d), 6);
+        t->offset = g->floats;
+        g->floats += (t->count + 15) / 16 * 16;
+        g->parameters += t->count;
+    }
+    snprintf(w->job, sizeof w->job, "seed: %llu\n", (unsigned long long)seed);
+    w->state = (struct dpt_state){
+        .graph = g,
+        .params = random_arena(seed, g->floats),
+        .slots = (int)dice(seed, 2, 3),
+        .slot_names = slot_names,
+        .seed = (int64_t)seed,
+        .job_text = w->job,
+        .version = "1.2.3",
+        .backend = "ref",
+        .library = "none",
+        .progress = {.step = (int64_t)dice(seed, 3, 1000),
+                     .updates = (int64_t)dice(seed, 4, 1000),
+                     .samples = (int64_t)dice(seed, 5, INT64_MAX),
+                     .epoch = (int64_t)dice(seed, 6, 50),
+                     .epoch_step = (int64_t)dice(seed, 7, 50),
+                     .best_metric = (double)dice(seed, 8, 1000) / 7,
+                     .best_step = (int64_t)dice(seed, 9, 50) - 1},
+    };
+    for (int k = 0; k < w->state.slots; k++)
+        w->state.slot[k] = random_arena(seed + 1000 * (uint64_t)(k + 1), g->floats);
+}
+
+static void close_world(struct world *w)
+{
+    dpt_free(w->state.params);
+    for (int k = 0; k < DPT_MAX_SLOTS; k++)
+        dpt_free(w->state.slot[k]);
+}
+
+static void assert_arena(const struct dpt_graph *g, const float *a, const float *b)
+{
+    for (int i = 0; i < g->n_tensors; i++)
+        assert_memory_equal(a + g->tensors[i].offset, b + g->tensors[i].offset,
+                            (size_t)g->tensors[i].count * sizeof *a);
+}
+
+static char *read_file(const char *path, size_t *n)
+{
+    struct dpt_error err;
+    char *bytes = NULL;
+
+    assert_int_equal(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &bytes, n, &err), DPT_OK);
+    return bytes;
+}
+
+/* What was saved comes back, bit for bit, and the bytes of the file are a function of the state:
+ * what lies between the tensors is none of it. */
+static void what_was_saved_is_loaded(void **unused)
+{
+    char path[TEXT], again[TEXT];
+    struct dpt_error err;
+
+    (void)unused;
+    in_folder(path, "a.h5");
+    in_folder(again, "b.h5");
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        struct world w, other;
+        struct dpt_state *to = &other.state;
+        size_t n, m;
+        char *job, *a, *b;
+
+        open_world(&w, seed);
+        open_world(&other, seed);
+        memset(to->params, 0x55, (size_t)w.graph.floats * sizeof(float));
+        for (int k = 0; k < to->slots; k++)
+            memset(to->slot[k], 0x55, (size_t)w.graph.floats * sizeof(float));
+        memset(&to->progress, 0x55, sizeof to->progress);
+        assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+        assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_OK);
+        assert_int_equal(dpt_checkpoint_load(to, path,
+                                             DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | DPT_LOAD_PROGRESS,
+                                             &job, &err),
+                         DPT_OK);
+        assert_string_equal(job, w.job);
+        free(job);
+        assert_arena(&w.graph, to->params, w.state.params);
+        for (int k = 0; k < to->slots; k++)
+            assert_arena(&w.graph, to->slot[k], w.state.slot[k]);
+        assert_memory_equal(&to->progress, &w.state.progress, sizeof to->progress);
+        assert_int_equal(dpt_checkpoint_save(to, again, &err), DPT_OK);
+        a = read_file(path, &n);
+        b = read_file(again, &m);
+        assert_int_equal(n, m);
+        assert_memory_equal(a, b, n);
+        free(a);
+        free(b);
+        close_world(&w);
+        close_world(&other);
+    }
+}
+
+static void put_file(const char *path, const char *bytes, size_t n)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+
+    assert_true(fd >= 0);
+    assert_int_equal(dpt_pwrite_all(fd, bytes, n, 0), 0);
+    assert_int_equal(close(fd), 0);
+}
+
+/* One bit anywhere, any length but the right one: noticed, every time. */
+static void any_damage_is_noticed(void **unused)
+{
+    char path[TEXT];
+    struct dpt_error err;
+    struct world w;
+    char *bytes;
+    size_t n;
+    int fd;
+
+    (void)unused;
+    in_folder(path, "a.h5");
+    open_world(&w, 3);
+    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    bytes = read_file(path, &n);
+    assert_in_range(n, 2000, 50000);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    for (size_t i = 0; i < n; i++) {
+        const char flipped = (char)(bytes[i] ^ 1 << dice(9, i, 8));
+
+        assert_int_equal(pwrite(fd, &flipped, 1, (off_t)i), 1);
+        if (dpt_checkpoint_verify(path, &err) != DPT_BAD_DATA)
+            fail_msg("byte %zu of %zu", i, n);
+        assert_non_null(strstr(err.text, path));
+        assert_int_equal(pwrite(fd, bytes + i, 1, (off_t)i), 1);
+    }
+    assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_OK);
+    assert_int_equal(ftruncate(fd, (off_t)n + 1), 0);
+    assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_BAD_DATA);
+    for (size_t length = n; length-- > 0;) {
+        assert_int_equal(ftruncate(fd, (off_t)length), 0);
+        if (dpt_checkpoint_verify(path, &err) != DPT_BAD_DATA)
+            fail_msg("cut to %zu of %zu bytes", length, n);
+    }
+    /* And loading looks before HDF5 does. */
+    put_file(path, bytes, n - 1);
+    assert_int_equal(dpt_checkpoint_load(&w.state, path, DPT_LOAD_PARAMS, NULL, &err),
+                     DPT_BAD_DATA);
+    close(fd);
+    free(bytes);
+    close_world(&w);
+}
+
+static void expect_refusal(struct world *w, const char *path, const char *words)
+{
+    struct dpt_error err;
+
+    assert_int_equal(
+        dpt_checkpoint_load(&w->state, path, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, &err),
+        DPT_BAD_DATA);
+    if (strstr(err.text, words) == NULL || strstr(err.text, path) == NULL)
+        fail_msg("'%s' lacks '%s'", err.text, words);
+}
+
+/* The first difference is told in words, with the file. */
+static void another_model_is_refused(void **unused)
+{
+    static const char *const others[] = {"momentum", "v"};
+    char path[TEXT], words[128];
+    struct dpt_error err;
+    struct world w, other;
+    uint64_t seed = 0;
+
+    (void)unused;
+    in_folder(path, "a.h5");
+    for (open_world(&w, seed); w.state.slots == 0 || w.graph.n_tensors < 2;) {
+        close_world(&w);
+        open_world(&w, ++seed);
+    }
+    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    open_world(&other, seed);
+
+    other.state.slot_names = others;
+    expect_refusal(&other, path, "holds no /optimizer/momentum, which this job needs");
+    other.state.slot_names = slot_names;
+    snprintf(other.tensors[1].name, DPT_NAME, "layer9/bias");
+    expect_refusal(&other, path, "/params/layer9/bias; it is of another model");
+    other.tensors[1] = w.tensors[1];
+    other.tensors[0].dims[0] += 1;
+    snprintf(words, sizeof words, "/params/layer0/weight is [%lld",
+             (long long)w.tensors[0].dims[0]);
+    expect_refusal(&other, path, words);
+    other.tensors[0] = w.tensors[0];
+    other.graph.n_tensors--;
+    other.graph.parameters -= w.tensors[other.graph.n_tensors].count;
+    expect_refusal(&other, path, "parameters, this job's has");
+    close_world(&w);
+    close_world(&other);
+}
+
+/* A limit on the size of files is told as such, whatever it is, and what was there stays. */
+static void a_limit_leaves_the_old_file(void **unused)
+{
+    const struct rlimit all = {RLIM_INFINITY, RLIM_INFINITY};
+    char path[TEXT];
+    struct dpt_error err;
+    struct world w, other;
+    size_t n, m;
+    char *before, *now;
+
+    (void)unused;
+    in_folder(path, "a.h5");
+    open_world(&w, 3);
+    open_world(&other, 4);
+    assert_int_equal(dpt_checkpoint_save(&other.state, path, &err), DPT_OK);
+    before = read_file(path, &n);
+    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    now = read_file(path, &m);
+    free(now);
+    put_file(path, before, n);
+    signal(SIGXFSZ, SIG_IGN);
+    for (size_t limit = 0; limit < m; limit += 1 + m / 50) {
+        const struct rlimit small = {limit, RLIM_INFINITY};
+
+        assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+        assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_IO);
+        assert_non_null(strstr(err.text, path));
+    }
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
+    now = read_file(path, &m);
+    assert_int_equal(n, m);
+    assert_memory_equal(now, before, n);
+    free(now);
+    free(before);
+    in_folder(path, "nowhere/a.h5");
+    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_IO);
+    assert_non_null(strstr(err.text, path));
+    close_world(&w);
+    close_world(&other);
+}
+
+/* --- the folder ---------------------------------------------------------------------------- */
+
+static bool is_there(const char *name)
+{
+    char path[TEXT];
+    struct stat info;
+
+    return lstat(in_folder(path, name), &info) == 0;
+}
+
+static bool step_is_there(int64_t step)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "checkpoints/step-%08lld.h5", (long long)step);
+    return is_there(name);
+}
+
+static int64_t link_step(const char *name)
+{
+    char path[TEXT], target[TEXT];
+    const ssize_t n = readlink(in_folder(path, name), target, sizeof target - 1);
+
+    if (n < 0)
+        return -1;
+    target[n] = '\0';
+    return atoll(target + strlen("step-"));
+}
+
+/* After every save: the newest `keep`, the best one, nothing else but what is later; and both links
+ * name files that are there. */
+static void the_newest_and_the_best_are_kept(void **unused)
+{
+    char path[TEXT], checkpoints[TEXT];
+    struct dpt_error err;
+
+    (void)unused;
+    in_folder(checkpoints, "checkpoints");
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        const int64_t keep = (int64_t)dice(seed, 0, 4), later = 1000 + (int64_t)dice(seed, 1, 9);
+        int64_t saved[MOST_STEPS], best = -1, n = 0;
+
+        empty(checkpoints);
+        put_file(dpt_checkpoint_path(folder, later, path, sizeof path), "damaged", 7);
+        for (int64_t step = 1 + (int64_t)dice(seed, 2, 3); n < 12;
+             step += 1 + (int64_t)dice(seed, (uint64_t)(3 + n), 5)) {
+            saved[n++] = step;
+            if (dice(seed, (uint64_t)(100 + n), 3) == 0)
+                best = step;
+            put_file(dpt_checkpoint_path(folder, step, path, sizeof path), "whole", 5);
+            assert_int_equal(dpt_checkpoint_rotate(folder, path, keep, best, &err), DPT_OK);
+            for (int64_t i = 0; i < n; i++) {
+                const bool wanted = keep == 0 || n - i <= keep || saved[i] == best;
+
+                if (wanted != step_is_there(saved[i]))
+                    fail_msg("seed %d, keep %d, best %d: step %d after step %d", (int)seed,
+                             (int)keep, (int)best, (int)saved[i], (int)step);
+            }
+            assert_true(step_is_there(later));
+            assert_int_equal(link_step("checkpoints/latest"), step);
+            assert_int_equal(link_step("checkpoints/best"), best);
+        }
+    }
+    empty(checkpoints);
+}
+
+static void the_list_is_newest_first(void **unused)
+{
+    static const char *const strangers[] = {"step-x.h5",  "step-5.h5.tmp-1",
+                                            "step-6",     "best.h5",
+                                            "step--3.h5", "step-99999999999999999999.h5"};
+    char path[TEXT], name[64];
+    struct dpt_error err;
+    int64_t *steps;
+    size_t n;
+
+    (void)unused;
+    for (size_t i = 0; i < sizeof strangers / sizeof strangers[0]; i++) {
+        snprintf(name, sizeof name, "checkpoints/%s", strangers[i]);
+        put_file(in_folder(path, name), "", 0);
+    }
+    for (int64_t i = 0; i < 50; i++)
+        put_file(dpt_checkpoint_path(folder, i * 7919 % 50 * 3000000, path, sizeof path), "", 0);
+    assert_int_equal(dpt_checkpoint_list(folder, &steps, &n, &err), DPT_OK);
+    assert_int_equal(n, 50);
+    for (int64_t i = 0; i < 50; i++)
+        assert_int_equal(steps[i], (49 - i) * 3000000);
+    free(steps);
+    assert_int_equal(dpt_checkpoint_list(in_folder(path, "nowhere"), &steps, &n, &err), DPT_OK);
+    assert_int_equal(n, 0);
+    empty(in_folder(path, "checkpoints"));
+}
+
+/* What killed processes left goes; what is ours, or no temporary file, stays. */
+static void temporaries_of_others_go(void **unused)
+{
+    static const char *const stay[] = {".x.tmp-1a", ".x.tmp-", ".xtmp-5", "metrics.jsonl"};
+    static const char *const go[] = {".xjob.yaml.tmp-1", "checkpoints/step-00000001.h5.tmp-1",
+                                     "checkpoints/latest.tmp-999999999"};
+    char path[TEXT], ours[64];
+    struct dpt_error err;
+
+    (void)unused;
+    snprintf(ours, sizeof ours, ".xours.tmp-%ld", (long)getpid());
+    put_file(in_folder(path, ours), "", 0);
+    for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
+        put_file(in_folder(path, stay[i]), "", 0);
+    for (size_t i = 0; i < sizeof go / sizeof go[0]; i++)
+        put_file(in_folder(path, go[i]), "", 0);
+    assert_int_equal(dpt_checkpoint_prepare(folder, &err), DPT_OK);
+    assert_true(is_there(ours));
+    for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
+        assert_true(is_there(stay[i]));
+    for (size_t i = 0; i < sizeof go / sizeof go[0]; i++)
+        assert_false(is_there(go[i]));
+    assert_int_equal(dpt_checkpoint_prepare(in_folder(path, "nowhere"), &err), DPT_OK);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_was_saved_is_loaded),
+        cmocka_unit_test(any_damage_is_noticed),
+        cmocka_unit_test(another_model_is_refused),
+        cmocka_unit_test(a_limit_leaves_the_old_file),
+        cmocka_unit_test(the_newest_and_the_best_are_kept),
+        cmocka_unit_test(the_list_is_newest_first),
+        cmocka_unit_test(temporaries_of_others_go),
+    };
+
+    return cmocka_run_group_tests(tests, enter, leave);
+}
