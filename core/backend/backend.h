@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "core/backend/graph.h"
+#include "core/backend/precision.h"
 #include "core/base/error.h"
 #include "core/base/pool.h"
 #include "core/base/span.h"
@@ -45,15 +46,6 @@ struct dpt_tally {
     double loss;
     int64_t correct; /* arg max of the outputs equals the label (or the arg max of the targets); 0 for mse */
     int64_t samples;
-};
-
-/* Of what kind numbers are in the layers; parameters, sums over samples and the reduction are fp32. */
-enum dpt_precision {
-    DPT_PRECISION_FP32,
-    DPT_PRECISION_TF32, /* fp32 whose products have factors of 11 bits */
-    DPT_PRECISION_BF16, /* tensors of 8 bits */
-    DPT_PRECISION_FP16, /* tensors of 11 bits and 5 of exponent: with a loss scale (loss_scale.h) */
-    DPT_PRECISIONS
 };
 
 struct dpt_program_spec {

@@ -41,11 +41,6 @@ static const struct dpt_variant mse = {
 const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NULL};
 
 static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
-static const char *const precisions[] = {[DPT_PRECISION_FP32] = "fp32",
-                                         [DPT_PRECISION_TF32] = "tf32",
-                                         [DPT_PRECISION_BF16] = "bf16",
-                                         [DPT_PRECISION_FP16] = "fp16",
-                                         [DPT_PRECISIONS] = NULL};
 static const char *const on_nan_words[] = {"stop", "skip", NULL};
 static const char *const reductions[] = {"allreduce", "reproducible", NULL};
 static const char *const hierarchies[] = {"auto", "off", NULL};
@@ -74,7 +69,7 @@ static const struct dpt_option device_options[] = {
      .type = DPT_OPT_CHOICE,
      AT(device.precision),
      .fallback = "fp32",
-     .choices = precisions,
+     .choices = dpt_precision_names,
      .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
     {0},
 };
@@ -421,7 +416,7 @@ out:
 
 const char *dpt_job_precision(const struct dpt_job *job)
 {
-    return precisions[job->device.precision];
+    return dpt_precision_names[job->device.precision];
 }
 
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
@@ -485,7 +480,7 @@ static struct dpt_conf_node *precision_of(const struct dpt_conf *conf)
     struct dpt_conf_node *precision = device != NULL ? dpt_conf_get(device, "precision") : NULL;
 
     if (precision == NULL || precision->kind != DPT_NODE_SCALAR ||
-        strcmp(precision->text, precisions[DPT_PRECISION_FP32]) == 0)
+        strcmp(precision->text, dpt_precision_names[DPT_PRECISION_FP32]) == 0)
         return NULL;
     return precision;
 }

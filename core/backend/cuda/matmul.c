@@ -23,14 +23,14 @@ static const struct kind {
     cublasComputeType_t compute;
     int64_t bytes;
     uint64_t unsuited;
-} kinds[DPT_CUDA_PRECISIONS] = {
-    [DPT_CUDA_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F, 4,
-                       FLAG(TENSOR_OP_MASK) | FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) |
-                           FLAG(INPUT_16BF) | FLAG(INPUT_TF32)},
-    [DPT_CUDA_TF32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 4,
-                       FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) | FLAG(INPUT_16BF)},
-    [DPT_CUDA_BF16] = {CUDA_R_16BF, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
-    [DPT_CUDA_FP16] = {CUDA_R_16F, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
+} kinds[DPT_PRECISIONS] = {
+    [DPT_PRECISION_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F, 4,
+                            FLAG(TENSOR_OP_MASK) | FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) |
+                                FLAG(INPUT_16BF) | FLAG(INPUT_TF32)},
+    [DPT_PRECISION_TF32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 4,
+                            FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) | FLAG(INPUT_16BF)},
+    [DPT_PRECISION_BF16] = {CUDA_R_16BF, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
+    [DPT_PRECISION_FP16] = {CUDA_R_16F, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
 };
 
 static const cublasLtEpilogue_t epilogues[DPT_CUDA_EPILOGUES] = {
@@ -51,7 +51,7 @@ struct refused {
 };
 
 void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
-                             int64_t n, enum dpt_cuda_precision precision, bool relu,
+                             int64_t n, enum dpt_precision precision, bool relu,
                              struct dpt_cuda_dense *dense)
 {
     const int64_t area = (int64_t)input->h * input->w;
@@ -109,7 +109,7 @@ void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pa
     product->precision = dense->precision;
 }
 
-void dpt_cuda_square_product(enum dpt_cuda_precision precision, int64_t size,
+void dpt_cuda_square_product(enum dpt_precision precision, int64_t size,
                              struct dpt_cuda_product *product)
 {
     *product = (struct dpt_cuda_product){

@@ -61,7 +61,7 @@ enum dpt_cuda_epilogue {
 /* D [rows][columns] = A [rows][depth] B [depth][columns]. Pitches: elements from one line to the
  * next, as the matrix lies in memory. */
 struct dpt_cuda_product {
-    enum dpt_cuda_precision precision;
+    enum dpt_precision precision;
     int64_t rows, columns, depth;
     bool a_transposed, b_transposed; /* A lies as [depth][rows], B as [columns][depth] */
     int64_t a_pitch, b_pitch, d_pitch;
@@ -72,7 +72,7 @@ struct dpt_cuda_product {
 
 /* A dense layer for n samples. */
 struct dpt_cuda_dense {
-    enum dpt_cuda_precision precision;
+    enum dpt_precision precision;
     int64_t n;
     int64_t inputs, outputs;  /* of the node, without padding */
     int64_t area;             /* pixels of its input; 1 where there was no image */
@@ -119,14 +119,14 @@ struct dpt_cuda_factors {
 /* node: dense. input: the shape that its input lies in: before a flatten, else the node's own.
  * relu: that follows it and is to be fused. Bias as the node has one; the other switches off. */
 void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
-                             int64_t n, enum dpt_cuda_precision precision, bool relu,
+                             int64_t n, enum dpt_precision precision, bool relu,
                              struct dpt_cuda_dense *dense);
 /* Its product in a pass. forward: a = X, b = W; backward data: a = dY, b = W; filter: a = dY,
  * b = X. */
 void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
                             struct dpt_cuda_product *product);
 /* A square product, to find out what the device can do. size: a multiple of 8. */
-void dpt_cuda_square_product(enum dpt_cuda_precision precision, int64_t size,
+void dpt_cuda_square_product(enum dpt_precision precision, int64_t size,
                              struct dpt_cuda_product *product);
 
 /* Multiplications and additions; bytes of A, B and D, each once (D twice where it is added to). */

@@ -10,12 +10,12 @@
 #define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)
 
 /* Results that would not be of the precision that was asked for. */
-static const unsigned unsuited[DPT_CUDA_PRECISIONS] = {
-    [DPT_CUDA_FP32] =
+static const unsigned unsuited[DPT_PRECISIONS] = {
+    [DPT_PRECISION_FP32] =
         NOTE(TENSOR_CORE) | NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
-    [DPT_CUDA_TF32] = NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
-    [DPT_CUDA_BF16] = NOTE(REDUCED_PRECISION_REDUCTION),
-    [DPT_CUDA_FP16] = NOTE(REDUCED_PRECISION_REDUCTION),
+    [DPT_PRECISION_TF32] = NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
+    [DPT_PRECISION_BF16] = NOTE(REDUCED_PRECISION_REDUCTION),
+    [DPT_PRECISION_FP16] = NOTE(REDUCED_PRECISION_REDUCTION),
 };
 
 /* Best first: A looks at the problem and the device, FALLBACK takes whatever works at all. */

@@ -24,15 +24,8 @@
 
 #include "core/backend/cuda/library.h"
 #include "core/backend/graph.h"
+#include "core/backend/precision.h"
 #include "core/base/str.h"
-
-enum dpt_cuda_precision {
-    DPT_CUDA_FP32, /* no tensor cores: 24 bits throughout */
-    DPT_CUDA_TF32, /* fp32 tensors, 11 bits of each factor, fp32 sums */
-    DPT_CUDA_BF16, /* bf16 tensors, fp32 sums */
-    DPT_CUDA_FP16, /* half tensors, fp32 sums */
-    DPT_CUDA_PRECISIONS
-};
 
 enum dpt_cuda_pass {
     DPT_CUDA_FORWARD,
@@ -53,7 +46,7 @@ struct dpt_cuda_device {
 
 /* A convolution with padded channels. Dimensions are in cuDNN's order: n, c, h, w. */
 struct dpt_cuda_conv {
-    enum dpt_cuda_precision precision;
+    enum dpt_precision precision;
     bool bias, relu;             /* to be fused behind the forward pass */
     int64_t x[4], w[4], y[4];    /* sizes; w: outputs, inputs of a group, height, width */
     int64_t x_pitch, y_pitch;    /* elements from one pixel to the next */
@@ -91,11 +84,11 @@ struct dpt_cuda_plans {
 };
 
 /* Elements from one pixel to the next for so many channels: at least `channels`. */
-int64_t dpt_cuda_pitch(enum dpt_cuda_precision precision, int64_t channels);
+int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels);
 
 /* node: a convolution; n: samples. With groups the channels are not padded, only the pitch is. */
 void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
-                            enum dpt_cuda_precision precision, struct dpt_cuda_conv *conv);
+                            enum dpt_precision precision, struct dpt_cuda_conv *conv);
 
 /* A device from its description in JSON (the text of dpt_cuda_device_text on a machine that has
  * one). Errors: BAD_JOB: cuDNN cannot do that or does not understand the text. */

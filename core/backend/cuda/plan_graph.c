@@ -15,26 +15,26 @@ int64_t dpt_cuda_array_id(enum dpt_cuda_array array)
 static const struct {
     cudnnDataType_t type;
     int64_t bytes;
-} elements[DPT_CUDA_PRECISIONS] = {
-    [DPT_CUDA_FP32] = {CUDNN_DATA_FLOAT, 4},
-    [DPT_CUDA_TF32] = {CUDNN_DATA_FLOAT, 4},
-    [DPT_CUDA_BF16] = {CUDNN_DATA_BFLOAT16, 2},
-    [DPT_CUDA_FP16] = {CUDNN_DATA_HALF, 2},
+} elements[DPT_PRECISIONS] = {
+    [DPT_PRECISION_FP32] = {CUDNN_DATA_FLOAT, 4},
+    [DPT_PRECISION_TF32] = {CUDNN_DATA_FLOAT, 4},
+    [DPT_PRECISION_BF16] = {CUDNN_DATA_BFLOAT16, 2},
+    [DPT_PRECISION_FP16] = {CUDNN_DATA_HALF, 2},
 };
 
-int64_t dpt_cuda_pitch(enum dpt_cuda_precision precision, int64_t channels)
+int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels)
 {
     const int64_t lanes = VECTOR_BYTES / elements[precision].bytes;
 
     /* Grey and colour images in fp32 gain nothing from zeros, and the first convolution would
      * multiply by them. */
-    if (precision == DPT_CUDA_FP32 && channels < lanes)
+    if (precision == DPT_PRECISION_FP32 && channels < lanes)
         return channels;
     return (channels + lanes - 1) / lanes * lanes;
 }
 
 void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
-                            enum dpt_cuda_precision precision, struct dpt_cuda_conv *conv)
+                            enum dpt_precision precision, struct dpt_cuda_conv *conv)
 {
     const struct dpt_window *w = &node->window;
     const bool padded = w->groups == 1;

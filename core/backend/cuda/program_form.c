@@ -6,18 +6,6 @@
 
 enum { ALIGN = 256, MOST_LEAVES = 1 << 20 };
 
-enum dpt_cuda_precision dpt_cuda_precision_of(enum dpt_precision precision)
-{
-    static const enum dpt_cuda_precision of[DPT_PRECISIONS] = {
-        [DPT_PRECISION_FP32] = DPT_CUDA_FP32,
-        [DPT_PRECISION_TF32] = DPT_CUDA_TF32,
-        [DPT_PRECISION_BF16] = DPT_CUDA_BF16,
-        [DPT_PRECISION_FP16] = DPT_CUDA_FP16,
-    };
-
-    return of[precision];
-}
-
 static int64_t round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
@@ -134,7 +122,7 @@ static int32_t input_pitch(const struct dpt_program_spec *spec, const struct dpt
     if (reader == DPT_CUDA_NONE)
         return (int32_t)padded;
     if (graph->nodes[reader].op == DPT_OP_CONV)
-        return (int32_t)dpt_cuda_pitch(dpt_cuda_precision_of(spec->precision), s->c);
+        return (int32_t)dpt_cuda_pitch(spec->precision, s->c);
     if (graph->nodes[reader].op == DPT_OP_DENSE && s->c <= forms->lanes &&
         dpt_shape_size(s) % forms->lanes == 0)
         return s->c;

@@ -116,7 +116,7 @@ static enum dpt_status add_conv(struct dpt_cuda_program *p, int32_t i, enum dpt_
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
     const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
                                *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
-    const enum dpt_cuda_precision precision = dpt_cuda_precision_of(p->spec.precision);
+    const enum dpt_precision precision = p->spec.precision;
     struct dpt_cuda_conv conv;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m;
@@ -162,7 +162,7 @@ static void dense_product(const struct dpt_cuda_program *p, int32_t i, enum dpt_
                                *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
     const int64_t area = (int64_t)x->h * x->w;
     const struct dpt_cuda_dense dense = {
-        .precision = dpt_cuda_precision_of(p->spec.precision),
+        .precision = p->spec.precision,
         .n = p->micro,
         .inputs = area * x->channels,
         .outputs = node->out.c,

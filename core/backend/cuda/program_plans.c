@@ -18,13 +18,6 @@ static const char *const pass_names[DPT_CUDA_PASSES] = {
     [DPT_CUDA_BACKWARD_FILTER] = "filter",
 };
 
-static const char *const precision_names[DPT_CUDA_PRECISIONS] = {
-    [DPT_CUDA_FP32] = "fp32",
-    [DPT_CUDA_TF32] = "tf32",
-    [DPT_CUDA_BF16] = "bf16",
-    [DPT_CUDA_FP16] = "fp16",
-};
-
 /* --- the problem as text ---------------------------------------------------------------------- */
 
 static void conv_text(const struct dpt_cuda_math *m, char *text, size_t size)
@@ -37,10 +30,10 @@ static void conv_text(const struct dpt_cuda_math *m, char *text, size_t size)
              ",%" PRId64 ",%" PRId64 ",%" PRId64 " y=%" PRId64 ",%" PRId64 ",%" PRId64 "/%" PRId64
              " pad=%" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64 " stride=%" PRId64 ",%" PRId64
              " dilation=%" PRId64 ",%" PRId64 "%s%s",
-             pass_names[m->pass], precision_names[c->precision], x[0], x[1], x[2], x[3], c->x_pitch,
-             w[0], w[1], w[2], w[3], y[1], y[2], y[3], c->y_pitch, c->before[0], c->after[0],
-             c->before[1], c->after[1], c->stride[0], c->stride[1], c->dilation[0], c->dilation[1],
-             c->bias ? " bias" : "", c->relu ? " relu" : "");
+             pass_names[m->pass], dpt_precision_names[c->precision], x[0], x[1], x[2], x[3],
+             c->x_pitch, w[0], w[1], w[2], w[3], y[1], y[2], y[3], c->y_pitch, c->before[0],
+             c->after[0], c->before[1], c->after[1], c->stride[0], c->stride[1], c->dilation[0],
+             c->dilation[1], c->bias ? " bias" : "", c->relu ? " relu" : "");
 }
 
 static void product_text(const struct dpt_cuda_math *m, char *text, size_t size)
@@ -50,7 +43,7 @@ static void product_text(const struct dpt_cuda_math *m, char *text, size_t size)
     snprintf(text, size,
              "product %s %" PRId64 "x%" PRId64 "x%" PRId64 " a=%" PRId64 "%s b=%" PRId64
              "%s d=%" PRId64 "%s epilogue=%d",
-             precision_names[t->precision], t->rows, t->columns, t->depth, t->a_pitch,
+             dpt_precision_names[t->precision], t->rows, t->columns, t->depth, t->a_pitch,
              t->a_transposed ? "t" : "", t->b_pitch, t->b_transposed ? "t" : "", t->d_pitch,
              t->wide ? "w" : "", (int)t->epilogue);
 }

@@ -62,7 +62,6 @@ struct dpt_cuda_forms {
     struct dpt_cuda_sizes sizes;
 };
 
-enum dpt_cuda_precision dpt_cuda_precision_of(enum dpt_precision precision);
 /* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
  * dpt_cuda_forms_release also then. */
 enum dpt_status dpt_cuda_forms_make(const struct dpt_program_spec *spec, int32_t micro,

@@ -202,7 +202,7 @@ static void unsuited_algorithms(void **state)
     told.results[3] = algorithm(4, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                 CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1000);
     told.n = 4;
-    dpt_cuda_square_product(DPT_CUDA_FP32, 64, &p);
+    dpt_cuda_square_product(DPT_PRECISION_FP32, 64, &p);
     assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
                      DPT_OK);
     assert_int_equal(products.n, 1);
@@ -214,7 +214,7 @@ static void unsuited_algorithms(void **state)
     assert_false(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
     dpt_cuda_products_release(&products);
     /* tensor cores are what tf32 is about; in place is fine where bits need not repeat */
-    p.precision = DPT_CUDA_TF32;
+    p.precision = DPT_PRECISION_TF32;
     assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
                                              3, &products, &err),
                      DPT_OK);
@@ -224,7 +224,7 @@ static void unsuited_algorithms(void **state)
     assert_true(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
     dpt_cuda_products_release(&products);
     /* parts of a bf16 result must meet in fp32 */
-    p.precision = DPT_CUDA_BF16;
+    p.precision = DPT_PRECISION_BF16;
     assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
                                              4, &products, &err),
                      DPT_OK);
@@ -248,7 +248,7 @@ static void nothing_suits(void **state)
     told.results[1] = algorithm(2, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1);
     told.results[2].state = CUBLAS_STATUS_NOT_SUPPORTED;
     told.n = 3;
-    dpt_cuda_square_product(DPT_CUDA_FP32, 64, &p);
+    dpt_cuda_square_product(DPT_PRECISION_FP32, 64, &p);
     assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
                      DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "64 x 64 x 64: of 3 that it offers, 1 are of another"));
@@ -280,7 +280,7 @@ static void epilogues_may_be_missing(void **state)
 
         told.knows_epilogues = i % 2;
         told.searches = 0;
-        dpt_cuda_square_product(DPT_CUDA_BF16, 64, &p);
+        dpt_cuda_square_product(DPT_PRECISION_BF16, 64, &p);
         p.epilogue = asked;
         assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
                          DPT_OK);
@@ -310,7 +310,7 @@ static void tags(void **state)
     (void)state;
     memset(&told, 0, sizeof told);
     told.n = 1;
-    dpt_cuda_square_product(DPT_CUDA_FP16, 64, &p);
+    dpt_cuda_square_product(DPT_PRECISION_FP16, 64, &p);
     for (int seed = 0; seed < 100; seed++) {
         struct draw d = {(uint64_t)seed};
 
@@ -348,7 +348,7 @@ static void costs(void **state)
     struct dpt_cuda_product p;
 
     (void)state;
-    dpt_cuda_square_product(DPT_CUDA_BF16, 1024, &p);
+    dpt_cuda_square_product(DPT_PRECISION_BF16, 1024, &p);
     assert_true(dpt_cuda_product_flops(&p) == 2. * 1024 * 1024 * 1024);
     assert_true(dpt_cuda_product_bytes(&p) == 3. * 2 * 1024 * 1024);
     p.wide = p.add = true;
@@ -370,9 +370,9 @@ static void attributes(void **state)
         print_message("%s\n", err.text);
         skip();
     }
-    for (int i = 0; i < DPT_CUDA_EPILOGUES * DPT_CUDA_PRECISIONS; i++) {
-        dpt_cuda_square_product((enum dpt_cuda_precision)(i % DPT_CUDA_PRECISIONS), 64, &p);
-        p.epilogue = (enum dpt_cuda_epilogue)(i / DPT_CUDA_PRECISIONS);
+    for (int i = 0; i < DPT_CUDA_EPILOGUES * DPT_PRECISIONS; i++) {
+        dpt_cuda_square_product((enum dpt_precision)(i % DPT_PRECISIONS), 64, &p);
+        p.epilogue = (enum dpt_cuda_epilogue)(i / DPT_PRECISIONS);
         if (dpt_cuda_products_build(&lib, NULL, &p, &wish, 1, &products, &err) == DPT_OK)
             dpt_cuda_products_release(&products);
         else if (strstr(err.text, "cublasLtMatmulAlgoGetHeuristic") == NULL &&

@@ -11,11 +11,10 @@
 #include "core/backend/cuda/tests/shapes.h"
 #include "core/backend/cuda/tests/tensor.h"
 
-static const enum type type_of[DPT_CUDA_PRECISIONS] = {F32, F32, B16, H16};
-static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16"};
+static const enum type type_of[DPT_PRECISIONS] = {F32, F32, B16, H16};
 static const char *const pass_names[] = {"forward", "data", "filter"};
 /* Rounded factors, and sums of many products by engines that transform them. */
-static const double loss_of[DPT_CUDA_PRECISIONS] = {0x1p-17, 0x1p-9, 0x1p-15, 0x1p-15};
+static const double loss_of[DPT_PRECISIONS] = {0x1p-17, 0x1p-9, 0x1p-15, 0x1p-15};
 
 enum { CHECKED = 200, RANDOM = 48, PLANS = 6 };
 
@@ -66,7 +65,7 @@ static void fill(struct scene *s, enum dpt_cuda_array array, int64_t rows, int64
 }
 
 static void make_scene(struct scene *s, const struct dpt_graph_node *node, int64_t n,
-                       enum dpt_cuda_precision precision, struct draw *d)
+                       enum dpt_precision precision, struct draw *d)
 {
     const struct dpt_cuda_conv *c = &s->conv;
     const int64_t group = node->in.c / node->window.groups;
@@ -304,13 +303,13 @@ static void random_convolutions(void **state)
     for (int i = 0; i < RANDOM * DPT_CUDA_PASSES; i++) {
         struct draw d = {(uint64_t)(i / DPT_CUDA_PASSES)};
         const struct dpt_graph_node node = random_node(&d);
-        const enum dpt_cuda_precision precision =
-            (enum dpt_cuda_precision)(i / DPT_CUDA_PASSES % DPT_CUDA_PRECISIONS);
+        const enum dpt_precision precision =
+            (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS);
         const enum dpt_cuda_pass pass = (enum dpt_cuda_pass)(i % DPT_CUDA_PASSES);
         struct scene s;
         char what[96];
 
-        snprintf(what, sizeof what, "number %d, %s, %s", i, precision_names[precision],
+        snprintf(what, sizeof what, "number %d, %s, %s", i, dpt_precision_names[precision],
                  pass_names[pass]);
         make_scene(&s, &node, draw_int(&d, 1, 5), precision, &d);
         s.conv.relu = draw_int(&d, 0, 1);
@@ -329,10 +328,9 @@ static void every_shape(void **state)
         print_message("only on a GPU\n");
         skip();
     }
-    for (int i = 0; i < SHAPES * DPT_CUDA_PRECISIONS; i++) {
-        const struct shape *shape = &shapes[i / DPT_CUDA_PRECISIONS];
-        const enum dpt_cuda_precision precision =
-            (enum dpt_cuda_precision)(i % DPT_CUDA_PRECISIONS);
+    for (int i = 0; i < SHAPES * DPT_PRECISIONS; i++) {
+        const struct shape *shape = &shapes[i / DPT_PRECISIONS];
+        const enum dpt_precision precision = (enum dpt_precision)(i % DPT_PRECISIONS);
         const struct dpt_graph_node node = node_of(shape);
         struct draw d = {(uint64_t)i + 9000};
         struct scene s;
@@ -342,7 +340,7 @@ static void every_shape(void **state)
         for (int pass = 0; pass < DPT_CUDA_PASSES; pass++) {
             char what[96];
 
-            snprintf(what, sizeof what, "%s, %s, %s", shape->what, precision_names[precision],
+            snprintf(what, sizeof what, "%s, %s, %s", shape->what, dpt_precision_names[precision],
                      pass_names[pass]);
             check_pass(&s, (enum dpt_cuda_pass)pass, what, &d);
         }
@@ -371,16 +369,15 @@ static void described_as_it_is(void **state)
     if (dpt_cuda_device_text(&gpu.lib, &device, &json, &err) != DPT_OK ||
         dpt_cuda_device_described(&gpu.lib, json.text, &described, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    for (int i = 0; i < SHAPES * DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES; i++) {
-        const struct shape *shape = &shapes[i / DPT_CUDA_PASSES / DPT_CUDA_PRECISIONS];
+    for (int i = 0; i < SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES; i++) {
+        const struct shape *shape = &shapes[i / DPT_CUDA_PASSES / DPT_PRECISIONS];
         const struct dpt_graph_node node = node_of(shape);
         const enum dpt_cuda_pass pass = (enum dpt_cuda_pass)(i % DPT_CUDA_PASSES);
         struct dpt_cuda_plans plans[2];
         struct dpt_cuda_conv conv;
 
         dpt_cuda_conv_describe(&node, shape->n,
-                               (enum dpt_cuda_precision)(i / DPT_CUDA_PASSES % DPT_CUDA_PRECISIONS),
-                               &conv);
+                               (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS), &conv);
         if (dpt_cuda_plans_build(&gpu.lib, &device, &conv, pass, &wish, 1, &plans[0], &err) ||
             dpt_cuda_plans_build(&gpu.lib, &described, &conv, pass, &wish, 1, &plans[1], &err))
             fail_msg("%s: %s", shape->what, err.text);

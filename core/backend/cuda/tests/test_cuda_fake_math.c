@@ -76,9 +76,9 @@ static void halves(void **state)
     assert_true(fake_to_tf32(1 + 0x1p-11f) == 1 && fake_to_tf32(1 + 0x1p-10f) == 1 + 0x1p-10f);
 }
 
-static const enum fake_type types[DPT_CUDA_PRECISIONS] = {
-    [DPT_CUDA_BF16] = FAKE_B16,
-    [DPT_CUDA_FP16] = FAKE_F16,
+static const enum fake_type types[DPT_PRECISIONS] = {
+    [DPT_PRECISION_BF16] = FAKE_B16,
+    [DPT_PRECISION_FP16] = FAKE_F16,
 };
 
 /* Floats of the host as a precision's type on the device, and back. */
@@ -105,7 +105,7 @@ static void download(float *x, CUdeviceptr at, size_t n, enum fake_type type)
 }
 
 /* A window over a few pixels, at random. */
-static struct dpt_cuda_conv random_conv(uint64_t key, enum dpt_cuda_precision precision)
+static struct dpt_cuda_conv random_conv(uint64_t key, enum dpt_precision precision)
 {
     const int64_t pitch = types[precision] == FAKE_F32 ? 4 : 8;
     const bool grouped = below(key, 0, 4) == 0;
@@ -211,8 +211,8 @@ static void free_arrays(struct arrays *a)
 
 static int run_plans(const struct dpt_cuda_conv *c, enum dpt_cuda_pass pass, uint64_t key)
 {
-    static const double tolerances[DPT_CUDA_PRECISIONS] = {
-        [DPT_CUDA_BF16] = 0x1p-8, [DPT_CUDA_FP16] = 0x1p-11};
+    static const double tolerances[DPT_PRECISIONS] = {
+        [DPT_PRECISION_BF16] = 0x1p-8, [DPT_PRECISION_FP16] = 0x1p-11};
     const struct dpt_cuda_device on = {.handle = handle};
     const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
     const int r = results[pass];
@@ -260,7 +260,7 @@ static void convolutions(void **state)
 
     (void)state;
     for (int i = 0; i < 60 * DPT_CUDA_PASSES; i++) {
-        const enum dpt_cuda_precision precision = i / DPT_CUDA_PASSES % DPT_CUDA_PRECISIONS;
+        const enum dpt_precision precision = i / DPT_CUDA_PASSES % DPT_PRECISIONS;
         const struct dpt_cuda_conv c = random_conv((uint64_t)i, precision);
 
         plans += run_plans(&c, i % DPT_CUDA_PASSES, (uint64_t)i);
@@ -329,7 +329,7 @@ static void engines_have_their_bits(void **state)
 }
 
 /* Every algorithm for D = A B + D and its epilogue, by the definition. */
-static void product(uint64_t key, enum dpt_cuda_precision precision)
+static void product(uint64_t key, enum dpt_precision precision)
 {
     static const enum dpt_cuda_epilogue epilogues[] = {DPT_CUDA_PLAIN, DPT_CUDA_BIASED,
                                                        DPT_CUDA_RELU, DPT_CUDA_BIASED_RELU,
@@ -416,7 +416,7 @@ static void matrix_products(void **state)
 {
     (void)state;
     for (int i = 0; i < 100; i++)
-        product((uint64_t)i, i % DPT_CUDA_PRECISIONS);
+        product((uint64_t)i, i % DPT_PRECISIONS);
 }
 
 int main(void)

@@ -16,8 +16,6 @@
 #include "core/backend/cuda/tests/on_device.h"
 #include "core/backend/tests/net.h"
 
-static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16"};
-
 /* Halves by their definition, without a look at the bits of a float. */
 static double half_value(uint16_t bits)
 {
@@ -67,7 +65,7 @@ static uint16_t bf16_bits(double x)
 }
 
 struct matrix {
-    enum dpt_cuda_precision precision;
+    enum dpt_precision precision;
     bool wide;
     int64_t lines, length, pitch;
     void *at;
@@ -75,7 +73,7 @@ struct matrix {
 
 static bool narrow(const struct matrix *m)
 {
-    return !m->wide && m->precision >= DPT_CUDA_BF16;
+    return !m->wide && m->precision >= DPT_PRECISION_BF16;
 }
 
 static size_t bytes_of(const struct matrix *m)
@@ -89,7 +87,8 @@ static double get(const struct matrix *m, int64_t line, int64_t place)
 
     if (!narrow(m))
         return (double)((const float *)m->at)[i];
-    return (m->precision == DPT_CUDA_BF16 ? bf16_value : half_value)(((const uint16_t *)m->at)[i]);
+    return (m->precision == DPT_PRECISION_BF16 ? bf16_value
+                                               : half_value)(((const uint16_t *)m->at)[i]);
 }
 
 static void put(const struct matrix *m, int64_t line, int64_t place, double x)
@@ -99,11 +98,11 @@ static void put(const struct matrix *m, int64_t line, int64_t place, double x)
     if (!narrow(m))
         ((float *)m->at)[i] = (float)x;
     else
-        ((uint16_t *)m->at)[i] = (m->precision == DPT_CUDA_BF16 ? bf16_bits : half_bits)(x);
+        ((uint16_t *)m->at)[i] = (m->precision == DPT_PRECISION_BF16 ? bf16_bits : half_bits)(x);
 }
 
 /* Random inside, `outside` between the lines' ends and the next lines. */
-static struct matrix make_matrix(enum dpt_cuda_precision precision, bool wide, int64_t lines,
+static struct matrix make_matrix(enum dpt_precision precision, bool wide, int64_t lines,
                                  int64_t length, int64_t pitch, double outside, struct draw *d)
 {
     struct matrix m = {precision, wide, lines, length, pitch, NULL};
@@ -130,11 +129,11 @@ static struct matrix copy_matrix(const struct matrix *m)
 /* How far a sum of products may be off, `size` being the sum of their absolute values. */
 static double allowed(const struct matrix *d, double want, double size)
 {
-    const double sum = size * (d->precision == DPT_CUDA_TF32 ? 0x1p-9 : 0x1p-20);
+    const double sum = size * (d->precision == DPT_PRECISION_TF32 ? 0x1p-9 : 0x1p-20);
 
     if (!narrow(d))
         return sum + 0x1p-22 * fabs(want);
-    return sum + fabs(want) * (d->precision == DPT_CUDA_BF16 ? 0x1p-8 : 0x1p-11) + 0x1p-24;
+    return sum + fabs(want) * (d->precision == DPT_PRECISION_BF16 ? 0x1p-8 : 0x1p-11) + 0x1p-24;
 }
 
 /* The algorithm on copies of the arrays; D and, where it is a sum, the bias come back. */
@@ -220,7 +219,7 @@ static void check_product(const struct dpt_cuda_product *p, const struct matrix 
 static struct dpt_cuda_product random_product(struct draw *d, int seed)
 {
     struct dpt_cuda_product p = {
-        .precision = (enum dpt_cuda_precision)(seed % DPT_CUDA_PRECISIONS),
+        .precision = (enum dpt_precision)(seed % DPT_PRECISIONS),
         .rows = draw_int(d, 1, 40),
         .columns = draw_int(d, 1, 40),
         .depth = draw_int(d, 1, 70),
@@ -250,7 +249,7 @@ static void any_product(void **state)
         struct draw draw = {(uint64_t)seed};
         struct dpt_cuda_product p = random_product(&draw, seed);
         const struct dpt_cuda_wish wish = {seed & 16, -1};
-        const enum dpt_cuda_precision t = p.precision;
+        const enum dpt_precision t = p.precision;
         const int most = 1 + seed % 3;
         struct matrix a = make_matrix(t, false, p.a_transposed ? p.depth : p.rows,
                                       p.a_transposed ? p.rows : p.depth, p.a_pitch, NAN, &draw);
@@ -267,7 +266,7 @@ static void any_product(void **state)
         for (int64_t i = 0; !p.add && i < p.rows * p.columns; i++)
             put(&d, i / p.columns, i % p.columns, NAN);
         snprintf(what, sizeof what, "seed %d, %s%s, %lld x %lld x %lld, epilogue %d", seed,
-                 precision_names[t], p.wide ? " into fp32" : "", (long long)p.rows,
+                 dpt_precision_names[t], p.wide ? " into fp32" : "", (long long)p.rows,
                  (long long)p.columns, (long long)p.depth, p.epilogue);
         if (dpt_cuda_products_build(&gpu.lib, gpu.matmuls, &p, &wish, most, &products, &err) !=
             DPT_OK)
@@ -334,8 +333,8 @@ static void near(const struct matrix *m, int64_t line, int64_t at, double want, 
 {
     if (!(fabs(get(m, line, at) - want) <= allowed(m, want, size)))
         fail_msg("%s, seed %d, %s: %lld, %lld is %g, not %g", what, seed,
-                 precision_names[m->precision], (long long)line, (long long)at, get(m, line, at),
-                 want);
+                 dpt_precision_names[m->precision], (long long)line, (long long)at,
+                 get(m, line, at), want);
 }
 
 /* Y = X W^T + b and the ReLU of it, as the layer's canonical indices say. */
@@ -409,7 +408,7 @@ static void check_filter(const struct layer *l, const struct matrix *before,
 
 static void make_layer(struct layer *l, int seed, struct draw *d)
 {
-    const enum dpt_cuda_precision t = (enum dpt_cuda_precision)(seed % DPT_CUDA_PRECISIONS);
+    const enum dpt_precision t = (enum dpt_precision)(seed % DPT_PRECISIONS);
     struct dpt_graph_node node = {.op = DPT_OP_DENSE, .bias = draw_int(d, -1, 0)};
     struct dpt_cuda_dense *dense = &l->dense;
 

@@ -19,7 +19,6 @@
 
 enum { CONFIGS = 4 };
 
-static const char *const precision_names[] = {"fp32", "tf32", "bf16", "fp16"};
 static const char *const pass_names[] = {"forward", "data", "filter"};
 
 static struct dpt_cuda_library lib;
@@ -68,15 +67,15 @@ static bool noted(const struct dpt_cuda_plan *plan, cudnnBackendNumericalNote_t 
 }
 
 /* What must hold for a plan of that precision. */
-static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_cuda_precision precision,
+static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_precision precision,
                        const struct dpt_cuda_wish *wish, const char *what)
 {
     char notes[256];
 
     dpt_cuda_notes_text(plan->notes, notes);
-    if (precision == DPT_CUDA_FP32 && noted(plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
+    if (precision == DPT_PRECISION_FP32 && noted(plan, CUDNN_NUMERICAL_NOTE_TENSOR_CORE))
         fail_msg("%s: %s: tensor cores are not fp32", what, notes);
-    if (noted(plan, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && precision < DPT_CUDA_BF16)
+    if (noted(plan, CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS) && precision < DPT_PRECISION_BF16)
         fail_msg("%s: %s", what, notes);
     if (noted(plan, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
         fail_msg("%s: %s", what, notes);
@@ -96,9 +95,9 @@ static void every_shape_has_plans(void **state)
 
     (void)state;
     need_device();
-    for (int i = 0; i < SHAPES * DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2; i++) {
-        const struct shape *s = &shapes[i / (DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2)];
-        const enum dpt_cuda_precision precision = i / (DPT_CUDA_PASSES * 2) % DPT_CUDA_PRECISIONS;
+    for (int i = 0; i < SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES * 2; i++) {
+        const struct shape *s = &shapes[i / (DPT_PRECISIONS * DPT_CUDA_PASSES * 2)];
+        const enum dpt_precision precision = i / (DPT_CUDA_PASSES * 2) % DPT_PRECISIONS;
         const enum dpt_cuda_pass pass = i / 2 % DPT_CUDA_PASSES;
         const struct dpt_cuda_wish wish = {.reproducible = i % 2, .workspace = 64 << 20};
         const struct dpt_graph_node node = node_of(s);
@@ -110,7 +109,7 @@ static void every_shape_has_plans(void **state)
         cudnnBackendDescriptor_t bound;
         void *pointers[DPT_CUDA_ARRAYS] = {(void *)256, (void *)512, (void *)768, NULL};
 
-        snprintf(what, sizeof what, "%s, %s, %s%s", s->what, precision_names[precision],
+        snprintf(what, sizeof what, "%s, %s, %s%s", s->what, dpt_precision_names[precision],
                  pass_names[pass], wish.reproducible ? ", reproducible" : "");
         dpt_cuda_conv_describe(&node, s->n, precision, &conv);
         conv.relu = true;
@@ -144,7 +143,7 @@ static void every_shape_has_plans(void **state)
         dpt_cuda_plans_release(&plans);
     }
     print_message("%d of %d plans are cuDNN's general engine\n", general,
-                  SHAPES * DPT_CUDA_PRECISIONS * DPT_CUDA_PASSES * 2);
+                  SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES * 2);
 }
 
 /* The job files' convolutions: bias and ReLU in the same kernel, and tensor cores where they are
@@ -153,9 +152,9 @@ static void the_configs_are_fast(void **state)
 {
     (void)state;
     need_device();
-    for (int i = 0; i < CONFIGS * DPT_CUDA_PRECISIONS; i++) {
-        const struct dpt_graph_node node = node_of(&shapes[i / DPT_CUDA_PRECISIONS]);
-        const enum dpt_cuda_precision precision = i % DPT_CUDA_PRECISIONS;
+    for (int i = 0; i < CONFIGS * DPT_PRECISIONS; i++) {
+        const struct dpt_graph_node node = node_of(&shapes[i / DPT_PRECISIONS]);
+        const enum dpt_precision precision = i % DPT_PRECISIONS;
         const struct dpt_cuda_wish wish = {.workspace = -1};
 
         for (int pass = 0; pass < DPT_CUDA_PASSES; pass++) {
@@ -165,7 +164,7 @@ static void the_configs_are_fast(void **state)
             bool cores = false;
 
             dpt_cuda_conv_describe(&node, 128, precision, &conv);
-            if (precision == DPT_CUDA_BF16 || precision == DPT_CUDA_FP16)
+            if (precision == DPT_PRECISION_BF16 || precision == DPT_PRECISION_FP16)
                 assert_true(conv.x[1] % 8 == 0 && conv.w[0] % 8 == 0 && conv.y[1] % 8 == 0);
             conv.relu = true;
             assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, (enum dpt_cuda_pass)pass,
@@ -178,7 +177,7 @@ static void the_configs_are_fast(void **state)
                 for (int q = 0; q < p; q++) /* each another one */
                     assert_string_not_equal(plans.plan[p].tag, plans.plan[q].tag);
             }
-            assert_true(cores == (precision != DPT_CUDA_FP32));
+            assert_true(cores == (precision != DPT_PRECISION_FP32));
             dpt_cuda_plans_release(&plans);
         }
     }
@@ -196,7 +195,7 @@ static void workspace_is_limited(void **state)
 
     (void)state;
     need_device();
-    dpt_cuda_conv_describe(&node, 128, DPT_CUDA_TF32, &conv);
+    dpt_cuda_conv_describe(&node, 128, DPT_PRECISION_TF32, &conv);
     assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &wish, 1,
                                           &plans, &err),
                      DPT_OK);
@@ -222,7 +221,7 @@ static void wrong_tags(void **state)
 
     (void)state;
     need_device();
-    dpt_cuda_conv_describe(&node, 128, DPT_CUDA_FP32, &conv);
+    dpt_cuda_conv_describe(&node, 128, DPT_PRECISION_FP32, &conv);
     conv.bias = false;
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
         assert_int_not_equal(
@@ -252,15 +251,15 @@ static void devices_are_described(void **state)
 static void pitches(void **state)
 {
     (void)state;
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 1), 1);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 3), 3);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP32, 5), 8);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_TF32, 1), 4);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_TF32, 64), 64);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 1), 8);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_BF16, 9), 16);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP16, 3), 8);
-    assert_int_equal(dpt_cuda_pitch(DPT_CUDA_FP16, 17), 24);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_FP32, 1), 1);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_FP32, 3), 3);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_FP32, 5), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_TF32, 1), 4);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_TF32, 64), 64);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_BF16, 1), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_BF16, 9), 16);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_FP16, 3), 8);
+    assert_int_equal(dpt_cuda_pitch(DPT_PRECISION_FP16, 17), 24);
 }
 
 static int begin(void **state)
