@@ -50,12 +50,10 @@ static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
 }
 
 /* As dpt_trainer_open counts them. */
-static int threads_of(const struct dpt_plan *p, const struct dpt_job *job)
+static int threads_of(const struct dpt_plan *p)
 {
     const double share = p->cores / p->spec.node_ranks;
 
-    if (job->device.threads != 0)
-        return (int)job->device.threads;
     return share < 2 ? 1 : (int)(share + 1e-6);
 }
 
@@ -269,7 +267,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     make_comm(p, backend);
     if (backend->devices != NULL)
         dpt_plan_gpu_choose(p, backend);
-    DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p, job),
+    DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p),
                              DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
     if (dpt_augment_wanted(&job->data.augment))
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.train.set, err));

@@ -64,7 +64,8 @@ static const struct dpt_option device_options[] = {
      .min = 1,
      .max = 1024,
      .word = "auto",
-     .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks"},
+     .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks, or "
+             "fewer where a step is too small for them"},
     {.name = "precision",
      .type = DPT_OPT_CHOICE,
      AT(device.precision),

@@ -274,12 +274,24 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(build_model(t, err));
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
     t->stepping = dpt_device_wanted(t);
-    if (t->backend->devices != NULL && (t->stepping || !t->train.present) &&
-        t->job->device.threads == 0 && t->threads > DEVICE_THREADS)
-        t->threads = DEVICE_THREADS;
-    t->takers = t->team ? 1 : t->threads;
 out:
     return status;
+}
+
+/* most: as many as there are cores for them; the job may want another number, which counts. */
+static void set_threads(struct dpt_trainer *t, int most)
+{
+    const bool device = t->backend->devices != NULL;
+    int useful = INT_MAX;
+
+    if (device && (t->stepping || !t->train.present))
+        useful = DEVICE_THREADS;
+    else if (!device && t->train.present)
+        useful = dpt_trainer_useful_threads(t);
+    t->threads = most < useful ? most : useful;
+    if (t->job->device.threads != 0)
+        t->threads = (int)t->job->device.threads;
+    t->takers = t->team ? 1 : t->threads;
 }
 
 /* All that depends on the size of a micro-batch. */
@@ -331,7 +343,6 @@ static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
 
     dpt_comm_note(t->comm, 0, "setting up the model");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(settle(t, err));
     DPT_TRY(open_sized(t, err));
 out:
     return status;
@@ -397,9 +408,7 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
     int64_t mine;
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
-    t->threads = t->job->device.threads != 0 ? (int)t->job->device.threads
-                 : cores < 2                 ? 1
-                                             : (int)(cores + 1e-6);
+    set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
     t->spin = t->threads <= cores + 1e-6;
     mine = t->threads;
     DPT_TRY(dpt_group_sum_ints(&t->comm->world, &mine, &t->all_threads, 1, err));
@@ -425,8 +434,9 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, err));
-    DPT_TRY(count_threads(t, err));
     DPT_TRY(open_data(t, parts, err));
+    DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
+    DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
     if (t->train.present && t->device == NULL) {
         t->gather_type = dpt_gather_types[job->comm.reduction];
@@ -468,12 +478,12 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->job = job;
     t->comm = comm;
     t->loss = dpt_job_loss(job);
-    t->threads = threads;
-    t->all_threads = (int64_t)threads * comm->world.size;
     t->slots = type->slots;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(settle(t, err));
+    set_threads(t, threads);
+    t->all_threads = (int64_t)t->threads * comm->world.size;
     DPT_TRY(dpt_trainer_choose_micro(t, &micro, err));
     t->group = dpt_trainer_choose_group(t, micro);
     DPT_TRY(plan_steps(t, micro, err));

@@ -156,11 +156,14 @@ enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_j
 /*
  * As dpt_trainer_open would have it on rank 0 of `comm`, whose ranks need not exist: data sets
  * described, model, micro-batch, steps, rates. Nothing is allocated but the graph, no sample is
- * read, no file written. threads: of each rank. Errors: BAD_JOB, BAD_DATA, RANK, IO.
+ * read, no file written. threads: that each rank has cores for. Errors: BAD_JOB, BAD_DATA, RANK,
+ * IO.
  */
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, int threads, unsigned parts,
                                  struct dpt_error *err);
+/* Of a trainer: how many threads of a rank a step of its model can feed, at least 1. */
+int dpt_trainer_useful_threads(const struct dpt_trainer *t);
 /* Of a trainer: the size of a micro-batch; more ranks than micro-batches is a mistake in the job.
  * Errors: BAD_JOB. */
 enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,

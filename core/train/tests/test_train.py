@@ -1,4 +1,5 @@
 """Whole jobs with real ranks: the rank count changes who computes, not what."""
+import json
 import os
 import subprocess
 import sys
@@ -90,6 +91,27 @@ def test_threads_change_nothing_but_rounding(tmp_path):
         dpt.train(path, tmp_path / str(threads), "--set", f"device.threads={threads}")
     one, three = ([e["loss"] for e in dpt.events(tmp_path / t, "train")] for t in ("1", "3"))
     np.testing.assert_allclose(three, one, rtol=1e-4)
+
+
+def test_threads_are_as_many_as_pay(tmp_path):
+    """A small step takes one; the job's own number counts; a large step takes all cores, shared with the other ranks."""
+    cores = len(os.sched_getaffinity(0))
+
+    def threads(name, path, *words, ranks=0):
+        dpt.train(path, tmp_path / name, *words, ranks=ranks)
+        said = json.loads(dpt.run("plan", path, *words, *(["--ranks", ranks] if ranks else []), "--json").out)["threads"]
+        assert dpt.events(tmp_path / name, "run")[0]["threads"] == said
+        return said
+
+    small = job(tmp_path, model=LINEAR, length="steps: 2")
+    assert threads("small", small) == 1
+    assert threads("asked", small, "--set", "device.threads=3") == 3
+    # 242e6 and 16e6 operations a step: dense layers want 16e6 a thread, convolutions 1e6.
+    large = job(tmp_path, model="{type: mlp, hidden: [2048], outputs: 10}", batch=128, length="steps: 1")
+    assert threads("dense", large) == min(cores, 15)
+    assert threads("conv", job(tmp_path, model=CNN, length="steps: 1")) == min(cores, 16)
+    if cores > 1:
+        assert threads("shared", large, ranks=2) == min(cores // 2, 7)
 
 
 @pytest.mark.parametrize("optimizer", [
