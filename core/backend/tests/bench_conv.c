@@ -189,6 +189,7 @@ int main(int argc, char **argv)
                                     .slot = &program->slots[0],
                                     .scratch = program->slots[0].memory,
                                     .threads = 1,
+                                    .rows = spec.micro,
                                     .batch = &batch.batch,
                                     .params = params,
                                     .gradient = gradient,

@@ -1,5 +1,7 @@
 /*
- * Compares ways to sum the ranks' gradients: mpirun -np 2 build/tests/bench_reduce
+ * Compares ways to sum the ranks' gradients: mpirun -np 2 build/tests/bench_reduce [largest]
+ *
+ * largest: floats, 25000000 by default.
  *
  * - allreduce: MPI_Allreduce on floats, any order
  * - hierarchy: in rank order, in shared memory on a node (core/comm/summation.h)
@@ -185,9 +187,10 @@ static void one_size(struct bench *b, size_t n)
     dpt_free(b->fixed);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const size_t sizes[] = {32, 1024, 60362, 421642, 25000000};
+    const size_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : SIZE_MAX;
     struct bench b = {0};
     struct dpt_error err;
 
@@ -206,7 +209,7 @@ int main(void)
                "fixed |\n"
                "|---|---|---|---|---|---|---|\n",
                b.comm.world.size);
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && sizes[i] <= most; i++)
         one_size(&b, sizes[i]);
     dpt_free(b.first);
     dpt_comm_close(&b.comm);
