@@ -9,7 +9,7 @@ const char *const dpt_init_names[] = {
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
                                  const char *format, ...)
 {
-    const struct dpt_conf_node *at = b->layer->at;
+    const struct dpt_conf_node *at = b->layer->at != NULL ? b->layer->at : b->model->at;
     char place[512] = "", layer[64], text[512];
     va_list args;
 
@@ -18,12 +18,12 @@ enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *
     va_end(args);
     if (at != NULL && at->origin != NULL)
         snprintf(place, sizeof place, "%s: ", at->origin);
-    else if (at != NULL && at->line > 0 && b->job != NULL)
-        snprintf(place, sizeof place, "%s:%d:%d: ", b->job, at->line, at->column);
+    else if (at != NULL && at->line > 0 && b->model->file != NULL)
+        snprintf(place, sizeof place, "%s:%d:%d: ", b->model->file, at->line, at->column);
     if (b->prefix != NULL)
         snprintf(layer, sizeof layer, "%s[%zu]", b->prefix, b->index);
     else
-        snprintf(layer, sizeof layer, "model %s", b->model);
+        snprintf(layer, sizeof layer, "model %s", b->model->variant->name);
     return dpt_fail(err, DPT_BAD_JOB, "%s%s (%s): %s", place, layer, b->name, text);
 }
 

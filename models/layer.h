@@ -18,10 +18,9 @@ enum { DPT_MAX_SIZE = 1 << 28, DPT_MAX_CHANNELS = 1 << 20, DPT_MAX_KERNEL = 1024
 
 struct dpt_builder {
     struct dpt_graph *graph;
-    int32_t last;       /* node whose output the next layer reads */
-    const char *job;    /* path of the job file, for messages; NULL: unknown */
+    int32_t last; /* node whose output the next layer reads */
+    const struct dpt_variant_value *model;
     const char *prefix; /* "model.layers" or NULL for the layers of a short form */
-    const char *model;  /* name of the model type */
     size_t index;       /* of the layer being added */
     const struct dpt_layer *layer;
     char name[DPT_NAME]; /* of its node */
@@ -112,14 +111,13 @@ struct dpt_model_type {
     /* Returns false only where memory ran out. `options` and `list` are the model's own and the
      * empty result. */
     bool (*expand)(const void *options, const struct dpt_shape *input, struct dpt_layer_list *list);
-    bool listed; /* options are struct dpt_sequential_options: the layers stand in the job */
+    bool listed; /* the layers stand in the job, each in its place */
 };
 
 /* The options of `sequential`. */
 struct dpt_sequential_options {
     struct dpt_layer *layers;
     size_t n;
-    const char *job; /* path of the job file */
 };
 
 extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,

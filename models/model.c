@@ -122,14 +122,12 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
                                 struct dpt_error *err)
 {
     const struct dpt_model_type *type = model->variant->impl;
-    const struct dpt_sequential_options *listed = type->listed ? model->options : NULL;
     struct dpt_arena arena = {0};
     struct dpt_layer_list list = {.arena = &arena};
     struct dpt_builder builder = {
         .graph = graph,
-        .job = listed != NULL ? listed->job : NULL,
-        .prefix = listed != NULL ? "model.layers" : NULL,
-        .model = model->variant->name,
+        .model = model,
+        .prefix = type->listed ? "model.layers" : NULL,
     };
     enum dpt_status status;
 

@@ -87,9 +87,8 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
         dpt_conf_mistake(conf, node, path,
                          "the list of layers is empty: put `- dense: 10` or "
                          "other layers in it");
-    model->job = dpt_arena_strdup(&conf->arena, conf->path);
     model->layers = dpt_arena_alloc(&conf->arena, (node->n + 1) * sizeof *model->layers);
-    if (model->job == NULL || model->layers == NULL)
+    if (model->layers == NULL)
         return false;
     for (size_t i = 0; i < node->n; i++) {
         const char *place = dpt_option_path(conf, path, NULL, i);

@@ -185,8 +185,10 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
         return !conf->failed;
     }
     value->variant = *found;
+    value->at = node;
+    value->file = dpt_arena_strdup(&conf->arena, conf->path);
     value->options = dpt_arena_alloc(&conf->arena, (*found)->size + 1);
-    if (value->options == NULL) {
+    if (value->options == NULL || value->file == NULL) {
         conf->failed = true;
         return false;
     }

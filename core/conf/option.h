@@ -131,6 +131,8 @@ struct dpt_variant {
 struct dpt_variant_value {
     const struct dpt_variant *variant;
     void *options;
+    const struct dpt_conf_node *at; /* where it stands, in */
+    const char *file;               /* this one; for messages about what only shows later */
 };
 
 /*

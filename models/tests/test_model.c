@@ -236,8 +236,10 @@ static void shapes_that_do_not_fit_are_told(void **state)
         {LAYERS "  - conv: {channels: 4}\n", 3, 9, 9,
          "(conv1): the last layer gives 4x7x7, a loss needs a flat output"},
         {LAYERS "  - flatten\n  - relu\n", 3, 9, 9, "there is nothing to train"},
-        {"model: {type: cnn, outputs: 10}\n", 784, 0, 0, "model cnn (conv1): needs channels"},
-        {"model: {type: cnn, outputs: 10}\n", 1, 3, 3, "model cnn (maxpool2): kernel 2x2 does not"},
+        {"model: {type: cnn, outputs: 10}\n", 784, 0, 0,
+         "job.yaml:1:8: model cnn (conv1): needs channels"},
+        {"model:\n  type: cnn\n  outputs: 10\n", 1, 3, 3,
+         "job.yaml:2:3: model cnn (maxpool2): kernel 2x2 does not"},
         {"model: {type: linear, outputs: 10}\n", 1 << 20, 1 << 10, 1 << 10, "model: samples of"},
         {"model: {type: linear, outputs: 10}\n", 0, 0, 0, "model: samples of"},
     };
