@@ -3,7 +3,7 @@
  *
  * A backend for a device may offer them beside its program (struct dpt_backend's `steps`). Parameters,
  * gradient and optimizer slots then live on the device between `put` and `get`, and a step is: the
- * host fills a room (pinned memory), `compute` enqueues upload, forward, loss and backward of this
+ * host fills a room (pinned memory) and sends it, `compute` enqueues forward, loss and backward of this
  * rank's micro-batches, and `update` the optimizer. Nothing of that waits for the device; scalars
  * (rate, update number, losses, loss scale) are in its memory, so the enqueued work can be a graph
  * that is replayed. With several ranks the gradient's sum lies between the two: `bucket` waits for a
@@ -98,10 +98,15 @@ struct dpt_backend_steps {
      * step, summed over the ranks. */
     enum dpt_status (*get)(void *steps, float *params, float *const *slot, float *gradient,
                            struct dpt_error *err);
-    /* Room number `which`; waits until the device has read what was in it. */
+    /* Room number `which`; waits until what was in it has been copied to the device. This and `send`
+     * may be called by another thread than all else, though not for a room whose step is under way:
+     * `send`, `compute` and `update` of a room come in turn. */
     enum dpt_status (*room)(void *steps, int which, struct dpt_room *room, struct dpt_error *err);
-    /* Enqueues the samples of a room and all of a step up to this rank's gradient. micros: that are
-     * in it; 0: its gradient is zero. seed, step: key the dropout. */
+    /* Enqueues the way of a room's samples to the device: they travel while earlier steps compute.
+     * micros: that are in it. */
+    enum dpt_status (*send)(void *steps, int which, int32_t micros, struct dpt_error *err);
+    /* Enqueues all of a step up to this rank's gradient, of the samples that were sent. micros: as
+     * sent; 0: its gradient is zero. seed, step: key the dropout. */
     enum dpt_status (*compute)(void *steps, int which, int32_t micros, uint64_t seed, uint64_t step,
                                struct dpt_error *err);
     /* Buckets of a step, in the order in which they come; 0 where nothing is reduced. */

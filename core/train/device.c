@@ -428,7 +428,6 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
     dpt_comm_note(t->comm, step, "computing");
     DPT_TRY(d->type->compute(d->steps, fed.room, fed.micros, (uint64_t)t->job->seed,
                              (uint64_t)t->progress.step, err));
-    dpt_feeder_release(d->feeder);
     dpt_profile_turn(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
 out:
     if (status != DPT_OK)
@@ -533,6 +532,7 @@ enum dpt_status dpt_device_step(struct dpt_trainer *t, struct dpt_step_result *r
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
                          (long long)t->progress.step + 1, (long long)d->counted, d->total));
     DPT_TRY(update(t, result, err));
+    dpt_feeder_release(d->feeder);
     dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
     d->given += d->total;

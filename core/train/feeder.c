@@ -75,6 +75,7 @@ static enum dpt_status fill(struct dpt_feeder *f, struct dpt_fed *fed, struct dp
             dpt_loader_name(f->spec.loader, view, view->first + k, &rows, move, &room.count[k]);
         }
     }
+    DPT_TRY(f->spec.type->send(f->spec.steps, fed->room, fed->micros, err));
 out:
     return status;
 }

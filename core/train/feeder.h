@@ -1,11 +1,12 @@
 /*
  * feeder: the samples of the next steps, in the memory that a device reads them from.
  *
- * A thread takes step after step from the loader and fills the rooms of a device's steps
- * (core/backend/steps.h) in turn, so that the device never waits for samples as long as they can be
- * had fast enough. Where the samples lie on the device already, only their numbers, targets and
- * what was drawn to augment them go that way. What fails is told with the step that it belongs to.
- * The loader is this thread's from the first call of next to a pause. Calls come from one thread.
+ * A thread takes step after step from the loader, fills the rooms of a device's steps
+ * (core/backend/steps.h) in turn and sends them there, so that the device never waits for samples
+ * as long as they can be had fast enough. Where the samples lie on the device already, only their
+ * numbers, targets and what was drawn to augment them go that way. What fails is told with the step
+ * that it belongs to. The loader is this thread's from the first call of next to a pause. Calls
+ * come from one thread.
  */
 #ifndef DPT_TRAIN_FEEDER_H
 #define DPT_TRAIN_FEEDER_H
@@ -41,7 +42,7 @@ void dpt_feeder_close(struct dpt_feeder *feeder);
  * dpt_loader_fill, and the room's. */
 enum dpt_status dpt_feeder_next(struct dpt_feeder *feeder, struct dpt_fed *fed,
                                 struct dpt_error *err);
-/* The device has been told to read the room that was given last. */
+/* The step of the room that was given last is on its way, update included. */
 void dpt_feeder_release(struct dpt_feeder *feeder);
 
 /* Returns once the thread leaves loader and rooms alone; what was filled ahead is thrown away. Then

@@ -217,25 +217,51 @@ out:
     return dpt_cuda_steps_say(status, "waiting for samples to be copied", err);
 }
 
-/* The room to its copy on the device, once no earlier step reads that any more. */
-static enum dpt_status upload_room(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
-                                   struct dpt_error *err)
+static enum dpt_status check_micros(const struct dpt_cuda_steps *s, int32_t micros,
+                                    struct dpt_error *err)
 {
-    const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_room *room = &s->rooms[s->room];
-    const int32_t *count = s->counts + (size_t)s->room * (size_t)s->spec.micros;
-    struct dpt_cuda_control *control = (void *)(room->pinned + s->shelf.control);
-    const size_t bytes = s->shelf.input + (size_t)s->micros * (size_t)s->p->micro * s->shelf.row;
-    enum dpt_status status = DPT_OK;
+    if (micros < (s->spec.reduces ? 0 : 1) || micros > s->spec.micros)
+        return dpt_fail(err, DPT_INTERNAL, "a step of %d micro-batches, at most %d", (int)micros,
+                        (int)s->spec.micros);
+    return DPT_OK;
+}
 
-    /* A room may also be computed again as it is, without being asked for. */
-    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(room->uploaded));
-    for (int32_t m = 0; m < s->micros; m++)
-        control[m] = (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
+/* To the room's copy on the device, once no earlier step reads that any more. */
+static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct dpt_error *err)
+{
+    const struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
+    const struct dpt_cuda_room *room;
+    enum dpt_status status = DPT_OK;
+    size_t bytes;
+
+    DPT_TRY(check_room(s, which, err));
+    DPT_TRY(check_micros(s, micros, err));
+    if (micros == 0)
+        goto out;
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
+    room = &s->rooms[which];
+    bytes = s->shelf.input + (size_t)micros * (size_t)s->p->micro * s->shelf.row;
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, room->done, 0));
     DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)room->device, room->pinned,
                                               bytes, ctx->copy));
     DPT_CUDA_TRY(&ctx->lib, cuEventRecord(room->uploaded, ctx->copy));
+out:
+    return dpt_cuda_steps_say(status, "sending samples there", err);
+}
+
+/* Once the last launch that reads them has ended. */
+static enum dpt_status say_batches(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
+                                   struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const int32_t *count = s->counts + (size_t)s->room * (size_t)s->spec.micros;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuEventSynchronize(s->rooms[s->room].done));
+    for (int32_t m = 0; m < s->micros; m++)
+        *dpt_cuda_steps_batch(s, m) =
+            (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
 out:
     return status;
 }
@@ -247,16 +273,13 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(check_room(s, which, err));
-    if (micros > s->spec.micros || micros < (s->spec.reduces ? 0 : 1))
-        return dpt_fail(err, DPT_INTERNAL, "a step of %d micro-batches, at most %d", (int)micros,
-                        (int)s->spec.micros);
+    DPT_TRY(check_micros(s, micros, err));
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(catch_up(s, err));
     s->room = which;
     s->micros = micros;
     s->open = false;
-    if (micros > 0)
-        DPT_TRY(upload_room(s, seed, step, err));
+    DPT_TRY(say_batches(s, seed, step, err));
     if (s->spec.reduces)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err));
     s->deferred = !s->spec.reduces;
@@ -321,6 +344,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .put = steps_put,
     .get = steps_get,
     .room = steps_room,
+    .send = steps_send,
     .compute = steps_compute,
     .buckets = dpt_cuda_steps_buckets,
     .bucket = dpt_cuda_steps_bucket,

@@ -61,7 +61,7 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     add_feed(&a, p->labels, room + at->labels + skip * label, rows * label);
     add_feed(&a, p->sample, room + at->sample + skip * sizeof(int64_t), rows * sizeof(int64_t));
     add_feed(&a, p->move, room + at->move + skip * move, rows * move);
-    add_feed(&a, p->control, room + at->control + (size_t)m * sizeof *p->control, BATCH_BYTES);
+    add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), BATCH_BYTES);
     if (rates)
         add_rates(s, &a);
     return launch(s, DPT_CUDA_K_feed, &a, err);

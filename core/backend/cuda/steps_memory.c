@@ -167,11 +167,10 @@ out:
 static struct dpt_cuda_shelf lay_out(const struct dpt_cuda_steps *s)
 {
     const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
-    const size_t micros = (size_t)s->spec.micros, rows = micros * (size_t)s->p->micro;
+    const size_t rows = (size_t)s->spec.micros * (size_t)s->p->micro;
     const bool vectors = s->spec.targets > 0;
     struct dpt_cuda_shelf at = {.row = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4};
 
-    at.labels = lines(micros * sizeof(struct dpt_cuda_control));
     at.targets = at.labels + lines(vectors ? 0 : rows * sizeof(int32_t));
     at.sample = at.targets + lines(rows * (size_t)s->spec.targets * sizeof(float));
     at.move = at.sample + lines(rows * sizeof(int64_t));
@@ -183,7 +182,7 @@ static struct dpt_cuda_shelf lay_out(const struct dpt_cuda_steps *s)
 static enum dpt_status hold_rooms(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
-    const int64_t bytes = (int64_t)s->shelf.bytes;
+    const int64_t bytes = (int64_t)s->shelf.bytes, control = sizeof(struct dpt_cuda_control);
     enum dpt_status status = DPT_OK;
     void *at;
 
@@ -197,8 +196,10 @@ static enum dpt_status hold_rooms(struct dpt_cuda_steps *s, struct dpt_error *er
         DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &room->uploaded, err));
         DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &room->done, err));
     }
-    DPT_TRY(dpt_cuda_pin(ctx, "the rates", s->spec.rooms * (int64_t)sizeof *s->rates, &at, err));
+    DPT_TRY(dpt_cuda_pin(ctx, "the rates", s->spec.rooms * control, &at, err));
     s->rates = at;
+    DPT_TRY(dpt_cuda_pin(ctx, "the counts", s->spec.rooms * s->spec.micros * control, &at, err));
+    s->batches = at;
 out:
     return status;
 }

@@ -3,15 +3,16 @@
  *
  * A step is one graph, captured when it is first wanted and replayed from then on: the samples of
  * each micro-batch from the room's copy on the device, forward, loss, backward, and, where nothing
- * is reduced between them, norm, optimizer and layouts. So `compute` only uploads, and the one
- * launch is `update`'s. Where ranks reduce, there are two graphs, and the first one records an
+ * is reduced between them, norm, optimizer and layouts. So `compute` only notes, and the one launch
+ * is `update`'s. Where ranks reduce, there are two graphs, and the first one records an
  * event behind each bucket, which the other stream waits for.
  *
  * The room's way: filled by the host in pinned memory, copied as one piece to the device on the
- * stream `copy` (so the next step's samples travel while this step computes), and from there to
- * where the program reads it by the graph's first kernel, `feed`. That one also fetches the rates:
- * they are known only when the launch is, so they lie in pinned memory, which the device sees, one
- * place for each room. Graphs have their addresses in them, so there is one for each room.
+ * stream `copy` as soon as it is full (so the next steps' samples travel while this step computes,
+ * and while ranks sum), and from there to where the program reads it by the graph's first kernel,
+ * `feed`. That one also fetches counts and rates: they are known only when the launch is, so they
+ * lie in pinned memory, which the device sees, one place for each room. Graphs have their addresses
+ * in them, so there is one for each room.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_PARTS_H
 #define DPT_BACKEND_CUDA_STEPS_PARTS_H
@@ -32,7 +33,7 @@ enum {
 /* Where in a room things are: bytes from its start. What is always sent whole comes first, the
  * samples, of which only those of the micro-batches that are there are sent, last. */
 struct dpt_cuda_shelf {
-    size_t control, labels, targets, sample, move, input;
+    size_t labels, targets, sample, move, input;
     size_t row; /* bytes of a sample's input; 0: the samples are on the device */
     size_t bytes;
 };
@@ -40,7 +41,7 @@ struct dpt_cuda_shelf {
 struct dpt_cuda_room {
     unsigned char *pinned, *device;
     CUevent uploaded; /* what is in it was copied */
-    CUevent done;     /* the last launch that reads the copy, and the rates, has ended */
+    CUevent done;     /* the last launch that reads the copy, counts and rates has ended */
 };
 
 struct dpt_cuda_replay {
@@ -66,8 +67,9 @@ struct dpt_cuda_steps {
     bool stored; /* the data set is on the device */
 
     struct dpt_cuda_room *rooms;
-    int32_t *counts;                /* [rooms][micros] */
-    struct dpt_cuda_control *rates; /* pinned; [rooms] */
+    int32_t *counts;                  /* [rooms][micros] */
+    struct dpt_cuda_control *batches; /* pinned; [rooms][micros]: seed, step and count */
+    struct dpt_cuda_control *rates;   /* pinned; [rooms]: the rest */
     struct dpt_cuda_replay *replays;
     int n_replays, replay_capacity;
 
@@ -91,6 +93,13 @@ struct dpt_cuda_steps {
     int32_t micros;
     int next; /* bucket to be finished; while the last micro-batch's backward is enqueued */
 };
+
+/* Micro-batch m's part of the control, of the step's room. */
+static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cuda_steps *s,
+                                                            int32_t m)
+{
+    return &s->batches[(size_t)s->room * (size_t)s->spec.micros + (size_t)m];
+}
 
 /* --- steps_graph.c -----------------------------------------------------------------------------
  */

@@ -34,12 +34,14 @@ static inline enum dpt_status fill(struct device *d, int step, struct dpt_error 
 {
     const struct scene *s = d->scene;
     struct dpt_room room;
-    const enum dpt_status status = cuda->steps->room(d->steps, step % s->plan.rooms, &room, err);
+    enum dpt_status status = cuda->steps->room(d->steps, step % s->plan.rooms, &room, err);
 
     if (status == DPT_OK && (room.input == NULL) != s->plan.stored)
         return dpt_fail(err, DPT_FAILED, "the samples are in the wrong place");
     for (int32_t m = 0; status == DPT_OK && m < scene_micros(s, step); m++)
         scene_fill(s, step, m, &room);
+    if (status == DPT_OK)
+        status = cuda->steps->send(d->steps, step % s->plan.rooms, scene_micros(s, step), err);
     return status;
 }
 
@@ -103,10 +105,10 @@ static inline enum dpt_status device_steps(struct device *d, int first, int last
             DPT_TRY(fill(d, step, err));
         DPT_TRY(cuda->steps->compute(d->steps, step % rooms, scene_micros(s, step), s->plan.seed,
                                      (uint64_t)step, err));
-        if (s->plan.threaded)
-            sem_post(&d->empty[step % rooms]);
         DPT_TRY(reduce(d, err));
         DPT_TRY(cuda->steps->update(d->steps, scene_rate(step), step, err));
+        if (s->plan.threaded)
+            sem_post(&d->empty[step % rooms]);
     }
 out:
     /* The other thread ends in any case. */
