@@ -4,6 +4,8 @@
 
 #include "core/comm/mpi_call.h"
 
+enum { TAG = 0x7ee }; /* of swaps */
+
 enum dpt_status dpt_group_exchange(const struct dpt_group *g, const float *send,
                                    const struct dpt_parts *sent, float *receive,
                                    const struct dpt_parts *received, struct dpt_error *err)
@@ -39,6 +41,17 @@ enum dpt_status dpt_group_collect_parts(const struct dpt_group *g, int root, con
     }
     DPT_TRY_COLLECTIVE(g, MPI_Gatherv, mine, parts->count[g->rank], MPI_FLOAT, all, parts->count,
                        parts->at, MPI_FLOAT, root, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_swap(const struct dpt_group *g, int partner, const float *send, size_t n,
+                               float *receive, size_t m, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY_COLLECTIVE(g, MPI_Sendrecv, send, (int)n, MPI_FLOAT, partner, TAG, receive, (int)m,
+                       MPI_FLOAT, partner, TAG, dpt_mpi_comm(g), MPI_STATUS_IGNORE);
 out:
     return status;
 }

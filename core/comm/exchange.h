@@ -26,4 +26,9 @@ enum dpt_status dpt_group_collect_parts(const struct dpt_group *g, int root, con
                                         float *all, const struct dpt_parts *parts,
                                         struct dpt_error *err);
 
+/* Sends `partner` n floats and receives m from it; the two call this at once, with n and m the other
+   way about. Errors: RANK. */
+enum dpt_status dpt_group_swap(const struct dpt_group *g, int partner, const float *send, size_t n,
+                               float *receive, size_t m, struct dpt_error *err);
+
 #endif

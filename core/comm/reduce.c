@@ -301,6 +301,26 @@ static int64_t count_blocks(const struct dpt_reduction *d, const int32_t *first,
     return all;
 }
 
+/* Whether each rank has one block and all are of one size and as many as a power of two: then two
+ * neighbours' blocks make one of the next level, and so on. */
+static bool in_pairs(const struct dpt_reduction *d, const int32_t *first)
+{
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int level = 0;
+
+    if ((d->ranks & (d->ranks - 1)) != 0)
+        return false;
+    for (int r = 0; r < d->ranks; r++) {
+        if (dpt_tree_blocks(first[r], first[r + 1], first[d->ranks], blocks) != 1)
+            return false;
+        if (r == 0)
+            level = blocks[0].level;
+        if (blocks[0].level != level || blocks[0].begin != (int64_t)r << level)
+            return false;
+    }
+    return true;
+}
+
 enum dpt_status dpt_reduction_reserve(struct dpt_reduction *d, const int32_t *first,
                                       struct dpt_error *err)
 {
@@ -310,7 +330,8 @@ enum dpt_status dpt_reduction_reserve(struct dpt_reduction *d, const int32_t *fi
     if (d->window || d->ranks == 1)
         return DPT_OK;
     slice(d, d->rank, &begin, &end);
-    floats = (size_t)count_blocks(d, first, d->before, &most) * (end - begin);
+    floats = in_pairs(d, first) ? d->stride / 2 + LINE
+                                : (size_t)count_blocks(d, first, d->before, &most) * (end - begin);
     if (floats <= d->received_floats)
         return DPT_OK;
     dpt_free(d->received);
@@ -371,6 +392,67 @@ out:
     return status;
 }
 
+struct range {
+    size_t begin, end;
+};
+
+/* The half that a rank keeps when it shares a range with the rank whose number differs in this bit;
+ * or the one that it gives. */
+static struct range half(struct range whole, bool upper)
+{
+    const size_t lines = (whole.end - whole.begin + LINE - 1) / LINE;
+    const size_t middle = whole.begin + (lines + 1) / 2 * LINE;
+    const size_t cut = middle < whole.end ? middle : whole.end;
+
+    return upper ? (struct range){cut, whole.end} : (struct range){whole.begin, cut};
+}
+
+/*
+ * Recursive halving and doubling (Rabenseifner 2004): with its neighbour each rank exchanges half
+ * of the floats and adds up the other half, with the next pair a quarter, and so on up the tree;
+ * then the sums go the same way back. The most floats go to the nearest ranks.
+ */
+static enum dpt_status sum_pairs(struct dpt_reduction *d, const struct dpt_tree *mine,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    struct range held[32] = {{0, d->stride}};
+    struct dpt_block block = mine->block[0];
+    float *value = mine->value[0], *spare = d->received;
+    int depth = 0;
+
+    for (int bit = 1; bit < d->ranks; bit *= 2, depth++) {
+        const bool upper = (d->rank & bit) != 0;
+        const struct range keep = half(held[depth], upper), give = half(held[depth], !upper);
+        const struct dpt_block other = {block.begin ^ (int32_t)1 << block.level, block.level};
+        const size_t n = keep.end - keep.begin;
+        float *const kept = value + (keep.begin - held[depth].begin);
+        struct dpt_tree pair;
+
+        DPT_TRY(dpt_group_swap(world, d->rank ^ bit, value + (give.begin - held[depth].begin),
+                               give.end - give.begin, spare, n, err));
+        dpt_tree_begin(&pair, mine->total);
+        dpt_tree_push(&pair, upper ? other : block, upper ? spare : kept, n, NULL, NULL);
+        dpt_tree_push(&pair, upper ? block : other, upper ? kept : spare, n, NULL, NULL);
+        block = pair.block[0];
+        value = pair.value[0];
+        spare = upper ? kept : spare;
+        held[depth + 1] = keep;
+    }
+    memcpy(d->result + held[depth].begin, value,
+           (held[depth].end - held[depth].begin) * sizeof *value);
+    for (int bit = d->ranks / 2; bit > 0; bit /= 2) {
+        const struct range have = held[depth--];
+        const struct range lacks = half(held[depth], (d->rank & bit) == 0);
+
+        DPT_TRY(dpt_group_swap(world, d->rank ^ bit, d->result + have.begin, have.end - have.begin,
+                               d->result + lacks.begin, lacks.end - lacks.begin, err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_reduction_sum(struct dpt_reduction *d, const struct dpt_tree *mine,
                                   const int32_t *first, struct dpt_error *err)
 {
@@ -380,7 +462,7 @@ enum dpt_status dpt_reduction_sum(struct dpt_reduction *d, const struct dpt_tree
         return DPT_OK;
     }
     if (!d->window)
-        return sum_messages(d, mine, first, err);
+        return in_pairs(d, first) ? sum_pairs(d, mine, err) : sum_messages(d, mine, first, err);
     sum_window(d, mine, first);
     return DPT_OK;
 }

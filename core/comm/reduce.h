@@ -2,11 +2,19 @@
  * reduce: the sum over all ranks' micro-batches along the fixed tree (tree.h), the same bits for
  * any number of ranks.
  *
- * Each rank has the values of its blocks (one, where the micro-batches divide evenly by a power of
- * two, else a few). The floats are cut into as many slices as there are ranks; each rank gets all
- * blocks of its own slice, adds them in the tree's order, and all get all slices back. For one
- * block a rank this moves what the best all-reduce for long messages moves (Rabenseifner 2004);
- * each further block travels once more, in the first half only.
+ * Each rank has the values of its blocks: one, where the micro-batches divide evenly by a power of
+ * two, else a few.
+ *
+ * Where each has one, of one size, and there are 2^k ranks, the tree joins ranks as recursive
+ * halving does, the best all-reduce for long messages (Rabenseifner 2004): with its neighbour a
+ * rank exchanges half of the floats and adds up the other half, with the next pair a quarter, and
+ * so on; then the sums go back the same way. 2k messages a rank, and most of the bytes stay on a
+ * node where that has several ranks.
+ *
+ * Else the floats are cut into as many slices as there are ranks; each rank gets all blocks of its
+ * own slice, adds them in the tree's order, and all get all slices back. For one block a rank this
+ * moves the same bytes, in as many messages as there are ranks; each further block travels once
+ * more, in the first half only.
  *
  * Where all ranks share memory the values lie in it from the start (dpt_reduction_buffer), so
  * nothing is sent at all: each rank reads the others' slices in place and writes the sum where all

@@ -111,8 +111,9 @@ void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, d
  * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", 2005). add: seconds to add a float. */
 double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
-/* The same for `reproducible`, whose slices go straight to where they are added. */
-double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, double add);
+/* The same for `reproducible` (core/comm/reduce.h). pairs: each rank has one block; else slices go
+ * straight to where they are added. */
+double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, bool pairs, double add);
 
 /* Fills trial->sum and trial->meeting for gradients of so many floats. Errors: RANK. */
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,

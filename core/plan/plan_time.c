@@ -52,13 +52,14 @@ double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double 
     return p > 1 ? fold + fmin(doubling, halving) : 0;
 }
 
-double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, double add)
+double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, bool pairs, double add)
 {
     const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+    const double rounds = ceil(log2(p));
 
     if (p <= 1)
         return 0;
-    return (p - 1) * message + ceil(log2(p)) * message + (p - 1.0) / p * n * (2 * word + add);
+    return (pairs ? 2 * rounds : p - 1 + rounds) * message + (p - 1.0) / p * n * (2 * word + add);
 }
 
 /* --- computing -------------------------------------------------------------------------------- */
@@ -150,6 +151,18 @@ static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_p
                  fmin(t->threads, t->team ? t->threads : (double)d->micros);
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+/* Whether each rank has one block of the tree, all of one size. */
+static bool has_pairs(const struct deal *d)
+{
+    return is_power_of_two(d->ranks) && is_power_of_two(d->micros) &&
+           (d->global + d->micro - 1) / d->micro == d->micros * d->ranks;
+}
+
 /* Whether a node's ranks find their gradients' sum, and its squares, in memory that they share. */
 static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
 {
@@ -182,9 +195,10 @@ static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
         step->local = arenas * arena / bandwidth / reached_sum;
     if (d->node_ranks > 1)
         step->local += (small ? 1 : 2) * meet;
-    if (d->nodes > 1)
-        step->network =
-            (tree ? dpt_fabric_tree : dpt_fabric_allreduce)(&p->spec.fabric, n, parties, add);
+    if (d->nodes > 1 && tree)
+        step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
+    else if (d->nodes > 1)
+        step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
 }
 
 static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)

@@ -1,4 +1,4 @@
-/* ranks: 1 2 3 4 7 */
+/* ranks: 1 2 3 4 7 8 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 #include "core/base/squares.h"
 #include "core/comm/reduce.h"
 
-enum { LEAVES = 64, FLOATS = 1000, MANY = 30000 };
+enum { LEAVES = 64, FLOATS = 1000, MANY = 40000 };
 
 static struct dpt_comm comm;
 
@@ -50,14 +50,18 @@ static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
     const double *squares;
     float words[DPT_REDUCTION_WORDS], said[DPT_REDUCTION_WORDS];
     const int ranks = comm.world.size;
-    const int32_t total = 1 + (int32_t)dice(seed, 1, LEAVES);
+    /* Half of the time one block a rank, all of one size but for the last, which may be cut off. */
+    const bool even = dice(seed, 4, 2) == 0 && ranks <= 8;
+    const int32_t run = 1 << dice(seed, 5, 4);
+    const int32_t total = even ? run * ranks - (int32_t)dice(seed, 6, (uint64_t)run)
+                               : 1 + (int32_t)dice(seed, 1, LEAVES);
     int32_t first[64];
     struct dpt_error err;
     struct dpt_tree tree;
 
     for (int r = 0; r <= ranks; r++)
-        first[r] = total * r / ranks;
-    if (dice(seed, 2, 2) == 0 && ranks > 1) /* also uneven runs, some empty */
+        first[r] = !even ? total * r / ranks : run * r < total ? run * r : total;
+    if (!even && dice(seed, 2, 2) == 0 && ranks > 1) /* also uneven runs, some empty */
         first[1] = first[2];
     dpt_tree_begin(&tree, total);
     for (int32_t i = first[comm.world.rank], k = 0; i < first[comm.world.rank + 1]; i++, k++) {
