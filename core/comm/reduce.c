@@ -53,10 +53,12 @@ static bool in_chunks(const struct dpt_reduction *d)
     return d->stride >= (size_t)d->ranks * WORTH * CHUNK;
 }
 
-/* The floats of a sum that rank r adds up. */
+/* The floats of a sum that rank r adds up. Where they are sent they differ by a line at most: ranks
+ * whose messages are longer than others' fall behind. */
 static void slice(const struct dpt_reduction *d, int r, size_t *begin, size_t *end)
 {
-    const size_t unit = in_chunks(d) ? CHUNK : LINE, units = (d->stride + unit - 1) / unit;
+    const size_t unit = d->window && in_chunks(d) ? CHUNK : LINE,
+                 units = (d->stride + unit - 1) / unit;
 
     *begin = units * (size_t)r / (size_t)d->ranks * unit;
     *end = units * ((size_t)r + 1) / (size_t)d->ranks * unit;
