@@ -303,23 +303,17 @@ static int64_t count_blocks(const struct dpt_reduction *d, const int32_t *first,
     return all;
 }
 
-/* Whether each rank has one block and all are of one size and as many as a power of two: then two
- * neighbours' blocks make one of the next level, and so on. */
+/* Whether the ranks' blocks join two by two; the last one may be cut off. */
 static bool in_pairs(const struct dpt_reduction *d, const int32_t *first)
 {
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
-    int level = 0;
+    const int64_t run = first[1];
+    const int64_t last = first[d->ranks] - first[d->ranks - 1];
 
-    if ((d->ranks & (d->ranks - 1)) != 0)
+    if (!dpt_tree_pairs(d->ranks, run) || last < 1 || last > run)
         return false;
-    for (int r = 0; r < d->ranks; r++) {
-        if (dpt_tree_blocks(first[r], first[r + 1], first[d->ranks], blocks) != 1)
+    for (int r = 0; r < d->ranks; r++)
+        if (first[r] != r * run)
             return false;
-        if (r == 0)
-            level = blocks[0].level;
-        if (blocks[0].level != level || blocks[0].begin != (int64_t)r << level)
-            return false;
-    }
     return true;
 }
 
@@ -402,11 +396,10 @@ struct range {
  * or the one that it gives. */
 static struct range half(struct range whole, bool upper)
 {
-    const size_t lines = (whole.end - whole.begin + LINE - 1) / LINE;
+    const size_t lines = (whole.end - whole.begin) / LINE; /* whole ones, as in the stride */
     const size_t middle = whole.begin + (lines + 1) / 2 * LINE;
-    const size_t cut = middle < whole.end ? middle : whole.end;
 
-    return upper ? (struct range){cut, whole.end} : (struct range){whole.begin, cut};
+    return upper ? (struct range){middle, whole.end} : (struct range){whole.begin, middle};
 }
 
 /*

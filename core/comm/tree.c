@@ -54,6 +54,16 @@ void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, 
         *n_released = free;
 }
 
+static bool is_power_of_two(int64_t n)
+{
+    return n > 0 && (n & (n - 1)) == 0;
+}
+
+bool dpt_tree_pairs(int64_t ranks, int64_t run)
+{
+    return is_power_of_two(ranks) && is_power_of_two(run);
+}
+
 int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks)
 {
     struct dpt_tree tree;

@@ -44,6 +44,10 @@ void dpt_tree_begin(struct dpt_tree *tree, int32_t total);
 void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                    float **released, int *n_released);
 
+/* Whether ranks with a run of leaves each have one block each, of one size, which neighbours' join
+ * up to the whole, two by two. */
+bool dpt_tree_pairs(int64_t ranks, int64_t run);
+
 /* The blocks that stand for the leaves first … last-1 of `total`; returns how many. blocks: at
  * least DPT_TREE_BLOCKS. */
 int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block *blocks);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/comm/tree.h"
 #include "core/plan/plan.h"
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
@@ -151,15 +152,10 @@ static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_p
                  fmin(t->threads, t->team ? t->threads : (double)d->micros);
 }
 
-static bool is_power_of_two(int64_t n)
-{
-    return n > 0 && (n & (n - 1)) == 0;
-}
-
-/* Whether each rank has one block of the tree, all of one size. */
+/* Whether all ranks have as many micro-batches, and these make one block each. */
 static bool has_pairs(const struct deal *d)
 {
-    return is_power_of_two(d->ranks) && is_power_of_two(d->micros) &&
+    return dpt_tree_pairs(d->ranks, d->micros) &&
            (d->global + d->micro - 1) / d->micro == d->micros * d->ranks;
 }
 

@@ -30,7 +30,6 @@ struct dpt_device {
     int64_t counted;                /* and how many the ranks counted */
 
     /* Only with several ranks. */
-    bool on_device;
     int buckets;
     size_t *sizes;  /* [buckets], floats */
     size_t tail_at; /* in the last bucket */
@@ -112,7 +111,6 @@ enum dpt_status dpt_device_open(struct dpt_trainer *t, struct dpt_error *err)
     if (d == NULL)
         return dpt_fail_memory(err, "the device's steps", sizeof *d);
     d->type = t->backend->steps;
-    d->on_device = t->on_device;
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
     d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
@@ -270,10 +268,11 @@ static enum dpt_status make_zeros(struct dpt_device *d, struct dpt_error *err)
                             : dpt_fail_memory(err, "the reduction", (double)most * sizeof(float));
 }
 
-static enum dpt_status zero_part(struct dpt_device *d, int i, struct part *part,
+static enum dpt_status zero_part(struct dpt_trainer *t, int i, struct part *part,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
 
     if (d->zeros == NULL)
         DPT_TRY(make_zeros(d, err));
@@ -282,36 +281,38 @@ static enum dpt_status zero_part(struct dpt_device *d, int i, struct part *part,
     memset(part->at, 0, (part->n + DPT_TENSOR_ALIGN) * sizeof *part->at);
     part->tail = NULL;
     if (i == d->buckets - 1)
-        part->tail = d->zeros + (d->on_device ? part->n : d->tail_at);
+        part->tail = d->zeros + (t->on_device ? part->n : d->tail_at);
 out:
     return status;
 }
 
-static enum dpt_status real_part(struct dpt_device *d, int i, struct part *part,
+static enum dpt_status real_part(struct dpt_trainer *t, int i, struct part *part,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
 
     part->tail = NULL;
     DPT_TRY(d->type->bucket(d->steps, i, &part->at, &part->n, &part->tail, err));
     d->sizes[i] = part->n;
-    if (part->tail != NULL && !d->on_device)
+    if (part->tail != NULL && !t->on_device)
         d->tail_at = (size_t)(part->tail - part->at);
 out:
     return status;
 }
 
 /* How large they are, from a step without samples: known before one fails. */
-static enum dpt_status measure_buckets(struct dpt_device *d, struct dpt_error *err)
+static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_device *d = t->device;
     struct part part;
 
     if (d->buckets == 0 || d->sizes[0] > 0)
         return DPT_OK;
     DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
     for (int i = 0; i < d->buckets; i++)
-        DPT_TRY(real_part(d, i, &part, err));
+        DPT_TRY(real_part(t, i, &part, err));
 out:
     return status;
 }
@@ -359,7 +360,7 @@ enum dpt_status dpt_device_put(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(look(t, err));
     DPT_TRY(d->type->put(d->steps, t->params, t->slot, &t->scale, err));
-    DPT_TRY(measure_buckets(d, err));
+    DPT_TRY(measure_buckets(t, err));
     d->base = t->progress;
     d->read = (struct dpt_steps_state){.scale = t->scale};
     d->fetched = true;
@@ -451,12 +452,12 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
     for (int i = 0; i < d->buckets; i++) {
         double start;
 
-        if (works && real_part(d, i, &part, err) != DPT_OK) {
+        if (works && real_part(t, i, &part, err) != DPT_OK) {
             works = false;
             *mine = err->status;
         }
         if (!works)
-            DPT_TRY(zero_part(d, i, &part, err));
+            DPT_TRY(zero_part(t, i, &part, err));
         flags[DPT_FLAG_FAILED] = *mine != DPT_OK;
         if (part.tail != NULL)
             memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
