@@ -1,503 +1,295 @@
 #!/usr/bin/env bash
-# shellcheck disable=SC2317,SC2015
-# Everything that only a GPU can show: kernels, plans and products against the reference, whole jobs, memory checkers, speed.
-# Builds where there is a compiler, runs all steps, and writes one report in Markdown. Exits 77 where there is no GPU, 1 where a step failed.
+# Shows on a GPU what only a GPU can show, in three short parts, each a call with its own report:
 #
-#   scripts/gpu-check.sh [--report FILE] [--steps PATTERN] [--quick] [--peers DIR] [--python PROGRAM] [--data DIR]
-#                        [--bundle DIR | --program FILE] [--tests DIR] [--work DIR] [--pack DIR] [--fake DIR] [--list]
+#   scripts/gpu-check.sh a OUT    4 minutes: libraries, kernels, matrix products, captured steps,
+#                                 a small job in each precision
+#   scripts/gpu-check.sh b OUT    8 minutes: convolution plans, accuracy, the same bytes at any rank
+#                                 count, two ranks on one GPU, resuming
+#   scripts/gpu-check.sh c OUT    10 minutes: speed beside PyTorch and JAX, where a step's time goes,
+#                                 memory checkers
+#   scripts/gpu-check.sh --pack FILE.tar.xz [--arch 90] [--rehearsal]
 #
-#   --report FILE     where the report goes (gpu-check.md)
-#   --steps PATTERN   only steps whose name it matches as a whole (grep -E): 'kernels|products', 'speed.*'
-#   --quick           small synthetic jobs, few steps: a look whether all of it runs
-#   --peers DIR       where gpu_step.py is, which times one training step of PyTorch and JAX; without it there is no comparison
-#   --python PROGRAM  a Python with torch, jax and optax, for that (python3)
-#   --data DIR        MNIST: the shards train-*.h5 and test-*.h5, or the four .gz files (data/mnist)
-#   --bundle DIR      what `make bundle` made: nothing is compiled, no MPI is needed on this machine
-#   --program FILE    likewise with a program that is built already
-#   --tests DIR       the test programs (build/tests, or tests/ beside the bundle)
-#   --work DIR        where runs and logs go, and stay (a new temporary folder)
-#   --pack DIR        make a folder to take to a machine with a GPU, and end: bundle, test programs, jobs, MNIST, this script
-#   --fake DIR        libraries that run on the CPU instead of a GPU's, to try this script
+# OUT/report.md gets a row as each step ends, OUT/logs.tar.gz its log; OUT/running.log is the log of
+# the step that runs. Each step ends at a limit of its own and each part at its minutes, so one that
+# hangs, crashes or is cut off leaves a whole report of what was done. The exit code is 0 where all
+# went well, 1 where a step failed, 77 where there is no GPU.
+#
+#   --only STEP       these steps alone (a name, or as grep -E has it: 'speed-.*'); their rows are
+#                     added to the report that is in OUT already
 #   --list            print the steps and run nothing
+#   --python PROGRAM  a Python with torch, jax and optax to compare with (python3)
+#   --work DIR        where runs and logs lie (build/gpu-check/work; work beside an unpacked archive)
+#   --limit SECONDS   no step may take longer
+#   --pack FILE       make one archive to take to a machine that has a GPU's driver and Python, and
+#                     nothing else: the program without oneDNN, its libraries and Open MPI, the test
+#                     programs, MNIST, and what the CPU computes, to compare with. Unpacked in an
+#                     empty folder, `bash gpu-check.sh a OUT` runs part a
+#   --arch NUMBERS    the GPUs whose code it holds: 90 is the H100 and H200, '80 90' the A100 too
+#   --fake DIR        run with libraries that stand in for a GPU, and small jobs, to try this script
+#   --rehearsal       with --pack: of the build that is there, and with small jobs, for --fake
 set -uo pipefail
-from=$PWD
-cd "$(dirname "$0")/.." || exit 2
+self=$(readlink -f "$0")
+here=${self%/*}
 
-report=$from/gpu-check.md only='.*' quick=0 peers='' python=python3 data=data/mnist bundle='' program='' tests='' work='' pack='' fake='' list=0
-usage() { sed -n '3,/^set /{/^#/s/^# \{0,1\}//p}' "$0"; }
+usage() { sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$self"; }
+wrong() {
+    echo "gpu-check.sh: $1 (see --help)" >&2
+    exit 2
+}
+part='' out='' only='.*' python=python3 work='' fake='' pack='' arch=90 most=600 rehearsal=0 list=0 inside=''
 while [ $# -gt 0 ]; do
     case $1 in
-    --help | -h)
-        usage
-        exit 0
-        ;;
-    --quick) quick=1 ;;
+    --help | -h) usage; exit 0 ;;
     --list) list=1 ;;
-    --report | --steps | --peers | --python | --data | --bundle | --program | --tests | --work | --pack | --fake)
-        [ $# -ge 2 ] || { echo "gpu-check.sh: $1 needs a value" >&2; exit 2; }
+    --rehearsal) rehearsal=1 ;;
+    --only | --python | --work | --fake | --pack | --arch | --limit | --inside)
+        [ $# -ge 2 ] || wrong "$1 needs a value"
         case $1 in
-        --steps) only=$2 ;;
+        --only) only=$2 ;;
         --python) python=$2 ;;
-        *) case $2 in
-            /*) printf -v "${1#--}" %s "$2" ;;
-            *) printf -v "${1#--}" %s "$from/$2" ;;
-            esac ;;
+        --arch) arch=$2 ;;
+        --limit) most=$2 ;;
+        --inside) inside=$2 ;;
+        *) printf -v "${1#--}" %s "$(realpath -m "$2")" ;;
         esac
         shift
         ;;
+    -*) wrong "unknown option $1" ;;
     *)
-        echo "gpu-check.sh: unknown option $1 (see --help)" >&2
-        exit 2
+        if [ -z "$part" ]; then part=$1; elif [ -z "$out" ]; then out=$(realpath -m "$1"); else wrong "'$1' is one word too many"; fi
         ;;
     esac
     shift
 done
+[[ $most =~ ^[1-9][0-9]*$ ]] || wrong "--limit takes seconds"
 
-# A step a line: its name; the function that does it, with its words; what it shows.
+# The archive has the program beside this script, a source tree has it in its build folder.
+if [ -d "$here/bundle" ]; then
+    packed=1 top=$here program=$here/bundle/bin/dptrain tests=$here/tests home=$here
+else
+    packed=0 top=${here%/*} build=${BUILD:-build}
+    [[ $build = /* ]] || build=$top/$build
+    program=$build/dptrain tests=$build/tests home=$build/gpu-check
+fi
+: "${work:=$home/work}"
+reference=$home/reference
+quick=0
+[ -z "$fake" ] && [ "$rehearsal" = 0 ] || quick=1 reference=$home/rehearsal
+if [ -n "$part" ]; then
+    case $part in
+    a) minutes=4 title='does it work at all' ;;
+    b) minutes=8 title='are its results right' ;;
+    c) minutes=10 title='how fast is it' ;;
+    *) wrong "there is no part '$part', only a, b and c" ;;
+    esac
+fi
+
+# A line a step: the part; its name; its limit in seconds; the function of lib/gpu-steps.sh that does it; what it shows.
+# The most telling come first.
 steps() {
     sed 's/ *| */|/g' <<'END'
-build            | build                              | it compiles, with the kernels for this GPU
-machine          | machine                            | the driver, the libraries and the device are found
-library          | unit test_cuda_library             | the libraries open and their errors are told
-kernels          | unit test_cuda_device_layers       | layers' and losses' kernels on the device: the host's results, and the reference's
-kernels-arena    | unit test_cuda_device_arena        | the same for what goes over arenas and data sets
-kernels-update   | unit test_cuda_device_update       | the same for the optimizers
-kernels-half     | unit test_cuda_device_fp16         | the same for halves and the loss scale
-convolutions     | unit test_cuda_device              | cuDNN's plans in all shapes, precisions and passes against sums written out; same bits twice
-algorithms       | unit test_cuda_algorithms          | which of cuBLASLt's algorithms are taken
-products         | unit test_cuda_matmul              | cuBLASLt's products and dense layers against plain loops
-memcheck         | sanitize memcheck                  | no access beyond an allocation
-racecheck        | sanitize racecheck                 | no two threads at the same shared memory
-initcheck        | sanitize initcheck                 | nothing is read that was not written
-synccheck        | sanitize synccheck                 | barriers are reached by all
-linreg           | accuracy linreg fp32               | a whole job as good as on the CPU
-mnist-mlp        | accuracy mnist-mlp fp32            | likewise
-mnist-cnn        | accuracy mnist-cnn fp32            | likewise
-mnist-mlp-bf16   | accuracy mnist-mlp bf16            | likewise, in bf16
-mnist-cnn-tf32   | accuracy mnist-cnn tf32            | likewise, in tf32
-mnist-cnn-bf16   | accuracy mnist-cnn bf16            | likewise, in bf16
-mnist-cnn-fp16   | accuracy mnist-cnn fp16            | likewise, in fp16 with its loss scale
-two-ranks        | accuracy mnist-mlp fp32 2 off      | two ranks on one GPU, gradients summed on the host
-two-ranks-device | accuracy mnist-mlp fp32 2 auto     | two ranks on one GPU, summed where the probe says
-to-cpu           | interchange cuda cpu               | the CPU evaluates and goes on with the GPU's checkpoint
-to-gpu           | interchange cpu cuda               | the GPU evaluates and goes on with the CPU's checkpoint
-reproducible     | reproducible fp32                  | the same checkpoint from 1, 2 and 4 ranks, bit for bit
-reproducible-bf16 | reproducible bf16                 | likewise, in bf16
-speed-128-tf32   | speed 128 tf32                     | a step's time beside the peers'
-speed-128-bf16   | speed 128 bf16                     | likewise
-speed-1024-tf32  | speed 1024 tf32                    | likewise
-speed-1024-bf16  | speed 1024 bf16                    | likewise
-mnist-99         | mnist_99                           | MNIST to 99 % in under 3 seconds, from exec to exit
-where-it-goes    | where_it_goes                      | where a step's time goes, by kernel
-kernels-sum      | kernels_sum                        | a step within 1.5 times the kernels' own times
+a | libraries       | 30 | libraries                     | the driver, cuDNN and cuBLASLt are found, and there is a GPU that answers
+a | first-job       | 40 | small_job fp32                | a small job from start to end, each step one launch of a captured CUDA graph, comes to the CPU's loss
+a | kernels         | 40 | unit test_cuda_device_layers  | our kernels for layers and losses compute on the GPU what they compute on the host
+a | kernels-arena   | 30 | unit test_cuda_device_arena   | likewise those that work on all parameters: casts, sums, norms, hashes, gathering of samples
+a | kernels-update  | 30 | unit test_cuda_device_update  | likewise the optimizers' updates, bit for bit
+a | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp16 and its loss scale
+a | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix products and dense layers give what plain loops give
+a | steps           | 45 | unit test_cuda_steps          | captured steps over random models: same parameters as on the host, gradients in buckets, NaN stops the update
+a | program         | 45 | unit test_cuda_program        | forward and backward over random models agree with plain C in each precision, and NaN is found
+a | job-bf16        | 30 | small_job bf16                | the small job in bf16
+a | job-tf32        | 30 | small_job tf32                | the small job in tf32
+a | job-fp16        | 30 | small_job fp16                | the small job in fp16 with its loss scale
+a | algorithms      | 20 | unit test_cuda_algorithms     | which of cuBLASLt's algorithms are taken
+a | errors          | 20 | unit test_cuda_library        | a library that is missing or too old is told in one line
+b | convolutions    | 60 | unit test_cuda_device         | cuDNN's convolutions, four shapes in four precisions, two plans each, against sums written out; same bits twice
+b | mnist-cnn       | 60 | accuracy mnist-cnn fp32       | MNIST with a CNN: as accurate as on the CPU
+b | reproducible    | 60 | reproducible fp32             | `comm.reduction: reproducible` writes the same checkpoint from 1, 2 and 4 ranks
+b | two-ranks       | 60 | accuracy mnist-mlp fp32 2 off | two ranks share the GPU, gradients are summed in the host's memory: as accurate as on the CPU
+b | resume          | 60 | resume                        | a run that was stopped and goes on ends with the bytes of one that was never stopped
+b | mnist-mlp       | 40 | accuracy mnist-mlp fp32       | MNIST with a perceptron: as accurate as on the CPU
+b | mnist-cnn-bf16  | 40 | accuracy mnist-cnn bf16       | the CNN in bf16: as accurate
+b | mnist-cnn-tf32  | 40 | accuracy mnist-cnn tf32       | the CNN in tf32: as accurate
+b | mnist-cnn-fp16  | 40 | accuracy mnist-cnn fp16       | the CNN in fp16: as accurate
+b | to-cpu          | 60 | interchange cuda cpu          | the CPU evaluates and goes on with the GPU's checkpoint
+b | to-gpu          | 40 | interchange cpu cuda          | the GPU evaluates and goes on with the CPU's checkpoint
+b | two-ranks-aware | 60 | accuracy mnist-mlp fp32 2 auto | two ranks, gradients summed in the GPU's memory if MPI can
+b | reproducible-bf16 | 60 | reproducible bf16           | the same checkpoint from 1, 2 and 4 ranks in bf16
+b | mnist-mlp-bf16  | 30 | accuracy mnist-mlp bf16       | the perceptron in bf16: as accurate
+b | linreg          | 30 | accuracy linreg fp32          | linear regression: the CPU's loss
+c | speed-cnn       | 60 | speed cnn                     | a step's time of cnn (3x32x32) at batch 128 and 1024, tf32 and bf16
+c | peers-torch     | 60 | peers torch                   | the same steps in PyTorch, captured in CUDA graphs, all in one process
+c | peers-jax       | 60 | peers jax                     | the same steps in JAX, compiled as a whole, all in one process
+c | speed-mlp       | 60 | speed mlp                     | a step's time of mlp (784-256-10)
+c | speed-mnistcnn  | 60 | speed mnistcnn                | a step's time of mnistcnn (1x28x28)
+c | speed-mlp4k     | 60 | speed mlp4k                   | a step's time of mlp4k (784-4096-4096-10)
+c | profile-cnn     | 45 | profile cnn                   | where cnn's time goes, each node of its graph repeated by itself; all of a step within 1.5 times their sum
+c | mnist-99        | 45 | mnist_99                      | MNIST to 99 % in less than 3 s, from exec to exit
+c | profile-mlp     | 45 | profile mlp                   | where mlp's time goes
+c | profile-mnistcnn | 45 | profile mnistcnn             | where mnistcnn's time goes
+c | profile-mlp4k   | 45 | profile mlp4k                 | where mlp4k's time goes
+c | counters        | 60 | counters cnn                  | the GPU's own counters for each kernel of one graph of cnn (ncu)
+c | memcheck        | 60 | sanitize memcheck             | our kernels touch nothing beyond an allocation
+c | racecheck       | 60 | sanitize racecheck            | no two threads of ours use the same shared memory at once
+c | initcheck       | 60 | sanitize initcheck            | our kernels read nothing that was not written
+c | synccheck       | 60 | sanitize synccheck            | barriers in our kernels are reached by all threads
 END
 }
+chosen() { steps | awk -F'|' -v part="$part" -v only="^($only)\$" '(part == "" || $1 == part) && $2 ~ only'; }
+
 if [ "$list" = 1 ]; then
-    steps | grep -E -- "^($only) *\|" | awk -F'|' '{ printf "%-18s %s\n", $1, $3 }'
+    chosen | awk -F'|' '{ printf "%s  %-18s %3d s  %s\n", $1, $2, $3, $5 }'
     exit 0
 fi
-
-# --- the machine ------------------------------------------------------------------------------------------------------------
-
 # shellcheck source=scripts/lib/mpi-env.sh
-. scripts/lib/mpi-env.sh
-
-# As make has it.
-build=${BUILD:-build}
-
-pack_all() {
-    set -e
-    export CUDA=${CUDA:-1}
-    # shellcheck disable=SC2046
-    make -j"$(nproc)" all $(basename -a -s .c core/backend/cuda/tests/test_cuda_*.c core/train/tests/test_cuda_*.c | sed "s,^,$build/tests/,")
-    make bundle
-    rm -rf "${pack:?}"
-    mkdir -p "$pack"/{scripts/lib,tests,core/backend/cuda/tests,data}
-    cp -r "$build"/dist/dptrain-*-"$(uname -m)" "$pack/bundle"
-    cp scripts/gpu-check.sh "$pack/scripts"
-    cp scripts/lib/mpi-env.sh "$pack/scripts/lib"
-    cp -r configs "$pack"
-    cp core/backend/cuda/tests/*.json "$pack/core/backend/cuda/tests"
-    find "$build/tests" -maxdepth 1 -name 'test_cuda_*' -exec cp {} "$pack/tests" \;
-    # What the test programs load and the bundle does not have yet.
-    ldd "$build/tests/test_cuda_device" | awk '/cmocka/ { print $3 }' | xargs -I{} cp {} "$pack/bundle/lib"
-    [ ! -d "$data" ] || cp -r "$data" "$pack/data/mnist"
-    [ -z "$peers" ] || cp -r "$peers" "$pack/peers"
-    echo "$pack: there, scripts/gpu-check.sh --bundle bundle --tests tests"
-}
+. "$here/lib/mpi-env.sh"
+# shellcheck source=scripts/lib/gpu-pack.sh
+[ -n "$inside" ] || [ "$packed" = 1 ] || . "$here/lib/gpu-pack.sh"
 if [ -n "$pack" ]; then
-    pack_all
+    [ "$packed" = 0 ] || wrong "this is an archive already: --pack works in a source tree"
+    make_pack
     exit
 fi
+[ -n "$out" ] || wrong "which part, and where to?"
+[ -n "$(chosen)" ] || wrong "no step of part $part is called '$only': --list names them"
+
 if [ -n "$fake" ]; then
     # Nothing of the toolkit's may come first.
     unset CUDA_HOME CUDNN_ROOT CUDA_VISIBLE_DEVICES
-    LD_LIBRARY_PATH=$(cd "$fake" && pwd)${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-    export LD_LIBRARY_PATH
-elif ! nvidia-smi -L >/dev/null 2>&1 && [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then
-    echo "gpu-check.sh: there is no NVIDIA GPU on this machine, so nothing was checked"
-    exit 77
-fi
-[ -n "$fake" ] || export DPT_CUDA_TESTS=device
-
-if [ -n "$bundle" ]; then
-    bundle=$(cd "$bundle" && pwd) || exit 2
-    program=$bundle/bin/dptrain
-    : "${tests:=$bundle/../tests}"
-fi
-: "${tests:=$build/tests}"
-compiles=0
-if [ -z "$program" ]; then
-    compiles=1
-    program=$(realpath -m "$build/dptrain")
-fi
-: "${work:=$(mktemp -d -t gpu-check.XXXXXX)}"
-mkdir -p "$work"
-work=$(cd "$work" && pwd)
-
-# --- what the steps have in common --------------------------------------------------------------------------------------
-
-# A step ends with `say_why STATE TEXT`: what stands in its row; and prints its log.
-say_why() {
-    printf '%s\n' "$2" >"$work/why"
-    case $1 in
-    ok) return 0 ;;
-    skipped) return 77 ;;
-    *) return 1 ;;
-    esac
-}
-# More for the report, below the table.
-detail() { cat >>"$work/details"; }
-
-build() {
-    [ "$compiles" = 1 ] || { say_why skipped "a built program was given"; return; }
-    command -v make >/dev/null && command -v mpicc >/dev/null || { say_why failed "no make or mpicc here: take a bundle (--pack, --bundle)"; return; }
-    make -j"$(nproc)" all check-units || { say_why failed "make failed"; return; }
-    "$program" --version | head -n 1 | say_why_from
-}
-say_why_from() { say_why ok "$(cat)"; }
-
-machine() {
-    nvidia-smi 2>/dev/null
-    "$program" --version
-    "$program" doctor 2>&1
-    { echo; echo '## Machine'; echo; echo '```'
-        nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap,clocks.max.sm,power.limit --format=csv 2>/dev/null
-        "$program" --version
-        "$program" doctor 2>&1 | grep -iE -A2 'gpu|cuda|cudnn'
-        echo '```'; } | detail
-    # The job's header names the device; it fails where there is none that works.
-    tiny_job >"$work/tiny.yaml"
-    "$program" "$work/tiny.yaml" --output "$work/tiny" --set device.kind=cuda 2>&1 | tee "$work/tiny.txt"
-    [ "${PIPESTATUS[0]}" = 0 ] || { say_why failed "$(tail -n 1 "$work/tiny.txt")"; return; }
-    sed -n 's/^ *device *//p' "$work/tiny.txt" | head -n 1 | say_why_from
-}
-
-unit() {
-    local file=$tests/$1 library=''
-    [ -x "$file" ] || { say_why skipped "$file is not here"; return; }
-    [ -z "$bundle" ] || library=$bundle/lib:
-    LD_LIBRARY_PATH=$library${LD_LIBRARY_PATH:-} "$file" 2>&1 | tee "$work/unit.txt"
-    local rc=${PIPESTATUS[0]} passed failed skipped
-    passed=$(grep -c '^\[ *OK \]' "$work/unit.txt")
-    failed=$(grep -cE '^\[ *FAILED *\] [a-z_]+$' "$work/unit.txt")
-    skipped=$(grep -cE '^\[ *SKIPPED *\] [a-z_]+$' "$work/unit.txt")
-    if [ "$rc" != 0 ]; then
-        say_why failed "$passed passed, $failed failed, exit $rc: $(grep -m1 -E 'ERROR|error' "$work/unit.txt" | cut -c1-200)"
-    elif [ "$passed" = 0 ]; then
-        say_why skipped "$(grep -v '^\[' "$work/unit.txt" | head -n 1)"
-    else
-        say_why ok "$passed passed, $((skipped / 2)) skipped; $(grep -hE ' plans$| on the device;| plans are ' "$work/unit.txt" | tail -n 1)"
+    export LD_LIBRARY_PATH=$fake
+else
+    if ! nvidia-smi -L >/dev/null 2>&1 && [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then
+        echo "gpu-check.sh: there is no NVIDIA GPU on this machine, so nothing was checked"
+        exit 77
     fi
-}
-
-sanitize() {
-    local tool=$1 file rc=0
-    command -v compute-sanitizer >/dev/null || { say_why skipped "compute-sanitizer is not installed"; return; }
-    tiny_job >"$work/tiny.yaml"
-    # One launch in ten is enough for it, and takes a tenth of the time.
-    for file in test_cuda_device_layers test_cuda_device_arena; do
-        [ ! -x "$tests/$file" ] || DPT_CUDA_EVERY=10 LD_LIBRARY_PATH=${bundle:+$bundle/lib:}${LD_LIBRARY_PATH:-} \
-            compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests/$file" || rc=$?
+    # Where containers put the driver without telling the loader.
+    for folder in /usr/local/nvidia/lib64 /usr/lib/wsl/lib; do
+        [ ! -e "$folder/libcuda.so.1" ] || export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
     done
-    compute-sanitizer --tool "$tool" --target-processes all --error-exitcode 9 \
-        "$program" "$work/tiny.yaml" --output "$work/$tool" --set device.kind=cuda || rc=$?
-    [ "$rc" = 0 ] || { say_why failed "exit $rc, see the log"; return; }
-    say_why ok "clean: kernels' tests, a small job"
-}
+    export DPT_CUDA_TESTS=device
+fi
 
-# --- jobs ----------------------------------------------------------------------------------------------------------------
+# --- one step, in a process of its own -------------------------------------------------------------------------------
 
-tiny_job() {
-    cat <<END
-name: tiny
-seed: 1
-data: {train: synthetic, test: synthetic, synthetic: {samples: 256, shape: [1, 8, 8], classes: 10}}
-model: {type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten, {dense: 16}, relu, {dense: 10}]}
-loss: cross_entropy
-batch: {global: 32, micro: 8}
-optimizer: {type: adam, lr: 1.0e-2}
-train: {steps: 16}
-checkpoint: {every: 8 steps}
-log: {every: 8 steps}
-END
-}
+if [ -n "$inside" ]; then
+    # What a step prints is its log; a program that runs wild must not fill the disk.
+    ulimit -f 2097152
+    # shellcheck source=scripts/lib/gpu-steps.sh
+    . "$here/lib/gpu-steps.sh"
+    # shellcheck disable=SC2046,SC2091
+    $(steps | awk -F'|' -v name="$inside" '$2 == name { print $4 }')
+    exit
+fi
 
-# The job of that name in $job, with MNIST where it needs it; a small one instead with --quick.
-job='' job_words=()
-take_job() {
-    job=configs/$1.yaml job_words=()
-    if [ "$quick" = 1 ]; then
-        tiny_job >"$work/$1.yaml"
-        job=$work/$1.yaml
-        return
-    fi
-    case $1 in mnist*) ;; *) return ;; esac
-    local shards=$data name
-    if ! ls "$data"/train-*.h5 >/dev/null 2>&1; then
-        shards=$work/mnist
-        for name in train t10k; do
-            ls "$shards"/"${name/t10k/test}"-*.h5 >/dev/null 2>&1 ||
-                "$program" convert idx "$data/$name-images-idx3-ubyte.gz" "$data/$name-labels-idx1-ubyte.gz" \
-                    --output "$shards/${name/t10k/test}" || return 1
+# Built, and compared with, before the time of the part begins; an archive brings both along.
+[ "$packed" = 1 ] || make_ready
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+mkdir -p "$out" "$work/logs" "$work/details" || exit 1
+if [ "$only" = '.*' ]; then rm -f "$out/report.md"; fi
+start=$SECONDS begun=$(date -u +%Y-%m-%dT%H:%MZ) limit=$((SECONDS + 60 * minutes - 5)) state=''
+rows=$work/rows-$part
+# What an earlier call reported stays when single steps are repeated.
+awk '/^[|]---/ { table = 1; next } table && !/^[|]/ { exit } table && !/[|] running [|]/' "$out/report.md" 2>/dev/null >"$rows"
+
+# Written beside and renamed, so that there is a whole one at any time. $1: a row for what is running.
+write_report() {
+    {
+        echo "# dptrain on a GPU, part $part: $title"
+        echo
+        echo "$begun, $(uname -sr)${fake:+, **a rehearsal on the CPU: libraries that stand in for a GPU, small jobs**}. $state"
+        echo
+        echo '| step | what it shows | result | time | what was seen |'
+        echo '|---|---|---|---|---|'
+        cat "$rows"
+        [ -z "${1:-}" ] || echo "$1"
+        awk -F' *[|] *' -v part="$part" 'BEGIN { print part } !seen[$2]++ { print $2 }' "$rows" | while read -r name; do
+            [ ! -e "$work/details/$name.md" ] || cat "$work/details/$name.md"
         done
+        true
+    } >"$out/report.tmp" && mv "$out/report.tmp" "$out/report.md"
+}
+keep_logs() {
+    tar -C "$work/logs" -czf "$out/logs.tmp" . && mv "$out/logs.tmp" "$out/logs.tar.gz"
+}
+# One line that may stand in a table, whatever a program wrote.
+in_a_row() { tr '\n\t|' '  /' | LC_ALL=C tr -cd '\040-\176' | cut -c1-400 | sed 's/[ ;]*$//'; }
+# The log, or its two ends where it is long.
+shorten() {
+    local bytes
+    bytes=$(wc -c <"$1")
+    if [ "$bytes" -le 2097152 ]; then cat "$1"; else
+        head -c 1048576 "$1"
+        printf '\n... %s bytes left out ...\n' $((bytes - 2097152))
+        tail -c 1048576 "$1"
     fi
-    job_words=(--set "data.train=$shards/train-*.h5" --set "data.test=$shards/test-*.h5")
+}
+# Ends what a step has left running: ranks are in process groups of their own. They are known by a word in their environment.
+sweep() {
+    grep -lszxF "GPU_CHECK=$mark" /proc/[0-9]*/environ 2>/dev/null | cut -d/ -f3 | xargs -r kill -KILL 2>/dev/null
 }
 
-# train FOLDER [OPTION...]: the job; its output in FOLDER.txt too.
-train() {
-    local folder=$work/$1
-    shift
-    rm -rf "$folder"
-    "$program" "$job" --output "$folder" "${job_words[@]}" "$@" 2>&1 | tee "$folder.txt"
-    return "${PIPESTATUS[0]}"
-}
-# "accuracy loss" of a run or an evaluation, from its last lines; accuracy is - where there is none.
-result() {
-    sed -n 's/^test accuracy \([0-9.]*\), loss \([0-9.e+-]*\).*/\1 \2/p; s/^test loss \([0-9.e+-]*\).*/- \1/p' "$1" | tail -n 1
-}
-last_loss() { sed -n 's/.*"event": "train".*"loss": \([0-9.e+-]*\).*/\1/p' "$1/metrics.jsonl" | tail -n 1; }
-
-accuracy() { # JOB PRECISION [RANKS CUDA_AWARE]
-    local name=$1 precision=$2 ranks=${3:-1} aware=${4:-auto} cpu gpu
-    take_job "$name" || { say_why skipped "no MNIST in $data"; return; }
-    # The CPU's result is found once.
-    if [ ! -e "$work/$name-cpu.txt" ] || [ -z "$(result "$work/$name-cpu.txt")$(last_loss "$work/$name-cpu" 2>/dev/null)" ]; then
-        train "$name-cpu" --set device.kind=cpu --set checkpoint.every=never || { say_why failed "on the CPU: $(tail -n 1 "$work/$name-cpu.txt")"; return; }
-    fi
-    train "$name-$precision-$ranks-$aware" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$precision" --set "comm.cuda_aware=$aware" \
-        --set checkpoint.every=never || { say_why failed "$(tail -n 1 "$work/$name-$precision-$ranks-$aware.txt")"; return; }
-    cpu=$(result "$work/$name-cpu.txt") gpu=$(result "$work/$name-$precision-$ranks-$aware.txt")
-    # A job without a test set: the training's last loss.
-    [ -n "$cpu" ] || cpu="- $(last_loss "$work/$name-cpu")"
-    [ -n "$gpu" ] || gpu="- $(last_loss "$work/$name-$precision-$ranks-$aware")"
-    # As good as: accuracy within 0.3 %; in a small job, or one without accuracy, a loss that is no more than 5 % above.
-    awk -v cpu="$cpu" -v gpu="$gpu" -v quick="$quick" 'BEGIN {
-        split(cpu, c, " "); split(gpu, g, " ")
-        if (c[1] != "-" && !quick) exit !(g[1] >= c[1] - 0.003)
-        exit !(g[2] != "" && g[2] <= 1.05 * c[2] + 1e-6) }' &&
-        say_why ok "accuracy and loss: $gpu; on the CPU: $cpu" || say_why failed "accuracy and loss: $gpu; on the CPU: $cpu"
-}
-
-interchange() { # FROM TO
-    local from=$1 to=$2 half=200 whole=300 first second alone
-    take_job mnist-mlp || { say_why skipped "no MNIST in $data"; return; }
-    [ "$quick" = 0 ] || half=8 whole=16
-    local plain=(--set schedule.type=constant --set "checkpoint.every=$half steps")
-    train "half-$from" --set "device.kind=$from" --set "train={steps: $half}" "${plain[@]}" || { say_why failed "$from: $(tail -n 1 "$work/half-$from.txt")"; return; }
-    local file=$work/half-$from/checkpoints/latest
-    "$program" eval "$job" "${job_words[@]}" --checkpoint "$file" --set "device.kind=$from" | tee "$work/eval-$from.txt"
-    "$program" eval "$job" "${job_words[@]}" --checkpoint "$file" --set "device.kind=$to" | tee "$work/eval-$to.txt"
-    first=$(result "$work/eval-$from.txt") second=$(result "$work/eval-$to.txt")
-    awk -v a="$first" -v b="$second" 'BEGIN { split(a, x, " "); split(b, y, " "); d = x[2] - y[2]; exit !(x[2] != "" && d * d <= 1e-6 * x[2] * x[2]) }' ||
-        { say_why failed "the checkpoint gives $first on $from, $second on $to"; return; }
-    train "rest-$from-$to" --resume "$file" --set "device.kind=$to" --set "train={steps: $whole}" "${plain[@]}" || { say_why failed "$to: $(tail -n 1 "$work/rest-$from-$to.txt")"; return; }
-    train "whole-$from" --set "device.kind=$from" --set "train={steps: $whole}" "${plain[@]}" || { say_why failed "$from"; return; }
-    second=$(result "$work/rest-$from-$to.txt") alone=$(result "$work/whole-$from.txt")
-    awk -v a="$alone" -v b="$second" 'BEGIN { split(a, x, " "); split(b, y, " "); d = x[2] - y[2]; exit !(x[2] != "" && d * d <= 0.0025 * x[2] * x[2]) }' ||
-        { say_why failed "from $from to $to: $second; all on $from: $alone"; return; }
-    say_why ok "evaluated alike ($first); gone on with: $second, all on $from: $alone"
-}
-
-reproducible() { # PRECISION
-    local ranks steps=300 micro=16 counts='1 2 4'
-    take_job mnist-cnn || { say_why skipped "no MNIST in $data"; return; }
-    [ "$quick" = 0 ] || steps=8 micro=8 counts='1 2'
-    for ranks in $counts; do
-        train "same-$1-$ranks" --ranks "$ranks" --set device.kind=cuda --set "device.precision=$1" --set comm.reduction=reproducible \
-            --set batch.micro="$micro" --set "train={steps: $steps}" --set "checkpoint.every=$steps steps" --set comm.cuda_aware=auto ||
-            { say_why failed "$ranks ranks: $(tail -n 1 "$work/same-$1-$ranks.txt")"; return; }
-        cmp "$work/same-$1-1/checkpoints/latest" "$work/same-$1-$ranks/checkpoints/latest" ||
-            { say_why failed "the checkpoint of $ranks ranks differs from that of one"; return; }
-    done
-    say_why ok "the checkpoints of $(wc -c <"$work/same-$1-1/checkpoints/latest") bytes from $counts ranks are the same"
-}
-
-# --- speed ---------------------------------------------------------------------------------------------------------------
-
-convs='{conv: {channels: 32, kernel: 3, padding: same}}, relu, {maxpool: 2}, {conv: {channels: 64, kernel: 3, padding: same}}, relu, {maxpool: 2}, flatten'
-speed_job() { # MODEL BATCH STEPS
-    local shape layers
-    case $1 in
-    mlp) shape=784 layers='{dense: 256}, relu, {dense: 10}' ;;
-    mlp4k) shape=784 layers='{dense: 4096}, relu, {dense: 4096}, relu, {dense: 10}' ;;
-    cnn) shape='3, 32, 32' layers="$convs, {dense: 10}" ;;
-    mnistcnn) shape='1, 28, 28' layers="$convs, {dense: 128}, relu, {dense: 10}" ;;
+run_step() { # NAME LIMIT COMMAND SHOWS
+    local name=$1 seconds=$2 shows=$4 from=$SECONDS code result why took
+    rm -f "$work/why" "$work/details/$name.md"
+    mark=$$-$name
+    state="Running."
+    write_report "| $name | $shows | running | | since $(date -u +%H:%M:%SZ), $seconds s at most |"
+    : >"$out/running.log"
+    GPU_CHECK=$mark timeout -k 5 "$seconds" bash "$self" "$part" "$out" --inside "$name" --python "$python" --work "$work" \
+        ${fake:+--fake "$fake"} >"$out/running.log" 2>&1 </dev/null &
+    child=$!
+    wait "$child"
+    code=$?
+    sweep
+    child='' took=$((SECONDS - from))
+    why=$(in_a_row 2>/dev/null <"$work/why")
+    case $code in
+    0) result=ok ;;
+    77) result=skipped ;;
+    3) result=slow ;;
+    124 | 137) result=failed why="stopped after $took s${why:+; $why}; the last it said: $(tail -n 1 "$out/running.log" | in_a_row)" ;;
+    1) result=failed ;;
+    *) result=failed why="exit $code${why:+; $why}; the last it said: $(tail -n 1 "$out/running.log" | in_a_row)" ;;
     esac
-    cat <<END
-name: $1
-seed: 1
-data: {train: synthetic, synthetic: {samples: $((quick ? 8 * $2 : 16 * 1024)), shape: [$shape], classes: 10}}
-model: {type: sequential, layers: [$layers]}
-loss: cross_entropy
-batch: {global: $2}
-optimizer: {type: adam, lr: 1.0e-3}
-train: {steps: $((6 * $3))}
-checkpoint: {every: never}
-log: {every: $3 steps}
-END
-}
-# Microseconds a step of a run: the median of its blocks but for the first.
-our_step() { # RUN BATCH
-    sed -n 's/.*"event": "train".*"samples_per_s": \([0-9.e+-]*\).*/\1/p' "$1/metrics.jsonl" | tail -n +2 | sort -g |
-        awk -v batch="$2" '{ x[NR] = $1 } END { if (NR) printf "%.1f\n", 1e6 * batch / x[int((NR + 1) / 2)] }'
-}
-peer_step() { # FRAMEWORK MODE MODEL BATCH PRECISION
-    "$python" "$peers/gpu_step.py" --framework "$1" --mode "$2" --model "$3" --batch "$4" --precision "$5" 2>"$work/peer.err" |
-        tee -a "$work/peers.txt" | sed -n 's/.* us\/step=\([0-9.]*\).*/\1/p' | tail -n 1
-    [ ! -s "$work/peer.err" ] || tail -n 3 "$work/peer.err" >&2
+    [ "$result" != failed ] || {
+        failed=1
+        # shellcheck disable=SC2016
+        printf '\n## The end of the log of %s\n\n```\n%s\n```\n' "$name" "$(tail -n 30 "$out/running.log" | cut -c1-300 | LC_ALL=C tr -cd '\012\040-\176')"
+    } >>"$work/details/$name.md"
+    shorten "$out/running.log" >"$work/logs/$part-$name.log"
+    rm -f "$out/running.log"
+    printf '%-8s %-18s %4d s  %s\n' "$result" "$name" "$took" "$why"
+    printf '| %s | %s | %s | %d s | %s |\n' "$name" "$shows" "$result" "$took" "$why" >>"$rows"
+    keep_logs
 }
 
-speed() { # BATCH PRECISION
-    local batch=$1 precision=$2 model steps ours missed='' measured=0 found=0 models='mlp cnn mnistcnn mlp4k'
-    [ "$quick" = 0 ] || { models=mlp; batch=$((batch / 32)); }
-    { echo; echo "## A step at batch $batch in $precision, µs"; echo
-        echo '| model | dptrain | eager | compiled | CUDA graph | JAX | best / ours | eager / ours | goal |'; echo '|---|---|---|---|---|---|---|---|---|'; } | detail
-    for model in $models; do
-        steps=1000
-        [ "$model" != mlp4k ] || steps=300
-        [ "$quick" = 0 ] || steps=1
-        speed_job "$model" "$batch" "$steps" >"$work/speed.yaml"
-        job=$work/speed.yaml job_words=()
-        train "speed-$model" --set device.kind=cuda --set "device.precision=$precision" --quiet || { say_why failed "$model: $(tail -n 1 "$work/speed-$model.txt")"; return; }
-        ours=$(our_step "$work/speed-$model" "$batch")
-        local eager='' compiled='' graph='' jax=''
-        if [ -n "$peers" ]; then
-            eager=$(peer_step torch eager "$model" "$batch" "$precision")
-            compiled=$(peer_step torch compile "$model" "$batch" "$precision")
-            graph=$(peer_step torch graph "$model" "$batch" "$precision")
-            jax=$(peer_step jax jit "$model" "$batch" "$precision")
-        fi
-        # Where launches bound it, three times eager and 1.3 times the best of the others; elsewhere as fast as the best of all.
-        awk -v model="$model" -v batch="$1" -v ours="$ours" -v eager="$eager" -v compiled="$compiled" -v graph="$graph" -v jax="$jax" '
-            function best(a, b) { return a == "" ? b : b == "" ? a : a + 0 < b + 0 ? a : b }
-            function show(x) { return x == "" ? "-" : x }
-            BEGIN {
-                others = best(compiled, best(graph, jax)); all = best(others, eager)
-                small = batch == 128 && model != "mlp4k"; verdict = "-"
-                if (all != "" && ours != "") {
-                    if (small) met = (eager == "" || eager >= 3 * ours) && (others == "" || others >= 1.3 * ours)
-                    else met = all >= ours
-                    verdict = met ? "met" : "missed"
-                }
-                printf "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", model, show(ours), show(eager), show(compiled), show(graph), show(jax),
-                    all == "" || ours == "" ? "-" : sprintf("%.2f", all / ours), eager == "" || ours == "" ? "-" : sprintf("%.2f", eager / ours), verdict
-            }' | tee "$work/row"
-        detail <"$work/row"
-        [ -n "$ours" ] || { say_why failed "$model: no step was timed"; return; }
-        measured=$((measured + 1))
-        ! grep -q '| met |$' "$work/row" || found=$((found + 1))
-        ! grep -q '| missed |$' "$work/row" || missed="$missed $model"
-    done
-    if [ -n "$missed" ]; then
-        say_why failed "goal missed:$missed"
-    elif [ -z "$peers" ]; then
-        say_why ok "$measured timed; no peers (--peers) to compare with"
-    elif [ "$found" = 0 ]; then
-        say_why failed "none of the peers ran: $(tail -n 1 "$work/peer.err")"
-    else
-        say_why ok "$found of $measured goals met"
+child='' mark='' failed=0
+# shellcheck disable=SC2317
+cut_off() {
+    [ -z "$child" ] || kill "$child" 2>/dev/null
+    [ -z "$mark" ] || sweep
+    state="**Cut off by a signal after $((SECONDS - start)) s.**"
+    write_report
+    exit 1
+}
+trap cut_off INT TERM HUP
+
+while IFS='|' read -r -u 9 _ name seconds command shows; do
+    left=$((limit - SECONDS))
+    if [ "$left" -lt 10 ]; then
+        printf '| %s | %s | not run | | the %s minutes of this part were over: --only %s |\n' "$name" "$shows" "$minutes" "$name" >>"$rows"
+        printf '%-8s %-18s\n' 'not run' "$name"
+        continue
     fi
-}
-
-mnist_99() {
-    local precision start end seconds got best='' text=''
-    take_job mnist-cnn || { say_why skipped "no MNIST in $data"; return; }
-    for precision in tf32 bf16 bf16; do
-        start=$(date +%s.%N)
-        train "mnist-99" --quiet --set device.kind=cuda --set "device.precision=$precision" --set checkpoint.every=never --set eval.every=never ||
-            { say_why failed "$(tail -n 1 "$work/mnist-99.txt")"; return; }
-        end=$(date +%s.%N)
-        seconds=$(awk -v a="$start" -v b="$end" 'BEGIN { printf "%.2f", b - a }')
-        got=$(result "$work/mnist-99.txt")
-        text="$text; $precision: ${got% *} after $seconds s"
-        ! awk -v s="$seconds" -v a="${got% *}" -v q="$quick" 'BEGIN { exit !((s < 3 || q) && (a >= 0.99 || q)) }' || best=$precision
-    done
-    [ -n "$best" ] && say_why ok "${text#; }" || say_why failed "${text#; }"
-}
-
-where_it_goes() {
-    local model batch=128 few=() models='mlp cnn mnistcnn mlp4k'
-    [ "$quick" = 0 ] || models=mlp batch=8 few=(--steps 2)
-    for model in $models; do
-        speed_job "$model" "$batch" 100 >"$work/bench.yaml"
-        "$program" bench "$work/bench.yaml" --quiet --set device.kind=cuda --set device.precision=bf16 "${few[@]}" >"$work/bench.txt" 2>&1 ||
-            { cat "$work/bench.txt"; say_why failed "$model: $(tail -n 1 "$work/bench.txt")"; return; }
-        cat "$work/bench.txt"
-        { echo; echo "## Where it goes: $model"; echo; echo '```'; cat "$work/bench.txt"; echo '```'; } | detail
-    done
-    say_why ok "tables below"
-}
-
-# The kernels' own times, each timed alone by the device's clock, beside the step's.
-kernels_sum() {
-    local model models='mlp cnn mnistcnn mlp4k' limit=1.5 few=() ratio text='' missed=''
-    [ "$quick" = 0 ] || models=mlp few=(--steps 2) limit=1000
-    for model in $models; do
-        speed_job "$model" 128 200 >"$work/sum.yaml"
-        ratio=$("$program" bench "$work/sum.yaml" --quiet --set device.kind=cuda --set device.precision=bf16 "${few[@]}" |
-            sed -n 's/.*a step takes \([0-9.]*\) times the sum of its launches.*/\1/p')
-        [ -n "$ratio" ] || { say_why failed "$model: no such line in what bench says"; return; }
-        text="$text, $model $ratio"
-        awk -v a="$ratio" -v b="$limit" 'BEGIN { exit !(a <= b) }' || missed="$missed $model"
-    done
-    [ -z "$missed" ] && say_why ok "a step by the sum of its launches: ${text#, }" || say_why failed "above 1.5 times:$missed; ${text#, }"
-}
-
-# --- all of it -------------------------------------------------------------------------------------------------------------
-
-# Shown as it goes; each step's log stays in the work folder.
-: >"$work/details"
-: >"$work/rows"
-failed=0
-while IFS='|' read -r -u 9 name command shows; do
-    rm -f "$work/why"
-    start=$SECONDS
-    # shellcheck disable=SC2086
-    ( $command ) >"$work/$name.log" 2>&1 </dev/null
-    case $? in
-    0) state=ok ;;
-    77) state=skipped ;;
-    *) state=failed failed=1 ;;
-    esac
-    why=$(cat "$work/why" 2>/dev/null)
-    printf '%-8s %-18s %4d s  %s\n' "$state" "$name" $((SECONDS - start)) "$why"
-    printf '| %s | %s | %s | %d s | %s |\n' "$name" "$shows" "$state" $((SECONDS - start)) "${why//|//}" >>"$work/rows"
-    [ "$state" != failed ] || { echo; echo "## Log of $name"; echo; echo '```'; tail -n 30 "$work/$name.log"; echo '```'; } >>"$work/logs.md"
-done 9< <(steps | grep -E -- "^($only) *\|")
-
-[ -s "$work/rows" ] || { echo "gpu-check.sh: no step matches '$only' (see --list)" >&2; exit 2; }
-{
-    echo '# dptrain on a GPU'
-    echo
-    echo "$(date -u +%Y-%m-%dT%H:%MZ), $(uname -sr)${fake:+, **on the CPU, with libraries that stand in for a GPU**}${quick:+$([ "$quick" = 0 ] || echo ', small jobs only')}."
-    echo
-    echo '| step | what it shows | result | time | |'
-    echo '|---|---|---|---|---|'
-    cat "$work/rows"
-    cat "$work/details" "$work/logs.md" 2>/dev/null
-} >"$report"
-awk -F'|' '{ gsub(/ /, "", $4); n[$4]++ } END { printf "%d ok, %d failed, %d skipped", n["ok"], n["failed"], n["skipped"] }' "$work/rows"
-echo "; $report, logs in $work"
+    [ "$seconds" -le "$most" ] || seconds=$most
+    # What timeout needs to kill a step that does not listen counts as well.
+    [ "$seconds" -le $((left - 6)) ] || seconds=$((left - 6))
+    run_step "$name" "$seconds" "$command" "$shows"
+done 9< <(chosen)
+state="Ended after $((SECONDS - start)) s."
+write_report
+awk -F' *[|] *' '{ n[$4]++ } END { sep = ""; for (r in n) { printf "%s%d %s", sep, n[r], r; sep = ", " } }' "$rows"
+echo "; $out/report.md, logs in $out/logs.tar.gz"
 exit "$failed"

@@ -24,6 +24,51 @@ MODELS = {
 }
 
 
+def initial(layers, shape, rng):
+    """Weights by He's rule and biases of zero, for a model of MODELS."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    params, now = [], shape
+    for kind, *size in (layer.split() for layer in layers):
+        if kind == "conv":
+            out = int(size[0])
+            params.append((rng.normal(0, (2 / (9 * now[2])) ** 0.5, (3, 3, now[2], out)), np.zeros(out)))
+            now = (*now[:2], out)
+        elif kind == "dense":
+            out = int(size[0])
+            params.append((rng.normal(0, (2 / now[0]) ** 0.5, (now[0], out)), np.zeros(out)))
+            now = (out,)
+        elif kind == "pool":
+            now = (now[0] // 2, now[1] // 2, now[2])
+        elif kind == "flatten":
+            now = (now[0] * now[1] * now[2],)
+    return jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), params)
+
+
+def outputs(layers, params, x):
+    """The logits [n, classes] of x [n, h, w, c] or [n, d]."""
+    import jax
+    import jax.numpy as jnp
+
+    rest = iter(params)
+    for kind, *_ in (layer.split() for layer in layers):
+        if kind == "conv":
+            w, b = next(rest)
+            x = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
+        elif kind == "dense":
+            w, b = next(rest)
+            x = x @ w + b
+        elif kind == "relu":
+            x = jax.nn.relu(x)
+        elif kind == "pool":
+            x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
+        else:
+            x = x.reshape(x.shape[0], -1)
+    return x
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", choices=MODELS)
@@ -46,42 +91,8 @@ def measure(args):
     rng = np.random.default_rng(1)
     shape, layers = MODELS[args.model]
 
-    def initial():
-        params, now = [], shape
-        for kind, *size in (layer.split() for layer in layers):
-            if kind == "conv":
-                out = int(size[0])
-                params.append((rng.normal(0, (2 / (9 * now[2])) ** 0.5, (3, 3, now[2], out)), np.zeros(out)))
-                now = (*now[:2], out)
-            elif kind == "dense":
-                out = int(size[0])
-                params.append((rng.normal(0, (2 / now[0]) ** 0.5, (now[0], out)), np.zeros(out)))
-                now = (out,)
-            elif kind == "pool":
-                now = (now[0] // 2, now[1] // 2, now[2])
-            elif kind == "flatten":
-                now = (now[0] * now[1] * now[2],)
-        return jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), params)
-
-    def outputs(params, x):
-        rest = iter(params)
-        for kind, *_ in (layer.split() for layer in layers):
-            if kind == "conv":
-                w, b = next(rest)
-                x = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")) + b
-            elif kind == "dense":
-                w, b = next(rest)
-                x = x @ w + b
-            elif kind == "relu":
-                x = jax.nn.relu(x)
-            elif kind == "pool":
-                x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
-            else:
-                x = x.reshape(x.shape[0], -1)
-        return x
-
     def loss(params, x, y):
-        out = outputs(params, x)
+        out = outputs(layers, params, x)
         if args.model == "linreg":
             return jnp.mean((out - y) ** 2)
         return optax.softmax_cross_entropy_with_integer_labels(out, y).mean()
@@ -95,7 +106,7 @@ def measure(args):
         return optax.apply_updates(params, updates), slots, jax.lax.pmean(value, "ranks")
 
     n, mine, share = args.devices, args.batch // args.devices, SAMPLES // args.devices
-    params = initial()
+    params = initial(layers, shape, rng)
     slots = adam.init(params)
     params, slots = (jax.tree.map(lambda v: jnp.stack([v] * n), tree) for tree in (params, slots))
     x = rng.normal(size=(n, share, *shape)).astype(np.float32)

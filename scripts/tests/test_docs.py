@@ -26,6 +26,7 @@ ELSEWHERE = [
     (r"\./scripts/demo\.sh.*", "scripts/tests/test_docs.py", "def test_demo"),
     (r"scripts/fuzz\.sh.*", "scripts/tests/test_fuzz.py", "fuzz.sh"),
     (r"scripts/simulate/run\.sh.*", "scripts/tests/test_simulate.py", "run.sh"),
+    (r"scripts/gpu-check\.sh .*", "scripts/tests/test_gpu_check.py", "--pack"),
     (r"make install.*", "scripts/tests/test_tree.py", '"install"'),
     (r"make SANITIZE=1", "scripts/test.sh", "SANITIZE=1"),
     (r"make -j8 HDF5_ROOT=.*", "scripts/tests/test_tree.py", "HDF5_ROOT"),

@@ -1,8 +1,12 @@
-"""scripts/gpu-check.sh: what it does without a GPU, and its steps and report with libraries that stand in for one."""
+"""scripts/gpu-check.sh: rehearsed from its archive, in a folder of its own, with the libraries that stand in for a GPU; what its report
+says where a step hangs, crashes or writes garbage, and where all of it is cut off."""
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -10,112 +14,212 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 SCRIPT = TOP / "scripts/gpu-check.sh"
 PROGRAM = Path(os.environ.get("DPTRAIN", TOP / "build/dptrain")).resolve()
-TESTS = PROGRAM.parent / "tests"
-FAKE = TESTS / "fakegpu"
-HEAVY = os.environ.get("DPT_HEAVY") == "1"
+FAKE = PROGRAM.parent / "tests/fakegpu"
 SANITIZED = b"__asan_init" in PROGRAM.read_bytes() if PROGRAM.exists() else False
+# All that a machine with a GPU has to have, beside a shell and Python.
+TOOLS = """awk bash cat cmp cp cut date dirname du env find grep gzip head kill ldconfig ls mkdir mktemp mv nproc paste readlink realpath rm sed sh
+sleep sort tail tar tee timeout touch tr uname wc xargs""".split()
 
 has_gpu = any(Path("/dev", name).exists() for name in ("nvidia0", "dxg"))
-needs_fake = pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or SANITIZED,
+needs_fake = pytest.mark.skipif(not (FAKE / "libcuda.so.1").exists() or SANITIZED or shutil.which("patchelf") is None,
                                 reason="the libraries that stand in for a GPU are not built, or as the sanitizers want them")
 
 
-def check(tmp_path, *words, fake=True, env=None):
-    """The exit code, what it printed, the report's rows {step: (state, why)} and its text."""
-    report = tmp_path / "report.md"
-    given = ["--program", PROGRAM, "--tests", TESTS, "--fake", FAKE, "--quick", "--work", tmp_path / "work", "--report", report]
-    # DPT_HEAVY would send all of the kernels' tests to a device that takes its time.
-    done = subprocess.run([SCRIPT, *(given if fake else []), *words], cwd=tmp_path, env={**os.environ, "DPT_HEAVY": "0", **(env or {})}, timeout=600,
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    text = report.read_text() if report.exists() else ""
-    rows = {name: (state, why) for name, state, why
-            in re.findall(r"^\| ([\w-]+) \| [^|]* \| (ok|failed|skipped) \| \d+ s \| (.*) \|$", text, re.M)}
-    return done.returncode, done.stdout, rows, text
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """The archive, unpacked, and the tools that it may use."""
+    made = tmp_path_factory.mktemp("pack")
+    done = subprocess.run([SCRIPT, "--pack", made / "check.tar.xz", "--rehearsal"], env={**os.environ, "BUILD": str(PROGRAM.parent)},
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout
+    print(done.stdout)
+    size, unpacked = map(int, re.search(r"check\.tar\.xz: (\d+) MiB, (\d+) MiB unpacked, in \d+ s", done.stdout).groups())
+    assert 5 < size < 60 and unpacked < 300
+    with tarfile.open(made / "check.tar.xz") as packed:
+        assert {"gpu-check.sh", "lib", "bundle", "tests"} <= {name.split("/")[1] for name in packed.getnames() if "/" in name}
+        packed.extractall(made / "here")
+    (made / "tools").mkdir()
+    for tool in TOOLS:
+        if shutil.which(tool):
+            (made / "tools" / tool).symlink_to(os.path.realpath(shutil.which(tool)))
+    (made / "tools/python3").symlink_to(os.path.realpath(sys.executable))
+    return made
 
 
-def steps():
-    listed = subprocess.run([SCRIPT, "--list"], capture_output=True, text=True, check=True).stdout
-    return [line.split()[0] for line in listed.splitlines()]
+def start(archive, part, out, *words, here=None, **env):
+    words = ["bash", "gpu-check.sh", part, out, "--fake", "tests/fakegpu", "--work", out.parent / f"work-{out.name}", *words]
+    return subprocess.Popen([str(w) for w in words], cwd=here or archive / "here", env={"PATH": str(archive / "tools"), "FAKEGPU_QUIET": "1", **env},
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def check(archive, part, out, *words, **more):
+    """The exit code, what it printed, the report's rows {step: (state, what was seen)} and its text."""
+    with start(archive, part, out, *words, **more) as process:
+        printed = process.communicate(timeout=400)[0]
+    return process.returncode, printed, *report(out)
+
+
+def report(out):
+    text = (out / "report.md").read_text()
+    table = text.split("|---|---|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert all(len(row) == 5 and row[1] for row in rows), table
+    return {row[0]: (row[2], row[4]) for row in rows}, text
+
+
+def steps(part):
+    listed = subprocess.run([SCRIPT, part, "--list"], capture_output=True, text=True, check=True).stdout
+    return [line.split()[1] for line in listed.splitlines()]
+
+
+def replaced(archive, tmp_path, **programs):
+    """The unpacked archive with shell scripts in the place of test programs."""
+    here = tmp_path / "here"
+    shutil.copytree(archive / "here", here, copy_function=os.link, symlinks=True)
+    for name, text in programs.items():
+        (here / "tests" / name).unlink()
+        (here / "tests" / name).write_text("#!/bin/bash\n" + text)
+        (here / "tests" / name).chmod(0o755)
+    return here
+
+
+def left_running(here):
+    """Processes of that folder; those of a step have a word in their environment, its --work another."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+            if b"GPU_CHECK=" in environment and Path(os.readlink(process / "cwd")).is_relative_to(here):
+                found.append((process / "cmdline").read_bytes())
+        except OSError:
+            pass
+    return found
+
+
+def test_words():
+    names = steps("a") + steps("b") + steps("c")
+    assert len(names) == len(set(names)) > 40
+    assert names[0] == "libraries" and steps("c")[-4:] == ["memcheck", "racecheck", "initcheck", "synccheck"]
+    limits = re.findall(r"^\w  \S+ +(\d+) s  ", subprocess.run([SCRIPT, "--list"], capture_output=True, text=True).stdout, re.M)
+    assert len(limits) == len(names) and max(map(int, limits)) <= 60
+
+    def said(*words):
+        done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        return done.returncode, done.stdout + done.stderr
+
+    for words in (["--nonsense"], ["a"], [], ["d", "/nowhere"], ["a", "/nowhere", "more"], ["a", "--limit", "x"], ["--pack"],
+                  ["a", "/nowhere", "--only", "nonsense"]):
+        code, text = said(*words)
+        assert code == 2 and text.startswith("gpu-check.sh: ") and text.count("\n") == 1, (words, text)
+    code, text = said("--help")
+    assert code == 0 and "--pack FILE" in text and "shellcheck" not in text
+    assert max(map(len, text.splitlines())) <= 100
 
 
 @pytest.mark.skipif(has_gpu or shutil.which("nvidia-smi") is not None, reason="there is a GPU")
 def test_without_a_gpu(tmp_path):
-    code, printed, _, _ = check(tmp_path, fake=False)
-    assert code == 77, printed
-    assert printed.count("\n") == 1 and "no NVIDIA GPU" in printed
+    done = subprocess.run([SCRIPT, "a", tmp_path / "out"], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert done.returncode == 77 and done.stdout.count("\n") == 1 and "no NVIDIA GPU" in done.stdout
     assert not list(tmp_path.iterdir()), "nothing is made"
 
 
-def test_words(tmp_path):
-    names = steps()
-    assert len(names) == len(set(names)) > 25
-    assert {"kernels", "convolutions", "products", "memcheck", "mnist-cnn", "reproducible", "where-it-goes"} <= set(names)
-    assert check(tmp_path, "--nonsense", fake=False)[0] == 2
-    assert check(tmp_path, "--report", fake=False)[0] == 2
-    code, printed, _, _ = check(tmp_path, "--help", fake=False)
-    assert code == 0 and "--peers DIR" in printed and "shellcheck" not in printed
+@needs_fake
+@pytest.mark.parametrize("part", "abc")
+def test_rehearsal(archive, tmp_path, part):
+    """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python."""
+    out = tmp_path / "out"
+    code, printed, rows, text = check(archive, part, out)
+    assert code == 0, printed + text
+    assert list(rows) == steps(part)
+    assert {state for state, _ in rows.values()} <= {"ok", "skipped"}
+    skipped = {name for name, (state, _) in rows.items() if state == "skipped"}
+    assert skipped <= {"peers-torch", "peers-jax", "counters", "memcheck", "racecheck", "initcheck", "synccheck"}
+    assert "a rehearsal on the CPU" in text and re.search(r"Ended after \d+ s", text)
+    assert sorted(p.name for p in out.iterdir()) == ["logs.tar.gz", "report.md"]
+    with tarfile.open(out / "logs.tar.gz") as logs:
+        assert {f"./{part}-{name}.log" for name in rows} <= set(logs.getnames())
+    if part == "a":
+        assert "Fake GPU" in rows["libraries"][1] and "## The machine" in text
+    elif part == "b":
+        assert "the same" in rows["resume"][1] and "1, 2 and 4 ranks are the same" in rows["reproducible"][1]
+    else:
+        assert len(re.findall(r"^\| \w+ \| (?:128|1024) \| (?:tf32|bf16) \| [\d.]+ \| - \| - \| - \|$", text, re.M)) == 16, text
 
 
 @needs_fake
-def test_no_such_step(tmp_path):
-    code, printed, _, _ = check(tmp_path, "--steps", "nonsense")
-    assert code == 2 and "no step matches" in printed
-
-
-@needs_fake
-def test_steps_and_report(tmp_path):
-    names = ["build", "machine", "products", "linreg", "to-cpu", "reproducible"]
-    if shutil.which("compute-sanitizer") is None:
-        names.insert(3, "memcheck")
-    code, printed, rows, text = check(tmp_path, "--steps", "|".join(names))
-    assert code == 0, printed
-    assert list(rows) == names
-    assert rows["build"][0] == "skipped"
-    assert rows["machine"][0] == "ok" and "Fake GPU" in rows["machine"][1]
-    assert rows["products"][0] == rows["linreg"][0] == rows["to-cpu"][0] == rows["reproducible"][0] == "ok", text
-    assert rows.get("memcheck", ("skipped",))[0] == "skipped"
-    assert "the same" in rows["reproducible"][1]
-    assert "stand in for a GPU" in text and "## Machine" in text
-    for name in rows:
-        assert (tmp_path / "work" / f"{name}.log").exists()
-
-
-@needs_fake
-def test_a_device_that_fails(tmp_path):
-    code, printed, rows, text = check(tmp_path, "--steps", "machine|two-ranks",
-                                      env={"FAKEGPU_FAIL": "cuStreamCreateWithPriority:1+", "FAKEGPU_QUIET": "1"})
+def test_hangs_crashes_and_garbage(archive, tmp_path):
+    """One step does not listen to signals and starts more like itself, one crashes, one writes what no terminal should see, and
+    very much of it; one that is right comes last, and once more."""
+    here = replaced(
+        archive, tmp_path,
+        test_cuda_device_layers="trap '' TERM\necho 'as far as this'\nbash -c 'echo $$; trap \"\" TERM; while :; do sleep 1; done' &\nwait; sleep 900",
+        test_cuda_device_arena="echo before\nkill -SEGV $$",
+        test_cuda_device_update="head -c 9000000 /dev/urandom\nprintf '\\n[ FAILED ] a|b \\033[2J | c\\n'; exit 1")
+    out = tmp_path / "out"
+    code, printed, rows, text = check(archive, "a", out, "--only", "kernels.*|first-job", "--limit", "6", here=here)
     assert code == 1, printed
-    assert {state for state, _ in rows.values()} == {"failed"}
-    assert "cuStreamCreateWithPriority" in rows["machine"][1]
-    assert "## Log of machine" in text
+    assert list(rows) == ["first-job", "kernels", "kernels-arena", "kernels-update", "kernels-fp16"]
+    assert [state for state, _ in rows.values()] == ["ok", "failed", "failed", "failed", "ok"], text
+    assert re.match(r"stopped after \d+ s.*; the last it said: (as far as this|\d+)", rows["kernels"][1])
+    assert "exit 139" in rows["kernels-arena"][1] and "exit 1" in rows["kernels-update"][1]
+    assert "\033" not in text and text.isascii() and len(text) < 40_000
+    assert (out / "logs.tar.gz").stat().st_size < 3_000_000
+    assert not left_running(here)
+    code, _, again, text = check(archive, "a", out, "--only", "kernels-fp16", here=here)
+    assert code == 0 and again == rows and text.count("| kernels-fp16 |") == 2, text
+
+
+@needs_fake
+@pytest.mark.parametrize("by", [signal.SIGKILL, signal.SIGTERM])
+def test_cut_off(archive, tmp_path, by):
+    """The report is whole at any time: what was done, and what was running."""
+    os.mkfifo(tmp_path / "running")
+    here = replaced(archive, tmp_path, test_cuda_device_arena=f"echo $PPID >'{tmp_path}/running'\nsleep 900")
+    out = tmp_path / "out"
+    with start(archive, "a", out, "--only", "kernels-arena|kernels-update|first-job", here=here) as process:
+        assert process.stdout.readline().startswith("ok       first-job")
+        inside = int((tmp_path / "running").read_text())
+        process.send_signal(by)
+        process.wait(timeout=60)
+        if by == signal.SIGKILL:
+            os.killpg(os.getpgid(inside), signal.SIGKILL)
+    rows, text = report(out)
+    assert rows["first-job"][0] == "ok"
+    if by == signal.SIGKILL:
+        assert rows["kernels-arena"][0] == "running" and "30 s at most" in rows["kernels-arena"][1]
+    else:
+        assert list(rows) == ["first-job"] and "Cut off by a signal" in text
+    assert not left_running(here)
+    with tarfile.open(out / "logs.tar.gz") as logs:
+        assert "./a-first-job.log" in logs.getnames()
+
+
+@needs_fake
+def test_a_device_that_fails(archive, tmp_path):
+    code, printed, rows, text = check(archive, "a", tmp_path / "out", "--only", "libraries|first-job|kernels-arena",
+                                      FAKEGPU_FAIL="cuStreamCreateWithPriority:1+")
+    assert code == 1, printed
+    assert rows["first-job"][0] == rows["kernels-arena"][0] == "failed"
+    assert "cuStreamCreateWithPriority" in rows["first-job"][1] and "## The end of the log of first-job" in text
 
 
 PEER = """import sys
-words = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-if words["--framework"] == "jax":
-    sys.exit("no module named jax")
-us = {"eager": %s, "compile": 5e8, "graph": 4e8}[words["--mode"]]
-print(f"torch {words['--mode']} us/step={us} samples/s=1")
+for model in ("cnn", "mlp"):
+    print(sys.argv[2], model, 128, "bf16", {"torch": 1e9, "jax": 5e8}[sys.argv[2]], flush=True)
+if sys.argv[2] == "jax":
+    sys.exit("RESOURCE_EXHAUSTED")
 """
 
 
 @needs_fake
-@pytest.mark.parametrize("eager, state, verdict", [("9e8", "ok", "met"), ("1", "failed", "missed")])
-def test_goals(tmp_path, eager, state, verdict):
-    """Beside peers that are slower, or quicker, than the libraries that stand in; one of them does not run."""
-    (tmp_path / "gpu_step.py").write_text(PEER % eager)
-    code, printed, rows, text = check(tmp_path, "--steps", "speed-1024-bf16" if eager == "1" else "speed-128-tf32", "--peers", tmp_path,
-                                      "--python", "python3")
-    assert code == (state == "failed"), printed
-    (name, (found, why)), = rows.items()
-    assert found == state, why
-    cells = re.search(r"^\| mlp \| (.*) \|$", text, re.M)[1].split(" | ")
-    assert float(cells[0]) > 0 and float(cells[1]) == float(eager) and cells[4] == "-" and cells[-1] == verdict, text
-
-
-@needs_fake
-@pytest.mark.skipif(not HEAVY, reason="minutes; with DPT_HEAVY=1")
-def test_all_steps(tmp_path):
-    code, printed, rows, _ = check(tmp_path)
-    assert code == 0, printed
-    assert list(rows) == steps()
+def test_beside_peers(archive, tmp_path):
+    """What a peer measured before it failed counts."""
+    (tmp_path / "peer.py").write_text(PEER)
+    (tmp_path / "python").write_text(f"#!/bin/bash\nexec python3 {tmp_path}/peer.py \"$@\"\n")
+    (tmp_path / "python").chmod(0o755)
+    code, printed, rows, text = check(archive, "c", tmp_path / "out", "--only", "speed-mlp|peers.*", "--python", tmp_path / "python")
+    assert code == 1, printed
+    assert rows["peers-torch"][0] == "ok" and rows["peers-jax"] == ("failed", "exit 1, 2 timed: RESOURCE_EXHAUSTED")
+    ours, torch, jax, ratio = re.search(r"^\| mlp \| 128 \| bf16 \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", text, re.M).groups()
+    assert (float(torch), float(jax)) == (1e9, 5e8) and float(ratio) == pytest.approx(5e8 / float(ours), rel=0.01)
+    assert re.search(r"^\| cnn \| 128 \| bf16 \| - \| \S+ \| \S+ \| - \|$", text, re.M)

@@ -1,7 +1,8 @@
 /* cuDNN's plans on a device: what they compute, against sums written out; that they give their bits
  * again; that a description of the device leads to the same ones. DPT_CUDA_TESTS=device takes a
- * GPU, and all shapes that test_cuda_plan.c builds plans for; else the device that runs on the CPU
- * takes small random ones. (Kernels: test_cuda_device_*.c. Products: test_cuda_matmul.c.) */
+ * GPU: four shapes with two plans each, since a GPU is lent for minutes, and with DPT_HEAVY=1 all
+ * that test_cuda_plan.c builds plans for; else the device that runs on the CPU takes small random
+ * ones. (Kernels: test_cuda_device_*.c. Products: test_cuda_matmul.c.) */
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/tests/net.h"
 
@@ -16,7 +17,26 @@ static const char *const pass_names[] = {"forward", "data", "filter"};
 /* Rounded factors, and sums of many products by engines that transform them. */
 static const double loss_of[DPT_PRECISIONS] = {0x1p-17, 0x1p-9, 0x1p-15, 0x1p-15};
 
-enum { CHECKED = 200, RANDOM = 48, PLANS = 6 };
+enum { CHECKED = 200, RANDOM = 48, PLANS = 6, FEW_PLANS = 2, FEW_RANDOM = 8 };
+
+/* Of shapes.h: 3 channels, a 3x3 convolution, one with a stride, and 1x1. */
+static const char *const few_shapes[] = {"cifar conv1", "cifar conv2", "3x3 stride 2", "1x1"};
+
+static bool few(void)
+{
+    const char *heavy = getenv("DPT_HEAVY");
+
+    return on.real && (heavy == NULL || strcmp(heavy, "1") != 0);
+}
+
+static bool is_chosen(const struct shape *shape)
+{
+    for (size_t i = 0; i < sizeof few_shapes / sizeof *few_shapes; i++) {
+        if (strcmp(shape->what, few_shapes[i]) == 0)
+            return true;
+    }
+    return !few();
+}
 
 static const int64_t workspace_limit = 256 << 20;
 static int plans_run;
@@ -238,7 +258,8 @@ static void check_pass(const struct scene *s, enum dpt_cuda_pass pass, const cha
     struct dpt_error err;
 
     assert_true(got[0] != NULL && got[1] != NULL);
-    if (dpt_cuda_plans_build(&gpu.lib, &device, &s->conv, pass, &wish, PLANS, &plans, &err))
+    if (dpt_cuda_plans_build(&gpu.lib, &device, &s->conv, pass, &wish, few() ? FEW_PLANS : PLANS,
+                             &plans, &err))
         fail_msg("%s: %s", what, err.text);
     for (int i = 0; i < DPT_CUDA_ARRAYS; i++)
         at[i] = on_device_put(s->at[i], s->elements[i] * bytes_of[s->type]);
@@ -300,7 +321,7 @@ static void random_convolutions(void **state)
 {
     (void)state;
     on_device_need();
-    for (int i = 0; i < RANDOM * DPT_CUDA_PASSES; i++) {
+    for (int i = 0; i < (few() ? FEW_RANDOM : RANDOM) * DPT_CUDA_PASSES; i++) {
         struct draw d = {(uint64_t)(i / DPT_CUDA_PASSES)};
         const struct dpt_graph_node node = random_node(&d);
         const enum dpt_precision precision =
@@ -319,8 +340,8 @@ static void random_convolutions(void **state)
     print_message("%d plans\n", plans_run);
 }
 
-/* All shapes, in all precisions; too much for the device that runs on the CPU. */
-static void every_shape(void **state)
+/* The shapes of networks, in all precisions; too much for the device that runs on the CPU. */
+static void shapes_of_networks(void **state)
 {
     (void)state;
     on_device_need();
@@ -335,6 +356,8 @@ static void every_shape(void **state)
         struct draw d = {(uint64_t)i + 9000};
         struct scene s;
 
+        if (!is_chosen(shape))
+            continue;
         make_scene(&s, &node, shape->n, precision, &d);
         s.conv.relu = true;
         for (int pass = 0; pass < DPT_CUDA_PASSES; pass++) {
@@ -376,6 +399,8 @@ static void described_as_it_is(void **state)
         struct dpt_cuda_plans plans[2];
         struct dpt_cuda_conv conv;
 
+        if (!is_chosen(shape))
+            continue;
         dpt_cuda_conv_describe(&node, shape->n,
                                (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS), &conv);
         if (dpt_cuda_plans_build(&gpu.lib, &device, &conv, pass, &wish, 1, &plans[0], &err) ||
@@ -396,7 +421,7 @@ static int its_main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_convolutions),
-        cmocka_unit_test(every_shape),
+        cmocka_unit_test(shapes_of_networks),
         cmocka_unit_test(described_as_it_is),
     };
 
