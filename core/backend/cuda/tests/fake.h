@@ -10,7 +10,8 @@
  * `make check-units` builds the three into build/tests/fakegpu; a program takes them with that
  * folder in LD_LIBRARY_PATH, and without CUDA_HOME and CUDNN_ROOT, which come first.
  *
- * Environment:
+ * Environment, read when the library is loaded, and never by a thread that goes on beside others;
+ * a test that changes it later uses fake_set.h:
  *   FAKEGPU_DEVICES=1       GPUs; CUDA_VISIBLE_DEVICES picks some, by number or GPU-uuid
  *   FAKEGPU_MODEL=TEXT      the name of all of them; else each has its own
  *   FAKEGPU_MEMORY=2147483648
@@ -24,9 +25,9 @@
  *   FAKEGPU_FAIL=NAME:N,... the Nth call of a function fails (NAME:N+: and all later ones); a third
  *                           number is the code to fail with: cuMemAlloc:3:999
  *   FAKEGPU_LOG=FILE        a line a call is added there ("%p" in it: the process's number), and
- * the number of calls at the end: "total cuMemAlloc 12" FAKEGPU_LEAKS=1         what was not freed
- * is told when the context ends or the program FAKEGPU_QUIET=1         complaints are not written
- * to stderr (only into the log)
+ *                           the number of calls at the end: "total cuMemAlloc 12"
+ *   FAKEGPU_LEAKS=1         what was not freed is told when the context ends or the program
+ *   FAKEGPU_QUIET=1         complaints are not written to stderr (only into the log)
  *
  * What a real device would punish is refused with the code of the real one, and said on stderr:
  * "fakegpu: ...".
@@ -68,8 +69,11 @@ struct fakegpu_work {
 __attribute__((format(printf, 3, 4))) int fakegpu_enter(const char *function, int usual,
                                                         const char *format, ...);
 __attribute__((format(printf, 1, 2))) void fakegpu_complain(const char *format, ...);
-/* A number from the environment. */
+/* A variable of the environment as it was when the library was loaded; NULL: it was not set. */
 long long fakegpu_number(const char *name, long long usual);
+const char *fakegpu_text(const char *name);
+/* Reads the environment anew; for a test that is its only thread but for the library's own. */
+void fakegpu_read_environment(void);
 /* For FAKEGPU_SEED; never the same twice. */
 uint64_t fakegpu_chance(void);
 

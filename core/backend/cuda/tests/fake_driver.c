@@ -189,10 +189,12 @@ CUresult cuDeviceGet(CUdevice *device, int number)
 
 CUresult cuDeviceGetName(char *name, int bytes, CUdevice device)
 {
+    const char *model = fakegpu_text("FAKEGPU_MODEL");
+
     FAKE(cuDeviceGetName, CUDA_ERROR_INVALID_DEVICE, "%d", device);
     NEED_DEVICE(device);
-    if (getenv("FAKEGPU_MODEL") != NULL)
-        snprintf(name, (size_t)bytes, "%s", getenv("FAKEGPU_MODEL"));
+    if (model != NULL)
+        snprintf(name, (size_t)bytes, "%s", model);
     else
         snprintf(name, (size_t)bytes, "Fake GPU %d", driver.physical[device]);
     return CUDA_SUCCESS;

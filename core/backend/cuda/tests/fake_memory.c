@@ -72,7 +72,7 @@ static void handle_faults(void)
 /* Bytes in use on a device: of this process, or of all that share. */
 static int64_t *used_on(int device)
 {
-    const char *path = getenv("FAKEGPU_SHARED");
+    const char *path = fakegpu_text("FAKEGPU_SHARED");
 
     if (path != NULL && memory.shared == NULL) {
         const int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

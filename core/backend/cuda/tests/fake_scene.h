@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "core/backend/cuda/library.h"
+#include "core/backend/cuda/tests/fake_set.h"
 
 static struct dpt_cuda_library lib;
 static struct dpt_error err;
@@ -96,8 +97,8 @@ static int fake_scene_begin(void **state)
 
     (void)state;
     unsetenv("CUDA_VISIBLE_DEVICES");
-    setenv("FAKEGPU_QUIET", "1", 1);
-    setenv("FAKEGPU_DEVICES", "2", 1);
+    fake_set("FAKEGPU_QUIET", "1");
+    fake_set("FAKEGPU_DEVICES", "2");
     if (!fake_scene_open(&count))
         return 1;
     assert_int_equal(count, 2);

@@ -25,17 +25,77 @@ static struct {
         bool on;
     } rules[RULES];
     int n_rules;
-    char fail[TEXT], log[TEXT]; /* as the environment had it last */
+    bool rules_changed, log_changed;
     int file;
     uint64_t chance, seed;
     bool seeded;
 } trace = {.lock = PTHREAD_MUTEX_INITIALIZER, .file = -1};
 
+/* All of the environment that these libraries know, as it was when they were loaded. */
+static struct variable {
+    const char *name;
+    bool set;
+    long long number;
+    char text[TEXT];
+} variables[] = {
+    {.name = "FAKEGPU_DEVICES"}, {.name = "FAKEGPU_MODEL"},   {.name = "FAKEGPU_MEMORY"},
+    {.name = "FAKEGPU_SHARED"},  {.name = "FAKEGPU_SEED"},    {.name = "FAKEGPU_EAGER"},
+    {.name = "FAKEGPU_IDLE_MS"}, {.name = "FAKEGPU_PROTECT"}, {.name = "FAKEGPU_FAIL"},
+    {.name = "FAKEGPU_LOG"},     {.name = "FAKEGPU_LEAKS"},   {.name = "FAKEGPU_QUIET"},
+};
+
+enum { VARIABLES = sizeof variables / sizeof *variables };
+
+static struct variable *find(const char *name)
+{
+    for (int i = 0; i < VARIABLES; i++) {
+        if (strcmp(variables[i].name, name) == 0)
+            return &variables[i];
+    }
+    fprintf(stderr, "fakegpu: %s has no row in the table of variables\n", name);
+    abort();
+}
+
+/* The idle thread, and whoever calls, read these without a lock, the handler of faults too. */
 long long fakegpu_number(const char *name, long long usual)
 {
-    const char *text = getenv(name);
+    const struct variable *v = find(name);
 
-    return text != NULL && *text != '\0' ? strtoll(text, NULL, 0) : usual;
+    return __atomic_load_n(&v->set, __ATOMIC_ACQUIRE)
+               ? __atomic_load_n(&v->number, __ATOMIC_RELAXED)
+               : usual;
+}
+
+const char *fakegpu_text(const char *name)
+{
+    const struct variable *v = find(name);
+
+    return v->set ? v->text : NULL;
+}
+
+static void read_variable(struct variable *v)
+{
+    const char *text = getenv(v->name);
+
+    snprintf(v->text, sizeof v->text, "%s", text != NULL ? text : "");
+    __atomic_store_n(&v->number, strtoll(v->text, NULL, 0), __ATOMIC_RELAXED);
+    __atomic_store_n(&v->set, v->text[0] != '\0', __ATOMIC_RELEASE);
+}
+
+/* The driver's threads must not call getenv: the program, or its MPI, may change the environment
+ * at that moment, and glibc moves it then. */
+__attribute__((constructor)) void fakegpu_read_environment(void)
+{
+    char fail[TEXT], log[TEXT];
+
+    pthread_mutex_lock(&trace.lock);
+    strcpy(fail, find("FAKEGPU_FAIL")->text);
+    strcpy(log, find("FAKEGPU_LOG")->text);
+    for (int i = 0; i < VARIABLES; i++)
+        read_variable(&variables[i]);
+    trace.rules_changed |= strcmp(fail, find("FAKEGPU_FAIL")->text) != 0;
+    trace.log_changed |= strcmp(log, find("FAKEGPU_LOG")->text) != 0;
+    pthread_mutex_unlock(&trace.lock);
 }
 
 uint64_t fakegpu_chance(void)
@@ -55,22 +115,11 @@ uint64_t fakegpu_chance(void)
     return x ^ (x >> 31);
 }
 
-/* Whether a variable has changed since. */
-static bool changed(const char *name, char *last)
-{
-    const char *text = getenv(name);
-
-    text = text != NULL ? text : "";
-    if (strncmp(text, last, TEXT - 1) == 0)
-        return false;
-    snprintf(last, TEXT, "%s", text);
-    return true;
-}
-
 static void read_rules(void)
 {
-    const char *at = trace.fail;
+    const char *at = find("FAKEGPU_FAIL")->text;
 
+    trace.rules_changed = false;
     trace.n_rules = 0;
     while (*at != '\0' && trace.n_rules < RULES) {
         struct rule r = {0};
@@ -91,18 +140,19 @@ static void read_rules(void)
 static void open_log(void)
 {
     char path[TEXT + 32];
-    const char *process = strstr(trace.log, "%p");
+    const char *log = find("FAKEGPU_LOG")->text, *process = strstr(log, "%p");
 
+    trace.log_changed = false;
     if (trace.file >= 0)
         close(trace.file);
     trace.file = -1;
-    if (*trace.log == '\0')
+    if (*log == '\0')
         return;
     if (process != NULL)
-        snprintf(path, sizeof path, "%.*s%ld%s", (int)(process - trace.log), trace.log,
-                 (long)getpid(), process + 2);
+        snprintf(path, sizeof path, "%.*s%ld%s", (int)(process - log), log, (long)getpid(),
+                 process + 2);
     else
-        snprintf(path, sizeof path, "%s", trace.log);
+        snprintf(path, sizeof path, "%s", log);
     trace.file = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
 }
 
@@ -150,9 +200,9 @@ int fakegpu_enter(const char *function, int usual, const char *format, ...)
     vsnprintf(arguments, sizeof arguments, format, list);
     va_end(list);
     pthread_mutex_lock(&trace.lock);
-    if (changed("FAKEGPU_FAIL", trace.fail))
+    if (trace.rules_changed)
         read_rules();
-    if (changed("FAKEGPU_LOG", trace.log))
+    if (trace.log_changed)
         open_log();
     code = count(function, usual);
     if (trace.file >= 0) {

@@ -15,7 +15,7 @@ static void seed(int number)
     char text[16];
 
     snprintf(text, sizeof text, "%d", number);
-    setenv("FAKEGPU_SEED", text, 1);
+    fake_set("FAKEGPU_SEED", text);
 }
 
 static void fill(float *x, size_t n, float value)
@@ -300,7 +300,7 @@ static void memory_has_an_end(void **state)
     CUdeviceptr x, y;
 
     (void)state;
-    setenv("FAKEGPU_MEMORY", "1000000", 1);
+    fake_set("FAKEGPU_MEMORY", "1000000");
     WORKS(cuMemGetInfo(&unused, &total));
     assert_int_equal(total, 1000000);
     WORKS(cuMemAlloc(&x, unused / 2));
@@ -311,7 +311,7 @@ static void memory_has_an_end(void **state)
     WORKS(cuMemGetInfo(&now, &total));
     assert_int_equal(now, unused);
     GIVES(CUDA_ERROR_INVALID_VALUE, cuMemFree(x));
-    unsetenv("FAKEGPU_MEMORY");
+    fake_set("FAKEGPU_MEMORY", NULL);
 }
 
 static void what_is_wrong_is_refused(void **state)
@@ -339,13 +339,13 @@ static void failures_on_demand(void **state)
     CUdeviceptr x[3];
 
     (void)state;
-    setenv("FAKEGPU_FAIL", "cuMemAlloc:2,cuStreamSynchronize:1:719", 1);
+    fake_set("FAKEGPU_FAIL", "cuMemAlloc:2,cuStreamSynchronize:1:719");
     WORKS(cuMemAlloc(&x[0], 4));
     GIVES(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc(&x[1], 4));
     WORKS(cuMemAlloc(&x[2], 4));
     GIVES(CUDA_ERROR_LAUNCH_FAILED, cuStreamSynchronize(one));
     WORKS(cuStreamSynchronize(one));
-    unsetenv("FAKEGPU_FAIL");
+    fake_set("FAKEGPU_FAIL", NULL);
     WORKS(cuMemFree(x[0]));
     WORKS(cuMemFree(x[2]));
 }

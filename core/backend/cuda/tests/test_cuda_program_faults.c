@@ -109,8 +109,8 @@ static void failures(void **state)
     net_init(&s, 6);
     s.spec.leaf = 2;
     gradient = new_arena(&s);
-    setenv("FAKEGPU_QUIET", "1", 1);
-    setenv("FAKEGPU_LEAKS", "1", 1);
+    fake_set("FAKEGPU_QUIET", "1");
+    fake_set("FAKEGPU_LEAKS", "1");
     for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)
         for (int n = 1, stride = 1;; n += stride, stride += n > 8 ? n / 3 : n > 3) {
             struct dpt_error err = {.text = ""};
@@ -120,9 +120,9 @@ static void failures(void **state)
             s.spec.reproducible = n % 2;
             /* Another name each time: the fake notices what has changed. */
             snprintf(path, sizeof path, "%s/%zu-%d", folder, c, n);
-            setenv("FAKEGPU_LOG", path, 1);
+            fake_set("FAKEGPU_LOG", path);
             snprintf(text, sizeof text, "%s:%d", calls[c], n);
-            setenv("FAKEGPU_FAIL", text, 1);
+            fake_set("FAKEGPU_FAIL", text);
             status = whole_life(&s, gradient, &err);
             log = read_file(path);
             unlink(path);
@@ -139,8 +139,8 @@ static void failures(void **state)
             free(log);
         }
     assert_true(hit > 100);
-    unsetenv("FAKEGPU_FAIL"), unsetenv("FAKEGPU_LOG");
-    unsetenv("FAKEGPU_LEAKS"), unsetenv("FAKEGPU_QUIET");
+    fake_set("FAKEGPU_FAIL", NULL), fake_set("FAKEGPU_LOG", NULL);
+    fake_set("FAKEGPU_LEAKS", NULL), fake_set("FAKEGPU_QUIET", NULL);
     dpt_free(gradient);
     scene_release(&s);
 }
@@ -174,7 +174,7 @@ static void the_micro_that_fits(void **state)
         int tries = 0;
 
         snprintf(text, sizeof text, "%lld", (long long)memories[i]);
-        setenv("FAKEGPU_MEMORY", text, 1);
+        fake_set("FAKEGPU_MEMORY", text);
         net_init(&s, 2000000);
         s.spec.reproducible = true;
         while (cuda->open(&s.spec, &program, &err) != DPT_OK) {
@@ -196,13 +196,13 @@ static void the_micro_that_fits(void **state)
         void *program = NULL;
         struct scene s;
 
-        setenv("FAKEGPU_MEMORY", "4096", 1);
+        fake_set("FAKEGPU_MEMORY", "4096");
         net_init(&s, 2);
         assert_int_equal(cuda->open(&s.spec, &program, &err), DPT_BAD_JOB);
         assert_non_null(strstr(err.text, "no batch.micro fits"));
         scene_release(&s);
     }
-    unsetenv("FAKEGPU_MEMORY");
+    fake_set("FAKEGPU_MEMORY", NULL);
 }
 
 /* --- plans ------------------------------------------------------------------------------------ */
@@ -227,12 +227,12 @@ static int open_and_count(const struct scene *s, char **tags)
     int n;
 
     snprintf(path, sizeof path, "%s/log%d", folder, number++);
-    setenv("FAKEGPU_LOG", path, 1);
+    fake_set("FAKEGPU_LOG", path);
     if (cuda->open(&s->spec, &program, &err) != DPT_OK)
         fail_msg("%s", err.text);
     dpt_cuda_program_plans(program, &text);
     cuda->close(program);
-    unsetenv("FAKEGPU_LOG");
+    fake_set("FAKEGPU_LOG", NULL);
     log = read_file(path);
     unlink(path);
     n = timings(log);

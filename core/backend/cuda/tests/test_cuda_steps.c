@@ -79,7 +79,7 @@ static void optimizers(void **state)
 static void sums_over_ranks(void **state)
 {
     (void)state;
-    setenv("FAKEGPU_PROTECT", "0", 1); /* as for an MPI that reads the device's memory */
+    fake_set("FAKEGPU_PROTECT", "0"); /* as for an MPI that reads the device's memory */
     for (uint64_t seed = 0; seed < 9; seed++) {
         struct scene_plan plan = random_plan(seed + 100);
 
@@ -89,7 +89,7 @@ static void sums_over_ranks(void **state)
         plan.bucket = seed % 2 ? 1000 : seed % 4 ? 1 : 1 << 20;
         as_on_the_host(&plan, 2e-5);
     }
-    unsetenv("FAKEGPU_PROTECT");
+    fake_set("FAKEGPU_PROTECT", NULL);
 }
 
 /* A rank without samples gives zeros, and takes what the others counted. */
@@ -154,7 +154,7 @@ static void any_order(void **state)
             char text[16];
 
             snprintf(text, sizeof text, "%d", i + 2);
-            setenv("FAKEGPU_SEED", text, 1);
+            fake_set("FAKEGPU_SEED", text);
             s.plan.threaded = i & 1;
             s.plan.stored = i & 2;
             s.plan.reduces = i & 4;
@@ -163,7 +163,7 @@ static void any_order(void **state)
             same_bits(&s, &first, &other);
             result_close(&other);
         }
-        unsetenv("FAKEGPU_SEED");
+        fake_set("FAKEGPU_SEED", NULL);
         result_close(&first);
         scene_close(&s);
     }
@@ -333,7 +333,7 @@ static void other_orders(void **state)
         struct scene s;
 
         snprintf(text, sizeof text, "%d", (int)seed + 1);
-        setenv("FAKEGPU_SEED", text, 1);
+        fake_set("FAKEGPU_SEED", text);
         scene_open(&s, &plan);
         device_run(&s, &whole);
         result_open(&other, &s);
@@ -358,7 +358,7 @@ static void other_orders(void **state)
         result_close(&whole), result_close(&other);
         scene_close(&s);
     }
-    unsetenv("FAKEGPU_SEED");
+    fake_set("FAKEGPU_SEED", NULL);
 }
 
 /* As memory grows: the program does not fit, its steps do not (and it is said what would), the data
@@ -386,7 +386,7 @@ static void memory_runs_out(void **state)
             char text[32];
 
             snprintf(text, sizeof text, "%.0f", bytes);
-            setenv("FAKEGPU_MEMORY", text, 1);
+            fake_set("FAKEGPU_MEMORY", text);
             if (device_open(&d, &s, &err) == DPT_OK) {
                 OK(cuda->steps->room(d.steps, 0, &room, &err));
                 *(room.input == NULL ? &stored : &staged) += 1;
@@ -399,7 +399,7 @@ static void memory_runs_out(void **state)
         }
         scene_close(&s);
     }
-    unsetenv("FAKEGPU_MEMORY");
+    fake_set("FAKEGPU_MEMORY", NULL);
     if (refused == 0 || advised == 0 || staged == 0 || stored == 0)
         fail_msg("%d refused, %d of them advised, %d with rooms, %d with the data set", refused,
                  advised, staged, stored);

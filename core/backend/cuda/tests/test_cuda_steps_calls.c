@@ -27,12 +27,12 @@ static void one_launch(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "%s/log", folder);
-    setenv("FAKEGPU_LOG", path, 1);
+    fake_set("FAKEGPU_LOG", path);
     plan.steps = 9;
     plan.micros = 3;
     scene_open(&s, &plan);
     device_run(&s, &result);
-    unsetenv("FAKEGPU_LOG");
+    fake_set("FAKEGPU_LOG", NULL);
     text = read_file(path);
     assert_int_equal(lines_with(text, "cuGraphLaunch"), plan.steps);
     /* One for each room, and the short step. */
@@ -65,9 +65,9 @@ static bool fails_well(const struct scene *s, const char *call, int n)
 
     /* Another name each time: the fake notices what has changed. */
     snprintf(path, sizeof path, "%s/%d-%s-%d", folder, s->plan.reduces, call, n);
-    setenv("FAKEGPU_LOG", path, 1);
+    fake_set("FAKEGPU_LOG", path);
     snprintf(text, sizeof text, "%s:%d", call, n);
-    setenv("FAKEGPU_FAIL", text, 1);
+    fake_set("FAKEGPU_FAIL", text);
     result_open(&r, s);
     status = device_try(s, &r, &err);
     result_close(&r);
@@ -95,8 +95,8 @@ static void failures(void **state)
     int hit = 0;
 
     (void)state;
-    setenv("FAKEGPU_QUIET", "1", 1);
-    setenv("FAKEGPU_LEAKS", "1", 1);
+    fake_set("FAKEGPU_QUIET", "1");
+    fake_set("FAKEGPU_LEAKS", "1");
     plan.net = 1;
     plan.micro = 2, plan.micros = 2, plan.steps = 2, plan.rooms = 2;
     plan.stored = true;
@@ -112,8 +112,8 @@ static void failures(void **state)
             scene_close(&s);
         }
     assert_true(hit > 100);
-    unsetenv("FAKEGPU_FAIL"), unsetenv("FAKEGPU_LOG"), unsetenv("FAKEGPU_LEAKS");
-    unsetenv("FAKEGPU_QUIET");
+    fake_set("FAKEGPU_FAIL", NULL), fake_set("FAKEGPU_LOG", NULL), fake_set("FAKEGPU_LEAKS", NULL);
+    fake_set("FAKEGPU_QUIET", NULL);
 }
 
 int main(int argc, char **argv)
