@@ -125,10 +125,10 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
     words = command_line(cli, self, number);
     if (words == NULL)
         return dpt_fail_memory(err, "the command line", 0);
-    set_environment(cli, ranks);
     catch_signals(&before);
     child = mpirun = fork();
     if (child == 0) {
+        set_environment(cli, ranks); /* here no driver has threads, which counting GPUs may start */
         sigprocmask(SIG_SETMASK, &before, NULL);
         become_mpirun(words);
     }

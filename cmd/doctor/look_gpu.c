@@ -212,6 +212,7 @@ static void ask(int fd, bool all)
     struct cuda cuda;
     const char *name = NULL;
 
+    dpt_probe_leave_launcher();
     snprintf(gpus.why, sizeof gpus.why, "the driver gave no answer");
     put(fd, &gpus);
     if (!load_cuda(&cuda)) {

@@ -171,9 +171,10 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
     comm->world = comm->node = comm->leaders = (struct dpt_group){.size = 1};
     dpt_host_name(comm->host);
     DPT_TRY(dpt_launcher_check(0, err));
-    if (!dpt_launcher_present())
-        dpt_launcher_prepare_lone();
-    else
+    dpt_launcher_prepare();
+    /* This thread is the only one of ours that is there when MPI starts, since it watches over
+     * that, too. It does not touch the environment, which MPI_Init changes. */
+    if (dpt_launcher_present())
         watched = dpt_watch_open(&watch, dpt_launcher_rank(), err);
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(fail_alone(comm, err));

@@ -43,6 +43,12 @@ int dpt_launcher_rank(void);
 bool dpt_launcher_present(void);
 /* This rank among those of its node; 0 without a launcher, -1 where it does not say. */
 int dpt_launcher_local_rank(void);
+/*
+ * Sets the environment for an MPI that is started without a launcher; else it does nothing. To be
+ * called before anything starts a thread that may read the environment, as a GPU's driver may:
+ * setenv moves it. dpt_comm_open calls it too, and changes nothing then.
+ */
+void dpt_launcher_prepare(void);
 
 /*
  * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI

@@ -127,6 +127,12 @@ void dpt_launcher_prepare_lone(void)
     setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);
 }
 
+void dpt_launcher_prepare(void)
+{
+    if (!dpt_launcher_present())
+        dpt_launcher_prepare_lone();
+}
+
 void dpt_host_name(char host[DPT_HOST_TEXT])
 {
     char name[256];

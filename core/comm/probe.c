@@ -331,12 +331,16 @@ static void forget_launcher(void)
     }
 }
 
+void dpt_probe_leave_launcher(void)
+{
+    forget_launcher();
+    dpt_launcher_prepare_lone();
+}
+
 enum dpt_status dpt_probe_device_message(const void *from, void *to, int n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    forget_launcher();
-    dpt_launcher_prepare_lone();
     DPT_TRY_MPI(MPI_Init, NULL, NULL);
     DPT_TRY_MPI(MPI_Sendrecv, from, n, MPI_BYTE, 0, TAG, to, n, MPI_BYTE, 0, TAG, MPI_COMM_SELF,
                 MPI_STATUS_IGNORE);

@@ -60,8 +60,11 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
 
 /*
  * For a process of its own, which may end by it: starts MPI as a lone process and sends n bytes
- * from one address to another, both on a device. Errors: RANK.
+ * from one address to another, both on a device. dpt_probe_leave_launcher goes before, and before
+ * the device's driver: it takes the launcher out of the environment, which must not change beside
+ * the driver's threads. Errors: RANK.
  */
+void dpt_probe_leave_launcher(void);
 enum dpt_status dpt_probe_device_message(const void *from, void *to, int n, struct dpt_error *err);
 
 #endif

@@ -65,7 +65,11 @@ void dpt_choose_early(enum dpt_device_kind kind)
     const int local = dpt_launcher_local_rank();
     struct dpt_error ignored;
 
-    if (gpu != NULL && local >= 0 && dpt_choose_count(kind) > 0)
+    if (gpu == NULL || local < 0)
+        return;
+    /* The driver starts threads, so what is ours to change in the environment is changed before. */
+    dpt_launcher_prepare();
+    if (dpt_choose_count(kind) > 0)
         gpu->devices->choose(local, &ignored);
 }
 

@@ -113,6 +113,7 @@ static void message_in_a_child(void **state)
         char from[1000], to[sizeof from] = {0};
 
         memset(from, 5, sizeof from);
+        dpt_probe_leave_launcher();
         if (dpt_probe_device_message(from, to, sizeof from, &err) != DPT_OK)
             _exit(2);
         _exit(memcmp(from, to, sizeof from) == 0 ? 0 : 3);

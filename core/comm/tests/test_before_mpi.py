@@ -1,0 +1,83 @@
+"""What goes on in a process when MPI_Init, which changes the environment, is called (before_mpi.c): which threads there are, and that
+none of them reads the environment then; and that dptrain changes it only while it has one thread."""
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
+JOB = """
+data: {train: synthetic, synthetic: {samples: 64, shape: [8]}}
+model: {type: mlp, hidden: [8], outputs: 10}
+batch: {global: 16}
+train: {steps: 2}
+checkpoint: {every: never}
+"""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory):
+    library = tmp_path_factory.mktemp("shim") / "before_mpi.so"
+    subprocess.run([*shlex.split(os.environ.get("CC", "gcc")), "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared",
+                    "-fPIC", "-o", library, os.path.join("core", "comm", "tests", "before_mpi.c"), "-ldl"], check=True)
+    return str(library)
+
+
+def look(shim, folder, kind, *words, ranks=0, codes=(0,), **more):
+    """The lines of before_mpi.c, without the processes' numbers, of a command of its own or under mpirun."""
+    log = folder / "threads.txt"
+    log.unlink(missing_ok=True)
+    library_path = FAKE if kind == "cuda" else "/nowhere"
+    own = {"LD_PRELOAD": shim, "BEFORE_MPI_LOG": str(log), "LD_LIBRARY_PATH": library_path, "FAKEGPU_IDLE_MS": "1", **more}
+    line = ["mpirun", "-np", str(ranks)] if ranks else []
+    line += ["env", *(f"{name}={text}" for name, text in own.items()), dpt.BINARY, *words]
+    kept = {name: text for name, text in os.environ.items() if not re.match(r"CUDA_|CUDNN_|FAKEGPU_|SLURM_", name)}
+    options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
+    done = dpt.Result(subprocess.run(line, env={**kept, **dpt.MPI_ENVIRONMENT, "ASAN_OPTIONS": options, "XDG_CACHE_HOME": str(folder)},
+                                     cwd=folder, timeout=120, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    assert done.code in codes, done
+    return sorted(line.split(" ", 1)[1] for line in log.read_text().splitlines())
+
+
+def train(shim, folder, kind, *words, **more):
+    dpt.write_job(folder / "job.yaml", JOB)
+    return look(shim, folder, kind, "job.yaml", "--set", f"device.kind={kind}", "--output", f"run-{len(os.listdir(folder))}", *words, **more)
+
+
+def test_on_processors(shim, tmp_path):
+    """A lone process has no other thread; a rank has its watchdog, which watches over MPI_Init."""
+    assert train(shim, tmp_path, "cpu") == ["init 1"]
+    assert train(shim, tmp_path, "cpu", ranks=2) == ["init 2"] * 2
+
+
+needs_fake = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcuda.so.1")),
+                                reason="built without CUDA, or without its tests (make check-units)")
+
+
+@needs_fake
+def test_on_gpus(shim, tmp_path):
+    """The driver is started before MPI, and has a thread of its own."""
+    assert train(shim, tmp_path, "cuda") == ["init 2"]
+    assert train(shim, tmp_path, "cuda", ranks=2) == ["init 3"] * 2
+    # Where there is none the driver runs all the same.
+    assert train(shim, tmp_path, "cuda", CUDA_VISIBLE_DEVICES="7", codes=[78]) == ["init 2"]
+
+
+@needs_fake
+def test_counting_gpus_starts_the_driver(shim, tmp_path):
+    assert "change" not in " ".join(train(shim, tmp_path, "cuda", "--ranks", "auto"))
+
+
+@needs_fake
+def test_doctor(shim, tmp_path):
+    """Its child asks the driver, and starts an MPI of its own."""
+    found = look(shim, tmp_path, "cuda", "doctor", FAKEGPU_PROTECT="0")
+    assert found == ["init 2"] * 2
+    found = look(shim, tmp_path, "cuda", "doctor", ranks=2, FAKEGPU_DEVICES="2")
+    assert [line for line in found if not line.startswith("init")] == []
