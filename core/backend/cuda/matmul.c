@@ -340,7 +340,7 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
         n = 0; /* the heuristics know nothing of such a product */
     else
         DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
-    for (int i = 0; i < n && products->n < most; i++)
+    for (int i = 0; i < n && i < MAX_RESULTS && products->n < most; i++)
         consider(products, &results[i], schemes, workspace, refused);
     products->offered = refused->offered;
 out:

@@ -29,6 +29,19 @@ struct refused {
     int offered, notes, workspace, unbuilt;
 };
 
+/* cuDNN says how many there are, which may be more than an array takes, and writes what it takes.
+ */
+static int64_t written(int64_t count, size_t capacity)
+{
+    return count < (int64_t)capacity ? count : (int64_t)capacity;
+}
+
+/* The bit of a note; a later cuDNN may have some that have none. */
+static unsigned bit_of(unsigned note)
+{
+    return note < 8 * sizeof note ? 1u << note : 0;
+}
+
 static bool known(const struct dpt_cuda_plans *plans, const char *tag)
 {
     for (int i = 0; i < plans->n; i++) {
@@ -54,7 +67,7 @@ static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescri
     DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
                                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_KNOBS, &count,
                                                 knobs));
-    for (int64_t i = 0; i < count && i < MAX_KNOBS; i++) {
+    for (int64_t i = 0; i < written(count, MAX_KNOBS); i++) {
         cudnnBackendKnobType_t kind = 0;
 
         DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(knobs[i], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
@@ -77,21 +90,24 @@ static enum dpt_status read_notes(struct dpt_cuda_plans *plans, cudnnBackendDesc
                                   struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
-    cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16];
-    cudnnBackendBehaviorNote_t behaviour[CUDNN_BEHAVIOR_NOTE_TYPE_COUNT + 16];
+    enum {
+        NOTES = CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16,
+        BEHAVIOURS = CUDNN_BEHAVIOR_NOTE_TYPE_COUNT + 16
+    };
+    cudnnBackendNumericalNote_t notes[NOTES];
+    cudnnBackendBehaviorNote_t behaviour[BEHAVIOURS];
     enum dpt_status status = DPT_OK;
     int64_t count = 0;
 
-    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(
-                           engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
-                           (int64_t)(sizeof notes / sizeof *notes), &count, notes));
-    for (int64_t i = 0; i < count; i++)
-        plan->notes |= 1u << notes[i];
-    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(
-                           engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE, CUDNN_TYPE_BEHAVIOR_NOTE,
-                           (int64_t)(sizeof behaviour / sizeof *behaviour), &count, behaviour));
-    for (int64_t i = 0; i < count; i++)
-        plan->behaviour |= 1u << behaviour[i];
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                                CUDNN_TYPE_NUMERICAL_NOTE, NOTES, &count, notes));
+    for (int64_t i = 0; i < written(count, NOTES); i++)
+        plan->notes |= bit_of((unsigned)notes[i]);
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
+                                                CUDNN_TYPE_BEHAVIOR_NOTE, BEHAVIOURS, &count,
+                                                behaviour));
+    for (int64_t i = 0; i < written(count, BEHAVIOURS); i++)
+        plan->behaviour |= bit_of((unsigned)behaviour[i]);
     DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                                 CUDNN_TYPE_INT64, 1, NULL, &plan->engine));
 out:
@@ -182,7 +198,7 @@ static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_d
                                       CUDNN_TYPE_BACKEND_DESCRIPTOR, MAX_CONFIGS, &count,
                                       configs) != CUDNN_STATUS_SUCCESS)
         goto out;
-    for (int64_t i = 0; i < count && plans->n < plans->capacity; i++)
+    for (int64_t i = 0; i < written(count, MAX_CONFIGS) && plans->n < plans->capacity; i++)
         DPT_TRY(consider(plans, device, configs[i], refuse, workspace, refused, err));
 out:
     return status;

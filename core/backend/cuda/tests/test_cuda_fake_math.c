@@ -269,19 +269,21 @@ static void convolutions(void **state)
     assert_true(plans > 240);
 }
 
+static const struct dpt_cuda_conv small_conv = {.x = {2, 8, 9, 9},
+                                                .w = {8, 8, 3, 3},
+                                                .y = {2, 8, 9, 9},
+                                                .x_pitch = 8,
+                                                .y_pitch = 8,
+                                                .before = {1, 1},
+                                                .after = {1, 1},
+                                                .stride = {1, 1},
+                                                .dilation = {1, 1}};
+
 /* Sums in another order have other bits: a plan that is found again gives its own, always; one that
  * is noted as not deterministic does not. */
 static void engines_have_their_bits(void **state)
 {
-    const struct dpt_cuda_conv c = {.x = {2, 8, 9, 9},
-                                    .w = {8, 8, 3, 3},
-                                    .y = {2, 8, 9, 9},
-                                    .x_pitch = 8,
-                                    .y_pitch = 8,
-                                    .before = {1, 1},
-                                    .after = {1, 1},
-                                    .stride = {1, 1},
-                                    .dilation = {1, 1}};
+    const struct dpt_cuda_conv c = small_conv;
     const struct dpt_cuda_device on = {.handle = handle};
     const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
     float *x = random_floats(1, 2 * 81 * 8, false), *w = random_floats(2, 8 * 72, false);
@@ -419,12 +421,95 @@ static void matrix_products(void **state)
         product((uint64_t)i, i % DPT_PRECISIONS);
 }
 
+/* --- libraries that have more to say than there is room for ----------------------------------- */
+
+enum { MANY = 5000, UNKNOWN_NOTE = 40 };
+
+static __typeof__(lib.cudnnBackendGetAttribute) get_attribute;
+static __typeof__(lib.cublasLtMatmulAlgoGetHeuristic) get_heuristic;
+
+/* As a later cuDNN would: more notes than this one's header knows, and more configurations than
+ * are asked for. The count is of those that there are, written are those that there is room for. */
+static cudnnStatus_t get_many(cudnnBackendDescriptor_t const descriptor,
+                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
+                              int64_t most, int64_t *count, void *to)
+{
+    const cudnnStatus_t result = get_attribute(descriptor, name, type, most, count, to);
+    int *notes = to; /* of both kinds */
+
+    if (result != CUDNN_STATUS_SUCCESS)
+        return result;
+    if (name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
+        for (int64_t n = *count, done = n; done < most; done += n)
+            get_attribute(descriptor, name, type, most - done, &n,
+                          (cudnnBackendDescriptor_t *)to + done);
+        *count = MANY;
+    } else if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE ||
+               name == CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE) {
+        for (int64_t i = *count; i < most; i++)
+            notes[i] = UNKNOWN_NOTE;
+        *count = MANY;
+    }
+    return result;
+}
+
+static cublasStatus_t offer_many(cublasLtHandle_t to, cublasLtMatmulDesc_t operation,
+                                 cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                 cublasLtMatmulPreference_t preference, int most,
+                                 cublasLtMatmulHeuristicResult_t *results, int *n)
+{
+    const cublasStatus_t status =
+        get_heuristic(to, operation, a, b, c, d, preference, most, results, n);
+
+    for (int i = *n; i < most; i++)
+        results[i].state = CUBLAS_STATUS_NOT_SUPPORTED;
+    *n = MANY;
+    return status;
+}
+
+static void counts_beyond_the_arrays(void **state)
+{
+    const struct dpt_cuda_conv c = small_conv;
+    const struct dpt_cuda_product p = {
+        .rows = 4, .columns = 4, .depth = 4, .a_pitch = 4, .b_pitch = 4, .d_pitch = 4};
+    const struct dpt_cuda_device on = {.handle = handle};
+    const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
+    struct dpt_cuda_products few, many;
+    struct dpt_cuda_plans plans, again;
+
+    (void)state;
+    assert_int_equal(
+        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &wish, MANY, &plans, &err), DPT_OK);
+    assert_int_equal(dpt_cuda_products_build(&lib, products, &p, &wish, MANY, &few, &err), DPT_OK);
+    get_attribute = lib.cudnnBackendGetAttribute;
+    get_heuristic = lib.cublasLtMatmulAlgoGetHeuristic;
+    lib.cudnnBackendGetAttribute = get_many;
+    lib.cublasLtMatmulAlgoGetHeuristic = offer_many;
+    assert_int_equal(
+        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &wish, MANY, &again, &err), DPT_OK);
+    assert_int_equal(dpt_cuda_products_build(&lib, products, &p, &wish, MANY, &many, &err), DPT_OK);
+    lib.cudnnBackendGetAttribute = get_attribute;
+    lib.cublasLtMatmulAlgoGetHeuristic = get_heuristic;
+    assert_int_equal(again.n, plans.n);
+    assert_int_equal(many.n, few.n);
+    for (int i = 0; i < plans.n; i++) {
+        assert_string_equal(again.plan[i].tag, plans.plan[i].tag);
+        assert_int_equal(again.plan[i].notes, plans.plan[i].notes);
+        assert_int_equal(again.plan[i].behaviour, 0);
+    }
+    dpt_cuda_plans_release(&plans);
+    dpt_cuda_plans_release(&again);
+    dpt_cuda_products_release(&few);
+    dpt_cuda_products_release(&many);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_run),     cmocka_unit_test(halves),
         cmocka_unit_test(convolutions),    cmocka_unit_test(engines_have_their_bits),
-        cmocka_unit_test(matrix_products),
+        cmocka_unit_test(matrix_products), cmocka_unit_test(counts_beyond_the_arrays),
     };
 
     return cmocka_run_group_tests(tests, fake_scene_begin, fake_scene_end);
