@@ -38,15 +38,21 @@ const struct dpt_command *const dpt_commands[] = {
 static void tell_devices(const struct dpt_backend *backend)
 {
     struct dpt_error why = {0};
+    struct dpt_device_library libraries[DPT_DEVICE_LIBRARIES];
     char built[64];
     int count = 0;
 
     backend->devices->built(built, sizeof built);
     printf("backend %s: built with %s; ", backend->name, built);
-    if (backend->devices->count(&count, &why) == DPT_OK)
-        printf("%d GPU%s, %s\n", count, count == 1 ? "" : "s", backend->describe());
-    else
+    if (backend->devices->count(&count, &why) != DPT_OK) {
         printf("no GPU here: %s\n", why.text);
+        return;
+    }
+    printf("%d GPU%s, %s\n", count, count == 1 ? "" : "s", backend->describe());
+    if (backend->devices->libraries(libraries, &why) != DPT_OK)
+        return;
+    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++)
+        printf("  %-8s %s\n", libraries[i].name, libraries[i].path);
 }
 
 void dpt_cli_version(void)

@@ -42,6 +42,13 @@ const struct dpt_man_item dpt_man_environment[] = {
     {"NO_COLOR, LC_ALL", "Whether `watch` uses colours, and characters beyond ASCII."},
     {"DPTRAIN_TTY", "`1`: show progress as on a terminal, `0`: as in a file; under mpirun standard "
                     "error is no terminal."},
+    {"DPTRAIN_CUDA_PATH",
+     "Folders, separated by colons, in which cuDNN and cuBLASLt are looked for first: each itself, "
+     "its lib64 and lib, and where pip installs them below it, so that it may be a site-packages "
+     "or a virtual environment. Then come CUDNN_ROOT and CUDA_HOME, the loader's folders, those of "
+     "the build, and pip's and conda's of the Pythons on PATH. Where there is a GPU, `--version` "
+     "says which were taken."},
+    {"CUDA_VISIBLE_DEVICES", "The GPUs that may be used, for the driver."},
     {"OMPI_MCA_*", "With `--ranks` those that the machine needs are set, unless they are set "
                    "already."},
     {0},

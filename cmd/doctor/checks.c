@@ -49,6 +49,7 @@ const struct dpt_doctor_check dpt_doctor_checks[] = {
     {"GPU", "driver", NODE, dpt_doctor_driver, WARN, "install the same driver on all nodes"},
     {"GPU", "libraries", NODE, dpt_doctor_libraries, WARN,
      "other versions: `reproducible` may give other bytes"},
+    {"GPU", "library files", NODE, dpt_doctor_library_files, DPT_DOCTOR_OK, NULL},
     {"GPU", "devices", NODE, dpt_doctor_devices, WARN,
      "other devices there: each step waits for the slowest rank"},
     {"GPU", "GPU ranks", WORLD, dpt_doctor_gpu_ranks, WARN, NULL},

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 
 #include "cmd/cmd.h"
+#include "core/backend/devices.h"
 #include "core/base/str.h"
 #include "core/comm/comm.h"
 #include "core/plan/plan.h"
@@ -75,7 +76,8 @@ struct dpt_doctor_gpus {
     } gpu[DPT_DOCTOR_GPUS];
     int message; /* device memory through MPI: 1 arrived whole, 0 did not, -1 was not tried */
     char why[128];
-    char libraries[96];            /* "driver for CUDA 13.0, cuDNN 9.19.0, ..." */
+    char libraries[96]; /* "driver for CUDA 13.0, cuDNN 9.19.0, ..." */
+    struct dpt_device_library library_files[DPT_DEVICE_LIBRARIES];
     char missing[DPT_DOCTOR_LINE]; /* what keeps this program from using them; "": nothing */
     /* The one that would be this rank's; "": it has none. */
     char own_bus[32], own_name[64];
@@ -167,7 +169,7 @@ void dpt_doctor_look_for_gpus(struct dpt_doctor_gpus *gpus);
     X(start) X(library) X(launcher) X(threads) X(ranks) X(cores) X(shared)                         \
     X(latency) X(sum) X(links) X(clocks) X(speed)                                                  \
     X(system) X(processor) X(governor) X(numa) X(pages) X(load) X(memory) X(dev_shm) X(temporary)  \
-    X(driver) X(libraries) X(devices) X(gpu_ranks) X(cuda_aware) X(gpu_sum)                        \
+    X(driver) X(libraries) X(library_files) X(devices) X(gpu_ranks) X(cuda_aware) X(gpu_sum)       \
     X(hdf5) X(output) X(disk) X(lock)                                                              \
     X(limits) X(variables)                                                                         \
     X(slurm) X(slurm_cores) X(slurm_time) X(slurm_requeue)

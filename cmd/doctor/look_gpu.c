@@ -198,7 +198,8 @@ static void ask_backend(struct dpt_doctor_gpus *gpus)
     if (backend == NULL)
         return;
     if (backend->devices->count(&count, &err) == DPT_OK &&
-        backend->devices->info(0, &info, &err) == DPT_OK)
+        backend->devices->info(0, &info, &err) == DPT_OK &&
+        backend->devices->libraries(gpus->library_files, &err) == DPT_OK)
         snprintf(gpus->libraries, sizeof gpus->libraries, "%s", info.driver);
     else
         snprintf(gpus->missing, sizeof gpus->missing, "%.*s", (int)sizeof gpus->missing - 1,
@@ -348,6 +349,20 @@ enum dpt_status dpt_doctor_libraries(struct dpt_doctor *d, struct dpt_error *err
                        g->missing);
     else if (g->libraries[0] != '\0')
         dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", g->libraries);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_doctor_library_files(struct dpt_doctor *d, struct dpt_error *err)
+{
+    (void)err;
+    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++) {
+        const struct dpt_device_library *l = &d->gpus.library_files[i];
+        struct dpt_finding f = dpt_doctor_finding(d, l->name);
+
+        snprintf(f.found, sizeof f.found, "%.*s", (int)sizeof f.found - 1, l->path);
+        if (f.found[0] != '\0')
+            dpt_doctor_add(d, &f);
+    }
     return DPT_OK;
 }
 

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -38,7 +39,7 @@ def place(tmp_path):
 def environment(folder, **more):
     """Without what the one who runs the tests has set: no other GPU is found."""
     kept = {name: text for name, text in os.environ.items()
-            if not re.match(r"CUDA_|CUDNN_|FAKEGPU_|SLURM_|LD_LIBRARY_PATH", name)}
+            if not re.match(r"CUDA_|CUDNN_|DPTRAIN_|FAKEGPU_|SLURM_|LD_LIBRARY_PATH", name)}
     options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
     return {**kept, **dpt.MPI_ENVIRONMENT, "ASAN_OPTIONS": options, "XDG_CACHE_HOME": str(folder / "cache"), "LD_LIBRARY_PATH": FAKE,
             "COLUMNS": "200", **{name: str(text) for name, text in more.items()}}
@@ -239,6 +240,39 @@ def test_libraries_that_are_missing(place, tmp_path):
     assert found["level"] == "warning" and re.search("cuDNN 9 .* has no function", found["found"]), found
     result = train(place, LD_LIBRARY_PATH=half)
     assert begun(place)["device"] != "cuda" and "warning: the GPUs stay idle: cuDNN 9" in result.err, result
+
+
+def as_pip_installs(folder):
+    """cuDNN and cuBLASLt where pip puts them; the driver alone where the loader looks. Gives the environment that says so."""
+    for name, below in (("libcuda.so.1", "driver"), ("libcudnn.so.9", "site-packages/nvidia/cudnn/lib"),
+                        ("libcublasLt.so.13", "site-packages/nvidia/cu13/lib")):
+        os.makedirs(folder / below)
+        shutil.copy(os.path.join(FAKE, name), folder / below)
+    return {"LD_LIBRARY_PATH": folder / "driver", "DPTRAIN_CUDA_PATH": f"/nowhere:{folder / 'site-packages'}"}
+
+
+def test_libraries_that_pip_installed(place, tmp_path):
+    """They are found by DPTRAIN_CUDA_PATH, a job trains with them, and --version and doctor say where they are."""
+    where = as_pip_installs(tmp_path / "pip")
+    files = {"libcuda": "driver/libcuda.so.1", "cuDNN": "site-packages/nvidia/cudnn/lib/libcudnn.so.9",
+             "cuBLASLt": "site-packages/nvidia/cu13/lib/libcublasLt.so.13"}
+    result = train(place, "--set", "device.kind=cuda", ranks=2, FAKEGPU_DEVICES=2, **where)
+    assert begun(place)["gpus"] == 2 and "cuBLASLt 13.0" in header(result, "device"), result
+    version = call(place, [dpt.BINARY, "--version"], **where).out
+    found = doctor(place, 0, **where)
+    for name, path in files.items():
+        path = str(tmp_path / "pip" / path)
+        assert re.search(rf"^  {name} +{path}$", version, re.M), version
+        assert found[name]["level"] == "ok" and found[name]["found"] == path, found
+
+
+def test_a_library_that_lacks_functions(place, tmp_path):
+    """The file that was taken is named: there may be others."""
+    where = as_pip_installs(tmp_path / "pip")
+    taken = tmp_path / "pip" / "site-packages/nvidia/cudnn/lib/libcudnn.so.9"
+    shutil.copy(os.path.join(FAKE, "libcublasLt.so.13"), taken)  # which has none of cuDNN's functions
+    result = train(place, "--set", "device.kind=cuda", code=78, **where)
+    assert f"cuDNN 9 ({taken}) has no function cudnnGetVersion: it is too old" in result.err, result
 
 
 # --- plan

@@ -26,6 +26,14 @@ struct dpt_device_info {
     double bandwidth;
 };
 
+/* A library that a backend opens at run time. */
+struct dpt_device_library {
+    char name[16];  /* "cuDNN" */
+    char path[496]; /* of the file that was opened; cut at its end */
+};
+
+enum { DPT_DEVICE_LIBRARIES = 3 };
+
 struct dpt_backend_devices {
     /* "CUDA 13.0, cuDNN 9.19.0": what this program was built with. */
     void (*built)(char *text, size_t size);
@@ -33,6 +41,8 @@ struct dpt_backend_devices {
      * missing (driver, cuDNN, cuBLASLt) and what to do; there is no device. *count is then of those
      * that the driver shows. */
     enum dpt_status (*count)(int *count, struct dpt_error *err);
+    /* Where its libraries were found, DPT_DEVICE_LIBRARIES of them. Errors: BAD_JOB, as above. */
+    enum dpt_status (*libraries)(struct dpt_device_library *libraries, struct dpt_error *err);
     /* Makes device number local % count the calling process's, for all that comes. */
     enum dpt_status (*choose)(int local, struct dpt_error *err);
     /* Of device `number`, which it makes the calling thread's. Errors: BAD_JOB, RANK. */

@@ -29,6 +29,28 @@ out:
     return status;
 }
 
+static enum dpt_status find_libraries(struct dpt_device_library *libraries, struct dpt_error *err)
+{
+    static const struct {
+        const char *name;
+        enum dpt_cuda_part part;
+    } rows[DPT_DEVICE_LIBRARIES] = {
+        {"libcuda", DPT_CUDA_DRIVER}, {"cuDNN", DPT_CUDA_CUDNN}, {"cuBLASLt", DPT_CUDA_CUBLASLT}};
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_library lib;
+
+    DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
+    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++) {
+        struct dpt_device_library *l = &libraries[i];
+
+        snprintf(l->name, sizeof l->name, "%s", rows[i].name);
+        snprintf(l->path, sizeof l->path, "%s", dpt_cuda_library_path(&lib, rows[i].part));
+    }
+    dpt_cuda_library_close(&lib);
+out:
+    return status;
+}
+
 /* Opens `parts` of the libraries and makes the device's primary context the calling thread's. */
 static enum dpt_status enter(struct dpt_cuda_library *lib, unsigned parts, int number, int *count,
                              CUdevice *device, struct dpt_error *err)
@@ -168,6 +190,7 @@ static void release(int number, float *at)
 const struct dpt_backend_devices dpt_cuda_devices = {
     .built = built,
     .count = count_devices,
+    .libraries = find_libraries,
     .choose = choose,
     .info = device_info,
     .buffer = open_buffer,

@@ -5,15 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Folders, separated by colons, in which the toolkit was when this was built. */
-#ifndef DPT_CUDA_FOLDERS
-#define DPT_CUDA_FOLDERS ""
-#endif
+#include "core/backend/cuda/library_find.h"
 
-enum { NAMES = 2, OLDEST_CUDNN = 90000, PATH_BYTES = 4096 };
-
-/* They stay in memory when they are closed: they have threads and memory of their own. */
-enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
+enum { NAMES = 2, OLDEST_CUDNN = 90000 };
 
 /* A function of a library and where it goes in the table. */
 struct entry {
@@ -56,7 +50,7 @@ static const struct part {
     {
         .bit = DPT_CUDA_CUDNN,
         .what = "cuDNN 9",
-        .advice = "install it, or name its folder with CUDNN_ROOT or its lib in LD_LIBRARY_PATH",
+        .advice = "install it, or name its folder with DPTRAIN_CUDA_PATH",
         .names = {"libcudnn.so.9"},
         .roots = {"CUDNN_ROOT", "CUDA_HOME"},
         .entries = cudnn_entries,
@@ -65,8 +59,7 @@ static const struct part {
     {
         .bit = DPT_CUDA_CUBLASLT,
         .what = "cuBLASLt",
-        .advice = "install the CUDA toolkit's cuBLAS, or name its folder with CUDA_HOME or its lib "
-                  "in LD_LIBRARY_PATH",
+        .advice = "install the CUDA toolkit's cuBLAS, or name its folder with DPTRAIN_CUDA_PATH",
 #if CUDA_VERSION >= 13000
         .names = {"libcublasLt.so.13", "libcublasLt.so.12"},
 #else
@@ -80,51 +73,45 @@ static const struct part {
 
 enum { PARTS = sizeof parts / sizeof *parts };
 
-static void *open_in(const char *folder, size_t length, const char *below, const char *name)
+static enum dpt_status find_library(const struct part *part, void **handle, struct dpt_error *err)
 {
-    char path[PATH_BYTES];
-    const int n = snprintf(path, sizeof path, "%.*s%s/%s", (int)length, folder, below, name);
+    enum dpt_status status = DPT_OK;
+    struct dpt_cuda_search search = {0};
 
-    return n > 0 && n < PATH_BYTES ? dlopen(path, OPEN_FLAGS) : NULL;
-}
-
-static void *open_name(const struct part *part, const char *name)
-{
-    void *handle = NULL;
-
-    for (int i = 0; part->roots[i] != NULL && handle == NULL; i++) {
-        const char *root = getenv(part->roots[i]);
-
-        if (root == NULL || *root == '\0')
-            continue;
-        handle = open_in(root, strlen(root), "/lib64", name);
-        if (handle == NULL)
-            handle = open_in(root, strlen(root), "/lib", name);
-    }
-    if (handle == NULL)
-        handle = dlopen(name, OPEN_FLAGS);
-    for (const char *at = DPT_CUDA_FOLDERS; part->roots[0] != NULL && handle == NULL && *at;) {
-        const size_t length = strcspn(at, ":");
-
-        handle = open_in(at, length, "", name);
-        at += length + (at[length] == ':');
-    }
-    return handle;
+    *handle = dpt_cuda_find(part->names, part->roots, &search);
+    if (*handle == NULL && search.broken.text != NULL)
+        status = dpt_fail(err, DPT_BAD_JOB,
+                          "%s does not load (%s): install it anew, or name another folder with "
+                          "DPTRAIN_CUDA_PATH",
+                          part->what, search.broken.text);
+    else if (*handle == NULL)
+        status = dpt_fail(err, DPT_BAD_JOB, "%s is not to be had: %s; %s was looked for in %s",
+                          part->what, part->advice, part->names[0],
+                          search.looked.text != NULL ? search.looked.text : "the usual places");
+    else if (part->bit == DPT_CUDA_CUBLASLT && !search.by_loader)
+        dpt_cuda_open_compiler(*handle);
+    dpt_cuda_search_release(&search);
+    return status;
 }
 
 static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part *part,
                                  const char *place, void **handle, struct dpt_error *err)
 {
-    const char *cause;
+    enum dpt_status status = DPT_OK;
 
-    if (place != NULL)
-        *handle = dlopen(place, OPEN_FLAGS);
-    for (int i = 0; place == NULL && *handle == NULL && part->names[i] != NULL; i++)
-        *handle = open_name(part, part->names[i]);
-    if (*handle == NULL) {
-        cause = dlerror();
-        return dpt_fail(err, DPT_BAD_JOB, "%s is not to be had (%s): %s", part->what,
-                        cause != NULL ? cause : part->names[0], part->advice);
+    /* The driver belongs to the kernel's module: it is where the loader finds it. */
+    if (place == NULL && part->bit == DPT_CUDA_DRIVER)
+        place = part->names[0];
+    if (place == NULL) {
+        DPT_TRY(find_library(part, handle, err));
+    } else {
+        *handle = dpt_cuda_open(place);
+        if (*handle == NULL) {
+            const char *cause = dlerror();
+
+            return dpt_fail(err, DPT_BAD_JOB, "%s is not to be had (%s): %s", part->what,
+                            cause != NULL ? cause : place, part->advice);
+        }
     }
     for (const struct entry *e = part->entries; e->name != NULL; e++) {
         void *address = dlsym(*handle, e->name);
@@ -133,12 +120,13 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
             return dpt_fail(err, DPT_BAD_JOB,
                             "%s (%s) has no function %s: it is too old for this dptrain, which was "
                             "built with CUDA %d.%d and cuDNN %d.%d",
-                            part->what, place != NULL ? place : part->names[0], e->name,
-                            CUDA_VERSION / 1000, CUDA_VERSION % 1000 / 10, CUDNN_MAJOR,
-                            CUDNN_MINOR);
+                            part->what, dpt_cuda_path_of(*handle), e->name, CUDA_VERSION / 1000,
+                            CUDA_VERSION % 1000 / 10, CUDNN_MAJOR, CUDNN_MINOR);
         memcpy((char *)lib + e->offset, &address, sizeof address);
     }
-    return part->check(lib, err);
+    DPT_TRY(part->check(lib, err));
+out:
+    return status;
 }
 
 enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wanted,
@@ -194,16 +182,17 @@ static enum dpt_status check_cudnn(struct dpt_cuda_library *lib, struct dpt_erro
 {
     lib->cudnn = (int)lib->cudnnGetVersion();
     if (lib->cudnn < OLDEST_CUDNN)
-        return dpt_fail(err, DPT_BAD_JOB, "cuDNN is too old: %d, and 9.0 or later is needed",
-                        lib->cudnn);
+        return dpt_fail(err, DPT_BAD_JOB, "cuDNN (%s) is too old: %d, and 9.0 or later is needed",
+                        dpt_cuda_library_path(lib, DPT_CUDA_CUDNN), lib->cudnn);
     if (lib->cudnnGetCudartVersion != NULL) {
         const int cudart = (int)lib->cudnnGetCudartVersion();
 
         if (lib->driver != 0 && cudart / 1000 > lib->driver / 1000)
             return dpt_fail(err, DPT_BAD_JOB,
-                            "cuDNN %d.%d is for CUDA %d, and the NVIDIA driver can do CUDA %d.%d: "
-                            "install cuDNN for CUDA %d, or a newer driver",
-                            lib->cudnn / 10000, lib->cudnn / 100 % 100, cudart / 1000,
+                            "cuDNN %d.%d (%s) is for CUDA %d, and the NVIDIA driver can do CUDA "
+                            "%d.%d: install cuDNN for CUDA %d, or a newer driver",
+                            lib->cudnn / 10000, lib->cudnn / 100 % 100,
+                            dpt_cuda_library_path(lib, DPT_CUDA_CUDNN), cudart / 1000,
                             lib->driver / 1000, lib->driver % 1000 / 10, lib->driver / 1000);
     }
     return DPT_OK;
@@ -216,10 +205,10 @@ static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_e
     lib->cublaslt = version;
     if (lib->driver != 0 && version / 10000 > lib->driver / 1000)
         return dpt_fail(err, DPT_BAD_JOB,
-                        "cuBLASLt is of CUDA %d, and the NVIDIA driver can do CUDA %d.%d: install "
-                        "the toolkit's version %d, or a newer driver",
-                        version / 10000, lib->driver / 1000, lib->driver % 1000 / 10,
-                        lib->driver / 1000);
+                        "cuBLASLt (%s) is of CUDA %d, and the NVIDIA driver can do CUDA %d.%d: "
+                        "install the toolkit's version %d, or a newer driver",
+                        dpt_cuda_library_path(lib, DPT_CUDA_CUBLASLT), version / 10000,
+                        lib->driver / 1000, lib->driver % 1000 / 10, lib->driver / 1000);
     return DPT_OK;
 }
 
@@ -262,6 +251,15 @@ const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf)
     return buf;
 }
 
+const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part)
+{
+    for (int i = 0; i < PARTS; i++) {
+        if (parts[i].bit == part)
+            return dpt_cuda_path_of(lib->handles[i]);
+    }
+    return "";
+}
+
 /* What kind of trouble a result is; those not listed are the device's: RANK. */
 struct meaning {
     int result;
@@ -289,9 +287,10 @@ static const struct meaning cudnn_meanings[] = {
     {CUDNN_STATUS_BAD_PARAM, DPT_INTERNAL, ""},
     {CUDNN_STATUS_NOT_SUPPORTED, DPT_BAD_JOB, ""},
     {CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH, DPT_BAD_JOB,
-     ": cuDNN's libraries are of different versions; look at LD_LIBRARY_PATH"},
+     ": cuDNN's libraries are of different versions; look at DPTRAIN_CUDA_PATH and "
+     "LD_LIBRARY_PATH"},
     {CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED, DPT_BAD_JOB,
-     ": not all of cuDNN's libraries were found; look at CUDNN_ROOT and LD_LIBRARY_PATH"},
+     ": not all of cuDNN's libraries were found; look at DPTRAIN_CUDA_PATH and LD_LIBRARY_PATH"},
     {0},
 };
 

@@ -74,9 +74,8 @@ enum dpt_cuda_part {
     DPT_CUDA_ALL = 7,
 };
 
-/* Where they are: a path, or a name for the dynamic loader. NULL: first $CUDNN_ROOT or $CUDA_HOME
- * (lib64, lib), then the loader's own places ($LD_LIBRARY_PATH, ldconfig), then where they were
- * when this was built; the driver is only where the loader finds it. */
+/* Where they are: a path, or a name for the dynamic loader. NULL: library_find.h says where is
+ * looked; the driver is only where the loader finds it. */
 struct dpt_cuda_places {
     const char *driver, *cudnn, *cublaslt;
 };
@@ -110,6 +109,9 @@ void dpt_cuda_library_close(struct dpt_cuda_library *lib);
  */
 enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
                                          struct dpt_error *err);
+
+/* The file of one that is open, as the loader has it: "/usr/lib/libcudnn.so.9". "" if it is not. */
+const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part);
 
 /* "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0" of what is open. At least 128 bytes. */
 const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf);

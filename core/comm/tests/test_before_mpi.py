@@ -37,7 +37,7 @@ def look(shim, folder, kind, *words, ranks=0, codes=(0,), **more):
     own = {"LD_PRELOAD": shim, "BEFORE_MPI_LOG": str(log), "LD_LIBRARY_PATH": library_path, "FAKEGPU_IDLE_MS": "1", **more}
     line = ["mpirun", "-np", str(ranks)] if ranks else []
     line += ["env", *(f"{name}={text}" for name, text in own.items()), dpt.BINARY, *words]
-    kept = {name: text for name, text in os.environ.items() if not re.match(r"CUDA_|CUDNN_|FAKEGPU_|SLURM_", name)}
+    kept = {name: text for name, text in os.environ.items() if not re.match(r"CUDA_|CUDNN_|DPTRAIN_|FAKEGPU_|SLURM_", name)}
     options = os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"
     done = dpt.Result(subprocess.run(line, env={**kept, **dpt.MPI_ENVIRONMENT, "ASAN_OPTIONS": options, "XDG_CACHE_HOME": str(folder)},
                                      cwd=folder, timeout=120, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE))

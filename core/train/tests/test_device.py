@@ -62,7 +62,7 @@ class Machine:
 
     def __init__(self, tmp_path):
         self.path = tmp_path
-        self.environment = {"LD_LIBRARY_PATH": FAKE, "CUDA_HOME": "", "CUDNN_ROOT": "", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
+        self.environment = {"LD_LIBRARY_PATH": FAKE, "CUDA_HOME": "", "CUDNN_ROOT": "", "DPTRAIN_CUDA_PATH": "", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
                             "XDG_CACHE_HOME": str(tmp_path / "cache"), "FAKEGPU_EAGER": "1"}
 
     def job(self, sections, **more):

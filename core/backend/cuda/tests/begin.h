@@ -35,6 +35,7 @@ static inline bool cuda_begin(char **argv)
         setenv("FAKEGPU_HERE", "1", 1);
         setenv("LD_LIBRARY_PATH", path, 1);
         unsetenv("CUDA_HOME"), unsetenv("CUDNN_ROOT"), unsetenv("CUDA_VISIBLE_DEVICES");
+        unsetenv("DPTRAIN_CUDA_PATH");
         execv(argv[0], argv);
         return false;
     }

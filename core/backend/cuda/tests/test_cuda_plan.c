@@ -269,7 +269,8 @@ static int begin(void **state)
     size_t length;
 
     (void)state;
-    if (dpt_cuda_library_open(&lib, DPT_CUDA_CUDNN, NULL, &err) != DPT_OK) {
+    /* cuDNN takes cuBLASLt from memory, or from where the loader looks; it may be in neither. */
+    if (dpt_cuda_library_open(&lib, DPT_CUDA_CUDNN | DPT_CUDA_CUBLASLT, NULL, &err) != DPT_OK) {
         strcpy(reason, err.text);
         return 0;
     }
