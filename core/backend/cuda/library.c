@@ -12,6 +12,7 @@ enum { NAMES = 2, OLDEST_CUDNN = 90000 };
 /* A function of a library and where it goes in the table. */
 struct entry {
     const char *name;
+    const char *plain; /* as the source says it */
     bool needed;
     size_t offset;
 };
@@ -20,6 +21,7 @@ struct entry {
 /* The header's macros have replaced the name by that of the version it describes. */
 #define X(function, must)                                                                          \
     {.name = TEXT(function),                                                                       \
+     .plain = #function,                                                                           \
      .needed = (must),                                                                             \
      .offset = offsetof(struct dpt_cuda_library, function)},
 static const struct entry driver_entries[] = {DPT_CUDA_DRIVER_FUNCTIONS(X){0}};
@@ -73,6 +75,25 @@ static const struct part {
 
 enum { PARTS = sizeof parts / sizeof *parts };
 
+/*
+ * Functions whose older symbol, without a version in its name, takes the same arguments and does
+ * the same: a driver that is older than the header, and has not the newer one, serves as well. All
+ * others that have versions differ (cuGraphInstantiate, cuStreamBeginCapture, cuMemAlloc), or are
+ * in every driver that can be used here.
+ */
+static const char *const same_before[] = {"cuEventElapsedTime"}; /* _v2: CUDA 12.8 */
+
+static void *find_function(void *handle, const struct entry *e)
+{
+    void *address = dlsym(handle, e->name);
+
+    for (size_t i = 0; address == NULL && i < sizeof same_before / sizeof *same_before; i++) {
+        if (strcmp(e->plain, same_before[i]) == 0)
+            address = dlsym(handle, e->plain);
+    }
+    return address;
+}
+
 static enum dpt_status find_library(const struct part *part, void **handle, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -114,7 +135,7 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
         }
     }
     for (const struct entry *e = part->entries; e->name != NULL; e++) {
-        void *address = dlsym(*handle, e->name);
+        void *address = find_function(*handle, e);
 
         if (address == NULL && e->needed)
             return dpt_fail(err, DPT_BAD_JOB,

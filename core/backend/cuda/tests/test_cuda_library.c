@@ -64,6 +64,7 @@ static bool make_driver(const char *path, const char *flags, const char *missing
         if (strstr(bodies, call) == NULL && strcmp(driver_functions[i].name, missing) != 0)
             fprintf(f, "int %s(void) { return 0; }\n", driver_functions[i].name);
     }
+    fputs("#ifdef OLDER\nint OLDER(void) { return 0; }\n#endif\n", f);
     fclose(f);
     snprintf(command, sizeof command, "cc -w -shared -fPIC %s -o %s %s 2>%s/log", flags, path,
              source, folder);
@@ -206,6 +207,32 @@ static void launches(void **state)
     dpt_cuda_library_close(&lib);
 }
 
+/* A driver from before a function had a second version, which takes the same arguments: its first
+ * one serves. Where the arguments are others it does not. */
+static void an_older_driver(void **state)
+{
+    struct dpt_cuda_places places = {0};
+    struct dpt_cuda_library lib;
+    struct dpt_error err;
+    char path[200];
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/libcuda-older.so.1", folder);
+    if (!make_driver(path, GOOD " -DOLDER=cuEventElapsedTime", "cuEventElapsedTime_v2"))
+        skip();
+    places.driver = path;
+    assert_int_equal(dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER, &places, &err), DPT_OK);
+    assert_non_null(lib.cuEventElapsedTime);
+    assert_ptr_equal(lib.cuEventElapsedTime, dlsym(lib.handles[0], "cuEventElapsedTime"));
+    assert_string_equal(dpt_cuda_library_path(&lib, DPT_CUDA_DRIVER), path);
+    assert_string_equal(dpt_cuda_library_path(&lib, DPT_CUDA_CUDNN), "");
+    dpt_cuda_library_close(&lib);
+    snprintf(path, sizeof path, "%s/libcuda-oldest.so.1", folder);
+    assert_true(make_driver(path, GOOD " -DOLDER=cuMemAlloc", "cuMemAlloc_v2"));
+    says(fails(DPT_CUDA_DRIVER, &places), path);
+    says(fails(DPT_CUDA_DRIVER, &places), "has no function cuMemAlloc_v2");
+}
+
 /* What the driver says of a GPU that the image has no code for. */
 static void no_code(void **state)
 {
@@ -269,7 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_there), cmocka_unit_test(a_driver),
         cmocka_unit_test(launches),      cmocka_unit_test(no_code),
-        cmocka_unit_test(the_real_ones),
+        cmocka_unit_test(the_real_ones), cmocka_unit_test(an_older_driver),
     };
 
     return cmocka_run_group_tests(tests, begin, end);
