@@ -146,7 +146,7 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, err));
     if (backend->devices == NULL)
         return DPT_OK;
-    DPT_TRY(dpt_choose_sums(comm, backend, device, DPT_AWARE_ON, &on_device, how, err));
+    DPT_TRY(dpt_choose_sums(comm, backend, device, LARGE, DPT_AWARE_ON, &on_device, how, err));
     DPT_TRY(time_sums(d, backend, device, &seconds, err));
     dpt_doctor_seconds(seconds, time);
     dpt_doctor_bytes(4.0 * LARGE / seconds, rate);

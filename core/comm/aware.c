@@ -9,10 +9,13 @@
 #include "core/comm/probe.h"
 #include "core/comm/watch.h"
 
-/* Floats of the sums that are tried: MPIs send short messages another way than long ones. */
-static const int sizes[] = {1024, 1 << 18};
+/*
+ * Floats of the sums that are tried: MPIs send short messages another way than long ones, and very
+ * long ones in yet another. So the last is as long as the job's own, up to what no device lacks.
+ */
+enum { SHORT = 1024, LONG = 1 << 18, LONGEST = 1 << 24, SIZES = 3 };
 
-enum { SIZES = sizeof sizes / sizeof sizes[0], DIFFERENT = 64, LIBRARY_TEXT = 48 };
+enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
 
 /* What a rank puts in; all sums are whole numbers that a float holds. */
 static float value_of(int rank)
@@ -135,20 +138,23 @@ static enum dpt_status try_all(const struct trial *t, bool *on_device, char how[
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const int64_t own = t->memory->largest;
+    const int sizes[SIZES] = {SHORT, LONG, own < LONGEST ? (int)own : LONGEST};
+    const int n = own > LONG ? SIZES : SIZES - 1;
     char why[64];
     bool right = true;
     int i = 0;
 
     dpt_comm_note(t->comm, 0, "trying a sum of GPU memory (comm.cuda_aware)");
-    for (; i < SIZES; i++) {
+    for (; i < n; i++) {
         DPT_TRY(try_sum(t, sizes[i], &right, err));
         if (!right)
             break;
     }
     *on_device = right;
     if (right) {
-        snprintf(how, DPT_AWARE_TEXT, "yes (sums of %d and %d floats on the GPU came out right)",
-                 sizes[0], sizes[1]);
+        snprintf(how, DPT_AWARE_TEXT, "yes (sums of %d to %d floats on the GPU came out right)",
+                 sizes[0], sizes[n - 1]);
         return DPT_OK;
     }
     snprintf(why, sizeof why, "a sum of %d floats came out wrong", sizes[i]);

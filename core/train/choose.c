@@ -284,11 +284,12 @@ static void place_release(void *arg, float *at)
 }
 
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, enum dpt_aware_wish wanted, bool *on_device,
-                                char how[DPT_AWARE_TEXT], struct dpt_error *err)
+                                int device, int64_t largest, enum dpt_aware_wish wanted,
+                                bool *on_device, char how[DPT_AWARE_TEXT], struct dpt_error *err)
 {
     struct place place = {backend->devices, device};
-    const struct dpt_aware_memory memory = {&place, place_buffer, place_fetch, place_release};
+    const struct dpt_aware_memory memory = {&place, place_buffer, place_fetch, place_release,
+                                            largest};
 
     return dpt_comm_device_sums(comm, wanted, &memory, on_device, how, err);
 }

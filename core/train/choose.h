@@ -36,9 +36,10 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
 enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,
                                    struct dpt_error *err);
 
-/* Collective: dpt_comm_device_sums with buffers on this rank's device. */
+/* Collective: dpt_comm_device_sums with buffers on this rank's device. largest: floats of the
+ * largest sum that there will be, the same on all ranks. */
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, enum dpt_aware_wish wanted, bool *on_device,
-                                char how[DPT_AWARE_TEXT], struct dpt_error *err);
+                                int device, int64_t largest, enum dpt_aware_wish wanted,
+                                bool *on_device, char how[DPT_AWARE_TEXT], struct dpt_error *err);
 
 #endif

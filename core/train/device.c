@@ -48,13 +48,24 @@ bool dpt_device_wanted(const struct dpt_trainer *t)
            !dpt_fault_strikes_gradients(&t->fault);
 }
 
+/* Floats of a bucket at most, about: the tensors of one node close it. */
+static int64_t largest_bucket(const struct dpt_graph *g)
+{
+    int64_t largest = 0;
+
+    for (int32_t i = 0; i < g->n_tensors; i++)
+        largest = g->tensors[i].count > largest ? g->tensors[i].count : largest;
+    largest += BUCKET / (int64_t)sizeof(float);
+    return largest < g->floats ? largest : g->floats;
+}
+
 enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char how[DPT_AWARE_TEXT] = "";
 
     t->on_device = false;
-    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu,
+    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->graph),
                             (enum dpt_aware_wish)t->job->comm.cuda_aware, &t->on_device, how, err));
     t->aware = dpt_alloc(sizeof how);
     if (t->aware == NULL)

@@ -19,11 +19,14 @@
 
 /* --- a rank ----------------------------------------------------------------------------------- */
 
+enum { LONG = 1 << 18, LONGER = LONG + 1001 };
+
 /* How a rank's device is. */
 struct device {
     int rank;
     bool remote; /* only the device may touch its memory */
     bool wrong;  /* the last element of a sum comes out wrong */
+    bool late;   /* of a very long one only */
     bool full;   /* has no memory */
     int buffers; /* that are there */
 };
@@ -51,7 +54,7 @@ static enum dpt_status fetch(void *arg, const float *at, int n, float *host, str
 
     (void)err;
     memcpy(host, at, (size_t)n * sizeof *host);
-    if (d->wrong)
+    if (d->wrong || (d->late && n > LONG))
         host[n - 1] += 1;
     return DPT_OK;
 }
@@ -70,7 +73,8 @@ static int be_rank(const char *kind, int who, enum dpt_aware_wish wanted)
     struct dpt_comm comm;
     struct dpt_error err = {0};
     struct device d = {0};
-    const struct dpt_aware_memory memory = {&d, buffer, fetch, release};
+    const struct dpt_aware_memory memory = {&d, buffer, fetch, release,
+                                            strcmp(kind, "small") == 0 ? 100 : LONGER};
     char how[DPT_AWARE_TEXT] = "";
     bool on_device = false;
     enum dpt_status status = dpt_comm_open(&comm, &err);
@@ -81,6 +85,7 @@ static int be_rank(const char *kind, int who, enum dpt_aware_wish wanted)
     if (who < 0 || d.rank == who) {
         d.remote = strcmp(kind, "remote") == 0;
         d.wrong = strcmp(kind, "wrong") == 0;
+        d.late = strcmp(kind, "late") == 0;
         d.full = strcmp(kind, "full") == 0;
     }
     status = dpt_comm_device_sums(&comm, wanted, &memory, &on_device, how, &err);
@@ -133,8 +138,10 @@ static void a_sum_that_comes_out_right(void **state)
     (void)state;
     for (int ranks = 2; ranks <= 3; ranks++) {
         assert_int_equal(run(out, sizeof out, ranks, "right", -1, DPT_AWARE_ON), 0);
-        says(out, "0 1 yes (sums of 1024 and 262144 floats on the GPU came out right)\n");
+        says(out, "0 1 yes (sums of 1024 to 263145 floats on the GPU came out right)\n");
     }
+    assert_int_equal(run(out, sizeof out, 2, "small", -1, DPT_AWARE_ON), 0);
+    says(out, "0 1 yes (sums of 1024 to 262144 floats on the GPU came out right)\n");
 }
 
 static void nobody_is_asked(void **state)
@@ -170,6 +177,9 @@ static void a_wrong_sum_on_one_rank_counts_for_all(void **state)
     says(out, " 0 comm.cuda_aware: on: this MPI (");
     says(out, "cannot sum GPU memory: a sum of 1024 floats came out wrong");
     says(out, "`off`");
+    /* One of the job's own size is tried, too. */
+    assert_int_equal(run(out, sizeof out, 2, "late", 0, DPT_AWARE_ON), 78);
+    says(out, "cannot sum GPU memory: a sum of 263145 floats came out wrong");
 }
 
 static void a_device_without_memory(void **state)
