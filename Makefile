@@ -188,7 +188,7 @@ $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 # A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
 fakegpu := $(BUILD)/tests/fakegpu
 fake = $(patsubst %,core/backend/cuda/tests/fake_%.c,$1)
-$(fakegpu)/libcuda.so.1: $(call fake,capture copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c
+$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c
 $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13

@@ -101,6 +101,34 @@ enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struc
                           err);
 }
 
+/* --- graphs ----------------------------------------------------------------------------------- */
+
+/* A capture that failed half-way is ended as well: the stream must be good for others. */
+enum dpt_status dpt_cuda_capture(struct dpt_cuda_context *ctx,
+                                 enum dpt_status (*enqueue)(void *arg, struct dpt_error *err),
+                                 void *arg, CUgraphExec *exec, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &ctx->lib;
+    enum dpt_status status = DPT_OK;
+    CUgraph graph = NULL;
+    CUresult ended;
+
+    DPT_CUDA_TRY(lib, cuStreamBeginCapture(ctx->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    status = enqueue(arg, err);
+    ended = lib->cuStreamEndCapture(ctx->compute, &graph);
+    DPT_TRY(status);
+    DPT_TRY(dpt_cuda_check(lib, ended, "cuStreamEndCapture", err));
+#if CUDA_VERSION >= 12000
+    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, 0));
+#else
+    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, NULL, NULL, 0));
+#endif
+out:
+    if (graph != NULL)
+        lib->cuGraphDestroy(graph);
+    return status;
+}
+
 /* --- memory ----------------------------------------------------------------------------------- */
 
 /* A row for what comes next; NULL: no memory for it. */

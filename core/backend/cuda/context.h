@@ -37,6 +37,16 @@ void dpt_cuda_context_close(struct dpt_cuda_context *ctx);
 enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struct dpt_error *err);
 
 /*
+ * What enqueue(arg) enqueues on ctx->compute, as a graph to be launched; the caller destroys it.
+ * Meanwhile this thread must neither allocate nor wait; others may do what they like
+ * (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL). After a failure the stream is as good as before. Errors:
+ * enqueue's, RANK.
+ */
+enum dpt_status dpt_cuda_capture(struct dpt_cuda_context *ctx,
+                                 enum dpt_status (*enqueue)(void *arg, struct dpt_error *err),
+                                 void *arg, CUgraphExec *exec, struct dpt_error *err);
+
+/*
  * Device memory, zeroed, aligned to 256 bytes, freed by close; bytes 0 gives NULL. what: "the
  * activations", for the message. Errors: BAD_JOB: out of memory: how much was asked for what, how
  * much this program already holds for what, how much is free of how much, and that others may use

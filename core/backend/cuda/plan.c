@@ -164,12 +164,13 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
         goto out;
     }
     DPT_TRY(finalize(plans, device, config, plan, &built, err));
-    if (!built)
-        refused->unbuilt++;
-    else if (workspace >= 0 && plan->workspace > workspace)
-        refused->workspace++;
-    else
+    if (built && (workspace < 0 || plan->workspace <= workspace)) {
         plans->n++;
+        goto out;
+    }
+    refused->unbuilt += !built;
+    refused->workspace += built;
+    dpt_cuda_unmake(plans, &plan->plan);
 out:
     return status;
 }
@@ -372,6 +373,16 @@ enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
 {
     return dpt_cuda_get_text(lib, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, json,
                              err);
+}
+
+void dpt_cuda_plans_keep(struct dpt_cuda_plans *plans, int which)
+{
+    for (int i = 0; i < plans->n; i++) {
+        if (i != which)
+            dpt_cuda_unmake(plans, &plans->plan[i].plan);
+    }
+    plans->plan[0] = plans->plan[which];
+    plans->n = 1;
 }
 
 void dpt_cuda_plans_release(struct dpt_cuda_plans *plans)

@@ -118,6 +118,9 @@ enum dpt_status dpt_cuda_plans_rebuild(const struct dpt_cuda_library *lib,
                                        const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
                                        const char *tag, struct dpt_cuda_plans *plans,
                                        struct dpt_error *err);
+/* Destroys all plans but this one, which becomes the first: a plan holds code and tables in the
+ * device's memory. Nothing may be under way or captured that runs the others. */
+void dpt_cuda_plans_keep(struct dpt_cuda_plans *plans, int which);
 void dpt_cuda_plans_release(struct dpt_cuda_plans *plans);
 
 /* cuDNN's own text of a plan, added to *json; with what was compiled for it at run time. */

@@ -25,6 +25,20 @@ out:
     return status;
 }
 
+void dpt_cuda_unmake(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t *made)
+{
+    int i = plans->n_made - 1;
+
+    while (i >= 0 && plans->made[i] != *made)
+        i--;
+    if (i < 0 || *made == NULL)
+        return;
+    plans->lib->cudnnBackendDestroyDescriptor(*made);
+    memmove(plans->made + i, plans->made + i + 1,
+            (size_t)(--plans->n_made - i) * sizeof *plans->made);
+    *made = NULL;
+}
+
 enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                              int64_t count, const void *values, struct dpt_error *err)

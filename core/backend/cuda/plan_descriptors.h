@@ -11,6 +11,8 @@
 
 enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
                               cudnnBackendDescriptor_t *made, struct dpt_error *err);
+/* Destroys one of them before the others, and sets it to NULL; one that is NULL is fine. */
+void dpt_cuda_unmake(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t *made);
 enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
                              cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                              int64_t count, const void *values, struct dpt_error *err);

@@ -1,6 +1,7 @@
 /*
- * The file: a line for each problem, its text, a tab, a plan's tag. Lines of others (other devices,
- * other versions, other programs) are kept as they are; a line that is none is not looked at.
+ * The file: a first line that says how its plans were measured, without which nothing in it counts;
+ * then a line for each problem, its text, a tab, a plan's tag. Lines of others (other devices,
+ * other versions of the libraries) are kept as they are; a line that is none is not looked at.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -10,18 +11,35 @@
 
 enum { MOST_BYTES = 4 << 20 };
 
+/* A file of plans that were launched one by one has none. */
+static const char heading[] = "# fastest plans, measured in graphs\n";
+
 struct dpt_cuda_cache {
     char *path;          /* NULL: there is no file */
     struct dpt_str text; /* "problem\ttag\n" of all that is known */
     struct dpt_str added;
 };
 
+/* What is in the file; the caller frees it. NULL: nothing that counts. */
+static char *read_plans(const char *path, size_t *length)
+{
+    struct dpt_error ignored;
+    char *bytes = NULL;
+
+    *length = 0;
+    if (dpt_file_read(path, MOST_BYTES, DPT_BAD_DATA, &bytes, length, &ignored) == DPT_OK &&
+        strncmp(bytes, heading, sizeof heading - 1) == 0)
+        return bytes;
+    free(bytes);
+    *length = 0;
+    return NULL;
+}
+
 struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
 {
     static const char name[] = "gpu-plans.txt";
     struct dpt_cuda_cache *cache = calloc(1, sizeof *cache);
-    struct dpt_error ignored;
-    char *bytes = NULL;
+    char *bytes;
     size_t length;
 
     if (cache == NULL || folder == NULL)
@@ -33,7 +51,8 @@ struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
     memcpy(cache->path, folder, strlen(folder));
     cache->path[strlen(folder)] = '/';
     memcpy(cache->path + strlen(folder) + 1, name, sizeof name);
-    if (dpt_file_read(cache->path, MOST_BYTES, DPT_BAD_DATA, &bytes, &length, &ignored) == DPT_OK)
+    bytes = read_plans(cache->path, &length);
+    if (bytes != NULL)
         dpt_str_add(&cache->text, bytes, strlen(bytes));
     free(bytes);
     return cache;
@@ -77,25 +96,24 @@ void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const
 void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
 {
     struct dpt_error ignored;
-    char *bytes = NULL;
-    size_t length = 0;
+    char *bytes, *end;
+    size_t length;
 
     if (cache == NULL || cache->path == NULL || cache->added.length == 0 || cache->added.failed)
         return;
+    end = strrchr(cache->path, '/');
+    *end = '\0';
+    if (*cache->path != '\0')
+        dpt_make_folders(cache->path, &ignored);
+    *end = '/';
     /* Read anew: another rank may have written since. Between here and the end it may again, and
-     * then its lines are lost, which costs a measurement. */
-    if (dpt_file_read(cache->path, MOST_BYTES / 2, DPT_BAD_DATA, &bytes, &length, &ignored) !=
-        DPT_OK) {
-        char *end = strrchr(cache->path, '/');
-
+     * then its lines are lost, which costs a measurement. One that has grown large begins anew. */
+    bytes = read_plans(cache->path, &length);
+    if (length > MOST_BYTES / 2)
         length = 0;
-        *end = '\0';
-        if (*cache->path != '\0')
-            dpt_make_folders(cache->path, &ignored);
-        *end = '/';
-    }
     {
         const struct dpt_file_piece pieces[] = {
+            {heading, length > 0 ? 0 : sizeof heading - 1},
             {bytes, length},
             {"\n", length > 0 && bytes[length - 1] != '\n'},
             {cache->added.text, cache->added.length},

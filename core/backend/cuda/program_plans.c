@@ -2,14 +2,12 @@
  * suits where bits must follow from the job alone; else the fastest on this device, which is
  * written down. */
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/backend/cuda/program_private.h"
 
-enum { CANDIDATES = 6, MOST_RUNS = 20, PRODUCT_WORKSPACE = 64 << 20 };
+enum { CANDIDATES = 6, PRODUCT_WORKSPACE = 64 << 20 };
 enum { PROBLEM = 512, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
 
 static const char *const pass_names[DPT_CUDA_PASSES] = {
@@ -72,12 +70,12 @@ out:
 
 /* --- running one ------------------------------------------------------------------------------ */
 
-static int64_t needs(const struct dpt_cuda_math *m, int which)
+int64_t dpt_cuda_needs(const struct dpt_cuda_math *m, int which)
 {
     return m->dense ? m->products.algorithm[which].workspace : m->plans.plan[which].workspace;
 }
 
-static int found(const struct dpt_cuda_math *m)
+int dpt_cuda_found(const struct dpt_cuda_math *m)
 {
     return m->dense ? m->products.n : m->plans.n;
 }
@@ -98,7 +96,7 @@ enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *
     void *pointers[DPT_CUDA_ARRAYS];
 
     (void)p;
-    m->workspace = needs(m, m->which) > 0 ? workspace : NULL;
+    m->workspace = dpt_cuda_needs(m, m->which) > 0 ? workspace : NULL;
     if (m->dense)
         return DPT_OK;
     memcpy(pointers, m->pointers, sizeof pointers);
@@ -176,105 +174,10 @@ static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const c
     if (m->dense)
         return dpt_cuda_products_rebuild(&p->ctx.lib, p->ctx.matmuls, &product, tag + 1,
                                          &m->products, &ignored) == DPT_OK &&
-               needs(m, 0) <= p->lists->workspace_limit;
+               dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
     return dpt_cuda_plans_rebuild(&p->ctx.lib, &p->ctx.plans, &conv, m->pass, tag + 1, &m->plans,
                                   &ignored) == DPT_OK &&
-           needs(m, 0) <= p->lists->workspace_limit;
-}
-
-/* Milliseconds of one of `runs` runs of the plan m->which. */
-static enum dpt_status time_runs(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int runs,
-                                 float *ms, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    struct dpt_cuda_lists *l = p->lists;
-    enum dpt_status status = DPT_OK;
-
-    DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
-    for (int i = 0; i < runs; i++)
-        DPT_TRY(dpt_cuda_run_math(p, m, false, err));
-    DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
-    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
-    DPT_CUDA_TRY(lib, cuEventElapsedTime(ms, l->begin, l->end));
-    *ms /= (float)runs;
-out:
-    return status;
-}
-
-/* After a first run, which loads code; short ones several times. */
-static enum dpt_status measure(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
-                               float *ms, struct dpt_error *err)
-{
-    const float enough = 0.5f;
-    enum dpt_status status = DPT_OK;
-    int runs = MOST_RUNS;
-
-    DPT_TRY(dpt_cuda_bind(p, m, workspace, err));
-    DPT_TRY(dpt_cuda_run_math(p, m, false, err));
-    DPT_TRY(time_runs(p, m, 1, ms, err));
-    if (*ms > enough / MOST_RUNS)
-        runs = (int)(enough / *ms) + 1;
-    DPT_TRY(time_runs(p, m, runs, ms, err));
-out:
-    return status;
-}
-
-/* Workspace for as many candidates as there is memory for; *bytes: how large it is. */
-static enum dpt_status allocate(struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
-                                CUdeviceptr *at, int64_t *bytes, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    int64_t below = INT64_MAX;
-    CUresult result;
-
-    for (*at = 0, *bytes = 0;; below = *bytes) {
-        *bytes = 0;
-        for (int i = 0; i < found(m); i++) {
-            if (needs(m, i) < below && needs(m, i) > *bytes)
-                *bytes = needs(m, i);
-        }
-        if (*bytes == 0)
-            return DPT_OK;
-        result = lib->cuMemAlloc(at, (size_t)*bytes);
-        if (result != CUDA_ERROR_OUT_OF_MEMORY)
-            return dpt_cuda_check(lib, result, "cuMemAlloc", err);
-    }
-}
-
-/* A candidate that cannot run after all is left out, as long as the device goes on. */
-static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
-                                    struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    enum dpt_status status = DPT_OK, failed = DPT_OK;
-    CUdeviceptr workspace = 0;
-    float best = INFINITY;
-    int fastest = 0;
-    int64_t bytes;
-
-    DPT_TRY(allocate(p, m, &workspace, &bytes, err));
-    for (m->which = 0; m->which < found(m); m->which++) {
-        float ms;
-
-        if (needs(m, m->which) > bytes)
-            continue;
-        failed = measure(p, m, (void *)(uintptr_t)workspace, &ms, err);
-        if (failed == DPT_OK && ms < best) {
-            best = ms;
-            fastest = m->which;
-        }
-        if (failed != DPT_OK)
-            DPT_CUDA_TRY(lib, cuStreamSynchronize(p->ctx.compute));
-    }
-    m->which = fastest;
-    if (best == INFINITY)
-        status = failed;
-out:
-    if (workspace != 0) {
-        lib->cuStreamSynchronize(p->ctx.compute);
-        lib->cuMemFree(workspace);
-    }
-    return status;
+           dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
 }
 
 /* "conv1 forward", and behind a tab the problem. */
@@ -312,6 +215,7 @@ static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *
     const bool timed = !p->spec.reproducible && p->ctx.lib.cuEventElapsedTime != NULL;
     char problem[PROBLEM], tag[DPT_CUDA_FUSED_TAG];
     enum dpt_status status = DPT_OK;
+    float ms;
 
     DPT_TRY(problem_text(p, m, problem, err));
     if (choose_known(p, m, problem, timed))
@@ -319,8 +223,12 @@ static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *
     DPT_TRY(build(p, m, timed ? CANDIDATES : 1, err));
     if (!timed)
         goto out;
-    if (found(m) > 1)
-        DPT_TRY(take_fastest(p, m, err));
+    if (dpt_cuda_found(m) > 1)
+        DPT_TRY(dpt_cuda_tune(p, &m, 1, &ms, err));
+    if (!m->dense) {
+        dpt_cuda_plans_keep(&m->plans, m->which);
+        m->which = 0;
+    }
     full_tag(m, tag);
     dpt_cuda_cache_add(p->lists->cache, problem, tag);
 out:
@@ -341,7 +249,7 @@ enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math
     fused = m->products.epilogue;
     m->bias = m->dense ? fused == DPT_CUDA_BIASED || fused == DPT_CUDA_BIASED_RELU : m->plans.bias;
     m->relu = m->dense ? fused == DPT_CUDA_RELU || fused == DPT_CUDA_BIASED_RELU : m->plans.relu;
-    m->needs = needs(m, m->which);
+    m->needs = dpt_cuda_needs(m, m->which);
     return DPT_OK;
 }
 

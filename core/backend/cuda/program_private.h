@@ -173,6 +173,7 @@ struct dpt_cuda_lists {
 
     struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
     CUevent begin, end;
+    uint64_t *noise; /* pinned: numbers to try plans with */
 
     /* Pinned: what the table's functions send and get; [leaves]. */
     struct dpt_cuda_control *control;
@@ -255,7 +256,32 @@ struct dpt_cuda_leaf_sum {
 enum dpt_status dpt_cuda_push_leaf(struct dpt_cuda_program *p, struct dpt_cuda_leaf_sum *s,
                                    bool last, float **sum, struct dpt_error *err);
 
-/* --- plans: program_plans.c, program_cache.c -------------------------------------------------- */
+/* --- times: program_time.c -------------------------------------------------------------------- */
+
+typedef enum dpt_status dpt_cuda_enqueue(void *arg, struct dpt_error *err);
+
+/* A launch so often in a row, as a graph, that a replay of it has a time: what a step's graph pays
+ * for it, with the arrays in cache where they fit there. Zero-initialise: {0}. */
+struct dpt_cuda_repeat {
+    CUgraphExec exec;
+    int runs;
+    float replay; /* ms: the last one */
+    float spent;  /* ms: all of them */
+    float least;  /* ms of one run, in the fastest of them */
+};
+
+/* enqueue(arg) must have been run before, and be legal in a capture. Replays it once or more, and
+ * waits. cuEventElapsedTime must be there. Errors: enqueue's, RANK. */
+enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueue *enqueue,
+                                     void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err);
+/* Once more; waits. */
+enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
+                                     struct dpt_error *err);
+/* Whether `least` would be better known after another one. rounds: that there were. */
+bool dpt_cuda_repeat_more(const struct dpt_cuda_repeat *r, int rounds);
+void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r);
+
+/* --- plans: program_plans.c, program_tune.c, program_cache.c ---------------------------------- */
 
 /* Finds the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
 enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
@@ -267,6 +293,16 @@ enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *
 enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
                                   struct dpt_error *err);
 void dpt_cuda_math_release(struct dpt_cuda_math *math);
+/* How many plans there are to choose from; bytes of workspace that one needs. */
+int dpt_cuda_found(const struct dpt_cuda_math *math);
+int64_t dpt_cuda_needs(const struct dpt_cuda_math *math, int which);
+/*
+ * Times the plans of one or two kinds, which compute the same from and into the same arrays. Of
+ * each kind: math->which: the fastest; ms: what it takes, INFINITY where none could be captured.
+ * The arrays hold zeros afterwards. Errors: no plan works at all; RANK.
+ */
+enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
+                              int n_kinds, float *ms, struct dpt_error *err);
 
 /* The tag behind the last of the text's lines that begins with the problem and a tab. text: NULL is
  * an empty one. tag: out, DPT_CUDA_FUSED_TAG bytes. */

@@ -3,9 +3,8 @@
 #include "core/backend/cuda/steps_parts.h"
 #include "core/base/span.h"
 
-/* What a step enqueues, and the graphs that are made of it. While one is captured nothing may be
- * allocated or waited for; other threads may do what they like
- * (CU_STREAM_CAPTURE_MODE_THREAD_LOCAL). */
+/* What a step enqueues, and the graphs that are made of it (dpt_cuda_capture says what must not be
+ * done meanwhile). */
 
 /* A micro-batch's part of the control, and a step's. */
 enum {
@@ -215,30 +214,17 @@ out:
     return status;
 }
 
-/* A capture that failed half-way is ended as well: the stream must be good for others. */
-static enum dpt_status capture(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
-                               struct dpt_error *err)
-{
-    const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_library *lib = &ctx->lib;
-    enum dpt_status status = DPT_OK;
-    CUgraph graph = NULL;
-    CUresult ended;
+/* What a graph is captured from. */
+struct captured {
+    struct dpt_cuda_steps *steps;
+    unsigned parts;
+};
 
-    DPT_CUDA_TRY(lib, cuStreamBeginCapture(ctx->compute, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-    status = enqueue(s, parts, err);
-    ended = lib->cuStreamEndCapture(ctx->compute, &graph);
-    DPT_TRY(status);
-    DPT_TRY(dpt_cuda_check(lib, ended, "cuStreamEndCapture", err));
-#if CUDA_VERSION >= 12000
-    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, 0));
-#else
-    DPT_CUDA_TRY(lib, cuGraphInstantiate(exec, graph, NULL, NULL, 0));
-#endif
-out:
-    if (graph != NULL)
-        lib->cuGraphDestroy(graph);
-    return status;
+static enum dpt_status enqueue_captured(void *arg, struct dpt_error *err)
+{
+    const struct captured *c = arg;
+
+    return enqueue(c->steps, c->parts, err);
 }
 
 /* The graph of these parts for the step's room and micro-batches. */
@@ -247,6 +233,7 @@ static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExe
 {
     const struct dpt_cuda_replay wanted = {
         .room = s->room, .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0, .parts = parts};
+    struct captured captured = {s, parts};
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < s->n_replays; i++) {
@@ -266,7 +253,7 @@ static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExe
         s->replays = more;
         s->replay_capacity = capacity;
     }
-    DPT_TRY(capture(s, parts, exec, err));
+    DPT_TRY(dpt_cuda_capture(&s->p->ctx, enqueue_captured, &captured, exec, err));
     s->replays[s->n_replays] = wanted;
     s->replays[s->n_replays++].exec = *exec;
 out:

@@ -62,8 +62,10 @@ class Machine:
 
     def __init__(self, tmp_path):
         self.path = tmp_path
-        self.environment = {"LD_LIBRARY_PATH": FAKE, "CUDA_HOME": "", "CUDNN_ROOT": "", "DPTRAIN_CUDA_PATH": "", "CUDA_VISIBLE_DEVICES": "0,1,2,3",
-                            "XDG_CACHE_HOME": str(tmp_path / "cache"), "FAKEGPU_EAGER": "1"}
+        self.environment = {"LD_LIBRARY_PATH": FAKE, "CUDA_HOME": "", "CUDNN_ROOT": "", "DPTRAIN_CUDA_PATH": "",
+                            "CUDA_VISIBLE_DEVICES": "0,1,2,3", "XDG_CACHE_HOME": str(tmp_path / "cache"), "FAKEGPU_EAGER": "1",
+                            # Plans that take so long have a time without many runs.
+                            "FAKEGPU_TAKES": "engine:2000:2000,algorithm:2000:2000"}
 
     def job(self, sections, **more):
         sections = {"name": "job", **sections, **more}

@@ -24,6 +24,10 @@
  *   FAKEGPU_PROTECT=0       the host may touch device memory, as a CUDA-aware MPI does
  *   FAKEGPU_FAIL=NAME:N,... the Nth call of a function fails (NAME:N+: and all later ones); a third
  *                           number is the code to fail with: cuMemAlloc:3:999
+ *   FAKEGPU_TAKES=NAME:A:B,...
+ *                           events have the time of a clock that goes by work alone: what has NAME
+ *                           in its name takes A microseconds by itself, B in a graph (B < 0: it
+ *                           cannot be captured); else 1
  *   FAKEGPU_LOG=FILE        a line a call is added there ("%p" in it: the process's number), and
  *                           the number of calls at the end: "total cuMemAlloc 12"
  *   FAKEGPU_LEAKS=1         what was not freed is told when the context ends or the program
@@ -69,6 +73,10 @@ struct fakegpu_work {
 __attribute__((format(printf, 3, 4))) int fakegpu_enter(const char *function, int usual,
                                                         const char *format, ...);
 __attribute__((format(printf, 1, 2))) void fakegpu_complain(const char *format, ...);
+/* Writes a line into the log only. */
+__attribute__((format(printf, 1, 2))) void fakegpu_note(const char *format, ...);
+/* Notes where an array that work reads holds nothing but zeros. */
+void fakegpu_look(const char *name, const void *at, size_t bytes);
 /* A variable of the environment as it was when the library was loaded; NULL: it was not set. */
 long long fakegpu_number(const char *name, long long usual);
 const char *fakegpu_text(const char *name);

@@ -329,6 +329,8 @@ static void run(void *data)
 {
     struct fake_product *p = data;
 
+    fakegpu_look("cuBLASLt", p->at_a, fake_matrix_bytes(&p->a));
+    fakegpu_look("cuBLASLt", p->at_b, fake_matrix_bytes(&p->b));
     if (p->split > 1 && p->scheme == SCHEME(INPLACE))
         p->noise = noise();
     fake_product_run(p);

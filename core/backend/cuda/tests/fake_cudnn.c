@@ -200,7 +200,8 @@ cudnnStatus_t cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t given)
 {
     struct fake_descriptor *d = fake_descriptor_of(given);
 
-    FAKE(cudnnBackendDestroyDescriptor, CUDNN_STATUS_INTERNAL_ERROR, "%s", "");
+    FAKE(cudnnBackendDestroyDescriptor, CUDNN_STATUS_INTERNAL_ERROR, "%d",
+         d != NULL ? (int)d->type : -1);
     if (given == NULL)
         return CUDNN_STATUS_SUCCESS;
     if (d == NULL)

@@ -176,6 +176,13 @@ void fake_run(int device, struct fake_op *op, struct CUstream_st *stream);
 struct CUstream_st *fake_stream_new(int device, bool blocking, bool legacy);
 void fake_stream_end(struct CUstream_st *stream);
 
+/* --- the clock: fake_clock.c ------------------------------------------------------------------ */
+double fake_clock(void); /* ms */
+/* Work of this name was done: by itself, or as a graph's node. */
+void fake_clock_pass(const char *name, bool in_graph);
+/* Whether it can be captured. */
+bool fake_clock_captures(const char *name);
+
 /* --- graphs: fake_graph.c, fake_capture.c
  * -----------------------------------------------------------------------
  */

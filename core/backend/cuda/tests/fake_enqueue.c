@@ -54,6 +54,10 @@ CUresult fake_enqueue_locked(CUstream handle, const struct fakegpu_work *work)
             fake_capture_break(s->capture, CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, work->name);
         return CUDA_ERROR_INVALID_VALUE;
     }
+    if (s->capture != NULL && !fake_clock_captures(work->name)) {
+        fake_capture_break(s->capture, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, work->name);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
     if (s->capture != NULL) {
         struct fake_op *op = fake_op_new(work);
 

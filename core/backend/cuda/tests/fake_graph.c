@@ -148,8 +148,10 @@ bool fake_launch_do(struct fake_launch *l, int node, struct CUstream_st *s)
 {
     const struct CUgraphNode_st *n = l->exec->node[node];
 
-    if (n->step == FAKE_WORK)
+    if (n->step == FAKE_WORK) {
         fake_run(s->object.device, n->op, s);
+        fake_clock_pass(n->op->work.name, true);
+    }
     if (n->step == FAKE_RECORD)
         fake_ticket_complete(l->ticket[node]);
     l->done[node] = true;

@@ -231,11 +231,8 @@ void fake_append(struct CUstream_st *s, struct fake_item item)
 
 void fake_ticket_complete(struct fake_ticket *t)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
     t->done = true;
-    t->at = (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+    t->at = fake_clock();
 }
 
 static void pop(struct CUstream_st *s)
@@ -369,8 +366,10 @@ bool fake_work(struct CUstream_st *target)
     c = choose(choices, n, way);
     s = c.stream;
     i = s->first;
-    if (i->step == FAKE_WORK)
+    if (i->step == FAKE_WORK) {
         fake_run(s->object.device, i->op, s);
+        fake_clock_pass(i->op->work.name, false);
+    }
     if (i->step != FAKE_LAUNCH || i->launch->left == 0 || fake_launch_do(i->launch, c.node, s))
         pop(s);
     pthread_cond_broadcast(&gpu.moved);

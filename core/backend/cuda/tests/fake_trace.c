@@ -232,6 +232,32 @@ void fakegpu_complain(const char *format, ...)
     pthread_mutex_unlock(&trace.lock);
 }
 
+void fakegpu_note(const char *format, ...)
+{
+    char line[LINE];
+    va_list list;
+
+    va_start(list, format);
+    vsnprintf(line, sizeof line - 1, format, list);
+    va_end(list);
+    strcat(line, "\n");
+    pthread_mutex_lock(&trace.lock);
+    if (trace.file >= 0)
+        write_line(trace.file, line);
+    pthread_mutex_unlock(&trace.lock);
+}
+
+void fakegpu_look(const char *name, const void *at, size_t bytes)
+{
+    const unsigned char *byte = at;
+
+    for (size_t i = 0; i < bytes; i++) {
+        if (byte[i] != 0)
+            return;
+    }
+    fakegpu_note("%s reads zeros", name);
+}
+
 static __attribute__((destructor)) void sum_up(void)
 {
     char line[LINE];

@@ -1,0 +1,96 @@
+/* What a launch takes on the device: repeated in a graph, since launching one by itself takes the
+ * host as long as many of them take. */
+#include <math.h>
+
+#include "core/backend/cuda/program_private.h"
+
+enum { MOST_RUNS = 256 };
+
+/* Milliseconds. An event's time is good to half a microsecond; handing over a graph takes some. */
+static const float enough = 0.25f, long_enough = 1;
+
+struct repeated {
+    dpt_cuda_enqueue *enqueue;
+    void *arg;
+    int runs;
+};
+
+static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
+{
+    const struct repeated *r = arg;
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < r->runs && status == DPT_OK; i++)
+        status = r->enqueue(r->arg, err);
+    return status;
+}
+
+/* A short one behind another: while that runs, the host hands over the events and the second one,
+ * so that the device does not wait for it in between. */
+enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
+                                     struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+
+    if (r->replay > 0 && r->replay < long_enough)
+        DPT_CUDA_TRY(lib, cuGraphLaunch(r->exec, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuGraphLaunch(r->exec, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
+    DPT_CUDA_TRY(lib, cuEventElapsedTime(&r->replay, l->begin, l->end));
+    r->spent += r->replay;
+    r->least = fminf(r->least, r->replay / (float)r->runs);
+out:
+    return status;
+}
+
+/* Runs enough, judged by the replay before: a quarter more, since that one may have been slow. */
+static int more_runs(const struct dpt_cuda_repeat *r)
+{
+    const float wanted = 1.25f * enough * (float)r->runs / r->replay;
+
+    if (!(wanted < MOST_RUNS)) /* a clock that stood still is no number either */
+        return MOST_RUNS;
+    return wanted > 2 * (float)r->runs ? (int)wanted : 2 * r->runs;
+}
+
+enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueue *enqueue,
+                                     void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct repeated repeated = {.enqueue = enqueue, .arg = arg, .runs = 1};
+
+    for (;;) {
+        *r = (struct dpt_cuda_repeat){.runs = repeated.runs, .least = INFINITY};
+        DPT_TRY(dpt_cuda_capture(&p->ctx, enqueue_repeated, &repeated, &r->exec, err));
+        DPT_TRY(dpt_cuda_repeat_time(p, r, err));
+        if (r->replay >= enough || r->runs == MOST_RUNS)
+            break;
+        repeated.runs = more_runs(r) < MOST_RUNS ? more_runs(r) : MOST_RUNS;
+        dpt_cuda_repeat_close(p, r);
+    }
+out:
+    if (status != DPT_OK)
+        dpt_cuda_repeat_close(p, r);
+    return status;
+}
+
+bool dpt_cuda_repeat_more(const struct dpt_cuda_repeat *r, int rounds)
+{
+    enum { LEAST_ROUNDS = 2, MOST_ROUNDS = 5 };
+    const float settled = 2; /* ms */
+
+    return rounds < LEAST_ROUNDS || (rounds < MOST_ROUNDS && r->spent < settled);
+}
+
+void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r)
+{
+    if (r->exec == NULL)
+        return;
+    p->ctx.lib.cuStreamSynchronize(p->ctx.compute);
+    p->ctx.lib.cuGraphExecDestroy(r->exec);
+    r->exec = NULL;
+}

@@ -1,0 +1,279 @@
+/* Which plans are the fastest: each is repeated in a graph, as a step will run it, on numbers that
+ * are not zero: a device that multiplies zeros draws less power and is faster for it. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_private.h"
+#include "core/base/rng.h"
+
+enum { NOISE = 1 << 16 }; /* bytes */
+
+/* --- numbers ---------------------------------------------------------------------------------- */
+
+/* Random bits, but for the exponent: its upper bits make it one of 8, so that magnitudes go from
+ * 1/128 to 2. */
+static enum dpt_status make_noise(struct dpt_cuda_program *p, struct dpt_error *err)
+{
+    static const struct {
+        uint64_t keep, set;
+    } masks[DPT_PRECISIONS] = {
+        [DPT_PRECISION_FP32] = {0x83ffffff83ffffff, 0x3c0000003c000000},
+        [DPT_PRECISION_TF32] = {0x83ffffff83ffffff, 0x3c0000003c000000},
+        [DPT_PRECISION_BF16] = {0x83ff83ff83ff83ff, 0x3c003c003c003c00},
+        [DPT_PRECISION_FP16] = {0x9fff9fff9fff9fff, 0x2000200020002000},
+    };
+    struct dpt_cuda_lists *l = p->lists;
+    enum dpt_status status = DPT_OK;
+
+    if (l->noise != NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_cuda_pin(&p->ctx, "numbers to try plans with", NOISE, (void **)&l->noise, err));
+    for (size_t i = 0; i < NOISE / sizeof *l->noise; i++)
+        l->noise[i] = (dpt_mix64(i) & masks[p->spec.precision].keep) | masks[p->spec.precision].set;
+out:
+    return status;
+}
+
+/* An array of a problem, and whether the plan reads it. */
+struct array {
+    CUdeviceptr at;
+    int64_t bytes;
+    bool read;
+};
+
+enum { ARRAYS = 3 };
+
+/* The bias, which adds little, is left out. */
+static void arrays_of(const struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
+                      struct array arrays[ARRAYS])
+{
+    const int64_t element = p->lists->forms.element;
+    const struct dpt_cuda_product *t = &m->product;
+    const int64_t *x = m->conv.x, *w = m->conv.w, *y = m->conv.y;
+    const int64_t a = t->a_transposed ? t->depth : t->rows, a_length = t->rows + t->depth - a;
+    const int64_t b = t->b_transposed ? t->columns : t->depth, b_length = t->columns + t->depth - b;
+    const struct {
+        const void *at;
+        int64_t bytes;
+        bool read;
+    } dense[ARRAYS] =
+        {
+            {m->factors.a, ((a - 1) * t->a_pitch + a_length) * element, true},
+            {m->factors.b, ((b - 1) * t->b_pitch + b_length) * element, true},
+            {m->factors.d, ((t->rows - 1) * t->d_pitch + t->columns) * (t->wide ? 4 : element),
+             false},
+        },
+      conv[ARRAYS] = {
+          {m->pointers[DPT_CUDA_X], x[0] * x[2] * x[3] * m->conv.x_pitch * element,
+           m->pass != DPT_CUDA_BACKWARD_DATA},
+          {m->pointers[DPT_CUDA_W], w[0] * w[1] * w[2] * w[3] * element,
+           m->pass != DPT_CUDA_BACKWARD_FILTER},
+          {m->pointers[DPT_CUDA_Y], y[0] * y[2] * y[3] * m->conv.y_pitch * element,
+           m->pass != DPT_CUDA_FORWARD},
+      };
+
+    for (int i = 0; i < ARRAYS; i++)
+        arrays[i] =
+            m->dense
+                ? (struct array){(CUdeviceptr)(uintptr_t)dense[i].at, dense[i].bytes, dense[i].read}
+                : (struct array){(CUdeviceptr)(uintptr_t)conv[i].at, conv[i].bytes, conv[i].read};
+}
+
+/* What is read becomes noise: the first piece from the host, then as much again as is there. */
+static enum dpt_status fill(struct dpt_cuda_program *p, const struct array *array,
+                            struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    int64_t done = array->bytes < NOISE ? array->bytes : NOISE;
+    enum dpt_status status = DPT_OK;
+
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(array->at, p->lists->noise, (size_t)done, p->ctx.compute));
+    while (done < array->bytes) {
+        const int64_t more = done < array->bytes - done ? done : array->bytes - done;
+
+        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(array->at + (CUdeviceptr)done, array->at, (size_t)more,
+                                            p->ctx.compute));
+        done += more;
+    }
+out:
+    return status;
+}
+
+/* All arrays hold zeros when a program is opened, and padding relies on it. */
+static enum dpt_status clear(struct dpt_cuda_program *p, const struct array *arrays,
+                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int i = 0; i < ARRAYS; i++)
+        DPT_CUDA_TRY(&p->ctx.lib,
+                     cuMemsetD8Async(arrays[i].at, 0, (size_t)arrays[i].bytes, p->ctx.compute));
+    DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+out:
+    return status;
+}
+
+/* --- candidates ------------------------------------------------------------------------------- */
+
+/* A plan of one of the kinds. */
+struct candidate {
+    struct dpt_cuda_program *p;
+    struct dpt_cuda_math *math;
+    int which;
+    struct dpt_cuda_repeat repeat;
+};
+
+/* Workspace for as many candidates as there is memory for; *bytes: how large it is. */
+static enum dpt_status allocate(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
+                                int n, CUdeviceptr *at, int64_t *bytes, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    int64_t below = INT64_MAX;
+    CUresult result;
+
+    for (*at = 0, *bytes = 0;; below = *bytes) {
+        *bytes = 0;
+        for (int k = 0; k < n; k++) {
+            for (int i = 0; i < dpt_cuda_found(kinds[k]); i++) {
+                const int64_t needs = dpt_cuda_needs(kinds[k], i);
+
+                if (needs < below && needs > *bytes)
+                    *bytes = needs;
+            }
+        }
+        if (*bytes == 0)
+            return DPT_OK;
+        result = lib->cuMemAlloc(at, (size_t)*bytes);
+        if (result != CUDA_ERROR_OUT_OF_MEMORY)
+            return dpt_cuda_check(lib, result, "cuMemAlloc", err);
+    }
+}
+
+static enum dpt_status enqueue(void *arg, struct dpt_error *err)
+{
+    const struct candidate *c = arg;
+
+    return dpt_cuda_run_math(c->p, c->math, false, err);
+}
+
+/* After a first run, which loads code: that cannot be captured. *runs: whether that one worked. */
+static enum dpt_status prepare(struct candidate *c, void *workspace, bool *runs,
+                               struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &c->p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+
+    *runs = false;
+    c->math->which = c->which;
+    DPT_TRY(dpt_cuda_bind(c->p, c->math, workspace, err));
+    DPT_TRY(dpt_cuda_run_math(c->p, c->math, false, err));
+    DPT_CUDA_TRY(lib, cuStreamSynchronize(c->p->ctx.compute));
+    *runs = true;
+    DPT_TRY(dpt_cuda_repeat_open(c->p, enqueue, c, &c->repeat, err));
+out:
+    return status;
+}
+
+/* They take turns, so that a clock that rises and others who use the device trouble all alike. */
+static enum dpt_status compete(struct dpt_cuda_program *p, struct candidate *c, int n,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool more = n > 1;
+
+    for (int round = 1; more; round++) {
+        more = false;
+        for (int i = 0; i < n; i++) {
+            if (!dpt_cuda_repeat_more(&c[i].repeat, round))
+                continue;
+            DPT_TRY(dpt_cuda_repeat_time(p, &c[i].repeat, err));
+            more = true;
+        }
+    }
+out:
+    return status;
+}
+
+/*
+ * *n: candidates that were captured; one that cannot run, or not in a graph, is left out as long as
+ * the device goes on. Where none can be captured, the first that runs is taken: a time that was
+ * measured in another way would say nothing.
+ */
+static enum dpt_status prepare_all(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
+                                   int n_kinds, void *workspace, int64_t bytes, struct candidate *c,
+                                   int *n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, failed = DPT_OK;
+    int first[2] = {-1, -1};
+
+    *n = 0;
+    for (int k = 0; k < n_kinds; k++) {
+        for (int i = 0; i < dpt_cuda_found(kinds[k]); i++) {
+            bool runs;
+
+            if (dpt_cuda_needs(kinds[k], i) > bytes)
+                continue;
+            c[*n] = (struct candidate){.p = p, .math = kinds[k], .which = i};
+            failed = prepare(&c[*n], workspace, &runs, err);
+            *n += failed == DPT_OK;
+            if (runs && first[k] < 0)
+                first[k] = i;
+            if (failed != DPT_OK)
+                DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+        }
+        kinds[k]->which = first[k] < 0 ? 0 : first[k];
+    }
+    if (first[0] < 0 && *n == 0)
+        status = failed;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
+                              int n_kinds, float *ms, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+    struct candidate *candidates = NULL;
+    CUdeviceptr workspace = 0;
+    struct array arrays[ARRAYS];
+    int64_t bytes;
+    int most = 0, n = 0;
+
+    for (int k = 0; k < n_kinds; k++) {
+        most += dpt_cuda_found(kinds[k]);
+        ms[k] = INFINITY;
+    }
+    candidates = calloc((size_t)most, sizeof *candidates);
+    if (candidates == NULL)
+        return dpt_fail_memory(err, "a layer's plans", (double)most * sizeof *candidates);
+    DPT_TRY(make_noise(p, err));
+    DPT_TRY(allocate(p, kinds, n_kinds, &workspace, &bytes, err));
+    arrays_of(p, kinds[0], arrays);
+    for (int i = 0; i < ARRAYS; i++) {
+        if (arrays[i].read)
+            DPT_TRY(fill(p, &arrays[i], err));
+    }
+    DPT_TRY(
+        prepare_all(p, kinds, n_kinds, (void *)(uintptr_t)workspace, bytes, candidates, &n, err));
+    DPT_TRY(compete(p, candidates, n, err));
+    for (int i = 0; i < n; i++) {
+        const int k = candidates[i].math == kinds[0] ? 0 : 1;
+
+        if (candidates[i].repeat.least < ms[k]) {
+            ms[k] = candidates[i].repeat.least;
+            kinds[k]->which = candidates[i].which;
+        }
+    }
+    DPT_TRY(clear(p, arrays, err));
+out:
+    for (int i = 0; i < n; i++)
+        dpt_cuda_repeat_close(p, &candidates[i].repeat);
+    if (workspace != 0) {
+        lib->cuStreamSynchronize(p->ctx.compute);
+        lib->cuMemFree(workspace);
+    }
+    free(candidates);
+    return status;
+}

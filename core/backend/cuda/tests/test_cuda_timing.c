@@ -1,0 +1,198 @@
+/* What is measured on the (fake) GPU: launches as a graph repeats them, on numbers that are not
+ * zero, and nothing is left of it. The fake's clock goes by what each kind of work is said to take.
+ */
+#include "core/backend/cuda/tests/program_scene.h"
+
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+
+#include <cudnn_graph.h>
+
+#include "core/backend/cuda/program.h"
+
+static char folder[] = "/tmp/dptrain-test-XXXXXX";
+
+/* Convolutions with and without groups, whose channels are padded, and dense layers. */
+static void net_init(struct scene *s, enum dpt_precision precision)
+{
+    const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    const struct dpt_window apart = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 3};
+    struct draw d = {11};
+    int32_t at;
+
+    *s = (struct scene){0};
+    at = net_input(&s->graph, 2, 4, 4);
+    at = net_simple(&s->graph, net_conv(&s->graph, at, 6, &same, true), DPT_OP_RELU, 0);
+    at = net_simple(&s->graph, net_conv(&s->graph, at, 9, &apart, true), DPT_OP_GELU, 0);
+    at = net_simple(&s->graph, net_conv(&s->graph, at, 5, &same, true), DPT_OP_RELU, 0);
+    at = net_simple(&s->graph, at, DPT_OP_FLATTEN, 0);
+    at = net_simple(&s->graph, net_dense(&s->graph, at, 9, true), DPT_OP_RELU, 0);
+    net_dense(&s->graph, net_simple(&s->graph, at, DPT_OP_DROPOUT, 0.3f), 4, true);
+    s->outputs = 4;
+    s->spec = (struct dpt_program_spec){
+        .graph = &s->graph, .micro = 5, .threads = 1, .training = true, .precision = precision};
+    s->params = net_params(&s->graph, &d);
+    batch_fill(&s->batch, &s->graph, 5, 5, false, &d);
+}
+
+/* --- plans ------------------------------------------------------------------------------------ */
+
+/* Opens a program, and says what it chose and what the device was told meanwhile; the caller frees
+ * both. */
+static void *open_as(const struct scene *s, const char *takes, char **tags, char **log)
+{
+    static int number;
+    struct dpt_str text = {0};
+    struct dpt_error err;
+    void *program = NULL;
+    char path[100];
+
+    snprintf(path, sizeof path, "%s/log%d", folder, number++);
+    setenv("FAKEGPU_LOG", path, 1);
+    setenv("FAKEGPU_TAKES", takes, 1);
+    if (cuda->open(&s->spec, &program, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    unsetenv("FAKEGPU_TAKES"), unsetenv("FAKEGPU_LOG");
+    dpt_cuda_program_plans(program, &text);
+    *tags = text.text;
+    *log = read_file(path);
+    unlink(path);
+    return program;
+}
+
+/* The tag behind the line that begins so. */
+static void assert_tag(const char *tags, const char *what, const char *tag)
+{
+    const char *line = strstr(tags, what);
+
+    if (line == NULL)
+        fail_msg("no %s in %s", what, tags);
+    line = strchr(strchr(line, '\t') + 1, '\t') + 1;
+    if (strncmp(line, tag, strlen(tag)) != 0)
+        fail_msg("%s: %.*s instead of %s", what, (int)strcspn(line, "\n"), line, tag);
+}
+
+static int lines(const char *log, const char *text)
+{
+    int n = 0;
+
+    for (const char *at = log; (at = strstr(at, text)) != NULL; at++)
+        n++;
+    return n;
+}
+
+/* The plan that is the fastest in a graph is taken, not the one that is launched the fastest, and
+ * no other stays alive. */
+static void graphs_are_timed(void **state)
+{
+    char *tags, *log, created[64], destroyed[64];
+    struct scene s;
+    void *program;
+    int convolutions = 0;
+
+    (void)state;
+    net_init(&s, DPT_PRECISION_FP32);
+    program = open_as(&s,
+                      "engine 7:50:600,engine 8:800:200,engine 0:10:900,"
+                      "algorithm 11:50:600,algorithm 12:900:200,algorithm 10:10:700",
+                      &tags, &log);
+    assert_tag(tags, "conv1 forward", "+engine=8\n");
+    assert_tag(tags, "conv1 filter", "-engine=8\n");
+    assert_tag(tags, "conv5 data", "-engine=8\n");
+    assert_tag(tags, "dense8 forward", "+algo=12 ");
+    assert_null(strstr(log, "reads zeros"));
+    snprintf(created, sizeof created, "cudnnBackendCreateDescriptor %d\n",
+             CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    snprintf(destroyed, sizeof destroyed, "cudnnBackendDestroyDescriptor %d\n",
+             CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
+    for (const char *at = tags; *at != '\0'; at = strchr(at, '\n') + 1)
+        convolutions += strncmp(strchr(at, '\t') + 1, "conv ", 5) == 0;
+    assert_true(convolutions == 8);
+    assert_int_equal(lines(log, created) - lines(log, destroyed), convolutions);
+    free(tags), free(log);
+    cuda->close(program);
+    scene_release(&s);
+}
+
+/* A plan that cannot be captured is not taken where others can, however fast it is; where none can,
+ * the first that works is. */
+static void some_cannot_be_captured(void **state)
+{
+    char *tags, *log;
+    struct scene s;
+
+    (void)state;
+    net_init(&s, DPT_PRECISION_FP32);
+    cuda->close(open_as(&s, "engine 8:1:-1,engine 7:300:300,engine 0:900:900,algorithm:300:300",
+                        &tags, &log));
+    assert_tag(tags, "conv1 forward", "+engine=7 ");
+    assert_tag(tags, "conv1 filter", "-engine=7 ");
+    free(tags), free(log);
+    cuda->close(open_as(&s, "engine:1:-1,algorithm:1:-1", &tags, &log));
+    assert_tag(tags, "conv1 forward", "+engine=7 ");
+    assert_tag(tags, "dense8 forward", "+algo=11 ");
+    free(tags), free(log);
+    scene_release(&s);
+}
+
+/* A program whose plans were timed computes as one that was given the same ones. */
+static void timing_leaves_nothing(void **state)
+{
+    (void)state;
+    for (int precision = 0; precision < DPT_PRECISIONS; precision++) {
+        struct dpt_tally tallies[2] = {{0}};
+        float *gradients[2];
+        char *tags = NULL, *again, *log;
+        struct scene s;
+
+        net_init(&s, (enum dpt_precision)precision);
+        for (int i = 0; i < 2; i++) {
+            void *program = open_as(&s, "engine:300:300,algorithm:300:300", &again, &log);
+            struct dpt_error err;
+
+            assert_int_equal(strstr(log, "cuEventElapsedTime") == NULL, i);
+            assert_null(strstr(log, "reads zeros"));
+            if (i == 1)
+                assert_string_equal(again, tags);
+            gradients[i] = new_arena(&s);
+            assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
+            train(cuda, &s, program, 0, false, gradients[i], &tallies[i]);
+            cuda->close(program);
+            s.spec.plans = i == 0 ? (tags = again) : NULL;
+            free(log);
+        }
+        assert_memory_equal(gradients[0], gradients[1], (size_t)s.graph.floats * sizeof(float));
+        assert_memory_equal(&tallies[0], &tallies[1], sizeof tallies[0]);
+        dpt_free(gradients[0]), dpt_free(gradients[1]);
+        free(tags), free(again);
+        scene_release(&s);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(graphs_are_timed),
+        cmocka_unit_test(some_cannot_be_captured),
+        cmocka_unit_test(timing_leaves_nothing),
+    };
+    int failed;
+
+    (void)argc;
+    if (real_device() || !cuda_begin(argv))
+        return left_out("there is no GPU that is faked");
+    if (mkdtemp(folder) == NULL)
+        return 1;
+    setenv("FAKEGPU_QUIET", "1", 1); /* a capture that ends is said aloud */
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    rmdir(folder);
+    return failed;
+}
+
+#else
+
+int main(void)
+{
+    return left_out("built without CUDA");
+}
+
+#endif
