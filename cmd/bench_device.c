@@ -50,7 +50,8 @@ out:
     return status;
 }
 
-/* Rank 0's launches, each by itself. Collective. */
+/* Rank 0's launches, each by itself, while the other ranks wait: they may share its device.
+ * Collective. */
 static enum dpt_status time_launches(struct dpt_trainer *t, struct dpt_launch_cost *costs, int *n,
                                      struct dpt_error *err)
 {
@@ -62,8 +63,10 @@ static enum dpt_status time_launches(struct dpt_trainer *t, struct dpt_launch_co
     dpt_profile_attach(t, &profile);
     status = run_steps(t, TIMED, &ignored, err);
     dpt_profile_attach(t, NULL);
-    *n = t->backend->launches(t->program, costs, MOST_COSTS);
-    *n = *n < MOST_COSTS ? *n : MOST_COSTS;
+    DPT_TRY(status);
+    if (t->comm->world.rank == 0)
+        status = t->backend->launches(t->program, costs, MOST_COSTS, n, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
 out:
     dpt_profile_close(&profile);
     return status;
@@ -113,8 +116,8 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
     dpt_log_info(t->log, "warming up");
     DPT_TRY(dpt_bench_warm_up(t, &seconds, err));
     each = steps > 0 ? (steps + RUNS - 1) / RUNS : (int64_t)(measuring / RUNS / seconds) + 1;
-    dpt_log_info(t->log, "measuring %d runs of %lld steps, and %d with each launch timed", RUNS,
-                 (long long)each, TIMED);
+    dpt_log_info(t->log, "measuring %d runs of %lld steps, then each launch by itself", RUNS,
+                 (long long)each);
     DPT_TRY(measure(b, t, each, err));
     DPT_TRY(time_launches(t, b->launches, &n, err));
     DPT_TRY(dpt_group_agree(&t->comm->world, make_rows(b, n, err), err));

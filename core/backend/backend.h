@@ -131,9 +131,11 @@ struct dpt_backend {
     /* From here on a slot tells where its time goes: the passes of each node (dpt_span_node) and the loss; NULL: no longer. Not
        while the slot works. Optional, as the next two. */
     void (*profile)(void *program, int slot, struct dpt_spans *spans);
-    /* Of a device: at most `most` of what was launched since the program was opened while profiled, in a step's order; returns
-       how many kinds there are. Optional. */
-    int (*launches)(const void *program, struct dpt_launch_cost *costs, int most);
+    /* Of a device: at most `most` kinds of what was launched since the program was opened while profiled, in a step's order, and
+       what each takes: it is repeated as often as the clock needs. Parameters, optimizer, gradient and all that is counted are as
+       before. Not while the program works. *n: how many there are. Errors: RANK. Optional. */
+    enum dpt_status (*launches)(void *program, struct dpt_launch_cost *costs, int most, int *n,
+                                struct dpt_error *err);
     /* The node in whose pass a node is computed, where the two are fused; else the node itself. */
     int32_t (*runs_in)(const void *program, int32_t node, bool backward);
     /* Optional: adds which kernels were chosen where others would have done as well, and might give other bits: a line for each,

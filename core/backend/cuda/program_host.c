@@ -394,9 +394,17 @@ static void plans(const void *opened, struct dpt_str *text)
     dpt_cuda_program_plans(opened, text);
 }
 
-static int launches(const void *opened, struct dpt_launch_cost *costs, int most)
+static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int most, int *n,
+                                struct dpt_error *err)
 {
-    return dpt_cuda_program_costs(opened, costs, most);
+    struct dpt_cuda_program *p = opened;
+    enum dpt_status status = take_turn(p, err);
+
+    if (status == DPT_OK)
+        status = dpt_cuda_program_costs(p, costs, most, n, err);
+    settle(p, status);
+    give_turn(p);
+    return status;
 }
 
 static int32_t runs_in(const void *opened, int32_t node, bool backward)

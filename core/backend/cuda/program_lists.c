@@ -340,6 +340,7 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p)
     }
     for (int k = 0; k < DPT_CUDA_STAGES; k++)
         free(l->list[k].entry);
+    free(l->records);
     free(l->back_node);
     dpt_cuda_forms_release(&l->forms);
 }

@@ -116,15 +116,23 @@ struct dpt_cuda_entry {
         struct dpt_cuda_loss_args loss;
         struct dpt_cuda_layout_args layout;
         struct dpt_cuda_gather_args gather;
+        struct dpt_cuda_feed_args feed;
+        struct dpt_cuda_norm_args norm;
+        struct dpt_cuda_tail_args tail;
+        struct dpt_cuda_update_args update;
     } args;
     struct dpt_cuda_math *math;
     void *to; /* fill with zeros, copy */
     const void *from;
-    int64_t bytes;        /* of a fill, a copy, and of a kernel that is in no list */
-    const void *argument; /* such a one's, while it is launched */
-    /* What was measured. */
+    int64_t bytes; /* of a fill, a copy */
+};
+
+/* A launch that was made while somebody asked where the time goes. */
+struct dpt_cuda_record {
+    struct dpt_cuda_entry entry;
+    bool add;
     int64_t calls;
-    double seconds;
+    double ms; /* of one, once it is measured */
 };
 
 struct dpt_cuda_list {
@@ -146,7 +154,6 @@ enum dpt_cuda_stage {
     DPT_CUDA_BACKWARD_LIST,
     DPT_CUDA_GRADIENT_LIST, /* of `back`, whose run is set at each launch */
     DPT_CUDA_ANSWERS,       /* outputs as canonical rows of floats */
-    DPT_CUDA_OTHERS,        /* of the steps; only while somebody asks where the time goes */
     DPT_CUDA_STAGES
 };
 
@@ -172,6 +179,8 @@ struct dpt_cuda_lists {
     uint64_t *found; /* [nodes]: the first element that is not finite */
 
     struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+    struct dpt_cuda_record *records;
+    int n_records, record_capacity;
     CUevent begin, end;
     uint64_t *noise; /* pinned: numbers to try plans with */
 
@@ -238,9 +247,18 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
                                   bool training, struct dpt_error *err);
 enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
                                    bool add, struct dpt_error *err);
+/* The launch alone. */
+enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
+                                       bool add, struct dpt_error *err);
 /* One more tensor to be moved. */
 void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args);
-int64_t dpt_cuda_entry_bytes(const struct dpt_cuda_entry *entry);
+
+/* --- where the time goes: program_profile.c --------------------------------------------------- */
+
+/* Notes that this launch was made once more. */
+enum dpt_status dpt_cuda_record_entry(struct dpt_cuda_program *p,
+                                      const struct dpt_cuda_entry *entry, bool add,
+                                      struct dpt_error *err);
 
 /* --- leaves: program_leaves.c ----------------------------------------------------------------- */
 

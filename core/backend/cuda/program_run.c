@@ -1,7 +1,4 @@
-/* Enqueuing the lists; and what each launch took, where somebody asks. */
-#include <stdio.h>
-#include <string.h>
-
+/* Enqueuing the lists. */
 #include "core/backend/cuda/program_private.h"
 
 /* --- one launch ------------------------------------------------------------------------------- */
@@ -12,15 +9,13 @@ static bool sums_bias(const struct dpt_cuda_program *p, enum dpt_cuda_kernel ker
            kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_relu_back_f32);
 }
 
-static enum dpt_status enqueue(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
-                               struct dpt_error *err)
+enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e,
+                                       bool add, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    if (e->what == DPT_CUDA_KERNEL && e->argument != NULL) {
-        DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, e->argument, err));
-    } else if (e->what == DPT_CUDA_KERNEL) {
+    if (e->what == DPT_CUDA_KERNEL) {
         if (sums_bias(p, e->kernel))
             e->args.bias_back.add = add;
         DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, &e->args, err));
@@ -38,41 +33,18 @@ out:
     return status;
 }
 
-/* Waited for, so that the time until now is its own. */
-static enum dpt_status measure(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
-                               struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    struct dpt_cuda_lists *l = p->lists;
-    enum dpt_status status = DPT_OK;
-    float ms = 0;
-
-    DPT_CUDA_TRY(lib, cuEventRecord(l->begin, p->ctx.compute));
-    DPT_TRY(enqueue(p, e, add, err));
-    DPT_CUDA_TRY(lib, cuEventRecord(l->end, p->ctx.compute));
-    DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
-    if (lib->cuEventElapsedTime != NULL)
-        DPT_CUDA_TRY(lib, cuEventElapsedTime(&ms, l->begin, l->end));
-    e->seconds += (double)ms * 1e-3;
-    e->calls++;
-    dpt_spans_mark(l->spans, e->span);
-out:
-    return status;
-}
-
+/* While somebody asks where the time goes, waited for: then the time until now is its own. */
 enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
                                    struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    CUstreamCaptureStatus captured = CU_STREAM_CAPTURE_STATUS_NONE;
     enum dpt_status status = DPT_OK;
 
-    if (p->lists->spans != NULL)
-        DPT_CUDA_TRY(lib, cuStreamIsCapturing(p->ctx.compute, &captured));
-    if (p->lists->spans != NULL && captured == CU_STREAM_CAPTURE_STATUS_NONE)
-        DPT_TRY(measure(p, e, add, err));
-    else
-        DPT_TRY(enqueue(p, e, add, err));
+    DPT_TRY(dpt_cuda_enqueue_entry(p, e, add, err));
+    if (p->lists->spans == NULL)
+        goto out;
+    DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
+    DPT_TRY(dpt_cuda_record_entry(p, e, add, err));
+    dpt_spans_mark(p->lists->spans, e->span);
 out:
     return status;
 }
@@ -204,103 +176,4 @@ void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u
     a->moves = moves ? p->move : NULL;
     a->channel_stride = nhwc ? 1 : (int64_t)a->h * a->w;
     a->pixel_stride = nhwc ? a->channels : 1;
-}
-
-/* --- where the time goes ---------------------------------------------------------------------- */
-
-bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p)
-{
-    return p->lists->spans != NULL;
-}
-
-/* The entry in which a kernel of the steps is counted. */
-static enum dpt_status find_other(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel, int span,
-                                  struct dpt_cuda_entry **entry, struct dpt_error *err)
-{
-    const struct dpt_cuda_entry other = {
-        .what = DPT_CUDA_KERNEL, .node = DPT_CUDA_NONE, .kernel = kernel, .span = span};
-    const struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_OTHERS];
-    enum dpt_status status = DPT_OK;
-    int k = 0;
-
-    while (k < list->n && list->entry[k].kernel != kernel)
-        k++;
-    if (k == list->n)
-        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_OTHERS, &other, err));
-    *entry = &list->entry[k];
-out:
-    return status;
-}
-
-enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
-                                        const void *argument, int span, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_cuda_entry *e;
-
-    if (p->lists->spans == NULL)
-        return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, kernel, argument, err);
-    DPT_TRY(find_other(p, kernel, span, &e, err));
-    e->argument = argument;
-    e->bytes = dpt_cuda_kernel_bytes(kernel, argument);
-    status = dpt_cuda_run_entry(p, e, false, err);
-    e->argument = NULL;
-out:
-    return status;
-}
-
-int64_t dpt_cuda_entry_bytes(const struct dpt_cuda_entry *e)
-{
-    if (e->node == DPT_CUDA_NONE)
-        return e->bytes;
-    if (e->what == DPT_CUDA_KERNEL)
-        return dpt_cuda_kernel_bytes(e->kernel, &e->args);
-    if (e->what == DPT_CUDA_MATH)
-        return e->math->bytes;
-    return e->what == DPT_CUDA_FILL ? e->bytes : 2 * e->bytes;
-}
-
-static void describe(const struct dpt_cuda_entry *e, char *text, size_t size)
-{
-    static const char *const passes[] = {"forward", "data", "filter"};
-
-    if (e->what == DPT_CUDA_KERNEL)
-        snprintf(text, size, "%s", dpt_cuda_kernel_name(e->kernel) + strlen("dpt_cuda_"));
-    else if (e->what == DPT_CUDA_MATH)
-        snprintf(text, size, "%s %s%s", e->math->dense ? "product" : "convolution",
-                 passes[e->math->pass],
-                 e->math->bias && e->math->relu ? " + bias + relu"
-                 : e->math->bias                ? " + bias"
-                 : e->math->relu                ? " + relu"
-                                                : "");
-    else
-        snprintf(text, size, "%s", e->what == DPT_CUDA_FILL ? "zeros" : "copy");
-}
-
-int dpt_cuda_program_costs(const struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
-                           int most)
-{
-    int n = 0;
-
-    for (int stage = 0; stage < DPT_CUDA_STAGES; stage++) {
-        const struct dpt_cuda_list *list = &p->lists->list[stage];
-
-        for (int k = 0; k < list->n; k++) {
-            const struct dpt_cuda_entry *e = &list->entry[k];
-            struct dpt_launch_cost *c = &costs[n];
-
-            if (e->calls == 0)
-                continue;
-            if (n++ >= most)
-                continue;
-            *c = (struct dpt_launch_cost){
-                .node = e->node == DPT_CUDA_NONE ? "" : p->spec.graph->nodes[e->node].name,
-                .calls = e->calls,
-                .seconds = e->seconds,
-                .bytes = dpt_cuda_entry_bytes(e),
-                .flops = e->what == DPT_CUDA_MATH ? e->math->flops : 0};
-            describe(e, c->what, sizeof c->what);
-        }
-    }
-    return n;
 }

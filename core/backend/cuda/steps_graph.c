@@ -275,7 +275,7 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, room->uploaded, 0));
     if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
-    else /* each launch is timed */
+    else /* each launch is waited for */
         DPT_TRY(enqueue(s, parts, err));
     DPT_CUDA_TRY(lib, cuEventRecord(room->done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)

@@ -405,14 +405,99 @@ static void memory_runs_out(void **state)
                  advised, staged, stored);
 }
 
+/* --- where the time goes ------------------------------------------------------------------------
+ */
+
+static void fetch(struct device *d, struct scene_result *r)
+{
+    struct dpt_error err;
+
+    OK(cuda->steps->read(d->steps, &r->state, &err));
+    OK(cuda->steps->get(d->steps, r->params, r->slot, r->gradient, &err));
+}
+
+/* Half of the job; then a step of which all launches are told, with what they take in a graph, and
+ * what they changed meanwhile is as before; then the rest. */
+static void run_and_ask(const struct scene *s, struct scene_result *r)
+{
+    const struct dpt_loss_scale scale =
+        dpt_loss_scale_start(s->plan.precision == DPT_PRECISION_FP16, 1);
+    struct dpt_span_sum sums[DPT_SPAN_NODES + 64 * DPT_SPAN_PASSES] = {{0}};
+    struct dpt_spans spans = {.sum = sums};
+    struct dpt_launch_cost costs[128];
+    struct scene_result before;
+    struct dpt_error err;
+    struct device d;
+    int n, updates = 0;
+
+    result_open(r, s), result_open(&before, s);
+    OK(device_open(&d, s, &err));
+    OK(cuda->steps->put(d.steps, r->params, r->slot, &scale, &err));
+    OK(device_steps(&d, 1, 2, &err));
+    cuda->profile(d.program, 0, &spans);
+    dpt_spans_begin(&spans);
+    OK(device_steps(&d, 3, 3, &err));
+    cuda->profile(d.program, 0, NULL);
+    fetch(&d, &before);
+    OK(cuda->launches(d.program, costs, 128, &n, &err));
+    fetch(&d, r);
+    same_bits(s, &before, r);
+    assert_in_range(n, 10, 100);
+    for (int i = 0; i < n; i++) {
+        const bool library = strncmp(costs[i].what, "product", 7) == 0 ||
+                             strncmp(costs[i].what, "convolution", 11) == 0;
+        const double us = costs[i].seconds / (double)costs[i].calls * 1e6;
+
+        if (strcmp(costs[i].what, "zeros") != 0 && fabs(us - (library ? 500 : 300)) > 1)
+            fail_msg("%s of '%s' takes %g us", costs[i].what, costs[i].node, us);
+        updates += costs[i].node[0] == '\0' && costs[i].flops == 0;
+    }
+    assert_in_range(updates, 4, 5); /* feed, tail, norm, the optimizer, layouts are a layer's */
+    OK(device_steps(&d, 4, s->plan.steps, &err));
+    fetch(&d, r);
+    device_close(&d);
+    result_close(&before);
+}
+
+static void asking_changes_nothing(void **state)
+{
+    (void)state;
+    if (real_device())
+        skip(); /* its clock cannot be told what things take */
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        struct scene_plan plan = random_plan(700 + seed);
+        struct scene_result plain, asked;
+        struct scene s;
+
+        plan.precision = (enum dpt_precision)(seed % DPT_PRECISIONS);
+        plan.steps = 5;
+        plan.reduces = seed % 3 == 0;
+        plan.bucket = 900;
+        scene_open(&s, &plan);
+        device_run(&s, &plain);
+        setenv("FAKEGPU_TAKES", "dpt_cuda_:900:300,engine:20:500,algorithm:20:500", 1);
+        run_and_ask(&s, &asked);
+        unsetenv("FAKEGPU_TAKES");
+        same_bits(&s, &plain, &asked);
+        result_close(&plain), result_close(&asked);
+        scene_close(&s);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizers),    cmocka_unit_test(sums_over_ranks),
-        cmocka_unit_test(nothing_to_do), cmocka_unit_test(any_order),
-        cmocka_unit_test(goes_on),       cmocka_unit_test(large_arrays),
-        cmocka_unit_test(not_a_number),  cmocka_unit_test(half_floats),
-        cmocka_unit_test(other_orders),  cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(sums_over_ranks),
+        cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(goes_on),
+        cmocka_unit_test(large_arrays),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(half_floats),
+        cmocka_unit_test(other_orders),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(asking_changes_nothing),
     };
 
     (void)argc;
