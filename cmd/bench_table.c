@@ -131,6 +131,20 @@ static double noise(const struct dpt_bench *b)
            sqrt((double)b->steps);
 }
 
+/* Where it was measured. */
+static void print_determinism(const struct dpt_trainer *t, struct dpt_str *out)
+{
+    const size_t before = out->length;
+
+    if (t->backend->determinism != NULL)
+        t->backend->determinism(t->program, out);
+    if (out->length > before)
+        dpt_str_printf(out, "%s\n",
+                       t->job->device.deterministic
+                           ? ";\ndevice.deterministic: false takes the faster ones"
+                           : "");
+}
+
 void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out)
 {
     const struct unit unit = unit_for(b->seconds);
@@ -162,6 +176,7 @@ void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out
         dpt_str_printf(out,
                        "\n%.0f %% of the limit; a step takes %.2f times the sum of its launches\n",
                        100 * b->limit / b->seconds, b->step.median / b->seconds);
+        print_determinism(b->t, out);
         return;
     }
     dpt_str_printf(out, "\n%.0f %% of the limit; timelines", 100 * b->limit / b->seconds);

@@ -50,6 +50,8 @@ REFUSED = [
     (GOOD.replace("hidden: [16]", "hidden: [0]"), "hidden"),
     (GOOD.replace("mlp, hidden: [16]", "cnn, kernel: 99, padding: 0"), "99x99"),
     (GOOD + "device: {kind: cuda}\n", "device.kind: "),
+    (GOOD + "comm: {reduction: reproducible}\ndevice:\n  deterministic: false\n",
+     f"{GOOD.count(chr(10)) + 3}:18: device.deterministic: false does not go with comm.reduction: reproducible"),
     ("[" * 1000000, "at most 65536"),
     ("[" * 60000, "more than 32"),
 ]

@@ -62,6 +62,8 @@ struct dpt_program_spec {
     enum dpt_precision precision; /* one that the backend has */
     /* The bits follow from graph, micro-batch and kind of device: nothing is chosen by timing, and nothing whose order changes. */
     bool reproducible;
+    /* Kernels whose bits change from run to run are taken where they are faster; else only where there are no others. */
+    bool varying;
     int device;        /* its number, where there are several (devices.h) */
     const char *cache; /* a folder for what is dear to find out (which kernels are fast); may lack; NULL: nothing is kept */
     const char *plans; /* what an earlier program chose, as its `plans` said: taken again where it can be had; NULL: none */
@@ -141,6 +143,9 @@ struct dpt_backend {
     /* Optional: adds which kernels were chosen where others would have done as well, and might give other bits: a line for each,
        "what for<tab>of what problem<tab>which", the first two different in each. */
     void (*plans)(const void *program, struct dpt_str *text);
+    /* Optional: adds a line (without its end) that tells what it costs to take kernels that repeat their bits, or what others save;
+       nothing where that was not measured, or they are the fastest. */
+    void (*determinism)(const void *program, struct dpt_str *text);
     /* Optional: the gradient of the loss is multiplied by this, a power of two, before backward, and the parameters' gradient
        divided by it. */
     enum dpt_status (*scale)(void *program, float loss_scale, struct dpt_error *err);

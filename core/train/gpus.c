@@ -118,6 +118,13 @@ void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all)
     if (ranks > 1)
         dpt_log_info(t->log, "  sums     in GPU memory: %s",
                      t->aware != NULL ? t->aware : "no (these steps are summed on the host)");
+    dpt_str_clear(&text);
+    if (t->backend->determinism != NULL)
+        t->backend->determinism(t->program, &text);
+    if (text.length > 0)
+        dpt_log_info(t->log, "           %s", text.text);
+    if (text.length > 0 && t->job->device.deterministic)
+        dpt_log_info(t->log, "           device.deterministic: false takes the faster ones");
     dpt_str_release(&text);
 }
 

@@ -72,6 +72,12 @@ static const struct dpt_option device_options[] = {
      .fallback = "fp32",
      .choices = dpt_precision_names,
      .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
+    {.name = "deterministic",
+     .type = DPT_OPT_BOOL,
+     AT(device.deterministic),
+     .fallback = "true",
+     .help =
+         "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},
     {0},
 };
 
@@ -387,6 +393,11 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
         if (train != NULL && !put_text(conf, train, "epochs", "1", false))
             return false;
     }
+    if (!job->device.deterministic && job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE)
+        dpt_conf_mistake(conf, dpt_conf_get(dpt_conf_get(root, "device"), "deterministic"),
+                         "device.deterministic",
+                         "false does not go with comm.reduction: reproducible, which promises the "
+                         "same bytes; leave one of them out");
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
@@ -473,27 +484,28 @@ static struct dpt_conf_node *trim(const char *section, const struct dpt_conf_nod
     return &out->map;
 }
 
-/* Of all that computes only this decides the result, and fp32 goes without saying: what was made so
- * on a CPU goes on on a GPU. NULL: it is fp32. */
-static struct dpt_conf_node *precision_of(const struct dpt_conf *conf)
+/* Of all that computes only these decide the result, and the usual goes without saying: what was
+ * made so on a CPU goes on on a GPU. */
+static const struct {
+    const char *key, *usual;
+} telling[] = {{"precision", "fp32"}, {"deterministic", "true"}};
+
+/* The device's entries that tell; NULL: all is as usual. */
+static struct dpt_conf_node *telling_device(const struct dpt_conf *conf, struct trimmed *out)
 {
     const struct dpt_conf_node *device = dpt_conf_get(conf->root, "device");
-    struct dpt_conf_node *precision = device != NULL ? dpt_conf_get(device, "precision") : NULL;
 
-    if (precision == NULL || precision->kind != DPT_NODE_SCALAR ||
-        strcmp(precision->text, dpt_precision_names[DPT_PRECISION_FP32]) == 0)
-        return NULL;
-    return precision;
-}
+    out->map = (struct dpt_conf_node){.kind = DPT_NODE_MAP, .keys = out->keys, .items = out->items};
+    for (size_t i = 0; device != NULL && i < sizeof telling / sizeof telling[0]; i++) {
+        struct dpt_conf_node *item = dpt_conf_get(device, telling[i].key);
 
-/* A section with one entry. */
-static struct dpt_conf_node *only(const char *key, struct dpt_conf_node *item, struct trimmed *out)
-{
-    out->keys[0] = key;
-    out->items[0] = item;
-    out->map = (struct dpt_conf_node){
-        .kind = DPT_NODE_MAP, .keys = out->keys, .items = out->items, .n = 1};
-    return &out->map;
+        if (item == NULL || item->kind != DPT_NODE_SCALAR ||
+            strcmp(item->text, telling[i].usual) == 0)
+            continue;
+        out->keys[out->map.n] = telling[i].key;
+        out->items[out->map.n++] = item;
+    }
+    return out->map.n > 0 ? &out->map : NULL;
 }
 
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
@@ -505,7 +517,6 @@ void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
     struct dpt_conf_node *items[KEPT];
     struct trimmed train, comm, device;
     struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
-    struct dpt_conf_node *precision = precision_of(conf);
 
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
@@ -519,9 +530,8 @@ void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
         keys[map.n] = kept[i];
         items[map.n++] = item;
     }
-    if (precision != NULL) {
-        keys[map.n] = "device";
-        items[map.n++] = only("precision", precision, &device);
-    }
+    items[map.n] = telling_device(conf, &device);
+    if (items[map.n] != NULL)
+        keys[map.n++] = "device";
     dpt_conf_write(&map, out);
 }

@@ -25,6 +25,7 @@ struct dpt_job {
         int kind;        /* enum dpt_device_kind */
         int64_t threads; /* 0: automatic */
         int precision;   /* enum dpt_precision */
+        bool deterministic;
     } device;
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;
@@ -84,7 +85,7 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job);
 
 /*
  * What of the resolved job decides the result: without output, log, checkpoint and eval, and of
- * device only the precision, where it is not fp32.
+ * device only precision and deterministic, where they are not as usual.
  * Goes into checkpoints, so that it is the same text whoever ran the job where.
  */
 void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out);

@@ -49,6 +49,7 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, co
         .training = t->train.present,
         .team = t->team ? t->pool : NULL,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
+        .varying = !job->device.deterministic,
         .device = t->gpu,
         .plans = plans,
     };

@@ -286,9 +286,14 @@ static void read_algorithm(const struct dpt_cuda_library *lib,
                                  i > 0 ? "." : "", algo->data[i]);
 }
 
+bool dpt_cuda_algorithm_varies(const struct dpt_cuda_algorithm *a)
+{
+    return a->split > 1 && a->scheme & CUBLASLT_REDUCTION_SCHEME_INPLACE;
+}
+
 /* Takes one algorithm that the heuristics offer, where it suits. */
 static void consider(struct dpt_cuda_products *products,
-                     const cublasLtMatmulHeuristicResult_t *result, uint32_t schemes,
+                     const cublasLtMatmulHeuristicResult_t *result, uint32_t schemes, bool varying,
                      int64_t workspace, struct refused *refused)
 {
     struct dpt_cuda_algorithm *a = &products->algorithm[products->n];
@@ -301,7 +306,7 @@ static void consider(struct dpt_cuda_products *products,
     read_algorithm(products->lib, result, a);
     if (a->numerics & kinds[products->product.precision].unsuited)
         refused->numerics++;
-    else if (a->split > 1 && a->scheme & ~schemes)
+    else if ((a->split > 1 && a->scheme & ~schemes) || (varying && !dpt_cuda_algorithm_varies(a)))
         refused->scheme++;
     else if (a->workspace > workspace)
         refused->workspace++;
@@ -341,7 +346,7 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
     else
         DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
     for (int i = 0; i < n && i < MAX_RESULTS && products->n < most; i++)
-        consider(products, &results[i], schemes, workspace, refused);
+        consider(products, &results[i], schemes, wish->varying, workspace, refused);
     products->offered = refused->offered;
 out:
     free(results);

@@ -149,6 +149,8 @@ enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
                                           const struct dpt_cuda_product *product, const char *tag,
                                           struct dpt_cuda_products *products,
                                           struct dpt_error *err);
+/* Whether its bits may change from run to run. */
+bool dpt_cuda_algorithm_varies(const struct dpt_cuda_algorithm *algorithm);
 void dpt_cuda_products_release(struct dpt_cuda_products *products);
 
 /* Enqueues algorithm number `which` on a stream (into the graph that is being captured there).

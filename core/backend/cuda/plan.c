@@ -140,8 +140,8 @@ out:
 
 /* Takes one configuration that the heuristics offer, where it suits. */
 static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
-                                cudnnBackendDescriptor_t config, unsigned refuse, int64_t workspace,
-                                struct refused *refused, struct dpt_error *err)
+                                cudnnBackendDescriptor_t config, unsigned refuse, unsigned demand,
+                                int64_t workspace, struct refused *refused, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     struct dpt_cuda_plan *plan = &plans->plan[plans->n];
@@ -159,7 +159,7 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
     if (known(plans, plan->tag))
         goto out;
     refused->offered++;
-    if (plan->notes & refuse) {
+    if (plan->notes & refuse || ~plan->notes & demand) {
         refused->notes++;
         goto out;
     }
@@ -177,8 +177,8 @@ out:
 
 /* What one mode of the heuristics offers, until there are plans enough. */
 static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
-                           cudnnBackendHeurMode_t mode, unsigned refuse, int64_t workspace,
-                           struct refused *refused, struct dpt_error *err)
+                           cudnnBackendHeurMode_t mode, unsigned refuse, unsigned demand,
+                           int64_t workspace, struct refused *refused, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     cudnnBackendDescriptor_t heuristics, configs[MAX_CONFIGS];
@@ -200,7 +200,7 @@ static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_d
                                       configs) != CUDNN_STATUS_SUCCESS)
         goto out;
     for (int64_t i = 0; i < written(count, MAX_CONFIGS) && plans->n < plans->capacity; i++)
-        DPT_TRY(consider(plans, device, configs[i], refuse, workspace, refused, err));
+        DPT_TRY(consider(plans, device, configs[i], refuse, demand, workspace, refused, err));
 out:
     return status;
 }
@@ -225,12 +225,13 @@ search(const struct dpt_cuda_library *lib, const struct dpt_cuda_device *device,
 {
     const unsigned refuse =
         unsuited[conv->precision] | (wish->reproducible ? NOTE(NONDETERMINISTIC) : 0);
+    const unsigned demand = wish->varying ? NOTE(NONDETERMINISTIC) : 0;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(start(plans, lib, most, err));
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
     for (int i = 0; i < MODES && plans->n < most; i++)
-        DPT_TRY(ask(plans, device, modes[i], refuse, wish->workspace, refused, err));
+        DPT_TRY(ask(plans, device, modes[i], refuse, demand, wish->workspace, refused, err));
     plans->offered = refused->offered;
 out:
     return status;
@@ -373,6 +374,11 @@ enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
 {
     return dpt_cuda_get_text(lib, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, json,
                              err);
+}
+
+bool dpt_cuda_plan_varies(const struct dpt_cuda_plan *plan)
+{
+    return plan->notes & NOTE(NONDETERMINISTIC);
 }
 
 void dpt_cuda_plans_keep(struct dpt_cuda_plans *plans, int which)

@@ -57,6 +57,7 @@ struct dpt_cuda_conv {
 /* What is wanted of a plan. */
 struct dpt_cuda_wish {
     bool reproducible; /* the same bits in each run */
+    bool varying;      /* other bits in each run: no others are wanted */
     int64_t workspace; /* bytes at most; < 0: any */
 };
 
@@ -118,6 +119,8 @@ enum dpt_status dpt_cuda_plans_rebuild(const struct dpt_cuda_library *lib,
                                        const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
                                        const char *tag, struct dpt_cuda_plans *plans,
                                        struct dpt_error *err);
+/* Whether its bits change from run to run. */
+bool dpt_cuda_plan_varies(const struct dpt_cuda_plan *plan);
 /* Destroys all plans but this one, which becomes the first: a plan holds code and tables in the
  * device's memory. Nothing may be under way or captured that runs the others. */
 void dpt_cuda_plans_keep(struct dpt_cuda_plans *plans, int which);

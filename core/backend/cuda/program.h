@@ -113,6 +113,9 @@ enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cud
 enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
                                        int most, int *n, struct dpt_error *err);
 
+/* The table's `determinism`. */
+void dpt_cuda_program_determinism(const struct dpt_cuda_program *p, struct dpt_str *text);
+
 /* The table's `plans`: "conv1 forward<tab>conv forward bf16 x=... | NVIDIA H200 | cuDNN 91900<tab>
  * +engine=48 2=5". */
 void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text);

@@ -394,6 +394,11 @@ static void plans(const void *opened, struct dpt_str *text)
     dpt_cuda_program_plans(opened, text);
 }
 
+static void determinism(const void *opened, struct dpt_str *text)
+{
+    dpt_cuda_program_determinism(opened, text);
+}
+
 static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int most, int *n,
                                 struct dpt_error *err)
 {
@@ -506,6 +511,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .plans = plans,
+    .determinism = determinism,
     .launches = launches,
     .runs_in = runs_in,
     .scale = scale,

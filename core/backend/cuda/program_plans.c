@@ -2,13 +2,14 @@
  * suits where bits must follow from the job alone; else the fastest on this device, which is
  * written down. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "core/backend/cuda/program_private.h"
 
 enum { CANDIDATES = 6, PRODUCT_WORKSPACE = 64 << 20 };
-enum { PROBLEM = 512, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
+enum { PROBLEM = 512, NAME = PROBLEM + 8, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
 
 static const char *const pass_names[DPT_CUDA_PASSES] = {
     [DPT_CUDA_FORWARD] = "forward",
@@ -127,12 +128,23 @@ out:
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
+/* Whether the bits of a plan change from run to run. */
+static bool varies(const struct dpt_cuda_math *m, int which)
+{
+    return m->dense ? dpt_cuda_algorithm_varies(&m->products.algorithm[which])
+                    : dpt_cuda_plan_varies(&m->plans.plan[which]);
+}
+
+/* Which plans: all; those that repeat their bits; those that do not. */
+enum kind { ANY, REPEATING, VARYING };
+
 static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
-                                bool reproducible, struct dpt_error *err)
+                                enum kind kind, struct dpt_error *err)
 {
     const int64_t limit = p->lists->workspace_limit;
     const struct dpt_cuda_wish wish = {
-        .reproducible = reproducible,
+        .reproducible = kind == REPEATING,
+        .varying = kind == VARYING,
         .workspace = m->dense && limit > PRODUCT_WORKSPACE ? PRODUCT_WORKSPACE : limit,
     };
 
@@ -144,17 +156,43 @@ static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math
 }
 
 /* A run that is stopped and goes on is to give the bits of one that was not: so plans whose bits
- * change from run to run are taken only where there are no others. */
+ * change from run to run are taken only where there are no others, or the job allows them. */
 static enum dpt_status build(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
                              struct dpt_error *err)
 {
-    const enum dpt_status status = build_as(p, m, most, true, err);
+    const enum dpt_status status = build_as(p, m, most, REPEATING, err);
 
     if (status == DPT_OK || p->spec.reproducible)
         return status;
-    dpt_cuda_plans_release(&m->plans);
-    dpt_cuda_products_release(&m->products);
-    return build_as(p, m, most, false, err);
+    dpt_cuda_math_release(m);
+    return build_as(p, m, most, ANY, err);
+}
+
+/* The same problem without plans. */
+static struct dpt_cuda_math bare(const struct dpt_cuda_math *m)
+{
+    struct dpt_cuda_math other = *m;
+
+    other.plans = (struct dpt_cuda_plans){0};
+    other.products = (struct dpt_cuda_products){0};
+    other.bound = NULL;
+    return other;
+}
+
+/* Those whose bits vary, beside m's, which repeat theirs. Only such as fuse the same: then their
+ * times can be compared. false: there is none. */
+static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
+                          struct dpt_cuda_math *other)
+{
+    struct dpt_error ignored;
+
+    *other = bare(m);
+    other->product.epilogue = m->products.epilogue;
+    other->conv.bias = m->plans.bias;
+    other->conv.relu = m->plans.relu;
+    return build_as(p, other, CANDIDATES, VARYING, &ignored) == DPT_OK &&
+           other->products.epilogue == m->products.epilogue && other->plans.bias == m->plans.bias &&
+           other->plans.relu == m->plans.relu;
 }
 
 /* The plan of a tag; false: it cannot be had any more. */
@@ -186,36 +224,93 @@ static void named(const struct dpt_cuda_math *m, const char *problem, char *text
     snprintf(text, size, "%s %s\t%s", m->name, pass_names[m->pass], problem);
 }
 
+/* A plan whose bits vary may be what an earlier run took, which allowed it: this one takes it only
+ * if it does so, too, or has no other. */
+static bool may_vary(struct dpt_cuda_program *p, const struct dpt_cuda_math *m)
+{
+    struct dpt_cuda_math other = bare(m);
+    struct dpt_error ignored;
+    bool repeats;
+
+    if (p->spec.varying || !varies(m, 0))
+        return true;
+    repeats = build_as(p, &other, 1, REPEATING, &ignored) == DPT_OK;
+    dpt_cuda_math_release(&other);
+    return !repeats;
+}
+
+/* The names under which the cache has a problem's plan, and what plans took: jobs that allow plans
+ * whose bits vary choose among others. */
+static void cache_names(const struct dpt_cuda_program *p, const char *problem, char *plan,
+                        char *times)
+{
+    snprintf(plan, NAME, "%s%s", p->spec.varying ? "any " : "", problem);
+    snprintf(times, NAME, "ms %s", problem);
+}
+
 /* What was chosen earlier: for this layer, or, where plans are timed, for this problem. What is
  * given to all ranks is what the next start is to find. */
 static bool choose_known(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *problem,
                          bool timed)
 {
     char layer[LAYER], given[DPT_CUDA_FUSED_TAG], kept[DPT_CUDA_FUSED_TAG];
+    char plan[NAME], times[NAME], ms[DPT_CUDA_FUSED_TAG];
     bool is_given, is_kept;
 
     named(m, problem, layer, sizeof layer);
+    cache_names(p, problem, plan, times);
     is_given = dpt_cuda_tag_find(p->spec.plans, layer, given);
-    is_kept = timed && dpt_cuda_cache_find(p->lists->cache, problem, kept);
+    is_kept = timed && dpt_cuda_cache_find(p->lists->cache, plan, kept);
     if (!is_given && !is_kept)
         return false;
-    if (!rebuild(p, m, is_given ? given : kept)) {
-        dpt_cuda_plans_release(&m->plans);
-        dpt_cuda_products_release(&m->products);
+    if (!rebuild(p, m, is_given ? given : kept) || !may_vary(p, m)) {
+        dpt_cuda_math_release(m);
         return false;
     }
     if (timed && is_given && !(is_kept && strcmp(given, kept) == 0))
-        dpt_cuda_cache_add(p->lists->cache, problem, given);
+        dpt_cuda_cache_add(p->lists->cache, plan, given);
+    if (timed && dpt_cuda_cache_find(p->lists->cache, times, ms) &&
+        sscanf(ms, "%f %f", &m->ms[0], &m->ms[1]) != 2)
+        m->ms[0] = m->ms[1] = 0;
     return true;
+}
+
+/* Both kinds are timed, so that what it costs to repeat bits can be told. */
+static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
+                                    struct dpt_error *err)
+{
+    struct dpt_cuda_math other = {0}, *const kinds[] = {m, &other};
+    const bool repeats = !varies(m, 0), both = repeats && build_varying(p, m, &other);
+    enum dpt_status status = DPT_OK;
+    float ms[2] = {0, INFINITY};
+
+    if (dpt_cuda_found(m) > 1 || both)
+        DPT_TRY(dpt_cuda_tune(p, kinds, both ? 2 : 1, ms, err));
+    if (ms[1] < ms[0] && (p->spec.varying || ms[0] == INFINITY)) {
+        const struct dpt_cuda_math slower = *m;
+
+        m->plans = other.plans, other.plans = slower.plans;
+        m->products = other.products, other.products = slower.products;
+        m->bound = NULL; /* it is bound once more, when its workspace is there */
+        m->which = other.which;
+    }
+    if (!m->dense) {
+        dpt_cuda_plans_keep(&m->plans, m->which);
+        m->which = 0;
+    }
+    if (repeats && ms[0] > 0 && ms[0] < INFINITY)
+        memcpy(m->ms, ms, sizeof m->ms);
+out:
+    dpt_cuda_math_release(&other);
+    return status;
 }
 
 static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
                               struct dpt_error *err)
 {
     const bool timed = !p->spec.reproducible && p->ctx.lib.cuEventElapsedTime != NULL;
-    char problem[PROBLEM], tag[DPT_CUDA_FUSED_TAG];
+    char problem[PROBLEM], tag[DPT_CUDA_FUSED_TAG], plan[NAME], times[NAME];
     enum dpt_status status = DPT_OK;
-    float ms;
 
     DPT_TRY(problem_text(p, m, problem, err));
     if (choose_known(p, m, problem, timed))
@@ -223,14 +318,14 @@ static enum dpt_status choose(struct dpt_cuda_program *p, struct dpt_cuda_math *
     DPT_TRY(build(p, m, timed ? CANDIDATES : 1, err));
     if (!timed)
         goto out;
-    if (dpt_cuda_found(m) > 1)
-        DPT_TRY(dpt_cuda_tune(p, &m, 1, &ms, err));
-    if (!m->dense) {
-        dpt_cuda_plans_keep(&m->plans, m->which);
-        m->which = 0;
-    }
+    DPT_TRY(take_fastest(p, m, err));
+    cache_names(p, problem, plan, times);
     full_tag(m, tag);
-    dpt_cuda_cache_add(p->lists->cache, problem, tag);
+    dpt_cuda_cache_add(p->lists->cache, plan, tag);
+    if (m->ms[0] > 0) {
+        snprintf(tag, sizeof tag, "%.6g %.6g", (double)m->ms[0], (double)m->ms[1]);
+        dpt_cuda_cache_add(p->lists->cache, times, tag);
+    }
 out:
     return status;
 }
@@ -273,4 +368,36 @@ void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *te
         full_tag(m, tag);
         dpt_str_printf(text, "%s\t%s\n", layer, tag);
     }
+}
+
+void dpt_cuda_program_determinism(const struct dpt_cuda_program *p, struct dpt_str *text)
+{
+    const struct dpt_cuda_math *most = NULL;
+    double repeating = 0, fastest = 0, gap = 0, us[2];
+
+    for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next) {
+        const double ms = (double)m->ms[0];
+        /* A run that allows others may have been given one that repeats its bits. */
+        const bool counts = m->ms[1] < m->ms[0] && (!p->spec.varying || varies(m, m->which));
+        const double best = counts ? (double)m->ms[1] : ms;
+
+        repeating += ms;
+        fastest += best;
+        if (ms - best > gap) {
+            gap = ms - best;
+            most = m;
+        }
+    }
+    if (most == NULL)
+        return;
+    if (p->spec.varying)
+        dpt_str_printf(text, "kernels that do not repeat their bits take %.1f %% less time",
+                       100 * (repeating - fastest) / repeating);
+    else
+        dpt_str_printf(text, "deterministic kernels take %.1f %% more time",
+                       100 * (repeating - fastest) / fastest);
+    us[0] = 1e3 * (double)most->ms[p->spec.varying];
+    us[1] = 1e3 * (double)most->ms[!p->spec.varying];
+    dpt_str_printf(text, " (%s %s: %.*f us against %.*f us)", most->name, pass_names[most->pass],
+                   us[0] < 100, us[0], us[1] < 100, us[1]);
 }

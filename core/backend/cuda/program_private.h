@@ -91,6 +91,8 @@ struct dpt_cuda_math {
     struct dpt_cuda_factors factors;
     struct dpt_cuda_products products;
     int which;       /* the one that was chosen */
+    float ms[2];     /* that the fastest took, of those that repeat their bits and of those that do
+                        not (INFINITY: there is none); 0: that was not measured */
     bool bias, relu; /* are fused in it */
     int64_t needs;   /* bytes of workspace */
     double flops;

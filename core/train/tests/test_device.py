@@ -193,6 +193,24 @@ def test_goes_on_with_its_kernels(machine, general):
     assert "convolutions and products" not in result.err and "cuda" in result.err, result
 
 
+def test_what_repeated_bits_cost(machine):
+    """Kernels whose bits vary are taken where the job allows them; another job does not go on with them by accident."""
+    job = machine.job(CNN)
+    quick = {"FAKEGPU_TAKES": "engine 9:1:1000,engine:1:2000,algorithm:1:2000"}
+    result = machine.train("usual", job, sets=["train.steps=2"], **quick)
+    assert re.search(r"deterministic kernels take \S+ % more time \(conv2 filter: 2000 us against 1000 us\)", result.err), result
+    assert "device.deterministic: false" in result.err
+    assert machine.plans("usual")["conv1 filter"][1].startswith("-engine=7 ")
+    sets = ["train.steps=4", "device.deterministic=false"]
+    result = machine.train("varying", job, ranks=2, sets=sets, **quick)
+    assert re.search(r"do not repeat their bits take \S+ % less time", result.err), result
+    assert machine.plans("varying")["conv1 filter"][1] == "-engine=9"
+    result = machine.run("varying", job)
+    assert result.code == 78 and "deterministic: false" in result.err, result
+    result = machine.run("other", job, "--resume", machine.path / "varying", **quick)
+    assert result.code == 0 and machine.plans("other")["conv1 filter"][1].startswith("-engine=7 "), result
+
+
 @pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
 def test_ranks_take_the_same_kernels(machine, general, reduction):
     """Also where each has a cache of its own, with other findings."""

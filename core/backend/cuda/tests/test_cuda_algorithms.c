@@ -188,7 +188,7 @@ static cublasLtMatmulHeuristicResult_t algorithm(uint64_t id, uint64_t split, ui
 /* Each precision refuses what would not be its own; the order of the others stays. */
 static void unsuited_algorithms(void **state)
 {
-    const struct dpt_cuda_wish wish = {true, 1000};
+    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = 1000};
     struct dpt_cuda_products products;
     struct dpt_cuda_product p;
     struct dpt_error err;
@@ -215,9 +215,11 @@ static void unsuited_algorithms(void **state)
     dpt_cuda_products_release(&products);
     /* tensor cores are what tf32 is about; in place is fine where bits need not repeat */
     p.precision = DPT_PRECISION_TF32;
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
-                                             3, &products, &err),
-                     DPT_OK);
+    assert_int_equal(
+        dpt_cuda_products_build(&telling, NULL, &p,
+                                &(struct dpt_cuda_wish){.reproducible = false, .workspace = -1}, 3,
+                                &products, &err),
+        DPT_OK);
     assert_int_equal(products.n, 3);
     for (int i = 0; i < 3; i++)
         assert_int_equal(products.algorithm[i].algo.data[0], i + 1);
@@ -225,9 +227,11 @@ static void unsuited_algorithms(void **state)
     dpt_cuda_products_release(&products);
     /* parts of a bf16 result must meet in fp32 */
     p.precision = DPT_PRECISION_BF16;
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &(struct dpt_cuda_wish){false, -1},
-                                             4, &products, &err),
-                     DPT_OK);
+    assert_int_equal(
+        dpt_cuda_products_build(&telling, NULL, &p,
+                                &(struct dpt_cuda_wish){.reproducible = false, .workspace = -1}, 4,
+                                &products, &err),
+        DPT_OK);
     assert_int_equal(told.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     assert_int_equal(products.n, 3);
     assert_int_equal(products.algorithm[1].algo.data[0], 3);
@@ -237,7 +241,7 @@ static void unsuited_algorithms(void **state)
 
 static void nothing_suits(void **state)
 {
-    const struct dpt_cuda_wish wish = {true, 0};
+    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = 0};
     struct dpt_cuda_products products;
     struct dpt_cuda_product p;
     struct dpt_error err;
@@ -266,7 +270,7 @@ static void nothing_suits(void **state)
 /* An epilogue that is not offered is left to the caller, and that is told. */
 static void epilogues_may_be_missing(void **state)
 {
-    const struct dpt_cuda_wish wish = {false, -1};
+    const struct dpt_cuda_wish wish = {.reproducible = false, .workspace = -1};
     struct dpt_cuda_products products;
     struct dpt_cuda_product p;
     struct dpt_error err;
@@ -317,10 +321,11 @@ static void tags(void **state)
         told.results[0] = algorithm((uint64_t)seed, 1, 0, 0, 0);
         for (int i = 4; i < draw_int(&d, 4, 8); i++)
             told.results[0].algo.data[i] = draw_bits(&d) >> draw_int(&d, 0, 63);
-        assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p,
-                                                 &(struct dpt_cuda_wish){true, -1}, 1, &products,
-                                                 &err),
-                         DPT_OK);
+        assert_int_equal(
+            dpt_cuda_products_build(&telling, NULL, &p,
+                                    &(struct dpt_cuda_wish){.reproducible = true, .workspace = -1},
+                                    1, &products, &err),
+            DPT_OK);
         assert_true(strlen(products.algorithm[0].tag) < DPT_CUDA_TAG - 1);
         assert_int_equal(
             dpt_cuda_products_rebuild(&telling, NULL, &p, products.algorithm[0].tag, &again, &err),
@@ -359,7 +364,7 @@ static void costs(void **state)
  * attribute; what it cannot do is the search. */
 static void attributes(void **state)
 {
-    const struct dpt_cuda_wish wish = {true, -1};
+    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = -1};
     struct dpt_cuda_library lib = {0};
     struct dpt_cuda_products products;
     struct dpt_cuda_product p;

@@ -249,7 +249,8 @@ static void check_pass(const struct scene *s, enum dpt_cuda_pass pass, const cha
                        struct draw *d)
 {
     const struct dpt_cuda_device device = {.handle = gpu.convolutions};
-    const struct dpt_cuda_wish wish = {draw_int(d, 0, 1), workspace_limit};
+    const struct dpt_cuda_wish wish = {.reproducible = draw_int(d, 0, 1),
+                                       .workspace = workspace_limit};
     const enum dpt_cuda_array result = result_of[pass];
     const size_t bytes = s->elements[result] * bytes_of[s->type];
     unsigned char *got[2] = {malloc(bytes), malloc(bytes)};
@@ -377,7 +378,7 @@ static void shapes_of_networks(void **state)
 static void described_as_it_is(void **state)
 {
     const struct dpt_cuda_device device = {.handle = gpu.convolutions};
-    const struct dpt_cuda_wish wish = {true, workspace_limit};
+    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = workspace_limit};
     struct dpt_cuda_device described;
     struct dpt_str json = {0};
     struct dpt_error err;

@@ -248,7 +248,7 @@ static void any_product(void **state)
     for (int seed = 0; seed < 320; seed++) {
         struct draw draw = {(uint64_t)seed};
         struct dpt_cuda_product p = random_product(&draw, seed);
-        const struct dpt_cuda_wish wish = {seed & 16, -1};
+        const struct dpt_cuda_wish wish = {.reproducible = seed & 16, .workspace = -1};
         const enum dpt_precision t = p.precision;
         const int most = 1 + seed % 3;
         struct matrix a = make_matrix(t, false, p.a_transposed ? p.depth : p.rows,
@@ -315,7 +315,7 @@ static void run_pass(const struct layer *l, enum dpt_cuda_pass pass, const struc
                      const struct matrix *b, const struct matrix *d, const struct matrix *bias,
                      enum dpt_cuda_epilogue *fused)
 {
-    const struct dpt_cuda_wish wish = {true, -1};
+    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = -1};
     struct dpt_cuda_products products;
     struct dpt_cuda_product p;
     struct dpt_error err;
