@@ -1,6 +1,5 @@
 /* The fake device's clock: the host's, or one that goes by what work takes (FAKEGPU_TAKES). */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -11,9 +10,7 @@ static double microseconds;
 
 static const char *takes(void)
 {
-    const char *text = getenv("FAKEGPU_TAKES");
-
-    return text != NULL && *text != '\0' ? text : NULL;
+    return fakegpu_text("FAKEGPU_TAKES");
 }
 
 /* Of the first rule whose words the name has; 1 of what there is no rule for. */

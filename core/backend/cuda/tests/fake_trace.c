@@ -42,6 +42,7 @@ static struct variable {
     {.name = "FAKEGPU_SHARED"},  {.name = "FAKEGPU_SEED"},    {.name = "FAKEGPU_EAGER"},
     {.name = "FAKEGPU_IDLE_MS"}, {.name = "FAKEGPU_PROTECT"}, {.name = "FAKEGPU_FAIL"},
     {.name = "FAKEGPU_LOG"},     {.name = "FAKEGPU_LEAKS"},   {.name = "FAKEGPU_QUIET"},
+    {.name = "FAKEGPU_TAKES"},
 };
 
 enum { VARIABLES = sizeof variables / sizeof *variables };

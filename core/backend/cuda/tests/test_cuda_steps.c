@@ -475,9 +475,9 @@ static void asking_changes_nothing(void **state)
         plan.bucket = 900;
         scene_open(&s, &plan);
         device_run(&s, &plain);
-        setenv("FAKEGPU_TAKES", "dpt_cuda_:900:300,engine:20:500,algorithm:20:500", 1);
+        fake_set("FAKEGPU_TAKES", "dpt_cuda_:900:300,engine:20:500,algorithm:20:500");
         run_and_ask(&s, &asked);
-        unsetenv("FAKEGPU_TAKES");
+        fake_set("FAKEGPU_TAKES", NULL);
         same_bits(&s, &plain, &asked);
         result_close(&plain), result_close(&asked);
         scene_close(&s);

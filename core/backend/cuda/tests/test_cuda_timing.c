@@ -47,11 +47,11 @@ static void *open_as(const struct scene *s, const char *takes, char **tags, char
     char path[100];
 
     snprintf(path, sizeof path, "%s/log%d", folder, number++);
-    setenv("FAKEGPU_LOG", path, 1);
-    setenv("FAKEGPU_TAKES", takes, 1);
+    fake_set("FAKEGPU_LOG", path);
+    fake_set("FAKEGPU_TAKES", takes);
     if (cuda->open(&s->spec, &program, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    unsetenv("FAKEGPU_TAKES"), unsetenv("FAKEGPU_LOG");
+    fake_set("FAKEGPU_TAKES", NULL), fake_set("FAKEGPU_LOG", NULL);
     dpt_cuda_program_plans(program, &text);
     *tags = text.text;
     *log = read_file(path);
@@ -238,7 +238,7 @@ int main(int argc, char **argv)
         return left_out("there is no GPU that is faked");
     if (mkdtemp(folder) == NULL)
         return 1;
-    setenv("FAKEGPU_QUIET", "1", 1); /* a capture that ends is said aloud */
+    fake_set("FAKEGPU_QUIET", "1"); /* a capture that ends is said aloud */
     failed = cmocka_run_group_tests(tests, NULL, NULL);
     rmdir(folder);
     return failed;
