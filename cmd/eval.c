@@ -16,13 +16,16 @@ static const struct {
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
                                     const struct dpt_tally *tally)
 {
-    const double n = (double)tally->samples;
     char digits[32];
 
     printf("%s ", split->name);
     if (t->loss.kind == DPT_LOSS_CROSS_ENTROPY)
-        printf("accuracy %.4f, ", (double)tally->correct / n);
-    printf("loss %.6g on %s samples\n", tally->loss / n, dpt_group_digits(digits, tally->samples));
+        printf("accuracy %.4f, ", dpt_tally_accuracy(tally));
+    printf("loss %.6g on %s samples", dpt_tally_loss(tally),
+           dpt_group_digits(digits, tally->samples));
+    if (tally->weight != (double)tally->samples)
+        printf(" (weights sum to %.6g)", tally->weight);
+    printf("\n");
     return DPT_OK;
 }
 

@@ -71,6 +71,20 @@ static void print_checkpoint(const struct dpt_inspect *f)
             dpt_inspect_property(f->attributes[i].name, "%s", f->attributes[i].text);
 }
 
+/* What stands beside samples and labels. */
+static void print_beside(const struct dpt_inspect_shard *shard)
+{
+    char all[32], none[32];
+
+    if (shard->weights != NULL)
+        dpt_inspect_property("weights", "of %s: sum %.6g, %s of %s samples count nothing",
+                             shard->weights->name, shard->weight,
+                             dpt_group_digits(none, shard->weightless),
+                             dpt_group_digits(all, shard->samples));
+    if (shard->unused[0] != '\0')
+        dpt_inspect_property("unused", "%s", shard->unused);
+}
+
 static void print_shard(const struct dpt_inspect_shard *shard)
 {
     char a[32], b[32], extent[DPT_TABLE_CELL];
@@ -257,13 +271,15 @@ enum dpt_status dpt_inspect_print(struct dpt_inspect *f, enum dpt_trailer traile
     else
         found = dpt_inspect_shard(f, &shard, &is_shard, &trouble);
     print_title(f, checkpoint ? "checkpoint" : is_shard ? "shard" : "HDF5");
-    if (checkpoint)
+    if (checkpoint) {
         print_checkpoint(f);
-    else if (is_shard && found == DPT_OK && shard.samples + (shard.labels == NULL) > 0)
+    } else if (is_shard && found == DPT_OK && shard.samples + (shard.labels == NULL) > 0) {
         print_shard(&shard);
-    else if (!is_shard)
+        print_beside(&shard);
+    } else if (!is_shard) {
         dpt_inspect_property("content", "neither a checkpoint nor a shard: it holds no /images or "
                                         "/x");
+    }
     DPT_TRY(print_sets(f, checkpoint, err));
     DPT_TRY(print_values(f, err));
     if (found == DPT_OK)

@@ -320,7 +320,7 @@ static void print_summary(const struct predict *p, const struct dpt_tally *tally
 
     if (p->info->truth != DPT_TRUTH_NONE) {
         if (p->spec.classes)
-            printf("accuracy %.4f, ", (double)tally->correct / n);
+            printf("accuracy %.4f, ", tally->correct / n);
         printf("loss %.6g on %s sample%s\n", tally->loss / n,
                dpt_group_digits(digits, tally->samples), tally->samples == 1 ? "" : "s");
     }

@@ -47,6 +47,14 @@ static enum dpt_status check_alike(const struct dpt_shard *a, const struct dpt_s
             "be alike",
             a->path, a->labels.name, a->target_width, a->labels.info.type_text, b->labels.name,
             b->path, b->target_width, b->labels.info.type_text);
+    if ((a->weights.name[0] != '\0') != (b->weights.name[0] != '\0')) {
+        const struct dpt_shard *with = a->weights.name[0] != '\0' ? a : b;
+
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s has /%s, %s has none: give weights to all shards of a set (1 counts as "
+                        "without) or to none",
+                        with->path, with->weights.name, (with == a ? b : a)->path);
+    }
     return DPT_OK;
 }
 
@@ -164,7 +172,37 @@ double dpt_dataset_target_bytes(const struct dpt_dataset *set)
 {
     const bool classes = set->target == DPT_TARGET_CLASS;
 
-    return (double)set->samples * (classes ? 1 : set->target_width) * sizeof(float);
+    return (double)set->samples *
+           ((classes ? 1 : set->target_width) + (dpt_dataset_weighted(set) ? 1 : 0)) *
+           sizeof(float);
+}
+
+bool dpt_dataset_weighted(const struct dpt_dataset *set)
+{
+    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name[0] != '\0';
+}
+
+void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log)
+{
+    const struct dpt_dataset_parts *parts = set->parts;
+
+    /* Most sets' shards are alike: each kind is told once, by the first file that is so. */
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        const char *unused = parts->shards[i].unused;
+        size_t same = 0;
+        bool told = unused[0] == '\0';
+
+        for (size_t k = 0; k < i && !told; k++)
+            told = strcmp(parts->shards[k].unused, unused) == 0;
+        for (size_t k = i + 1; k < parts->n_shards && !told; k++)
+            same += strcmp(parts->shards[k].unused, unused) == 0;
+        if (!told)
+            dpt_log_warn(log,
+                         "%s: %s %s not used (known: /images or /x, /labels or /y, /weights or "
+                         "/mask)%s",
+                         parts->shards[i].path, unused, strchr(unused, ',') != NULL ? "are" : "is",
+                         same > 0 ? ", nor in the other files" : "");
+    }
 }
 
 /* Nodes with disks of their own may hold different files under the same names. Collective. */
@@ -173,9 +211,16 @@ static enum dpt_status check_same(const struct dpt_dataset *set, const struct dp
 {
     enum dpt_status status = DPT_OK;
     const int64_t mine[] = {
-        set->samples, set->shape.c,      set->shape.h,
-        set->shape.w, set->u8,           set->nhwc,
-        set->target,  set->target_width, (int64_t)set->parts->n_shards,
+        set->samples,
+        set->shape.c,
+        set->shape.h,
+        set->shape.w,
+        set->u8,
+        set->nhwc,
+        set->target,
+        set->target_width,
+        (int64_t)set->parts->n_shards,
+        dpt_dataset_weighted(set),
     };
     int64_t first[sizeof mine / sizeof *mine];
 
@@ -234,6 +279,10 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
         set->labels = parts->targets.bytes;
     else
         set->targets = parts->targets.bytes;
+    if (dpt_dataset_weighted(set)) {
+        DPT_TRY(dpt_shared_open(&parts->weighed, node, (size_t)set->samples * sizeof(float), err));
+        set->weights = parts->weighed.bytes;
+    }
     DPT_TRY(place_images(set, spec, node, err));
     if (!parts->synthetic)
         DPT_TRY(dpt_dataset_read(set, spec, node, err));
@@ -299,6 +348,8 @@ void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm)
         dpt_shared_close(&parts->images);
     if (parts->targets.bytes != NULL)
         dpt_shared_close(&parts->targets);
+    if (parts->weighed.bytes != NULL)
+        dpt_shared_close(&parts->weighed);
     for (size_t i = 0; i < parts->n_shards; i++)
         dpt_shard_close(&parts->shards[i]);
     free(parts->shards);

@@ -2,15 +2,16 @@
  * dataset: the samples of a job's `data` section.
  *
  * Several shards (HDF5 files, unequal sizes) or a synthetic rule make one data set of numbered
- * samples: 0 … samples-1 in the order of the shards. Labels are always in memory. Images are either
- * in memory, one copy a node in shared memory, or read when needed (loader.h). Images are stored as
- * they lie in the files (uint8 or float32, NCHW or NHWC) and become normalised NCHW floats when a
- * micro-batch is filled. Immutable after opening; any thread may read.
+ * samples: 0 … samples-1 in the order of the shards. Labels and weights are always in memory.
+ * Images are either in memory, one copy a node in shared memory, or read when needed (loader.h).
+ * Images are stored as they lie in the files (uint8 or float32, NCHW or NHWC) and become normalised
+ * NCHW floats when a micro-batch is filled. Immutable after opening; any thread may read.
  */
 #ifndef DPT_DATA_DATASET_H
 #define DPT_DATA_DATASET_H
 
 #include "core/backend/graph.h"
+#include "core/base/log.h"
 #include "core/comm/comm.h"
 #include "core/conf/option.h"
 
@@ -62,6 +63,7 @@ struct dpt_dataset {
     int32_t target_width;  /* VECTOR: numbers a sample; CLASS: largest label + 1 */
     const int32_t *labels; /* CLASS: [samples] */
     const float *targets;  /* VECTOR: [samples][target_width] */
+    const float *weights;  /* [samples], finite and >= 0: how much each counts; NULL: 1 each */
     const uint8_t
         *memory; /* all stored samples one after another, or NULL: to be read from the shards */
     struct dpt_dataset_parts *parts; /* shards, shared memory, normalisation; private to data/ */
@@ -79,8 +81,9 @@ struct dpt_dataset_spec {
 /*
  * Opens a data set. Collective over comm->world (the images are read once a node, in shares): all
  * ranks get the same status. Verifies: every shard is whole, same shape, type and names of classes,
- * as many labels as images, checksums where there are any, float data finite where it is read into
- * memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO, RANK.
+ * as many labels and weights as images, checksums where there are any, float data finite where it
+ * is read into memory. Errors: BAD_JOB (a glob matches nothing), BAD_DATA (names the file), IO,
+ * RANK.
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
@@ -89,8 +92,13 @@ enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_datas
  * dpt_dataset_open. */
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                      struct dpt_error *err);
+/* Whether the samples have weights: also of a set that is only described. */
+bool dpt_dataset_weighted(const struct dpt_dataset *set);
+/* Tells what the shards hold that nobody reads, such as a misspelt name. */
+void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log);
+
 /* Whether opening it would put its images into the memory of a node that has so many bytes
- * available (-1: unknown), and how many bytes there are beside them: labels and targets. */
+ * available (-1: unknown), and how many bytes there are beside them: labels, targets, weights. */
 bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_conf *conf,
                            double available);
 double dpt_dataset_target_bytes(const struct dpt_dataset *set);

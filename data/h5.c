@@ -141,6 +141,10 @@ static void read_type(hid_t data, struct dpt_h5_info *info)
         if (H5Tget_precision(type) == 8 * (size_t)info->size && info->size <= 8 &&
             (info->size & (info->size - 1)) == 0)
             info->type = info->size == 1 && !info->is_signed ? DPT_H5_U8 : DPT_H5_INTEGER;
+    } else if (class == H5T_ENUM && info->size == 1) {
+        /* h5py's bool: FALSE and TRUE, a byte each. */
+        info->type = DPT_H5_INTEGER;
+        snprintf(info->type_text, sizeof info->type_text, "bool");
     } else if (class == H5T_FLOAT) {
         snprintf(info->type_text, sizeof info->type_text, "float%d", 8 * info->size);
         if (H5Tequal(type, H5T_IEEE_F32LE) > 0 || H5Tequal(type, H5T_IEEE_F32BE) > 0)

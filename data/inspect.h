@@ -122,7 +122,7 @@ enum dpt_status dpt_inspect_compare(struct dpt_inspect *f, struct dpt_inspect_se
 
 /* What makes a file a shard. */
 struct dpt_inspect_shard {
-    struct dpt_inspect_set *images, *labels; /* labels may be missing: NULL */
+    struct dpt_inspect_set *images, *labels, *weights; /* the last two may be missing: NULL */
     int64_t samples;
     struct dpt_shape shape; /* of a sample */
     bool nhwc;
@@ -133,6 +133,9 @@ struct dpt_inspect_shard {
     int64_t outside;    /* labels below 0 or above DPT_INSPECT_CLASSES - 1 */
     const char **names; /* [n_names]: of the classes, as the file gives them */
     size_t n_names;
+    double weight;      /* sum of the weights */
+    int64_t weightless; /* samples of weight 0 */
+    char unused[96];    /* "/ids, /meta": what no job reads; empty: nothing */
 };
 
 enum { DPT_INSPECT_CLASSES = 1 << 16 };

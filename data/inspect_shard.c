@@ -50,6 +50,39 @@ static void count_items(struct dpt_inspect_shard *shard, const struct dpt_field 
     }
 }
 
+static void add_weights(struct dpt_inspect_shard *shard, const struct dpt_field *field,
+                        const void *raw, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float weight;
+
+        dpt_field_floats(field, (const char *)raw + (size_t)i * field->row_bytes, 1, &weight);
+        shard->weight += (double)weight;
+        shard->weightless += weight == 0;
+    }
+}
+
+static enum dpt_status sum_weights(struct dpt_inspect *f, struct dpt_inspect_shard *shard,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_inspect_set *set = shard->weights;
+    void *raw = malloc(dpt_inspect_piece_bytes(set));
+
+    if (raw == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the weights", (double)dpt_inspect_piece_bytes(set)));
+    DPT_TRY(dpt_inspect_attach(f, set, err));
+    for (int64_t first = 0, n; first < set->items; first += n) {
+        n = dpt_inspect_piece(set, first);
+        DPT_TRY(dpt_inspect_items(f, set, first, n, raw, err));
+        add_weights(shard, &set->private->field, raw, n);
+    }
+out:
+    dpt_inspect_detach(set);
+    free(raw);
+    return status;
+}
+
 static enum dpt_status count_classes(struct dpt_inspect *f, struct dpt_inspect_shard *shard,
                                      struct dpt_error *err)
 {
@@ -106,7 +139,11 @@ enum dpt_status dpt_inspect_shard(struct dpt_inspect *f, struct dpt_inspect_shar
     shard->nhwc = opened.nhwc;
     shard->classes =
         opened.labels.info.type == DPT_H5_U8 || opened.labels.info.type == DPT_H5_INTEGER;
+    memcpy(shard->unused, opened.unused, sizeof shard->unused);
     dpt_shard_close(&opened);
+    shard->weights = either(f, "/weights", "/mask");
+    if (shard->weights != NULL && shard->weights->sum != DPT_SUM_UNREADABLE)
+        DPT_TRY(sum_weights(f, shard, err));
     DPT_TRY(read_strings(f, shard->labels, "classes", &shard->names, &shard->n_names, err));
     if (shard->classes)
         DPT_TRY(count_classes(f, shard, err));

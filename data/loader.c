@@ -324,10 +324,11 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
     buffer->input = dpt_alloc_array(n * size, sizeof(float));
     buffer->labels = dpt_alloc_array(n, sizeof *buffer->labels);
     buffer->targets = dpt_alloc_array(buffer->target_floats, sizeof(float));
+    buffer->weights = dpt_alloc_array(n, sizeof *buffer->weights);
     buffer->sample = dpt_alloc_array(n, sizeof *buffer->sample);
     buffer->image = dpt_alloc_array(size, sizeof(float));
     if (buffer->input != NULL && buffer->image != NULL && buffer->labels != NULL &&
-        buffer->targets != NULL && buffer->sample != NULL)
+        buffer->targets != NULL && buffer->weights != NULL && buffer->sample != NULL)
         return DPT_OK;
     dpt_batch_buffer_close(buffer);
     return dpt_fail_memory(err, "a micro-batch", (double)n * (double)size * sizeof(float));
@@ -338,6 +339,7 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
     dpt_free(buffer->input);
     dpt_free(buffer->labels);
     dpt_free(buffer->targets);
+    dpt_free(buffer->weights);
     dpt_free(buffer->sample);
     dpt_free(buffer->image);
     memset(buffer, 0, sizeof *buffer);
@@ -364,6 +366,8 @@ static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t l
     for (int32_t i = first; i < last; i++) {
         const size_t sample = (size_t)buffer->sample[i];
 
+        if (set->weights != NULL)
+            buffer->weights[i] = set->weights[sample];
         if (set->target == DPT_TARGET_CLASS)
             buffer->labels[i] = set->labels[sample];
         else if (width == 1)
@@ -481,6 +485,7 @@ enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
     batch->sample = buffer->sample;
     batch->labels = set->target == DPT_TARGET_CLASS ? buffer->labels : NULL;
     batch->targets = set->target == DPT_TARGET_CLASS ? NULL : buffer->targets;
+    batch->weights = set->weights != NULL ? buffer->weights : NULL;
     run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
     status = fill_rows(loader, view, run, first, last, buffer, image, err);
     fill_targets(set, first, last, buffer);

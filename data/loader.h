@@ -55,6 +55,7 @@ struct dpt_batch_buffer {
     float *input;
     int32_t *labels;
     float *targets;
+    float *weights; /* of a set that has some */
     int64_t *sample;
     float *image;         /* one sample before it is augmented */
     size_t target_floats; /* room in targets */

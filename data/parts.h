@@ -13,11 +13,12 @@ struct dpt_dataset_parts {
     size_t n_shards;
     struct dpt_shard *named; /* the one that names the most classes; NULL: none does */
     bool synthetic;
-    struct dpt_shared images, targets; /* bytes NULL: not opened */
-    float *scale, *shift;              /* [c]: a number x of the file becomes x * scale + shift */
-    bool uniform;                      /* all channels have the same two */
-    bool check_finite;                 /* floats that nobody has looked at yet */
-    float *weights, *biases;           /* synthetic regression, else NULL */
+    struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
+                                                   weights */
+    float *scale, *shift;    /* [c]: a number x of the file becomes x * scale + shift */
+    bool uniform;            /* all channels have the same two */
+    bool check_finite;       /* floats that nobody has looked at yet */
+    float *weights, *biases; /* synthetic regression, else NULL */
 };
 
 /* Files that patterns name, in the order of the patterns, those of one sorted. *paths: out, a
@@ -36,8 +37,9 @@ static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct
 }
 
 /*
- * Reads labels, and images where set->memory is given, in shares of the node's ranks, and verifies
- * them. Collective over the node: all its ranks get the same status. Errors: BAD_DATA, IO, RANK.
+ * Reads labels and weights, and images where set->memory is given, in shares of the node's ranks,
+ * and verifies them. Collective over the node: all its ranks get the same status. Errors: BAD_DATA,
+ * IO, RANK.
  */
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err);

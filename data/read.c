@@ -22,8 +22,7 @@ struct reading {
     struct dpt_dataset *set;
     const struct dpt_dataset_spec *spec;
     const struct dpt_group *node;
-    struct finding *mine,
-        *all; /* [fields]; [ranks][fields]; fields: images and labels of each shard */
+    struct finding *mine, *all; /* [fields]; [ranks][fields]; fields: those of each shard */
     size_t fields;
     struct dpt_error complaint; /* a value that is wrong; told only where the checksums are right */
 };
@@ -109,7 +108,7 @@ static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
         DPT_TRY(dpt_shard_attach(shard, err));
         for (int64_t row = first, n; row < last; row += n) {
             n = dpt_field_piece(&shard->images, row, last);
-            DPT_TRY(read_piece(r, shard, row, n, raw, &r->mine[2 * i], err));
+            DPT_TRY(read_piece(r, shard, row, n, raw, &r->mine[DPT_SHARD_FIELDS * i], err));
         }
         dpt_shard_detach(shard);
     }
@@ -173,7 +172,43 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
     }
 }
 
-/* The labels of every shard whose turn is this rank's. */
+static void take_weights(struct reading *r, const struct dpt_shard *shard, int64_t row,
+                         int64_t rows, const void *raw)
+{
+    float *out = (float *)r->set->parts->weighed.bytes + shard->first + row;
+
+    dpt_field_floats(&shard->weights, raw, (size_t)rows, out);
+    for (int64_t i = 0; r->complaint.status == DPT_OK && i < rows; i++)
+        if (!(out[i] >= 0) || isinf(out[i]))
+            dpt_fail(&r->complaint, DPT_BAD_DATA,
+                     "%s: /%s[%lld] is %g: a sample counts 0 or more, and no more than any number",
+                     shard->path, shard->weights.name, (long long)(row + i), (double)out[i]);
+}
+
+/* A small field of a shard, all its rows. */
+static enum dpt_status read_whole(struct reading *r, struct dpt_shard *shard,
+                                  const struct dpt_field *field, struct finding *finding, void *raw,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int64_t row = 0, n; row < shard->samples; row += n) {
+        n = dpt_field_piece(field, row, shard->samples);
+        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
+        finding->crc = dpt_crc32(finding->crc, raw, (size_t)n * field->row_bytes);
+        finding->bytes += (size_t)n * field->row_bytes;
+        if (field == &shard->weights)
+            take_weights(r, shard, row, n, raw);
+        else if (r->set->target == DPT_TARGET_CLASS)
+            take_classes(r, shard, row, n, raw);
+        else
+            take_targets(r, shard, row, n, raw);
+    }
+out:
+    return status;
+}
+
+/* The labels and weights of every shard whose turn is this rank's. */
 static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -183,19 +218,15 @@ static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
 
     for (size_t i = (size_t)r->node->rank; i < parts->n_shards; i += (size_t)r->node->size) {
         struct dpt_shard *shard = &parts->shards[i];
-        struct finding *finding = &r->mine[2 * i + 1];
 
-        DPT_TRY(make_room(&shard->labels, &raw, &room, err));
         DPT_TRY(dpt_shard_attach(shard, err));
-        for (int64_t row = 0, n; row < shard->samples; row += n) {
-            n = dpt_field_piece(&shard->labels, row, shard->samples);
-            DPT_TRY(dpt_shard_read(shard, &shard->labels, row, n, raw, err));
-            finding->crc = dpt_crc32(finding->crc, raw, (size_t)n * shard->labels.row_bytes);
-            finding->bytes += (size_t)n * shard->labels.row_bytes;
-            if (r->set->target == DPT_TARGET_CLASS)
-                take_classes(r, shard, row, n, raw);
-            else
-                take_targets(r, shard, row, n, raw);
+        for (size_t k = 1; k < DPT_SHARD_FIELDS; k++) {
+            const struct dpt_field *field = dpt_shard_field(shard, k);
+
+            if (field->name[0] == '\0')
+                continue;
+            DPT_TRY(make_room(field, &raw, &room, err));
+            DPT_TRY(read_whole(r, shard, field, &r->mine[DPT_SHARD_FIELDS * i + k], raw, err));
         }
         dpt_shard_detach(shard);
     }
@@ -211,8 +242,8 @@ static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err
     const struct dpt_dataset_parts *parts = r->set->parts;
 
     for (size_t i = 0; r->spec->conf->verify && i < r->fields; i++) {
-        const struct dpt_shard *shard = &parts->shards[i / 2];
-        const struct dpt_field *field = i % 2 ? &shard->labels : &shard->images;
+        struct dpt_shard *shard = &parts->shards[i / DPT_SHARD_FIELDS];
+        const struct dpt_field *field = dpt_shard_field(shard, i % DPT_SHARD_FIELDS);
         uint32_t crc = 0;
 
         if (!field->info.has_crc)
@@ -259,7 +290,7 @@ enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_datas
         r->set = set;
         r->spec = spec;
         r->node = node;
-        r->fields = 2 * set->parts->n_shards;
+        r->fields = DPT_SHARD_FIELDS * set->parts->n_shards;
         status = read_share(r, err);
     } else {
         status = dpt_fail_memory(err, "reading the shards", sizeof *r);

@@ -28,8 +28,9 @@ static const char *extent_text(const struct dpt_h5_info *info, char *buf, size_t
     return buf;
 }
 
-/* What a file holds, for the one who looks for other names: "/data, /meta". */
-static void list_contents(hid_t file, struct dpt_str *out)
+/* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
+ * are left out. */
+static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
 {
     enum { MOST = 12 };
     H5G_info_t group;
@@ -38,10 +39,15 @@ static void list_contents(hid_t file, struct dpt_str *out)
         return;
     for (hsize_t i = 0; i < group.nlinks && i < MOST; i++) {
         char name[64];
+        bool left_out = false;
 
         if (H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name,
-                               H5P_DEFAULT) >= 0)
-            dpt_str_printf(out, "%s/%s", i ? ", " : "", name);
+                               H5P_DEFAULT) < 0)
+            continue;
+        for (size_t k = 0; k < n; k++)
+            left_out = left_out || strcmp(name, taken[k]) == 0;
+        if (!left_out)
+            dpt_str_printf(out, "%s/%s", out->length > 0 ? ", " : "", name);
     }
     if (group.nlinks > MOST)
         dpt_str_printf(out, ", …");
@@ -61,7 +67,7 @@ static enum dpt_status find_field(hid_t file, const char *path, const char *name
         snprintf(field->name, sizeof field->name, "%s", has ? name : other);
         return dpt_h5_info(file, path, field->name, &field->info, err);
     }
-    list_contents(file, &contents);
+    list_contents(file, NULL, 0, &contents);
     dpt_fail(err, DPT_BAD_DATA, "%s has neither /%s nor /%s; it holds %s", path, name, other,
              contents.text != NULL ? contents.text : "nothing");
     dpt_str_release(&contents);
@@ -192,6 +198,47 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
     return DPT_OK;
 }
 
+/* Weights of the samples, where the file has some. */
+static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_field *field = &shard->weights;
+    const struct dpt_h5_info *info = &field->info;
+    const htri_t weights = H5Lexists(file, "weights", H5P_DEFAULT);
+    const htri_t mask = H5Lexists(file, "mask", H5P_DEFAULT);
+    char text[128];
+
+    if (weights == 0 && mask == 0)
+        return DPT_OK;
+    if (weights > 0 && mask > 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s holds both /weights and /mask, which say the same: how much each "
+                         "sample counts; delete or rename one of them",
+                         shard->path));
+    DPT_TRY(find_field(file, shard->path, "weights", "mask", field, err));
+    if (info->type == DPT_H5_OTHER || info->n_dims != 1)
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA, "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
+            shard->path, field->name, extent_text(info, text, sizeof text), info->type_text));
+    if (info->dims[0] != shard->samples)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
+                         shard->images.name, (long long)shard->samples, field->name,
+                         (long long)info->dims[0]));
+out:
+    return status;
+}
+
+static void note_unused(hid_t file, struct dpt_shard *shard)
+{
+    const char *const taken[] = {shard->images.name, shard->labels.name, shard->weights.name};
+    struct dpt_str text = {0};
+
+    list_contents(file, taken, sizeof taken / sizeof *taken, &text);
+    if (text.text != NULL)
+        snprintf(shard->unused, sizeof shard->unused, "%s", text.text);
+    dpt_str_release(&text);
+}
+
 static void measure(struct dpt_field *field)
 {
     field->row_items = 1;
@@ -231,8 +278,12 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
         DPT_TRY(read_target(shard, classes, err));
         DPT_TRY(dpt_class_names_read(&shard->names, file, shard->labels.name, err));
     }
-    measure(&shard->images);
-    measure(&shard->labels);
+    if (need_labels) {
+        DPT_TRY(read_weights(file, shard, err));
+        note_unused(file, shard);
+    }
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
+        measure(dpt_shard_field(shard, i));
 out:
     if (file >= 0)
         H5Fclose(file);
@@ -288,14 +339,13 @@ out:
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_field *const fields[] = {&shard->images, &shard->labels};
 
     if (shard->attached)
         return DPT_OK;
     shard->attached = true;
     dpt_h5_enter();
-    for (size_t i = 0; i < 2; i++) {
-        struct dpt_field *field = fields[i];
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
+        struct dpt_field *field = dpt_shard_field(shard, i);
 
         if (field->info.contiguous && shard->fd < 0) {
             shard->fd = open(shard->path, O_RDONLY | O_CLOEXEC);
@@ -317,17 +367,17 @@ out:
 
 void dpt_shard_detach(struct dpt_shard *shard)
 {
-    struct dpt_field *const fields[] = {&shard->images, &shard->labels};
-
     if (!shard->attached)
         return;
     dpt_h5_enter();
-    for (size_t i = 0; i < 2; i++) {
-        if (fields[i]->type >= 0)
-            H5Tclose(fields[i]->type);
-        if (fields[i]->data >= 0)
-            H5Dclose(fields[i]->data);
-        fields[i]->data = fields[i]->type = H5I_INVALID_HID;
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
+        struct dpt_field *field = dpt_shard_field(shard, i);
+
+        if (field->type >= 0)
+            H5Tclose(field->type);
+        if (field->data >= 0)
+            H5Dclose(field->data);
+        field->data = field->type = H5I_INVALID_HID;
     }
     if (shard->h5 >= 0)
         H5Fclose(shard->h5);

@@ -15,9 +15,9 @@
 #include "data/dataset.h"
 #include "data/h5.h"
 
-/* One of a shard's two data sets. */
+/* One of a shard's data sets. */
 struct dpt_field {
-    char name[8]; /* "images", "x", "labels", "y" */
+    char name[8]; /* "images", "x", "labels", "y", "weights", "mask"; empty: there is none */
     struct dpt_h5_info info;
     int64_t row_items; /* elements of a sample */
     size_t row_bytes;  /* bytes of a sample, raw */
@@ -33,8 +33,9 @@ struct dpt_shard {
     bool nhwc;
     enum dpt_target_kind target;
     int32_t target_width; /* VECTOR */
-    struct dpt_field images, labels;
+    struct dpt_field images, labels, weights;
     struct dpt_class_names names; /* of the labels' classes */
+    char unused[96];              /* what else the file holds: "/ids, /meta"; empty: nothing */
     bool attached;
     int fd;
     hid_t h5;
@@ -44,7 +45,19 @@ struct dpt_shard {
  */
 enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
                                struct dpt_error *err);
-/* The same of a file that may have no labels; then labels.name is empty. */
+/* A field by its number: what a shard consists of. */
+enum { DPT_SHARD_FIELDS = 3 };
+
+static inline struct dpt_field *dpt_shard_field(struct dpt_shard *shard, size_t i)
+{
+    struct dpt_field *const fields[DPT_SHARD_FIELDS] = {&shard->images, &shard->labels,
+                                                        &shard->weights};
+
+    return fields[i];
+}
+
+/* The same of a file that may have no labels; then labels.name is empty. Weights are not looked
+ * at: nobody learns from it. */
 enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
                                    struct dpt_error *err);
 void dpt_shard_close(struct dpt_shard *shard);

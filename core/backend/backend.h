@@ -4,12 +4,14 @@
  * A backend prepares a whole graph with its loss for micro-batches of at most `micro` samples and may fuse inside it. What comes
  * out, a program, has `threads` slots; each slot has its own activations and scratch memory, so different threads run different
  * slots at once (a program is never used by two threads on one slot). After the first micro-batch of a slot nothing is allocated.
- * Gradients and losses are *sums* over samples; whoever updates the weights divides by the number of samples.
+ * Gradients and losses are *sums* over samples, each times its weight; whoever updates the parameters divides by the sum of
+ * the weights, which is the number of samples where they have none.
  * Parameters, gradients: canonical arenas (graph.h) in host memory, borrowed for the call.
  */
 #ifndef DPT_BACKEND_BACKEND_H
 #define DPT_BACKEND_BACKEND_H
 
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,16 +39,39 @@ struct dpt_batch {
     const float *input;    /* [micro][c][h][w] of the graph's input; rows past `count` are zero */
     const int32_t *labels; /* [count] classes, each below the graph's outputs; or NULL */
     const float *targets;  /* [count][outputs]; or NULL; exactly one of the two is given */
+    const float *weights;  /* [count]: so much each sample counts, finite and >= 0; NULL: 1 each */
     const int64_t *sample; /* [count] numbers in the data set: they key the dropout */
     uint64_t seed, step;   /* likewise */
 };
 
-/* What is counted while training and evaluating; sums, so that tallies of threads and ranks add up. */
+/* What is counted while training and evaluating; sums, so that tallies of threads and ranks add up. A mean is one of the first
+   two divided by `weight`. Where samples have no weights, or 0 and 1 alone, correct and weight are whole numbers, and exact. */
 struct dpt_tally {
-    double loss;
-    int64_t correct; /* arg max of the outputs equals the label (or the arg max of the targets); 0 for mse */
-    int64_t samples;
+    double loss;     /* weight x loss of each sample */
+    double correct;  /* weights where the arg max of the outputs is the label (or the arg max of the targets); 0 for mse */
+    int64_t samples; /* whatever they weigh */
+    double weight;
 };
+
+/* Adds what was counted elsewhere. */
+static inline void dpt_tally_add(struct dpt_tally *to, const struct dpt_tally *more)
+{
+    to->loss += more->loss;
+    to->correct += more->correct;
+    to->samples += more->samples;
+    to->weight += more->weight;
+}
+
+/* The means over what was counted; NAN of no sample, and of samples that weigh nothing. */
+static inline double dpt_tally_loss(const struct dpt_tally *t)
+{
+    return t->weight > 0 ? t->loss / t->weight : NAN;
+}
+
+static inline double dpt_tally_accuracy(const struct dpt_tally *t)
+{
+    return t->weight > 0 ? t->correct / t->weight : NAN;
+}
 
 struct dpt_program_spec {
     const struct dpt_graph *graph; /* borrowed while the program lives */
@@ -164,7 +189,7 @@ const struct dpt_backend *dpt_backend_find(const char *name);
  * Loss of one micro-batch from its outputs (logits), for backends on the host.
  *
  * y: [count][outputs], row stride `stride` floats. dy: out, same shape and stride: d(sum of losses)/dy; NULL: not wanted.
- * Cross-entropy: stable log-sum-exp. tally: added to.
+ * Cross-entropy: stable log-sum-exp. A sample of weight 0 adds nothing, whatever its outputs are. tally: added to.
  */
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
                    size_t stride, const float *y, float *dy, struct dpt_tally *tally);

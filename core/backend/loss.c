@@ -1,6 +1,7 @@
 #include "core/backend/backend.h"
 
 #include <math.h>
+#include <string.h>
 
 /* The target of one row: a class, or a row of probabilities or values. */
 struct target {
@@ -108,18 +109,27 @@ void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, i
 
     for (int32_t i = 0; i < batch->count; i++) {
         const float *row = y + (size_t)i * stride;
+        const float weight = batch->weights != NULL ? batch->weights[i] : 1;
+        float *drow = dy != NULL ? dy + (size_t)i * stride : NULL;
         struct target target = {0};
 
+        tally->weight += weight;
+        if (weight == 0) { /* 0 x NaN would count */
+            if (drow != NULL)
+                memset(drow, 0, (size_t)outputs * sizeof *drow);
+            continue;
+        }
         if (batch->labels != NULL)
             target.label = batch->labels[i];
         else
             target.row = batch->targets + (size_t)i * (size_t)outputs;
-        tally->loss +=
-            type->row(loss, &target, outputs, row, dy != NULL ? dy + (size_t)i * stride : NULL);
+        tally->loss += weight * type->row(loss, &target, outputs, row, drow);
+        for (int32_t j = 0; drow != NULL && weight != 1 && j < outputs; j++)
+            drow[j] *= weight;
         if (type->classes) {
             const int32_t wanted = target.row != NULL ? arg_max(target.row, outputs) : target.label;
 
-            tally->correct += wanted >= 0 && arg_max(row, outputs) == wanted;
+            tally->correct += wanted >= 0 && arg_max(row, outputs) == wanted ? weight : 0;
         }
     }
     tally->samples += batch->count;

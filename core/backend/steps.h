@@ -51,6 +51,7 @@ struct dpt_steps_spec {
     int32_t micros;  /* most micro-batches of this rank in a step */
     int rooms;       /* how many steps may be filled ahead, at least 2 */
     int32_t targets; /* numbers a sample where targets are vectors; 0: labels */
+    bool weights;    /* samples have weights */
     bool reduces;    /* other ranks' gradients come in between compute and update */
     bool on_device;  /* they are summed in device memory (a CUDA-aware MPI): buckets are there */
     int64_t bucket;  /* bytes of a bucket, about */
@@ -69,6 +70,7 @@ struct dpt_room {
                        on the device, and `sample` and `move` say which and how */
     int32_t *labels; /* NULL where targets are vectors */
     float *targets;  /* [row][targets] */
+    float *weights;  /* [row]; NULL: samples have none */
     int64_t *sample; /* numbers in the data set */
     struct dpt_steps_move *move; /* for samples on the device; all zero: as they are */
     int32_t *count;              /* [micros] */
@@ -76,12 +78,14 @@ struct dpt_room {
 
 /* Sums over all steps since `put` whose update was not withheld, on all ranks together. */
 struct dpt_steps_state {
-    double loss;
-    int64_t samples, correct;
+    double loss, correct; /* weighted, as in struct dpt_tally */
+    int64_t samples;
+    double weight;
     double norm;             /* of the last step's mean gradient, before clipping */
     bool withheld;           /* an update and all behind it are: the parameters are from before */
     int64_t withheld_update; /* number of the first withheld one since `put`; 0: none */
     int64_t skipped;         /* withheld one by one (`skip`) */
+    int64_t weightless;      /* withheld since their samples weigh nothing */
     struct dpt_loss_scale scale;
 };
 
@@ -95,7 +99,7 @@ struct dpt_backend_steps {
     enum dpt_status (*put)(void *steps, const float *params, float *const *slot,
                            const struct dpt_loss_scale *scale, struct dpt_error *err);
     /* Arenas to the host; waits for all that was enqueued. Each may be NULL. gradient: of the last
-     * step, summed over the ranks. */
+     * step with its tail, summed over the ranks. */
     enum dpt_status (*get)(void *steps, float *params, float *const *slot, float *gradient,
                            struct dpt_error *err);
     /* Room number `which`; waits until what was in it has been copied to the device. This and `send`
@@ -113,7 +117,7 @@ struct dpt_backend_steps {
     int (*buckets)(const void *steps);
     /* Waits for bucket i of the step. *at: [*n] floats, to be summed over the ranks in place: in
      * host memory or, with `on_device`, the device's. The last bucket's *n includes the tail behind
-     * the gradient, whose first three words are the loss, samples and correct ones of this rank;
+     * the gradient, whose first words are the loss, samples, correct ones and weight of this rank;
      * host_tail: where the host reads and writes these DPT_TENSOR_ALIGN words; with `on_device` a
      * separate place, which is summed apart and not counted in *n; NULL for the other buckets. */
     enum dpt_status (*bucket)(void *steps, int i, float **at, size_t *n, float **host_tail,

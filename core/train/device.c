@@ -104,6 +104,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .micros = (int32_t)((batches + ranks - 1) / ranks),
         .rooms = ROOMS,
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
+        .weights = set->weights != NULL,
         .reduces = ranks > 1,
         .on_device = t->on_device,
         .bucket = BUCKET,
@@ -177,11 +178,14 @@ static enum dpt_status look(struct dpt_trainer *t, struct dpt_error *err)
     p->loss += now->loss - before.loss;
     p->samples += now->samples - before.samples;
     p->correct += now->correct - before.correct;
+    p->weight += now->weight - before.weight;
+    p->weightless += now->weightless - before.weightless;
     p->skipped += now->skipped - before.skipped;
     p->overflows += now->scale.overflows - before.scale.overflows;
     p->norm = now->norm;
     t->scale = now->scale;
-    left_out = now->skipped - before.skipped + now->scale.overflows - before.scale.overflows;
+    left_out = now->skipped - before.skipped + now->weightless - before.weightless +
+               now->scale.overflows - before.scale.overflows;
     if (left_out == 0 && !now->withheld && now->samples - before.samples != d->given)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL,
                          "up to step %lld: the device counted %lld of %lld samples",
@@ -346,8 +350,6 @@ static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_er
     }
     DPT_TRY(look(t, err));
     DPT_TRY(d->type->get(d->steps, t->params, t->slot, gradient ? t->reduced : NULL, err));
-    if (gradient)
-        t->reduced[floats + DPT_TAIL_SAMPLES] = (float)d->total;
     d->fetched = true;
     d->with_gradient = gradient;
 out:

@@ -29,6 +29,7 @@ static void evaluate_part(void *arg, int thread)
 
     for (int32_t i = w->view.first + n * thread / t->threads; i < end; i++) {
         struct dpt_tally tally = {0};
+        double *sums;
 
         worker->status =
             dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
@@ -38,9 +39,11 @@ static void evaluate_part(void *arg, int thread)
                                                &worker->err);
         if (worker->status != DPT_OK)
             return;
-        t->losses[w->view.step * w->micros + i] = tally.loss;
-        worker->tally.correct += tally.correct;
-        worker->tally.samples += tally.samples;
+        sums = t->sums + (w->view.step * w->micros + i) * DPT_EVAL_SUMS;
+        sums[DPT_EVAL_LOSS] = tally.loss;
+        sums[DPT_EVAL_CORRECT] = tally.correct;
+        sums[DPT_EVAL_SAMPLES] = (double)tally.samples;
+        sums[DPT_EVAL_WEIGHT] = tally.weight;
     }
 }
 
@@ -50,9 +53,7 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
 
-    memset(w->t->losses, 0, (size_t)micro_batches(w->split) * sizeof *w->t->losses);
-    for (int i = 0; i < w->t->threads; i++)
-        memset(&w->t->workers[i].tally, 0, sizeof w->t->workers[i].tally);
+    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * DPT_EVAL_SUMS * sizeof *w->t->sums);
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (int64_t step = 0; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
@@ -71,7 +72,6 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
     const int64_t n = micro_batches(split);
     struct dpt_error plain;
     char word[32];
-    int64_t counts[2] = {0};
 
     snprintf(word, sizeof word, "evaluating data.%s", split->name);
     dpt_comm_note(t->comm, t->progress.step, word);
@@ -82,19 +82,18 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
                  plain.text);
     }
     DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
-    for (int i = 0; i < t->threads; i++) {
-        counts[0] += t->workers[i].tally.correct;
-        counts[1] += t->workers[i].tally.samples;
+    /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
+     * in the same order. */
+    DPT_TRY(
+        dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * DPT_EVAL_SUMS, err));
+    *total = (struct dpt_tally){0};
+    for (int64_t i = 0; i < n; i++) {
+        const double *sums = t->sums + i * DPT_EVAL_SUMS;
+        const struct dpt_tally one = {sums[DPT_EVAL_LOSS], sums[DPT_EVAL_CORRECT],
+                                      (int64_t)sums[DPT_EVAL_SAMPLES], sums[DPT_EVAL_WEIGHT]};
+
+        dpt_tally_add(total, &one);
     }
-    /* Each loss is on one rank and zero on the others, so the ranks' sum is exact; then all add in
-     * the same order. */
-    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->losses, t->losses, (size_t)n, err));
-    total->loss = 0;
-    for (int64_t i = 0; i < n; i++)
-        total->loss += t->losses[i];
-    DPT_TRY(dpt_group_sum_ints(&t->comm->world, counts, counts, 2, err));
-    total->correct = counts[0];
-    total->samples = counts[1];
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,
                          (long long)total->samples, (long long)split->sampler.samples));

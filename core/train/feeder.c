@@ -48,6 +48,8 @@ static struct dpt_batch_buffer rows_of(const struct dpt_feeder *f, const struct 
         rows.labels = room->labels + at;
     if (room->targets != NULL)
         rows.targets = room->targets + at * width;
+    if (room->weights != NULL)
+        rows.weights = room->weights + at;
     rows.target_floats = micro * width;
     return rows;
 }

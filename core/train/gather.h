@@ -47,6 +47,15 @@ struct dpt_gather_type {
     const double *(*squares)(const struct dpt_trainer *t);
 };
 
+/* What was counted, as words of the tail. */
+static inline void dpt_tail_write(float *tail, const struct dpt_tally *tally)
+{
+    tail[DPT_TAIL_LOSS] = (float)tally->loss;
+    tail[DPT_TAIL_SAMPLES] = (float)tally->samples;
+    tail[DPT_TAIL_CORRECT] = (float)tally->correct;
+    tail[DPT_TAIL_WEIGHT] = (float)tally->weight;
+}
+
 extern const struct dpt_gather_type dpt_gather_allreduce, dpt_gather_reproducible;
 /* By enum dpt_reduction_kind. */
 extern const struct dpt_gather_type *const dpt_gather_types[];

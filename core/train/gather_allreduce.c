@@ -80,11 +80,8 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
     (void)micro_batch;
     (void)gradient;
     worker->done++;
-    for (int32_t i = 0; i < n; i++) {
-        worker->tally.loss += tally[i].loss;
-        worker->tally.correct += tally[i].correct;
-        worker->tally.samples += tally[i].samples;
-    }
+    for (int32_t i = 0; i < n; i++)
+        dpt_tally_add(&worker->tally, &tally[i]);
 }
 
 /* Which threads' gradients count, and this rank's tail, in the first one's: it has a micro-batch
@@ -102,15 +99,10 @@ static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
         memset(dpt_summation_buffer(t->gather->summation, i) + floats, 0,
                DPT_TAIL_WORDS * sizeof(float));
         t->gather->filled[i] = !failed && t->workers[i].done > 0;
-        if (failed)
-            continue;
-        all.loss += t->workers[i].tally.loss;
-        all.correct += t->workers[i].tally.correct;
-        all.samples += t->workers[i].tally.samples;
+        if (!failed)
+            dpt_tally_add(&all, &t->workers[i].tally);
     }
-    tail[DPT_TAIL_LOSS] = (float)all.loss;
-    tail[DPT_TAIL_SAMPLES] = (float)all.samples;
-    tail[DPT_TAIL_CORRECT] = (float)all.correct;
+    dpt_tail_write(tail, &all);
     memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
 }
 

@@ -143,9 +143,7 @@ static void add_tails(const struct dpt_tally *tally, int32_t n, float *tail)
 
     dpt_tree_begin(&tree, n);
     for (int32_t i = 0; i < n; i++) {
-        each[i][DPT_TAIL_LOSS] = (float)tally[i].loss;
-        each[i][DPT_TAIL_SAMPLES] = (float)tally[i].samples;
-        each[i][DPT_TAIL_CORRECT] = (float)tally[i].correct;
+        dpt_tail_write(each[i], &tally[i]);
         dpt_tree_push(&tree, (struct dpt_block){i, 0}, each[i], DPT_TAIL_WORDS, NULL, NULL);
     }
     memcpy(tail, tree.value[0], sizeof each[0]);

@@ -49,8 +49,9 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
 
     for (size_t i = 0; i < 3; i++)
         if (splits[i]->present)
-            dpt_str_printf(out, "%s%s %s", i == 0 ? "" : ", ",
-                           dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name);
+            dpt_str_printf(out, "%s%s %s%s", i == 0 ? "" : ", ",
+                           dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name,
+                           splits[i]->set->weights != NULL ? " (weighted)" : "");
     dpt_str_printf(out, " samples of %s %s, %s", dpt_shape_text(&t->train.set->shape, shape),
                    t->train.set->u8 ? "uint8" : "float32",
                    t->train.set->memory != NULL ? "in memory" : "read while training");
@@ -231,11 +232,9 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
     struct dpt_metrics *m = &run->metrics;
-    const double samples = (double)run->window.samples;
-    /* Of no sample where all updates were left out. */
-    const double loss = samples > 0 ? run->window.loss / samples : NAN;
-    const double rate = samples / run->window.seconds;
-    const double accuracy = has_accuracy(run) ? (double)run->window.correct / samples : NAN;
+    const double loss = dpt_tally_loss(&run->window.tally);
+    const double rate = (double)run->window.tally.samples / run->window.seconds;
+    const double accuracy = has_accuracy(run) ? dpt_tally_accuracy(&run->window.tally) : NAN;
     const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
     const double left = run->training / (double)done * (double)(t->steps - p->step);
     const int64_t epoch = (p->step - 1) / t->steps_per_epoch + 1;
@@ -276,8 +275,8 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
-    const double n = (double)tally->samples, loss = tally->loss / n;
-    const double accuracy = has_accuracy(run) ? (double)tally->correct / n : NAN;
+    const double loss = dpt_tally_loss(tally);
+    const double accuracy = has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN;
     const int64_t epoch = (t->progress.step - 1) / t->steps_per_epoch + 1;
     char text[64] = "";
 
@@ -293,6 +292,8 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
     if (has_accuracy(run))
         dpt_metrics_real(m, "accuracy", accuracy);
     dpt_metrics_int(m, "samples", tally->samples);
+    if (tally->weight != (double)tally->samples)
+        dpt_metrics_real(m, "weight", tally->weight);
     dpt_metrics_real(m, "seconds", seconds);
     DPT_TRY(end_line(run, err));
     DPT_TRY(dpt_board_evaluation(run, split, loss, accuracy, err));
@@ -350,22 +351,24 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
 static void summarize_split(const struct dpt_run *run, const char *name,
                             const struct dpt_tally *tally, struct dpt_str *out)
 {
-    const double n = (double)tally->samples;
     char digits[DIGITS];
 
     if (tally->samples == 0)
         return;
     dpt_str_printf(out, "%s ", name);
     if (has_accuracy(run))
-        dpt_str_printf(out, "accuracy %.4f, ", (double)tally->correct / n);
-    dpt_str_printf(out, "loss %.4g on %s samples\n", tally->loss / n,
+        dpt_str_printf(out, "accuracy %.4f, ", dpt_tally_accuracy(tally));
+    dpt_str_printf(out, "loss %.4g on %s samples", dpt_tally_loss(tally),
                    dpt_group_digits(digits, tally->samples));
+    if (tally->weight != (double)tally->samples)
+        dpt_str_printf(out, " (weights sum to %.6g)", tally->weight);
+    dpt_str_printf(out, "\n");
 }
 
 static void summarize(const struct dpt_run *run, double seconds, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &run->trainer;
-    char steps[DIGITS], rate[DIGITS], resumed[64] = "", skipped[64] = "";
+    char steps[DIGITS], rate[DIGITS], resumed[64] = "", skipped[128] = "";
 
     compare_weights(t, out);
     if (run->resumed > 0)
@@ -373,6 +376,9 @@ static void summarize(const struct dpt_run *run, double seconds, struct dpt_str 
                  (long long)run->resumed);
     if (run->skipped > 0)
         snprintf(skipped, sizeof skipped, " (%lld skipped, not a number)", (long long)run->skipped);
+    if (run->weightless > 0)
+        snprintf(skipped + strlen(skipped), sizeof skipped - strlen(skipped),
+                 " (%lld without an update: weights sum to 0)", (long long)run->weightless);
     dpt_str_printf(out, "%s steps%s%s in %.1f s", dpt_group_digits(steps, t->progress.step),
                    resumed, skipped, seconds);
     if (run->training > 0)

@@ -83,13 +83,19 @@ static void spend(struct dpt_run *run, double seconds)
     run->window.seconds += seconds;
 }
 
+static void add(struct dpt_tally *tally, const struct dpt_step_result *result)
+{
+    tally->loss += result->loss;
+    tally->correct += result->correct;
+    tally->samples += result->samples;
+    tally->weight += result->weight;
+}
+
 /* What steps gave that had an update. */
 static void count(struct dpt_run *run, const struct dpt_step_result *result)
 {
     run->norm = result->norm;
-    run->window.loss += result->loss;
-    run->window.correct += result->correct;
-    run->window.samples += result->samples;
+    add(&run->window.tally, result);
     run->counted += result->samples;
 }
 
@@ -98,9 +104,19 @@ static void count_skipped(struct dpt_run *run, const struct dpt_step_result *res
 {
     const struct dpt_trainer *t = &run->trainer;
 
+    const bool first = run->weightless == 0 && result->weightless > 0;
+
     run->skipped += result->skipped;
+    run->weightless += result->weightless;
     if (!dpt_run_leads(run))
         return;
+    if (first)
+        dpt_log_warn(
+            t->log,
+            "step %lld: the weights of %s samples sum to 0, so it has no update; more such "
+            "steps are counted at the end",
+            (long long)t->progress.step,
+            result->deferred ? "a step's (this one's or one before)" : "its");
     if (result->deferred && result->skipped > 0)
         dpt_log_warn(t->log, "step %lld: not a number: since the last line %lld step%s skipped",
                      (long long)t->progress.step, (long long)result->skipped,
@@ -217,9 +233,8 @@ out:
 /* data.valid decides which checkpoint is the best, never data.test. */
 static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
 {
-    const double n = (double)tally->samples;
     const double metric =
-        t->loss.kind == DPT_LOSS_CROSS_ENTROPY ? (double)tally->correct / n : -tally->loss / n;
+        t->loss.kind == DPT_LOSS_CROSS_ENTROPY ? dpt_tally_accuracy(tally) : -dpt_tally_loss(tally);
 
     if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
         return;
@@ -380,7 +395,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     run->lr = result.lr;
     if (!result.deferred) {
         count_skipped(run, &result);
-        if (!result.skipped && !result.overflows)
+        if (!result.skipped && !result.overflows && !result.weightless)
             count(run, &result);
     } else if (due_to_learn(run)) {
         DPT_TRY(learn(run, err));

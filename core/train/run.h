@@ -16,6 +16,12 @@
 #include "core/train/trace.h"
 #include "core/train/trainer.h"
 
+/* What training steps counted, and the seconds that they took. */
+struct dpt_run_sums {
+    struct dpt_tally tally;
+    double seconds;
+};
+
 /* A training run on one rank. Files are written by rank 0 alone. */
 struct dpt_run {
     struct dpt_trainer trainer;
@@ -32,19 +38,16 @@ struct dpt_run {
     int64_t board_step;           /* of the last ones, -1: none */
     FILE *hashes;                 /* log.hashes, rank 0 */
     struct dpt_str hash_line;
-    struct dpt_trace *trace; /* log.trace */
-    struct dpt_str job_text; /* for checkpoints */
-    struct dpt_str resolved; /* for the run folder */
-    double training;         /* seconds in steps, evaluation and saving not counted */
-    double first_step;       /* seconds from exec to the end of the first step */
-    struct {
-        double loss, seconds;
-        int64_t samples, correct;
-    } window;             /* since the last line */
+    struct dpt_trace *trace;    /* log.trace */
+    struct dpt_str job_text;    /* for checkpoints */
+    struct dpt_str resolved;    /* for the run folder */
+    double training;            /* seconds in steps, evaluation and saving not counted */
+    double first_step;          /* seconds from exec to the end of the first step */
+    struct dpt_run_sums window; /* since the last line */
     double *rank_seconds; /* [ranks]: what each worked on its part of these steps; NULL: one rank */
     double lr, norm;      /* of the last step that was not skipped */
     int64_t counted;      /* samples trained on by this process */
-    int64_t skipped;
+    int64_t skipped, weightless;
     int64_t learned_step; /* up to which all ranks know what a device's steps gave, -1: none */
     double saved_at;      /* dpt_now */
     double save_seconds;  /* that the longest save took */

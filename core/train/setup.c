@@ -28,6 +28,7 @@ enum { RESERVE = 128 << 20 };
 static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
                                 const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     char word[32];
     const struct dpt_dataset_spec spec = {
         .conf = &t->job->data,
@@ -41,7 +42,11 @@ static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct 
         return dpt_dataset_describe(set, &spec, err);
     snprintf(word, sizeof word, "opening data.%s", name);
     dpt_comm_note(t->comm, 0, word);
-    return dpt_dataset_open(set, &spec, t->comm, err);
+    DPT_TRY(dpt_dataset_open(set, &spec, t->comm, err));
+    if (t->comm->world.rank == 0)
+        dpt_dataset_tell_unused(set, t->log);
+out:
+    return status;
 }
 
 static void add_split(struct dpt_split *split, const char *name, const struct dpt_dataset *set)
@@ -183,6 +188,25 @@ out:
     return status;
 }
 
+/* A mean over samples none of which counts is nothing: told before the first step, not as NaN. */
+static enum dpt_status check_weights(const struct dpt_split *split, struct dpt_error *err)
+{
+    const struct dpt_sampler *s = &split->sampler;
+    int64_t samples[256];
+
+    if (split->set->weights == NULL)
+        return DPT_OK;
+    for (int64_t first = 0, n; first < s->samples; first += n) {
+        n = s->samples - first < 256 ? s->samples - first : 256;
+        dpt_sampler_samples(s, 0, first, n, samples);
+        for (int64_t i = 0; i < n; i++)
+            if (split->set->weights[samples[i]] > 0)
+                return DPT_OK;
+    }
+    return dpt_fail(err, DPT_BAD_DATA, "data.%s: all its %lld samples have weight 0: none counts",
+                    split->name, (long long)s->samples);
+}
+
 /* A loader for every split. */
 static enum dpt_status open_loaders(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
@@ -195,14 +219,15 @@ static enum dpt_status open_loaders(struct dpt_trainer *t, int32_t micro, struct
 
         if (!splits[i]->present)
             continue;
+        DPT_TRY(check_weights(splits[i], err));
         DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
                                 i == 0 ? &t->job->data.augment : NULL, t->comm->world.rank,
                                 t->comm->world.size, err));
         most = s->samples > most ? s->samples : most;
     }
-    t->losses = dpt_alloc_array((size_t)(most / micro) + 1, sizeof *t->losses);
-    if (t->losses == NULL)
-        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->losses));
+    t->sums = dpt_alloc_array(((size_t)(most / micro) + 1) * DPT_EVAL_SUMS, sizeof *t->sums);
+    if (t->sums == NULL)
+        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->sums));
 out:
     return status;
 }
@@ -332,8 +357,8 @@ static void close_sized(struct dpt_trainer *t)
         dpt_batch_buffer_close(&t->workers[i].buffer);
     dpt_free(t->workers);
     t->workers = NULL;
-    dpt_free(t->losses);
-    t->losses = NULL;
+    dpt_free(t->sums);
+    t->sums = NULL;
 }
 
 /* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */

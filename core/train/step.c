@@ -71,6 +71,8 @@ static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
         buffer.input += micro * size;
         buffer.labels += micro;
         buffer.sample += micro;
+        if (batch->weights != NULL)
+            buffer.weights += micro;
         if (batch->targets != NULL)
             buffer.targets += micro * targets;
     }
@@ -79,6 +81,7 @@ static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
     batch->sample = whole->sample;
     batch->labels = batch->labels != NULL ? whole->labels : NULL;
     batch->targets = batch->targets != NULL ? whole->targets : NULL;
+    batch->weights = batch->weights != NULL ? whole->weights : NULL;
 out:
     return status;
 }
@@ -297,7 +300,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     const double clip = t->job->train.clip_norm;
     enum dpt_status status;
     const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
-    double scale = 1.0 / (double)result->samples;
+    double scale = 1.0 / result->weight;
 
     result->norm = norm * scale;
     if (clip > 0 && result->norm > clip)
@@ -362,7 +365,8 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         return dpt_group_agree(&t->comm->world, mine, err);
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
-    result->correct = (int64_t)tail[DPT_TAIL_CORRECT];
+    result->correct = tail[DPT_TAIL_CORRECT];
+    result->weight = tail[DPT_TAIL_WEIGHT];
     result->save = t->said[DPT_FLAG_SAVE] > 0;
     result->signal = t->said[DPT_FLAG_SIGNAL] > 0;
     result->clock = t->said[DPT_FLAG_CLOCK] > 0;
@@ -372,9 +376,12 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
                          w.view.total));
     norm = gradient_norm(&w);
     dpt_profile_turn(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
-    if (scaled && isfinite(result->loss))
+    result->weightless = result->weight == 0;
+    if (scaled && isfinite(result->loss) && !result->weightless)
         DPT_TRY(judge_scale(t, isfinite(norm), &mended, err));
-    if (mended) {
+    if (result->weightless) {
+        /* A mean of nothing: no update, and none that the optimizer's moments would go on from. */
+    } else if (mended) {
         result->overflows = 1;
     } else if (isfinite(norm) && isfinite(result->loss)) {
         DPT_TRY(update(&w, norm, result, err));

@@ -111,15 +111,15 @@ static void tell_arena(struct dpt_run *run, const char *what, const float *arena
 void dpt_board_weights(struct dpt_run *run)
 {
     struct dpt_trainer *t = &run->trainer;
-    const double samples = t->reduced[t->graph.floats + DPT_TAIL_SAMPLES];
+    const double weight = t->reduced[t->graph.floats + DPT_TAIL_WEIGHT];
 
     if (!run->board.open || run->board_step == t->progress.step)
         return;
     dpt_profile_begin(t->profile, t->progress.step);
     dpt_tensorboard_begin(&run->board, t->progress.step);
     tell_arena(run, "weights", t->params, 1);
-    if (samples > 0)
-        tell_arena(run, "gradients", t->reduced, 1 / samples);
+    if (weight > 0)
+        tell_arena(run, "gradients", t->reduced, 1 / weight);
     dpt_tensorboard_end(&run->board);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
     run->board_step = t->progress.step;

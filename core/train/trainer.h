@@ -38,11 +38,21 @@ enum dpt_flag {
 
 /* Words behind the gradient, summed with it. */
 enum dpt_tail {
-    DPT_TAIL_LOSS,    /* sum of the samples' losses */
+    DPT_TAIL_LOSS,    /* sum of the samples' losses, each times its weight */
     DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
-    DPT_TAIL_CORRECT, /* of these, classified right */
+    DPT_TAIL_CORRECT, /* the weights of those of them that were classified right */
+    DPT_TAIL_WEIGHT,  /* of all of them: what loss and gradient are divided by */
     DPT_TAIL_FLAGS,   /* the first of DPT_FLAGS */
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
+};
+
+/* What an evaluation sums. */
+enum dpt_eval_sum {
+    DPT_EVAL_LOSS,
+    DPT_EVAL_CORRECT,
+    DPT_EVAL_SAMPLES,
+    DPT_EVAL_WEIGHT,
+    DPT_EVAL_SUMS
 };
 
 /* A sample set as training or evaluation walks it. */
@@ -111,8 +121,8 @@ struct dpt_trainer {
     const struct dpt_gather_type *gather_type; /* NULL for evaluation, and where a device steps */
     struct dpt_gather_state *gather;           /* what that way of summing keeps */
     float said[DPT_FLAGS];                     /* of the last step: sums over the ranks */
-    double *losses; /* of an evaluation, one a micro-batch: added in their order, whoever computed
-                       them */
+    double *sums;   /* of an evaluation, each of enum dpt_eval_sum for each micro-batch: added in
+                       their order, whoever computed them */
     float *reduced; /* the gradient of all ranks, with its tail; the first worker's own arena where
                        there is one rank; NULL where a device steps: dpt_trainer_gradient */
     float *slot[DPT_MAX_SLOTS];
@@ -178,18 +188,20 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
 void dpt_trainer_close(struct dpt_trainer *t);
 
 /* What a step gave, or several, the same numbers on all ranks. Steps without an update do not
- * count in the first four. */
+ * count in the first five. */
 struct dpt_step_result {
-    double loss; /* sum over the samples */
-    int64_t samples, correct;
-    double norm;       /* of the last one's mean gradient, before clipping */
-    double lr;         /* of the last one; not from dpt_trainer_settle */
-    int64_t skipped;   /* steps: not finite, and the job says to skip */
-    int64_t overflows; /* steps: the loss scale was too large for them, and is smaller now */
-    bool deferred;     /* a device has the step: dpt_trainer_settle will tell of all above but lr */
-    bool save;         /* some rank asked for a checkpoint */
-    bool signal;       /* some rank was asked to stop by a signal */
-    bool clock;        /* some rank's time is up */
+    double loss, correct; /* as in struct dpt_tally */
+    int64_t samples;
+    double weight;
+    double norm;        /* of the last one's mean gradient, before clipping */
+    double lr;          /* of the last one; not from dpt_trainer_settle */
+    int64_t skipped;    /* steps: not finite, and the job says to skip */
+    int64_t weightless; /* steps: their samples' weights sum to 0, so there is no update */
+    int64_t overflows;  /* steps: the loss scale was too large for them, and is smaller now */
+    bool deferred; /* a device has the step: dpt_trainer_settle will tell of all above but lr */
+    bool save;     /* some rank asked for a checkpoint */
+    bool signal;   /* some rank was asked to stop by a signal */
+    bool clock;    /* some rank's time is up */
 };
 
 /*

@@ -29,15 +29,19 @@ def checksum(data):
     data.attrs["crc32"] = np.uint32(zlib.crc32(little.tobytes()))
 
 
-def write(path, images, labels, names=("images", "labels"), layout=None, crc=False, **how):
+def write(path, images, labels, names=("images", "labels"), layout=None, crc=False, weights=None, **how):
     with h5py.File(path, "w") as f:
         x = f.create_dataset(names[0], data=images, **how)
         y = f.create_dataset(names[1], data=labels)
+        if weights is not None:
+            w = f.create_dataset("weights", data=weights)
         if layout is not None:
             x.attrs["layout"] = layout
         if crc:
             checksum(x)
             checksum(y)
+            if weights is not None:
+                checksum(w)
     return path
 
 
@@ -62,6 +66,10 @@ GOOD = {
     "float64": lambda p: write(p, floats().astype(np.float64), classes(), crc=True),
     "big_endian": lambda p: write(p, floats().astype(">f4"), classes().astype(">i4"), crc=True),
     "column_of_labels": lambda p: write(p, pixels(), classes().reshape(-1, 1).astype(np.int16)),
+    "weights": lambda p: write(p, pixels(), classes(), weights=np.linspace(0, 2, N).astype("f4"), crc=True),
+    "weights_big_endian": lambda p: write(p, pixels(), classes(), weights=np.arange(N).astype(">f8")),
+    "weights_bool": lambda p: write(p, pixels(), classes(), weights=np.arange(N) % 3 > 0),
+    "weights_int": lambda p: write(p, pixels(), classes(), weights=np.arange(N).astype("i2"), crc=True),
     "probabilities": lambda p: write(p, pixels(), np.eye(10, dtype=np.float32)[classes()]),
 }
 

@@ -140,6 +140,14 @@ def test_damaged(tmp_path, cache, ranks):
     assert result.returncode == 0, result.stderr
 
 
+def weighted(path, weights, name="weights"):
+    if not path.exists():
+        make_h5.write(path, make_h5.pixels(), make_h5.classes())
+    with h5py.File(path, "a") as f:
+        f[name] = weights
+    return path
+
+
 CASES = {
     "no images": (lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(), names=("data", "y")),
                   ["neither /images nor /x", "/data"]),
@@ -162,6 +170,14 @@ CASES = {
     "h5py's own filter": (
         lambda p: make_h5.write(p, make_h5.pixels(), make_h5.classes(), compression="lzf"),
         ["/images was written with the HDF5 filter 'lzf'", "missing here"]),
+    "no list of weights": (lambda p: weighted(p, np.ones((64, 2))), ["/weights is [64, 2] of float64, not [N] numbers"]),
+    "weights in words": (lambda p: weighted(p, np.array([b"a"] * 64)), ["/weights is [64] of string, not [N] numbers"]),
+    "too few weights": (lambda p: weighted(p, np.ones(63)), ["/images has 64 samples, /weights has 63"]),
+    "negative weight": (lambda p: weighted(p, -np.arange(64)), ["/weights[1] is -1: a sample counts 0 or more"]),
+    "no number as weight": (lambda p: weighted(p, np.where(np.arange(64) == 5, np.nan, 1)), ["/weights[5] is nan"]),
+    "endless weight": (lambda p: weighted(p, np.full(64, 1e300)), ["/weights[0] is inf"]),
+    "weights and mask": (lambda p: weighted(weighted(p, np.ones(64)), np.ones(64), "mask"),
+                         ["holds both /weights and /mask"]),
     "no sample": (lambda p: make_h5.write(p, make_h5.pixels(0), make_h5.classes(0)), ["no sample"]),
 }
 
@@ -187,6 +203,12 @@ def test_shards_that_differ(tmp_path):
     make_h5.write(tmp_path / "a.h5", make_h5.pixels(), make_h5.classes())
     make_h5.write(tmp_path / "b.h5", make_h5.pixels(shape=(1, 9, 8)), make_h5.classes())
     refused(train(tmp_path, [f"train: {tmp_path}/*.h5"]), BAD_DATA, "a.h5", "b.h5", "1x8x8", "1x9x8")
+
+
+def test_weights_in_some_shards_only(tmp_path):
+    weighted(tmp_path / "a.h5", np.ones(64))
+    make_h5.write(tmp_path / "b.h5", make_h5.pixels(), make_h5.classes())
+    refused(train(tmp_path, [f"train: {tmp_path}/*.h5"], ranks=2), BAD_DATA, "a.h5 has /weights, ", "b.h5 has none")
 
 
 def test_a_test_set_unlike_the_model_input(tmp_path):

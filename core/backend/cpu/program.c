@@ -188,6 +188,7 @@ static void run_loss(const struct dpt_cpu_run *run)
         rows.count = (int32_t)(left < LOSS_ROWS ? left : LOSS_ROWS);
         rows.labels = batch->labels != NULL ? batch->labels + row : NULL;
         rows.targets = batch->targets != NULL ? batch->targets + row * width : NULL;
+        rows.weights = batch->weights != NULL ? batch->weights + row : NULL;
         *sum = (struct dpt_tally){0};
         if (left <= 0)
             continue;
@@ -203,14 +204,8 @@ static void add_losses(const struct dpt_cpu_run *run, struct dpt_tally *tally)
 {
     const int64_t runs = runs_of(dpt_cpu_leaf(run->program));
 
-    for (int64_t i = 0; i < dpt_cpu_loss_runs(run->program, run->rows); i++) {
-        const struct dpt_tally *sum = &run->slot->tallies[i];
-        struct dpt_tally *to = &tally[i / runs];
-
-        to->loss += sum->loss;
-        to->correct += sum->correct;
-        to->samples += sum->samples;
-    }
+    for (int64_t i = 0; i < dpt_cpu_loss_runs(run->program, run->rows); i++)
+        dpt_tally_add(&tally[i / runs], &run->slot->tallies[i]);
 }
 
 static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,

@@ -48,21 +48,33 @@ struct dpt_cuda_state {
     double norm;                      /* of the mean gradient, before clipping */
     int64_t withheld_update, skipped; /* the first one that was withheld; how many were skipped */
     float scale;                      /* of the gradient in the next update */
-    int32_t withheld;                 /* not 0: no update is applied; DPT_CUDA_OVERFLOW: just now */
+    int32_t withheld;                 /* not 0: no update is applied; JUST_NOW: this one alone */
     float loss_scale;
     int32_t good;      /* finite norms since loss_scale last changed */
     int64_t overflows; /* updates left out as loss_scale was too large; not in skipped */
-    /* Over all updates that were not withheld, where norm is told `correct`. */
-    double loss;
-    int64_t samples, correct;
+    /* Over all updates that were not withheld, where norm is told `sums`. */
+    double loss, correct;
+    int64_t samples;
+    double weight;
+    int64_t weightless; /* updates left out as their samples weigh nothing; not in skipped */
 };
 
-enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_OVERFLOW }; /* dpt_cuda_state.withheld */
+enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_JUST_NOW }; /* dpt_cuda_state.withheld */
 
 /* As struct dpt_tally. */
 struct dpt_cuda_tally {
-    double loss;
-    int64_t correct, samples;
+    double loss, correct;
+    int64_t samples;
+    double weight;
+};
+
+/* The words behind a gradient (core/train/trainer.h). */
+enum {
+    DPT_CUDA_TAIL_LOSS,
+    DPT_CUDA_TAIL_SAMPLES,
+    DPT_CUDA_TAIL_CORRECT,
+    DPT_CUDA_TAIL_WEIGHT,
+    DPT_CUDA_TAIL_SUMS
 };
 
 /* y = f(x) for vectors of 16 bytes. 2 reads and writes of the tensor: in place allowed. */
@@ -142,14 +154,16 @@ struct dpt_cuda_dropout_args {
 
 /*
  * dpt_loss_rows for logits of the tensor's type. labels or targets: the other is NULL. dy: NULL:
- * not wanted. tally: added to; its sum is over blocks of 8 rows. partial: 2 doubles for each 8
- * rows. state: dy is multiplied by its loss_scale (loss is not); NULL: there is none.
+ * not wanted. weights: NULL: 1 each. tally: added to; its sum is over blocks of 8 rows. partial:
+ * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy is multiplied by its loss_scale (loss is
+ * not); NULL: there is none.
  */
 struct dpt_cuda_loss_args {
     const void *y;
     void *dy;
     const int32_t *labels;
     const float *targets; /* [n][outputs] */
+    const float *weights; /* [n] */
     const struct dpt_cuda_control *control;
     struct dpt_cuda_tally *tally;
     double *partial;
@@ -223,21 +237,21 @@ struct dpt_cuda_add_args {
 };
 
 /*
- * Norm of the gradient (a sum over samples) and what follows from it: state->scale = 1 / samples,
+ * Norm of the gradient (a sum over samples) and what follows from it: state->scale = 1 / weight,
  * times clip / norm where the mean's norm is above clip > 0; state->withheld where norm or loss is
- * not finite (skip: for this update only, else for all that follow). Reads the gradient once.
- * partial: one double for each DPT_CUDA_NORM_RUN. n: a multiple of 4.
+ * not finite (skip: for this update only, else for all that follow), or for this update only where
+ * weight is 0. Reads the gradient once. tail: the words behind it, of all ranks. partial: one
+ * double for each DPT_CUDA_NORM_RUN. n: a multiple of 4.
  *
  * scaled: the gradients of this run have a loss scale. Then state->loss_scale, good and overflows
  * follow the rule of dpt_loss_scale_step: a norm that is not finite beside a loss that is withholds
  * this update only, whatever `skip` says, and halves the scale; where the scale was 1 already, or
  * the loss is not finite either, a smaller scale mends nothing, and it goes as without one.
  *
- * correct: NULL, or loss, samples and correct are added to the sums in `state`, unless the update
- * is withheld.
+ * sums: the tail is added to the sums in `state`, unless the update is withheld.
  */
 struct dpt_cuda_norm_args {
-    const float *gradient, *loss, *samples;
+    const float *gradient, *tail;
     const struct dpt_cuda_control *control;
     struct dpt_cuda_state *state;
     double *partial;
@@ -246,11 +260,11 @@ struct dpt_cuda_norm_args {
     double clip;
     int32_t skip;
     int32_t scaled;
-    const float *correct;
+    int32_t sums;
 };
 
-/* What a step counted, as the words behind the gradient: loss, samples, correct, then zeros up to n
- * of them. Clears the tally. */
+/* What a step counted, as the words behind the gradient, then zeros up to n of them. Clears the
+ * tally. */
 struct dpt_cuda_tail_args {
     struct dpt_cuda_tally *tally;
     float *tail;
@@ -292,6 +306,7 @@ enum {
     DPT_CUDA_THREADS = 256,
     DPT_CUDA_NORM_RUN = 16384, /* floats a block of norm sums */
     DPT_CUDA_LOSS_ROWS = 8,    /* a warp each */
+    DPT_CUDA_LOSS_SUMS = 3,    /* of a block's rows: loss, correct, weight */
 };
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each

@@ -91,6 +91,7 @@ static enum dpt_status hold_inputs(struct dpt_cuda_program *p, struct dpt_error 
         {"the tally", sizeof *p->tally, (void **)&p->tally},
         {"the samples", micro * in * 4, (void **)&p->input},
         {"the labels", micro * 4, (void **)&p->labels},
+        {"the samples' weights", micro * 4, (void **)&p->weights},
         {"the targets", micro * out * 4, (void **)&p->targets},
         {"the samples' numbers", micro * 8, (void **)&p->sample},
         {"the samples' moves", micro * (int64_t)sizeof *p->move, (void **)&p->move},
@@ -153,7 +154,8 @@ static enum dpt_status hold_sums(struct dpt_cuda_program *p, struct dpt_error *e
 
     DPT_TRY(dpt_cuda_hold(&p->ctx, "sums", l->forms.partial * 4, (void **)&l->sums, err));
     DPT_TRY(dpt_cuda_hold(&p->ctx, "counters", l->forms.counters * 4, (void **)&l->counters, err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "losses", blocks * 16, (void **)&l->losses, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, "losses", blocks * DPT_CUDA_LOSS_SUMS * 8, (void **)&l->losses,
+                          err));
     DPT_TRY(dpt_cuda_hold(&p->ctx, "numbers of samples", p->spec.graph->n_nodes * (int64_t)8,
                           (void **)&l->found, err));
 out:

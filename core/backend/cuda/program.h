@@ -41,6 +41,7 @@ struct dpt_cuda_program {
     float *input;                 /* [micro][c][h][w] */
     int32_t *labels;              /* [micro] */
     float *targets;               /* [micro][outputs] */
+    float *weights;               /* [micro] */
     int64_t *sample;              /* [micro] */
     struct dpt_cuda_move *move;   /* [micro] */
     void *outputs; /* of the last node: rows of `outputs_pitch` elements of its type */
@@ -71,8 +72,8 @@ enum dpt_status dpt_cuda_enqueue_input(struct dpt_cuda_program *p, enum dpt_cuda
                                        struct dpt_error *err);
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool training,
                                          struct dpt_error *err);
-/* Adds to the tally; with `training` the gradient of the outputs too. labels or targets as the
- * program was told (dpt_cuda_program_targets). */
+/* Adds to the tally; with `training` the gradient of the outputs too. labels or targets, and
+ * weights, as the program was told (dpt_cuda_program_targets). */
 enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool training,
                                       struct dpt_error *err);
 /*
@@ -89,8 +90,9 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
 enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                           bool add, struct dpt_error *err);
 
-/* Whether losses have labels or target vectors from here on (labels at first). */
-void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors);
+/* Whether losses have labels or target vectors from here on (labels at first), and whether samples
+ * have weights. */
+void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool weights);
 
 /* Where DPT_CUDA_STORED finds the data set: device memory, as struct dpt_steps_data has it; scale,
  * shift: device memory, [c]. moves: whether `move` counts. */

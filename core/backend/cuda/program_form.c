@@ -314,7 +314,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
 
     sizes->inputs = round_up(micro * dpt_shape_size(&graph->nodes[0].out) * 4, ALIGN) +
                     round_up(micro * forms->outputs * 4, ALIGN) + 5 * ALIGN +
-                    round_up(micro * 4, ALIGN) + round_up(micro * 8, ALIGN) +
+                    2 * round_up(micro * 4, ALIGN) + round_up(micro * 8, ALIGN) +
                     round_up(micro * (int64_t)sizeof(struct dpt_cuda_move), ALIGN) +
                     leaves * (int64_t)sizeof(struct dpt_cuda_tally);
     sizes->arenas = floats + (spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0);
@@ -322,9 +322,11 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
         forms->levels++;
     sizes->levels = forms->levels * floats;
     forms->counters += 1;
-    sizes->sums = round_up(forms->partial * 4, ALIGN) + round_up(forms->counters * 4, ALIGN) +
-                  round_up((micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * 16, ALIGN) +
-                  round_up(graph->n_nodes * 8, ALIGN);
+    sizes->sums =
+        round_up(forms->partial * 4, ALIGN) + round_up(forms->counters * 4, ALIGN) +
+        round_up((micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8,
+                 ALIGN) +
+        round_up(graph->n_nodes * 8, ALIGN);
 }
 
 enum dpt_status dpt_cuda_forms_make(const struct dpt_program_spec *spec, int32_t micro,

@@ -43,6 +43,7 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
         {"the samples", micro * in * 4, (void **)&l->input},
         {"the labels", micro * 4, (void **)&l->labels},
         {"the targets", micro * out * 4, (void **)&l->targets},
+        {"the samples' weights", micro * 4, (void **)&l->weights},
         {"the samples' numbers", micro * 8, (void **)&l->sample},
         {"the parameters", graph->floats * 4, (void **)&l->arena},
         {"the outputs", p->micro * out * 4, (void **)&l->answers},
@@ -137,7 +138,9 @@ static enum dpt_status send_leaf(struct dpt_cuda_program *p, const struct dpt_ba
     if (batch->targets != NULL)
         DPT_TRY(send(p, batch->targets + first * out, l->targets + first * out, p->targets, rows,
                      out, err));
-    dpt_cuda_program_targets(p, batch->targets != NULL);
+    if (batch->weights != NULL)
+        DPT_TRY(send(p, batch->weights + first, l->weights + first, p->weights, rows, 1, err));
+    dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
     DPT_CUDA_TRY(lib, cuMemsetD8Async(device(p->tally), 0, sizeof *p->tally, p->ctx.compute));
     if (l->spans != NULL)
         DPT_TRY(wait(p, err));
@@ -162,9 +165,9 @@ out:
 
 static void add_tally(struct dpt_tally *to, const struct dpt_cuda_tally *from)
 {
-    to->loss += from->loss;
-    to->correct += from->correct;
-    to->samples += from->samples;
+    const struct dpt_tally more = {from->loss, from->correct, from->samples, from->weight};
+
+    dpt_tally_add(to, &more);
 }
 
 /* --- train and infer -------------------------------------------------------------------------- */

@@ -189,7 +189,7 @@ struct dpt_cuda_lists {
     /* Pinned: what the table's functions send and get; [leaves]. */
     struct dpt_cuda_control *control;
     struct dpt_cuda_tally *tally;
-    float *input, *targets, *arena, *answers;
+    float *input, *targets, *weights, *arena, *answers;
     int32_t *labels;
     int64_t *sample;
     uint64_t *positions;

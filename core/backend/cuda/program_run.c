@@ -149,7 +149,7 @@ out:
     return status;
 }
 
-void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors)
+void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool weights)
 {
     struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_LOSS_LIST];
 
@@ -160,6 +160,7 @@ void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors)
             continue;
         e->args.loss.labels = vectors ? NULL : p->labels;
         e->args.loss.targets = vectors ? p->targets : NULL;
+        e->args.loss.weights = weights ? p->weights : NULL;
     }
 }
 

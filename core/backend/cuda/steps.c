@@ -101,7 +101,7 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     if (s->rooms == NULL || s->counts == NULL)
         DPT_TRY(dpt_fail_memory(err, "the steps", (double)spec->rooms * sizeof *s->rooms));
     DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
-    dpt_cuda_program_targets(p, spec->targets > 0);
+    dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
     DPT_TRY(dpt_cuda_steps_hold(s, err));
     DPT_TRY(dpt_cuda_steps_warm(s, err));
@@ -177,7 +177,8 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
     for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
         DPT_TRY(dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
     if (gradient != NULL)
-        DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient, bytes, err));
+        DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
+                                        bytes + DPT_TENSOR_ALIGN * sizeof(float), err));
 out:
     return dpt_cuda_steps_say(status, "fetching the parameters", err);
 }
@@ -209,6 +210,7 @@ static enum dpt_status steps_room(void *steps, int which, struct dpt_room *room,
         .input = s->stored ? NULL : (float *)(void *)(pinned + at->input),
         .labels = s->spec.targets > 0 ? NULL : (int32_t *)(void *)(pinned + at->labels),
         .targets = s->spec.targets > 0 ? (float *)(void *)(pinned + at->targets) : NULL,
+        .weights = s->spec.weights ? (float *)(void *)(pinned + at->weights) : NULL,
         .sample = (int64_t *)(void *)(pinned + at->sample),
         .move = s->stored ? (struct dpt_steps_move *)(void *)(pinned + at->move) : NULL,
         .count = s->counts + (size_t)which * (size_t)s->spec.micros,
@@ -276,6 +278,8 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     DPT_TRY(check_micros(s, micros, err));
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(catch_up(s, err));
+    /* Of an evaluation meanwhile, whose samples may be told otherwise. */
+    dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
     s->room = which;
     s->micros = micros;
     s->open = false;
@@ -328,6 +332,8 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
         .loss = said->loss,
         .samples = said->samples,
         .correct = said->correct,
+        .weight = said->weight,
+        .weightless = said->weightless,
         .norm = said->norm,
         .withheld = !s->spec.skip && said->withheld == DPT_CUDA_WITHHELD,
         .withheld_update = said->withheld_update,

@@ -52,12 +52,14 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     const size_t rows = (size_t)p->micro, skip = (size_t)m * rows;
     const size_t targets = (size_t)s->spec.targets * sizeof(float);
     const size_t label = targets > 0 ? 0 : sizeof(int32_t);
+    const size_t weight = s->spec.weights ? sizeof(float) : 0;
     const size_t move = s->stored ? sizeof(struct dpt_cuda_move) : 0;
     struct dpt_cuda_feed_args a = {0};
 
     add_feed(&a, p->input, room + at->input + skip * at->row, rows * at->row);
     add_feed(&a, p->targets, room + at->targets + skip * targets, rows * targets);
     add_feed(&a, p->labels, room + at->labels + skip * label, rows * label);
+    add_feed(&a, p->weights, room + at->weights + skip * weight, rows * weight);
     add_feed(&a, p->sample, room + at->sample + skip * sizeof(int64_t), rows * sizeof(int64_t));
     add_feed(&a, p->move, room + at->move + skip * move, rows * move);
     add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), BATCH_BYTES);
@@ -122,12 +124,10 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     const struct dpt_cuda_program *p = s->p;
     const struct dpt_rule *rule = &s->spec.rule;
     const int64_t floats = p->spec.graph->floats;
-    const float *tail = p->gradient + floats;
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
-        .loss = tail,
-        .samples = tail + 1,
-        .correct = tail + 2,
+        .tail = p->gradient + floats,
+        .sums = true,
         .control = p->control,
         .state = p->state,
         .partial = s->partial,

@@ -172,7 +172,8 @@ static struct dpt_cuda_shelf lay_out(const struct dpt_cuda_steps *s)
     struct dpt_cuda_shelf at = {.row = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4};
 
     at.targets = at.labels + lines(vectors ? 0 : rows * sizeof(int32_t));
-    at.sample = at.targets + lines(rows * (size_t)s->spec.targets * sizeof(float));
+    at.weights = at.targets + lines(rows * (size_t)s->spec.targets * sizeof(float));
+    at.sample = at.weights + lines(s->spec.weights ? rows * sizeof(float) : 0);
     at.move = at.sample + lines(rows * sizeof(int64_t));
     at.input = at.move + lines(s->stored ? rows * sizeof(struct dpt_cuda_move) : 0);
     at.bytes = at.input + lines(rows * at.row);

@@ -33,7 +33,7 @@ enum {
 /* Where in a room things are: bytes from its start. What is always sent whole comes first, the
  * samples, of which only those of the micro-batches that are there are sent, last. */
 struct dpt_cuda_shelf {
-    size_t labels, targets, sample, move, input;
+    size_t labels, targets, weights, sample, move, input;
     size_t row; /* bytes of a sample's input; 0: the samples are on the device */
     size_t bytes;
 };

@@ -66,6 +66,44 @@ static void as_pytorch(void **state)
     }
 }
 
+/* Each sample counts its weight, 1 not a bit otherwise than without; one of 0 not even where its
+ * outputs are no numbers. */
+static void weights_count(void **state)
+{
+    static const float weights[ROWS] = {2.5f, 0, 0.125f, 1, 7};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof goldens / sizeof *goldens; k++) {
+        const struct golden *g = &goldens[k];
+        struct dpt_batch batch = batch_of(g), one = batch;
+        struct dpt_tally all = {0}, sum = {0};
+        float y[CELLS], dy[CELLS], own[CELLS];
+        const size_t n = (size_t)g->outputs;
+
+        memcpy(y, g->y, (size_t)g->count * n * sizeof *y);
+        batch.weights = weights;
+        one.count = 1;
+        if (g->count > 1)
+            y[n] = NAN;
+        dpt_loss_rows(&g->loss, &batch, g->outputs, n, y, dy, &all);
+        for (int32_t i = 0; i < g->count; i++) {
+            struct dpt_tally tally = {0};
+            const double weight = weights[i];
+
+            one.labels = g->soft ? NULL : g->labels + i;
+            one.targets = g->soft ? g->targets + (size_t)i * n : NULL;
+            dpt_loss_rows(&g->loss, &one, g->outputs, n, y + (size_t)i * n, own, &tally);
+            sum.loss += weight > 0 ? weight * tally.loss : 0;
+            sum.correct += weight * tally.correct;
+            sum.weight += weight;
+            for (size_t j = 0; j < n; j++)
+                assert_true(dy[(size_t)i * n + j] == (weight > 0 ? weights[i] * own[j] : 0));
+        }
+        assert_true(all.loss == sum.loss && all.correct == sum.correct && all.weight == sum.weight);
+        assert_int_equal(all.samples, g->count);
+    }
+}
+
 static double loss_of(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t n,
                       const float *y)
 {
@@ -173,6 +211,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_pytorch),
+        cmocka_unit_test(weights_count),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(nothing_not_finite_is_hidden),
         cmocka_unit_test(correct_takes_the_first_and_never_nan),

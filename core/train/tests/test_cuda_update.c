@@ -4,6 +4,14 @@
 #include "core/backend/cuda/tests/emulate.h"
 #include "core/train/optimizer.h"
 #include "core/train/optimizers/rows.h"
+#include "core/train/trainer.h"
+
+/* The kernels have their own names for the words behind a gradient. */
+_Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&
+                   (int)DPT_CUDA_TAIL_SAMPLES == (int)DPT_TAIL_SAMPLES &&
+                   (int)DPT_CUDA_TAIL_CORRECT == (int)DPT_TAIL_CORRECT &&
+                   (int)DPT_CUDA_TAIL_WEIGHT == (int)DPT_TAIL_WEIGHT,
+               "one order of the tail");
 
 /* As sgd.c has it. */
 struct sgd_options {
@@ -94,14 +102,14 @@ static void optimizer_init(struct optimizer *o, int which, union optimizer_optio
 static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_control *control,
                         struct dpt_cuda_state *state, const float *loss, double clip, bool skip)
 {
-    const float samples = 32;
+    const float tail[DPT_CUDA_TAIL_SUMS] = {
+        [DPT_CUDA_TAIL_LOSS] = *loss, [DPT_CUDA_TAIL_SAMPLES] = 32, [DPT_CUDA_TAIL_WEIGHT] = 32};
     double *partial =
         dpt_alloc_array((size_t)m->graph.floats / DPT_CUDA_NORM_RUN + 1, sizeof(double));
     uint32_t counter = 0;
 
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],
-                                                              .loss = loss,
-                                                              .samples = &samples,
+                                                              .tail = tail,
                                                               .control = control,
                                                               .state = state,
                                                               .partial = partial,

@@ -124,7 +124,7 @@ static inline void assert_same_tally(const struct scene *s, const struct dpt_tal
         fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
                  b->loss, (int)b->samples);
     /* Where the best two outputs are equal but for rounding, either may win. */
-    if (s->spec.precision == DPT_PRECISION_FP32 && llabs(a->correct - b->correct) > 1)
+    if (s->spec.precision == DPT_PRECISION_FP32 && fabs(a->correct - b->correct) > 1)
         fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
 }
 

@@ -139,6 +139,7 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                    .micros = p->micros,
                                    .rooms = p->rooms,
                                    .targets = p->vectors ? s->outputs : 0,
+                                   .weights = p->weighted,
                                    .reduces = p->reduces,
                                    .on_device = p->on_device,
                                    .bucket = p->bucket};

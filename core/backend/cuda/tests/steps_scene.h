@@ -23,6 +23,8 @@ struct scene_plan {
     int32_t hidden;  /* 0: 18 */
     int ranks;       /* as many have the same samples, where the gradient is reduced */
     int bad;         /* the step that has a NaN among its samples; 0: none */
+    bool weighted;   /* samples have weights, some of them 0 */
+    int weightless;  /* the step whose samples all have weight 0; 0: none */
     float gain;      /* the samples are so much larger; 0: 1 */
     double clip;
     bool u8, nhwc, gaps, moved, vectors, skip;
@@ -189,6 +191,13 @@ static inline float scene_pixel(const struct scene *s, int64_t sample, int32_t c
     return value * s->scale[c] + s->shift[c];
 }
 
+static inline float scene_weight(const struct scene *s, int step, int64_t sample)
+{
+    static const float weights[] = {0, 1, 0.25f, 2.7f, 0, 1.3f, 11};
+
+    return step == s->plan.weightless ? 0 : weights[(uint64_t)sample % 7];
+}
+
 /* A row as the program is given it. */
 static inline void scene_row(const struct scene *s, int step, int64_t sample, float *row)
 {
@@ -229,6 +238,8 @@ static inline void scene_fill(const struct scene *s, int step, int32_t m,
         if (room->targets != NULL)
             memcpy(room->targets + at * (size_t)s->outputs,
                    s->targets + sample % SAMPLES * s->outputs, (size_t)s->outputs * sizeof(float));
+        if (room->weights != NULL)
+            room->weights[at] = scene_weight(s, step, sample);
         room->sample[at] = sample;
     }
     room->count[m] = count;
@@ -241,7 +252,8 @@ static inline void result_open(struct scene_result *r, const struct scene *s)
 {
     const size_t n = (size_t)s->graph.floats;
 
-    *r = (struct scene_result){.params = dpt_alloc_array(n, 4), .gradient = dpt_alloc_array(n, 4)};
+    *r = (struct scene_result){.params = dpt_alloc_array(n, 4),
+                               .gradient = dpt_alloc_array(n + DPT_TENSOR_ALIGN, 4)};
     for (int k = 0; k < 2; k++)
         r->slot[k] = dpt_alloc_array(n, 4);
     memcpy(r->params, s->params, n * 4);
@@ -305,6 +317,7 @@ static inline void host_gradient(const struct scene *s, void *program, int step,
     struct dpt_room room = {.input = dpt_alloc_array(rows * scene_floats(s), 4),
                             .labels = dpt_alloc_array(rows, 4),
                             .targets = dpt_alloc_array(rows * (size_t)s->outputs, 4),
+                            .weights = dpt_alloc_array(rows, 4),
                             .sample = dpt_alloc_array(rows, 8),
                             .count = counts};
 
@@ -317,6 +330,7 @@ static inline void host_gradient(const struct scene *s, void *program, int step,
 
         scene_fill(s, step, m, &room);
         batch.count = counts[m];
+        batch.weights = s->plan.weighted ? room.weights + first : NULL;
         if (s->plan.vectors)
             batch.targets = room.targets + first * (size_t)s->outputs;
         else
@@ -326,6 +340,7 @@ static inline void host_gradient(const struct scene *s, void *program, int step,
             DPT_OK);
     }
     dpt_free(room.input), dpt_free(room.labels), dpt_free(room.targets), dpt_free(room.sample);
+    dpt_free(room.weights);
 }
 
 /* The whole job, as core/train does it. */
@@ -350,11 +365,16 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
         assert_int_equal(dpt_backend_ref.refresh(program, 0, r->params, &err), DPT_OK);
         host_gradient(s, program, step, r, &tally);
         tally.samples *= s->plan.ranks, tally.correct *= s->plan.ranks;
+        tally.weight *= s->plan.ranks;
         for (size_t i = 0; i < n; i++) {
             r->gradient[i] *= (float)s->plan.ranks;
             squares += (double)r->gradient[i] * (double)r->gradient[i];
         }
-        scale = 1 / (double)tally.samples;
+        if (tally.weight == 0) {
+            r->state.weightless++;
+            continue;
+        }
+        scale = 1 / tally.weight;
         norm = sqrt(squares) * scale;
         r->state.norm = norm;
         if (!isfinite(norm) || !isfinite(tally.loss)) {
@@ -369,6 +389,7 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
         r->state.loss += tally.loss * s->plan.ranks;
         r->state.samples += tally.samples;
         r->state.correct += tally.correct;
+        r->state.weight += tally.weight;
     }
     dpt_backend_ref.close(program);
 }

@@ -294,15 +294,18 @@ static void tails(void **state)
     for (int seed = 0; seed < 20; seed++) {
         struct draw d = {(uint64_t)seed + 700};
         const double loss = draw_normal(&d) * 1000;
-        struct dpt_cuda_tally tally = {loss, draw_int(&d, 0, 1 << 24), draw_int(&d, 0, 1 << 24)};
-        const float want[3] = {(float)loss, (float)tally.samples, (float)tally.correct};
+        struct dpt_cuda_tally tally = {loss, draw_int(&d, 0, 1 << 24), draw_int(&d, 0, 1 << 24),
+                                       fabs(draw_normal(&d))};
+        const float want[4] = {(float)loss, (float)tally.samples, (float)tally.correct,
+                               (float)tally.weight};
         float *tail = random_values(&d, 16);
 
         dpt_emulate(DPT_CUDA_K_tail, &(struct dpt_cuda_tail_args){&tally, tail, 16});
         assert_memory_equal(tail, want, sizeof want);
-        for (int i = 3; i < 16; i++)
+        for (int i = 4; i < 16; i++)
             assert_true(tail[i] == 0);
-        assert_true(tally.loss == 0 && tally.samples == 0 && tally.correct == 0);
+        assert_true(tally.loss == 0 && tally.samples == 0 && tally.correct == 0 &&
+                    tally.weight == 0);
         dpt_free(tail);
     }
 }

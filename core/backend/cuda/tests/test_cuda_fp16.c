@@ -150,7 +150,7 @@ static void losses_are_scaled(void **state)
         const struct dpt_cuda_control control = {.count = (int32_t)n};
         struct dpt_cuda_tally tally[4] = {{0}};
         float *targets = random_values(&d, n * y.c), *values = random_values(&d, n * y.c);
-        double partial[4];
+        double partial[2 * DPT_CUDA_LOSS_SUMS];
         uint32_t counter = 0;
 
         for (size_t i = 0; i < n * y.c; i++)
@@ -273,7 +273,7 @@ static void small_gradients_survive(void **state)
     struct dpt_cuda_tally tally = {0};
     float targets[64], back[2][64];
     struct draw d = {5};
-    double partial[2];
+    double partial[2 * DPT_CUDA_LOSS_SUMS];
     uint32_t counter = 0;
 
     (void)state;
@@ -313,7 +313,10 @@ static void small_gradients_survive(void **state)
 static void judge_step(struct dpt_cuda_state *said, bool finite, bool loss_finite, bool skip,
                        int64_t update)
 {
-    const float samples = 4, loss = loss_finite ? 1 : update & 1 ? INFINITY : NAN;
+    const float tail[DPT_CUDA_TAIL_SUMS] = {[DPT_CUDA_TAIL_LOSS] = loss_finite  ? 1
+                                                                   : update & 1 ? INFINITY
+                                                                                : NAN,
+                                            [DPT_CUDA_TAIL_WEIGHT] = 4};
     const struct dpt_cuda_control control = {.update = update};
     float gradient[16] = {3, 0, 0, 4};
     double partial[1];
@@ -322,8 +325,7 @@ static void judge_step(struct dpt_cuda_state *said, bool finite, bool loss_finit
     if (!finite)
         gradient[update % 16] = update & 2 ? NAN : INFINITY;
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
-                                                              .loss = &loss,
-                                                              .samples = &samples,
+                                                              .tail = tail,
                                                               .control = &control,
                                                               .state = said,
                                                               .partial = partial,
@@ -376,7 +378,7 @@ static void the_rule_is_the_hosts(void **state)
             if (first > 0)
                 assert_int_equal(said.withheld, DPT_CUDA_WITHHELD);
             else if (mended)
-                assert_int_equal(said.withheld, DPT_CUDA_OVERFLOW);
+                assert_int_equal(said.withheld, DPT_CUDA_JUST_NOW);
             else
                 assert_int_equal(said.withheld, !(finite && loss_finite));
         }
@@ -384,11 +386,51 @@ static void the_rule_is_the_hosts(void **state)
     assert_true(doubled > 0 && halved > 0 && unmended > 0 && most > 0); /* all of it was seen */
 }
 
+/* Updates whose samples weigh nothing are left out one by one, whatever the gradient is, and count
+ * neither for nor against the scale; what was withheld for good stays so. */
+static void what_weighs_nothing_says_nothing(void **state)
+{
+    float gradient[4] = {0}, tail[DPT_CUDA_TAIL_SUMS] = {0, 4, 0, 0};
+    const struct dpt_cuda_control control = {.update = 3};
+    double partial[1];
+    uint32_t counter = 0;
+
+    (void)state;
+    for (int k = 0; k < 8; k++) {
+        struct dpt_cuda_state said = {
+            .loss_scale = 1024, .good = 7, .withheld = k & 1 ? DPT_CUDA_WITHHELD : 0};
+        const struct dpt_cuda_norm_args a = {.gradient = gradient,
+                                             .tail = tail,
+                                             .control = &control,
+                                             .state = &said,
+                                             .partial = partial,
+                                             .counter = &counter,
+                                             .n = 4,
+                                             .skip = k & 2 && !(k & 1),
+                                             .scaled = k & 4,
+                                             .sums = 1};
+
+        tail[DPT_CUDA_TAIL_WEIGHT] = 0;
+        gradient[0] = k == 2 ? NAN : 0;
+        dpt_emulate(DPT_CUDA_K_norm, &a);
+        dpt_emulate(DPT_CUDA_K_norm, &a);
+        assert_int_equal(said.withheld, k & 1 ? DPT_CUDA_WITHHELD : DPT_CUDA_JUST_NOW);
+        assert_true(said.weightless == 2 && said.skipped == 0 && said.overflows == 0);
+        assert_true(said.loss_scale == 1024 && said.good == 7 && said.samples == 0);
+        tail[DPT_CUDA_TAIL_WEIGHT] = 0.5f;
+        gradient[0] = 1;
+        dpt_emulate(DPT_CUDA_K_norm, &a);
+        assert_int_equal(said.withheld, k & 1 ? DPT_CUDA_WITHHELD : 0);
+        assert_true(said.scale == 2 && said.norm == 2 && said.samples == (k & 1 ? 0 : 4));
+    }
+}
+
 /* Without `scaled` nothing of it happens. */
 static void other_precisions_have_no_scale(void **state)
 {
     struct dpt_cuda_state said = {.loss_scale = 1};
-    float gradient[4] = {INFINITY}, one = 1;
+    float gradient[4] = {INFINITY};
+    const float ones[DPT_CUDA_TAIL_SUMS] = {1, 1, 1, 1};
     const struct dpt_cuda_control control = {.update = 9};
     double partial[1];
     uint32_t counter = 0;
@@ -397,8 +439,7 @@ static void other_precisions_have_no_scale(void **state)
     for (int k = 0; k < 3; k++) {
         gradient[0] = k == 1 ? INFINITY : 1;
         dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
-                                                                  .loss = &one,
-                                                                  .samples = &one,
+                                                                  .tail = ones,
                                                                   .control = &control,
                                                                   .state = &said,
                                                                   .partial = partial,
@@ -421,10 +462,15 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_half_is_widened), cmocka_unit_test(floats_are_narrowed),
-        cmocka_unit_test(kernels_convert),       cmocka_unit_test(losses_are_scaled),
-        cmocka_unit_test(arenas_have_no_scale),  cmocka_unit_test(small_gradients_survive),
-        cmocka_unit_test(the_rule_is_the_hosts), cmocka_unit_test(other_precisions_have_no_scale),
+        cmocka_unit_test(every_half_is_widened),
+        cmocka_unit_test(floats_are_narrowed),
+        cmocka_unit_test(kernels_convert),
+        cmocka_unit_test(losses_are_scaled),
+        cmocka_unit_test(arenas_have_no_scale),
+        cmocka_unit_test(small_gradients_survive),
+        cmocka_unit_test(the_rule_is_the_hosts),
+        cmocka_unit_test(what_weighs_nothing_says_nothing),
+        cmocka_unit_test(other_precisions_have_no_scale),
     };
 
     return cmocka_run_group_tests(tests, NULL, end);

@@ -392,18 +392,22 @@ static void losses(void **state)
               *targets = random_values(&d, (size_t)n * y.c);
         float *want = dpt_alloc_array((size_t)n * y.c, sizeof *want);
         int32_t *labels = dpt_alloc_array((size_t)n, sizeof *labels);
-        struct dpt_batch batch = {count, NULL, soft ? NULL : labels, soft ? targets : NULL, NULL,
-                                  0,     0};
+        float *weights = random_values(&d, (size_t)n);
+        struct dpt_batch batch = {.count = count,
+                                  .labels = soft ? NULL : labels,
+                                  .targets = soft ? targets : NULL,
+                                  .weights = form & 8 ? weights : NULL};
         struct dpt_cuda_control control = {.count = count};
-        struct dpt_cuda_tally got[2] = {{0.5, 3, 10}, {0.5, 3, 10}};
-        struct dpt_tally tally = {0.5, 3, 10};
-        double *partial = dpt_alloc_array((size_t)n / 4 + 2, sizeof *partial);
+        struct dpt_cuda_tally got[2] = {{0.5, 3, 10, 9}, {0.5, 3, 10, 9}};
+        struct dpt_tally tally = {0.5, 3, 10, 9};
+        double *partial = dpt_alloc_array(3 * ((size_t)n / 8 + 1), sizeof *partial);
         uint32_t counter = 0;
 
         for (int32_t i = 0; i < n; i++) {
             float *row = targets + (size_t)i * y.c, sum = 0;
 
             labels[i] = draw_int(&d, 0, outputs - 1);
+            weights[i] = draw_int(&d, 0, 3) ? fabsf(weights[i]) : 0;
             for (int32_t j = 0; j < outputs; j++)
                 sum += fabsf(row[j]);
             for (int32_t j = 0; !mse && j < outputs; j++) /* probabilities */
@@ -427,6 +431,7 @@ static void losses(void **state)
                                                      .dy = dy.at,
                                                      .labels = soft ? NULL : labels,
                                                      .targets = soft ? targets : NULL,
+                                                     .weights = batch.weights,
                                                      .control = &control,
                                                      .tally = &got[run],
                                                      .partial = partial,
@@ -446,8 +451,10 @@ static void losses(void **state)
                 ? isfinite(got[0].loss) || isnan(tally.loss) != isnan(got[0].loss)
                 : !(fabs(tally.loss - got[0].loss) <= 1e-6 * (1 + fabs(tally.loss))))
             fail_msg("seed %d: loss %.12g, not %.12g", seed, got[0].loss, tally.loss);
-        assert_int_equal(got[0].correct, tally.correct);
+        assert_true(fabs(got[0].correct - tally.correct) <= 1e-12 * tally.correct);
         assert_int_equal(got[0].samples, tally.samples);
+        assert_true(fabs(got[0].weight - tally.weight) <= 1e-12 * tally.weight);
+        dpt_free(weights);
         dpt_free(ys), dpt_free(targets), dpt_free(want), dpt_free(labels), dpt_free(partial);
         dpt_free(y.at), dpt_free(dy.at);
     }

@@ -41,8 +41,11 @@ static void same_numbers(const struct scene *s, const struct scene_result *devic
     assert_int_equal(device->state.withheld, host->state.withheld);
     assert_int_equal(device->state.withheld_update, host->state.withheld_update);
     assert_int_equal(device->state.skipped, host->state.skipped);
+    assert_int_equal(device->state.weightless, host->state.weightless);
     if (by < 1e-3)
-        assert_int_equal(device->state.correct, host->state.correct);
+        assert_true(fabs(device->state.correct - host->state.correct) <=
+                    by * (1 + host->state.correct));
+    assert_true(fabs(device->state.weight - host->state.weight) <= 1e-6 * host->state.weight);
     assert_true(fabs(device->state.loss - host->state.loss) <= by * (1 + fabs(host->state.loss)));
     if (isfinite(host->state.norm))
         assert_true(fabs(device->state.norm - host->state.norm) <= by * (1 + host->state.norm));
@@ -92,6 +95,25 @@ static void sums_over_ranks(void **state)
     fake_set("FAKEGPU_PROTECT", NULL);
 }
 
+/* Samples that weigh something else than 1 or nothing, and a step whose samples weigh nothing: it
+ * has no update, with or without skipping what is no number, and those behind it do. */
+static void weights(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 12; seed++) {
+        struct scene_plan plan = random_plan(seed + 400);
+
+        plan.weighted = true;
+        plan.weightless = seed % 3 == 0 ? 2 : 0;
+        plan.reduces = seed % 4 == 3;
+        plan.ranks = plan.reduces ? 2 : 1;
+        plan.bucket = 1000;
+        plan.skip = seed % 2;
+        plan.bad = plan.skip && !plan.stored ? 3 : 0;
+        as_on_the_host(&plan, 2e-5);
+    }
+}
+
 /* A rank without samples gives zeros, and takes what the others counted. */
 static void nothing_to_do(void **state)
 {
@@ -124,7 +146,7 @@ static void nothing_to_do(void **state)
             for (size_t k = 0; k < n; k++)
                 assert_true(at[k] == 0);
             if (tail != NULL)
-                tail[0] = 2.5f, tail[1] = 5, tail[2] = 3;
+                tail[0] = 2.5f, tail[1] = 5, tail[2] = 3, tail[3] = 5;
             OK(cuda->steps->give(d.steps, i, &err));
         }
         OK(cuda->steps->update(d.steps, 0.1, 3, &err));
@@ -490,6 +512,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(optimizers),
         cmocka_unit_test(sums_over_ranks),
         cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(weights),
         cmocka_unit_test(any_order),
         cmocka_unit_test(goes_on),
         cmocka_unit_test(large_arrays),
