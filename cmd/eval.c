@@ -38,9 +38,11 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.test, &t.valid, &t.train};
     struct dpt_tally tally = {0};
+    const char *weights;
     size_t i = 0;
 
     (void)conf;
+    DPT_TRY(dpt_job_command_weights(cli, job, &weights, err));
     while (name != NULL && i < 3 && strcmp(splits[i].name, name) != 0)
         i++;
     if (i == 3)
@@ -50,7 +52,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));
-    DPT_TRY(dpt_trainer_load_params(&t, dpt_cli_value(cli, "--checkpoint"), err));
+    DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
     DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &tally, err));
     if (comm->world.rank == 0)
         status = print_result(&t, by_index[i], &tally);
@@ -62,15 +64,11 @@ out:
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    if (dpt_cli_value(cli, "--checkpoint") == NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain eval: which checkpoint? --checkpoint FILE, or a run "
-                        "folder for its latest");
     return dpt_job_command(cli, evaluate, err);
 }
 
 static const struct dpt_cli_option options[] = {
-    {"--checkpoint", "C", "a checkpoint, or a run folder for its latest"},
+    DPT_WEIGHTS_CLI_OPTIONS,
     {"--split", "NAME", "test (the default), valid or train"},
     DPT_JOB_CLI_OPTIONS,
     {0},
@@ -80,8 +78,12 @@ const struct dpt_command dpt_cmd_eval = {
     .name = "eval",
     .usage = "JOB.yaml --checkpoint C [options]",
     .summary = "loss and accuracy of a checkpoint on the test data, over all ranks",
-    .details = "Evaluates each sample once, shared out over all ranks, and prints one line.\n\n"
-               "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn",
+    .details =
+        "Evaluates each sample once, shared out over all ranks, and prints one line. C may also be "
+        "weights in safetensors or npz, from PyTorch or NumPy, for the job's model; left out, the "
+        "job's init.from is taken.\n\n"
+        "  mpirun -np 2 dptrain eval configs/mnist-cnn.yaml --checkpoint runs/mnist-cnn\n"
+        "  dptrain eval job.yaml --checkpoint weights.safetensors --map-by-order",
     .options = options,
     .run = run,
     .more_help = dpt_job_keys_help,

@@ -8,6 +8,8 @@
 #include "core/base/hash.h"
 #include "core/plan/plan_gpu.h"
 #include "core/train/choose.h"
+#include "core/train/interchange/init.h"
+#include "core/train/interchange/weights.h"
 
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
                                  struct dpt_error *err)
@@ -40,6 +42,49 @@ out:
     return status;
 }
 
+/* A file of weights that the command line names instead of the job's init.from. */
+static const char *init_file(const struct dpt_cli *cli)
+{
+    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+
+    if (checkpoint != NULL &&
+        (dpt_cli_value(cli, "--map") != NULL || dpt_cli_has(cli, "--map-by-order") ||
+         dpt_weights_foreign(checkpoint)))
+        return checkpoint;
+    return dpt_cli_value(cli, "--init-from");
+}
+
+enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
+                                        const char **path, struct dpt_error *err)
+{
+    *path = dpt_cli_value(cli, "--checkpoint");
+    if (*path == NULL)
+        *path = job->init.from;
+    if (*path != NULL)
+        return DPT_OK;
+    return dpt_fail(err, DPT_USAGE,
+                    "dptrain %s: which checkpoint? --checkpoint FILE, a run folder for its latest, "
+                    "or weights in safetensors or npz",
+                    cli->command->name);
+}
+
+enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
+                                             struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
+    struct dpt_init_result result = {0};
+
+    if (checkpoint != NULL && init_file(cli) != checkpoint)
+        return dpt_trainer_load_params(t, checkpoint, err);
+    DPT_TRY(dpt_init_weights(t, &result, err));
+    if (t->comm->world.rank == 0)
+        dpt_init_tell(t, &result, false);
+out:
+    dpt_init_release(&result);
+    return status;
+}
+
 /* --init-from and what goes with it, as texts for --set. */
 static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *arena,
                                  const char **sets, size_t *n, struct dpt_error *err)
@@ -48,9 +93,9 @@ static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *ar
     struct dpt_str from = {0}, map = {0};
     const char *rule;
 
-    if (dpt_cli_value(cli, "--init-from") != NULL) {
+    if (init_file(cli) != NULL) {
         dpt_str_printf(&from, "init.from=");
-        dpt_str_json(&from, dpt_cli_value(cli, "--init-from"));
+        dpt_str_json(&from, init_file(cli));
         sets[(*n)++] = dpt_arena_strdup(arena, from.text != NULL ? from.text : "");
     }
     for (size_t i = 0; (rule = dpt_cli_nth(cli, "--map", i)) != NULL; i++) {

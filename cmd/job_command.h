@@ -8,12 +8,23 @@
 #include "cmd/cmd.h"
 #include "core/comm/comm.h"
 #include "core/train/job.h"
+#include "core/train/trainer.h"
 
 /* Rows that these commands share, for their option tables. */
 #define DPT_JOB_CLI_OPTIONS                                                                        \
     {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},       \
     {                                                                                              \
         "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"    \
+    }
+
+/* Of those that compute with weights that exist. */
+#define DPT_WEIGHTS_CLI_OPTIONS                                                                    \
+    {"--checkpoint", "C",                                                                          \
+     "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
+     "job's init.from)"},                                                                          \
+        {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
+    {                                                                                              \
+        "--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"    \
     }
 
 /*
@@ -35,6 +46,18 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err);
 /* A mistake that showed only when the job was set up says which file it is in, too. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
+
+/*
+ * Of commands that compute with weights that exist: where these are, --checkpoint's file or else
+ * the job's init.from. A --checkpoint in a format of other programs stands for init.from. Errors:
+ * USAGE (neither is given).
+ */
+enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
+                                        const char **path, struct dpt_error *err);
+/* Collective. Loads them into a trainer, and tells what was taken from a file of other programs.
+ * Errors: as dpt_trainer_load_params and dpt_init_weights. */
+enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
+                                             struct dpt_error *err);
 
 /* Where the command line has --ranks: starts them and ends this process with their exit code. In
  * one of them, and without the option, returns. kind: of device, which `auto` depends on. Errors:

@@ -11,6 +11,7 @@
 #include "cmd/predict_print.h"
 #include "core/base/clock.h"
 #include "core/state/checkpoint.h"
+#include "core/train/interchange/weights.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
 #include "data/convert.h"
@@ -35,6 +36,7 @@ struct predict {
     struct dpt_arena arena;
     struct dpt_source_spec spec;
     struct dpt_shape shape; /* --shape */
+    const char *weights;    /* where they are */
     struct found found;
     struct dpt_source *source;
     const struct dpt_source_info *info;
@@ -101,7 +103,7 @@ out:
     return status;
 }
 
-/* Rank 0: looks into the checkpoint. */
+/* Rank 0: looks into the checkpoint. Other programs' files say nothing but names and numbers. */
 static enum dpt_status look(struct predict *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -111,14 +113,20 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
     char path[PATH_MAX], real[PATH_MAX];
     const char *slash;
 
-    dpt_checkpoint_resolve(dpt_cli_value(p->cli, "--checkpoint"), path);
-    DPT_TRY(dpt_checkpoint_verify(path, err));
-    DPT_TRY(dpt_checkpoint_open(&checkpoint, path, err));
-    p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
-    DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
-    p->found.step = state.progress.step;
-    if (realpath(path, real) == NULL) /* `latest` is a link to the one that is meant */
-        snprintf(real, sizeof real, "%s", path);
+    const char *file = path;
+
+    if (dpt_weights_foreign(p->weights)) {
+        file = p->weights;
+    } else {
+        file = dpt_checkpoint_resolve(p->weights, path);
+        DPT_TRY(dpt_checkpoint_verify(file, err));
+        DPT_TRY(dpt_checkpoint_open(&checkpoint, file, err));
+        p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
+        DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
+        p->found.step = state.progress.step;
+    }
+    if (realpath(file, real) == NULL) /* `latest` is a link to the one that is meant */
+        snprintf(real, sizeof real, "%s", file);
     slash = strrchr(real, '/');
     snprintf(p->found.name, sizeof p->found.name, "%.255s", slash != NULL ? slash + 1 : real);
 out:
@@ -193,7 +201,7 @@ static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
     job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
     job->batch.global = job->batch.micro * p->comm->world.size;
     DPT_TRY(dpt_trainer_open_model(&p->trainer, job, p->comm, &p->cli->log, &p->info->shape, err));
-    DPT_TRY(dpt_trainer_load_params(&p->trainer, dpt_cli_value(p->cli, "--checkpoint"), err));
+    DPT_TRY(dpt_job_command_load_weights(p->cli, &p->trainer, err));
 out:
     return status;
 }
@@ -239,7 +247,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
         return DPT_OK;
     if (stat(out, &info) == 0 && S_ISDIR(info.st_mode))
         return dpt_fail(err, DPT_USAGE, "--out %s: is a folder; a file's name is needed", out);
-    if (same_file(out, dpt_cli_value(p->cli, "--checkpoint")))
+    if (same_file(out, p->weights))
         return dpt_fail(err, DPT_USAGE, "--out %s: is the checkpoint", out);
     for (size_t i = 0; i < p->spec.n_inputs; i++)
         if (same_file(out, p->spec.inputs[i]))
@@ -363,6 +371,7 @@ static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
     p->cli = cli;
     p->comm = comm;
     p->job = *job;
+    DPT_TRY(dpt_job_command_weights(cli, job, &p->weights, err));
     DPT_TRY(dpt_group_agree(&comm->world, take_options(p, err), err));
     DPT_TRY(find_model(p, err));
     DPT_TRY(open_source(p, err));
@@ -380,7 +389,7 @@ out:
 }
 
 static const struct dpt_cli_option options[] = {
-    {"--checkpoint", "C", "a checkpoint, or a run folder for its latest"},
+    DPT_WEIGHTS_CLI_OPTIONS,
     {"--input", "PATH", "a file, a folder of pictures, a glob; repeatable"},
     {"--out", "OUT.h5", "where to put the outputs; may be left out for up to 10 samples"},
     {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
@@ -424,10 +433,6 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     dpt_stop_catch();
     DPT_TRY(take_words(cli, err));
-    if (dpt_cli_value(cli, "--checkpoint") == NULL)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "dptrain predict: which checkpoint? --checkpoint FILE, or a run "
-                         "folder for its latest"));
     if (dpt_cli_value(cli, "--input") == NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "dptrain predict: which samples? --input FILE or FOLDER, or several of "
@@ -464,7 +469,10 @@ const struct dpt_command dpt_cmd_predict = {
         "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched to the size "
         "that the model takes and made grey or colour as it wants; a folder is searched with its "
         "sub-folders, and where these are called as the classes they are the labels.\n\n"
+        "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "
+        "nothing has to be trained first.\n\n"
         "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
+        "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
         "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
         "      --input 'data/mine/test-*.h5' --out predicted.h5",
     .options = options,

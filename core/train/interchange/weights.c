@@ -109,6 +109,27 @@ out:
     return status;
 }
 
+bool dpt_weights_foreign(const char *path)
+{
+    struct dpt_weights w = {.path = path, .fd = -1};
+    const size_t length = strlen(path);
+    struct dpt_error ignored;
+    bool foreign = false;
+
+    if (find_format(&w, &ignored) == DPT_OK)
+        foreign = w.format != &dpt_weights_checkpoint;
+    for (size_t i = 0; w.format == NULL && dpt_weights_formats[i] != NULL && !foreign; i++) {
+        const struct dpt_weights_format *f = dpt_weights_formats[i];
+        const size_t n = strlen(f->suffix);
+
+        foreign =
+            f != &dpt_weights_checkpoint && length > n && strcmp(path + length - n, f->suffix) == 0;
+    }
+    if (w.fd >= 0)
+        close(w.fd);
+    return foreign;
+}
+
 void dpt_weights_close(struct dpt_weights *w)
 {
     if (w->path == NULL)

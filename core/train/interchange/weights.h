@@ -89,6 +89,10 @@ extern const struct dpt_weights_format *const dpt_weights_formats[];
 enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path, struct dpt_error *err);
 void dpt_weights_close(struct dpt_weights *w);
 
+/* Whether a path is of a format of other programs: what the file begins with says so, or its name
+ * where it cannot be read here. */
+bool dpt_weights_foreign(const char *path);
+
 /* Reads weight->count floats. Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_weights_read(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
                                  struct dpt_error *err);
