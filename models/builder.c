@@ -3,9 +3,6 @@
 
 #include "models/layer.h"
 
-const char *const dpt_init_names[] = {
-    [DPT_INIT_ZERO] = "zero", [DPT_INIT_HE] = "he", [DPT_INIT_XAVIER] = "xavier", NULL};
-
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
                                  const char *format, ...)
 {
@@ -62,11 +59,12 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_no
 }
 
 enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
-                                    const int64_t *dims, int n_dims, bool bias, enum dpt_init init,
-                                    int64_t fan_out, struct dpt_error *err)
+                                    const int64_t *dims, int n_dims, bool bias,
+                                    struct dpt_initializer init, int64_t fan_out,
+                                    struct dpt_error *err)
 {
     struct dpt_tensor weight = {.n_dims = n_dims, .decay = true, .init = init, .fan_in = 1};
-    struct dpt_tensor offset = {.n_dims = 1, .dims = {dims[0]}, .init = DPT_INIT_ZERO};
+    struct dpt_tensor offset = {.n_dims = 1, .dims = {dims[0]}};
     enum dpt_status status = DPT_OK;
     int64_t count = 1;
 

@@ -49,14 +49,14 @@ struct dpt_conv_options {
     struct dpt_pair kernel, stride, dilation;
     struct dpt_padding padding;
     bool bias;
-    int init; /* enum dpt_init */
+    struct dpt_initializer init;
 };
 
 struct dpt_dense_options {
     struct dpt_layer_options common;
     int64_t outputs;
     bool bias;
-    int init; /* enum dpt_init */
+    struct dpt_initializer init;
 };
 
 struct dpt_layer_pool_options {
@@ -81,8 +81,23 @@ extern const struct dpt_layer_type dpt_layer_conv, dpt_layer_dense, dpt_layer_ma
         .fallback = "auto", .help = "name in messages and checkpoints; auto: type and number",     \
     }
 
-/* Names of enum dpt_init, for CHOICE rows; ends with NULL. */
-extern const char *const dpt_init_names[];
+/* A way how weights begin: fills tensor number k, which is zero, from the counter RNG. options: the
+ * one number that it is given, with the way's name; NULL: none. */
+struct dpt_initializer_type {
+    const char *name;
+    void (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
+    const struct dpt_option *options;
+};
+
+#define DPT_INITIALIZER_FORM "zero, he, xavier or {normal: SIGMA}"
+
+/* The row of layers that have weights, and of the short forms. */
+#define DPT_INITIALIZER_ROW(options, member, otherwise)                                            \
+    {                                                                                              \
+        .name = "init", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),               \
+        .fallback = otherwise, .read = dpt_read_initializer, .forms = &dpt_initializer_forms,      \
+        .form = DPT_INITIALIZER_FORM, .help = "how weights begin; biases begin at 0",              \
+    }
 
 /* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, read as zeros) and struct
  * dpt_padding. */
@@ -91,9 +106,13 @@ bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, co
                            void *dest);
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest);
+/* Of struct dpt_initializer. */
+bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest);
 
 /* What they read. */
-extern const struct dpt_forms dpt_pair_forms, dpt_pair_or_auto_forms, dpt_padding_forms;
+extern const struct dpt_forms dpt_pair_forms, dpt_pair_or_auto_forms, dpt_padding_forms,
+    dpt_initializer_forms;
 
 /* A list of layers that grows in an arena. */
 struct dpt_layer_list {
@@ -140,8 +159,9 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_no
 /* Adds <layer>/weight of these dims and, where `bias`, <layer>/bias of dims[0]; sets node->weight
  * and ->bias. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
-                                    const int64_t *dims, int n_dims, bool bias, enum dpt_init init,
-                                    int64_t fan_out, struct dpt_error *err);
+                                    const int64_t *dims, int n_dims, bool bias,
+                                    struct dpt_initializer init, int64_t fan_out,
+                                    struct dpt_error *err);
 
 /* Sets node->window's padding and node->out's h and w from the rest of the window. Errors: BAD_JOB
  * (the kernel does not fit). */

@@ -1,11 +1,9 @@
 #include "models/model.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/rng.h"
 #include "models/layer.h"
 
 const struct dpt_layer_type *const dpt_layer_types[] = {
@@ -143,33 +141,6 @@ out:
     if (status != DPT_OK)
         dpt_graph_release(graph);
     return status;
-}
-
-/*
- * He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. Glorot
- * & Bengio 2010, "Understanding the difficulty of training deep feedforward neural networks",
- * equation 16: uniform, +- sqrt(6 / (fan_in + fan_out)).
- */
-void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
-{
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const struct dpt_tensor *t = &graph->tensors[k];
-        float *x = params + t->offset;
-
-        if (t->init == DPT_INIT_HE) {
-            const float deviation = (float)sqrt(2.0 / (double)t->fan_in);
-
-            dpt_random_normal(seed, DPT_STREAM_INIT, (uint64_t)k, 0, (size_t)t->count, x);
-            for (int64_t i = 0; i < t->count; i++)
-                x[i] *= deviation;
-        } else if (t->init == DPT_INIT_XAVIER) {
-            const float limit = (float)sqrt(6.0 / (double)(t->fan_in + t->fan_out));
-
-            dpt_random_uniform(seed, DPT_STREAM_INIT, (uint64_t)k, 0, (size_t)t->count, x);
-            for (int64_t i = 0; i < t->count; i++)
-                x[i] = (2.0f * x[i] - 1.0f) * limit;
-        }
-    }
 }
 
 int32_t dpt_graph_outputs(const struct dpt_graph *graph)

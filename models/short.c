@@ -10,12 +10,13 @@ struct tail {
     struct dpt_ints hidden;
     double dropout;
     int64_t outputs;
-    int activation, init;
+    int activation;
+    struct dpt_initializer init;
 };
 
 struct linear_options {
     int64_t outputs;
-    int init;
+    struct dpt_initializer init;
 };
 
 struct cnn_options {
@@ -26,7 +27,7 @@ struct cnn_options {
     int64_t pool;
 };
 
-static bool push_dense(struct dpt_layer_list *list, int64_t outputs, int init)
+static bool push_dense(struct dpt_layer_list *list, int64_t outputs, struct dpt_initializer init)
 {
     struct dpt_dense_options *dense = dpt_layers_push(list, &dpt_layer_dense);
 
@@ -107,8 +108,7 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
 static const struct dpt_option linear_table[] = {
     {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct linear_options, outputs),
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
-    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct linear_options, init),
-     .fallback = "zero", .choices = dpt_init_names, .help = "how weights begin"},
+    DPT_INITIALIZER_ROW(struct linear_options, init, "zero"),
     {0},
 };
 
@@ -122,8 +122,7 @@ static const struct dpt_option linear_table[] = {
      .fallback = "0", .min = 0, .max = 0.99, .help = "rate behind each hidden dense layer"},       \
     {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct tail, outputs),             \
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
-    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct tail, init),                \
-     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"}
+    DPT_INITIALIZER_ROW(struct tail, init, "he")
 
 static const struct dpt_option mlp_table[] = {
     TAIL_ROWS("[256]"),

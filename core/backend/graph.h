@@ -55,7 +55,13 @@ struct dpt_window {
     int32_t groups;                            /* convolutions; else 1 */
 };
 
-enum dpt_init { DPT_INIT_ZERO, DPT_INIT_HE, DPT_INIT_XAVIER };
+/* How a tensor begins: a way of those in models/initializers.c; NULL: zeros. value: what it is
+ * given. */
+struct dpt_initializer_type;
+struct dpt_initializer {
+    const struct dpt_initializer_type *type;
+    double value;
+};
 
 struct dpt_tensor {
     char name[DPT_NAME]; /* "conv1/weight" */
@@ -64,7 +70,7 @@ struct dpt_tensor {
     int64_t count;  /* product of dims */
     int64_t offset; /* floats from the arena's start */
     bool decay;     /* weight decay applies (weights, not biases) */
-    enum dpt_init init;
+    struct dpt_initializer init;
     int64_t fan_in, fan_out; /* for init */
 };
 

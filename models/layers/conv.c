@@ -28,8 +28,7 @@ static const struct dpt_option options[] = {
      .help = "channels are split into groups that do not mix"},
     {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct dpt_conv_options, bias),
      .fallback = "true", .help = "adds a learned number to each output channel"},
-    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_conv_options, init),
-     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"},
+    DPT_INITIALIZER_ROW(struct dpt_conv_options, init, "he"),
     {0},
 };
 // clang-format on
@@ -59,8 +58,8 @@ static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *l
 
     const int64_t area = (int64_t)o->kernel.at[0] * o->kernel.at[1];
     const int64_t dims[] = {o->channels, node.in.c / o->groups, o->kernel.at[0], o->kernel.at[1]};
-    DPT_TRY(dpt_builder_weights(b, &node, dims, 4, o->bias, (enum dpt_init)o->init,
-                                o->channels / o->groups * area, err));
+    DPT_TRY(dpt_builder_weights(b, &node, dims, 4, o->bias, o->init, o->channels / o->groups * area,
+                                err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;

@@ -7,8 +7,7 @@ static const struct dpt_option options[] = {
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
     {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct dpt_dense_options, bias),
      .fallback = "true", .help = "adds a learned number to each output"},
-    {.name = "init", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_dense_options, init),
-     .fallback = "he", .choices = dpt_init_names, .help = "how weights begin"},
+    DPT_INITIALIZER_ROW(struct dpt_dense_options, init, "he"),
     {0},
 };
 // clang-format on
@@ -26,8 +25,7 @@ static enum dpt_status dense_add(struct dpt_builder *b, const struct dpt_layer *
         return dpt_builder_fail(b, err, "needs a flat input, gets %s: put `flatten` before it",
                                 dpt_shape_text(&node.in, shape));
     node.out = (struct dpt_shape){.c = (int32_t)o->outputs, .h = 1, .w = 1, .flat = true};
-    DPT_TRY(
-        dpt_builder_weights(b, &node, dims, 2, o->bias, (enum dpt_init)o->init, o->outputs, err));
+    DPT_TRY(dpt_builder_weights(b, &node, dims, 2, o->bias, o->init, o->outputs, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;

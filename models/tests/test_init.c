@@ -51,8 +51,8 @@ static struct moments measure(const float *x, int64_t n)
 }
 
 /* He: normal (kurtosis 3) of variance 2 / fan_in. Glorot: uniform (kurtosis 1.8) of variance 2 /
-   (fan_in + fan_out), never beyond its limit. Bounds are five standard errors wide and the seeds
-   fixed. */
+   (fan_in + fan_out), never beyond its limit. A standard deviation that is given: normal. Bounds
+   are five standard errors wide and the seeds fixed. */
 static void weights_have_their_distribution(void **state)
 {
     static const struct {
@@ -62,6 +62,9 @@ static void weights_have_their_distribution(void **state)
         {"model: {type: sequential, layers: [{dense: 300}]}\n", 2.0 / 200, 3, 1e9},
         {"model: {type: sequential, layers: [{dense: {outputs: 300, init: xavier}}]}\n",
          2.0 / (200 + 300), 1.8, 0.10954451},
+        {"model: {type: sequential, layers: [{dense: {outputs: 300, init: {normal: 0.02}}}]}\n",
+         0.02 * 0.02, 3, 0.02 * 6},
+        {"model: {type: linear, outputs: 300, init: {normal: 1}}\n", 1, 3, 6},
     };
 
     (void)state;
@@ -102,6 +105,36 @@ static void convolutions_count_their_window(void **state)
                 5 * sqrt(2.0 / (double)graph.tensors[0].count));
     dpt_free(params);
     dpt_graph_release(&graph);
+}
+
+/* The short forms and the layers that they stand for begin alike; a deviation is a factor, to the
+ * bit where it is a power of two. */
+static void a_deviation_is_a_factor(void **state)
+{
+    static const char *const texts[] = {
+        "model: {type: cnn, channels: [6], hidden: [9], outputs: 4, init: {normal: 1}}\n",
+        "model: {type: cnn, channels: [6], hidden: [9], outputs: 4, init: {normal: 0.125}}\n",
+        "model: {type: sequential, layers: [{conv: {channels: 6, padding: same, init: {normal: "
+        "1}}},"
+        " relu, {maxpool: 2}, flatten, {dense: {outputs: 9, init: {normal: 1}}}, relu,"
+        " {dense: {outputs: 4, init: {normal: 1}}}]}\n",
+    };
+    struct dpt_graph graph[3];
+    float *params[3];
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        open_graph(texts[k], 2, 6, 6, &graph[k]);
+        params[k] = init(&graph[k], 9);
+    }
+    assert_int_equal(graph[0].floats, graph[2].floats);
+    assert_memory_equal(params[0], params[2], (size_t)graph[0].floats * sizeof **params);
+    for (int64_t i = 0; i < graph[0].floats; i++)
+        assert_true(params[1][i] == params[0][i] / 8);
+    for (int k = 0; k < 3; k++) {
+        dpt_free(params[k]);
+        dpt_graph_release(&graph[k]);
+    }
 }
 
 /* Biases, `init: zero` and the floats between tensors are zero. */
@@ -183,6 +216,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_have_their_distribution),
         cmocka_unit_test(convolutions_count_their_window),
+        cmocka_unit_test(a_deviation_is_a_factor),
         cmocka_unit_test(the_rest_is_zero),
         cmocka_unit_test(tensors_and_seeds_are_independent),
         cmocka_unit_test(earlier_tensors_keep_their_numbers),

@@ -143,7 +143,9 @@ static void assert_same_graph(const struct dpt_graph *first, const struct dpt_gr
 
         assert_string_equal(a->name, b->name);
         assert_memory_equal(a->dims, b->dims, sizeof a->dims);
-        assert_true(a->init == b->init && a->fan_in == b->fan_in && a->fan_out == b->fan_out);
+        assert_ptr_equal(a->init.type, b->init.type);
+        assert_true(a->init.value == b->init.value && a->fan_in == b->fan_in &&
+                    a->fan_out == b->fan_out);
     }
 }
 
@@ -262,7 +264,18 @@ static void mistakes_in_layers_are_told(void **state)
         {LAYERS "  - conv: {channels: 4, padding: samee}\n", 3, 9, 9,
          "'samee' is neither a number nor [height, width] nor same nor valid"},
         {LAYERS "  - conv: {channels: 4, padding: -1}\n", 3, 9, 9, "conv.padding"},
-        {LAYERS "  - conv: {channels: 4, init: heh}\n", 3, 9, 9, "conv.init"},
+        {LAYERS "  - conv: {channels: 4, init: heh}\n", 3, 9, 9,
+         "conv.init: 'heh' is none of zero, he, xavier or {normal: SIGMA}; did you mean 'he'?"},
+        {LAYERS "  - conv: {channels: 4, init: normal}\n", 3, 9, 9,
+         "conv.init: normal wants its standard deviation: write `init: {normal: 0.02}`"},
+        {LAYERS "  - conv: {channels: 4, init: {he: 1}}\n", 3, 9, 9,
+         "conv.init: he takes no number: write `init: he`"},
+        {LAYERS "  - conv: {channels: 4, init: {normal: -1}}\n", 3, 9, 9,
+         "conv.init.normal: -1 is not in 0 … 1000000"},
+        {LAYERS "  - dense: {outputs: 4, init: [he]}\n", 3, 9, 9,
+         "dense.init: expected one of zero, he, xavier or {normal: SIGMA}"},
+        {LAYERS "  - dense: {outputs: 4, init: {normal: 1, he: 2}}\n", 3, 9, 9,
+         "dense.init: expected one of"},
         {LAYERS "  - maxpool\n", 3, 9, 9, "size"},
         {LAYERS "  - maxpool: {size: 2, stride: self}\n", 3, 9, 9, "nor auto"},
         {LAYERS "  - relu: 3\n", 3, 9, 9, "model.layers[0].relu: takes no value"},

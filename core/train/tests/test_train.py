@@ -64,6 +64,23 @@ def test_rank_count_changes_nothing(tmp_path, model, tolerance):
     assert losses[1][-1] < 0.7 * losses[1][0]
 
 
+def test_weights_begin_as_the_job_says(tmp_path):
+    """Normal numbers of a deviation, the same on any number of ranks; the resolved job says so, and begins alike."""
+    model = "{type: sequential, layers: [flatten, {dense: {outputs: 60, init: {normal: 0.02}}}, relu, {dense: {outputs: 10, init: {normal: 1}}}]}"
+    path, found = job(tmp_path, model=model, length="steps: 1", save="1 steps", lr="1.0e-300"), []
+    for folder, ranks, name in (("one", 1, path), ("three", 3, path), ("again", 1, tmp_path / "one" / "job.yaml")):
+        dpt.train(name, tmp_path / folder, ranks=ranks)
+        with h5py.File(tmp_path / folder / "checkpoints" / "latest") as file:
+            found.append([file[f"params/dense{i}/{part}"][...] for i in (1, 2) for part in ("weight", "bias")])
+    for one, *others in zip(*found):
+        assert all((one == other).all() for other in others)
+    for array, deviation in ((found[0][0], 0.02), (found[0][2], 1)):
+        z = array.ravel() / deviation
+        error = 5 / np.sqrt(z.size)
+        assert abs(z.mean()) < error and abs(z.std() - 1) < error and abs((z ** 4).mean() - 3) < 10 * error
+    assert not found[0][1].any() and not found[0][3].any()
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_every_sample_counts_once_an_epoch(tmp_path, ranks):
     """1009 is prime: the last step has 49 samples in 7 micro-batches, the last of one sample."""

@@ -1,0 +1,135 @@
+/* How weights begin: one row a way. */
+#include <math.h>
+#include <string.h>
+
+#include "core/base/rng.h"
+#include "models/layer.h"
+
+/* --- the ways -------------------------------------------------------------------------------- */
+
+/* Normal numbers of tensor k, by their standard deviation. */
+static void fill_normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, double deviation,
+                        float *x)
+{
+    const float factor = (float)deviation;
+
+    dpt_random_normal(seed, DPT_STREAM_INIT, k, 0, (size_t)t->count, x);
+    for (int64_t i = 0; i < t->count; i++)
+        x[i] *= factor;
+}
+
+static void zero(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    (void)t, (void)seed, (void)k, (void)x;
+}
+
+/* He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. */
+static void he(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    fill_normal(t, seed, k, sqrt(2.0 / (double)t->fan_in), x);
+}
+
+/* Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+ * networks", equation 16: uniform, +- sqrt(6 / (fan_in + fan_out)). */
+static void xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    const float limit = (float)sqrt(6.0 / (double)(t->fan_in + t->fan_out));
+
+    dpt_random_uniform(seed, DPT_STREAM_INIT, k, 0, (size_t)t->count, x);
+    for (int64_t i = 0; i < t->count; i++)
+        x[i] = (2.0f * x[i] - 1.0f) * limit;
+}
+
+static void normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    fill_normal(t, seed, k, t->init.value, x);
+}
+
+// clang-format off
+static const struct dpt_option deviation[] = {
+    {.name = "normal", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_initializer, value),
+     .min = 0, .max = 1e6, .help = "standard deviation"},
+    {0},
+};
+// clang-format on
+
+/* Those that need no number. */
+#define WORDS(X) X(zero) X(he) X(xavier)
+
+static const struct dpt_initializer_type types[] = {
+#define X(way) {.name = #way, .fill = way},
+    WORDS(X)
+#undef X
+        {.name = "normal", .fill = normal, .options = deviation},
+};
+
+enum { TYPES = sizeof types / sizeof *types };
+
+void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
+{
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *t = &graph->tensors[k];
+
+        if (t->init.type != NULL)
+            t->init.type->fill(t, seed, (uint64_t)k, params + t->offset);
+    }
+}
+
+/* --- in the job ------------------------------------------------------------------------------ */
+
+static void refuse(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                   const char *name)
+{
+    const char *names[TYPES], *nearest;
+
+    for (size_t i = 0; i < TYPES; i++) {
+        names[i] = types[i].name;
+        if (strcmp(name, names[i]) != 0)
+            continue;
+        if (types[i].options == NULL)
+            dpt_conf_mistake(conf, node, path, "%s takes no number: write `init: %s`", name, name);
+        else
+            dpt_conf_mistake(conf, node, path, "%s wants its %s: write `init: {%s: 0.02}`", name,
+                             types[i].options->help, name);
+        return;
+    }
+    nearest = dpt_nearest(name, names, TYPES);
+    if (name[0] == '\0')
+        dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_FORM);
+    else
+        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_FORM "%s%s%s",
+                         dpt_conf_show(conf, name), nearest != NULL ? "; did you mean '" : "",
+                         nearest != NULL ? nearest : "", nearest != NULL ? "'?" : "");
+}
+
+/* `he`, or `{normal: 0.02}`: a word where the way has no option, else a map of the one it has. */
+bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest)
+{
+    struct dpt_initializer *init = dest;
+    const bool map = node->kind == DPT_NODE_MAP && node->n == 1;
+    const char *name = map ? node->keys[0] : node->kind == DPT_NODE_SCALAR ? node->text : "";
+
+    init->type = &types[0];
+    for (size_t i = 0; i < TYPES; i++)
+        if (strcmp(name, types[i].name) == 0 && map == (types[i].options != NULL)) {
+            init->type = &types[i];
+            return !map || dpt_options_read(conf, node, path, types[i].options, init);
+        }
+    refuse(conf, node, path, name);
+    return !conf->failed;
+}
+
+static const char *const words[] = {
+#define X(way) #way,
+    WORDS(X)
+#undef X
+        NULL};
+
+static const struct dpt_option either[] = {
+    {.name = "word", .type = DPT_OPT_CHOICE, .choices = words},
+    {.name = "normal", .type = DPT_OPT_SECTION, .rows = deviation},
+    {0},
+};
+
+const struct dpt_forms dpt_initializer_forms = {.either = either};
