@@ -49,7 +49,7 @@ static const char *init_file(const struct dpt_cli *cli)
 
     if (checkpoint != NULL &&
         (dpt_cli_value(cli, "--map") != NULL || dpt_cli_has(cli, "--map-by-order") ||
-         dpt_weights_foreign(checkpoint)))
+         dpt_cli_has(cli, "--init-partial") || dpt_weights_foreign(checkpoint)))
         return checkpoint;
     return dpt_cli_value(cli, "--init-from");
 }

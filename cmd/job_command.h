@@ -23,8 +23,9 @@
      "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
      "job's init.from)"},                                                                          \
         {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
+        {"--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"}, \
     {                                                                                              \
-        "--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"    \
+        "--init-partial", NULL, "of weights in a file: those that fit; the rest is random"         \
     }
 
 /*

@@ -17,7 +17,16 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 enum { SAMPLES = 5, ELEMENTS = 24, CLASSES = 3, MOST = 1 << 20 };
 
 /* How a set is opened: bits of the first byte. */
-enum { VECTORS = 1, UNVERIFIED = 2, TWICE = 4, FLOATS = 8, FLAT = 16, NHWC = 32, SHORT_NAMES = 64 };
+enum {
+    VECTORS = 1,
+    UNVERIFIED = 2,
+    TWICE = 4,
+    FLOATS = 8,
+    FLAT = 16,
+    NHWC = 32,
+    SHORT_NAMES = 64,
+    WEIGHTS = 128
+};
 
 static const struct dpt_comm lone = {.world = {.rank = 0, .size = 1},
                                      .node = {.rank = 0, .size = 1},
@@ -63,12 +72,27 @@ static void forge_labels(struct forge *f, hid_t file, unsigned how)
     forge_put(f, file, &want);
 }
 
+static void forge_weights(struct forge *f, hid_t file, unsigned how)
+{
+    const float weights[SAMPLES] = {0, 1, 0.25F, 3, 0};
+    const struct forge_want want = {.name = how & SHORT_NAMES ? "/mask" : "/weights",
+                                    .type = H5T_IEEE_F32LE,
+                                    .n_dims = 1,
+                                    .dims = {SAMPLES},
+                                    .values = weights,
+                                    .crc = true};
+
+    forge_put(f, file, &want);
+}
+
 static bool forge_shard(struct forge *f, unsigned how, const char *path)
 {
     const hid_t file = forge_create(f, path);
 
     forge_images(f, file, how);
     forge_labels(f, file, how);
+    if (how & WEIGHTS)
+        forge_weights(f, file, how);
     H5Fclose(file);
     return f->usual;
 }
@@ -98,6 +122,8 @@ static void demand_sound(const struct dpt_dataset *set)
     for (int64_t i = 0; i < set->samples; i++) {
         DEMAND(set->labels == NULL || (set->labels[i] >= 0 && set->labels[i] < set->target_width),
                "%lld", (long long)i);
+        DEMAND(set->weights == NULL || (set->weights[i] >= 0 && isfinite(set->weights[i])), "%lld",
+               (long long)i);
         for (int32_t k = 0; set->targets != NULL && k < set->target_width; k++)
             DEMAND(isfinite(set->targets[i * set->target_width + k]), "%lld", (long long)i);
     }

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Makes the first corpus of fuzz_shard, shard/seed-*. Run anywhere; what is there is overwritten.
 
-Each byte is a choice of forge.h: first how the set is opened, then the file's format, then the images, then the labels. The
-other files of shard/ are inputs that once broke something, or that a fuzzer found to reach further.
+Each byte is a choice of forge.h: first how the set is opened, then the file's format, then the images, then the labels, then the
+weights. The other files of shard/ are inputs that once broke something, or that a fuzzer found to reach further.
 """
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent / "shard"
 LOUD, QUIET = 0xC0, 0
-VECTORS, UNVERIFIED, TWICE, FLOATS, FLAT, NHWC, SHORT = (1 << i for i in range(7))
+VECTORS, UNVERIFIED, TWICE, FLOATS, FLAT, NHWC, SHORT, WEIGHTS = (1 << i for i in range(8))
 
 
 def data(kind=0, element=0, space=(0,), storage=0, written=0, values=0, crc=(QUIET,), layout=(QUIET,)):
@@ -22,6 +22,8 @@ SEEDS = {
     "vectors": [VECTORS, 1],
     "twice-floats": [TWICE | FLOATS | NHWC | SHORT, 2],
     "flat": [FLAT | UNVERIFIED, 0],
+    "weights": [WEIGHTS, 0],
+    "mask-twice": [WEIGHTS | SHORT | TWICE, 0],
 }
 for kind in range(9, 16):  # no data set, a group, links, a type
     SEEDS[f"images-kind-{kind}"] = [0, 0, *data(kind)]
@@ -29,6 +31,8 @@ for kind in range(9, 16):  # no data set, a group, links, a type
 for element in range(1, 28):
     SEEDS[f"images-type-{element}"] = [UNVERIFIED, 0, *data(element=element)]
     SEEDS[f"labels-type-{element}"] = [element % 2, element % 3, QUIET, *data(element=element)]
+for element in range(1, 28, 3):
+    SEEDS[f"weights-type-{element}"] = [WEIGHTS | UNVERIFIED, 0, QUIET, QUIET, *data(element=element)]
 for storage in range(1, 12):
     SEEDS[f"storage-{storage}"] = [0, storage % 3, *data(storage=storage), *data(storage=storage)]
 SEEDS["scalar"] = [0, 0, *data(space=(1,))]
