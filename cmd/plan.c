@@ -37,6 +37,14 @@ int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_P
     return n;
 }
 
+static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                    struct dpt_plan_step *step)
+{
+    dpt_plan_predict(plan, ranks, global, step);
+    if (dpt_feeding_micro(global, ranks) < step->micro) /* some would stay idle */
+        memset(step, 0, sizeof *step);
+}
+
 void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES])
 {
     const int64_t global = plan->t.job->batch.global;
@@ -47,8 +55,8 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
 
         s->ranks = 1 << i;
         s->weak_global = each * s->ranks;
-        dpt_plan_predict(plan, s->ranks, global, &s->strong);
-        dpt_plan_predict(plan, s->ranks, s->weak_global, &s->weak);
+        predict(plan, s->ranks, global, &s->strong);
+        predict(plan, s->ranks, s->weak_global, &s->weak);
     }
 }
 
@@ -108,7 +116,7 @@ out:
     return status;
 }
 
-static enum dpt_status plan_job(const struct dpt_cli *cli, const struct dpt_job *job,
+static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
                                 const struct dpt_plan_spec *spec, const char *job_text,
                                 struct dpt_error *err)
 {
@@ -117,6 +125,7 @@ static enum dpt_status plan_job(const struct dpt_cli *cli, const struct dpt_job 
     struct dpt_str out = {0};
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
+    dpt_trainer_warn_idle(&plan.t, &cli->log);
     if (!dpt_cli_has(cli, "--no-time"))
         DPT_TRY(dpt_plan_time(&plan, err));
     if (dpt_cli_has(cli, "--json"))

@@ -162,7 +162,6 @@ def test_shares_add_up_in_the_table(tmp_path):
     (["--steps", "many"], 2, "a whole number"),
     (["--jsno"], 2, "did you mean --json?"),
     (["--set", "batch.mirco=3"], 78, "did you mean 'micro'?"),
-    (["--set", "batch.micro=24", "--ranks", "2"], 78, "does not feed 2 ranks"),
     (["--set", "data.train=[nothing-*.h5]"], 78, "nothing-*.h5"),
 ])
 def test_mistakes(tmp_path, words, code, says):

@@ -1,6 +1,8 @@
-"""Every job file in configs/ is loaded and run, shortened, on two ranks."""
+"""Every job file in configs/ is loaded and run, shortened, on 1 to 8 ranks."""
 import glob
+import os
 import re
+import subprocess
 import sys
 
 import h5py
@@ -15,26 +17,42 @@ SHORT = ["--set", "train={steps: 6}", "--set", "log.every=2 steps"]
 
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory):
-    """A little of the real data, where the job files that name it look for it."""
+    """A little of the real data, for both parts of the job files that name it."""
     folder = tmp_path_factory.mktemp("mnist")
-    for name, files in (("train", "train"), ("test", "t10k")):
-        source = [f"data/mnist/{files}-images-idx3-ubyte.gz", f"data/mnist/{files}-labels-idx1-ubyte.gz"]
-        result = dpt.run("convert", "idx", *source, "--output", folder / name)
-        assert result.code == 0, result
+    result = dpt.run("convert", "idx", "data/mnist/t10k-images-idx3-ubyte.gz", "data/mnist/t10k-labels-idx1-ubyte.gz",
+                     "--output", folder / "whole")
+    assert result.code == 0, result
+    with h5py.File(folder / "whole-00000-of-00001.h5") as whole:
+        for part, first in (("train", 0), ("test", 2000)):
+            with h5py.File(folder / f"{part}-0.h5", "w") as file:
+                for name in ("images", "labels"):
+                    file[name] = whole[name][first:first + 1000]
     return folder
 
 
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("path", sorted(glob.glob("configs/*.yaml")))
-def test_runs(path, mnist, tmp_path):
+def test_runs(path, ranks, mnist, tmp_path):
+    """And nobody is left idle."""
     text = open(path, encoding="utf-8").read()
     words = list(SHORT)
     for part in ("train", "test"):
         if re.search(rf"^ *{part}: *data/mnist", text, re.M):
             words += ["--set", f"data.{part}={mnist}/{part}-*.h5"]
-    result = dpt.train(path, tmp_path / "out", *words, ranks=2)
-    assert "results in" in result.out
+    if "data.train" not in "".join(words):
+        words += ["--set", "data.synthetic.samples=1024"]
+    result = dpt.train(path, tmp_path / "out", *words, ranks=ranks)
+    assert "results in" in result.out and "idle" not in result.err, result
     assert len(dpt.events(tmp_path / "out", "train")) == 3
     assert dpt.events(tmp_path / "out", "end")[0]["reason"] == "done"
+
+
+def test_mpirun_as_root_with_few_cores(tmp_path):
+    """The line that the pages put beside mpirun is all that it needs."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("OMPI_")}
+    command = f". scripts/lib/mpi-env.sh; mpirun -np 8 {dpt.BINARY} configs/smoke.yaml --set train.epochs=1 --output {tmp_path}/out"
+    done = subprocess.run(["sh", "-c", command], env=plain, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0 and "8 ranks on " in done.stderr and "test accuracy" in done.stdout, done
 
 
 def test_linreg_learns_the_true_weights(tmp_path):

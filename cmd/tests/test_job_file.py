@@ -73,9 +73,18 @@ def test_binary_and_missing_and_unreadable(tmp_path):
         assert len(lines) == 1 and lines[0].isprintable(), result
 
 
-def test_more_ranks_than_micro_batches(tmp_path):
-    err = refuse(tmp_path, GOOD.replace("micro: 8", "micro: 16"), ranks=3)
-    assert "32 / 16 gives 2 micro-batches; 10 or less would do" in err, err
+@pytest.mark.parametrize("batch, says", [
+    ("{global: 32, micro: 16}", "warning: rank 0 of 3 stays idle: 32 / 16 gives 2 micro-batches a step; batch.micro: 15 or less would feed all"),
+    ("{global: 3, micro: 2}", "warning: rank 0 of 3 stays idle: 3 / 2 gives 2 micro-batches a step; batch.micro: 1 would feed all"),
+    ("{global: 1}", "warning: ranks 0-1 of 3 stay idle: 1 / 1 gives 1 micro-batch a step; start fewer ranks, or make batch.global larger"),
+    ("{global: 3}", None),
+])
+def test_more_ranks_than_micro_batches(tmp_path, batch, says):
+    """What there is to do is done by some; one line says who has nothing to do and what would change that."""
+    path = dpt.write_job(tmp_path / "job.yaml", GOOD.replace("{global: 32, micro: 8}", batch))
+    result = dpt.train(path, tmp_path / "out", "--set", "train.steps=2", ranks=3)
+    warnings = [line for line in result.err.splitlines() if "warning" in line]
+    assert warnings == ([says] if says else []), result
 
 
 def test_one_message_from_all_ranks(tmp_path):

@@ -196,9 +196,19 @@ def test_for_a_person(tmp_path):
     assert "0: 0  1: 1" in out and "7: 7" in out
 
 
+def test_idle_ranks_are_told(tmp_path):
+    """And planned as they would run, but not in the table, whose ranks all have something to do."""
+    result = plan(tmp_path, CNN, "--json", "--no-trial", "--ranks", 9)
+    assert result.err == ("warning: rank 0 of 9 stays idle: 128 / 16 gives 8 micro-batches a step; batch.micro: 15 or less would "
+                          "feed all\n")
+    found = json.loads(result.out)
+    assert [last - first for first, last in found["steps"]["deal"]] == [0] + 8 * [1]
+    assert found["time"]["step"]["seconds"] > 0
+    assert [scale["ranks"] for scale in found["time"]["scaling"] if scale["strong"] is None] == [1 << i for i in range(4, 11)]
+
+
 @pytest.mark.parametrize("words, code, says", [
     (["--ranks", "0"], 2, "a whole number"),
-    (["--ranks", "9"], 78, "does not feed 9 ranks"),
     (["--fabric", "40"], 2, "10 or 100"),
     (["--latency", "-1"], 2, "above 0"),
     (["--bandwidth", "fast"], 2, "above 0"),

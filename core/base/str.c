@@ -235,3 +235,22 @@ const char *dpt_group_digits(char *buf, long long value)
     *p = '\0';
     return buf;
 }
+
+void dpt_str_ranks(struct dpt_str *s, const bool *is, int n)
+{
+    enum { MOST = 8 };
+    int listed = 0;
+
+    for (int i = 0, last; i < n; i = last + 1) {
+        last = i;
+        if (!is[i])
+            continue;
+        while (last + 1 < n && is[last + 1])
+            last++;
+        if (listed == MOST)
+            dpt_str_printf(s, ", ...");
+        if (listed++ >= MOST)
+            continue;
+        dpt_str_printf(s, last > i ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", i, last);
+    }
+}

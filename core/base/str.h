@@ -29,6 +29,9 @@ void dpt_str_release(struct dpt_str *s);
 /* The one of n names that is nearest to `name` by edit distance and close enough to suggest, or NULL. */
 const char *dpt_nearest(const char *name, const char *const *names, size_t n);
 
+/* Adds the numbers of 0 ... n-1 that `is` marks: "0-2, 5"; of many the first runs, and "...". */
+void dpt_str_ranks(struct dpt_str *s, const bool *is, int n);
+
 /* Writes a count with thin groups ("60 000") into buf (at least 32 bytes) and returns buf. */
 const char *dpt_group_digits(char *buf, long long value);
 

@@ -100,8 +100,8 @@ void dpt_plan_close(struct dpt_plan *plan);
  * second. Errors: RANK. */
 enum dpt_status dpt_plan_time(struct dpt_plan *plan, struct dpt_error *err);
 
-/* A step of so many samples on so many ranks. False: they are more than micro-batches. */
-bool dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
+/* A step of so many samples on so many ranks; where they are more than micro-batches, some idle. */
+void dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
                       struct dpt_plan_step *step);
 
 /* Floating point operations of a node for one sample, forward and backward; only products count. */

@@ -216,14 +216,13 @@ static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
                         reached_update * d->slower;
 }
 
-bool dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
+void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                       struct dpt_plan_step *step)
 {
     struct deal d = {.ranks = ranks, .global = global};
     struct dpt_comm comm = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;
-    struct dpt_error ignored;
 
     memset(step, 0, sizeof *step);
     d.node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
@@ -234,22 +233,20 @@ bool dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
     other.comm = &comm;
     other.job = &job;
     other.all_threads = (int64_t)ranks * p->t.threads;
-    if (dpt_trainer_choose_micro(&other, &d.micro, &ignored) != DPT_OK)
-        return false;
+    d.micro = dpt_trainer_choose_micro(&other);
     d.micros = ((global + d.micro - 1) / d.micro + ranks - 1) / ranks;
     d.group = p->t.group;
     while (d.group > 1 && d.group / 2 >= d.micros)
         d.group /= 2;
     if (p->t.backend->devices != NULL) {
         dpt_plan_gpu_step(p, ranks, d.node_ranks, d.micros, d.micro, step);
-        return true;
+        return;
     }
     step->micro = d.micro;
     compute(p, &d, step);
     reduce(p, &d, step);
     update(p, &d, step);
     step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
-    return true;
 }
 
 /* --- measuring -------------------------------------------------------------------------------- */

@@ -87,19 +87,7 @@ static const char *name_ranks(const struct dpt_comm *comm, const bool *is, char 
     for (int r = 0; r < n; r++)
         ranks += is[r];
     dpt_str_printf(&text, "rank%s ", ranks == 1 ? "" : "s");
-    for (int r = 0, last; r < n; r = last + 1) {
-        last = r;
-        if (!is[r])
-            continue;
-        while (last + 1 < n && is[last + 1])
-            last++;
-        if (listed == MOST)
-            dpt_str_printf(&text, ", ...");
-        if (listed++ >= MOST)
-            continue;
-        dpt_str_printf(&text, last > r ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", r, last);
-    }
-    listed = 0;
+    dpt_str_ranks(&text, is, n);
     for (int r = 0; r < n; r++) {
         if (!is[r] || (host != NULL && strcmp(host, dpt_comm_host(comm, r)) == 0))
             continue;

@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "core/base/memory.h"
 #include "core/train/trainer.h"
 
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
@@ -84,35 +85,69 @@ int dpt_trainer_useful_threads(const struct dpt_trainer *t)
     return useful < 1 ? 1 : useful < INT_MAX ? (int)useful : INT_MAX;
 }
 
-enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
-                                         struct dpt_error *err)
+int64_t dpt_feeding_micro(int64_t global, int ranks)
+{
+    /* More than ranks - 1 micro-batches are wanted: global > micro * (ranks - 1). */
+    return ranks == 1 ? global : (global - 1) / (ranks - 1);
+}
+
+int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
 {
     const int64_t global = t->job->batch.global;
     const int ranks = t->comm->world.size;
     const bool fixed = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
-    int64_t batches;
+    const int64_t feeding = dpt_feeding_micro(global, ranks);
+    int32_t micro;
 
-    *micro = (int32_t)t->job->batch.micro;
-    if (*micro == 0 && t->backend->steps != NULL && !fixed)
-        *micro = dpt_auto_micro(global, ranks, t->micro_most != 0 ? t->micro_most : MICRO_DEVICE);
-    else if (*micro == 0 && t->team && !fixed)
-        *micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
-    else if (*micro == 0)
-        *micro = dpt_auto_micro(global, fixed ? FIXED_WORKERS : t->all_threads,
-                                has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
-    batches = (global + *micro - 1) / *micro;
-    if (batches >= ranks)
-        return DPT_OK;
-    if (global < ranks)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "batch.global: %lld samples a step do not feed %d ranks: start fewer ranks "
-                        "or make it larger",
-                        (long long)global, ranks);
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "batch.micro: %d does not feed %d ranks: %lld / %d gives %lld micro-batch%s; "
-                    "%d or less would do",
-                    *micro, ranks, (long long)global, *micro, (long long)batches,
-                    batches == 1 ? "" : "es", (int)(global / ranks));
+    if (t->job->batch.micro != 0)
+        return (int32_t)t->job->batch.micro;
+    if (fixed)
+        return dpt_auto_micro(global, FIXED_WORKERS,
+                              has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+    if (t->backend->steps != NULL)
+        micro = dpt_auto_micro(global, ranks, t->micro_most != 0 ? t->micro_most : MICRO_DEVICE);
+    else if (t->team)
+        micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
+    else
+        micro = dpt_auto_micro(global, t->all_threads,
+                               has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+    /* As even as can be may still leave a rank without any: 10 samples on 8 ranks are 5 times 2. */
+    return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
+}
+
+void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
+{
+    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler step = {.samples = s->global, .global = s->global, .micro = s->micro};
+    const int ranks = t->comm->world.size, batches = dpt_sampler_micro_batches(&step, 0);
+    const int64_t feeding = dpt_feeding_micro(s->global, ranks);
+    struct dpt_str who = {0}, cure = {0};
+    bool *idle = batches < ranks ? dpt_alloc_array((size_t)ranks, sizeof *idle) : NULL;
+
+    if (idle == NULL)
+        return;
+    for (int r = 0; r < ranks; r++) {
+        int32_t first, last;
+
+        dpt_sampler_deal(&step, 0, r, ranks, &first, &last);
+        idle[r] = first == last;
+    }
+    dpt_str_ranks(&who, idle, ranks);
+    if (feeding > 0)
+        dpt_str_printf(&cure, "batch.micro: %lld%s would feed all", (long long)feeding,
+                       feeding > 1 ? " or less" : "");
+    else
+        dpt_str_printf(&cure, "start fewer ranks, or make batch.global larger");
+    if (!who.failed && !cure.failed)
+        dpt_log_warn(log,
+                     ranks - batches == 1
+                         ? "rank %s of %d stays idle: %d / %d gives %d micro-batch%s a step; %s"
+                         : "ranks %s of %d stay idle: %d / %d gives %d micro-batch%s a step; %s",
+                     who.text, ranks, s->global, s->micro, batches, batches == 1 ? "" : "es",
+                     cure.text);
+    dpt_str_release(&who);
+    dpt_str_release(&cure);
+    dpt_free(idle);
 }
 
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)

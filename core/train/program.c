@@ -82,13 +82,11 @@ static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt
 {
     const bool steps = t->device != NULL;
     enum dpt_status status = DPT_OK;
-    int32_t leaf;
 
     if (t->plans.text == NULL || strcmp(t->plans.text, plans) == 0)
         return DPT_OK;
     dpt_device_close(t);
-    DPT_TRY(dpt_trainer_choose_micro(t, &leaf, err));
-    DPT_TRY(dpt_trainer_open_program(t, leaf, plans, err));
+    DPT_TRY(dpt_trainer_open_program(t, dpt_trainer_choose_micro(t), plans, err));
     if (steps)
         DPT_TRY(dpt_device_open(t, err));
 out:

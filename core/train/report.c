@@ -98,6 +98,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
     dpt_init_tell(t, &run->init, run->resumed >= 0);
     dpt_log_info(t->log, "  output   %s", t->job->output);
+    dpt_trainer_warn_idle(t, t->log);
     if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].count > 1))
         dpt_log_warn(t->log,
                      "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "

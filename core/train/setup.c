@@ -323,9 +323,8 @@ static void set_threads(struct dpt_trainer *t, int most)
 static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    int32_t leaf;
+    const int32_t leaf = dpt_trainer_choose_micro(t);
 
-    DPT_TRY(dpt_trainer_choose_micro(t, &leaf, err));
     t->group = dpt_trainer_choose_group(t, leaf);
     DPT_TRY(plan_steps(t, leaf, err));
     DPT_TRY(open_loaders(t, leaf, err));
@@ -509,7 +508,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(settle(t, err));
     set_threads(t, threads);
     t->all_threads = (int64_t)t->threads * comm->world.size;
-    DPT_TRY(dpt_trainer_choose_micro(t, &micro, err));
+    micro = dpt_trainer_choose_micro(t);
     t->group = dpt_trainer_choose_group(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     t->gather_type = dpt_gather_types[job->comm.reduction];

@@ -152,8 +152,8 @@ enum dpt_trainer_parts {
 /*
  * Collective over comm->world. Opens the data sets that `parts` asks for and the job names, builds
  * the model, starts the threads, prepares the backend, initialises the weights and gives rank 0's
- * to all. All ranks get the same status. Errors: BAD_JOB (shapes, more ranks than micro-batches),
- * BAD_DATA, RANK, IO. On failure everything is released.
+ * to all. All ranks get the same status. Errors: BAD_JOB (shapes), BAD_DATA, RANK, IO. On failure
+ * everything is released.
  */
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
@@ -174,10 +174,12 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err);
 /* Of a trainer: how many threads of a rank a step of its model can feed, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
-/* Of a trainer: the size of a micro-batch; more ranks than micro-batches is a mistake in the job.
- * Errors: BAD_JOB. */
-enum dpt_status dpt_trainer_choose_micro(const struct dpt_trainer *t, int32_t *micro,
-                                         struct dpt_error *err);
+/* Of a trainer: the size of a micro-batch. Where the job says it, or `reproducible` does, some ranks
+ * may be left without any. */
+int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
+/* Of an open or planned trainer: a warning that names the ranks without a micro-batch in a whole
+ * step, and says what would feed them; nothing where all have one. */
+void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
 /*
  * How many of these are computed at once under `reproducible`: a rank's team takes as many
  * micro-batches as are a node of the reduction's tree, and adds their gradients up on the way
@@ -266,10 +268,11 @@ enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, stru
 
 /*
  * The micro-batch where the job leaves it open: at most `most` samples, as even as can be, and
- * small enough to feed every worker (threads x ranks). Also the largest that would feed `workers`,
- * for messages. 1 <= result <= most.
+ * small enough to feed every worker (threads x ranks), as far as that is even. 1 <= result <= most.
  */
 int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
+/* The largest micro-batch that leaves no rank without one; 0: there are fewer samples than ranks. */
+int64_t dpt_feeding_micro(int64_t global, int ranks);
 
 /*
  * Fills and computes n micro-batches of a step, at most t->group, tally: [n]. In a team all threads

@@ -173,6 +173,31 @@ static void groups_digits(void **state)
         assert_string_equal(dpt_group_digits(buf, cases[i].value), cases[i].want);
 }
 
+static void lists_ranks(void **state)
+{
+    static const struct {
+        const char *marks, *text;
+    } cases[] = {{"....", ""},
+                 {"x", "0"},
+                 {"xxx", "0-2"},
+                 {".x.xx.x", "1, 3-4, 6"},
+                 {"x.x.x.x.x.x.x.x", "0, 2, 4, 6, 8, 10, 12, 14"},
+                 {"x.x.x.x.x.x.x.x.x.xx", "0, 2, 4, 6, 8, 10, 12, 14, ..."}};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const int n = (int)strlen(cases[k].marks);
+        struct dpt_str s = {0};
+        bool is[32];
+
+        for (int i = 0; i < n; i++)
+            is[i] = cases[k].marks[i] == 'x';
+        dpt_str_ranks(&s, is, n);
+        assert_string_equal(s.text != NULL ? s.text : "", cases[k].text);
+        dpt_str_release(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +208,7 @@ int main(void)
         cmocka_unit_test(numbers_are_short),
         cmocka_unit_test(suggests_what_was_meant),
         cmocka_unit_test(groups_digits),
+        cmocka_unit_test(lists_ranks),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

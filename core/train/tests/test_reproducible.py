@@ -113,7 +113,6 @@ def test_random_jobs(tmp_path):
     for case in range(40 if HEAVY else 6):
         samples, batch = dice.randrange(40, 400), dice.randrange(8, 70)
         micro = dice.randrange(1, max(2, batch // 4))
-        micros = -(-batch // micro)
         name = dice.choice(list(MODELS))
         model, synthetic, loss = MODELS[name]
         text = JOB.format(model=model, synthetic=synthetic.replace("509", str(samples)), loss=loss, seed=case,
@@ -122,7 +121,7 @@ def test_random_jobs(tmp_path):
         path = dpt.write_job(tmp_path / "job.yaml", text)
         run(path, tmp_path / f"{case}-one", 1, 1)
         for _ in range(2):
-            ranks, threads = dice.randrange(1, min(8, micros) + 1), dice.randrange(1, 4)
+            ranks, threads = dice.randrange(1, 9), dice.randrange(1, 4)
             folder = tmp_path / f"{case}-{ranks}-{threads}"
             if folder.exists():
                 continue
@@ -136,6 +135,25 @@ def test_micro_batch_follows_from_the_job_alone(tmp_path):
         run(path, tmp_path / f"{ranks}", ranks, threads)
         assert bytes_of(tmp_path / f"{ranks}") == bytes_of(tmp_path / "1")
     assert {e["micro"] for r in ("1", "2", "5") for e in dpt.events(tmp_path / r, "run")} == {8}
+
+
+@pytest.mark.parametrize("name", ["cnn", "mlp"])
+def test_idle_ranks_change_nothing(tmp_path, name):
+    """Three micro-batches, the last one short, on 5 ranks, and on 2 where it goes on; whatever ranks do together they do."""
+    path = job(tmp_path, name, ADAM, batch="{global: 60, micro: 25}")
+    sets = ("schedule=constant", "log.hashes=true", "train.check_replicas=1 steps", "data.test=synthetic")
+    words = [word for setting in sets for word in ("--set", setting)]
+    run(path, tmp_path / "one", 1, 1, *words)
+    run(path, tmp_path / "idle", 5, 1, *words)
+    run(path, tmp_path / "parts", 5, 1, *words, "--set", "train.epochs=1")
+    run(path, tmp_path / "parts", 2, 2, *words)
+    for other in ("idle", "parts"):
+        result = dpt.run("inspect", "--audit", tmp_path / "one", tmp_path / other)
+        assert result.code == 0 and bytes_of(tmp_path / other) == bytes_of(tmp_path / "one"), result
+    evals = [[{**e, "seconds": 0} for e in dpt.events(tmp_path / folder, "eval")] for folder in ("one", "idle")]
+    assert evals[0] == evals[1] and len(evals[0]) == 3
+    said = [dpt.run("eval", path, "--checkpoint", tmp_path / "idle", *words, ranks=ranks) for ranks in (1, 5)]
+    assert said[0].code == said[1].code == 0 and said[0].out == said[1].out and "idle" not in said[1].err, said
 
 
 @pytest.mark.skipif(not HEAVY, reason="64 ranks on few cores: with DPT_HEAVY=1")
