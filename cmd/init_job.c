@@ -229,7 +229,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
                        s->target_mean, s->target_std);
     choices(init, out, "loss", c->classes ? "loss: cross_entropy" : "loss: mse");
     line(out, NULL, "\nbatch:");
-    line(out, "samples a step, over all ranks", "  global: %lld", (long long)c->batch);
+    line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
     line(out, "samples a pass; auto: chosen", "  micro: auto");
     line(out, NULL, "\noptimizer:");
     choices(init, out, "optimizer.type", "  type: adam");

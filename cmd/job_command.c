@@ -211,6 +211,7 @@ dpt_job_command(struct dpt_cli *cli,
     DPT_TRY(dpt_comm_open(&comm, err));
     cli->log.silent = comm.world.rank != 0;
     DPT_TRY(same_job(&conf, &comm, err));
+    DPT_TRY(dpt_job_for_ranks(&job, comm.world.size, err));
     DPT_TRY(work(cli, &job, &conf, &comm, err));
 out:
     if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)

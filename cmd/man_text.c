@@ -31,6 +31,8 @@ const struct dpt_man_item dpt_man_job[] = {
 const struct dpt_man_item dpt_man_exit[] = {
     {NULL, "They hold for one rank, under srun, with `--ranks`, and under mpirun where all ranks "
            "end by themselves. Where mpirun kills the ranks the code is mpirun's."},
+    {NULL, "A batch file requeues at 75 and at nothing else. With `checkpoint.every: never` a stop "
+           "saves nothing and gives 1: started again, the job would begin anew each time."},
     {0},
 };
 

@@ -151,7 +151,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     DPT_TRY(read_spec(cli, &spec, err));
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
-    dpt_job_essence(&conf, &essence);
+    DPT_TRY(dpt_job_for_ranks(&job, spec.ranks, err));
+    dpt_job_essence(&job, &conf, &essence);
     if (essence.failed)
         DPT_TRY(dpt_fail_memory(err, "the job", 0));
     DPT_TRY(plan_job(cli, &job, &spec, essence.text, err));

@@ -102,6 +102,48 @@ def test_set_overrides_and_is_checked(tmp_path):
     assert result.code == 78 and "--set batch.mirco=8" in result.err and "'micro'" in result.err, result
 
 
+PER_RANK = GOOD.replace("{global: 32, micro: 8}", "{per_rank: 16}") + \
+    "schedule: {type: constant, scale_lr: {rule: linear, base_batch: 16}}\noptimizer: {type: sgd, lr: 0.01}\n"
+
+
+def test_batch_per_rank(tmp_path):
+    """It is another word for the global batch that it makes: the header, the rate and the checkpoint are that batch's."""
+    path = dpt.write_job(tmp_path / "job.yaml", PER_RANK)
+    for ranks in (0, 1, 3):
+        both = [tmp_path / f"{name}-{ranks}" for name in ("each", "all")]
+        result = dpt.train(path, both[0], "--set", "log.every=1 step", ranks=ranks)
+        samples = 16 * max(ranks, 1)
+        assert f"  batch    {samples} (16 a rank) = " in result.err, result
+        assert f"learning rate {0.01 * samples / 16:g}" in result.err, result
+        assert [(e["samples"], e["lr"]) for e in dpt.events(both[0], "train")] == \
+            [(samples * k, pytest.approx(0.01 * samples / 16)) for k in (1, 2)]
+        dpt.train(path, both[1], "--set", f"batch.global={samples}", ranks=ranks)
+        assert dpt.newest(both[0]) == dpt.newest(both[1])
+    plan = dpt.run("plan", path, "--ranks", 3, "--no-time", "--json")
+    assert '"global": 48,' in plan.out, plan
+    again = dpt.train(tmp_path / "each-3" / "job.yaml", tmp_path / "again", ranks=2)
+    assert "  batch    32 (16 a rank) = " in again.err, "the resolved job is the job"
+
+
+def test_batch_per_rank_goes_on_with_as_many_ranks(tmp_path):
+    path = dpt.write_job(tmp_path / "job.yaml", PER_RANK)
+    dpt.train(path, tmp_path / "out", ranks=2)
+    result = dpt.run(path, "--output", tmp_path / "out", "--set", "train.steps=4", ranks=3)
+    assert result.code == 78 and "\nbatch.global: 32 -> 48\n" in result.err, result
+    assert "\nbatch.per_rank: 16 makes 48 samples a step on 3 ranks: start as many ranks as before, or " in result.err, result
+    result = dpt.run(path, "--output", tmp_path / "out", "--set", "train.steps=4", "--set", "batch.global=32", ranks=3)
+    assert result.code == 0 and "resuming at step 2" in result.err, result
+
+
+@pytest.mark.parametrize("words, says", [
+    (["--set", "batch={global: 64, per_rank: 8}"], "batch.per_rank: give either global or per_rank, not both"),
+    (["--set", "batch.micro=17"], "batch.micro: 17 is more than batch.per_rank, 16"),
+    (["--set", "batch.per_rank=9000000"], "batch.per_rank: 9000000 on 2 ranks are 18000000 samples a step, more than 16777216"),
+])
+def test_batch_per_rank_mistakes(tmp_path, words, says):
+    assert says in refuse(tmp_path, PER_RANK, *words, ranks=2)
+
+
 def test_output_that_cannot_be_written(tmp_path):
     path = dpt.write_job(tmp_path / "job.yaml", GOOD)
     (tmp_path / "file").write_text("x")

@@ -16,7 +16,7 @@ jsonschema = pytest.importorskip("jsonschema")
 
 # What a schema cannot say, or could only say twice: rules between keys, and a layer's name.
 # How a scalar is spelt it does not see either: 32.0 for 32, "32" in quotes for auto, True for true.
-UNSAYABLE = re.compile("give either epochs or steps|is more than batch.global|needs momentum|is no name|"
+UNSAYABLE = re.compile("give either|is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
                        "does not go with comm.reduction")
 

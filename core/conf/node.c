@@ -113,4 +113,5 @@ void dpt_conf_place(struct dpt_conf_node *node, const struct dpt_conf_node *from
     node->key_line = from->key_line;
     node->key_column = from->key_column;
     node->origin = from->origin;
+    node->order = from->order;
 }

@@ -108,6 +108,28 @@ static struct dpt_conf_node *need_entry(struct dpt_conf *conf, struct dpt_conf_n
     return dpt_conf_put(conf, map, name, node) ? node : NULL;
 }
 
+/* Of two keys that say the same in two ways: both in the file are a mistake, and what was set on
+ * the command line takes the place of what was there. */
+static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
+                         const struct dpt_option *row)
+{
+    struct dpt_conf_node *mine = dpt_conf_get(map, row->name), *none;
+    struct dpt_conf_node *other = row->rival != NULL ? dpt_conf_get(map, row->rival) : NULL;
+
+    if (mine == NULL || other == NULL || dpt_conf_is_null(mine) || dpt_conf_is_null(other))
+        return true;
+    if (mine->order == other->order) {
+        dpt_conf_mistake(conf, mine, dpt_option_path(conf, path, row->name, 0),
+                         "give either %s or %s, not both", row->rival, row->name);
+        return !conf->failed;
+    }
+    none = dpt_conf_new(conf, DPT_NODE_SCALAR, "null");
+    if (none == NULL)
+        return false;
+    dpt_conf_place(none, map);
+    return dpt_conf_put(conf, map, mine->order > other->order ? row->rival : row->name, none);
+}
+
 /* typed: the map of a variant, whose `type` is not in the table. */
 static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
                      const struct dpt_option *table, bool typed, void *base)
@@ -120,6 +142,9 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
     for (size_t i = 0; i < map->n; i++)
         if (find_row(table, map->keys[i]) == NULL && !(typed && strcmp(map->keys[i], "type") == 0))
             unknown_key(conf, map, i, path, table, typed);
+    for (const struct dpt_option *row = table; row->name != NULL; row++)
+        if (!settle_rival(conf, map, path, row))
+            return false;
     for (const struct dpt_option *row = table; row->name != NULL; row++) {
         struct dpt_conf_node *node = need_entry(conf, map, row->name);
         const char *name = dpt_option_path(conf, path, row->name, 0);

@@ -96,6 +96,8 @@ struct dpt_option {
      * rewrite the node into its full form. Returns false only where memory ran out.
      */
     bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
+    const char *rival; /* the key beside it that says the same in another way: not both; but what is
+                          set later takes the place of the other. Both default to "null" */
     const char *form; /* CUSTOM: what the value looks like, for help: "list of layers" */
     const struct dpt_forms *forms; /* CUSTOM: the same for the schema; NULL: anything */
     const char *help;              /* one line, lower case, no full stop */

@@ -170,6 +170,7 @@ enum dpt_status dpt_conf_set(struct dpt_conf *conf, const char *assignment, stru
                         dpt_conf_show(conf, assignment));
     s.place.origin = dpt_arena_printf(&conf->arena, "--set %s", dpt_conf_show(conf, assignment));
     s.name = dpt_arena_strndup(&conf->arena, assignment, (size_t)(equals - assignment));
+    s.place.order = ++conf->sets;
     if (s.place.origin == NULL || s.name == NULL)
         return no_memory(&s);
     if (!dpt_check_text(conf, s.name, strlen(s.name), s.place.origin)) {

@@ -37,6 +37,7 @@ struct dpt_conf_node {
                          `origin` */
     int key_line, key_column; /* of the key, where the node is a map's entry in the file; else 0 */
     const char *origin; /* NULL: the file; else e.g. "--set batch.micro=48" (then line is 0) */
+    int order;          /* 0: the file; k: set by the k-th dpt_conf_set */
     size_t n;           /* list, map: entries */
     size_t capacity;
     const char **keys; /* map */
@@ -51,6 +52,7 @@ struct dpt_conf {
     struct dpt_arena arena;
     struct dpt_mistake *mistakes; /* sorted by place when shown */
     size_t n_mistakes, mistakes_capacity;
+    int sets; /* dpt_conf_set, so far */
     bool failed; /* memory ran out; the verdict is then DPT_RANK */
 };
 

@@ -46,6 +46,7 @@ static const char *const reductions[] = {"allreduce", "reproducible", NULL};
 static const char *const hierarchies[] = {"auto", "off", NULL};
 static const char *const aware_words[] = {"auto", "on", "off", NULL};
 
+enum { MOST_GLOBAL = 1 << 24, DEFAULT_GLOBAL = 256 };
 enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
 
 #define AT(member) .offset = offsetof(struct dpt_job, member)
@@ -85,10 +86,20 @@ static const struct dpt_option batch_options[] = {
     {.name = "global",
      .type = DPT_OPT_INT,
      AT(batch.global),
-     .fallback = "256",
+     .fallback = "null",
      .min = 1,
-     .max = 1 << 24,
-     .help = "samples an optimizer step, over all ranks"},
+     .max = MOST_GLOBAL,
+     .word = "null",
+     .help = "samples an optimizer step, over all ranks (default 256 without per_rank)"},
+    {.name = "per_rank",
+     .type = DPT_OPT_INT,
+     AT(batch.per_rank),
+     .fallback = "null",
+     .min = 1,
+     .max = MOST_GLOBAL,
+     .word = "null",
+     .rival = "global",
+     .help = "samples an optimizer step on each rank, instead of global: more ranks, larger steps"},
     {.name = "micro",
      .type = DPT_OPT_INT,
      AT(batch.micro),
@@ -96,7 +107,10 @@ static const struct dpt_option batch_options[] = {
      .min = 1,
      .max = 1 << 20,
      .word = "auto",
-     .help = "samples a forward/backward pass; auto: at most 32, feeds every thread"},
+     .help =
+         "samples of a micro-batch: of one forward and backward pass. A rank or thread that has "
+         "several adds up their gradients before the update (gradient accumulation). auto: "
+         "small enough to feed every rank and thread"},
     {0},
 };
 
@@ -140,6 +154,7 @@ static const struct dpt_option train_options[] = {
      .min = 1,
      .max = 1e15,
      .word = "null",
+     .rival = "epochs",
      .help = "optimizer steps, instead of epochs"},
     {.name = "clip_norm",
      .type = DPT_OPT_REAL,
@@ -368,11 +383,31 @@ static bool put_text(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
     return dpt_conf_put(conf, map, key, node);
 }
 
+/* How many samples a step has. */
+static bool finish_batch(struct dpt_job *job, struct dpt_conf *conf, struct dpt_conf_node *batch)
+{
+    const bool ranks = job->batch.per_rank != 0;
+    char text[32];
+
+    if (ranks) {
+        job->batch.global = job->batch.per_rank;
+    } else if (job->batch.global == 0) {
+        job->batch.global = DEFAULT_GLOBAL;
+        snprintf(text, sizeof text, "%d", DEFAULT_GLOBAL);
+        if (batch != NULL && !put_text(conf, batch, "global", text, false))
+            return false;
+    }
+    if (job->batch.micro > job->batch.global)
+        dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
+                         "%lld is more than batch.%s, %lld", (long long)job->batch.micro,
+                         ranks ? "per_rank" : "global", (long long)job->batch.global);
+    return true;
+}
+
 /* Checks that need more than one key, and defaults that follow from other keys. */
 static bool finish(struct dpt_job *job, struct dpt_conf *conf)
 {
     struct dpt_conf_node *root = conf->root;
-    const struct dpt_conf_node *batch = dpt_conf_get(root, "batch");
     struct dpt_conf_node *train = dpt_conf_get(root, "train");
 
     if (job->name == NULL || job->name[0] == '\0') {
@@ -385,9 +420,6 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
         if (job->output == NULL || !put_text(conf, root, "output", job->output, true))
             return false;
     }
-    if (job->train.epochs != 0 && job->train.steps != 0)
-        dpt_conf_mistake(conf, dpt_conf_get(train, "steps"), "train.steps",
-                         "give either epochs or steps, not both");
     if (job->train.epochs == 0 && job->train.steps == 0) {
         job->train.epochs = 1;
         if (train != NULL && !put_text(conf, train, "epochs", "1", false))
@@ -401,11 +433,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
     if (job->init.from == NULL && (job->init.map.n > 0 || job->init.by_order || job->init.partial))
         dpt_conf_mistake(conf, dpt_conf_get(root, "init"), "init",
                          "map, by_order and partial are for a file of weights: `from` names it");
-    if (job->batch.micro > job->batch.global && job->batch.global > 0)
-        dpt_conf_mistake(conf, dpt_conf_get(batch, "micro"), "batch.micro",
-                         "%lld is more than batch.global, %lld", (long long)job->batch.micro,
-                         (long long)job->batch.global);
-    return true;
+    return finish_batch(job, conf, dpt_conf_get(root, "batch"));
 }
 
 enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
@@ -426,6 +454,18 @@ out:
     return status;
 }
 
+enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err)
+{
+    if (job->batch.per_rank == 0)
+        return DPT_OK;
+    job->batch.global = job->batch.per_rank * ranks;
+    if (job->batch.global <= MOST_GLOBAL)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_BAD_JOB, "batch.per_rank: %lld on %d ranks are %lld samples a step, more than %d",
+        (long long)job->batch.per_rank, ranks, (long long)job->batch.global, MOST_GLOBAL);
+}
+
 const char *dpt_job_precision(const struct dpt_job *job)
 {
     return dpt_precision_names[job->device.precision];
@@ -443,14 +483,12 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 }
 
 /* How long a run is watched and by whose clock does not touch what its steps do; along which way
- * its sums are made does to rounding only, as the machine does. */
+ * its sums are made does to rounding only, as the machine does; and per_rank is another word for
+ * global. */
 static const struct {
     const char *section, *key;
-} outside[] = {{"train", "max_time"},
-               {"train", "check_replicas"},
-               {"comm", "timeout"},
-               {"comm", "hierarchical"},
-               {"comm", "cuda_aware"}};
+} outside[] = {{"batch", "per_rank"}, {"train", "max_time"},    {"train", "check_replicas"},
+               {"comm", "timeout"},   {"comm", "hierarchical"}, {"comm", "cuda_aware"}};
 
 static bool is_outside(const char *section, const char *key)
 {
@@ -458,6 +496,21 @@ static bool is_outside(const char *section, const char *key)
         if (strcmp(section, outside[i].section) == 0 && strcmp(key, outside[i].key) == 0)
             return true;
     return false;
+}
+
+static bool has_outside(const char *section)
+{
+    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
+        if (strcmp(section, outside[i].section) == 0)
+            return true;
+    return false;
+}
+
+static void replace(struct dpt_conf_node *map, const char *key, struct dpt_conf_node *item)
+{
+    for (size_t i = 0; i < map->n; i++)
+        if (strcmp(map->keys[i], key) == 0)
+            map->items[i] = item;
 }
 
 enum { MOST_KEYS = 32 };
@@ -508,25 +561,29 @@ static struct dpt_conf_node *telling_device(const struct dpt_conf *conf, struct 
     return out->map.n > 0 ? &out->map : NULL;
 }
 
-void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out)
+void dpt_job_essence(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
 {
     static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
                                        "optimizer", "schedule", "train", "comm"};
     enum { KEPT = sizeof kept / sizeof kept[0] + 1 };
     const char *keys[KEPT];
     struct dpt_conf_node *items[KEPT];
-    struct trimmed train, comm, device;
+    struct trimmed trimmed[KEPT], device;
     struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
+    struct dpt_conf_node global = {.kind = DPT_NODE_SCALAR};
+    char samples[32];
 
+    snprintf(samples, sizeof samples, "%lld", (long long)job->batch.global);
+    global.text = samples;
     for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
         struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
 
         if (item == NULL)
             continue;
-        if (strcmp(kept[i], "train") == 0)
-            item = trim("train", item, &train);
-        else if (strcmp(kept[i], "comm") == 0)
-            item = trim("comm", item, &comm);
+        if (item->kind == DPT_NODE_MAP && has_outside(kept[i]))
+            item = trim(kept[i], item, &trimmed[i]);
+        if (strcmp(kept[i], "batch") == 0 && item->kind == DPT_NODE_MAP)
+            replace(item, "global", &global);
         keys[map.n] = kept[i];
         items[map.n++] = item;
     }

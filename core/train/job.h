@@ -35,7 +35,9 @@ struct dpt_job {
         bool by_order, partial;
     } init;
     struct {
-        int64_t global, micro; /* micro 0: automatic */
+        int64_t global;   /* samples a step; of per_rank: on one rank, until dpt_job_for_ranks */
+        int64_t per_rank; /* 0: `global` is what was given */
+        int64_t micro;    /* 0: automatic */
     } batch;
     struct {
         int64_t epochs, steps; /* exactly one is not 0 */
@@ -77,6 +79,9 @@ extern const struct dpt_variant *const dpt_loss_variants[];
 enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const char *path,
                              const char *const *sets, size_t n_sets, struct dpt_error *err);
 
+/* Once the number of ranks is known: what batch.per_rank makes of batch.global. Errors: BAD_JOB. */
+enum dpt_status dpt_job_for_ranks(struct dpt_job *job, int ranks, struct dpt_error *err);
+
 /* "bf16": the job's precision. */
 const char *dpt_job_precision(const struct dpt_job *job);
 
@@ -84,10 +89,11 @@ const char *dpt_job_precision(const struct dpt_job *job);
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
 
 /*
- * What of the resolved job decides the result: without output, log, checkpoint and eval, and of
- * device only precision and deterministic, where they are not as usual.
- * Goes into checkpoints, so that it is the same text whoever ran the job where.
+ * What of the resolved job decides the result: without output, log, checkpoint and eval, of device
+ * only precision and deterministic, where they are not as usual, and of batch the samples a step,
+ * whichever way they were given. conf: the job's. Goes into checkpoints, so that it is the same
+ * text whoever ran the job where.
  */
-void dpt_job_essence(const struct dpt_conf *conf, struct dpt_str *out);
+void dpt_job_essence(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out);
 
 #endif

@@ -74,9 +74,11 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->train.sampler;
     const int32_t micros = (s->global + s->micro - 1) / s->micro;
-    char digits[DIGITS], steps[DIGITS];
+    char digits[DIGITS], steps[DIGITS], each[64] = "";
     struct dpt_str text = {0};
 
+    if (t->job->batch.per_rank != 0)
+        snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
     dpt_log_info(t->log, "dptrain %s: %s", run->version, t->job->name);
     list_hosts(all, t->comm->world.size, &text);
     dpt_log_info(t->log, "  ranks    %s", text.text);
@@ -89,7 +91,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     dpt_log_info(t->log, "  data     %s", text.text);
     dpt_log_info(t->log, "  model    %s, %s parameters", t->job->model.variant->name,
                  dpt_group_digits(digits, t->graph.parameters));
-    dpt_log_info(t->log, "  batch    %d = %d micro-batch%s x %d%s", s->global, micros,
+    dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");
     dpt_str_clear(&text);

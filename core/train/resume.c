@@ -26,6 +26,19 @@ struct found {
     bool same;           /* made with the same libraries, for a job that makes the same steps */
 };
 
+/* Where the samples a step differ, and follow from the number of ranks, that is the reason. */
+static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
+{
+    if (t->job->batch.per_rank == 0 || changes->text == NULL ||
+        strstr(changes->text, "batch.global: ") == NULL)
+        return;
+    dpt_str_printf(changes,
+                   "\nbatch.per_rank: %lld makes %lld samples a step on %d ranks: start as many "
+                   "ranks as before, or give batch.global",
+                   (long long)t->job->batch.per_rank, (long long)t->job->batch.global,
+                   t->comm->world.size);
+}
+
 /* A checkpoint that was verified: its job against ours, then its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                             bool any_job, struct found *found, struct dpt_error *err)
@@ -39,6 +52,7 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
     same = dpt_jobs_compare(old_job, state->job_text, &changes);
+    explain_batch(t, &changes);
     if (changes.failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
     if (!same && !any_job)

@@ -304,7 +304,9 @@ static void ask(struct dpt_run *run, double now)
     t->out_of_time = now + MARGIN + 2 * saving + 2 * run->step_seconds > run->deadline;
 }
 
-/* Saves and ends the run early. Collective. */
+/* Saves and ends the run early. STOPPED is for what was saved: a batch file requeues that.
+ * Collective.
+ */
 static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *result,
                             struct dpt_error *err)
 {
@@ -313,16 +315,20 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
     const char *why = !result->signal          ? "the time is up"
                       : dpt_stop_signal() != 0 ? dpt_stop_name(dpt_stop_signal())
                                                : "a signal to another rank";
+    bool saved;
 
     DPT_TRY(learn(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
-    status = dpt_fail(err, DPT_STOPPED, "stopped after step %lld of %lld (%s), %s",
-                      (long long)t->progress.step, (long long)t->steps, why,
-                      run->saved_step == t->progress.step
-                          ? "all is saved: start it again to go on"
-                          : "nothing is saved, since checkpoint.every is never");
+    run->stopped = true;
+    saved = run->saved_step == t->progress.step;
+    status =
+        dpt_fail(err, saved ? DPT_STOPPED : DPT_FAILED, "stopped after step %lld of %lld (%s), %s",
+                 (long long)t->progress.step, (long long)t->steps, why,
+                 saved ? "all is saved: start it again to go on"
+                       : "nothing is saved, since checkpoint.every is never: it would begin "
+                         "anew, so give checkpoint.every where it is to be requeued");
 out:
     return status;
 }
@@ -527,7 +533,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
-    if (run.trace != NULL && (status == DPT_OK || status == DPT_STOPPED))
+    if (run.trace != NULL && (status == DPT_OK || run.stopped))
         status = write_trace(&run, status, err);
     dpt_trace_close(run.trace);
     dpt_trainer_rest(t);

@@ -53,6 +53,7 @@ struct dpt_run {
     double save_seconds;  /* that the longest save took */
     double step_seconds;  /* that the longest step took, with what came after it */
     double deadline;      /* dpt_now at which the process must have ended, rank 0's */
+    bool stopped;         /* on request: on all ranks after the same step */
     int64_t saved_step;   /* of the newest checkpoint, -1: none */
     int64_t checked_step; /* at which the replicas were compared last, -1: never */
     int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
@@ -70,7 +71,7 @@ struct dpt_run_wish {
  * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
  * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open,
  * dpt_trainer_step, dpt_resume_run, dpt_lock_take and dpt_lock_check; IO; STOPPED where a signal or
- * the clock stopped it and all is saved.
+ * the clock stopped it and all is saved, FAILED where nothing is (checkpoint.every: never).
  */
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,

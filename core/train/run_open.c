@@ -81,7 +81,7 @@ out:
  * read again some day, as job files are. */
 static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
 {
-    dpt_job_essence(run->conf, &run->job_text);
+    dpt_job_essence(run->trainer.job, run->conf, &run->job_text);
     dpt_conf_write(run->conf->root, &run->resolved);
     if (run->job_text.failed || run->resolved.failed)
         return dpt_fail_memory(err, "the resolved job", 0);

@@ -150,12 +150,78 @@ static void mistakes_name_the_setting(void **state)
     dpt_conf_release(&conf);
 }
 
+struct length {
+    int64_t epochs, steps;
+};
+
+static const struct dpt_option length_table[] = {
+    {.name = "epochs",
+     .type = DPT_OPT_INT,
+     .offset = offsetof(struct length, epochs),
+     .fallback = "null",
+     .word = "null"},
+    {.name = "steps",
+     .type = DPT_OPT_INT,
+     .offset = offsetof(struct length, steps),
+     .fallback = "null",
+     .word = "null",
+     .rival = "epochs"},
+    {0},
+};
+
+/* Of two keys that say the same in two ways the one that was set last counts; together they are a
+ * mistake. */
+static void what_is_set_last_replaces_its_rival(void **state)
+{
+    static const char both[] = "steps: give either epochs or steps, not both";
+    static const struct {
+        const char *file, *sets[3], *want; /* the tree, or the mistake */
+    } cases[] = {
+        {"{epochs: 2}", {0}, "epochs: 2\nsteps: null\n"},
+        {"{epochs: 2}", {"steps=9"}, "epochs: null\nsteps: 9\n"},
+        {"{steps: 2}", {"epochs=9"}, "epochs: 9\nsteps: null\n"},
+        {"{epochs: 2, steps: 3}", {"steps=9"}, "epochs: null\nsteps: 9\n"},
+        {"{epochs: 2}", {"steps=9", "epochs=4"}, "epochs: 4\nsteps: null\n"},
+        {"{epochs: 2}", {"steps=9", "epochs=4", "steps=5"}, "epochs: null\nsteps: 5\n"},
+        {"{epochs: 2}", {"steps=null"}, "epochs: 2\nsteps: null\n"},
+        {"{epochs: 2}", {"epochs=null", "steps=3"}, "epochs: null\nsteps: 3\n"},
+        {"{epochs: 2, steps: ~}", {0}, "epochs: 2\nsteps: null\n"},
+        {"{epochs: 2,\n   steps: 3}", {0}, "job.yaml:2:11: "},
+        {"{epochs: 2, steps: 3}", {0}, both},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct length length = {0};
+        struct dpt_str out = {0};
+        struct dpt_error err = {0};
+        struct dpt_conf conf;
+
+        assert_int_equal(
+            dpt_conf_parse(&conf, "job.yaml", cases[i].file, strlen(cases[i].file), &err), DPT_OK);
+        for (size_t k = 0; k < 3 && cases[i].sets[k] != NULL; k++)
+            assert_int_equal(dpt_conf_set(&conf, cases[i].sets[k], &err), DPT_OK);
+        assert_true(dpt_options_read(&conf, conf.root, "", length_table, &length));
+        if (dpt_conf_verdict(&conf, &err) == DPT_OK) {
+            dpt_conf_write(conf.root, &out);
+            assert_int_equal((length.epochs != 0) + (length.steps != 0), 1);
+        } else {
+            dpt_str_printf(&out, "%s", err.text);
+        }
+        if (strstr(out.text, cases[i].want) == NULL)
+            fail_msg("case %zu gave\n%s", i, out.text);
+        dpt_str_release(&out);
+        dpt_conf_release(&conf);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(settings_change_the_tree),
         cmocka_unit_test(bad_settings_are_refused),
         cmocka_unit_test(mistakes_name_the_setting),
+        cmocka_unit_test(what_is_set_last_replaces_its_rival),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -139,11 +139,11 @@ static void try_models(const struct dpt_job *job)
 }
 
 /* What a resumed run does: compares the job with that of a checkpoint, which may hold any text. */
-static void try_resume(const struct dpt_conf *conf, const char *text)
+static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, const char *text)
 {
     struct dpt_str essence = {0}, changes = {0};
 
-    dpt_job_essence(conf, &essence);
+    dpt_job_essence(job, conf, &essence);
     if (essence.length < DPT_YAML_BYTES) {
         DEMAND(dpt_jobs_compare(essence.text, essence.text, &changes), "%s", changes.text);
         DEMAND(changes.length == 0, "%s", changes.text);
@@ -203,7 +203,7 @@ static void try_job(const char *text, size_t length, const char *const *sets, si
         demand_survives(conf.root);
         demand_stays(&conf);
         try_models(&job);
-        try_resume(&conf, text);
+        try_resume(&job, &conf, text);
     } else {
         demand_reason(status, &err);
     }

@@ -98,6 +98,18 @@ def test_summary_of_a_resumed_run(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
+def test_stopped_with_nothing_saved(tmp_path, ranks):
+    """Not 75, at which a batch file puts it back into the queue, again and again; all else ends as it does then."""
+    path = job(tmp_path)
+    run = Paused(path, tmp_path / "out", ranks, "--set", "checkpoint.every=never", "--set", "log.trace=true", step=20)
+    os.kill(run.pids[-1], signal.SIGUSR1)
+    code, err = run.go_on()
+    assert code == 1 and "nothing is saved, since checkpoint.every is never: it would begin anew" in err, err
+    assert reasons(tmp_path / "out")[0].startswith("stopped after step") and (tmp_path / "out" / "trace.json").exists()
+    assert os.listdir(tmp_path / "out" / "checkpoints") == []
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_the_best_outlives_an_interruption(tmp_path, ranks):
     """What was the best before is known after, so a worse one does not take its place."""
     path = job(tmp_path)
