@@ -20,9 +20,11 @@ const struct dpt_man_item dpt_man_job[] = {
            "`model` must be given. A key that does not exist, a wrong type or a value out of "
            "bounds is told with its line and column, all of them at once, before anything is read "
            "or allocated (exit code 78). `null` is the same as leaving a key out."},
-    {NULL, "Where there are several kinds of a thing, `type` picks one, and its name alone stands "
-           "for it with its defaults: `optimizer: adam`. A list of numbers or texts may be one of "
-           "them. A layer is an entry like `relu`, `dense: 10` or `conv: {channels: 32}`."},
+    {NULL,
+     "Where there are several kinds of a thing, `type` picks one (left out, the default), and "
+     "its name alone stands for it with its defaults: `optimizer: adam`. A list of numbers or "
+     "texts may be one of "
+     "them. A layer is an entry like `relu`, `dense: 10` or `conv: {channels: 32}`."},
     {NULL, "`--set` overrides a key by its name as it stands below (`--set optimizer.lr=0.01`); "
            "those of layers stand in their list: `--set model.layers[0].conv.channels=64`."},
     {0},

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/base/rng.h"
+#include "core/conf/value.h"
 #include "models/layer.h"
 
 /* --- the ways -------------------------------------------------------------------------------- */
@@ -80,7 +81,7 @@ void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
 static void refuse(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                    const char *name)
 {
-    const char *names[TYPES], *nearest;
+    const char *names[TYPES];
 
     for (size_t i = 0; i < TYPES; i++) {
         names[i] = types[i].name;
@@ -93,13 +94,12 @@ static void refuse(struct dpt_conf *conf, struct dpt_conf_node *node, const char
                              types[i].options->help, name);
         return;
     }
-    nearest = dpt_nearest(name, names, TYPES);
     if (name[0] == '\0')
         dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_FORM);
     else
-        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_FORM "%s%s%s",
-                         dpt_conf_show(conf, name), nearest != NULL ? "; did you mean '" : "",
-                         nearest != NULL ? nearest : "", nearest != NULL ? "'?" : "");
+        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_FORM "%s",
+                         dpt_conf_show(conf, name),
+                         dpt_value_suggestion(conf, NULL, name, names, TYPES));
 }
 
 /* `he`, or `{normal: 0.02}`: a word where the way has no option, else a map of the one it has. */

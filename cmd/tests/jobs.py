@@ -68,7 +68,7 @@ def variant(schema, rng):
     if rng.random() < 0.2 and schema["else"]["enum"]:
         return rng.choice(schema["else"]["enum"])
     one = rng.choice(schema["then"]["allOf"])
-    return table(one["then"], rng, {"type": one["if"]["properties"]["type"]["const"]})
+    return table(one["then"], rng, {"type": one["if"]["properties"]["type"]["enum"][0]})
 
 
 def layer(schema, rng):

@@ -92,6 +92,43 @@ def test_one_message_from_all_ranks(tmp_path):
     assert err.count("7 outputs") == 1, err
 
 
+ELSEWHERE = {
+    "batch.size=32": "did you mean 'batch.global'?",
+    "batch_size=32": "did you mean 'batch.global'?",
+    "per_device_train_batch_size=8": "did you mean 'batch.per_rank'?",
+    "gradient_accumulation_steps=4": "cut into micro-batches of batch.micro",
+    "learning_rate=0.1": "did you mean 'optimizer.lr'?",
+    "weight_decay=0.1": "did you mean 'optimizer.weight_decay'?",
+    "optimizer.momentum=0.9": "it belongs to type sgd",
+    "loss=CrossEntropyLoss": "did you mean 'cross_entropy'?",
+    "device.kind=gpu": "did you mean 'cuda'?",
+    "device.precision=16": "did you mean 'fp16'?",
+    "epochs=3": "did you mean 'train.epochs'?",
+    "max_epochs=3": "did you mean 'train.epochs'?",
+    "train.num_epochs=3": "did you mean 'train.epochs'?",
+    "data.shuffle=true": "did you mean 'full'?",
+    "data.val=0.1": "did you mean 'data.valid'?",
+    "model.dropout_rate=0.1": "did you mean 'dropout'?",
+    "model.activation=ReLU": "did you mean 'relu'?",
+    "num_workers=4": "samples are read beside the training",
+    "world_size=4": "mpirun -np N or --ranks N",
+}
+
+
+def test_words_of_other_programs(tmp_path):
+    err = refuse(tmp_path, GOOD, *[word for setting in ELSEWHERE for word in ("--set", setting)]).splitlines()
+    assert len(err) == len(ELSEWHERE)
+    for setting, says in ELSEWHERE.items():
+        assert sum(line.startswith(f"--set {setting}: ") and says in line for line in err) == 1, (setting, err)
+
+
+def test_a_type_that_is_left_out_is_the_default(tmp_path):
+    """So that one setting below it does, without a block in the file."""
+    path = dpt.write_job(tmp_path / "job.yaml", GOOD)
+    result = dpt.train(path, tmp_path / "out", "--set", "schedule.scale_lr.rule=linear", "--set", "optimizer.lr=0.5")
+    assert "adam, learning rate 0.0625 (0.5 scaled to the batch), constant" in result.err, result
+
+
 def test_set_overrides_and_is_checked(tmp_path):
     path = dpt.write_job(tmp_path / "job.yaml", GOOD)
     dpt.train(path, tmp_path / "out", "--set", "train.steps=3", "--set", "optimizer={type: sgd, lr: 0.5}",

@@ -75,7 +75,7 @@ bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const 
     if (!is_name(*name, names, n_names)) {
         dpt_conf_mistake_key(conf, *value, path, "unknown %s '%s'%s", what,
                              dpt_conf_show(conf, *name),
-                             dpt_value_suggestion(conf, *name, names, n_names));
+                             dpt_value_suggestion(conf, NULL, *name, names, n_names));
         return false;
     }
     if (dpt_conf_is_null(*value))

@@ -33,23 +33,42 @@ static const struct dpt_option *find_row(const struct dpt_option *table, const c
     return NULL;
 }
 
-static void unknown_key(struct dpt_conf *conf, const struct dpt_conf_node *map, size_t i,
-                        const char *path, const struct dpt_option *table, bool typed)
+/* Names of the variants that have such a key. */
+static void join_owners(const struct dpt_option *variants, const char *key, char *list, size_t size)
 {
-    const char *shown = dpt_conf_show(conf, map->keys[i]), *name, *nearest;
     const char *names[NAMES];
-    char list[DPT_VALUE_TEXT] = "";
     size_t n = 0;
 
-    if (typed)
+    for (size_t i = 0; variants != NULL && variants->variants[i] != NULL && n < NAMES; i++)
+        if (find_row(variants->variants[i]->options, key) != NULL)
+            names[n++] = variants->variants[i]->name;
+    dpt_value_join(list, size, names, n);
+}
+
+static void unknown_key(struct dpt_conf *conf, const struct dpt_conf_node *map, size_t i,
+                        const char *path, const struct dpt_option *table,
+                        const struct dpt_option *variants)
+{
+    const char *shown = dpt_conf_show(conf, map->keys[i]), *name, *meant;
+    const char *names[NAMES];
+    char list[DPT_VALUE_TEXT] = "", owners[DPT_VALUE_TEXT] = "";
+    size_t n = 0;
+
+    if (variants != NULL)
         names[n++] = "type";
     for (; table->name != NULL && n < NAMES; table++)
         names[n++] = table->name;
     name = dpt_option_path(conf, path, shown, 0);
-    nearest = dpt_nearest(map->keys[i], names, n);
+    meant = dpt_value_suggestion(conf, name, map->keys[i], names, n);
     dpt_value_join(list, sizeof list / 2, names, n);
-    if (nearest != NULL)
-        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key, did you mean '%s'?", nearest);
+    join_owners(variants, map->keys[i], owners, sizeof owners / 2);
+    if (owners[0] != '\0')
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key; it belongs to type %s",
+                             owners);
+    else if (strncmp(meant, "; did", 5) == 0)
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key, %s", meant + 2);
+    else if (meant[0] != '\0')
+        dpt_conf_mistake_key(conf, map->items[i], name, "unknown key%s", meant);
     else if (n > 0)
         dpt_conf_mistake_key(conf, map->items[i], name, "unknown key; there are %s", list);
     else
@@ -130,18 +149,27 @@ static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const
     return dpt_conf_put(conf, map, mine->order > other->order ? row->rival : row->name, none);
 }
 
-/* typed: the map of a variant, whose `type` is not in the table. */
+/* variants: NULL, or the row of whose variants this is one, so that its `type` is not in the table.
+ */
 static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
-                     const struct dpt_option *table, bool typed, void *base)
+                     const struct dpt_option *table, const struct dpt_option *variants, void *base)
 {
+    const bool typed = variants != NULL;
+
     if (map->kind != DPT_NODE_MAP) {
-        dpt_conf_mistake(conf, map, path, "expected a map of keys and values, got %s",
-                         dpt_value_got(conf, map));
+        const char *colon = dpt_arena_printf(&conf->arena, "%s:", path == NULL ? "" : path);
+
+        if (colon == NULL)
+            conf->failed = true;
+        else
+            dpt_conf_mistake(conf, map, path, "expected a map of keys and values, got %s%s",
+                             dpt_value_got(conf, map),
+                             dpt_value_suggestion(conf, colon, colon, NULL, 0));
         return !conf->failed;
     }
     for (size_t i = 0; i < map->n; i++)
         if (find_row(table, map->keys[i]) == NULL && !(typed && strcmp(map->keys[i], "type") == 0))
-            unknown_key(conf, map, i, path, table, typed);
+            unknown_key(conf, map, i, path, table, variants);
     for (const struct dpt_option *row = table; row->name != NULL; row++)
         if (!settle_rival(conf, map, path, row))
             return false;
@@ -159,7 +187,7 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
 bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
                       const struct dpt_option *table, void *base)
 {
-    return read_map(conf, map, path, table, false, base);
+    return read_map(conf, map, path, table, NULL, base);
 }
 
 static void unknown_variant(struct dpt_conf *conf, const struct dpt_conf_node *type,
@@ -177,7 +205,7 @@ static void unknown_variant(struct dpt_conf *conf, const struct dpt_conf_node *t
                          type == NULL ? "nothing" : dpt_value_got(conf, type));
     else
         dpt_conf_mistake(conf, type, path, "'%s' is none of %s%s", dpt_conf_show(conf, type->text),
-                         list, dpt_value_suggestion(conf, type->text, names, n));
+                         list, dpt_value_suggestion(conf, NULL, type->text, names, n));
 }
 
 static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
@@ -195,6 +223,13 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
     if (!dpt_option_bare(conf, node, "type"))
         return false;
     type = dpt_conf_get(node, "type");
+    if ((type == NULL || dpt_conf_is_null(type)) && row->fallback != NULL) {
+        type = dpt_conf_new(conf, DPT_NODE_SCALAR, row->fallback);
+        if (type == NULL || !dpt_conf_put(conf, node, "type", type))
+            return false;
+        dpt_conf_place(type, node);
+        type->filled = true;
+    }
     if (type == NULL || dpt_conf_is_null(type)) {
         dpt_conf_mistake(conf, node, path, "`type` is missing: %s", dpt_value_wanted(row, names));
         return !conf->failed;
@@ -217,7 +252,7 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
         conf->failed = true;
         return false;
     }
-    return read_map(conf, node, path, (*found)->options, true, value->options);
+    return read_map(conf, node, path, (*found)->options, row, value->options);
 }
 
 /* Puts the row's default in place of a node that says nothing. */
@@ -254,7 +289,7 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
         }
     }
     if (row->type == DPT_OPT_SECTION)
-        return read_map(conf, node, path, row->rows, false, dest);
+        return read_map(conf, node, path, row->rows, NULL, dest);
     if (row->type == DPT_OPT_VARIANT)
         return read_variant(conf, node, path, row, dest);
     if (row->type == DPT_OPT_CUSTOM)

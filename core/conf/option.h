@@ -46,7 +46,7 @@ enum dpt_option_type {
                         these what `units` says */
     DPT_OPT_SECTION, /* a struct with its own table `rows` at `offset` */
     DPT_OPT_VARIANT, /* struct dpt_variant_value: `type:` picks a row of `variants`, whose table
-                        reads the other keys */
+                        reads the other keys; left out: the default's, which is a name alone */
     DPT_OPT_CUSTOM,  /* whatever `read` makes of the node */
 };
 

@@ -253,20 +253,26 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
     open_if(j, "object");
     dpt_json_open(j, "properties", '{');
     dpt_json_open(j, "type", '{');
-    dpt_json_texts(j, "enum", all.at, all.n, false);
+    dpt_json_texts(j, "enum", all.at, all.n, row->fallback != NULL);
     dpt_json_close(j, '}');
     dpt_json_close(j, '}');
-    dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
+    if (row->fallback == NULL)
+        dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
     dpt_json_open(j, "allOf", '[');
     for (size_t i = 0; row->variants[i] != NULL; i++) {
+        /* Of a map without a type nothing contradicts the default's. */
+        const bool left_out =
+            row->fallback != NULL && strcmp(row->fallback, row->variants[i]->name) == 0;
+
         dpt_json_open(j, NULL, '{');
         dpt_json_open(j, "if", '{');
         dpt_json_open(j, "properties", '{');
         dpt_json_open(j, "type", '{');
-        dpt_json_text(j, "const", row->variants[i]->name);
+        dpt_json_texts(j, "enum", &row->variants[i]->name, 1, left_out);
         dpt_json_close(j, '}');
         dpt_json_close(j, '}');
-        dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
+        if (!left_out)
+            dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
         dpt_json_close(j, '}');
         dpt_json_open(j, "then", '{');
         dpt_json_text(j, "description", row->variants[i]->summary);

@@ -1,5 +1,6 @@
 #include "core/conf/value.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -135,14 +136,55 @@ const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *nod
     return text == NULL ? "?" : text;
 }
 
-const char *dpt_value_suggestion(struct dpt_conf *conf, const char *text, const char *const *names,
-                                 size_t n)
+/* Whether a word is this one, however it is spelt. */
+static bool is_word(const char *text, const char *word)
 {
-    const char *name = dpt_nearest(text, names, n), *suggestion;
+    for (;; text++, word++) {
+        text += strspn(text, "_-");
+        word += strspn(word, "_-");
+        if (tolower((unsigned char)*text) != tolower((unsigned char)*word))
+            return false;
+        if (*text == '\0')
+            return true;
+    }
+}
 
+static const char *find_word(const char *text, const char *const *names, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (is_word(text, names[i]))
+            return names[i];
+    return NULL;
+}
+
+/* What `meant` stands for here; NULL: it is no answer. */
+static const char *answer(const char *meant, const char *path, const char *const *names, size_t n)
+{
+    const bool sentence = strchr(meant, ' ') != NULL, elsewhere = strchr(meant, '.') != NULL;
+
+    if (sentence)
+        return meant;
+    if (elsewhere)
+        return path != NULL && strcmp(path, meant) != 0 ? meant : NULL;
+    return find_word(meant, names, n);
+}
+
+const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const char *text,
+                                 const char *const *names, size_t n)
+{
+    const char *name = find_word(text, names, n), *suggestion;
+
+    for (const struct dpt_synonym *s = conf->synonyms; name == NULL && s != NULL && s->said != NULL;
+         s++)
+        if (is_word(path != NULL && strpbrk(s->said, ".:") != NULL ? path : text, s->said))
+            name = answer(s->meant, path, names, n);
+    if (name == NULL)
+        name = dpt_nearest(text, names, n);
     if (name == NULL)
         return "";
-    suggestion = dpt_arena_printf(&conf->arena, "; did you mean '%s'?", name);
+    suggestion = strchr(name, ' ') != NULL
+                     ? dpt_arena_printf(&conf->arena, "; %s", name)
+                     : dpt_arena_printf(&conf->arena, "; did you mean '%s'?", name);
     if (suggestion == NULL)
         conf->failed = true;
     return suggestion == NULL ? "" : suggestion;
@@ -250,7 +292,7 @@ static void read_choice(struct dpt_conf *conf, const struct dpt_conf_node *node,
     }
     dpt_value_join(names, sizeof names, row->choices, n);
     dpt_conf_mistake(conf, node, path, "'%s' is none of %s%s", dpt_conf_show(conf, node->text),
-                     names, dpt_value_suggestion(conf, node->text, row->choices, n));
+                     names, dpt_value_suggestion(conf, NULL, node->text, row->choices, n));
 }
 
 /* Types that are lists: how one entry is read, and how large it is. */

@@ -26,9 +26,13 @@ const char *dpt_value_bounds(const struct dpt_option *row, char *buf);
 /* What a node is, for messages: "'many'", "'64' in quotes", "a list", "null". */
 const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *node);
 
-/* "; did you mean 'full'?" or "". In the arena. */
-const char *dpt_value_suggestion(struct dpt_conf *conf, const char *text, const char *const *names,
-                                 size_t n);
+/*
+ * What a word that is none of n names may mean: "; did you mean 'full'?", "; ranks are ..." or "".
+ * path: of an unknown key, which may then be meant to stand elsewhere; NULL: it is a value. In the
+ * arena.
+ */
+const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const char *text,
+                                 const char *const *names, size_t n);
 
 /* Adds names, with ", " between them, as far as they fit. */
 void dpt_value_join(char *buf, size_t capacity, const char *const *names, size_t n);

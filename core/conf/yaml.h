@@ -44,6 +44,14 @@ struct dpt_conf_node {
     struct dpt_conf_node **items;
 };
 
+/* A word that people know from elsewhere. */
+struct dpt_synonym {
+    const char *said;  /* a key or a value, in lower case and without _ and -; with a dot the whole
+                          path of a key; with a colon that of a map that is none */
+    const char *meant; /* a name that stands beside it, the whole path of another key, or a sentence
+                          that says what to do (it has a blank) */
+};
+
 /* A document: where it came from, its tree, and the mistakes found so far by all who looked at it.
  */
 struct dpt_conf {
@@ -52,7 +60,9 @@ struct dpt_conf {
     struct dpt_arena arena;
     struct dpt_mistake *mistakes; /* sorted by place when shown */
     size_t n_mistakes, mistakes_capacity;
-    int sets; /* dpt_conf_set, so far */
+    int sets;                           /* dpt_conf_set, so far */
+    const struct dpt_synonym *synonyms; /* the last is empty; NULL: none. For suggestions; borrowed,
+                                           may be set once there is a tree */
     bool failed; /* memory ran out; the verdict is then DPT_RANK */
 };
 

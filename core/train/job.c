@@ -443,6 +443,7 @@ enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const c
 
     memset(job, 0, sizeof *job);
     DPT_TRY(dpt_conf_load(conf, path, err));
+    conf->synonyms = dpt_job_synonyms;
     for (size_t i = 0; i < n_sets; i++)
         DPT_TRY(dpt_conf_set(conf, sets[i], err));
     if (!dpt_options_read(conf, conf->root, "", dpt_job_options, job))

@@ -69,6 +69,7 @@ struct dpt_job {
 };
 
 extern const struct dpt_option dpt_job_options[];
+extern const struct dpt_synonym dpt_job_synonyms[]; /* job_words.c */
 extern const struct dpt_variant *const dpt_loss_variants[];
 
 /*

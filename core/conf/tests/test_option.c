@@ -210,6 +210,11 @@ static void defaults_are_filled_in(void **state)
     assert_false(dpt_conf_get(conf.root, "name")->filled);
     assert_string_equal(dpt_conf_get(conf.root, "optimizer")->keys[0], "type");
     dpt_conf_release(&conf);
+    assert_int_equal(read_job(&conf, &job, "name: x\noptimizer: {lr: 2}", &err), DPT_OK);
+    options = job.optimizer.options;
+    assert_ptr_equal(job.optimizer.variant, &adam);
+    assert_true(options->lr == 2);
+    dpt_conf_release(&conf);
 }
 
 static void values_are_read(void **state)
@@ -321,12 +326,13 @@ static void mistakes_say_what_was_wanted(void **state)
          "1:22: optimizer: 'amad' is none of sgd, adam; did you mean 'adam'?"},
         {"{name: x, optimizer: {type: sdg}}",
          "1:29: optimizer.type: 'sdg' is none of sgd, adam; did you mean 'sgd'?"},
-        {"{name: x, optimizer: {lr: 1}}", "1:22: optimizer: `type` is missing: one of sgd, adam"},
         {"{name: x, optimizer: [adam]}", "1:22: optimizer: expected one of sgd, adam, got a list"},
         {"{name: x, optimizer: {type: [1]}}",
          "1:29: optimizer.type: expected one of sgd, adam, got a list"},
         {"{name: x, optimizer: {type: sgd, betas: 1}}",
-         "1:34: optimizer.betas: unknown key; there are type, lr, momentum"},
+         "1:34: optimizer.betas: unknown key; it belongs to type adam"},
+        {"{name: x, optimizer: {type: sgd, gammas: 1}}",
+         "1:34: optimizer.gammas: unknown key; there are type, lr, momentum"},
         {"{name: x, layers: relu}", "1:19: layers: expected a list of at most 8 layers"},
         {"{name: x, layers: [dens: 3]}",
          "1:20: layers[0]: unknown layer 'dens'; did you mean 'dense'?"},
@@ -352,6 +358,58 @@ static void mistakes_say_what_was_wanted(void **state)
         assert_int_equal(read_job(&conf, &job, cases[i].text, &err), DPT_BAD_JOB);
         if (strcmp(err.text, want) != 0)
             fail_msg("%s gave\n%s\nexpected\n%s", cases[i].text, err.text, want);
+        dpt_conf_release(&conf);
+    }
+}
+
+/* However it is spelt; of what stands beside it, then what others call it, then what is near. */
+static void words_from_elsewhere_are_understood(void **state)
+{
+    static const struct dpt_synonym synonyms[] = {
+        {"batch.size", "batch.micro"},
+        {"batchsize", "batch.micro"},
+        {"minibatch", "micro"},
+        {"batch:", "batch.micro"},
+        {"true", "full"},
+        {"linear", "dense"},
+        {"momentum", "sgd"},
+        {"workers", "there are none"},
+        {0},
+    };
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        {"{name: x, batch: {size: 3}}", "batch.size: unknown key, did you mean 'batch.micro'?"},
+        {"{name: x, Batch_Size: 3}", "Batch_Size: unknown key, did you mean 'batch.micro'?"},
+        {"{name: x, batch: {mini-batch: 3}}", "unknown key, did you mean 'micro'?"},
+        {"{name: x, minibatch: 3}", "minibatch: unknown key; there are name"},
+        {"{name: x, batch: 3}", "batch: expected a map of keys and values, got '3'; did you mean "
+                                "'batch.micro'?"},
+        {"{name: x, seed: 1, shuffle: true}", "'true' is none of full, block, none; did you mean "
+                                              "'full'?"},
+        {"{name: x, layers: [Linear]}", "unknown layer 'Linear'; did you mean 'dense'?"},
+        {"{name: x, optimizer: momentum}", "did you mean 'sgd'?"},
+        {"{name: x, workers: 3}", "workers: unknown key; there are none"},
+        {"{name: x, DROP_LAST: 3}", "DROP_LAST: unknown key; there are name"},
+        {"{name: x, batch: {DropLast: 3}}", "unknown key, did you mean 'drop_last'?"},
+        {"{name: x, batch: {mirco: 3}}", "unknown key, did you mean 'micro'?"},
+        {"{name: x, optimizer: {momentum: 0.9}}",
+         "optimizer.momentum: unknown key; it belongs to type sgd"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_error err = {0};
+        struct job job = {0};
+        struct dpt_conf conf;
+
+        assert_int_equal(
+            dpt_conf_parse(&conf, "job.yaml", cases[i].text, strlen(cases[i].text), &err), DPT_OK);
+        conf.synonyms = synonyms;
+        assert_true(dpt_options_read(&conf, conf.root, "", table, &job));
+        assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+        if (strstr(err.text, cases[i].want) == NULL)
+            fail_msg("%s gave\n%s", cases[i].text, err.text);
         dpt_conf_release(&conf);
     }
 }
@@ -449,9 +507,13 @@ static void help_fits_a_terminal(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_are_filled_in),       cmocka_unit_test(values_are_read),
-        cmocka_unit_test(mistakes_say_what_was_wanted), cmocka_unit_test(all_mistakes_are_told),
-        cmocka_unit_test(resolved_jobs_read_the_same),  cmocka_unit_test(help_fits_a_terminal),
+        cmocka_unit_test(defaults_are_filled_in),
+        cmocka_unit_test(values_are_read),
+        cmocka_unit_test(mistakes_say_what_was_wanted),
+        cmocka_unit_test(all_mistakes_are_told),
+        cmocka_unit_test(words_from_elsewhere_are_understood),
+        cmocka_unit_test(resolved_jobs_read_the_same),
+        cmocka_unit_test(help_fits_a_terminal),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
