@@ -125,6 +125,7 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_str out = {0};
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
+    dpt_trainer_warn_layout(&plan.t, &cli->log);
     dpt_trainer_warn_idle(&plan.t, &cli->log);
     if (!dpt_cli_has(cli, "--no-time"))
         DPT_TRY(dpt_plan_time(&plan, err));

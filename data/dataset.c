@@ -205,6 +205,28 @@ void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log)
     }
 }
 
+static bool is_colour(int32_t n)
+{
+    return n == 1 || n == 3 || n == 4;
+}
+
+bool dpt_dataset_doubt_layout(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    const struct dpt_shape *s = &set->shape;
+    const struct dpt_shard *first = set->parts->shards;
+
+    /* Feature maps of 64x4x4 are no colours. */
+    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
+        return false;
+    snprintf(buf, size,
+             "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
+             "channels of %dx%d: is this NHWC? Then say so (h5py: "
+             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
+             first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
+             first->images.name);
+    return true;
+}
+
 /* Nodes with disks of their own may hold different files under the same names. Collective. */
 static enum dpt_status check_same(const struct dpt_dataset *set, const struct dpt_group *world,
                                   struct dpt_error *err)

@@ -126,6 +126,10 @@ enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
 /* How numbers of the files become a layer's: x * scale + shift, [c] each. Borrowed. */
 void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
 
+/* Whether samples that are read as channels first look as if their channels were last, which their
+ * file does not say; then what to do about it, in one line, into buf. */
+bool dpt_dataset_doubt_layout(const struct dpt_dataset *set, char *buf, size_t size);
+
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */
 const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf);

@@ -6,17 +6,18 @@
 static enum dpt_status check_list(const struct dpt_dataset *set, const struct dpt_reals *list,
                                   const char *name, struct dpt_error *err)
 {
-    char shape[40];
+    char shape[40], doubt[1024] = "";
 
     if (list->n <= 1 || list->n == (size_t)set->shape.c)
         return DPT_OK;
+    dpt_dataset_doubt_layout(set, doubt, sizeof doubt);
     return dpt_fail(
         err, DPT_BAD_JOB,
         "data.normalize.%s has %zu numbers, the samples of %s (%s) have %d %s%s: give one "
-        "number, or one a %s",
+        "number, or one a %s%s%s",
         name, list->n, set->parts->key, dpt_shape_text(&set->shape, shape), set->shape.c,
         set->shape.flat ? "column" : "channel", set->shape.c == 1 ? "" : "s",
-        set->shape.flat ? "column" : "channel");
+        set->shape.flat ? "column" : "channel", doubt[0] != '\0' ? "; " : "", doubt);
 }
 
 enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_normalize *normalize,

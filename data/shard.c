@@ -113,7 +113,8 @@ static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dp
     enum dpt_status status = DPT_OK;
     char text[16] = "";
 
-    if (H5Aexists(data, "layout") > 0) {
+    shard->unsaid = H5Aexists(data, "layout") == 0;
+    if (!shard->unsaid) {
         const bool good = read_string(data, "layout", text, sizeof text);
 
         shard->nhwc = strcasecmp(text, "NHWC") == 0;

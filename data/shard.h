@@ -31,6 +31,7 @@ struct dpt_shard {
     int64_t samples;
     struct dpt_shape shape; /* of one sample, canonical */
     bool nhwc;
+    bool unsaid; /* of four dimensions, and no attribute says in which order */
     enum dpt_target_kind target;
     int32_t target_width; /* VECTOR */
     struct dpt_field images, labels, weights;

@@ -92,6 +92,19 @@ out:
     return status;
 }
 
+void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
+{
+    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    char text[DPT_ERROR_TEXT];
+
+    for (size_t i = 0; i < 3; i++) {
+        if (!splits[i]->present || !dpt_dataset_doubt_layout(splits[i]->set, text, sizeof text))
+            continue;
+        dpt_log_warn(log, "%s", text);
+        break;
+    }
+}
+
 static enum dpt_status open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -105,6 +118,8 @@ static enum dpt_status open_data(struct dpt_trainer *t, unsigned parts, struct d
         DPT_TRY(open_set(t, "test", &t->sets[2], &t->job->data.test, 2, err));
         add_split(&t->test, "test", &t->sets[2]);
     }
+    if (t->log != NULL)
+        dpt_trainer_warn_layout(t, t->log);
 out:
     return status;
 }

@@ -177,6 +177,8 @@ int dpt_trainer_useful_threads(const struct dpt_trainer *t);
 /* Of a trainer: the size of a micro-batch. Where the job says it, or `reproducible` does, some ranks
  * may be left without any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
+/* Of a trainer with its data: a warning where samples look as if they were of another layout. */
+void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
 /* Of an open or planned trainer: a warning that names the ranks without a micro-batch in a whole
  * step, and says what would feed them; nothing where all have one. */
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);

@@ -189,6 +189,28 @@ def test_bad(tmp_path, name):
     refused(train(tmp_path, [f"train: {path}"]), BAD_DATA, "a.h5", *words)
 
 
+@pytest.mark.parametrize("shape, doubt", [
+    ((16, 12, 1), True), ((16, 12, 3), True), ((8, 8, 4), True), ((1, 8, 8), False), ((3, 8, 4), False), ((4, 6, 3), False),
+    ((16, 4, 4), False), ((16, 3, 3), False), ((16, 12, 2), False), ((16, 12, 12), False),
+])
+def test_channels_that_seem_to_be_last(tmp_path, shape, doubt):
+    """Read as they always were, with a word about it; the attribute settles it either way."""
+    path = make_h5.write(tmp_path / "a.h5", make_h5.pixels(shape=shape), make_h5.classes())
+    said = "a.h5: /images is [N, {}, {}, {}] without the attribute `layout`, so a sample has {} channels of {}x{}: is this NHWC?"
+    said = said.format(*shape, *shape)
+    result = train(tmp_path, [f"train: {path}"], sets=("eval.every=never",), ranks=2)
+    assert result.returncode == 0 and (said in result.stderr) == doubt and result.stderr.count("NHWC?") == doubt, result.stderr
+    if not doubt or shape[2] != 3:
+        return
+    refused(train(tmp_path, [f"train: {path}", "normalize: {mean: [0.1, 0.2, 0.3]}"]), BAD_JOB, "have 16 channels", said)
+    for layout, samples in (("NHWC", "3x16x12"), ("NCHW", "16x12x3")):
+        with h5py.File(path, "r+") as file:
+            file["images"].attrs["layout"] = layout
+        shutil.rmtree(tmp_path / "run")
+        result = train(tmp_path, [f"train: {path}"])
+        assert result.returncode == 0 and f"of {samples} " in result.stderr and "NHWC?" not in result.stderr, result.stderr
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("cache", ["memory", "none"])
 def test_not_a_number(tmp_path, value, cache):
