@@ -65,6 +65,8 @@ const struct dpt_man_item dpt_man_files[] = {
                                 "`end`."},
     {"runs/NAME/events.out.tfevents.dptrain",
      "With `log.tensorboard`: for `tensorboard --logdir runs`."},
+    {"runs/NAME/overwritten/", "The run before, whose place `--overwrite` gave to another, until "
+                               "that one has its first checkpoint or has ended."},
     {"runs/NAME/log.txt", "What was said on standard error."},
     {"runs/NAME/checkpoints/",
      "HDF5 files; `latest` and `best` name the newest and the best. Parameters are "

@@ -10,7 +10,8 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
 {
     enum dpt_status status;
     const struct dpt_run_wish wish = {.version = DPT_VERSION,
-                                      .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"))};
+                                      .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"),
+                                                                 dpt_cli_has(cli, "--overwrite"))};
     struct dpt_str summary = {0};
 
     status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
@@ -31,6 +32,9 @@ static const struct dpt_cli_option options[] = {
     {"--resume", "auto|none|PATH",
      "go on from the run folder's newest checkpoint (auto), begin a fresh folder (none), or start "
      "from this checkpoint on purpose"},
+    {"--overwrite", NULL,
+     "begin anew also where the folder holds a run; that one lies in its `overwritten` until this "
+     "one has a checkpoint. Not for a batch file that is requeued: each start would begin anew"},
     {"--output", "DIR", "the run folder (the job's `output`)"},
     {"--init-from", "PATH",
      "begin with the weights of this safetensors, npz or checkpoint file (the job's init.from)"},
@@ -45,13 +49,13 @@ const struct dpt_command dpt_cmd_train = {
     .name = "train",
     .usage = "JOB.yaml [options]",
     .summary = "train the model of a job file (the word `train` may be left out)",
-    .details =
-        "Reads the job, trains on all ranks that mpirun or srun started (or on one), and "
-        "leaves in the run folder: job.yaml (the job with all defaults filled in), "
-        "metrics.jsonl, log.txt and checkpoints/. Progress goes to stderr, the result to "
-        "stdout. Started again it goes on where it stopped. INT, TERM, USR1 and USR2 make it "
-        "save and stop with exit code 75; under a bare mpirun send USR1.\n\n"
-        "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",
+    .details = "Reads the job, trains on all ranks that mpirun or srun started (or on one), and "
+               "leaves in the run folder: job.yaml (the job with all defaults filled in), "
+               "metrics.jsonl, log.txt and checkpoints/. Progress goes to stderr, the result to "
+               "stdout. Started again it goes on where it stopped, or says that it is finished. "
+               "INT, TERM, USR1 and USR2 make it "
+               "save and stop with exit code 75; under a bare mpirun send USR1.\n\n"
+               "  mpirun -np 2 dptrain configs/mnist-cnn.yaml --set train.epochs=2",
     .options = options,
     .run = run,
     .more_help = dpt_job_keys_help,

@@ -65,7 +65,9 @@ def test_ranks_starts_them_and_returns_their_code(tmp_path):
     assert result.code == 0 and "2 ranks on" in result.err and "results in" in result.out, result
     assert [e["ranks"] for e in dpt.events(tmp_path / "out", "run")] == [2]
     result = dpt.run(SMOKE, "--ranks", 2, "--output", tmp_path / "out")
-    assert result.code == 2 and "holds an earlier run" in result.err, result
+    assert result.code == 0 and "is finished, all 96 steps" in result.err and result.out == "", result
+    result = dpt.run(SMOKE, "--ranks", 2, "--output", tmp_path / "out", "--resume", "none")
+    assert result.code == 2 and "--overwrite" in result.err, result
     assert len(result.err.strip().splitlines()) == 1, "mpirun adds nothing of its own"
 
 

@@ -41,6 +41,13 @@ static int64_t step_of(const char *name)
     return errno == 0 && strcmp(end, ".h5") == 0 ? step : -1;
 }
 
+bool dpt_checkpoint_is_name(const char *name)
+{
+    const char *step = strncmp(name, "aside-", 6) == 0 ? name + 6 : name;
+
+    return step_of(step) >= 0 || strcmp(name, "latest") == 0 || strcmp(name, "best") == 0;
+}
+
 static int newest_first(const void *a, const void *b)
 {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;

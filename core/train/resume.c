@@ -9,18 +9,22 @@
 #include "core/state/jobs.h"
 #include "core/train/program.h"
 
-struct dpt_resume dpt_resume_parse(const char *word)
+struct dpt_resume dpt_resume_parse(const char *word, bool overwrite)
 {
-    if (word == NULL || strcmp(word, "auto") == 0)
-        return (struct dpt_resume){.mode = DPT_RESUME_AUTO};
-    if (strcmp(word, "none") == 0)
-        return (struct dpt_resume){.mode = DPT_RESUME_NONE};
-    return (struct dpt_resume){.mode = DPT_RESUME_PATH, .path = word};
+    struct dpt_resume resume = {.overwrite = overwrite};
+
+    if (word != NULL && strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
+        resume.mode = DPT_RESUME_PATH;
+        resume.path = word;
+    } else if (overwrite || (word != NULL && strcmp(word, "none") == 0)) {
+        resume.mode = DPT_RESUME_NONE;
+    }
+    return resume;
 }
 
 /* What rank 0 found, beside the state. */
 struct found {
-    bool resumed;
+    enum dpt_resumed resumed;
     char path[PATH_MAX]; /* the checkpoint's */
     char *plans;         /* the kernels that it was made with; NULL: it does not say */
     bool same;           /* made with the same libraries, for a job that makes the same steps */
@@ -93,7 +97,7 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
     size_t n;
 
     DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
-    for (size_t i = 0; i < n && !found->resumed; i++) {
+    for (size_t i = 0; i < n && found->resumed == DPT_RESUMED_NOT; i++) {
         dpt_checkpoint_path(folder, steps[i], path, sizeof path);
         if (damaged[0] != '\0')
             dpt_log_warn(t->log, "%s; taking the one before it, of step %lld", damaged,
@@ -110,11 +114,12 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         DPT_TRY(dpt_checkpoint_prepare(folder, err));
         DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
                                       state->progress.best_step, err));
-        found->resumed = true;
+        found->resumed = DPT_RESUMED;
     }
-    if (n > 0 && !found->resumed)
+    if (n > 0 && found->resumed == DPT_RESUMED_NOT)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s; no checkpoint in %s is whole: start anew in another --output",
+                         "%s; no checkpoint in %s is whole: start anew in another --output, or "
+                         "with --overwrite in its place",
                          damaged, folder));
 out:
     free(steps);
@@ -147,33 +152,52 @@ static bool lies_in(const char *file, const char *folder)
     return inside;
 }
 
-static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state, const char *path,
-                                 struct found *found, struct dpt_error *err)
+static enum dpt_status refuse(const char *folder, struct dpt_error *err)
+{
+    return dpt_fail(
+        err, DPT_USAGE,
+        "%s holds an earlier run: choose another folder with --output, or begin anew in "
+        "its place with --overwrite",
+        folder);
+}
+
+static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
+                                 const struct dpt_resume *resume, struct found *found,
+                                 struct dpt_error *err)
 {
     const char *folder = t->job->output;
     enum dpt_status status;
     char file[PATH_MAX];
 
-    dpt_checkpoint_resolve(path, file);
-    if (holds_run(folder) && !lies_in(file, folder))
-        return dpt_fail(err, DPT_USAGE,
-                        "%s holds an earlier run: choose another folder with --output", folder);
+    dpt_checkpoint_resolve(resume->path, file);
+    if (holds_run(folder) && !lies_in(file, folder) && !resume->overwrite)
+        return refuse(folder, err);
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
         status = take(t, state, file, true, found, err);
-    if (status == DPT_OK && lies_in(file, folder)) /* what came after it is of another line now */
+    /* What came after it is of another line now. */
+    if (status == DPT_OK && lies_in(file, folder) && !resume->overwrite)
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
     return status;
 }
 
-enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err)
+/* The "step" of a line of metrics; -1: it has none (the `run` event). */
+static int64_t line_step(const char *line, size_t n)
+{
+    static const char key[] = "\"step\": ";
+    const char *at = memmem(line, n, key, sizeof key - 1);
+
+    return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
+}
+
+enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err)
 {
     static const char done[] = "\"reason\": \"done\"";
     char path[PATH_MAX], *text = NULL;
     const char *line;
     size_t length;
 
-    *ended = false;
+    *step = -1;
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
     if (!dpt_file_exists(path))
         return DPT_OK;
@@ -182,34 +206,99 @@ enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt
     if (length > 0 && text[length - 1] == '\n') { /* what a kill left of a line has no end */
         text[length - 1] = '\0';
         line = strrchr(text, '\n') != NULL ? strrchr(text, '\n') : text;
-        *ended = strstr(line, done) != NULL;
+        if (strstr(line, done) != NULL)
+            *step = line_step(line, strlen(line));
     }
     free(text);
     return DPT_OK;
+}
+
+enum dpt_status dpt_resume_stands(const char *folder, bool *stands, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int64_t *steps = NULL, end;
+    size_t n;
+
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    DPT_TRY(dpt_resume_end(folder, &end, err));
+    *stands = n > 0 || end >= 0;
+out:
+    free(steps);
+    return status;
+}
+
+/* What the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
+static enum dpt_status read_essence(const struct dpt_trainer *t, struct dpt_str *out,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_conf conf = {0};
+    struct dpt_job job;
+    char path[PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/job.yaml", t->job->output);
+    DPT_TRY(dpt_job_load(&job, &conf, path, NULL, 0, err));
+    DPT_TRY(dpt_job_for_ranks(&job, t->comm->world.size, err));
+    dpt_job_essence(&job, &conf, out);
+    if (out->failed)
+        DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
+out:
+    dpt_conf_release(&conf);
+    return status;
+}
+
+/* The folder's run made all its `end` steps and saved none. Is it the one that is asked for? */
+static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, int64_t end,
+                                   struct found *found, struct dpt_error *err)
+{
+    const char *folder = t->job->output;
+    struct dpt_str old = {0}, changes = {0};
+    struct dpt_error unreadable;
+    enum dpt_status status = DPT_OK;
+
+    if (read_essence(t, &old, &unreadable) != DPT_OK)
+        DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
+    if (!dpt_jobs_compare(old.text, job_text, &changes))
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s holds the run of another job:\n%s\ngive the job another --output, or "
+                         "begin anew in its place with --overwrite",
+                         folder, changes.text));
+    if (end < t->steps)
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE,
+                     "%s holds an earlier run, which ended at step %lld without a checkpoint to "
+                     "go on from: choose another folder with --output, or begin anew in its "
+                     "place with --overwrite",
+                     folder, (long long)end));
+    found->resumed = DPT_RESUMED_ENDED;
+    dpt_log_info(t->log,
+                 "%s is finished, all %lld steps, and has saved nothing to go on from: --overwrite "
+                 "begins anew in its place, --output in another",
+                 folder, (long long)end);
+out:
+    dpt_str_release(&old);
+    dpt_str_release(&changes);
+    return status;
 }
 
 static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *resume,
                               struct dpt_state *state, struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    bool ended = false;
+    int64_t end = -1;
 
-    found->resumed = resume->mode == DPT_RESUME_PATH;
     if (resume->mode == DPT_RESUME_AUTO) {
         DPT_TRY(take_newest(t, state, found, err));
-        if (!found->resumed)
-            DPT_TRY(dpt_resume_has_ended(t->job->output, &ended, err));
-        if (ended)
-            DPT_TRY(dpt_fail(err, DPT_USAGE,
-                             "%s holds an earlier run, which ended without a checkpoint to go on "
-                             "from: choose another folder with --output, or remove it",
-                             t->job->output));
-    } else if (resume->mode == DPT_RESUME_PATH)
-        DPT_TRY(take_path(t, state, resume->path, found, err));
-    else if (holds_run(t->job->output))
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "%s holds an earlier run: choose another folder with --output",
-                         t->job->output));
+        if (found->resumed == DPT_RESUMED_NOT)
+            DPT_TRY(dpt_resume_end(t->job->output, &end, err));
+        if (end >= 0)
+            DPT_TRY(judge_ended(t, state->job_text, end, found, err));
+    } else if (resume->mode == DPT_RESUME_PATH) {
+        DPT_TRY(take_path(t, state, resume, found, err));
+        found->resumed = DPT_RESUMED;
+    } else if (holds_run(t->job->output) && !resume->overwrite) {
+        DPT_TRY(refuse(t->job->output, err));
+    }
 out:
     return status;
 }
@@ -241,7 +330,7 @@ static void tell_plans(const struct dpt_trainer *t, const struct found *found)
 }
 
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, const char *version, bool *resumed,
+                               const char *job_text, const char *version, enum dpt_resumed *resumed,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -250,13 +339,13 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     struct dpt_state state = dpt_trainer_state(t, job_text, version);
     struct found found = {0};
 
-    *resumed = false;
+    *resumed = DPT_RESUMED_NOT;
     if (world->rank == 0)
         status = choose(t, resume, &state, &found, err);
     *resumed = found.resumed;
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, resumed, sizeof *resumed, err));
-    if (!*resumed)
+    if (*resumed != DPT_RESUMED)
         goto out;
     if (world->rank == 0) {
         t->progress = state.progress;
@@ -274,15 +363,6 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
 out:
     free(found.plans);
     return status;
-}
-
-/* The "step" of a line of metrics; -1: it has none (the `run` event). */
-static int64_t line_step(const char *line, size_t n)
-{
-    static const char key[] = "\"step\": ";
-    const char *at = memmem(line, n, key, sizeof key - 1);
-
-    return at != NULL ? strtoll(at + sizeof key - 1, NULL, 10) : -1;
 }
 
 /* A power cut may leave holes in what was not yet synced. */

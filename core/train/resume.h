@@ -15,10 +15,17 @@ enum dpt_resume_mode { DPT_RESUME_AUTO, DPT_RESUME_NONE, DPT_RESUME_PATH };
 struct dpt_resume {
     enum dpt_resume_mode mode;
     const char *path; /* PATH: a checkpoint, or a run folder for its latest */
+    bool overwrite;   /* the run that the folder holds gives way (overwritten.h) */
 };
 
-/* "auto", "none", or a path. */
-struct dpt_resume dpt_resume_parse(const char *word);
+/* word: "auto", "none", or a path; NULL: auto, or where `overwrite`, none. */
+struct dpt_resume dpt_resume_parse(const char *word, bool overwrite);
+
+enum dpt_resumed {
+    DPT_RESUMED_NOT,   /* there is nothing to go on from: it begins */
+    DPT_RESUMED,       /* the state was loaded */
+    DPT_RESUMED_ENDED, /* the folder's run has made all steps, but saved nothing to go on from */
+};
 
 /*
  * Collective over the world. Loads the state to go on from into the trainer, or leaves it as it is
@@ -28,12 +35,16 @@ struct dpt_resume dpt_resume_parse(const char *word);
  * would write over), RANK, IO.
  */
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, const char *version, bool *resumed,
+                               const char *job_text, const char *version, enum dpt_resumed *resumed,
                                struct dpt_error *err);
 
-/* Whether the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps; false
- * where there is no such file. Errors: IO. */
-enum dpt_status dpt_resume_has_ended(const char *folder, bool *ended, struct dpt_error *err);
+/* *step: the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps, so
+ * many; -1: it is not, or there is no such file. Errors: IO. */
+enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err);
+
+/* Whether the folder's run needs none before it any more: it has a checkpoint, or has ended.
+ * Errors: IO, RANK. */
+enum dpt_status dpt_resume_stands(const char *folder, bool *stands, struct dpt_error *err);
 
 /*
  * Takes out of FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it where

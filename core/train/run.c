@@ -6,6 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/state/overwritten.h"
 #include "core/train/audit.h"
 #include "core/train/stop.h"
 
@@ -41,6 +42,19 @@ static enum dpt_status agree(const struct dpt_run *run, enum dpt_status status,
     return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->trouble, err);
 }
 
+/* This run stands for itself now: the one before it goes. By rank 0. */
+static void drop_overwritten(struct dpt_run *run)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_error err;
+
+    if (!run->overwritten || dpt_lock_check(run->lock, &err) != DPT_OK)
+        return;
+    run->overwritten = false;
+    if (dpt_overwritten_remove(t->job->output, &err) != DPT_OK)
+        dpt_log_warn(t->log, "the run before this one could not be removed: %s", err.text);
+}
+
 /* Tells of a save that ended in the background. By rank 0. */
 static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error *err)
 {
@@ -55,6 +69,7 @@ static enum dpt_status collect(struct dpt_run *run, bool wait, struct dpt_error 
         return DPT_OK;
     run->save_seconds = fmax(run->save_seconds, saved.seconds);
     DPT_TRY(dpt_report_saved(run, &saved, err));
+    drop_overwritten(run);
 out:
     return status;
 }
@@ -492,6 +507,14 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
         ended = dpt_board_end(run, status, status == DPT_OK ? err : &second);
         status = status == DPT_OK ? ended : status;
     }
+    if (status == DPT_OK)
+        drop_overwritten(run);
+    if (run->overwritten)
+        dpt_log_warn(
+            log,
+            "nothing was saved, so the run before this one still lies in %s/overwritten, a "
+            "run folder like any other",
+            run->trainer.job->output);
     dpt_board_close(run);
     dpt_metrics_close(&run->metrics);
     if (run->hashes != NULL)

@@ -29,6 +29,7 @@ struct dpt_run {
     const char *version;         /* of dptrain */
     struct dpt_lock *lock;       /* of the run folder; rank 0's */
     struct dpt_saver *saver;     /* rank 0's */
+    bool overwritten;            /* the folder's run before this one is still kept; rank 0's */
     int64_t resumed;             /* the step that it went on from, -1: it began */
     struct dpt_init_result init; /* rank 0's */
     struct dpt_metrics metrics;

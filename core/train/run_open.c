@@ -5,11 +5,12 @@
 #include <string.h>
 
 #include "core/base/file.h"
+#include "core/state/overwritten.h"
 #include "core/train/audit.h"
 #include "core/train/run.h"
 
 /* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
-static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
+static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
@@ -18,6 +19,9 @@ static enum dpt_status open_folder(struct dpt_run *run, struct dpt_error *err)
     char path[PATH_MAX];
 
     dpt_lock_keep(run->lock);
+    if (overwrite)
+        DPT_TRY(dpt_overwritten_put(folder, err));
+    run->overwritten = dpt_overwritten_exists(folder);
     snprintf(path, sizeof path, "%s/checkpoints", folder);
     DPT_TRY(dpt_make_folders(path, err));
     DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
@@ -46,11 +50,11 @@ static enum dpt_status lacks_end(const struct dpt_run *run, bool *lacks, struct 
     const char *folder = run->trainer.job->output;
     enum dpt_status status;
     char path[PATH_MAX];
-    bool ended;
+    int64_t end;
 
     snprintf(path, sizeof path, "%s/metrics.jsonl", folder);
-    status = dpt_resume_has_ended(folder, &ended, err);
-    *lacks = dpt_file_exists(path) && !ended; /* else the checkpoint is all that is left */
+    status = dpt_resume_end(folder, &end, err);
+    *lacks = dpt_file_exists(path) && end < 0; /* else the checkpoint is all that is left */
     return status;
 }
 
@@ -71,7 +75,8 @@ static enum dpt_status find_end(const struct dpt_run *run, bool *finished, struc
     if (*finished)
         dpt_log_info(t->log,
                      "%s is finished, step %lld of %lld: give it more train.epochs or "
-                     "train.steps to go on, or choose another --output",
+                     "train.steps to go on, choose another --output, or begin anew in its place "
+                     "with --overwrite",
                      t->job->output, (long long)t->progress.step, (long long)t->steps);
 out:
     return status;
@@ -109,22 +114,43 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_group *world = &t->comm->world;
-    bool resumed;
+    enum dpt_resumed resumed;
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
     DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
-    run->resumed = run->saved_step = resumed ? t->progress.step : -1;
+    run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;
     DPT_TRY(find_end(run, finished, err));
+    *finished = *finished || resumed == DPT_RESUMED_ENDED;
     if (*finished)
         return DPT_OK;
-    if (!resumed)
+    if (resumed == DPT_RESUMED_NOT)
         DPT_TRY(dpt_init_weights(t, &run->init, err));
     DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
-    DPT_TRY(dpt_group_agree(world, dpt_run_leads(run) ? open_folder(run, err) : DPT_OK, err));
+    DPT_TRY(dpt_group_agree(
+        world, dpt_run_leads(run) ? open_folder(run, wish->resume.overwrite, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));
+    if (run->overwritten)
+        dpt_log_info(t->log, "  the run before lies in %s/overwritten until this one has %s",
+                     t->job->output, run->saver != NULL ? "its first checkpoint" : "ended");
     if (t->job->log.trace)
         DPT_TRY(dpt_trace_open(&run->trace, t, run->saver, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_seek(t, err), err));
+out:
+    return status;
+}
+
+/* What an --overwrite that was broken off left to do. */
+static enum dpt_status tidy(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool stands;
+
+    DPT_TRY(dpt_overwritten_restore(folder, err));
+    if (!dpt_overwritten_exists(folder))
+        goto out;
+    DPT_TRY(dpt_resume_stands(folder, &stands, err));
+    if (stands)
+        DPT_TRY(dpt_overwritten_remove(folder, err));
 out:
     return status;
 }
@@ -137,6 +163,8 @@ enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *co
 
     if (comm->world.rank == 0)
         first = dpt_lock_take(&run->lock, folder, comm->host, log, err);
+    if (comm->world.rank == 0 && first == DPT_OK)
+        first = tidy(folder, err);
     /* It concerns all, so the message need not say that rank 0 found out. */
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, &first, sizeof first, err));
     DPT_TRY(dpt_group_agree(&comm->world, first, err));

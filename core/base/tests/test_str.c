@@ -178,11 +178,11 @@ static void lists_ranks(void **state)
     static const struct {
         const char *marks, *text;
     } cases[] = {{"....", ""},
-                 {"x", "0"},
-                 {"xxx", "0-2"},
-                 {".x.xx.x", "1, 3-4, 6"},
-                 {"x.x.x.x.x.x.x.x", "0, 2, 4, 6, 8, 10, 12, 14"},
-                 {"x.x.x.x.x.x.x.x.x.xx", "0, 2, 4, 6, 8, 10, 12, 14, ..."}};
+                 {"+", "0"},
+                 {"+++", "0-2"},
+                 {".+.++.+", "1, 3-4, 6"},
+                 {"+.+.+.+.+.+.+.+", "0, 2, 4, 6, 8, 10, 12, 14"},
+                 {"+.+.+.+.+.+.+.+.+.++", "0, 2, 4, 6, 8, 10, 12, 14, ..."}};
 
     (void)state;
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
@@ -191,7 +191,7 @@ static void lists_ranks(void **state)
         bool is[32];
 
         for (int i = 0; i < n; i++)
-            is[i] = cases[k].marks[i] == 'x';
+            is[i] = cases[k].marks[i] == '+';
         dpt_str_ranks(&s, is, n);
         assert_string_equal(s.text != NULL ? s.text : "", cases[k].text);
         dpt_str_release(&s);

@@ -217,11 +217,11 @@ def test_resolved_job_runs_again(tmp_path):
     assert read("a") == read("b")
 
 
-def test_run_folder_in_use_is_refused(tmp_path):
+def test_run_folder_of_another_run_is_refused(tmp_path):
     path = job(tmp_path, length="steps: 2")
     dpt.train(path, tmp_path / "out")
     before = (tmp_path / "out" / "metrics.jsonl").read_bytes()
-    result = dpt.run("train", path, "--output", tmp_path / "out", ranks=2)
+    result = dpt.run("train", path, "--output", tmp_path / "out", "--resume", "none", ranks=2)
     assert result.code == 2 and "holds an earlier run" in result.err, result
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == before
 

@@ -1,0 +1,175 @@
+#include "core/state/overwritten.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/state/checkpoint.h"
+#include "core/state/tensorboard.h"
+
+/* All that a run leaves in its folder beside checkpoints/ and its lock. The metrics go last: a
+ * folder that has them holds a run. */
+static const char *const files[] = {"hashes.jsonl", "log.txt",  DPT_TENSORBOARD_FILE,
+                                    "trace.json",   "job.yaml", "metrics.jsonl"};
+
+static const char whole[] = "overwritten", under_way[] = ".overwriting";
+
+enum { ROOM = PATH_MAX };
+
+/* FOLDER/NAME; "" where that is too long for a path, so that nothing is found there. */
+static const char *inside(const char *folder, const char *name, char path[ROOM])
+{
+    const size_t n = strlen(folder), m = strlen(name);
+
+    path[0] = '\0';
+    if (n + m + 2 > ROOM)
+        return path;
+    memcpy(path, folder, n);
+    path[n] = '/';
+    memcpy(path + n + 1, name, m + 1);
+    return path;
+}
+
+/* Takes FROM/NAME to TO/NAME, or removes it where `to` is NULL. One that is not there is fine. */
+static enum dpt_status take(const char *from, const char *to, const char *name,
+                            struct dpt_error *err)
+{
+    char source[ROOM], target[ROOM];
+
+    inside(from, name, source);
+    if ((to != NULL ? rename(source, inside(to, name, target)) : unlink(source)) == 0 ||
+        errno == ENOENT)
+        return DPT_OK;
+    return dpt_fail_errno(err, DPT_IO, "%s", source);
+}
+
+static enum dpt_status make_folder(const char *path, struct dpt_error *err)
+{
+    if (mkdir(path, 0777) == 0 || errno == EEXIST)
+        return DPT_OK;
+    return dpt_fail_errno(err, DPT_IO, "%s", path);
+}
+
+/* The same for all checkpoints. */
+static enum dpt_status take_checkpoints(const char *from, const char *to, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char source[ROOM], target[ROOM] = "";
+    struct dirent *entry;
+    DIR *dir;
+
+    dir = opendir(inside(from, "checkpoints", source));
+    if (dir == NULL)
+        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", source);
+    if (to != NULL)
+        DPT_TRY(make_folder(inside(to, "checkpoints", target), err));
+    while ((entry = readdir(dir)) != NULL)
+        if (dpt_checkpoint_is_name(entry->d_name))
+            DPT_TRY(take(source, to != NULL ? target : NULL, entry->d_name, err));
+    rmdir(source); /* stays where something else lies in it */
+out:
+    closedir(dir);
+    return status;
+}
+
+/* A run from one folder to another, or to nothing; other files stay. */
+static enum dpt_status take_run(const char *from, const char *to, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(take_checkpoints(from, to, err));
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++)
+        DPT_TRY(take(from, to, files[i], err));
+out:
+    return status;
+}
+
+/* Files that only look like some of a run's are none without it. */
+static bool holds_run(const char *folder)
+{
+    char path[ROOM];
+    struct dpt_error ignored;
+    int64_t *steps = NULL;
+    size_t n = 0;
+
+    if (dpt_checkpoint_list(folder, &steps, &n, &ignored) == DPT_OK)
+        free(steps);
+    return n > 0 || dpt_file_exists(inside(folder, "metrics.jsonl", path));
+}
+
+bool dpt_overwritten_exists(const char *folder)
+{
+    char path[ROOM];
+
+    return holds_run(inside(folder, whole, path));
+}
+
+enum dpt_status dpt_overwritten_restore(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[ROOM];
+
+    if (!dpt_file_exists(inside(folder, under_way, path)))
+        return DPT_OK;
+    DPT_TRY(take_run(path, folder, err));
+    if (rmdir(path) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    DPT_TRY(dpt_file_sync_folder(path, err));
+out:
+    return status;
+}
+
+/* The names in a folder and in its checkpoints/ are on the disk. */
+static enum dpt_status sync_run(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char latest[ROOM], checkpoints[ROOM];
+
+    if (dpt_file_exists(inside(folder, "checkpoints", checkpoints)))
+        DPT_TRY(dpt_file_sync_folder(inside(checkpoints, "latest", latest), err));
+    DPT_TRY(dpt_file_sync_folder(checkpoints, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_overwritten_put(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char part[ROOM], path[ROOM];
+
+    if (dpt_overwritten_exists(folder))
+        return take_run(folder, NULL, err);
+    if (!holds_run(folder))
+        return DPT_OK;
+    inside(folder, under_way, part);
+    if (rmdir(inside(folder, whole, path)) != 0 && errno != ENOENT)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "%s holds files that are of no run: it is where --overwrite keeps the run "
+                         "before until the new one has saved, so move them away",
+                         path));
+    DPT_TRY(make_folder(part, err));
+    DPT_TRY(take_run(folder, part, err));
+    DPT_TRY(sync_run(part, err));
+    if (rename(part, path) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
+    DPT_TRY(dpt_file_sync_folder(path, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_overwritten_remove(const char *folder, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char path[ROOM];
+
+    DPT_TRY(take_run(inside(folder, whole, path), NULL, err));
+    rmdir(path); /* stays where something else lies in it */
+out:
+    return status;
+}
