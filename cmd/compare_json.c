@@ -70,6 +70,7 @@ static void write_run(struct dpt_str *out, const struct dpt_compare_run *run)
     whole(out, "starts", (int64_t)h->n_starts);
     real(out, "train_loss", train != NULL ? train->loss : NAN);
     real(out, "train_accuracy", train != NULL ? train->accuracy : NAN);
+    write_eval(out, "epoch", dpt_history_last(h, DPT_HISTORY_EPOCH));
     write_eval(out, "valid", dpt_history_last(h, DPT_HISTORY_VALID));
     write_eval(out, "best_valid", dpt_history_best(h, DPT_HISTORY_VALID));
     write_eval(out, "test", dpt_history_last(h, DPT_HISTORY_TEST));

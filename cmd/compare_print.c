@@ -69,6 +69,22 @@ static void train_accuracy(const struct dpt_compare_run *run, char cell[CELL])
         number(cell, "%.4f", h->train[h->n_train - 1].accuracy);
 }
 
+static void epoch_loss(const struct dpt_compare_run *run, char cell[CELL])
+{
+    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_EPOCH);
+
+    if (last != NULL)
+        number(cell, "%.4g", last->loss);
+}
+
+static void epoch_accuracy(const struct dpt_compare_run *run, char cell[CELL])
+{
+    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_EPOCH);
+
+    if (last != NULL)
+        number(cell, "%.4f", last->accuracy);
+}
+
 static void valid_loss(const struct dpt_compare_run *run, char cell[CELL])
 {
     const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_VALID);
@@ -159,6 +175,8 @@ static const struct result results[] = {
     {"starts", starts, false},
     {"train loss", train_loss, true},
     {"train accuracy", train_accuracy, true},
+    {"epoch loss", epoch_loss, true},
+    {"epoch accuracy", epoch_accuracy, true},
     {"valid loss", valid_loss, true},
     {"best valid", best_valid, true},
     {"  at step", best_step, true},

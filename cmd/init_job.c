@@ -247,7 +247,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
     line(out, "or 10 min, 500 steps, never", "  every: 1 epoch");
     line(out, "the newest ones; or all", "  keep: 3");
     line(out, NULL, "\nlog:");
-    line(out, "a line of loss and samples a second", "  every: 50 steps");
+    line(out, "a line of loss, accuracy, samples/s; or 50 steps, 10 s", "  every: auto");
     line(out, NULL, "\ncomm:");
     line(out, "reproducible: at any ranks alike", "  reduction: allreduce");
 }

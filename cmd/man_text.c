@@ -61,8 +61,9 @@ const struct dpt_man_item dpt_man_environment[] = {
 const struct dpt_man_item dpt_man_files[] = {
     {"runs/NAME/", "The run folder, unless `output` names another."},
     {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself."},
-    {"runs/NAME/metrics.jsonl", "One JSON object a line: `run`, `train`, `eval`, `checkpoint`, "
-                                "`end`."},
+    {"runs/NAME/metrics.jsonl",
+     "One JSON object a line: `run`, `train` (means since the last "
+     "one), `epoch` (means of a whole one), `eval`, `checkpoint`, `end`."},
     {"runs/NAME/events.out.tfevents.dptrain",
      "With `log.tensorboard`: for `tensorboard --logdir runs`."},
     {"runs/NAME/overwritten/", "The run before, whose place `--overwrite` gave to another, until "

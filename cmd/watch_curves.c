@@ -37,7 +37,7 @@ const struct dpt_view_curve_type dpt_view_curves[DPT_VIEW_CURVES] = {
 static const struct {
     char letter;
     const char *ink;
-} marks[DPT_HISTORY_SPLITS] = {{'o', yellow}, {'x', magenta}};
+} marks[DPT_HISTORY_SPLITS] = {{'+', cyan}, {'o', yellow}, {'x', magenta}};
 
 /* All points: of the train events, then of the splits. */
 struct points {

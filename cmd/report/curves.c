@@ -9,7 +9,7 @@
 enum {
     POINTS = 320,  /* of a drawn line */
     RAW_RUNS = 2,  /* up to which raw values are drawn behind the smooth ones */
-    RUN_LINES = 5, /* that a run can have in a chart: raw, smooth, two splits */
+    RUN_LINES = 5, /* that a run can have in a chart: raw, smooth, three of evaluations */
 };
 
 /* A curve that a train event has a value for. */
@@ -170,9 +170,12 @@ static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split sp
 {
     const struct dpt_history *h = &d->r->runs[index].history;
     struct dpt_series s, thin, extremes;
-    /* One run's splits differ in colour, too. */
-    const int colour = d->r->n == 1 ? (split == DPT_HISTORY_VALID ? 1 : 2) : (int)index;
+    /* One run's splits differ in colour, too; an epoch's means have that of the steps, and are
+     * left out where several runs are drawn: dashed are then the lines of valid. */
+    const int colour = d->r->n == 1 ? (int)split : (int)index;
 
+    if (split == DPT_HISTORY_EPOCH && d->r->n > 1)
+        return true;
     if (!dpt_series_open(&s, h->n_evals, &d->r->arena))
         return false;
     for (size_t i = 0; i < h->n_evals; i++)

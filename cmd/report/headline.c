@@ -66,6 +66,16 @@ static double train_loss(const struct dpt_page_run *run)
     return h->n_train > 0 ? h->train[h->n_train - 1].loss : NAN;
 }
 
+static double epoch_loss(const struct dpt_page_run *run)
+{
+    return eval_of(dpt_history_last(&run->history, DPT_HISTORY_EPOCH), false);
+}
+
+static double epoch_accuracy(const struct dpt_page_run *run)
+{
+    return eval_of(dpt_history_last(&run->history, DPT_HISTORY_EPOCH), true);
+}
+
 static double rate(const struct dpt_page_run *run)
 {
     return dpt_history_rate(&run->history);
@@ -114,6 +124,8 @@ static const struct quantity {
     {"best valid loss", best_loss, four_digits, -1, true},
     {"best at step", best_step, dpt_html_count, 0, false},
     {"last training loss", train_loss, four_digits, 0, true},
+    {"last epoch's loss", epoch_loss, four_digits, 0, false},
+    {"last epoch's accuracy", epoch_accuracy, dpt_html_percent, 0, false},
     {"samples/s", rate, dpt_html_count, 1, true},
     {"duration", seconds, dpt_html_seconds, 0, true},
     {"steps", steps, dpt_html_count, 0, true},

@@ -54,6 +54,8 @@ def test_what_differs_beside_what_came_of_it(runs):
         best = max(valid, key=lambda e: e["accuracy"])
         test = [e for e in events if e["event"] == "eval" and e["split"] == "test"][-1]
         assert found["train loss"][column] == f"{[e for e in events if e['event'] == 'train'][-1]['loss']:.4g}"
+        epoch = [e for e in events if e["event"] == "epoch"][-1]
+        assert found["epoch loss"][column] == f"{epoch['loss']:.4g}" and found["epoch accuracy"][column] == f"{epoch['accuracy']:.4f}"
         assert found["best valid"][column] == f"{best['accuracy']:.4f}" and found["at step"][column] == str(best["step"])
         assert found["test accuracy"][column] == f"{test['accuracy']:.4f}" and found["test loss"][column] == f"{test['loss']:.4g}"
         assert found["seconds"][column] == f"{events[-1]['seconds']:.1f}"
@@ -70,6 +72,7 @@ def test_the_same_in_json(runs):
         assert run["folder"] == str(runs / name) and run["state"] == run["reason"] == "done" and run["damaged_lines"] == 0
         assert run["step"] == run["steps"] == 30 and run["starts"] == 1
         assert run["train_loss"] == train[-1]["loss"] and run["train_accuracy"] == train[-1]["accuracy"]
+        assert run["epoch"] == {key: [e for e in events if e["event"] == "epoch"][-1][key] for key in ("step", "loss", "accuracy")}
         assert run["valid"] == {key: valid[-1][key] for key in ("step", "loss", "accuracy")}
         assert run["best_valid"]["accuracy"] == max(e["accuracy"] for e in valid)
         rate = train[-1]["samples"] / sum(64 / e["samples_per_s"] if e["step"] % 15 else 13 / e["samples_per_s"] for e in train)

@@ -76,7 +76,7 @@ RIGHT = [
     SMALL + "optimizer: {lr: 0.1}\nschedule: {scale_lr: {rule: linear}}\nloss: {type: null, label_smoothing: 0.1}\n",
     SMALL + "train: {steps: 10, clip_norm: null, max_time: 1.5 h}\ncheckpoint: {keep: all, every: never}\n",
     SMALL + "eval: {every: 50 steps}\nlog: {every: 0.5 epochs}\ncomm: {timeout: 5min}\n",
-    SMALL + "checkpoint: {every: 10 min, keep: 3}\n",
+    SMALL + "checkpoint: {every: 10 min, keep: 3}\nlog: {every: auto}\n",
     "data: {train: [a.h5, b*.h5], valid: 0.1, test: c.h5, normalize: {mean: 0.5, std: [1, 2, 3]}}\n"
     "model: {type: cnn, outputs: 3, kernel: [3, 5], padding: same, hidden: 10, channels: []}\n",
     LAYERS % "flatten, dense: 10",
@@ -122,6 +122,7 @@ WRONG = [
     SMALL + "schedule: {type: step, every: 10 min}\n",
     SMALL + "schedule: {type: cosine, scale_lr: linear}\n",
     SMALL + "eval: {every: 10 min}\n",
+    SMALL + "eval: {every: auto}\n",
     SMALL + "comm: {timeout: 3 steps}\n",
     SMALL + "log: {every: 1.5 steps}\n",
     SMALL + "log: {every: 50}\n",

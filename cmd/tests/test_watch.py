@@ -178,6 +178,13 @@ def test_fits_any_width(folder, columns):
         assert max(map(len, lines)) <= columns and len(lines) > 2
 
 
+def test_epochs(folder):
+    assert "epoch loss" not in snapshot(folder)  # metrics of older versions have none
+    write(folder, *({"event": "epoch", "step": n, "epoch": n // 20, "loss": 2.5, "accuracy": n / 100, "samples": 200} for n in (20, 40, 60)))
+    text = snapshot(folder)
+    assert "epoch loss 2.5  accuracy 0.6000 at step 60\n" in text and "+ epoch" in text and text.count("+") == 2 * (3 + 1), text
+
+
 def test_without_utf8(folder):
     text = snapshot(folder, **PLAIN)
     assert text.isascii() and "|" in text and "#" in text and re.search(r"\| +[.:']", text)

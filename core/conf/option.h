@@ -63,11 +63,11 @@ struct dpt_texts {
     size_t n;
 };
 
-enum dpt_unit { DPT_NEVER, DPT_EPOCHS, DPT_STEPS, DPT_SECONDS };
+enum dpt_unit { DPT_NEVER, DPT_EPOCHS, DPT_STEPS, DPT_SECONDS, DPT_AUTO };
 
 struct dpt_every {
-    double n; /* > 0 unless unit is DPT_NEVER; whole for steps */
-    enum dpt_unit unit;
+    double n;           /* > 0 unless unit is DPT_NEVER or DPT_AUTO; whole for steps */
+    enum dpt_unit unit; /* DPT_AUTO: the row's `word` */
 };
 
 struct dpt_forms;
@@ -84,8 +84,8 @@ struct dpt_option {
     const char *fallback;
     double min, max; /* INT, INTS, REAL, REALS; min == max == 0: no bounds but the type's; INFINITY:
                         none on that side */
-    const char *word; /* INT, REAL: a word that stands for "none or automatic" ("auto", "null"),
-                         read as `word_value` */
+    const char *word; /* INT, REAL, EVERY: a word that stands for "none or automatic" ("auto",
+                         "null"), read as `word_value`, or as the unit DPT_AUTO */
     double word_value;
     unsigned units;                /* EVERY: bits 1 << enum dpt_unit of those allowed; 0: all */
     const char *const *choices;    /* CHOICE: names, ends with NULL */

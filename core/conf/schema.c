@@ -176,6 +176,10 @@ static void write_every(struct dpt_json *j, const struct dpt_option *row, bool n
         bar = "|";                                                                                 \
     }
 #define FRACTION "\\+?(?=[0-9.]*[1-9])([0-9]+(\\.[0-9]*)?|\\.[0-9]+)([eE][-+]?[0-9]+)? *"
+    if (row->word != NULL) {
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s", row->word);
+        bar = "|";
+    }
     ADD(DPT_NEVER, "never")
     ADD(DPT_STEPS, "\\+?0*[1-9][0-9]{0,14}(\\.0*)? *steps?")
     ADD(DPT_EPOCHS, FRACTION "epochs?")

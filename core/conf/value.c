@@ -47,8 +47,8 @@ static const char *units_wanted(unsigned units)
 
 bool dpt_value_is_word(const struct dpt_option *row, const char *word)
 {
-    return (row->type == DPT_OPT_INT || row->type == DPT_OPT_REAL) && row->word != NULL &&
-           strcmp(row->word, word) == 0;
+    return (row->type == DPT_OPT_INT || row->type == DPT_OPT_REAL || row->type == DPT_OPT_EVERY) &&
+           row->word != NULL && strcmp(row->word, word) == 0;
 }
 
 const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
@@ -81,7 +81,8 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
         snprintf(buf, DPT_VALUE_TEXT, "%s", row->form == NULL ? "a value" : row->form);
     if (row->word != NULL && dpt_value_is_word(row, row->word)) {
         used = strlen(buf);
-        snprintf(buf + used, DPT_VALUE_TEXT - used, " or %s", row->word);
+        snprintf(buf + used, DPT_VALUE_TEXT - used,
+                 row->type == DPT_OPT_EVERY ? ", or '%s'" : " or %s", row->word);
     }
     return buf;
 }
@@ -350,6 +351,10 @@ static void read_every(struct dpt_conf *conf, const struct dpt_conf_node *node, 
 
     if (node->kind != DPT_NODE_SCALAR || node->text[0] == '\0') {
         wrong_type(conf, node, path, row);
+        return;
+    }
+    if (dpt_value_is_word(row, node->text)) {
+        *(struct dpt_every *)dest = (struct dpt_every){.unit = DPT_AUTO};
         return;
     }
     problem = dpt_parse_every(node->text, dest);

@@ -15,7 +15,7 @@
 /* Bytes read at a time; no line is longer. */
 enum { PIECE = 1 << 20 };
 
-const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"valid", "test"};
+const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"epoch", "valid", "test"};
 
 /* The arrays, as `room` counts them. */
 enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
@@ -150,15 +150,11 @@ static bool add_train(struct dpt_history *h, struct line *line)
     return true;
 }
 
-static bool add_eval(struct dpt_history *h, struct line *line)
+static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history_split split)
 {
-    const char *name = dpt_json_string(dpt_json_get(line->map, "split"), "");
     struct dpt_history_eval *e;
-    int split = 0;
 
-    while (split < DPT_HISTORY_SPLITS && strcmp(name, dpt_history_splits[split]) != 0)
-        split++;
-    if (split == DPT_HISTORY_SPLITS || whole(line, "step") < 0)
+    if (whole(line, "step") < 0)
         return false;
     e = APPEND(h, line, EVALS, evals);
     if (e != NULL)
@@ -167,12 +163,27 @@ static bool add_eval(struct dpt_history *h, struct line *line)
             .epoch = whole(line, "epoch"),
             .samples = whole(line, "samples"),
             .start = (int32_t)h->n_starts - 1,
-            .split = (enum dpt_history_split)split,
+            .split = split,
             .loss = real(line, "loss"),
             .accuracy = real(line, "accuracy"),
             .seconds = real(line, "seconds"),
         };
     return true;
+}
+
+static bool add_epoch(struct dpt_history *h, struct line *line)
+{
+    return add_means(h, line, DPT_HISTORY_EPOCH);
+}
+
+static bool add_eval(struct dpt_history *h, struct line *line)
+{
+    const char *name = dpt_json_string(dpt_json_get(line->map, "split"), "");
+
+    for (int split = DPT_HISTORY_VALID; split < DPT_HISTORY_SPLITS; split++)
+        if (strcmp(name, dpt_history_splits[split]) == 0)
+            return add_means(h, line, (enum dpt_history_split)split);
+    return false;
 }
 
 static bool add_save(struct dpt_history *h, struct line *line)
@@ -217,8 +228,8 @@ static const struct {
     const char *name;
     bool (*add)(struct dpt_history *h, struct line *line);
 } events[] = {
-    {"run", add_start},       {"train", add_train}, {"eval", add_eval},
-    {"checkpoint", add_save}, {"end", add_end},
+    {"run", add_start}, {"train", add_train},     {"epoch", add_epoch},
+    {"eval", add_eval}, {"checkpoint", add_save}, {"end", add_end},
 };
 
 /* *whole_line: it is one; events that are not known are, too. */

@@ -50,9 +50,14 @@ struct dpt_history_train {
     int64_t slowest_rank;
 };
 
-enum dpt_history_split { DPT_HISTORY_VALID, DPT_HISTORY_TEST, DPT_HISTORY_SPLITS };
+enum dpt_history_split {
+    DPT_HISTORY_EPOCH, /* the training samples of an epoch, with the weights of each step */
+    DPT_HISTORY_VALID,
+    DPT_HISTORY_TEST,
+    DPT_HISTORY_SPLITS
+};
 
-/* An `eval` event. */
+/* An `eval` event, or an `epoch` event. */
 struct dpt_history_eval {
     int64_t step, epoch, samples;
     int32_t start;
@@ -133,7 +138,7 @@ double dpt_history_rate(const struct dpt_history *h);
 /* Seconds from exec, summed over all starts that ended by themselves; NAN: none did. */
 double dpt_history_seconds(const struct dpt_history *h);
 
-/* "valid", "test". */
+/* "epoch", "valid", "test". */
 extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
 
 #endif

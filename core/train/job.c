@@ -220,8 +220,10 @@ static const struct dpt_option log_options[] = {
     {.name = "every",
      .type = DPT_OPT_EVERY,
      AT(log.every),
-     .fallback = "50 steps",
-     .help = "a line of loss, learning rate and samples/s"},
+     .fallback = "auto",
+     .word = "auto",
+     .help = "a line of the mean loss, accuracy and samples/s since the last one; auto: 50 steps, "
+             "or a tenth of a run of fewer than 500"},
     {.name = "tensorboard",
      .type = DPT_OPT_BOOL,
      AT(log.tensorboard),

@@ -9,7 +9,7 @@
 #include "core/train/schedule.h"
 #include "data/dataset.h"
 
-enum { DIGITS = 32 };
+enum { DIGITS = 32, COLUMNS = 79 };
 
 struct rank_info {
     char host[DPT_HOST_TEXT];
@@ -52,7 +52,7 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
             dpt_str_printf(out, "%s%s %s%s", i == 0 ? "" : ", ",
                            dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name,
                            splits[i]->set->weights != NULL ? " (weighted)" : "");
-    dpt_str_printf(out, " samples of %s %s, %s", dpt_shape_text(&t->train.set->shape, shape),
+    dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->train.set->shape, shape),
                    t->train.set->u8 ? "uint8" : "float32",
                    t->train.set->memory != NULL ? "in memory" : "read while training");
 }
@@ -66,6 +66,24 @@ static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
     if (t->lr != base)
         dpt_str_printf(out, " (%g scaled to the batch)", base);
     dpt_str_printf(out, ", %s", t->job->schedule.variant->name);
+}
+
+static bool has_accuracy(const struct dpt_run *run)
+{
+    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+}
+
+static void log_lines(const struct dpt_run *run)
+{
+    const struct dpt_every *every = &run->log_every;
+    const char *unit = every->unit == DPT_SECONDS ? "second"
+                       : every->unit == DPT_STEPS ? "step"
+                                                  : "epoch";
+
+    if (every->unit != DPT_NEVER)
+        dpt_log_info(run->trainer.log,
+                     "  lines    every %g %s%s: mean loss%s samples/s since the last one", every->n,
+                     unit, every->n == 1 ? "" : "s", has_accuracy(run) ? ", accuracy and" : " and");
 }
 
 static void log_header(const struct dpt_run *run, const struct rank_info *all,
@@ -99,6 +117,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
     dpt_init_tell(t, &run->init, run->resumed >= 0);
+    log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_idle(t, t->log);
     if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].count > 1))
@@ -199,9 +218,10 @@ static const char *clock_text(double seconds, char *buf, size_t size)
     return buf;
 }
 
-static bool has_accuracy(const struct dpt_run *run)
+/* Of the step just done, counted from 1. */
+static int64_t epoch_of(const struct dpt_trainer *t)
 {
-    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    return (t->progress.step - 1) / t->steps_per_epoch + 1;
 }
 
 /* Of more ranks than a person would look at one by one, the ends and the middle. */
@@ -214,7 +234,7 @@ static void write_ranks(struct dpt_run *run)
     double sum = 0;
     int low = 0, high = 0;
 
-    if (seconds == NULL || t->job->log.every.unit == DPT_SECONDS)
+    if (seconds == NULL || run->log_every.unit == DPT_SECONDS)
         return;
     for (int i = 0; i < n; i++) {
         low = seconds[i] < seconds[low] ? i : low;
@@ -229,6 +249,39 @@ static void write_ranks(struct dpt_run *run)
     dpt_metrics_int(&run->metrics, "slowest_rank", high);
 }
 
+/*
+ * "epoch 1/4  step 50/1784  mean loss 2.17  accuracy 0.2134  1 967/s  1:53 left", with what can be
+ * spared left out, the least first, where it would not fit: then in all further lines, so that they
+ * stay alike.
+ */
+static void write_step(struct dpt_run *run, char *text, size_t size)
+{
+    enum { NO_UNIT = 1, NO_STEPS, NO_EPOCHS, NO_CLOCK };
+    const struct dpt_trainer *t = &run->trainer;
+    const struct dpt_progress *p = &t->progress;
+    const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
+    const double left = run->training / (double)done * (double)(t->steps - p->step);
+    const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
+    const double rate = (double)run->window.tally.samples / run->window.seconds;
+    char of_steps[DIGITS], of_epochs[DIGITS], digits[DIGITS], clock[DIGITS], end[DIGITS + 8];
+    char accuracy[DIGITS] = "";
+
+    snprintf(of_steps, sizeof of_steps, "/%lld", (long long)t->steps);
+    snprintf(of_epochs, sizeof of_epochs, "/%lld", (long long)epochs);
+    snprintf(end, sizeof end, "  %s left", clock_text(left, clock, sizeof clock));
+    if (has_accuracy(run))
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f",
+                 dpt_tally_accuracy(&run->window.tally));
+    while (snprintf(
+               text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
+               (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "", (long long)p->step,
+               run->cuts < NO_STEPS ? of_steps : "", dpt_tally_loss(&run->window.tally), accuracy,
+               dpt_group_digits(digits, (long long)rate), run->cuts < NO_UNIT ? " samples/s" : "/s",
+               run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
+           run->cuts < NO_CLOCK)
+        run->cuts++;
+}
+
 enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -236,17 +289,11 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     const struct dpt_progress *p = &t->progress;
     struct dpt_metrics *m = &run->metrics;
     const double loss = dpt_tally_loss(&run->window.tally);
-    const double rate = (double)run->window.tally.samples / run->window.seconds;
     const double accuracy = has_accuracy(run) ? dpt_tally_accuracy(&run->window.tally) : NAN;
-    const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
-    const double left = run->training / (double)done * (double)(t->steps - p->step);
-    const int64_t epoch = (p->step - 1) / t->steps_per_epoch + 1;
-    const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
-    char text[160], digits[DIGITS], clock[DIGITS];
+    const double rate = (double)run->window.tally.samples / run->window.seconds;
+    char text[200];
 
-    snprintf(text, sizeof text, "epoch %lld/%lld  step %lld/%lld  loss %.4g  %s samples/s  %s left",
-             (long long)epoch, (long long)epochs, (long long)p->step, (long long)t->steps, loss,
-             dpt_group_digits(digits, (long long)rate), clock_text(left, clock, sizeof clock));
+    write_step(run, text, sizeof text);
     if (line)
         dpt_log_progress(t->log, text);
     else
@@ -255,7 +302,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
         return DPT_OK;
     dpt_metrics_begin(m, "train");
     dpt_metrics_int(m, "step", p->step);
-    dpt_metrics_int(m, "epoch", epoch);
+    dpt_metrics_int(m, "epoch", epoch_of(t));
     dpt_metrics_real(m, "loss", loss);
     if (has_accuracy(run))
         dpt_metrics_real(m, "accuracy", accuracy);
@@ -271,35 +318,70 @@ out:
     return status;
 }
 
+/* An event of a whole set of samples: `loss` and `accuracy` are means over `samples`. */
+static enum dpt_status tally_event(struct dpt_run *run, const char *event, const char *split,
+                                   const struct dpt_tally *tally, double seconds,
+                                   struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_metrics *m = &run->metrics;
+
+    dpt_metrics_begin(m, event);
+    dpt_metrics_int(m, "step", t->progress.step);
+    dpt_metrics_int(m, "epoch", epoch_of(t));
+    if (split != NULL)
+        dpt_metrics_text(m, "split", split);
+    dpt_metrics_real(m, "loss", dpt_tally_loss(tally));
+    if (has_accuracy(run))
+        dpt_metrics_real(m, "accuracy", dpt_tally_accuracy(tally));
+    dpt_metrics_int(m, "samples", tally->samples);
+    if (tally->weight != (double)tally->samples)
+        dpt_metrics_real(m, "weight", tally->weight);
+    dpt_metrics_real(m, "seconds", seconds);
+    return end_line(run, err);
+}
+
+static void log_tally(const struct dpt_run *run, const char *what, const struct dpt_tally *tally,
+                      const char *more)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    char text[64] = "";
+
+    if (has_accuracy(run))
+        snprintf(text, sizeof text, "  accuracy %.4f", dpt_tally_accuracy(tally));
+    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t),
+                 (long long)t->progress.step, what, dpt_tally_loss(tally), text, more);
+}
+
+/* A run that was resumed in the middle, or skipped steps, says of how many samples it tells. */
+enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_sampler *s = &run->trainer.train.sampler;
+    const struct dpt_tally *tally = &run->epoch.tally;
+    char digits[DIGITS], part[DIGITS + 16] = "";
+    const int64_t last = run->trainer.steps_per_epoch - 1;
+
+    if (tally->samples < last * s->global + dpt_sampler_count(s, last))
+        snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, tally->samples));
+    log_tally(run, "train", tally, part);
+    DPT_TRY(tally_event(run, "epoch", NULL, tally, run->epoch.seconds, err));
+    DPT_TRY(dpt_board_evaluation(run, "epoch", dpt_tally_loss(tally),
+                                 has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_tally *tally, double seconds,
                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &run->trainer;
-    struct dpt_metrics *m = &run->metrics;
-    const double loss = dpt_tally_loss(tally);
-    const double accuracy = has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN;
-    const int64_t epoch = (t->progress.step - 1) / t->steps_per_epoch + 1;
-    char text[64] = "";
 
-    if (has_accuracy(run))
-        snprintf(text, sizeof text, "  accuracy %.4f", accuracy);
-    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s", (long long)epoch,
-                 (long long)t->progress.step, split, loss, text);
-    dpt_metrics_begin(m, "eval");
-    dpt_metrics_int(m, "step", t->progress.step);
-    dpt_metrics_int(m, "epoch", epoch);
-    dpt_metrics_text(m, "split", split);
-    dpt_metrics_real(m, "loss", loss);
-    if (has_accuracy(run))
-        dpt_metrics_real(m, "accuracy", accuracy);
-    dpt_metrics_int(m, "samples", tally->samples);
-    if (tally->weight != (double)tally->samples)
-        dpt_metrics_real(m, "weight", tally->weight);
-    dpt_metrics_real(m, "seconds", seconds);
-    DPT_TRY(end_line(run, err));
-    DPT_TRY(dpt_board_evaluation(run, split, loss, accuracy, err));
+    log_tally(run, split, tally, "");
+    DPT_TRY(tally_event(run, "eval", split, tally, seconds, err));
+    DPT_TRY(dpt_board_evaluation(run, split, dpt_tally_loss(tally),
+                                 has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
 out:
     return status;
 }

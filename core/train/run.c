@@ -96,6 +96,7 @@ static void spend(struct dpt_run *run, double seconds)
 {
     run->training += seconds;
     run->window.seconds += seconds;
+    run->epoch.seconds += seconds;
 }
 
 static void add(struct dpt_tally *tally, const struct dpt_step_result *result)
@@ -111,6 +112,7 @@ static void count(struct dpt_run *run, const struct dpt_step_result *result)
 {
     run->norm = result->norm;
     add(&run->window.tally, result);
+    add(&run->epoch.tally, result);
     run->counted += result->samples;
 }
 
@@ -280,25 +282,53 @@ out:
     return status;
 }
 
+/* Whether the means of an epoch are told at its end. */
+static bool told_of(const struct dpt_run *run, int64_t epoch)
+{
+    return run->epochs_every > 0 && (epoch % run->epochs_every == 0 ||
+                                     epoch * run->trainer.steps_per_epoch == run->trainer.steps);
+}
+
+/* Where an epoch ended: tells of it, and counts anew. A device's sums are fetched where that epoch
+ * or the next one is told of, and may run on over the others. */
+static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_progress *p = &run->trainer.progress;
+
+    if (p->epoch_step != 0)
+        return DPT_OK;
+    if (told_of(run, p->epoch) || told_of(run, p->epoch + 1))
+        DPT_TRY(peek(run, err));
+    if (told_of(run, p->epoch))
+        DPT_TRY(dpt_report_epoch(run, err));
+    run->epoch = (struct dpt_run_sums){0};
+out:
+    return status;
+}
+
 /* What rank 0 tells about the step just done. */
 static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result *result,
                               struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &run->trainer;
-    const struct dpt_every *every = &t->job->log.every;
+    const struct dpt_every *every = &run->log_every;
     const double now = dpt_now();
     const bool line = every->unit == DPT_SECONDS ? run->window.seconds >= every->n : due(t, every);
 
-    if (run->hashes != NULL && dpt_audit_step(run->hashes, t, &run->hash_line, err) != DPT_OK)
-        return err->status;
+    if (run->hashes != NULL)
+        DPT_TRY(dpt_audit_step(run->hashes, t, &run->hash_line, err));
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
-    if (!line && (now - run->live_at < LIVE || (result->deferred && !t->log->terminal)))
-        return DPT_OK;
-    if (peek(run, err) != DPT_OK)
-        return err->status;
-    run->live_at = now;
-    return dpt_report_step(run, line, err);
+    if (line || (now - run->live_at >= LIVE && (!result->deferred || t->log->terminal))) {
+        DPT_TRY(peek(run, err));
+        run->live_at = now;
+        DPT_TRY(dpt_report_step(run, line, err));
+    }
+    DPT_TRY(end_epoch(run, err));
+out:
+    return status;
 }
 
 /* What this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks' clocks
@@ -357,7 +387,7 @@ static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
 
-    if (run->rank_seconds == NULL || !due(t, &t->job->log.every))
+    if (run->rank_seconds == NULL || !due(t, &run->log_every))
         return DPT_OK;
     dpt_comm_note(t->comm, -1, "telling how long its part of the steps took");
     DPT_TRY(dpt_group_gather(&t->comm->world, &t->busy, run->rank_seconds, sizeof t->busy, err));
@@ -379,7 +409,7 @@ static const struct dpt_every *board_every(const struct dpt_trainer *t)
 static bool due_to_learn(const struct dpt_run *run)
 {
     const struct dpt_trainer *t = &run->trainer;
-    const struct dpt_every *every = &t->job->log.every;
+    const struct dpt_every *every = &run->log_every;
     const bool clock = every->unit == DPT_SECONDS;
 
     return run->first_step == 0 || due(t, every) ||

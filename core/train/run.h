@@ -44,7 +44,11 @@ struct dpt_run {
     struct dpt_str resolved;    /* for the run folder */
     double training;            /* seconds in steps, evaluation and saving not counted */
     double first_step;          /* seconds from exec to the end of the first step */
+    struct dpt_every log_every; /* the job's; never DPT_AUTO */
+    int64_t epochs_every;       /* one epoch in so many is told of; 0: none */
     struct dpt_run_sums window; /* since the last line */
+    struct dpt_run_sums epoch;  /* since the epoch began, or the process */
+    int cuts;                   /* that made the last line fit a terminal */
     double *rank_seconds; /* [ranks]: what each worked on its part of these steps; NULL: one rank */
     double lr, norm;      /* of the last step that was not skipped */
     int64_t counted;      /* samples trained on by this process */
@@ -98,6 +102,8 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err);
 /* These append to the metrics, so they fail as dpt_lock_check does, too. The live line and, where
  * `line`, the plain line and the `train` event. Rank 0. Errors: IO. */
 enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err);
+/* The line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors: IO. */
+enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_tally *tally, double seconds,
                                       struct dpt_error *err);

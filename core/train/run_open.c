@@ -1,6 +1,7 @@
 /* A run from its job to its first step: the lock, the folder with its files, what it goes on from.
  */
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -108,6 +109,30 @@ static enum dpt_status make_room(struct dpt_run *run, struct dpt_error *err)
     return run->rank_seconds != NULL ? DPT_OK : dpt_fail_memory(err, "the list of ranks", 0);
 }
 
+/*
+ * How often the log tells of steps and of epochs. `auto` gives a short run ten lines at least. Each
+ * epoch is told of, but where there are many that are shorter than the steps between two lines:
+ * then as often as there are lines.
+ */
+static void choose_lines(struct dpt_run *run)
+{
+    enum { STEPS = 50, LINES = 10, EPOCHS = 100 };
+    const struct dpt_trainer *t = &run->trainer;
+    const double few = fmax(1, fmin(STEPS, floor((double)t->steps / LINES)));
+    const double epoch = (double)t->steps_per_epoch;
+    double steps;
+
+    run->log_every = t->job->log.every;
+    if (run->log_every.unit == DPT_AUTO)
+        run->log_every = (struct dpt_every){.n = few, .unit = DPT_STEPS};
+    steps = run->log_every.unit == DPT_STEPS    ? run->log_every.n
+            : run->log_every.unit == DPT_EPOCHS ? run->log_every.n * epoch
+                                                : few;
+    run->epochs_every = t->steps <= EPOCHS * t->steps_per_epoch ? 1 : (int64_t)ceil(steps / epoch);
+    if (run->log_every.unit == DPT_NEVER)
+        run->epochs_every = 0;
+}
+
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
                                 bool *finished, struct dpt_error *err)
 {
@@ -123,6 +148,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *
     *finished = *finished || resumed == DPT_RESUMED_ENDED;
     if (*finished)
         return DPT_OK;
+    choose_lines(run);
     if (resumed == DPT_RESUMED_NOT)
         DPT_TRY(dpt_init_weights(t, &run->init, err));
     DPT_TRY(dpt_group_agree(world, make_room(run, err), err));

@@ -33,6 +33,7 @@ static const char second[] =
     "\"global\": 10, \"resumed_from_step\": 20}\n"
     "{\"event\": \"train\", \"step\": 30, \"epoch\": 2, \"loss\": null, \"samples_per_s\": 400, "
     "\"samples\": 300}\n"
+    "{\"event\": \"epoch\", \"step\": 40, \"epoch\": 2, \"loss\": 3, \"samples\": 80}\n"
     "{\"event\": \"eval\", \"step\": 40, \"epoch\": 2, \"split\": \"valid\", \"loss\": 1, "
     "\"accuracy\": 0.5}\n"
     "{\"event\": \"eval\", \"step\": 60, \"epoch\": 3, \"split\": \"test\", \"loss\": 1, "
@@ -118,6 +119,8 @@ static void check_both(const struct dpt_history *h)
                      20); /* the first of equal ones */
     assert_int_equal(dpt_history_last(h, DPT_HISTORY_VALID)->step, 40);
     assert_int_equal(dpt_history_last(h, DPT_HISTORY_TEST)->step, 60);
+    assert_true(dpt_history_last(h, DPT_HISTORY_EPOCH)->loss == 3);
+    assert_int_equal(dpt_history_last(h, DPT_HISTORY_EPOCH)->samples, 80);
     assert_true(dpt_history_done(h));
     assert_true(dpt_history_rate(h) == 400);
     assert_true(dpt_history_seconds(h) == 7);
@@ -200,7 +203,8 @@ static void ignores_a_cut_line(void **state)
 static void passes_over_damage(void **state)
 {
     static const char holes[] = "\0\0\0\0\n", half[] = "{\"event\": \"train\", \"ste\n",
-                      other[] = "[1]\n", lacks[] = "{\"event\": \"train\", \"loss\": 1}\n";
+                      other[] = "[1]\n", lacks[] = "{\"event\": \"train\", \"loss\": 1}\n",
+                      odd[] = "{\"event\": \"eval\", \"step\": 20, \"split\": \"epoch\"}\n";
     const struct folder f = make();
     struct dpt_history h;
 
@@ -210,9 +214,10 @@ static void passes_over_damage(void **state)
     put(&f, "a", half, sizeof half - 1);
     put(&f, "a", other, sizeof other - 1);
     put(&f, "a", lacks, sizeof lacks - 1);
+    put(&f, "a", odd, sizeof odd - 1);
     put(&f, "a", second, sizeof second - 1);
     open_folder(&h, f.path);
-    assert_int_equal(h.damaged, 4);
+    assert_int_equal(h.damaged, 5);
     check_both(&h);
     dpt_history_close(&h);
     /* At the end it may be what has not arrived yet. */

@@ -404,3 +404,30 @@ def test_who_looks_at_gradients_gets_them(machine):
     names = [name for name in os.listdir(machine.path / "board") if "tfevents" in name]
     with open(machine.path / "board" / names[0], "rb") as file:
         assert b"gradients/" in file.read()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_means_are_of_all_samples(machine, ranks):
+    """Those of a line and of an epoch are those of its steps, wherever lines and epochs begin and end; 198 samples, 5 steps."""
+    job = machine.job(MLP, comm="{reduction: allreduce}")
+    sizes = np.array([48] * 4 + [6])
+    machine.train("each", job, ranks=ranks, sets=["train.steps=20"])
+    machine.train("some", job, ranks=ranks, sets=["train.steps=20", "log.every=7 steps"])
+    each = dpt.events(machine.path / "each", "train")
+    for key in ("loss", "accuracy"):
+        values = np.array([e[key] for e in each]).reshape(4, 5)
+        epochs = dpt.events(machine.path / "some", "epoch")
+        assert [(e["step"], e["samples"]) for e in epochs] == [(5 * n, 198) for n in (1, 2, 3, 4)]
+        np.testing.assert_allclose([e[key] for e in epochs], values @ sizes / 198, rtol=1e-6)
+        lines = np.add.reduceat((values * sizes).ravel()[:14], [0, 7]) / np.add.reduceat(np.tile(sizes, 4)[:14], [0, 7])
+        np.testing.assert_allclose([e[key] for e in dpt.events(machine.path / "some", "train")], lines, rtol=1e-6)
+
+
+def test_of_many_short_epochs_some_are_told_of(machine):
+    job = machine.job(LINEAR, batch="{global: 180}", data="{train: synthetic, synthetic: {samples: 180, shape: [5], outputs: 2}}")
+    machine.train("out", job, sets=["train.steps=120", "log.every=7 steps"])
+    machine.train("cpu", job, sets=["train.steps=120", "log.every=1 step"], kind="cpu")
+    each = [e["loss"] for e in dpt.events(machine.path / "cpu", "train")]
+    epochs = dpt.events(machine.path / "out", "epoch")
+    assert [(e["epoch"], e["samples"]) for e in epochs] == [(n, 180) for n in [*range(7, 120, 7), 120]]
+    np.testing.assert_allclose([e["loss"] for e in epochs], [each[e["step"] - 1] for e in epochs], rtol=1e-4)
