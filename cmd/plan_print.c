@@ -55,7 +55,7 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
                    p->spec.ranks, p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
                    t->threads, t->threads == 1 ? "" : "s", t->backend->name);
     if (p->gpu.name[0] == '\0')
-        dpt_str_printf(out, "%s\n\n", t->backend->describe());
+        dpt_str_printf(out, "%s\n\n", t->backend->uses());
     else
         dpt_str_printf(out, "%s of %s, %s/s, %s%s\n\n", p->gpu.name, bytes_text(p->gpu.memory, a),
                        bytes_text(p->gpu.bandwidth, b), dpt_job_precision(t->job),

@@ -122,8 +122,11 @@ struct dpt_backend {
     /* For a backend whose device has memory of its own; else NULL. */
     const struct dpt_backend_steps *steps;     /* whole steps there (steps.h) */
     const struct dpt_backend_devices *devices; /* which there are (devices.h) */
-    /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512"; static text. */
+    /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512 BF16"; static text. Checkpoints name
+     * by it what their bits hang on. */
     const char *(*describe)(void);
+    /* The same for a person: of the instruction set only what its kernels use. */
+    const char *(*uses)(void);
     /* Whether a rank's threads had better compute each micro-batch of this graph together, sharing its layers, than take
        micro-batches each for themselves and add up gradients. May be NULL: never. */
     bool (*teams)(const struct dpt_graph *graph);

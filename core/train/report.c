@@ -103,7 +103,8 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     if (gpus != NULL)
         dpt_gpus_log(t, gpus);
     else
-        dpt_log_info(t->log, "  device   %s (%s)", t->backend->name, t->backend->describe());
+        dpt_log_info(t->log, "  device   %s (%s), %s", t->backend->name, t->backend->uses(),
+                     dpt_job_precision(t->job));
     dpt_str_clear(&text);
     describe_data(t, &text);
     dpt_log_info(t->log, "  data     %s", text.text);

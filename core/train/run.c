@@ -201,6 +201,18 @@ out:
     return status;
 }
 
+/* Adds to a failure what is left to go on from. */
+static void name_newest(const struct dpt_run *run, struct dpt_error *err)
+{
+    const struct dpt_error plain = *err;
+
+    if (run->saved_step >= 0)
+        dpt_fail(err, plain.status, "%s; the checkpoint of step %lld is from before", plain.text,
+                 (long long)run->saved_step);
+    else
+        dpt_fail(err, plain.status, "%s; no checkpoint was written before", plain.text);
+}
+
 /* Once a step, and not where there is nobody to compare with. Collective. */
 static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err)
 {
@@ -211,7 +223,10 @@ static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err
         return DPT_OK;
     DPT_TRY(fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
-    DPT_TRY(dpt_trainer_check_replicas(t, err));
+    status = dpt_trainer_check_replicas(t, err);
+    if (status == DPT_FAILED)
+        name_newest(run, err);
+    DPT_TRY(status);
     dpt_profile_end(t->profile, DPT_SPAN_CHECK);
     run->checked_step = t->progress.step;
 out:

@@ -435,7 +435,7 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
-        "of memory or network); the last checkpoint is from before",
+        "of memory or network)",
         (long long)t->progress.step, n == 1 ? "" : "s", ranks, n == 1 ? "s" : "",
         majority ? "the majority" : "each other");
 }

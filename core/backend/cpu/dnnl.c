@@ -54,40 +54,50 @@ enum dpt_status dpt_dnnl_fail(dnnl_status_t result, const char *what, struct dpt
 
 static struct {
     pthread_once_t once;
-    char text[64];
+    char text[64], used[64];
 } description = {.once = PTHREAD_ONCE_INIT};
 
 static void describe(void)
 {
     static const struct {
         dnnl_cpu_isa_t isa;
-        const char *name;
+        const char *name, *used; /* used: by fp32, which is all that is computed here */
     } isas[] = {
-        {dnnl_cpu_isa_sse41, "SSE4.1"},
-        {dnnl_cpu_isa_avx, "AVX"},
-        {dnnl_cpu_isa_avx2, "AVX2"},
-        {dnnl_cpu_isa_avx512_core, "AVX-512"},
-        {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 VNNI"},
-        {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16"},
-        {dnnl_cpu_isa_avx512_core_amx, "AVX-512 AMX"},
+        {dnnl_cpu_isa_sse41, "SSE4.1", "SSE4.1"},
+        {dnnl_cpu_isa_avx, "AVX", "AVX"},
+        {dnnl_cpu_isa_avx2, "AVX2", "AVX2"},
+        {dnnl_cpu_isa_avx512_core, "AVX-512", "AVX-512"},
+        {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 VNNI", "AVX-512"},
+        {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16", "AVX-512"},
+        {dnnl_cpu_isa_avx512_core_amx, "AVX-512 AMX", "AVX-512"},
     };
     const dnnl_version_t *version = dnnl_version();
     const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
-    const char *name = "generic CPU";
+    const char *name = "generic CPU", *used = name;
 
     /* Each value holds the bits of those it extends. */
     for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if ((have & (unsigned)isas[i].isa) == (unsigned)isas[i].isa)
+        if ((have & (unsigned)isas[i].isa) == (unsigned)isas[i].isa) {
             name = isas[i].name;
+            used = isas[i].used;
+        }
     }
     snprintf(description.text, sizeof description.text, "oneDNN %d.%d.%d, %s", version->major,
              version->minor, version->patch, name);
+    snprintf(description.used, sizeof description.used, "oneDNN %d.%d.%d, %s", version->major,
+             version->minor, version->patch, used);
 }
 
 const char *dpt_dnnl_describe(void)
 {
     pthread_once(&description.once, describe);
     return description.text;
+}
+
+const char *dpt_dnnl_uses(void)
+{
+    pthread_once(&description.once, describe);
+    return description.used;
 }
 
 /* Looked up, not linked: which OpenMP runtime is there, if any, is oneDNN's affair. */

@@ -57,6 +57,8 @@ struct dpt_call;
 
 /* "oneDNN 2.6.3, AVX-512", static text. */
 const char *dpt_dnnl_describe(void);
+/* As dpt_backend's `uses`. */
+const char *dpt_dnnl_uses(void);
 
 /* What oneDNN makes use of, and our own kernels with it: the machine's, or less where the
  * environment says so (ONEDNN_MAX_CPU_ISA). */

@@ -309,6 +309,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .summary = "oneDNN, own matrix products",
     .precisions = 1u << DPT_PRECISION_FP32,
     .describe = dpt_dnnl_describe,
+    .uses = dpt_dnnl_uses,
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,
     .close = dpt_cpu_close,

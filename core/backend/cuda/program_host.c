@@ -503,6 +503,7 @@ const struct dpt_backend dpt_backend_cuda = {
     .steps = &dpt_cuda_steps,
     .devices = &dpt_cuda_devices,
     .describe = describe,
+    .uses = describe,
     .teams = teams,
     .open = open_program,
     .close = close_program,

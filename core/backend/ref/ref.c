@@ -356,6 +356,7 @@ const struct dpt_backend dpt_backend_ref = {
     .summary = "plain C loops, any shape: for tests, and where there is no library",
     .precisions = 1u << DPT_PRECISION_FP32,
     .describe = dpt_ref_describe,
+    .uses = dpt_ref_describe,
     .open = open_program,
     .close = close_program,
     .bytes = bytes,

@@ -121,7 +121,9 @@ def test_flipped_bit_is_noticed(tmp_path, job, whole, ranks):
     result = with_fault(job, folder, "flip-weight:rank=1:step=22:word=100", ranks)
     assert result.code == 1, result
     line = the_line(result, "^step 24: the replicas differ", rf"\b1 \({HOST}\)")
-    assert (f"0 ({HOST})" in line) == (ranks == 2)
+    assert (f"0 ({HOST})" in line) == (ranks == 2) and line.endswith("; the checkpoint of step 21 is from before"), line
+    unsaved = with_fault(job, tmp_path / "unsaved", "flip-weight:rank=1:step=2:word=100", ranks, "--set", "checkpoint.every=never")
+    assert unsaved.code == 1 and "no checkpoint was written before" in unsaved.err, unsaved
     with h5py.File(folder / "checkpoints" / "latest") as file:
         assert file.attrs["step"] == 21
     goes_on(job, folder, ranks, whole)
