@@ -4,7 +4,8 @@
 #   scripts/bench.sh [TABLE...] [--rounds N] [--ranks N] [--batch B] [--models 'cnn mlp'] [--venv DIR] [--only-dptrain]
 #
 # Tables:
-#   speed       samples a second beside the fastest peer's (the default)
+#   speed       samples a second beside those of the fastest fp32 peer and of PyTorch's bf16 autocast (the default; rows as the
+#               README has them, ready to be put there)
 #   scaling     2 ranks, and 2 threads, beside 1
 #   memory      the most that a rank holds
 #   start       --help; exec to the first step
@@ -16,7 +17,7 @@
 #   --rounds N        runs of each, in turn (5)
 #   --ranks N         MPI ranks, or threads of one rank, and the same for the peers (2)
 #   --batch B         samples a step, over all ranks (128)
-#   --models LIST     of cnn, mnistcnn, mlp, mlp4k, mlp25m, linreg
+#   --models LIST     of cnn, mnistcnn, mlp, mlp4k, mlp25m, linreg; in `speed` also cnn:32, with a batch of its own
 #   --venv DIR        a virtual environment with torch, jax and optax; by default build/bench-venv, made where it is not there
 #                     (5 GB from a package index)
 #   --only-dptrain    no peers

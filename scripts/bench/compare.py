@@ -13,9 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, events, jax_peers, torch_peers, versions
+from peers import DPTRAIN, MODELS, SECONDS, TOP, Dptrain, Failed, Peer, events, fp32_peers, jax_peers, torch_peers, versions
 
-PEER_MODELS = ("cnn", "mnistcnn", "mlp", "mlp4k", "linreg")
+# Of the table `speed`; behind a colon a batch of its own.
+PEER_MODELS = ("cnn", "mnistcnn", "mlp", "mlp4k", "linreg", "cnn:32", "mnistcnn:32", "cnn:1024", "mnistcnn:1024")
+NAMES = {"cnn": "cnn, 3x32x32", "mnistcnn": "mnistcnn, 1x28x28", "mlp": "mlp 784-256-10", "mlp4k": "mlp4k 784-4096-4096-10", "linreg": "linreg 5-1"}
 QUICK = {"linreg": 1000, "mlp": 100, "mlp4k": 2, "mlp25m": 2}  # steps of a first look at batch 128; others 5
 
 
@@ -84,27 +86,31 @@ def ours(args):
     return [Dptrain(args.ranks, 1, args.work), Dptrain(1, args.ranks, args.work)]
 
 
+def grouped(value):
+    return f"{value:,.0f}".replace(",", " ")
+
+
 def speed(args):
-    """samples/s beside the fastest peer's"""
-    peers = []
+    """samples/s in fp32 beside the fastest fp32 form of PyTorch and JAX, and beside PyTorch's bf16 autocast, which computes with half the bits"""
+    fp32 = bf16 = []
     if not args.only_dptrain:
         found = versions(args.python)
-        peers = torch_peers(args.python) if "torch" in found else []
-        peers += jax_peers(args.python) if "jax" in found else []
-        print("Peers: " + ", ".join(f"{name} {version}" for name, version in found.items()) + "; the fastest of "
-              + ", ".join(peer.label for peer in peers) + ".\n")
-    head("model", "batch", "dptrain, samples/s", "as", *(["fastest peer, samples/s", "which", "ratio"] if peers else []))
-    for model in args.models or PEER_MODELS:
+        fp32 = fp32_peers(args.python, found, args.ranks)
+        bf16 = torch_peers(args.python, args.ranks, "--fused", "--bf16") if "torch" in found else []
+        print("Peers: " + ", ".join(f"{name} {version}" for name, version in found.items()) + "; the fastest of: "
+              + "; ".join(peer.label for peer in fp32 + bf16) + ".\n")
+    beside = [("fastest fp32 peer", fp32)] * bool(fp32) + [("fastest bf16 peer", bf16)] * bool(bf16)
+    head("model", "dptrain", "as", *(cell for name, _ in beside for cell in (name, "which", "ratio")))
+    for entry in args.models or PEER_MODELS:
+        model, batch = entry.split(":")[0], int(entry.split(":")[1]) if ":" in entry else args.batch
         lone = [Dptrain(1, 1, args.work)] if model == "linreg" else []
-        pairs = [fastest(ours(args) + lone, model, args.batch)]
-        if peers:
-            pairs.append(fastest(peers, model, args.batch))
-        rates, _ = in_turn(pairs, model, args.batch, args.rounds)
-        cells = [model, args.batch]
+        pairs = [fastest(ours(args) + lone, model, batch)] + [fastest(peers, model, batch) for _, peers in beside]
+        rates, _ = in_turn(pairs, model, batch, args.rounds)
+        cells = [f"{model}, batch {batch}" if batch != args.batch else NAMES.get(model, model)]
         for (runner, _), mine in zip(pairs, rates):
-            cells += [summary(mine), runner.label]
-        if peers:
-            cells.append(summary([a / b for a, b in zip(*rates)], "{:.2f}"))
+            cells += [grouped(statistics.median(mine)), runner.label]
+            if mine is not rates[0]:
+                cells.append(summary([a / b for a, b in zip(rates[0], mine)], "{:.2f}"))
         row(*cells)
 
 
@@ -134,8 +140,8 @@ def scaling(args):
 def memory(args):
     """most memory that one rank on one thread held, MB, synthetic images included"""
     found = {} if args.only_dptrain else versions(args.python)
-    peers = ([p for p in torch_peers(args.python) if p.label == "PyTorch, 1 rank"] if "torch" in found else []) \
-        + (jax_peers(args.python)[:1] if "jax" in found else [])
+    peers = ([Peer("PyTorch, 1 rank", args.python, "torch_ddp.py", "--ranks", "1")] if "torch" in found else []) \
+        + (jax_peers(args.python, args.ranks)[:1] if "jax" in found else [])
     head("model", "dptrain", *(peer.label for peer in peers))
     for model in args.models or ("cnn", "mnistcnn"):
         _, peaks = in_turn([(runner, 5) for runner in (Dptrain(1, 1, args.work), *peers)], model, args.batch, 1)
@@ -288,7 +294,7 @@ def main():
     parser.add_argument("--only-dptrain", action="store_true")
     args = parser.parse_args()
     for name in args.tables + (args.models or []):
-        if name not in TABLES and name not in MODELS:
+        if name not in TABLES and not re.fullmatch(rf"({'|'.join(MODELS)})(:[1-9]\d*)?", name):
             sys.exit(f"bench.sh: no table or model {name}: tables are {', '.join(TABLES)}, models {', '.join(MODELS)}")
     args.work = TOP / "build/bench"
     args.work.mkdir(parents=True, exist_ok=True)

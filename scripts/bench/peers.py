@@ -97,15 +97,22 @@ class Peer:
         return float(found[1]), float(re.search(r"^peak_mb (\S+)", done.stdout, re.M)[1])
 
 
-def torch_peers(python):
-    return [Peer("PyTorch, 2 ranks", python, "torch_ddp.py", "--ranks", "2"),
-            Peer("PyTorch, 2 threads", python, "torch_ddp.py", "--ranks", "1", "--threads", "2"),
-            Peer("PyTorch, 1 rank", python, "torch_ddp.py", "--ranks", "1")]
+def torch_peers(python, n, *options):
+    """PyTorch on n cores, as ranks and as threads of one; options: of torch_ddp.py, named in the label."""
+    words = "".join(", " + option.strip("-") for option in options)
+    return [Peer(f"PyTorch DDP, {n} ranks{words}", python, "torch_ddp.py", "--ranks", str(n), *options),
+            Peer(f"PyTorch, {n} threads{words}", python, "torch_ddp.py", "--ranks", "1", "--threads", str(n), *options)]
 
 
-def jax_peers(python):
-    return [Peer("JAX, 1 device on 2 cores", python, "jax_pmap.py", "--devices", "1"),
-            Peer("JAX, 2 devices", python, "jax_pmap.py", "--devices", "2")]
+def fp32_peers(python, found, n):
+    """All ways of those that are there to compute in fp32."""
+    torch = torch_peers(python, n) + torch_peers(python, n, "--fused") if "torch" in found else []
+    return torch + (jax_peers(python, n) if "jax" in found else [])
+
+
+def jax_peers(python, n):
+    return [Peer("JAX, 1 device", python, "jax_pmap.py", "--devices", "1"),
+            Peer(f"JAX, {n} devices", python, "jax_pmap.py", "--devices", str(n))]
 
 
 def versions(python):

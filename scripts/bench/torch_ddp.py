@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The jobs of scripts/bench.sh in PyTorch: DistributedDataParallel over gloo, one CPU rank a process.
 
-    torch_ddp.py MODEL --ranks N --batch B --steps S
+    torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16]
 
-MODEL: linreg, mlp, mlp4k, cnn (32x32x3) or mnistcnn (28x28x1). Channels-last, which is PyTorch's faster way, Adam, data in
-memory. Prints the median rate over blocks of S steps, and the most memory of rank 0: `samples_per_s 1234.5`, `peak_mb 678`.
+MODEL: linreg, mlp, mlp4k, cnn (32x32x3), mnistcnn (28x28x1), resnet20 (CIFAR's, 32x32x3) or resnet18 (64x64x3). Channels-last,
+which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
+products have numbers of half the bits. Prints the median rate over blocks of S steps, and the most memory of rank 0:
+`samples_per_s 1234.5`, `peak_mb 678`.
 """
 
 import argparse
@@ -26,6 +28,33 @@ def conv_block(inputs, outputs):
     return [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
 
 
+def normed(inputs, outputs, kernel=3, stride=1):
+    return [nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False), nn.BatchNorm2d(outputs)]
+
+
+class Residual(nn.Module):
+    """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes (He et al. 2015)."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.body = nn.Sequential(*normed(inputs, outputs, 3, stride), nn.ReLU(), *normed(outputs, outputs))
+        same = inputs == outputs and stride == 1
+        self.shortcut = nn.Identity() if same else nn.Sequential(*normed(inputs, outputs, 1, stride))
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def residual_net(stem, widths, blocks):
+    """Stages of so many blocks; each but the first halves the picture."""
+    layers, before = stem, widths[0]
+    for stage, width in enumerate(widths):
+        for block in range(blocks):
+            layers.append(Residual(before, width, 2 if stage > 0 and block == 0 else 1))
+            before = width
+    return [*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10)]
+
+
 MODELS = {
     "linreg": ((5,), lambda: [nn.Linear(5, 1)]),
     "mlp": ((784,), lambda: [nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10)]),
@@ -33,6 +62,8 @@ MODELS = {
     "cnn": ((3, 32, 32), lambda: conv_block(3, 32) + conv_block(32, 64) + [nn.Flatten(), nn.Linear(4096, 10)]),
     "mnistcnn": ((1, 28, 28), lambda: conv_block(1, 32) + conv_block(32, 64)
                  + [nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)]),
+    "resnet20": ((3, 32, 32), lambda: residual_net([*normed(3, 16), nn.ReLU()], (16, 32, 64), 3)),
+    "resnet18": ((3, 64, 64), lambda: residual_net([*normed(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], (64, 128, 256, 512), 2)),
 }
 
 
@@ -47,7 +78,7 @@ def train(rank, args, store):
         net = net.to(memory_format=torch.channels_last)
     if args.ranks > 1:
         net = nn.parallel.DistributedDataParallel(net)
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3, fused=args.fused)
     loss_of = nn.MSELoss() if args.model == "linreg" else nn.CrossEntropyLoss()
 
     mine = args.batch // args.ranks
@@ -60,10 +91,12 @@ def train(rank, args, store):
         for step in range(steps):
             at = step * mine % (len(x) - mine + 1)
             optimizer.zero_grad(set_to_none=True)
-            loss_of(net(x[at:at + mine]), y[at:at + mine]).backward()
+            with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
+                loss = loss_of(net(x[at:at + mine]), y[at:at + mine])
+            loss.backward()
             optimizer.step()
 
-    run(20)
+    run(min(20, 4 * args.steps))
     rates = []
     for _ in range(BLOCKS):
         dist.barrier()
@@ -84,9 +117,12 @@ def main():
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--bf16", action="store_true")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train, (args, Path(folder, "store")), args.ranks)
+        # Forked, the ranks need not load PyTorch again, which takes longer than many a measurement.
+        torch.multiprocessing.start_processes(train, (args, Path(folder, "store")), args.ranks, start_method="fork")
 
 
 if __name__ == "__main__":

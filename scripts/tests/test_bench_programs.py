@@ -3,6 +3,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,33 @@ def test_prints_a_table(command, rows):
     lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
     assert len(lines) >= rows + 2, done.stdout
     assert all(re.search(r"\d", line) for line in lines[2:]) and "nan" not in done.stdout, done.stdout
+
+
+# Stands in for a Python that has PyTorch and no JAX, and says how fast it would be; fused alone is no reason to be in the other column.
+PEER = """#!/bin/sh
+case "$*" in
+*import*torch*) echo 2.0 ;;
+*import*) exit 1 ;;
+*"--ranks 2 --fused --bf16"*) echo samples_per_s 4000 ;;
+*bf16*) echo samples_per_s 3000 ;;
+*"--ranks 1 --threads 2 --fused"*) echo samples_per_s 2000 ;;
+*) echo samples_per_s 1000 ;;
+esac
+echo peak_mb 1
+"""
+
+
+def test_peers_are_compared_by_their_precision(tmp_path):
+    """The fastest fp32 form, whichever it is, and beside it bf16's, each named."""
+    python = Path(dpt.write_job(tmp_path / "python", PEER))
+    python.chmod(0o755)
+    done = subprocess.run([sys.executable, "scripts/bench/compare.py", "--python", python, "--rounds", "1", "--models", "mlp:32"],
+                          env={**os.environ, **dpt.MPI_ENVIRONMENT, "DPTRAIN": dpt.BINARY}, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line.startswith("|")]
+    assert rows[0] == ["model", "dptrain", "as", "fastest fp32 peer", "which", "ratio", "fastest bf16 peer", "which", "ratio"]
+    assert [row[0] for row in rows[2:]] == ["mlp, batch 32"] and "in fp32 beside the fastest fp32 form" in done.stdout
+    for row in rows[2:]:
+        assert row[3:5] == ["2 000", "PyTorch, 2 threads, fused"] and row[6:8] == ["4 000", "PyTorch DDP, 2 ranks, fused, bf16"], row
+        rate = float(row[1].replace(" ", ""))
+        assert abs(float(row[5].split()[0]) / (rate / 2000) - 1) < 0.01 and abs(float(row[8].split()[0]) / (rate / 4000) - 1) < 0.01
