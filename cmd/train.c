@@ -1,8 +1,26 @@
 #include <stdio.h>
 
 #include "cmd/job_command.h"
+#include "core/plan/advice.h"
 #include "core/train/run.h"
 #include "core/train/stop.h"
+
+/* What would fit, behind a failure for want of memory. */
+static void advise(const struct dpt_job *job, const struct dpt_conf *conf,
+                   const struct dpt_comm *comm, struct dpt_error *err)
+{
+    const struct dpt_plan_spec spec = {.ranks = comm->world.size, .node_ranks = comm->node.size};
+    const struct dpt_error plain = *err;
+    struct dpt_str essence = {0}, advice = {0};
+
+    dpt_job_essence(job, conf, &essence);
+    if (!essence.failed)
+        dpt_plan_advise(job, &spec, essence.text, &advice);
+    if (!advice.failed && advice.length > 0)
+        dpt_fail(err, plain.status, "%.2000s\n%s", plain.text, advice.text);
+    dpt_str_release(&essence);
+    dpt_str_release(&advice);
+}
 
 static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                              const struct dpt_conf *conf, const struct dpt_comm *comm,
@@ -17,6 +35,8 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
     status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
     if (status == DPT_OK && summary.text != NULL)
         fputs(summary.text, stdout);
+    if (status == DPT_RANK && err->memory && comm->world.rank == 0)
+        advise(job, conf, comm, err);
     dpt_str_release(&summary);
     return status;
 }

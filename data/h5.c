@@ -68,6 +68,7 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
     if (inner[0] != '\0')
         snprintf(err->text + used, sizeof err->text - used, ": %s (HDF5)", inner);
     err->status = status;
+    err->memory = false;
     return status;
 }
 

@@ -2,6 +2,7 @@
 import glob
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -220,3 +221,41 @@ def test_idle_ranks_are_told(tmp_path):
 def test_mistakes(tmp_path, words, code, says):
     result = plan(tmp_path, CNN, *words, code=code)
     assert says in result.err and result.out == "" and len(result.err.splitlines()) == 1, result
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_job_that_finds_too_little_memory_is_told_what_would_fit(tmp_path, ranks):
+    """Before anything of its size is made; each number is that of `plan` for the same change."""
+    text = ("data: {train: synthetic, synthetic: {samples: 64, shape: [40000]}}\nbatch: {global: 64, micro: 32}\ndevice: {kind: cpu}\n"
+            f"model: {{type: mlp, hidden: [{', '.join(['40000'] * 80)}], outputs: 10}}\n")
+    result = dpt.run("train", dpt.write_job(tmp_path / "job.yaml", text), "--output", tmp_path / "out", ranks=ranks if ranks > 1 else 0)
+    assert result.code == 71 and "not enough memory for weights, gradient and optimizer: " in result.err, result
+
+    def needs(*words, ranks=ranks):
+        found = planned(tmp_path, text, *words, "--ranks", str(ranks), "--ranks-per-node", str(ranks))
+        return found["memory"]["node"] / 1e9
+
+    def said(pattern):
+        return float(re.search(pattern, result.err, re.M)[1])
+
+    never = ("--set", "checkpoint.every=never")
+    assert said(r"^it needs ([\d.]+) GB on this node, where ") == pytest.approx(needs(), rel=1e-3)
+    assert said(r"^ +([\d.]+) GB  with checkpoint.every=never$") == pytest.approx(needs(*never), rel=1e-3)
+    if ranks > 1:
+        assert said(r"^ +([\d.]+) GB  with one rank a node$") == pytest.approx(needs(ranks=1), rel=1e-3)
+        assert said(r"^ +([\d.]+) GB  with all of these$") == pytest.approx(needs(*never, ranks=1), rel=1e-3)
+    assert "more ranks do not help" in result.err and not (tmp_path / "out" / "metrics.jsonl").exists()
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer reserves terabytes of addresses")
+def test_activations_that_find_too_little_memory(tmp_path):
+    """Under a limit of a process's addresses: which options spare them, and that the limit is no want of memory."""
+    text = ("data: {train: synthetic, synthetic: {samples: 64, shape: [3, 256, 256]}}\nbatch: {global: 64, micro: 32}\n"
+            "device: {kind: cpu, threads: 2}\nmodel: {type: cnn, channels: [64], outputs: 10}\n")
+    command = [dpt.BINARY, dpt.write_job(tmp_path / "job.yaml", text), "--output", tmp_path / "out"]
+    done = subprocess.run(["bash", "-c", 'ulimit -v 1500000; exec "$@"', "bash", *map(str, command)], capture_output=True, text=True, timeout=60,
+                          check=False)
+    assert done.returncode == 71 and "not enough memory for activations" in done.stderr, done
+    assert "a limit of the process (ulimit -v) stands below that" in done.stderr
+    sizes = {what: float(size) for size, what in re.findall(r"^ +([\d.]+) GB  with (.*)$", done.stderr, re.M)}
+    assert set(sizes) == {"batch.micro=16", "device.threads=1", "all of these"} and min(sizes.values()) == sizes["all of these"], done.stderr

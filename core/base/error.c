@@ -21,6 +21,7 @@ enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const ch
     vsnprintf(err->text, sizeof err->text, format, args);
     va_end(args);
     err->status = status;
+    err->memory = false;
     return status;
 }
 
@@ -36,13 +37,16 @@ enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, co
     va_end(args);
     used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(code));
-    err->status = code == ENOMEM ? DPT_RANK : status;
+    err->memory = code == ENOMEM;
+    err->status = err->memory ? DPT_RANK : status;
     return err->status;
 }
 
 enum dpt_status dpt_fail_memory(struct dpt_error *err, const char *what, double bytes)
 {
-    return dpt_fail(err, DPT_RANK, "not enough memory for %s (%.1f MB)", what, bytes / 1e6);
+    dpt_fail(err, DPT_RANK, "not enough memory for %s (%.1f MB)", what, bytes / 1e6);
+    err->memory = true;
+    return err->status;
 }
 
 int dpt_exit_code(enum dpt_status status)

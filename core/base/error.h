@@ -1,14 +1,16 @@
 /*
  * error: how every function that can fail says so.
  *
- * A function that can fail returns enum dpt_status and, when that is not DPT_OK, has filled the caller's struct dpt_error
- * with one line for a person: what is wrong, where, and what to do. The one who knows the cause writes it, once; those above
- * pass it on unchanged. Only cmd/ turns a status into an exit code. `err` is never NULL.
+ * A function that can fail returns enum dpt_status and, when that is not DPT_OK, has filled the
+ * caller's struct dpt_error with one line for a person: what is wrong, where, and what to do. The
+ * one who knows the cause writes it, once; those above pass it on unchanged. Only cmd/ turns a
+ * status into an exit code. `err` is never NULL.
  */
 #ifndef DPT_BASE_ERROR_H
 #define DPT_BASE_ERROR_H
 
 #include <stdarg.h>
+#include <stdbool.h>
 
 /* Name, exit code, what it means to the one who reads the exit code. */
 #define DPT_STATUS_LIST(X)                                                                         \
@@ -33,10 +35,12 @@ enum { DPT_ERROR_TEXT = 4096 };
 
 struct dpt_error {
     enum dpt_status status;
+    bool memory;               /* there is not enough of it (DPT_RANK) */
     char text[DPT_ERROR_TEXT]; /* no trailing newline; several lines only for lists of mistakes */
 };
 
-/* Runs an expression that gives a status; on failure goes to the function's `out:` label. Needs a local `status`. */
+/* Runs an expression that gives a status; on failure goes to the function's `out:` label. Needs a
+ * local `status`. */
 #define DPT_TRY(call)                                                                              \
     do {                                                                                           \
         status = (call);                                                                           \
@@ -44,7 +48,8 @@ struct dpt_error {
             goto out;                                                                              \
     } while (0)
 
-/* Fills *err (text is cut at its capacity) and returns `status`, so that `return dpt_fail(...)` reads well. */
+/* Fills *err (text is cut at its capacity) and returns `status`, so that `return dpt_fail(...)`
+ * reads well. */
 enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -55,7 +60,8 @@ enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, co
 /* "not enough memory for `what` (N MB)", DPT_RANK. */
 enum dpt_status dpt_fail_memory(struct dpt_error *err, const char *what, double bytes);
 
-/* The process exit code of a status (sysexits.h where it has one), and its meaning as a static string. */
+/* The process exit code of a status (sysexits.h where it has one), and its meaning as a static
+ * string. */
 int dpt_exit_code(enum dpt_status status);
 const char *dpt_status_text(enum dpt_status status);
 

@@ -267,10 +267,12 @@ const char *dpt_comm_version(void)
 /* What the first rank that failed tells the others. */
 struct report {
     int status;
+    bool memory;
     char text[DPT_ERROR_TEXT];
 };
 
-static void write_report(struct report *report, enum dpt_status failed, const char *text, bool all)
+static void write_report(struct report *report, enum dpt_status failed, const struct dpt_error *err,
+                         bool all)
 {
     char host[DPT_HOST_TEXT], prefix[DPT_HOST_TEXT + 32] = "";
     int rank = 0;
@@ -281,8 +283,9 @@ static void write_report(struct report *report, enum dpt_status failed, const ch
         snprintf(prefix, sizeof prefix, "rank %d (%s): ", rank, host);
     }
     report->status = (int)failed;
+    report->memory = err->memory;
     snprintf(report->text, sizeof report->text, "%s%.*s", prefix,
-             (int)(sizeof report->text - 1 - strlen(prefix)), text);
+             (int)(sizeof report->text - 1 - strlen(prefix)), err->text);
 }
 
 enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
@@ -299,10 +302,11 @@ enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
     if (least[0] == g->size)
         return DPT_OK;
     if (least[0] == g->rank)
-        write_report(&report, mine, err->text, least[1] != 0);
+        write_report(&report, mine, err, least[1] != 0);
     DPT_TRY_COLLECTIVE(g, MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0],
                        dpt_mpi_comm(g));
-    DPT_TRY(dpt_fail(err, (enum dpt_status)report.status, "%s", report.text));
+    status = dpt_fail(err, (enum dpt_status)report.status, "%s", report.text);
+    err->memory = report.memory;
 out:
     return status;
 }

@@ -210,7 +210,9 @@ void dpt_watch_obituary(const struct dpt_seen *dead, const char *host, char *lin
     char at[WHERE_TEXT];
 
     where(dead->step, at, sizeof at);
-    snprintf(line, size,
-             "rank %d (%s) died %s: its process is gone (killed, out of memory, or crashed)%s%s",
-             dead->rank, host, at, dead->word[0] != '\0' ? ". Its last word: " : "", dead->word);
+    snprintf(
+        line, size,
+        "rank %d (%s) died %s: its process is gone (killed, crashed, or out of memory: `dptrain "
+        "plan` says what it needs)%s%s",
+        dead->rank, host, at, dead->word[0] != '\0' ? ". Its last word: " : "", dead->word);
 }

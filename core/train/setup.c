@@ -305,6 +305,28 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
         dpt_job_precision(t->job), t->backend->name);
 }
 
+/*
+ * What a rank cannot do without: its weights, a gradient, the optimizer's slots. A system that
+ * promises more memory than it has would kill a rank later, without a word. To be asked before any
+ * rank of the node has taken its part.
+ */
+static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
+    const double arena = (double)t->graph.floats * sizeof(float);
+    const double need = arena * (2 + type->slots) * t->comm->node.size;
+    const double available = dpt_memory_available();
+
+    if (!t->train.present || t->backend->devices != NULL || available < 0 || need <= available)
+        return DPT_OK;
+    dpt_fail(err, DPT_RANK,
+             "not enough memory for weights, gradient and optimizer: %.2f GB for %d rank%s here, "
+             "%.2f GB are free",
+             need / 1e9, t->comm->node.size, t->comm->node.size == 1 ? "" : "s", available / 1e9);
+    err->memory = true;
+    return err->status;
+}
+
 /* Who computes what, in which portions. */
 static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -312,6 +334,8 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(build_model(t, err));
+    if (!t->planned)
+        DPT_TRY(check_room(t, err));
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
     t->stepping = dpt_device_wanted(t);
 out:

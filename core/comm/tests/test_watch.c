@@ -57,9 +57,10 @@ static void lines_name_the_ranks(void **state)
                         "4-5, 7 wait. Rank 3 is stopped (SIGSTOP); its last word: reading "
                         "train-00002-of-00004.h5");
     dpt_watch_obituary(&s[3], "node07", line, sizeof line);
-    assert_string_equal(line, "rank 3 (node07) died at step 1204: its process is gone (killed, out "
-                              "of memory, or crashed). Its last word: reading "
-                              "train-00002-of-00004.h5");
+    assert_string_equal(
+        line, "rank 3 (node07) died at step 1204: its process is gone (killed, crashed, "
+              "or out of memory: `dptrain plan` says what it needs). Its last word: reading "
+              "train-00002-of-00004.h5");
 }
 
 static void other_nodes_are_named(void **state)

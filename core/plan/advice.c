@@ -1,0 +1,172 @@
+#include "core/plan/advice.h"
+
+#include <stdio.h>
+
+/* What a job is changed to; NULL: what the job has already, or what does not concern it. */
+struct change {
+    char text[64]; /* as --set takes it */
+    struct dpt_job job;
+    struct dpt_plan_spec spec;
+};
+
+/* What the job needs and may have: of the node's memory or, where that does, of the GPU's. */
+struct demand {
+    double need, limit; /* bytes; limit -1: unknown */
+    const char *where;
+};
+
+static struct demand demand_of(const struct dpt_plan *p)
+{
+    if (p->gpu.name[0] != '\0' && p->device_bytes > p->gpu.memory)
+        return (struct demand){p->device_bytes, p->gpu.memory, "the GPU"};
+    return (struct demand){p->node, p->available, "this node"};
+}
+
+static bool fits(const struct demand *d)
+{
+    return d->limit < 0 || d->need <= d->limit;
+}
+
+static bool plan_change(const struct change *c, const char *job_text, struct demand *demand)
+{
+    struct dpt_plan plan;
+    struct dpt_error ignored;
+    const bool planned = dpt_plan_open(&plan, &c->job, &c->spec, job_text, &ignored) == DPT_OK;
+
+    if (planned)
+        *demand = demand_of(&plan);
+    dpt_plan_close(&plan);
+    return planned;
+}
+
+/* --- the options that shrink a job ------------------------------------------------------------ */
+
+/* Half the samples of a pass, again and again until they fit. */
+static bool smaller_micro(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    struct demand demand;
+    int32_t micro = p->t.train.sampler.micro;
+
+    if (micro <= 1)
+        return false;
+    do {
+        micro /= 2;
+        c->job.batch.micro = micro;
+    } while (plan_change(c, job_text, &demand) && !fits(&demand) && micro > 1);
+    snprintf(c->text, sizeof c->text, "batch.micro=%d", micro);
+    return true;
+}
+
+static bool one_thread(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    (void)job_text;
+    c->job.device.threads = 1;
+    snprintf(c->text, sizeof c->text, "device.threads=1");
+    return p->t.threads > 1;
+}
+
+static bool no_cache(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    (void)job_text;
+    c->job.data.cache = DPT_CACHE_NONE;
+    snprintf(c->text, sizeof c->text, "data.cache=none");
+    return dpt_dataset_in_memory(p->t.train.set, &p->t.job->data, p->available);
+}
+
+static bool half_floats(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    (void)job_text;
+    c->job.device.precision = DPT_PRECISION_BF16;
+    snprintf(c->text, sizeof c->text, "device.precision=bf16");
+    return p->t.backend->precisions >> DPT_PRECISION_BF16 & 1 &&
+           p->t.job->device.precision < DPT_PRECISION_BF16;
+}
+
+static bool no_checkpoint(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    (void)job_text;
+    c->job.checkpoint.every = (struct dpt_every){.unit = DPT_NEVER};
+    snprintf(c->text, sizeof c->text, "checkpoint.every=never");
+    return p->t.job->checkpoint.every.unit != DPT_NEVER;
+}
+
+static bool fewer_ranks(const struct dpt_plan *p, const char *job_text, struct change *c)
+{
+    (void)job_text;
+    c->spec.ranks = c->spec.node_ranks = 1;
+    snprintf(c->text, sizeof c->text, "one rank a node");
+    return p->spec.node_ranks > 1;
+}
+
+static bool (*const changes[])(const struct dpt_plan *p, const char *job_text, struct change *c) = {
+    smaller_micro, one_thread, no_cache, half_floats, no_checkpoint, fewer_ranks,
+};
+enum { CHANGES = sizeof changes / sizeof changes[0] };
+
+/* --- the text --------------------------------------------------------------------------------- */
+
+/* A change that spares less than a twentieth is no advice. */
+static bool helps(const struct demand *now, const struct demand *then)
+{
+    return then->need < 0.95 * now->need;
+}
+
+static void write_change(const struct demand *now, const struct demand *then, const char *text,
+                         struct dpt_str *out)
+{
+    dpt_str_printf(out, "\n  %8.2f GB  with %s%s", then->need / 1e9, text,
+                   fits(then) && !fits(now) ? ": fits" : "");
+}
+
+static void write_changes(const struct dpt_plan *p, const char *job_text, const struct demand *now,
+                          struct dpt_str *out)
+{
+    struct change all = {.job = *p->t.job, .spec = p->spec};
+    struct demand then;
+    bool enough = false;
+    int n = 0;
+
+    for (int i = 0; i < CHANGES; i++) {
+        struct change one = {.job = *p->t.job, .spec = p->spec};
+
+        if (!changes[i](p, job_text, &one) || !plan_change(&one, job_text, &then) ||
+            !helps(now, &then))
+            continue;
+        if (n == 0)
+            dpt_str_printf(out, "; it would need");
+        write_change(now, &then, one.text, out);
+        enough = enough || fits(&then);
+        changes[i](p, job_text, &all);
+        n++;
+    }
+    if (n == 0)
+        dpt_str_printf(out, "; no option makes it much smaller");
+    if (n > 1 && plan_change(&all, job_text, &then)) {
+        write_change(now, &then, "all of these", out);
+        enough = enough || fits(&then);
+    }
+    if (!enough)
+        dpt_str_printf(
+            out, "\nmore ranks do not help: each holds the whole model; a smaller model, or a "
+                 "machine\nwith more memory does; sgd keeps 4 bytes a weight less than adam");
+}
+
+void dpt_plan_advise(const struct dpt_job *job, const struct dpt_plan_spec *spec,
+                     const char *job_text, struct dpt_str *out)
+{
+    struct dpt_plan plan;
+    struct dpt_error ignored;
+    struct demand now;
+
+    if (dpt_plan_open(&plan, job, spec, job_text, &ignored) == DPT_OK) {
+        now = demand_of(&plan);
+        dpt_str_printf(out, "it needs %.2f GB on %s", now.need / 1e9, now.where);
+        if (now.limit >= 0)
+            dpt_str_printf(out, ", where %.2f GB are free%s", now.limit / 1e9,
+                           fits(&now) ? ":\na limit of the process (ulimit -v) stands below that"
+                                      : "");
+        dpt_str_printf(out, "\n`dptrain plan` says for what");
+        write_changes(&plan, job_text, &now, out);
+    }
+    dpt_plan_close(&plan);
+}
