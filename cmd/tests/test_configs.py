@@ -15,6 +15,9 @@ import dpt  # noqa: E402
 SHORT = ["--set", "train={steps: 6}", "--set", "log.every=2 steps"]
 
 
+LEARNED = r"^(?:w\[0\]\[\d\]|b\[0\]) +(\S+) +(\S+)$"
+
+
 @pytest.fixture(scope="module")
 def mnist(tmp_path_factory):
     """A little of the real data, for both parts of the job files that name it."""
@@ -70,3 +73,49 @@ def test_smoke_learns(tmp_path):
     dpt.train("configs/smoke.yaml", tmp_path / "out", ranks=2)
     losses = [e["loss"] for e in dpt.events(tmp_path / "out", "train")]
     assert losses[-1] < 0.5 * losses[0], losses
+
+
+def test_linear_regression_on_4_and_8_ranks(tmp_path):
+    found = []
+    for ranks in (4, 8):
+        result = dpt.train("configs/linreg.yaml", tmp_path / str(ranks), ranks=ranks)
+        found.append(np.array(re.findall(LEARNED, result.out, re.M), dtype=float))
+        assert found[-1].shape == (6, 2) and np.max(np.abs(found[-1][:, 0] - found[-1][:, 1])) < 3e-3, result
+    np.testing.assert_allclose(found[0], found[1], atol=2e-5)
+    # As configs/README.md shows it.
+    shown = re.findall(LEARNED.replace("^", "^ +"), open("configs/README.md", encoding="utf-8").read(), re.M)
+    np.testing.assert_allclose(np.array(shown, dtype=float), found[0], atol=2e-4)
+
+
+@pytest.mark.parametrize("path, batch, micro", [("configs/cnn-cifar.yaml", 128, 16), ("configs/mnist-mlp.yaml", 1024, 128)])
+def test_eight_ranks_are_as_one(path, batch, micro, mnist, tmp_path):
+    """A micro-batch for each of 8 ranks: the same means, steps and predictions as of one rank."""
+    words = ["--set", "train={steps: 3}", "--set", f"batch={{global: {batch}, micro: {micro}}}", "--set", "log.every=1 step", "--set",
+             "eval.every=never", "--quiet"]
+    if "mnist" in path:
+        words += ["--set", f"data.train={mnist}/whole-*.h5", "--set", "data.test=null"]
+    else:
+        words += ["--set", "data.synthetic={samples: 1000, shape: [3, 32, 32]}", "--set", "data.test=null"]
+    said = []
+    for ranks in (1, 8):
+        dpt.train(path, tmp_path / str(ranks), *words, ranks=ranks)
+        said.append([(e["samples"], e["loss"], e["accuracy"]) for e in dpt.events(tmp_path / str(ranks), "train")])
+        event = dpt.events(tmp_path / str(ranks), "run")[0]
+        assert (event["global"], event["micro"], event["ranks"]) == (batch, micro, ranks)
+    np.testing.assert_allclose(said[1], said[0], rtol=2e-3)
+    assert [line[0] for line in said[0]] == [batch, 2 * batch, 3 * batch]
+
+
+def test_sixteen_samples_on_eight_ranks(mnist, tmp_path):
+    dpt.train("configs/mnist-mlp.yaml", tmp_path / "run", "--set", "train={steps: 3}", "--set", f"data.train={mnist}/whole-*.h5", "--set",
+              "data.test=null", "--quiet")
+    with h5py.File(f"{mnist}/whole-00000-of-00001.h5") as whole, h5py.File(tmp_path / "sixteen.h5", "w") as part:
+        for name in ("images", "labels"):
+            part[name] = whole[name][:16]
+    for ranks in (1, 8):
+        result = dpt.run("predict", tmp_path / "run" / "job.yaml", "--checkpoint", tmp_path / "run", "--input", tmp_path / "sixteen.h5", "--out",
+                         tmp_path / f"{ranks}.h5", ranks=ranks)
+        assert result.code == 0 and "on 16 samples" in result.out, result
+    assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "8.h5").read_bytes()
+    with h5py.File(tmp_path / "8.h5") as file:
+        assert file["probabilities"].shape == (16, 10)
