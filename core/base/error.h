@@ -36,7 +36,7 @@ enum { DPT_ERROR_TEXT = 4096 };
 struct dpt_error {
     enum dpt_status status;
     bool memory;               /* there is not enough of it (DPT_RANK) */
-    char text[DPT_ERROR_TEXT]; /* no trailing newline; several lines only for lists of mistakes */
+    char text[DPT_ERROR_TEXT]; /* no trailing newline; several lines only for lists */
 };
 
 /* Runs an expression that gives a status; on failure goes to the function's `out:` label. Needs a
