@@ -155,7 +155,7 @@ fi
 
 if [ -n "$fake" ]; then
     # Nothing of the toolkit's may come first.
-    unset CUDA_HOME CUDNN_ROOT CUDA_VISIBLE_DEVICES
+    unset CUDA_HOME CUDNN_ROOT CUDA_VISIBLE_DEVICES DPTRAIN_CUDA_PATH
     export LD_LIBRARY_PATH=$fake
 else
     if ! nvidia-smi -L >/dev/null 2>&1 && [ ! -e /dev/nvidia0 ] && [ ! -e /dev/dxg ]; then

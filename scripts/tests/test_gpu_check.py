@@ -156,7 +156,7 @@ def test_hangs_crashes_and_garbage(archive, tmp_path):
         test_cuda_device_arena="echo before\nkill -SEGV $$",
         test_cuda_device_update="head -c 9000000 /dev/urandom\nprintf '\\n[ FAILED ] a|b \\033[2J | c\\n'; exit 1")
     out = tmp_path / "out"
-    code, printed, rows, text = check(archive, "a", out, "--only", "kernels.*|first-job", "--limit", "6", here=here)
+    code, printed, rows, text = check(archive, "a", out, "--only", "kernels.*|first-job", "--limit", "15", here=here)
     assert code == 1, printed
     assert list(rows) == ["first-job", "kernels", "kernels-arena", "kernels-update", "kernels-fp16"]
     assert [state for state, _ in rows.values()] == ["ok", "failed", "failed", "failed", "ok"], text
