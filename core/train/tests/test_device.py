@@ -132,6 +132,17 @@ def test_gives_what_the_cpu_gives(machine, sections, ranks, tolerance):
             np.testing.assert_allclose(got, want, rtol=tolerance)
 
 
+@pytest.mark.parametrize("reduction", ["allreduce", "reproducible"])
+def test_idle_ranks(machine, reduction):
+    """Two micro-batches for four devices: those without one add nothing, and end with the same weights."""
+    job = machine.job({**MLP, "batch": "{global: 48, micro: 24}", "comm": f"{{reduction: {reduction}}}"},
+                      train="{steps: 8, check_replicas: 1 steps}")
+    machine.train("one", job)
+    result = machine.train("idle", job, ranks=4)
+    assert "ranks 0, 2 of 4 stay idle" in result.err, result
+    machine.assert_same_run("idle", "one", 1e-4)
+
+
 def test_waits_where_it_has_to(machine):
     """The device does its work late and in another order, as far as streams and events let it."""
     dense, cnn = machine.job(DENSE, name="dense"), machine.job(CNN, name="cnn")
