@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/base/str.h"
+#include "core/train/job.h"
 
 enum { MAX_NAMES = 64 };
 
@@ -50,9 +51,20 @@ static enum dpt_status unknown_command(const char *name, struct dpt_error *err)
 static enum dpt_status unknown_option(const struct dpt_command *command, const char *name,
                                       struct dpt_error *err)
 {
-    const char *names[MAX_NAMES], *near;
+    const char *names[MAX_NAMES], *near, *key = NULL;
+    char word[64];
     size_t n = 0;
 
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(name, "="), name);
+    if (find_option(command, "--set", strlen("--set")) != NULL) /* it takes a job */
+        key = dpt_option_synonym(dpt_job_synonyms, word);
+    if (key != NULL && strchr(key, ' ') != NULL)
+        return dpt_fail(err, DPT_USAGE, "dptrain %s: unknown option %s; %s", command->name, word,
+                        key);
+    if (key != NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain %s: unknown option %s, did you mean --set %s=VALUE?",
+                        command->name, word, key);
     for (const struct dpt_cli_option *o = dpt_cli_common_options; o->name != NULL; o++)
         names[n++] = o->name;
     for (const struct dpt_cli_option *o = command->options; o->name != NULL && n < MAX_NAMES; o++)

@@ -151,6 +151,9 @@ bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const ch
 bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                      const struct dpt_option *row, void *dest);
 
+/* The whole path of the key that a word is a synonym of, or NULL. */
+const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word);
+
 /* "path.key", or "path[index]" where key is NULL; in the arena. NULL where memory ran out
  * (conf->failed). */
 const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index);

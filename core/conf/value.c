@@ -191,6 +191,14 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
     return suggestion == NULL ? "" : suggestion;
 }
 
+const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word)
+{
+    for (const struct dpt_synonym *s = synonyms; s->said != NULL; s++)
+        if (is_word(word, s->said))
+            return answer(s->meant, "", NULL, 0);
+    return NULL;
+}
+
 static void wrong_type(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
                        const struct dpt_option *row)
 {
