@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
+#include "core/base/isa.h"
 #include "data/dataset.h"
 
 /* Bytes. What a rank needs for a small model; what several need beside it for MPI's messages. */
@@ -85,10 +86,10 @@ enum dpt_status dpt_doctor_processor(struct dpt_doctor *d, struct dpt_error *err
     find_value("/proc/cpuinfo", "model name", model, sizeof model);
     if (model[0] == '\0')
         snprintf(model, sizeof model, "unknown model");
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
+#if DPT_X86
+    if (dpt_isa_machine() >= DPT_ISA_AVX512)
         dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, AVX-512", model);
-    else if (__builtin_cpu_supports("avx2"))
+    else if (dpt_isa_machine() >= DPT_ISA_AVX2)
         dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, AVX2", model);
     else
         dpt_doctor_say(d, DPT_DOCTOR_WARNING, "several times slower than a processor with AVX2",

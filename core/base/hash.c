@@ -6,6 +6,7 @@
 #include <immintrin.h>
 #endif
 
+#include "core/base/isa.h"
 #include "core/base/rng.h"
 
 #if defined(__x86_64__)
@@ -89,7 +90,7 @@ uint32_t dpt_crc32(uint32_t crc, const void *bytes, size_t n)
 
     if (whole < 64 || !__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1"))
         return (uint32_t)crc32_z(crc, bytes, n);
-    if (whole >= 256 && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f"))
+    if (whole >= 256 && __builtin_cpu_supports("vpclmulqdq") && dpt_isa_here() >= DPT_ISA_AVX512)
         crc = ~crc_vpclmul(~crc, bytes, whole);
     else
         crc = ~crc_pclmul(~crc, bytes, whole);
@@ -177,9 +178,9 @@ __attribute__((target("avx2"))) static uint64_t hash_avx2(const float *x, size_t
 
 static uint64_t hash_fast(const float *x, size_t n, uint64_t first)
 {
-    if (__builtin_cpu_supports("avx512dq"))
+    if (dpt_isa_here() >= DPT_ISA_AVX512)
         return hash_avx512(x, n, first);
-    if (__builtin_cpu_supports("avx2"))
+    if (dpt_isa_here() >= DPT_ISA_AVX2)
         return hash_avx2(x, n, first);
     return hash_lanes(x, n, first);
 }

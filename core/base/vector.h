@@ -3,7 +3,8 @@
  *
  * DPT_VECTOR before a function's definition has it compiled for AVX-512, AVX2 and the baseline; the
  * program chooses when it starts. Elementwise loops give the same bits in all of them: nothing is
- * contracted (-ffp-contract=off), and sums keep the order that the source gives them.
+ * contracted (-ffp-contract=off), and sums keep the order that the source gives them. So the limit
+ * of isa.h, which is known only after the choice was made, need not reach them.
  */
 #ifndef DPT_BASE_VECTOR_H
 #define DPT_BASE_VECTOR_H

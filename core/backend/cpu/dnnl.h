@@ -16,8 +16,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/backend/cpu/isa.h"
 #include "core/base/error.h"
+#include "core/base/isa.h"
 
 /*
  * How activations [n][c][h][w] lie in memory: [n][c / block][h][w][block], the last block filled up

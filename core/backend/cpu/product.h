@@ -21,7 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/backend/cpu/isa.h"
+#include "core/base/isa.h"
 
 struct dpt_product {
     int64_t rows, inputs, outputs;

@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-#include "core/backend/cpu/isa.h"
+#include "core/base/isa.h"
 
 /* Channels side by side, whatever the instruction set; output channels whose weights are read
  * together, so that they stay in the nearest cache. */

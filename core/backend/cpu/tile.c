@@ -263,5 +263,5 @@ dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_form form)
 #endif
     };
 
-    return tiles[isa][form][v];
+    return tiles[isa < DPT_ISA_OWN ? isa : DPT_ISA_OWN][form][v];
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "core/backend/cpu/isa.h"
+#include "core/base/isa.h"
 
 enum {
     DPT_WINOGRAD_LANES = 16, /* channels of a block */

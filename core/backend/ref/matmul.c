@@ -1,4 +1,5 @@
 #include "core/backend/ref/ref.h"
+#include "core/base/isa.h"
 
 /*
  * Four rows of c by as many columns as a vector holds, over at most DEPTH products, with the piece
@@ -55,7 +56,7 @@ static inline const float *row_of(const struct panel *p, size_t i)
     }
 
 KERNEL(multiply_any, 4, );
-#if defined(__x86_64__)
+#if DPT_X86
 KERNEL(multiply_avx2, 8, __attribute__((target("avx2,fma"))));
 KERNEL(multiply_avx512, 16, __attribute__((target("avx512f"))));
 #endif
@@ -68,10 +69,10 @@ struct kernel {
 
 static struct kernel best_kernel(void)
 {
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx512f"))
+#if DPT_X86
+    if (dpt_isa_here() >= DPT_ISA_AVX512)
         return (struct kernel){multiply_avx512, 16, "plain C, AVX-512"};
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (dpt_isa_here() >= DPT_ISA_AVX2)
         return (struct kernel){multiply_avx2, 8, "plain C, AVX2"};
 #endif
     return (struct kernel){multiply_any, 4, "plain C"};

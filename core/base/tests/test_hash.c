@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/base/isa.h"
 #include "core/base/rng.h"
 
 enum { N = 300 };
@@ -145,12 +146,30 @@ static void bits_count_not_values(void **state)
     assert_true(dpt_hash_floats(&nan, 1, 0) != dpt_hash_floats(&other, 1, 0));
 }
 
+/* Each instruction set has a loop of its own. */
+static void instruction_sets_agree(void **state)
+{
+    float x[N];
+
+    (void)state;
+    random_floats(x, 9);
+    const uint64_t hash = dpt_hash_floats(x, N, 3);
+    const uint32_t crc = dpt_crc32(0, x, sizeof x);
+
+    for (int isa = DPT_ISA_COUNT - 1; isa >= DPT_ISA_PLAIN; isa--) {
+        dpt_isa_limit((enum dpt_isa)isa);
+        assert_true(dpt_isa_here() <= (enum dpt_isa)isa && dpt_isa_here() <= dpt_isa_machine());
+        assert_true(dpt_hash_floats(x, N, 3) == hash && dpt_crc32(0, x, sizeof x) == crc);
+    }
+    dpt_isa_limit(DPT_ISA_COUNT - 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(crc_is_the_known_one),  cmocka_unit_test(pieces_add_up),
         cmocka_unit_test(any_single_bit_shows),  cmocka_unit_test(order_and_pairs_show),
-        cmocka_unit_test(bits_count_not_values),
+        cmocka_unit_test(bits_count_not_values), cmocka_unit_test(instruction_sets_agree),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

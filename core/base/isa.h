@@ -1,0 +1,38 @@
+/*
+ * isa: the instruction sets that results depend on, each one holding those before it.
+ *
+ * The order in which a kernel adds, and whether it rounds between a product and a sum, follow from
+ * its set: so all that choose by the machine ask dpt_isa_here, and one limit holds for them all.
+ * Loops under DPT_VECTOR (vector.h) give the same bits in every set and need no limit.
+ */
+#ifndef DPT_BASE_ISA_H
+#define DPT_BASE_ISA_H
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define DPT_X86 1
+#else
+#define DPT_X86 0
+#endif
+
+enum dpt_isa {
+    DPT_ISA_PLAIN,       /* whatever the compiler makes of C */
+    DPT_ISA_AVX2,        /* with FMA */
+    DPT_ISA_AVX512,      /* F, DQ, BW, VL */
+    DPT_ISA_AVX512_BF16, /* this and the next only make a difference to libraries */
+    DPT_ISA_AMX,
+    DPT_ISA_COUNT,
+    DPT_ISA_OWN = DPT_ISA_AVX512 /* the last for which kernels of our own are compiled */
+};
+
+/* "plain", "avx2", "avx512", "avx512_bf16", "amx". */
+extern const char *const dpt_isa_names[DPT_ISA_COUNT];
+
+/* What this machine has. */
+enum dpt_isa dpt_isa_machine(void);
+/* What this process may use of it. */
+enum dpt_isa dpt_isa_here(void);
+/* From now on no more than this, in the whole process, as a library's own limit holds there. To be
+ * called before the kernels are chosen. */
+void dpt_isa_limit(enum dpt_isa most);
+
+#endif
