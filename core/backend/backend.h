@@ -19,6 +19,7 @@
 #include "core/backend/graph.h"
 #include "core/backend/precision.h"
 #include "core/base/error.h"
+#include "core/base/isa.h"
 #include "core/base/pool.h"
 #include "core/base/span.h"
 #include "core/base/str.h"
@@ -127,6 +128,11 @@ struct dpt_backend {
     const char *(*describe)(void);
     /* The same for a person: of the instruction set only what its kernels use. */
     const char *(*uses)(void);
+    /* Which instructions of the processor it uses, its library too. NULL: a device computes. */
+    enum dpt_isa (*isa)(void);
+    /* Where a library chooses by itself: holds it to these and those below them, in the whole process. To be called before
+       describe, isa, and all that computes. Errors: BAD_JOB (the library has not so many, or knows no limit). May be NULL. */
+    enum dpt_status (*limit)(enum dpt_isa most, struct dpt_error *err);
     /* Whether a rank's threads had better compute each micro-batch of this graph together, sharing its layers, than take
        micro-batches each for themselves and add up gradients. May be NULL: never. */
     bool (*teams)(const struct dpt_graph *graph);

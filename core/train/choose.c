@@ -75,8 +75,8 @@ void dpt_choose_early(enum dpt_device_kind kind)
 
 /* --- who -------------------------------------------------------------------------------------- */
 
-/* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)": those for which `is`. */
-static const char *name_ranks(const struct dpt_comm *comm, const bool *is, char *buf, size_t size)
+const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, char *buf,
+                                  size_t size)
 {
     enum { MOST = 8 };
     const int n = comm->world.size;
@@ -155,7 +155,8 @@ static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
             continue;
         if (shared++ == 0)
             snprintf(text, sizeof text, "%s share GPU %s (%s)",
-                     name_ranks(comm, same, who, sizeof who), all[first].bus, all[first].name);
+                     dpt_choose_name_ranks(comm, same, who, sizeof who), all[first].bus,
+                     all[first].name);
     }
     if (shared > 1)
         dpt_log_warn(log, "%s, and %d more are shared: one rank a GPU is quickest", text,
@@ -183,7 +184,7 @@ static void tell_missing(const struct dpt_comm *comm, struct dpt_log *log, const
             why = all[r].why;
     if (some)
         dpt_log_warn(log, "no GPU for %s: %s. So all ranks compute on processors",
-                     name_ranks(comm, without, who, sizeof who), why);
+                     dpt_choose_name_ranks(comm, without, who, sizeof who), why);
     else if (shown)
         dpt_log_warn(log, "the GPUs stay idle: %s", why);
 }

@@ -36,6 +36,10 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
 enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,
                                    struct dpt_error *err);
 
+/* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)": those of the world for which `is`; buf. */
+const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, char *buf,
+                                  size_t size);
+
 /* Collective: dpt_comm_device_sums with buffers on this rank's device. largest: floats of the
  * largest sum that there will be, the same on all ranks. */
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,

@@ -41,6 +41,8 @@ static const struct dpt_variant mse = {
 const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NULL};
 
 static const char *const device_kinds[] = {"auto", "cpu", "ref", "cuda", NULL};
+/* From the second on: those of enum dpt_isa. */
+static const char *const isa_words[] = {"auto", "avx2", "avx512", "avx512_bf16", "amx", NULL};
 static const char *const on_nan_words[] = {"stop", "skip", NULL};
 static const char *const reductions[] = {"allreduce", "reproducible", NULL};
 static const char *const hierarchies[] = {"auto", "off", NULL};
@@ -79,6 +81,12 @@ static const struct dpt_option device_options[] = {
      .fallback = "true",
      .help =
          "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},
+    {.name = "isa",
+     .type = DPT_OPT_CHOICE,
+     AT(device.isa),
+     .fallback = "auto",
+     .choices = isa_words,
+     .help = "processor instructions to use at most, oneDNN's too, for the same bytes on another"},
     {0},
 };
 

@@ -26,6 +26,7 @@ struct dpt_job {
         int64_t threads; /* 0: automatic */
         int precision;   /* enum dpt_precision */
         bool deterministic;
+        int isa;         /* enum dpt_isa; DPT_ISA_PLAIN: whatever there is */
     } device;
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;

@@ -5,6 +5,7 @@
 
 #include "core/base/memory.h"
 #include "core/base/squares.h"
+#include "core/train/alike.h"
 #include "core/train/choose.h"
 #include "core/train/device.h"
 #include "core/train/gather.h"
@@ -497,6 +498,7 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, err));
+    DPT_TRY(dpt_alike_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
     DPT_TRY(count_threads(t, err));
@@ -543,6 +545,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->loss = dpt_job_loss(job);
     t->slots = type->slots;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
+    DPT_TRY(dpt_alike_limit(t->backend, job, err));
     DPT_TRY(open_data(t, parts, err));
     DPT_TRY(settle(t, err));
     set_threads(t, threads);

@@ -109,13 +109,41 @@ static void (*find_set_threads(void))(int)
     return set_threads;
 }
 
+/* Each value holds the bits of those it extends. */
+static const dnnl_cpu_isa_t sets[DPT_ISA_COUNT] = {
+    [DPT_ISA_AVX2] = dnnl_cpu_isa_avx2,
+    [DPT_ISA_AVX512] = dnnl_cpu_isa_avx512_core,
+    [DPT_ISA_AVX512_BF16] = dnnl_cpu_isa_avx512_core_bf16,
+    [DPT_ISA_AMX] = dnnl_cpu_isa_avx512_core_amx,
+};
+
 enum dpt_isa dpt_dnnl_isa(void)
 {
     const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
+    enum dpt_isa isa = DPT_ISA_PLAIN;
 
-    if ((have & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core)
-        return DPT_ISA_AVX512;
-    return (have & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 ? DPT_ISA_AVX2 : DPT_ISA_PLAIN;
+    for (int i = DPT_ISA_AVX2; i < DPT_ISA_COUNT; i++)
+        if ((have & (unsigned)sets[i]) == (unsigned)sets[i])
+            isa = (enum dpt_isa)i;
+    return isa;
+}
+
+enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
+{
+    enum dpt_isa have;
+
+    /* It refuses a second time; what counts is what it makes use of from here on. */
+    (void)dnnl_set_max_cpu_isa(sets[most]);
+    have = dpt_dnnl_isa();
+    if (have < most)
+        return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: oneDNN has %s at most on this machine",
+                        dpt_isa_names[most], dpt_isa_names[have]);
+    if (have > most)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "device.isa: %s: this oneDNN cannot be held to it and uses %s: build it "
+                        "with DNNL_ENABLE_MAX_CPU_ISA=ON",
+                        dpt_isa_names[most], dpt_isa_names[have]);
+    return DPT_OK;
 }
 
 void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl)

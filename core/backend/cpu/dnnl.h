@@ -61,8 +61,12 @@ const char *dpt_dnnl_describe(void);
 const char *dpt_dnnl_uses(void);
 
 /* What oneDNN makes use of, and our own kernels with it: the machine's, or less where the
- * environment says so (ONEDNN_MAX_CPU_ISA). */
+ * environment says so (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit has. */
 enum dpt_isa dpt_dnnl_isa(void);
+
+/* Holds oneDNN to these instructions, whatever the environment says. Before all else here: oneDNN
+ * takes a limit until it is first asked. Errors: BAD_JOB. */
+enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err);
 
 /* The engine and a stream for each of `threads` threads. Errors: RANK. */
 enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err);

@@ -1,0 +1,113 @@
+"""Ranks that do not compute alike: instructions of the processor that the environment keeps from some, and device.isa against it."""
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+import dpt  # noqa: E402
+
+SETS = {"SSE4.1": None, "AVX": None, "AVX2": "avx2", "AVX-512": "avx512", "AVX-512 VNNI": "avx512", "AVX-512 BF16": "avx512_bf16",
+        "AVX-512 AMX": "amx"}
+JOB = {
+    "data": "{train: synthetic, synthetic: {samples: 240, shape: [1, 12, 12]}}",
+    "model": "{type: cnn, channels: [8, 16], outputs: 10}",
+    "batch": "{global: 60, micro: 15}",
+    "train": "{epochs: 1}",
+    "comm": "{reduction: reproducible}",
+}
+
+
+@pytest.fixture
+def job(tmp_path):
+    return dpt.write_small_job(tmp_path / "job.yaml", **JOB)
+
+
+@pytest.fixture(scope="module")
+def here():
+    """The best set that oneDNN finds on this machine."""
+    found = re.search(r"backend cpu: oneDNN [\d.]+, (.*)", dpt.run("--version").out)
+    if not found:
+        pytest.skip("built without oneDNN")
+    return found.group(1)
+
+
+def with_avx512(here):
+    if not here.startswith("AVX-512"):
+        pytest.skip("a processor with AVX-512 is needed")
+
+
+def mixed(job, folder, variable, value, *words):
+    """Two ranks, the second with a variable of its own."""
+    program = [dpt.BINARY, job, "--output", str(folder), *words]
+    done = subprocess.run(["mpirun", "-np", "1", *program, ":", "-np", "1", "-x", f"{variable}={value}", *program],
+                          env={**os.environ, **dpt.MPI_ENVIRONMENT}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, timeout=60)
+    return dpt.Result(done)
+
+
+def library(folder):
+    return dpt.events(folder, "run")[0]["library"]
+
+
+@pytest.mark.parametrize("variable", ["ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"])
+def test_other_instructions_are_refused(tmp_path, job, here, variable):
+    lesser, name = ("AVX2", "AVX2") if here.startswith("AVX-512") else ("SSE41", "SSE4.1")
+    result = mixed(job, tmp_path / "out", variable, lesser)
+    assert result.code == 78, result
+    line = next(line for line in result.err.splitlines() if "do not compute alike" in line)
+    assert re.search(rf"rank 0 \(\S+\) computes with cpu oneDNN \S+, {here}, fp32.*; rank 1 \(\S+\) with cpu oneDNN \S+, {name}, ", line)
+    assert line.endswith("set device.isa: avx2, which all of them have" if name == "AVX2" else "libraries and environment"), line
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_other_instructions_are_a_warning_elsewhere(tmp_path, job, here):
+    lesser = "AVX2" if here.startswith("AVX-512") else "SSE41"
+    result = mixed(job, tmp_path / "out", "ONEDNN_MAX_CPU_ISA", lesser, "--set", "comm.reduction=allreduce")
+    assert result.code == 0 and result.err.count("warning: the ranks do not compute alike") == 1, result
+
+
+def test_one_set_for_all(tmp_path, job, here):
+    """The bytes of a machine that has no more: those of an environment that says so, on any ranks, whatever it says to some."""
+    with_avx512(here)
+    dpt.train(job, tmp_path / "1", env={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    want = dpt.newest(tmp_path / "1")
+    for ranks in (0, 3):
+        dpt.train(job, tmp_path / "2", "--set", "device.isa=avx2", ranks=ranks)
+        assert dpt.newest(tmp_path / "2") == want, ranks
+        assert library(tmp_path / "2").endswith(", AVX2")
+    result = mixed(job, tmp_path / "3", "ONEDNN_MAX_CPU_ISA", "AVX2", "--set", "device.isa=avx2")
+    assert result.code == 0 and "alike" not in result.err and dpt.newest(tmp_path / "3") == want, result
+    dpt.train(job, tmp_path / "4", "--set", "device.isa=avx512", env={"ONEDNN_MAX_CPU_ISA": "AVX2"})
+    assert library(tmp_path / "4").endswith(", AVX-512") and dpt.newest(tmp_path / "4") != want
+
+
+def test_plain_loops_too(tmp_path, job, here):
+    with_avx512(here)
+    words = ("--set", "device.kind=ref")
+    dpt.train(job, tmp_path / "1", *words)
+    dpt.train(job, tmp_path / "2", *words, "--set", "device.isa=avx2")
+    assert [library(tmp_path / name) for name in "12"] == ["plain C, AVX-512", "plain C, AVX2"]
+
+
+def test_no_more_than_there_is(tmp_path, job, here):
+    words = ["avx2", "avx512", "avx512_bf16", "amx"]
+    have = SETS[here]
+    more = words[words.index(have) + 1:] if have else words
+    if not more:
+        pytest.skip("this machine has all of them")
+    for device in ("cpu", "ref"):
+        result = dpt.run(job, "--output", tmp_path / "out", "--set", f"device.kind={device}", "--set", f"device.isa={more[0]}")
+        assert result.code == 78 and f"device.isa: {more[0]}: " in result.err and (not have or f"has {have} at most" in result.err), result
+    assert not (tmp_path / "out" / "checkpoints").exists()
+
+
+def test_shown_and_told_when_going_on(tmp_path, job, here):
+    with_avx512(here)
+    assert "AVX2" in dpt.run("plan", job, "--set", "device.isa=avx2").out.splitlines()[1]
+    dpt.train(job, tmp_path / "out")
+    result = dpt.run(job, "--output", tmp_path / "out", "--set", "device.isa=avx2", "--set", "train.epochs=2")
+    assert result.code == 0, result
+    assert re.search(rf"was made with cpu oneDNN \S+, {here}, dptrain \S+, this is cpu oneDNN \S+, AVX2, ", result.err), result
