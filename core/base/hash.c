@@ -197,3 +197,60 @@ uint64_t dpt_hash_floats(const float *x, size_t n, uint64_t first)
 
     return hash_fast(x, whole, first) + hash_plain(x + whole, n - whole, first + whole);
 }
+
+/* --- SipHash ---------------------------------------------------------------------------------- */
+
+static inline uint64_t rotate(uint64_t x, int by)
+{
+    return x << by | x >> (64 - by);
+}
+
+/* Little-endian, as the algorithm defines it. */
+static uint64_t word_at(const uint8_t *p, size_t n)
+{
+    uint64_t word = 0;
+
+    for (size_t i = 0; i < n; i++)
+        word |= (uint64_t)p[i] << (8 * i);
+    return word;
+}
+
+static void sip_rounds(uint64_t v[4], int n)
+{
+    for (int i = 0; i < n; i++) {
+        v[0] += v[1];
+        v[2] += v[3];
+        v[1] = rotate(v[1], 13) ^ v[0];
+        v[3] = rotate(v[3], 16) ^ v[2];
+        v[0] = rotate(v[0], 32);
+        v[2] += v[1];
+        v[0] += v[3];
+        v[1] = rotate(v[1], 17) ^ v[2];
+        v[3] = rotate(v[3], 21) ^ v[0];
+        v[2] = rotate(v[2], 32);
+    }
+}
+
+uint64_t dpt_siphash(const uint8_t key[DPT_SIPHASH_KEY], const void *bytes, size_t n)
+{
+    const uint64_t low = word_at(key, 8), high = word_at(key + 8, 8);
+    const uint8_t *p = bytes;
+    uint64_t v[4] = {
+        low ^ UINT64_C(0x736f6d6570736575),
+        high ^ UINT64_C(0x646f72616e646f6d),
+        low ^ UINT64_C(0x6c7967656e657261),
+        high ^ UINT64_C(0x7465646279746573),
+    };
+
+    for (size_t at = 0; at <= n; at += 8) { /* the last word, of 0 to 7 bytes, holds n as well */
+        const uint64_t word =
+            n - at >= 8 ? word_at(p + at, 8) : word_at(p + at, n - at) | (uint64_t)n << 56;
+
+        v[3] ^= word;
+        sip_rounds(v, 2);
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    sip_rounds(v, 4);
+    return v[0] ^ v[1] ^ v[2] ^ v[3];
+}
