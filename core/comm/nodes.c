@@ -5,6 +5,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "core/base/clock.h"
+
 enum { NAMES_TEXT = 256 };
 
 /* The other nodes' names, as many as there is room for. */
@@ -63,13 +65,16 @@ static enum dpt_status open_wire(struct dpt_nodes *nodes, const struct dpt_comm 
                                  const int *node_of, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_wire_card mine;
+    struct dpt_card_filter filter;
+    struct dpt_card mine;
     /* Also whether all have the memory for it. */
     struct {
         uint8_t secret[DPT_WIRE_SECRET];
         int64_t without;
     } start = {0};
 
+    dpt_card_filter_read(&filter);
+    dpt_card_find(&mine, &filter);
     nodes->wire = dpt_wire_open(&mine);
     nodes->cards = calloc((size_t)nodes->n, sizeof *nodes->cards);
     nodes->far = calloc((size_t)nodes->n, sizeof *nodes->far);
@@ -88,6 +93,11 @@ static enum dpt_status open_wire(struct dpt_nodes *nodes, const struct dpt_comm 
         close_wire(nodes);
     else
         sort_ranks(nodes, comm, node_of);
+    /* All have a first question before any goes on, so that a node that is lost in the first second
+     * is one that was reached. */
+    if (nodes->wire != NULL)
+        dpt_wire_turn(nodes->wire, false, dpt_now());
+    DPT_TRY(dpt_group_barrier(&comm->leaders, err));
 out:
     return status;
 }

@@ -11,9 +11,9 @@ struct dpt_nodes {
     char *others; /* names of the others: "node08, node09"; "": there are none */
     /* All below is the first rank's of a node, and NULL where nodes cannot talk. */
     struct dpt_wire *wire;
-    struct dpt_wire_card *cards; /* [n] */
-    struct dpt_far *far;         /* [n]; of this node an empty one */
-    int *ranks;                  /* of the world, by node */
+    struct dpt_card *cards; /* [n] */
+    struct dpt_far *far;    /* [n]; of this node an empty one */
+    int *ranks;             /* of the world, by node */
 };
 
 /* Collective over the world, all of whose hosts are known. Errors: RANK. */

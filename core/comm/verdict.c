@@ -160,11 +160,16 @@ static void add_place(struct places *p, const int *ranks, int n, const char *hos
     p->n += n;
 }
 
+/* Of the limit: so long ranks of other nodes are waited for that are late but move. What another
+ * node says is no reason to wait for ever. */
+static const double PATIENCE = 4;
+
 enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
                                      const struct dpt_seen *seen, int n, int me,
                                      const struct dpt_verdict_context *context, char *line,
                                      size_t size)
 {
+    const bool over = seen[me].still >= PATIENCE * context->limit;
     struct places late = {0}, silent = {0};
     const struct places *gone = &late;
     char others[LIST_TEXT], at[WHERE_TEXT], word[WORD_TEXT];
@@ -178,7 +183,8 @@ enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
             add_place(&silent, far[i].ranks, far[i].n_ranks, far[i].host);
         for (int k = 0; k < far[i].n_late && far[i].state == DPT_FAR_HEARD; k++) {
             const struct dpt_seen *s = &far[i].late[k];
-            const bool missing = s->process != DPT_PROCESS_RUNS || s->still >= context->limit;
+            const bool missing =
+                over || s->process != DPT_PROCESS_RUNS || s->still >= context->limit;
 
             moving |= !missing;
             if (!missing)
@@ -200,8 +206,9 @@ enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
     list_seen(seen, n, NULL, others, sizeof others);
     where(seen[me].step, at, sizeof at);
     snprintf(line, size, "rank%s %s %s not arrived %s for %g s; rank%s %s (%s) wait%s. %s",
-             gone->n == 1 ? "" : "s", gone->text, gone->n == 1 ? "has" : "have", at, context->limit,
-             n == 1 ? "" : "s", others, context->host, n == 1 ? "s" : "", word);
+             gone->n == 1 ? "" : "s", gone->text, gone->n == 1 ? "has" : "have", at,
+             over ? PATIENCE * context->limit : context->limit, n == 1 ? "" : "s", others,
+             context->host, n == 1 ? "s" : "", word);
     return DPT_SOME_MISSING;
 }
 

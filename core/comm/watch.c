@@ -209,17 +209,17 @@ static void talk(struct dpt_watch *w, double now)
 static void check_waiting(struct dpt_watch *w, double now)
 {
     const struct dpt_verdict_context context = {w->host, w->limit, w->nodes.others};
+    const double still = w->memory[w->me].still;
     const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
     enum dpt_verdict verdict;
     char line[2048];
 
-    if (w->limit <= 0 || w->memory[w->me].still < w->limit)
+    if (w->limit <= 0 || still < w->limit)
         return;
     for (int i = 0; i < w->n; i++)
         see(w, i, true, &w->seen[i]);
     verdict = dpt_watch_judge(w->seen, w->n, w->me, &context, line, sizeof line);
-    if (verdict == DPT_ALL_WELL ||
-        (verdict == DPT_NONE_MISSING && w->memory[w->me].still < w->limit + more))
+    if (verdict == DPT_ALL_WELL || (verdict == DPT_NONE_MISSING && still < w->limit + more))
         return;
     if (verdict == DPT_NONE_MISSING && w->nodes.wire != NULL) {
         dpt_nodes_look(&w->nodes, now);

@@ -11,6 +11,7 @@
  *  - the same, and all ranks of the node have come: a rank of another node is missing, whose
  *    own watchdogs get a moment to say more; after that the first rank of the node tells what the
  *    other nodes' watchdogs said when it asked them (wire.h), or that they say nothing any more.
+ *    Where they say that a rank is late but moves it is waited for, up to four timeouts in all.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *
@@ -156,7 +157,8 @@ enum dpt_verdict dpt_watch_judge(const struct dpt_seen *seen, int n, int me,
 /*
  * Judges the other nodes where NONE_MISSING was found here. SOME_MISSING: ranks of theirs keep this
  * node waiting, or a node has gone silent, and the line says which. ALL_WELL: some are late, but
- * not yet for so long. NONE_MISSING: nothing is known; the line is left as it is.
+ * not yet for so long, and I have not waited for four times the limit. NONE_MISSING: nothing is
+ * known; the line is left as it is.
  */
 enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
                                      const struct dpt_seen *seen, int n, int me,

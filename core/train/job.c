@@ -86,7 +86,7 @@ static const struct dpt_option device_options[] = {
      AT(device.isa),
      .fallback = "auto",
      .choices = isa_words,
-     .help = "processor instructions to use at most, oneDNN's too, for the same bytes on another"},
+     .help = "processor instructions used at most, by oneDNN too: the same on all machines"},
     {0},
 };
 
@@ -276,7 +276,9 @@ static const struct dpt_option comm_options[] = {
      AT(comm.timeout),
      .fallback = "60 s",
      .units = TIMES,
-     .help = "end the job (exit code 71) where a rank keeps the others waiting for so long"},
+     .help =
+         "end the job (exit code 71) where a rank keeps the others waiting for so long; another "
+         "node's that is late but moves: four times as long"},
     {0},
 };
 

@@ -3,6 +3,7 @@ in ssh's place. What holds on one node holds there: the same bytes, the same sum
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -196,17 +197,17 @@ def test_hierarchy_sums_the_same(cluster, tmp_path, model):
         assert auto == pytest.approx(off, rel=2e-2)
 
 
-ENOUGH = 4000  # steps: the nodes have met by then, a second or two
+ENOUGH = 4000  # steps: some seconds of training
 LONG = {**JOB, "train": "{epochs: 100000, check_replicas: 4 steps}", "checkpoint": "{every: never}",
         "comm": "{timeout: %d s}" % TIMEOUT}
 
 
-def disturbed(cluster, tmp_path, ranks, action):
+def disturbed(cluster, tmp_path, ranks, action, step=ENOUGH):
     """Runs a job without an end, does something to its ranks in its middle, and gives what it said. All ranks must end soon;
     mpirun itself may go on waiting, as for a daemon on a node that is cut off, and is ended then."""
     path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
     process = cluster.start(ranks, path, tmp_path / "out")
-    assert dpt.wait_for_step(process, tmp_path / "out", ENOUGH), cluster.finish(process)
+    assert dpt.wait_for_step(process, tmp_path / "out", step), cluster.finish(process)
     action(cluster.ranks())
     end = time.monotonic() + SOON
     while cluster.ranks() and time.monotonic() < end:
@@ -223,6 +224,63 @@ def test_stopped_on_another_node(cluster, tmp_path, ranks, rank, host):
     assert result.code != 0 and told(result), result
     assert re.match(rf"rank {rank} \({host}\) has not arrived at step \d+ for {TIMEOUT} s; ", told(result)[0]), result
     assert "stopped" in told(result)[0], result
+
+
+def bound(pid):
+    """The addresses to which the UDP sockets of a rank's node are bound."""
+    with open(f"/proc/{pid}/net/udp", encoding="utf-8") as file:
+        return [socket.inet_ntoa(bytes.fromhex(line.split()[1].split(":")[0])[::-1]) for line in list(file)[1:]]
+
+
+def test_stopped_in_the_first_steps(cluster, tmp_path):
+    """And nobody but the node's own network reaches its socket."""
+    seen = []
+
+    def stop(pids):
+        os.kill(pids[1], signal.SIGSTOP)
+        seen.extend(bound(pid) for pid in pids.values())
+    result = disturbed(cluster, tmp_path, [1, 1], stop, step=1)
+    assert result.code != 0 and told(result), result
+    assert re.match(rf"rank 1 \(n2\) has not arrived at step \d+ for {TIMEOUT} s; ", told(result)[0]), result
+    assert sorted(seen) == [["10.9.8.1"], ["10.9.8.2"]]
+
+
+# On the link of n1: records the first answer that tells of a rank that is late, and sends it again and again. Runs until
+# it is killed.
+FORGER = r"""
+import socket, time
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+link.bind(("link1", 0))
+link.settimeout(0.02)
+kept = []
+print("ready", flush=True)
+while True:
+    try:
+        frame = link.recv(65536)
+        if frame[12:14] == b"\x08\x00" and frame[23] == 17 and b"reading its samples" in frame and not kept:
+            kept.append(frame[:40] + b"\0\0" + frame[42:])  # without a checksum, which the link leaves unfinished
+    except TimeoutError:
+        pass
+    for frame in kept:
+        link.send(frame)
+    time.sleep(0.02)
+"""
+
+
+def test_forged_answers(cluster, tmp_path):
+    """A rank hangs, and an answer of when it was not yet late for so long comes again and again: it postpones nothing."""
+    path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+    with subprocess.Popen(["nsenter", "-t", cluster.switch.pid, "--net", sys.executable, "-c", FORGER], env=TOOLS,
+                          stdout=subprocess.PIPE) as forger:
+        try:
+            assert forger.stdout.readline() == b"ready\n"
+            process = cluster.start([1, 1], path, tmp_path / "out", DPTRAIN_FAULT="hang:rank=1:step=30")
+            assert dpt.wait_for_step(process, tmp_path / "out", 1)
+            result = cluster.finish(process, SOON)
+        finally:
+            forger.kill()
+    assert result.code == 71, result
+    assert re.match(r"rank 1 \(n2\) has not arrived at step 30 for ", told(result)[0]), result
 
 
 @pytest.mark.parametrize("ranks, rank, host", [([1, 1, 1], 2, "n3"), ([1, 2], 0, "n1")][:None if HEAVY else 1])

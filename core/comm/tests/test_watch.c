@@ -84,8 +84,8 @@ static void other_nodes_are_named(void **state)
 static void ranks_on_other_nodes_are_named(void **state)
 {
     static const int eight[] = {2, 3, 4}, nine[] = {5};
-    const struct dpt_seen here[2] = {rank_at(0, inside(7), 62, "computing"),
-                                     rank_at(1, inside(7), 62, "computing")};
+    struct dpt_seen here[2] = {rank_at(0, inside(7), 62, "computing"),
+                               rank_at(1, inside(7), 62, "computing")};
     struct dpt_seen late[2] = {rank_at(3, before(7), 61, "reading train-00002-of-00004.h5"),
                                rank_at(4, before(7), 3, "computing")};
     struct dpt_far far[3] = {
@@ -113,6 +113,12 @@ static void ranks_on_other_nodes_are_named(void **state)
     late[0].still = 30;
     far[1].n_late = 1;
     assert_int_equal(JUDGE(), DPT_ALL_WELL);
+    here[0].still = 4 * LIMIT - 1;
+    assert_int_equal(JUDGE(), DPT_ALL_WELL);
+    here[0].still = 4 * LIMIT; /* whatever the others say */
+    assert_int_equal(JUDGE(), DPT_SOME_MISSING);
+    assert_non_null(strstr(line, "rank 3 (node08) has not arrived at step 1204 for 240 s; "));
+    here[0].still = 62;
     far[1].state = far[2].state = DPT_FAR_SILENT;
     assert_int_equal(JUDGE(), DPT_SOME_MISSING);
     assert_string_equal(line, "ranks 2-4 (node08), 5 (node09) have not arrived at step 1204 for "
