@@ -19,6 +19,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/inspect_print.h"
+#include "cmd/streams.h"
 #include "core/base/str.h"
 #include "core/train/audit.h"
 
@@ -150,8 +151,10 @@ static void be_child(struct look *look)
     if (nowhere >= 0) /* a crash is told by the parent, in our words */
         dup2(nowhere, STDERR_FILENO);
     look->status = look_at(look, &look->err);
-    if (fflush(stdout) != 0 && look->status == DPT_OK)
-        look->status = dpt_fail_errno(&look->err, DPT_IO, "standard output");
+    if (look->status == DPT_OK)
+        look->status = dpt_streams_flush(&look->err);
+    else
+        fflush(stdout);
     look->ended = true;
     _exit(0);
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "cmd/job_command.h"
+#include "cmd/relay.h"
 
 /* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
  * stays. */
@@ -94,7 +95,7 @@ static void catch_signals(sigset_t *before)
 
 /* Out of the terminal's foreground group, so that Ctrl-C comes to us alone, and without its input.
  */
-static void become_mpirun(char **words)
+static void become_mpirun(char **words, const struct dpt_relay *relay)
 {
     const int null = open("/dev/null", O_RDONLY);
 
@@ -102,6 +103,7 @@ static void become_mpirun(char **words)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (null >= 0)
         dup2(null, STDIN_FILENO);
+    dpt_relay_enter(relay);
     execvp(words[0], words);
     fprintf(stderr, "dptrain: mpirun: %s; it comes with the MPI (Debian: openmpi-bin)\n",
             strerror(errno));
@@ -113,9 +115,11 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
 {
     char self[4096], number[24];
     const ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    char **words;
-    int state;
+    enum dpt_status status = DPT_OK;
+    struct dpt_relay relay = {.from = {-1, -1}, .to = {-1, -1}};
+    char **words = NULL;
     sigset_t before;
+    int state = 0;
     pid_t child;
 
     if (length <= 0)
@@ -124,24 +128,27 @@ enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code
     snprintf(number, sizeof number, "%lld", ranks);
     words = command_line(cli, self, number);
     if (words == NULL)
-        return dpt_fail_memory(err, "the command line", 0);
+        DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    DPT_TRY(dpt_relay_open(&relay, err));
     catch_signals(&before);
     child = mpirun = fork();
     if (child == 0) {
         set_environment(cli, ranks); /* here no driver has threads, which counting GPUs may start */
         sigprocmask(SIG_SETMASK, &before, NULL);
-        become_mpirun(words);
+        become_mpirun(words, &relay);
     }
-    free(words);
     if (child < 0)
-        return dpt_fail_errno(err, DPT_RANK, "mpirun could not be started");
+        DPT_TRY(dpt_fail_errno(err, DPT_RANK, "mpirun could not be started"));
     sigprocmask(SIG_SETMASK, &before, NULL);
-    while (waitpid(child, &state, 0) < 0)
-        if (errno != EINTR)
-            return dpt_fail_errno(err, DPT_RANK, "mpirun was lost");
+    status = dpt_relay_run(&relay, child, &state, err);
     *code = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
     /* mpirun gives the signal of a rank that died by one. */
     if (*code > 128 && asked < 2)
         *code = dpt_exit_code(DPT_RANK);
-    return DPT_OK;
+    if (status == DPT_IO && *code != 0) /* what made it fail comes first */
+        status = DPT_OK;
+out:
+    dpt_relay_close(&relay);
+    free(words);
+    return status;
 }
