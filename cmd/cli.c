@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "core/base/str.h"
 #include "core/train/job.h"
 
@@ -79,11 +80,7 @@ static enum dpt_status unknown_option(const struct dpt_command *command, const c
 /* A word that is no command is a job file if it looks like a path. */
 static bool looks_like_file(const char *word)
 {
-    FILE *file = fopen(word, "re");
-
-    if (file != NULL)
-        fclose(file);
-    return file != NULL || strchr(word, '/') != NULL || strchr(word, '.') != NULL;
+    return dpt_file_exists(word) || strchr(word, '/') != NULL || strchr(word, '.') != NULL;
 }
 
 /* One option, as "--name value" or "--name=value"; *i moves past a value of its own. */

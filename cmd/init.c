@@ -244,13 +244,16 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 
     for (size_t i = 0; i < n; i++) {
         char bytes[sizeof signature - 1] = "";
-        const int fd = open(paths[i], O_RDONLY | O_CLOEXEC);
-        const bool read = fd >= 0 && dpt_pread_all(fd, bytes, sizeof bytes, 0) == 0;
+        struct dpt_error ignored;
+        bool read;
+        int fd;
 
-        if (fd >= 0)
-            close(fd);
+        if (dpt_file_open(paths[i], DPT_FILE_READ, DPT_BAD_DATA, &fd, &ignored) != DPT_OK)
+            continue;
+        read = dpt_pread_all(fd, bytes, sizeof bytes, 0) == 0;
+        close(fd);
         if (strncmp(err->text, paths[i], strlen(paths[i])) == 0 &&
-            (!read || memcmp(bytes, signature, sizeof bytes) != 0) && fd >= 0) {
+            (!read || memcmp(bytes, signature, sizeof bytes) != 0)) {
             dpt_fail(err, DPT_BAD_DATA,
                      "%s: no HDF5 file; `dptrain convert` makes shards of CSV, NumPy, MNIST and "
                      "CIFAR-10 files",

@@ -1,9 +1,10 @@
 #include "data/convert_input.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "core/base/file.h"
 
 enum {
     BUFFER = 256 * 1024,
@@ -19,19 +20,15 @@ enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
     int fd;
 
     *in = (struct dpt_input){.path = path, .stop = job->stop};
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0)
-        return dpt_fail_errno(err, DPT_IO, "%s: cannot open", path);
+    /* A regular file, since it is read more than once. */
+    if (dpt_file_open(path, DPT_FILE_READ,
+                      stat(path, &st) == 0 && !S_ISREG(st.st_mode) ? DPT_BAD_DATA : DPT_IO, &fd,
+                      err) != DPT_OK)
+        return err->status;
     if (fstat(fd, &st) != 0) {
         dpt_fail_errno(err, DPT_IO, "%s: cannot read", path);
         close(fd);
         return err->status;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        close(fd);
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: is %s; a regular file is needed, it is read more than once", path,
-                        S_ISDIR(st.st_mode) ? "a folder" : "no regular file");
     }
     in->size = st.st_size;
     in->gz = gzdopen(fd, "rb");

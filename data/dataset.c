@@ -1,5 +1,6 @@
 #include "data/dataset.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -127,6 +128,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
     if (set->parts == NULL)
         DPT_TRY(dpt_fail_memory(err, "a data set", sizeof *set->parts));
     set->parts->key = key_of(spec);
+    set->parts->verify = spec->conf->verify;
     if (is_synthetic(spec->paths)) {
         DPT_TRY(dpt_synthetic_describe(set, spec, err));
     } else {
@@ -357,6 +359,18 @@ out:
     if (status != DPT_OK)
         dpt_dataset_close(set, comm);
     return status;
+}
+
+const char *dpt_dataset_changed(const struct dpt_dataset *set)
+{
+    for (size_t i = 0; set->parts != NULL && i < set->parts->n_shards; i++) {
+        struct dpt_shard *shard = &set->parts->shards[i];
+        int news = DPT_SHARD_CHANGED;
+
+        if (atomic_compare_exchange_strong(&shard->news, &news, DPT_SHARD_TOLD))
+            return shard->path;
+    }
+    return NULL;
 }
 
 void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm)

@@ -87,6 +87,10 @@ struct dpt_dataset_spec {
  */
 enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_comm *comm, struct dpt_error *err);
+/* A shard that was written to while samples are read from it, as told by its time alone; each once,
+ * then NULL. By the main thread. */
+const char *dpt_dataset_changed(const struct dpt_dataset *set);
+
 /* On this rank alone, and without reading a sample: all members but the samples themselves, and for
  * classes in shards target_width, which only the labels tell. To be closed as any other. Errors: as
  * dpt_dataset_open. */

@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
 
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static bool started; /* under the lock */
@@ -72,48 +75,74 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
     return status;
 }
 
-/* What the system says of the file, in plainer words than HDF5's; OK where it is a readable regular
- * file. */
-static enum dpt_status check_file(const char *path, struct dpt_error *err)
+/* What the system says of the file, in plainer words than HDF5's. *st: what the name stands for;
+ * the file stays open until the caller closes *fd, so that no other gets its number. */
+static enum dpt_status check_file(const char *path, int *fd, struct stat *st, struct dpt_error *err)
 {
-    struct stat st;
-    FILE *probe;
+    enum dpt_status status = DPT_OK;
 
-    if (stat(path, &st) != 0)
-        return dpt_fail_errno(err, DPT_BAD_DATA, "%s", path);
-    if (!S_ISREG(st.st_mode))
-        return dpt_fail(err, DPT_BAD_DATA, "%s is not a regular file", path);
-    if (st.st_size == 0)
-        return dpt_fail(err, DPT_BAD_DATA, "%s is empty", path);
-    probe = fopen(path, "rb");
-    if (probe == NULL)
-        return dpt_fail_errno(err, DPT_BAD_DATA, "%s", path);
-    fclose(probe);
-    return DPT_OK;
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, fd, err));
+    if (fstat(*fd, st) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot read", path));
+    if (st->st_size == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is empty", path));
+out:
+    return status;
+}
+
+bool dpt_h5_stat(hid_t file, struct stat *st)
+{
+    void *fd = NULL;
+    bool known;
+
+    dpt_h5_enter();
+    known = H5Fget_vfd_handle(file, H5P_DEFAULT, &fd) >= 0 && fd != NULL &&
+            fstat(*(const int *)fd, st) == 0;
+    dpt_h5_leave();
+    return known;
+}
+
+/* HDF5 opens by name, so another file may have come there since it was checked. */
+static bool is_checked(hid_t file, const struct stat *checked)
+{
+    struct stat now;
+
+    return dpt_h5_stat(file, &now) && now.st_dev == checked->st_dev &&
+           now.st_ino == checked->st_ino;
 }
 
 enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     hid_t access = H5I_INVALID_HID;
+    struct stat checked;
     htri_t is_hdf5;
+    int fd = -1;
 
     *file = H5I_INVALID_HID;
     dpt_h5_enter();
-    DPT_TRY(check_file(path, err));
+    DPT_TRY(check_file(path, &fd, &checked, err));
     is_hdf5 = H5Fis_hdf5(path);
     if (is_hdf5 == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file", path));
     access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_fapl_sec2(access); /* whatever HDF5_DRIVER says: dpt_h5_stat knows this one */
 #if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
     H5Pset_file_locking(access, 0, 1);
 #endif
     *file = H5Fopen(path, H5F_ACC_RDONLY, access);
     if (*file < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened: truncated or damaged", path));
+    if (!is_checked(*file, &checked)) {
+        H5Fclose(*file);
+        *file = H5I_INVALID_HID;
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: was replaced while it was opened", path));
+    }
 out:
     if (access >= 0)
         H5Pclose(access);
+    if (fd >= 0)
+        close(fd);
     dpt_h5_leave();
     return status;
 }

@@ -12,6 +12,7 @@
 #include <hdf5.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 
 #include "core/base/error.h"
 
@@ -26,6 +27,9 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
 /* Opens for reading, without file locks. Errors: BAD_DATA (missing, unreadable, not HDF5,
  * truncated). */
 enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err);
+
+/* What the open file is, as fstat says it; false with nothing in *st. */
+bool dpt_h5_stat(hid_t file, struct stat *st);
 
 enum { DPT_H5_DIMS = 8 };
 

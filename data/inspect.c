@@ -1,6 +1,5 @@
 #include "data/inspect_file.h"
 
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/base/str.h"
 
 enum {
@@ -398,8 +398,8 @@ enum dpt_status dpt_inspect_open(struct dpt_inspect *f, const char *path, struct
     f->file->id = H5I_INVALID_HID;
     watch(f, "its head");
     DPT_TRY(dpt_h5_open(path, &f->file->id, err));
-    f->file->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (f->file->fd < 0 || fstat(f->file->fd, &info) != 0)
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &f->file->fd, err));
+    if (fstat(f->file->fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
     f->bytes = info.st_size;
     watch(f, "the attributes of /");

@@ -13,6 +13,7 @@ struct dpt_dataset_parts {
     size_t n_shards;
     struct dpt_shard *named; /* the one that names the most classes; NULL: none does */
     bool synthetic;
+    bool verify;                                /* checksums, where there are any */
     struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
                                                    weights */
     float *scale, *shift;    /* [c]: a number x of the file becomes x * scale + shift */

@@ -199,7 +199,7 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
     if (fstat(memory, &st) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot read a file in memory"));
     DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
-    p->fd = open(p->temporary, O_WRONLY | O_CLOEXEC);
+    p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (p->fd < 0)
         DPT_TRY(cannot_write(p, err));
     /* A disk that is too full is told now. File systems that cannot promise space tell it later. */

@@ -257,6 +257,7 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
                                   bool need_labels, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct stat st;
     const char *slash;
     hid_t file = H5I_INVALID_HID;
 
@@ -271,6 +272,9 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
     slash = strrchr(shard->path, '/');
     shard->file = slash != NULL ? slash + 1 : shard->path;
     DPT_TRY(dpt_h5_open(path, &file, err));
+    if (!dpt_h5_stat(file, &st))
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path));
+    shard->mark = (struct dpt_shard_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
     DPT_TRY(find_field(file, path, "images", "x", &shard->images, err));
     if (need_labels || has_labels(file))
         DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
@@ -349,9 +353,7 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
         struct dpt_field *field = dpt_shard_field(shard, i);
 
         if (field->info.contiguous && shard->fd < 0) {
-            shard->fd = open(shard->path, O_RDONLY | O_CLOEXEC);
-            if (shard->fd < 0)
-                DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", shard->path));
+            DPT_TRY(dpt_file_open(shard->path, DPT_FILE_READ, DPT_IO, &shard->fd, err));
         }
         if (field->info.contiguous || field->name[0] == '\0')
             continue;
@@ -359,6 +361,7 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
             DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));
         DPT_TRY(attach_field(shard, field, err));
     }
+    DPT_TRY(dpt_shard_check_mark(shard, err));
 out:
     dpt_h5_leave();
     if (status != DPT_OK)

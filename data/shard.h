@@ -24,6 +24,16 @@ struct dpt_field {
     hid_t data, type;  /* open while attached, where HDF5 reads it; type: raw values in memory */
 };
 
+/* By what a file is known again, and a change of what it holds is noticed. */
+struct dpt_shard_mark {
+    dev_t device;
+    ino_t number;
+    off_t size;
+    struct timespec changed;
+};
+
+enum dpt_shard_news { DPT_SHARD_SAME, DPT_SHARD_CHANGED, DPT_SHARD_TOLD };
+
 struct dpt_shard {
     char *path;
     const char *file; /* its last part, for short messages; points into path */
@@ -40,6 +50,8 @@ struct dpt_shard {
     bool attached;
     int fd;
     hid_t h5;
+    struct dpt_shard_mark mark; /* when it was opened */
+    _Atomic int news;           /* enum dpt_shard_news: set by who reads, told by the main thread */
 };
 
 /* Examines a file. classes: as in struct dpt_dataset_spec. Errors: BAD_DATA (names the file), RANK.
@@ -63,9 +75,24 @@ enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bo
                                    struct dpt_error *err);
 void dpt_shard_close(struct dpt_shard *shard);
 
-/* Errors: BAD_DATA, IO. */
+/* Errors: BAD_DATA (it is not the file that was opened, or was changed since), IO. */
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err);
 void dpt_shard_detach(struct dpt_shard *shard);
+
+/* Reads a field of an attached shard as a whole, and compares it with its checksum, where it has
+ * one. raw: room for a piece. Errors: BAD_DATA, IO. */
+enum dpt_status dpt_shard_verify(const struct dpt_shard *shard, const struct dpt_field *field,
+                                 void *raw, struct dpt_error *err);
+
+/*
+ * Whether an attached shard is still what it was. One that became shorter, or was written to and no
+ * longer matches its checksum, is an error; one that was written to and has none, or is not to be
+ * verified, is news, once. Errors: BAD_DATA, IO, RANK.
+ */
+enum dpt_status dpt_shard_look(struct dpt_shard *shard, bool verify, struct dpt_error *err);
+
+/* Whether an attached shard is the file that was opened, unchanged. Errors: BAD_DATA, IO. */
+enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err);
 
 /* Can the images be read with pread as they are to lie in memory? */
 bool dpt_shard_direct(const struct dpt_shard *shard);

@@ -92,6 +92,21 @@ static enum dpt_status check_limit(const struct dpt_shard_writer *w, struct dpt_
         dpt_group_digits(have, (long long)limit.rlim_cur));
 }
 
+/* Told before anything is written. */
+static enum dpt_status check_name(const struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status;
+    struct dpt_str path = {0};
+    char name[NAME_BYTES];
+
+    final_name(w, w->begun, name);
+    dpt_str_printf(&path, "%s/%s", w->folder, name);
+    status = path.failed ? dpt_fail_memory(err, "a path", NAME_BYTES)
+                         : dpt_file_check_target(path.text, err);
+    dpt_str_release(&path);
+    return status;
+}
+
 static enum dpt_status make_skeleton(struct dpt_shard_writer *w, struct dpt_error *err)
 {
     return dpt_skeleton_make(&w->skeleton, &w->form, w->size, w->crc_images, w->crc_labels, err);
@@ -106,6 +121,7 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
     w->in_shard = 0;
     w->crc_images = w->crc_labels = 0;
     DPT_TRY(check_limit(w, err));
+    DPT_TRY(check_name(w, err));
     temporary_name(w, w->begun, name);
     w->fd = openat(w->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (w->fd < 0)
@@ -237,8 +253,7 @@ static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *
     const bool hidden = file[0] == '.';
     const size_t n = strlen(w->name);
     long long shard, count;
-    long process;
-    int end = 0, tail = 0;
+    int end = 0;
 
     *stale = false;
     file += hidden;
@@ -248,8 +263,7 @@ static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *
         return false;
     file += n + (size_t)end;
     if (hidden)
-        *stale = sscanf(file, ".tmp-%ld%n", &process, &tail) == 1 && file[tail] == '\0' &&
-                 process > 0 && kill((pid_t)process, 0) != 0 && errno == ESRCH;
+        *stale = dpt_process_gone(dpt_file_maker(file));
     return !hidden && *file == '\0' && count != w->job->shards;
 }
 

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base/hash.h"
 #include "core/base/memory.h"
 #include "data/shard.h"
 #include "data/source_type.h"
@@ -72,28 +71,6 @@ out:
     return status;
 }
 
-static enum dpt_status verify_field(const struct dpt_shard *shard, const struct dpt_field *field,
-                                    void *raw, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    uint32_t crc = 0;
-
-    if (!field->info.has_crc)
-        return DPT_OK;
-    for (int64_t row = 0, n; row < shard->samples; row += n) {
-        n = dpt_field_piece(field, row, shard->samples);
-        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
-        crc = dpt_crc32(crc, raw, (size_t)n * field->row_bytes);
-    }
-    if (crc != field->info.crc)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: /%s does not match its checksum (crc32 is %08x, the file says "
-                         "%08x): the file is damaged",
-                         shard->path, field->name, crc, field->info.crc));
-out:
-    return status;
-}
-
 /* Reads the files of this rank's turn as a whole, and compares. */
 static enum dpt_status verify(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
 {
@@ -104,9 +81,9 @@ static enum dpt_status verify(struct dpt_source *s, int rank, int ranks, struct 
         const struct dpt_shard *shard = &state->shards[i];
 
         DPT_TRY(attach(s, i, err));
-        DPT_TRY(verify_field(shard, &shard->images, state->raw, err));
+        DPT_TRY(dpt_shard_verify(shard, &shard->images, state->raw, err));
         if (labelled(shard))
-            DPT_TRY(verify_field(shard, &shard->labels, state->raw, err));
+            DPT_TRY(dpt_shard_verify(shard, &shard->labels, state->raw, err));
     }
 out:
     return status;

@@ -6,11 +6,14 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "data/parts.h"
 
 enum { RUN = 512 }; /* neighbours in one call; below IOV_MAX */
+/* Seconds between two looks at the shards, of a microsecond each. */
+static const double LOOK = 1;
 
 /* A sample to read and its place in the output. */
 struct want {
@@ -23,6 +26,7 @@ struct dpt_stream {
     struct want *wants; /* [most] */
     void *raw;          /* a piece, for shards that HDF5 reads */
     size_t raw_bytes;
+    double look_at; /* when to see whether the shards are still what they were */
     struct iovec to[RUN];
 };
 
@@ -138,12 +142,28 @@ out:
     return status;
 }
 
+static enum dpt_status look_at_shards(struct dpt_stream *stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = stream->set->parts;
+    const double now = dpt_now();
+
+    if (now < stream->look_at)
+        return DPT_OK;
+    stream->look_at = now + LOOK;
+    for (size_t i = 0; i < parts->n_shards; i++)
+        DPT_TRY(dpt_shard_look(&parts->shards[i], parts->verify, err));
+out:
+    return status;
+}
+
 enum dpt_status dpt_stream_read(struct dpt_stream *stream, const int64_t *sample, int32_t n,
                                 uint8_t *bytes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct want *wants = stream->wants;
 
+    DPT_TRY(look_at_shards(stream, err));
     for (int32_t i = 0; i < n; i++)
         wants[i] = (struct want){sample[i], i};
     qsort(wants, (size_t)n, sizeof *wants, compare);

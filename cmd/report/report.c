@@ -23,9 +23,8 @@ static enum dpt_status check_output(const char *path, struct dpt_error *err)
         return DPT_OK;
     if (!S_ISREG(info.st_mode))
         return dpt_fail(err, DPT_USAGE, "%s: is no file; --output names the page itself", path);
-    file = fopen(path, "re");
-    if (file == NULL)
-        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (dpt_file_stream(path, DPT_FILE_READ, DPT_IO, &file, err) != DPT_OK)
+        return err->status;
     n = fread(head, 1, sizeof head - 1, file);
     fclose(file);
     if (n > 0 && strstr(head, mark) == NULL)

@@ -240,7 +240,7 @@ def test_missing_and_other_files(tmp_path, checkpoint):
     assert "nothing.h5: No such file" in inspect(tmp_path / "nothing.h5", code=65).err
     assert "text is not an HDF5 file" in inspect(tmp_path / "text", code=65).err
     assert "empty is empty" in inspect(tmp_path / "empty", code=65).err
-    assert "pipe is not a regular file" in inspect(tmp_path / "pipe", code=65).err
+    assert "pipe: is a pipe, not a regular file" in inspect(tmp_path / "pipe", code=65).err
     assert "checkpoints/latest: No such file" in inspect(tmp_path, code=65).err
     result = dpt.run("inspect", tmp_path / "text", checkpoint, tmp_path / "nothing.h5")
     assert result.code == 65 and len(result.err.splitlines()) == 2 and "checkpoint, " in result.out, result

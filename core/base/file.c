@@ -1,7 +1,9 @@
 #include "core/base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +65,83 @@ bool dpt_file_exists(const char *path)
     return stat(path, &st) == 0;
 }
 
+static const struct {
+    int flags;
+    const char *stream; /* for fdopen */
+} modes[] = {
+    [DPT_FILE_READ] = {O_RDONLY, "r"},
+    [DPT_FILE_APPEND] = {O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, "a"},
+    [DPT_FILE_UPDATE] = {O_RDWR | O_CREAT | O_NOFOLLOW, NULL},
+};
+
+/* What stands where a regular file is wanted; NULL: one does. */
+static const char *other_kind(mode_t mode)
+{
+    return S_ISREG(mode)    ? NULL
+           : S_ISDIR(mode)  ? "a folder, not a file"
+           : S_ISLNK(mode)  ? "a symbolic link, which is not written through: remove it"
+           : S_ISFIFO(mode) ? "a pipe, not a regular file"
+           : S_ISSOCK(mode) ? "a socket, not a regular file"
+                            : "a device, not a regular file";
+}
+
+enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
+                              int *fd, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool follow = (modes[mode].flags & O_NOFOLLOW) == 0;
+    struct stat st;
+    int code;
+
+    /* Not blocking: opening a pipe would otherwise wait for its other end. */
+    *fd = open(path, modes[mode].flags | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+    code = errno;
+    if (*fd >= 0 ? fstat(*fd, &st) == 0 : (follow ? stat(path, &st) : lstat(path, &st)) == 0) {
+        if (other_kind(st.st_mode) != NULL)
+            DPT_TRY(dpt_fail(err, wrong, "%s: is %s", path, other_kind(st.st_mode)));
+    } else if (*fd >= 0) {
+        code = errno;
+        close(*fd);
+        *fd = -1;
+    }
+    errno = code;
+    if (*fd < 0)
+        return dpt_fail_errno(err, wrong, "%s", path);
+    fcntl(*fd, F_SETFL, modes[mode].flags & O_APPEND); /* no longer O_NONBLOCK */
+out:
+    if (status != DPT_OK && *fd >= 0) {
+        close(*fd);
+        *fd = -1;
+    }
+    return status;
+}
+
+enum dpt_status dpt_file_stream(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
+                                FILE **file, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int fd;
+
+    *file = NULL;
+    DPT_TRY(dpt_file_open(path, mode, wrong, &fd, err));
+    *file = fdopen(fd, modes[mode].stream);
+    if (*file == NULL) {
+        status = dpt_fail_errno(err, wrong, "%s", path);
+        close(fd);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_file_check_target(const char *path, struct dpt_error *err)
+{
+    struct stat st;
+
+    if (lstat(path, &st) == 0 && other_kind(st.st_mode) != NULL)
+        return dpt_fail(err, DPT_IO, "%s: is %s", path, other_kind(st.st_mode));
+    return DPT_OK;
+}
+
 enum dpt_status dpt_file_read(const char *path, size_t limit, enum dpt_status wrong, char **bytes,
                               size_t *length, struct dpt_error *err)
 {
@@ -70,17 +149,12 @@ enum dpt_status dpt_file_read(const char *path, size_t limit, enum dpt_status wr
     struct stat st;
     char *text = NULL;
     size_t size;
-    /* Not blocking: opening a pipe would otherwise wait for its writer. */
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int fd;
 
-    if (fd < 0)
-        return dpt_fail_errno(err, wrong, "%s: cannot open", path);
+    if (dpt_file_open(path, DPT_FILE_READ, wrong, &fd, err) != DPT_OK)
+        return err->status;
     if (fstat(fd, &st) != 0)
         DPT_TRY(dpt_fail_errno(err, wrong, "%s: cannot read", path));
-    if (S_ISDIR(st.st_mode))
-        DPT_TRY(dpt_fail(err, wrong, "%s: is a folder, not a file", path));
-    if (!S_ISREG(st.st_mode))
-        DPT_TRY(dpt_fail(err, wrong, "%s: is a device, pipe or socket, not a regular file", path));
     if ((unsigned long long)st.st_size > limit)
         DPT_TRY(dpt_fail(err, wrong, "%s: has %lld bytes, more than the %zu that are allowed", path,
                          (long long)st.st_size, limit));
@@ -136,6 +210,48 @@ out:
     return status;
 }
 
+long dpt_file_maker(const char *end)
+{
+    static const char mark[] = ".tmp-";
+    long process;
+    char *rest;
+
+    if (strncmp(end, mark, sizeof mark - 1) != 0 || end[5] < '0' || end[5] > '9')
+        return 0;
+    process = strtol(end + 5, &rest, 10);
+    return *rest == '\0' ? process : 0;
+}
+
+bool dpt_process_gone(long process)
+{
+    return process > 0 && kill((pid_t)process, 0) != 0 && errno == ESRCH;
+}
+
+/* Removes what processes that are gone left of this very file; it is no failure if that fails. */
+static void remove_left_behind(const char *path)
+{
+    const size_t folder = folder_length(path), n = strlen(path + folder);
+    struct dpt_str where = {0}, file = {0};
+    struct dirent *entry;
+    DIR *dir;
+
+    dpt_str_printf(&where, "%.*s", (int)folder, path);
+    dir = where.failed ? NULL : opendir(where.length > 0 ? where.text : ".");
+    while (dir != NULL && (entry = readdir(dir)) != NULL) {
+        if (entry->d_name[0] != '.' || strncmp(entry->d_name + 1, path + folder, n) != 0 ||
+            !dpt_process_gone(dpt_file_maker(entry->d_name + 1 + n)))
+            continue;
+        dpt_str_clear(&file);
+        dpt_str_printf(&file, "%.*s%s", (int)folder, path, entry->d_name);
+        if (!file.failed)
+            unlink(file.text);
+    }
+    if (dir != NULL)
+        closedir(dir);
+    dpt_str_release(&where);
+    dpt_str_release(&file);
+}
+
 static int create_new(const char *path)
 {
     const int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
@@ -154,6 +270,9 @@ static enum dpt_status open_temporary(const char *path, char **name, int *fd, st
     struct dpt_str text = {0};
 
     *name = NULL;
+    if (dpt_file_check_target(path, err) != DPT_OK)
+        return err->status;
+    remove_left_behind(path);
     dpt_str_printf(&text, "%.*s.%s.tmp-%ld", (int)folder, path, path + folder, (long)getpid());
     if (text.failed)
         return dpt_fail_memory(err, path, (double)strlen(path));
@@ -205,7 +324,7 @@ enum dpt_status dpt_file_temporary(const char *path, char **temporary, struct dp
 
 enum dpt_status dpt_file_commit(const char *temporary, const char *path, struct dpt_error *err)
 {
-    const int fd = open(temporary, O_WRONLY | O_CLOEXEC);
+    const int fd = open(temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
 
     if (fd >= 0)
         return put_in_place(fd, temporary, path, err);

@@ -6,8 +6,31 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 #include "core/base/error.h"
+
+/*
+ * How a file of a user's folder is opened. Others may write there, too, and by mistake or on
+ * purpose put something else where a file should be. Reading follows symbolic links, since
+ * `checkpoints/latest` is one; writing does not in the last place of the path, since what lies
+ * behind is somebody's file. All want a regular file and wait for nobody, as opening a pipe would.
+ */
+enum dpt_file_mode {
+    DPT_FILE_READ,
+    DPT_FILE_APPEND, /* written behind its end; created where it is missing */
+    DPT_FILE_UPDATE, /* read and written; created where it is missing */
+};
+
+/* Errors: `wrong`, naming the file and what is there instead. */
+enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
+                              int *fd, struct dpt_error *err);
+/* The same as a stream; READ or APPEND. */
+enum dpt_status dpt_file_stream(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
+                                FILE **file, struct dpt_error *err);
+
+/* Whether a new file may take this name: only a regular file gives way to one. Errors: IO. */
+enum dpt_status dpt_file_check_target(const char *path, struct dpt_error *err);
 
 /*
  * Reads a regular file of at most `limit` bytes. *bytes: out, malloc'ed, a NUL behind the last
@@ -38,9 +61,17 @@ enum dpt_status dpt_file_write_pieces(const char *path, const struct dpt_file_pi
  * The same, for a file that is written elsewhere: dpt_file_temporary gives the name to write it
  * under, which exists and is empty then (malloc'ed, the caller frees); dpt_file_commit syncs it and
  * gives it its own, or removes it. Errors: IO, RANK.
+ *
+ * The temporary name is the file's own with ".tmp-" and the process's number behind it. What
+ * processes that are gone left under such names of the same file is removed on the way.
  */
 enum dpt_status dpt_file_temporary(const char *path, char **temporary, struct dpt_error *err);
 enum dpt_status dpt_file_commit(const char *temporary, const char *path, struct dpt_error *err);
+
+/* The process in the end ".tmp-1234" of a temporary name; 0: this is no such end. */
+long dpt_file_maker(const char *end);
+/* Whether a process of this machine has ended. */
+bool dpt_process_gone(long process);
 
 /* fsync of the folder that holds `path`. Errors: IO. */
 enum dpt_status dpt_file_sync_folder(const char *path, struct dpt_error *err);

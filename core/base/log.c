@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
+
 static const char erase_line[] = "\r\033[K";
 
 enum { DEFAULT_COLUMNS = 80, LINE_TEXT = 1024 };
@@ -94,10 +96,7 @@ enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_e
         return DPT_OK;
     if (log->file != NULL)
         fclose(log->file);
-    log->file = fopen(path, "ae");
-    if (log->file == NULL)
-        return dpt_fail_errno(err, DPT_IO, "%s: cannot open", path);
-    return DPT_OK;
+    return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, &log->file, err);
 }
 
 void dpt_log_close(struct dpt_log *log)

@@ -105,6 +105,9 @@ static enum dpt_status point(const char *folder, const char *name, const char *t
     n = readlink(link, present, sizeof present - 1);
     if (n == (ssize_t)strlen(target) && memcmp(present, target, (size_t)n) == 0)
         return DPT_OK;
+    if (n < 0) /* a file there gives way, as where a copy made one of the link */
+        if (dpt_file_check_target(link, err) != DPT_OK)
+            return err->status;
     snprintf(temporary, sizeof temporary, "%s.tmp-%ld", link, (long)getpid());
     if (symlink(target, temporary) != 0) {
         if (errno == EEXIST && unlink(temporary) == 0) /* an earlier process had our number */
@@ -119,21 +122,25 @@ static enum dpt_status point(const char *folder, const char *name, const char *t
     return err->status;
 }
 
-/* The number in "NAME.tmp-1234"; 0 for other names. */
-static long maker_of(const char *name)
+/* Whether a name is one that a run writes one of its own files under before it has its own. */
+static bool is_temporary(const char *name)
 {
-    const char *mark = strstr(name, ".tmp-");
-    char *end;
-    long number;
+    static const char *const hidden[] = {".metrics.jsonl", ".hashes.jsonl", ".job.yaml",
+                                         ".trace.json"};
+    const char *end = strstr(name, ".tmp-");
+    char own[NAME_MAX + 1];
 
-    if (mark == NULL || mark[5] < '0' || mark[5] > '9')
-        return 0;
-    number = strtol(mark + 5, &end, 10);
-    return *end == '\0' ? number : 0;
+    if (end == NULL || dpt_file_maker(end) <= 0 || dpt_file_maker(end) == (long)getpid())
+        return false;
+    snprintf(own, sizeof own, "%.*s", (int)(end - name), name);
+    for (size_t i = 0; i < sizeof hidden / sizeof hidden[0]; i++)
+        if (strcmp(own, hidden[i]) == 0)
+            return true;
+    return step_of(own) >= 0 || strcmp(own, "latest") == 0 || strcmp(own, "best") == 0;
 }
 
-/* What killed processes left in a folder. Only one process writes there at a time, so all but our
- * own are left over. */
+/* What killed runs left in a folder. Only one writes there at a time, so all but our own are left
+ * over, also those of other machines; what other commands or people write there is theirs. */
 static void remove_temporaries(const char *path)
 {
     char file[PATH_MAX + NAME_MAX + 2];
@@ -141,9 +148,7 @@ static void remove_temporaries(const char *path)
     DIR *dir = opendir(path);
 
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
-        const long maker = maker_of(entry->d_name);
-
-        if (maker <= 0 || maker == (long)getpid())
+        if (!is_temporary(entry->d_name))
             continue;
         snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
         unlink(file);
@@ -160,9 +165,10 @@ static enum dpt_status sync_file(const char *folder, const char *name, struct dp
     int fd;
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
-    fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0)
-        return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (!dpt_file_exists(path))
+        return DPT_OK;
+    if (dpt_file_open(path, DPT_FILE_READ, DPT_IO, &fd, err) != DPT_OK)
+        return err->status;
     if (fsync(fd) != 0)
         status = dpt_fail_errno(err, DPT_IO, "%s", path);
     close(fd);

@@ -1,5 +1,4 @@
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -59,14 +58,13 @@ out:
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat info;
     uint32_t crc;
+    int fd;
 
-    if (fd < 0 || fstat(fd, &info) != 0)
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &fd, err));
+    if (fstat(fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
-    if (!S_ISREG(info.st_mode))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no file", path));
     if (!read_trailer(fd, info.st_size, &crc))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: is no checkpoint of dptrain, or is damaged or cut short", path));

@@ -362,6 +362,8 @@ static enum dpt_status write_file(const struct dpt_image *image, const char *tem
     enum dpt_status status = DPT_OK;
     int code, fd;
 
+    if (dpt_file_check_target(path, err) != DPT_OK)
+        return err->status;
     unlink(temporary); /* of an earlier process with our number */
     fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)

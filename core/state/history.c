@@ -308,8 +308,6 @@ static void forget(struct dpt_history *h)
 
 static enum dpt_status fail_open(const struct dpt_history *h, struct dpt_error *err)
 {
-    if (errno != ENOENT && errno != ENOTDIR)
-        return dpt_fail_errno(err, DPT_IO, "%s", h->path);
     if (!dpt_file_exists(h->folder))
         return dpt_fail(err, DPT_USAGE, "%s: there is no such run folder", h->folder);
     return dpt_fail(err, DPT_USAGE, "%s holds no run: there is no metrics.jsonl in it", h->folder);
@@ -318,19 +316,19 @@ static enum dpt_status fail_open(const struct dpt_history *h, struct dpt_error *
 enum dpt_status dpt_history_more(struct dpt_history *h, bool *changed, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    /* Opening a file asks a network file system's server for its present state. */
-    const int fd = open(h->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     const int64_t before = h->lines;
     char *piece = NULL;
     struct stat info;
+    int fd;
 
     *changed = false;
-    if (fd < 0)
+    if (!dpt_file_exists(h->path) && (errno == ENOENT || errno == ENOTDIR))
         return fail_open(h, err);
+    /* Opening a file asks a network file system's server for its present state. */
+    if (dpt_file_open(h->path, DPT_FILE_READ, DPT_IO, &fd, err) != DPT_OK)
+        return err->status;
     if (fstat(fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", h->path));
-    if (!S_ISREG(info.st_mode))
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "%s is no file", h->path));
     if (info.st_dev != h->device || info.st_ino != h->inode || info.st_size < h->offset) {
         *changed = h->lines > 0;
         forget(h);

@@ -1,6 +1,5 @@
 #include "core/state/inspect.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -18,11 +17,9 @@ enum dpt_status dpt_checkpoint_trailer(const char *path, enum dpt_trailer *trail
     int fd;
 
     *trailer = DPT_TRAILER_NONE;
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would wait for its other end */
-    if (fd < 0 || fstat(fd, &info) != 0)
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &fd, err));
+    if (fstat(fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
-    if (!S_ISREG(info.st_mode))
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not a regular file", path));
     if (info.st_size <= DPT_CHECKPOINT_TRAILER)
         goto out;
     if (dpt_pread_all(fd, line, sizeof line, info.st_size - DPT_CHECKPOINT_TRAILER) != 0)

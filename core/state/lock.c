@@ -59,7 +59,11 @@ static bool look(const char *path, struct found *found)
 
     if (fd < 0)
         return false;
-    if (fstat(fd, &info) == 0)
+    if (fstat(fd, &info) != 0)
+        n = -1;
+    else if (!S_ISREG(info.st_mode))
+        errno = EINVAL;
+    else
         n = pread(fd, found->line, sizeof found->line - 1, 0);
     code = errno;
     close(fd);
@@ -344,6 +348,9 @@ enum dpt_status dpt_lock_take(struct dpt_lock **out, const char *folder, const c
     snprintf(lock->own, sizeof lock->own, "%s/.lock.tmp-%s-%ld", folder, lock->me.host,
              lock->me.pid);
     DPT_TRY(dpt_make_folders(folder, err));
+    DPT_TRY(dpt_file_check_target(lock->path, err));
+    DPT_TRY(dpt_file_check_target(lock->claim, err));
+    DPT_TRY(dpt_file_check_target(lock->last, err));
     DPT_TRY(acquire(lock, log, err));
     DPT_TRY(start_thread(lock, err));
     *out = lock;

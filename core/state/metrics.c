@@ -6,13 +6,13 @@
 
 #include "core/base/file.h"
 
-enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_error *err)
+enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_log *log,
+                                 struct dpt_error *err)
 {
     m->path = path;
-    m->file = fopen(path, "ae");
-    if (m->file == NULL)
-        return dpt_fail_errno(err, DPT_IO, "%s", path);
-    return DPT_OK;
+    m->log = log;
+    m->told = false;
+    return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, &m->file, err);
 }
 
 void dpt_metrics_close(struct dpt_metrics *m)
@@ -83,6 +83,13 @@ enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
     fd = fileno(m->file);
     if (fstat(fd, &before) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", m->path);
+    if (before.st_nlink == 0 && !m->told && m->log != NULL) {
+        dpt_log_warn(m->log,
+                     "%s was removed or replaced under this run: what it writes there is lost from "
+                     "here on",
+                     m->path);
+        m->told = true;
+    }
     if (dpt_pwrite_all(fd, m->line.text, m->line.length, before.st_size) == 0)
         return DPT_OK;
     dpt_fail_errno(err, DPT_IO, "%s", m->path);

@@ -8,19 +8,25 @@
 #ifndef DPT_STATE_METRICS_H
 #define DPT_STATE_METRICS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 
 #include "core/base/error.h"
+#include "core/base/log.h"
 #include "core/base/str.h"
 
 struct dpt_metrics {
     FILE *file;
     const char *path; /* borrowed */
     struct dpt_str line;
+    struct dpt_log *log; /* borrowed; NULL: nobody is told */
+    bool told;           /* that the file is no longer there */
 };
 
-enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_error *err);
+/* log: is told once where somebody removes the file while it is written. Errors: IO. */
+enum dpt_status dpt_metrics_open(struct dpt_metrics *m, const char *path, struct dpt_log *log,
+                                 struct dpt_error *err);
 void dpt_metrics_close(struct dpt_metrics *m);
 
 /* A line: begin, fields, end. Errors of end: IO (names the file). */

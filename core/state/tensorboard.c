@@ -97,9 +97,7 @@ enum dpt_status dpt_tensorboard_open(struct dpt_tensorboard *b, const char *fold
     long long end;
 
     snprintf(b->path, sizeof b->path, "%s/%s", folder, DPT_TENSORBOARD_FILE);
-    b->fd = open(b->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (b->fd < 0)
-        return dpt_fail_errno(err, DPT_IO, "%s", b->path);
+    DPT_TRY(dpt_file_open(b->path, DPT_FILE_UPDATE, DPT_IO, &b->fd, err));
     b->open = true;
     DPT_TRY(dpt_records_scan(b->fd, b->path, take_back_outcome, NULL, &end, err));
     if (ftruncate(b->fd, end) != 0)

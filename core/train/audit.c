@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/base/file.h"
 #include "core/base/hash.h"
 
 enum { DIGITS = 16 };
@@ -17,8 +18,7 @@ enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error
     char path[PATH_MAX];
 
     snprintf(path, sizeof path, "%s/hashes.jsonl", folder);
-    *file = fopen(path, "ae");
-    return *file != NULL ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", path);
+    return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, file, err);
 }
 
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
@@ -78,10 +78,11 @@ static enum dpt_status open_reader(struct reader *r, const char *path, struct dp
     const bool folder = stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 
     snprintf(r->path, sizeof r->path, folder ? "%s/hashes.jsonl" : "%s", path);
-    r->file = fopen(r->path, "re");
-    if (r->file == NULL)
+    if (!dpt_file_exists(r->path))
         return dpt_fail_errno(err, DPT_BAD_DATA, "%s (log.hashes: true makes a run write it)",
                               r->path);
+    if (dpt_file_stream(r->path, DPT_FILE_READ, DPT_BAD_DATA, &r->file, err) != DPT_OK)
+        return err->status;
     return read_line(r, err);
 }
 

@@ -380,6 +380,7 @@ enum dpt_status dpt_resume_trim(const char *folder, const char *name, int64_t st
     size_t length;
 
     snprintf(path, sizeof path, "%s/%s", folder, name);
+    DPT_TRY(dpt_file_check_target(path, err));
     if (!dpt_file_exists(path))
         return DPT_OK;
     DPT_TRY(dpt_file_read(path, SIZE_MAX / 2, DPT_IO, &text, &length, err));

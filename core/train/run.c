@@ -322,6 +322,19 @@ out:
     return status;
 }
 
+/* Their samples are still read: what they are now was not checked. */
+static void tell_changed_shards(const struct dpt_trainer *t)
+{
+    const char *path;
+
+    for (size_t i = 0; i < sizeof t->sets / sizeof t->sets[0]; i++)
+        while ((path = dpt_dataset_changed(&t->sets[i])) != NULL)
+            dpt_log_warn(t->log,
+                         "%s was written to while this run reads it: samples may be others than "
+                         "those that were checked, and the result cannot be repeated",
+                         path);
+}
+
 /* What rank 0 tells about the step just done. */
 static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result *result,
                               struct dpt_error *err)
@@ -336,6 +349,8 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
         DPT_TRY(dpt_audit_step(run->hashes, t, &run->hash_line, err));
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
+    if (line)
+        tell_changed_shards(t);
     if (line || (now - run->live_at >= LIVE && (!result->deferred || t->log->terminal))) {
         DPT_TRY(peek(run, err));
         run->live_at = now;
@@ -509,6 +524,7 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(settle(run, err));
     if (t->test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->test, err));
+    tell_changed_shards(t);
 out:
     return status;
 }

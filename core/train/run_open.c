@@ -27,7 +27,7 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
     DPT_TRY(dpt_make_folders(path, err));
     DPT_TRY(dpt_resume_trim(folder, "metrics.jsonl", run->resumed, err));
     snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
-    DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, err));
+    DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, t->log, err));
     if (t->job->log.tensorboard)
         DPT_TRY(dpt_tensorboard_open(&run->board, folder, run->resumed, err));
     if (t->job->log.hashes) {

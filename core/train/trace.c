@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -252,6 +253,7 @@ static void put_thread(int rank, int thread, const struct head *head, struct dpt
 struct sink {
     FILE *file; /* NULL on other ranks than 0 */
     const char *path;
+    char *temporary; /* under which it is written */
     struct dpt_str line;
     enum dpt_status status;
     struct dpt_error *err;
@@ -324,20 +326,18 @@ out:
 }
 
 /* The whole file or the old one: under a temporary name first. */
-static void finish_file(struct sink *sink, const char *path)
+static void finish_file(struct sink *sink)
 {
     if (sink->file == NULL)
         return;
     dpt_str_printf(&sink->line, "\n]\n");
     pour(sink);
-    if ((fflush(sink->file) != 0 || fsync(fileno(sink->file)) != 0) && sink->status == DPT_OK)
-        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
     if (fclose(sink->file) != 0 && sink->status == DPT_OK)
         sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
-    if (sink->status == DPT_OK && rename(sink->path, path) != 0)
-        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", path);
-    if (sink->status != DPT_OK)
-        unlink(sink->path);
+    if (sink->status == DPT_OK)
+        sink->status = dpt_file_commit(sink->temporary, sink->path, sink->err);
+    else
+        unlink(sink->temporary);
 }
 
 enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, struct dpt_error *err)
@@ -346,33 +346,33 @@ enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, str
     const struct dpt_comm *comm = trace->t->comm;
     const uint64_t capacity = trace->profile.timeline.threads[0].capacity;
     struct event *events = dpt_alloc_array(capacity, sizeof *events);
-    char path[PATH_MAX], part[PATH_MAX];
-    struct sink sink = {.path = part, .err = err};
+    char path[PATH_MAX];
+    struct sink sink = {.path = path, .err = err};
 
     dpt_comm_note(comm, trace->t->progress.step, "writing trace.json");
     turn(trace, false);
     dpt_tick_rate_read(&trace->profile.rate, 1);
     snprintf(path, sizeof path, "%s/trace.json", folder);
-    snprintf(part, sizeof part, "%s/trace.json.part", folder);
     if (events == NULL)
         status = dpt_fail_memory(err, "a trace", (double)capacity * sizeof *events);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(compare_clocks(comm, &trace->end, err));
     if (comm->world.rank == 0) {
-        sink.file = fopen(part, "we");
-        if (sink.file == NULL)
-            sink.status = dpt_fail_errno(err, DPT_IO, "%s", part);
+        sink.status = dpt_file_temporary(path, &sink.temporary, err);
+        if (sink.status == DPT_OK)
+            sink.status = dpt_file_stream(sink.temporary, DPT_FILE_APPEND, DPT_IO, &sink.file, err);
     }
     for (int rank = 0; rank < comm->world.size; rank++)
         DPT_TRY(send_rank(trace, rank, events, &sink, err));
-    finish_file(&sink, path);
+    finish_file(&sink);
     sink.file = NULL;
     DPT_TRY(dpt_group_agree(&comm->world, sink.status, err));
 out:
     if (sink.file != NULL) {
         fclose(sink.file);
-        unlink(part);
+        unlink(sink.temporary);
     }
+    free(sink.temporary);
     dpt_str_release(&sink.line);
     dpt_free(events);
     return status;

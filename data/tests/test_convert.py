@@ -311,7 +311,7 @@ def test_output_that_cannot_be_written(tmp_path):
         assert result.returncode == IO and str(prefix.parent if hasattr(prefix, "parent") else "/proc/nowhere") in result.stderr
     (tmp_path / "x-00000-of-00001.h5").mkdir()
     result = convert("idx", a, b, "--output", tmp_path / "x")
-    assert result.returncode == IO and "x-00000-of-00001.h5: cannot write" in result.stderr
+    assert result.returncode == IO and "x-00000-of-00001.h5: is a folder" in result.stderr
     assert [f for f in os.listdir(tmp_path) if ".tmp" in f] == []
 
 

@@ -6,8 +6,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <fcntl.h>
 
 #include "data/loader.h"
+#include "data/shard.h"
 #include "data/tests/make_shards.h"
 
 static const struct dpt_comm alone = {
@@ -230,6 +232,7 @@ static void seeking_starts_there(void **state)
 }
 
 /* The step that needs what is gone fails, and says which file and sample. */
+/* By the look at the files that comes with the first sample, or by the sample that is gone. */
 static void a_shard_that_shrinks_is_told(void **state)
 {
     const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_NONE);
@@ -244,15 +247,70 @@ static void a_shard_that_shrinks_is_told(void **state)
     snprintf(path, sizeof path, "%s/2.h5", folder);
     open_set(&set, DPT_CACHE_NONE, true, true);
     assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
-    assert_int_equal(truncate(path, make_offset(path, "images") + 20 * MAKE_ELEMENTS + 1), 0);
     take(loader, &set, &s, 0, 1, 0, 0, 2, true); /* samples 0 to 95 */
-    assert_int_equal(dpt_loader_next(loader, &view, &err),
-                     DPT_BAD_DATA); /* 121 is the first that is gone */
-    assert_non_null(strstr(err.text, "2.h5: the file ends before sample 20"));
-    assert_int_equal(dpt_loader_seek(loader, 0, 0, &err), DPT_OK);
-    take(loader, &set, &s, 0, 1, 0, 0, 2, true);
+    assert_int_equal(truncate(path, make_offset(path, "images") + 20 * MAKE_ELEMENTS + 1), 0);
+    dpt_loader_close(loader);
+    assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+    assert_int_equal(dpt_loader_next(loader, &view, &err), DPT_BAD_DATA);
+    assert_non_null(strstr(err.text, "2.h5: became shorter while this run reads it"));
     dpt_loader_close(loader);
     dpt_dataset_close(&set, &alone);
+}
+
+/* Of a shard with a checksum it is known whether what was written is the same. */
+static void a_shard_that_is_written_to_is_told(void **state)
+{
+    const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_NONE);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {.tv_sec = 1}};
+
+    (void)state;
+    for (int crc = 0; crc < 2; crc++)
+        for (int touched = 0; touched < 2; touched++) {
+            struct make_form form = forms[0];
+            struct dpt_step_view view;
+            struct dpt_loader *loader;
+            struct dpt_dataset set;
+            struct dpt_error err;
+            enum dpt_status status;
+            char path[192];
+
+            form.crc = crc;
+            make_shards(&form);
+            snprintf(path, sizeof path, "%s/2.h5", folder);
+            open_set(&set, DPT_CACHE_NONE, true, true);
+            if (!touched)
+                make_damage(path, make_offset(path, "images"), "other", 5);
+            assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+            assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
+            status = dpt_loader_next(loader, &view, &err);
+            assert_int_equal(status, crc && !touched ? DPT_BAD_DATA : DPT_OK);
+            if (status != DPT_OK)
+                assert_non_null(strstr(err.text, "2.h5: /images does not match its checksum"));
+            dpt_loader_close(loader);
+            if (!crc)
+                assert_string_equal(dpt_dataset_changed(&set), path);
+            assert_null(dpt_dataset_changed(&set)); /* once, and not where all is known */
+            dpt_dataset_close(&set, &alone);
+        }
+}
+
+static void a_shard_that_is_replaced_meanwhile_is_told(void **state)
+{
+    struct dpt_shard shard;
+    struct dpt_error err;
+    char path[192], other[192];
+
+    (void)state;
+    make_shards(&forms[0]);
+    snprintf(path, sizeof path, "%s/0.h5", folder);
+    snprintf(other, sizeof other, "%s/1.h5", folder);
+    assert_int_equal(dpt_shard_open(&shard, path, true, &err), DPT_OK);
+    assert_int_equal(dpt_shard_attach(&shard, &err), DPT_OK);
+    dpt_shard_detach(&shard);
+    assert_int_equal(rename(other, path), 0);
+    assert_int_equal(dpt_shard_attach(&shard, &err), DPT_BAD_DATA);
+    assert_non_null(strstr(err.text, "0.h5: was changed since it was opened"));
+    dpt_shard_close(&shard);
 }
 
 static void a_nan_in_a_stream_is_told(void **state)
@@ -309,6 +367,8 @@ int main(void)
         TEST(every_rank_gets_its_own),
         TEST(seeking_starts_there),
         TEST(a_shard_that_shrinks_is_told),
+        TEST(a_shard_that_is_written_to_is_told),
+        TEST(a_shard_that_is_replaced_meanwhile_is_told),
         TEST(a_nan_in_a_stream_is_told),
         TEST(an_epoch_without_a_step_is_refused),
     };

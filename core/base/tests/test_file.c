@@ -8,11 +8,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
@@ -170,6 +172,97 @@ static void reading_says_what_is_wrong(void **state)
     unlink(path);
 }
 
+/* What may stand where a file should be. */
+static void put_other(const char *kind, const char *path, const char *victim)
+{
+    if (strcmp(kind, "link") == 0)
+        assert_int_equal(symlink(victim, path), 0);
+    else if (strcmp(kind, "pipe") == 0)
+        assert_int_equal(mkfifo(path, 0600), 0);
+    else
+        assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* No mode waits; reading follows a link, writing does not, and neither does what is put in place
+ * whole. */
+static void only_files_are_opened(void **state)
+{
+    static const char *const kinds[] = {"link", "pipe", "folder"};
+    static const enum dpt_file_mode all[] = {DPT_FILE_READ, DPT_FILE_APPEND, DPT_FILE_UPDATE};
+    char path[PATH_TEXT], victim[PATH_TEXT], says[32];
+    struct dpt_error err;
+    struct stat info;
+    int fd;
+
+    (void)state;
+    in_folder(path, "other");
+    in_folder(victim, "victim");
+    assert_int_equal(dpt_file_write(victim, "mine", 4, &err), DPT_OK);
+    for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++) {
+        put_other(kinds[k], path, victim);
+        snprintf(says, sizeof says, ": is a %s%s", k == 0 ? "symbolic " : "", kinds[k]);
+        for (size_t m = 0; m < sizeof all / sizeof all[0]; m++) {
+            const bool good = k == 0 && all[m] == DPT_FILE_READ;
+            const enum dpt_status status = dpt_file_open(path, all[m], DPT_BAD_DATA, &fd, &err);
+
+            assert_int_equal(status, good ? DPT_OK : DPT_BAD_DATA);
+            assert_true(good == (fd >= 0));
+            if (good) {
+                assert_int_equal(fcntl(fd, F_GETFL) & O_NONBLOCK, 0);
+                close(fd);
+            } else {
+                assert_non_null(strstr(err.text, path));
+                assert_non_null(strstr(err.text, says));
+            }
+        }
+        assert_int_equal(dpt_file_write(path, "new", 3, &err), DPT_IO);
+        assert_non_null(strstr(err.text, says));
+        assert_int_equal(lstat(path, &info), 0);
+        assert_false(S_ISREG(info.st_mode));
+        remove(path);
+    }
+    assert_holds(victim, "mine", 4);
+    for (size_t m = 1; m < sizeof all / sizeof all[0]; m++) { /* a link to nothing makes nothing */
+        put_other("link", path, "nothing-there");
+        assert_int_equal(dpt_file_open(path, all[m], DPT_IO, &fd, &err), DPT_IO);
+        assert_non_null(strstr(err.text, "symbolic link"));
+        unlink(path);
+    }
+    unlink(victim);
+    assert_int_equal(entries(), 0);
+}
+
+/* Of the same file, and of a process that is gone: nothing else is taken away. */
+static void left_behind_goes(void **state)
+{
+    char path[PATH_TEXT], name[64], file[PATH_TEXT];
+    const pid_t child = fork();
+    struct dpt_error err;
+    long makers[2];
+
+    (void)state;
+    if (child == 0)
+        _exit(0);
+    assert_int_equal(waitpid(child, NULL, 0), child); /* its number is nobody's now */
+    makers[0] = (long)child;
+    makers[1] = (long)getppid();
+    in_folder(path, "out");
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, ".%s.tmp-%ld", i < 2 ? "out" : "other",
+                 i < 2 ? makers[i] : makers[0]);
+        assert_int_equal(close(open(in_folder(file, name), O_CREAT | O_WRONLY, 0600)), 0);
+    }
+    assert_int_equal(dpt_file_write(path, "new", 3, &err), DPT_OK);
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, ".%s.tmp-%ld", i < 2 ? "out" : "other",
+                 i < 2 ? makers[i] : makers[0]);
+        assert_int_equal(access(in_folder(file, name), F_OK) == 0, i > 0);
+        unlink(file);
+    }
+    unlink(path);
+    assert_int_equal(entries(), 0);
+}
+
 /* A write that fails half way: the old content stays, nothing is left beside it, and the error
  * names the file. */
 static void failed_write_keeps_the_old(void **state)
@@ -291,6 +384,8 @@ int main(void)
         cmocka_unit_test(pieces_follow_each_other),
         cmocka_unit_test(a_temporary_file_is_put_in_place),
         cmocka_unit_test(reading_says_what_is_wrong),
+        cmocka_unit_test(only_files_are_opened),
+        cmocka_unit_test(left_behind_goes),
         cmocka_unit_test(failed_write_keeps_the_old),
         cmocka_unit_test(writing_says_what_is_wrong),
         cmocka_unit_test(old_temporary_is_replaced),

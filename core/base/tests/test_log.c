@@ -7,10 +7,12 @@
 #include <fcntl.h>
 #include <pty.h>
 #include <regex.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -160,6 +162,10 @@ static void file_gets_time_stamps(void **state)
  * the run. */
 static void file_may_fail(void **state)
 {
+    enum { LONG = 1 << 20 };
+    char path[] = "/tmp/dpt-test-log-XXXXXX";
+    const int fd = mkstemp(path);
+    struct rlimit before, limit;
     struct dpt_error err;
     struct dpt_log log;
     struct capture c;
@@ -170,18 +176,22 @@ static void file_may_fail(void **state)
     dpt_log_init(&log, DPT_LOG_NORMAL, false);
     assert_int_equal(dpt_log_file(&log, "/nonexistent/log.txt", &err), DPT_IO);
     assert_non_null(strstr(err.text, "/nonexistent/log.txt"));
-    if (access("/dev/full", W_OK) == 0) {
-        assert_int_equal(dpt_log_file(&log, "/dev/full", &err), DPT_OK);
-        dpt_log_info(&log, "one");
-        dpt_log_info(&log, "two");
-        assert_null(log.file);
-    }
+    assert_true(fd >= 0 && ftruncate(fd, LONG) == 0);
+    assert_int_equal(dpt_log_file(&log, path, &err), DPT_OK);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = (struct rlimit){LONG, before.rlim_max}; /* so that the file is as long as one may be */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    dpt_log_info(&log, "one");
+    dpt_log_info(&log, "two");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_null(log.file);
     dpt_log_close(&log);
     capture_end(&c);
+    close(fd);
+    unlink(path);
     unsetenv("DPTRAIN_TTY");
-    if (access("/dev/full", W_OK) == 0)
-        assert_string_equal(c.text, "one\nwarning: writing the log file failed: No space left on "
-                                    "device\ntwo\n");
+    assert_string_equal(c.text, "one\nwarning: writing the log file failed: File too large\ntwo\n");
 }
 
 static void look_at_log(int result)

@@ -437,17 +437,24 @@ static void the_list_is_newest_first(void **unused)
     empty(in_folder(path, "checkpoints"));
 }
 
-/* What killed processes left goes; what is ours, or no temporary file, stays. */
+/* What killed runs left goes; what is ours, of another command, or no temporary file, stays. */
 static void temporaries_of_others_go(void **unused)
 {
-    static const char *const stay[] = {".x.tmp-1a", ".x.tmp-", ".xtmp-5", "metrics.jsonl"};
-    static const char *const go[] = {".xjob.yaml.tmp-1", "checkpoints/step-00000001.h5.tmp-1",
+    static const char *const stay[] = {".x.tmp-1a",
+                                       ".x.tmp-",
+                                       ".xtmp-5",
+                                       "metrics.jsonl",
+                                       "notes.tmp-1",
+                                       ".out.npz.tmp-1",
+                                       "checkpoints/step-1.h5.tmp-1a"};
+    static const char *const go[] = {".job.yaml.tmp-1", ".metrics.jsonl.tmp-1", ".trace.json.tmp-1",
+                                     "checkpoints/step-00000001.h5.tmp-1",
                                      "checkpoints/latest.tmp-999999999"};
     char path[TEXT], ours[64];
     struct dpt_error err;
 
     (void)unused;
-    snprintf(ours, sizeof ours, ".xours.tmp-%ld", (long)getpid());
+    snprintf(ours, sizeof ours, ".job.yaml.tmp-%ld", (long)getpid());
     put_file(in_folder(path, ours), "", 0);
     for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++)
         put_file(in_folder(path, stay[i]), "", 0);

@@ -1,15 +1,14 @@
 #include "core/train/interchange/weights.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/base/str.h"
 #include "core/state/checkpoint.h"
 
@@ -69,15 +68,11 @@ enum dpt_status dpt_weights_target(const char *name, const char *path,
 static enum dpt_status find_format(struct dpt_weights *w, struct dpt_error *err)
 {
     unsigned char head[HEAD];
-    struct stat info;
     ssize_t n;
     char list[128];
 
-    w->fd = open(w->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (w->fd < 0 || fstat(w->fd, &info) != 0)
-        return dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot open", w->path);
-    if (!S_ISREG(info.st_mode))
-        return dpt_fail(err, DPT_BAD_DATA, "%s: is no regular file", w->path);
+    if (dpt_file_open(w->path, DPT_FILE_READ, DPT_BAD_DATA, &w->fd, err) != DPT_OK)
+        return err->status;
     n = pread(w->fd, head, sizeof head, 0);
     if (n < 0)
         return dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path);

@@ -1,6 +1,7 @@
 """A disk that fills up, a folder that becomes read-only, a shard that is cut short, all while it trains."""
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 
 sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
-from running import Paused, job, newest, steps_logged  # noqa: E402
+from running import Paused, job, newest, steps_logged, wait_until  # noqa: E402
 
 
 def mount(*words):
@@ -149,9 +150,30 @@ def test_a_shard_is_cut_short(tmp_path, ranks):
     os.truncate(victim, victim.stat().st_size // 2)
     code, err = run.go_on()
     assert code == 65, err
-    assert err.count(f"{victim}: the file ends before sample") == 1 and "became shorter" in err, err
+    assert err.count(f"{victim}: ") == 1 and err.count("became shorter") == 1, err
     assert "latest" in saved(tmp_path / "out")
     assert "became shorter" in whole_lines(tmp_path / "out")[-1]["reason"]
     result = dpt.run(path, "--output", tmp_path / "out", "--set", f"data.train={tmp_path}/train-*.h5", "--set",
                      "data.cache=none", ranks=ranks)
     assert result.code == 65 and str(victim) in result.err, result
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_shard_is_written_to_and_metrics_go(tmp_path, ranks):
+    """Both are told, each once, and the run goes on."""
+    shards(tmp_path, 3)
+    path = job(tmp_path, epochs=100000)
+    run = Paused(path, tmp_path / "out", ranks, "--set", f"data.train={tmp_path}/train-*.h5", "--set", "data.cache=none",
+                 step=10)
+    os.utime(tmp_path / "train-1.h5", (1, 1))
+    (tmp_path / "out" / "metrics.jsonl").unlink()
+    for pid in run.pids:
+        os.kill(pid, signal.SIGCONT)
+    log = tmp_path / "out" / "log.txt"
+    assert wait_until(run.process, lambda: "was written to" in log.read_text() and "was removed" in log.read_text())
+    os.kill(run.pids[0], signal.SIGUSR1)
+    _, err = run.process.communicate(timeout=60)
+    err = err.decode()
+    assert run.process.returncode == 75, err
+    assert err.count(f"warning: {tmp_path}/train-1.h5 was written to while this run reads it") == 1, err
+    assert err.count(f"warning: {tmp_path}/out/metrics.jsonl was removed or replaced") == 1, err
