@@ -99,9 +99,10 @@ static void print_head(const struct dpt_bench *b, struct dpt_str *out)
     const struct unit u = unit_for(b->step.median);
     const int d = decimals_for(b->step.median / u.seconds);
 
-    dpt_str_printf(out, "%s: %d rank%s, %lld thread%s, %s (%s)\n", t->job->name, ranks,
-                   ranks == 1 ? "" : "s", (long long)t->all_threads, t->all_threads == 1 ? "" : "s",
-                   t->backend->name, t->backend->uses());
+    dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
+    dpt_str_printf(out, ": %d rank%s, %lld thread%s, %s (%s)\n", ranks, ranks == 1 ? "" : "s",
+                   (long long)t->all_threads, t->all_threads == 1 ? "" : "s", t->backend->name,
+                   t->backend->uses());
     dpt_str_printf(out, "batch %d in micro-batches of %d, %s parameters, %s\n", s->global, s->micro,
                    dpt_group_digits(samples, t->graph.parameters), t->job->optimizer.variant->name);
     if (b->runs > 0)

@@ -9,7 +9,7 @@
 #include "cmd/cmd.h"
 #include "core/base/str.h"
 
-enum { CLASSES_TOLD = 256, WIDTH = 80 };
+enum { CLASSES_TOLD = 256, WIDTH = 80, NAME_SHOWN = 32 };
 
 static const struct dpt_inspect_attribute *number(const struct dpt_inspect *f, const char *name)
 {
@@ -144,17 +144,18 @@ static void print_counts(const struct dpt_inspect_shard *shard)
         count_width = count > count_width ? count : count_width;
         name_width = name > name_width ? name : name_width;
     }
-    name_width = name_width > 32 ? 32 : name_width;
+    name_width = name_width > NAME_SHOWN ? NAME_SHOWN : name_width;
     in_line = (WIDTH - 2) / (number_width + name_width + count_width + 6);
     in_line = in_line < 1 ? 1 : in_line;
     printf("\n  samples of each class\n");
     for (size_t i = 0; i < told; i++) {
         const bool ends = (int)(i % (size_t)in_line) == in_line - 1 || i + 1 == told;
+        char shown[6 * NAME_SHOWN + 8];
 
+        dpt_show_text(shown, i < shard->n_names ? shard->names[i] : "", NAME_SHOWN);
         printf("  %*zu%s%-*.*s %*s%s", number_width, i, name_width > 0 ? " " : ":",
-               name_width > 0 ? name_width - 1 : 0, name_width > 0 ? name_width - 1 : 0,
-               i < shard->n_names ? shard->names[i] : "", count_width,
-               dpt_group_digits(text, shard->counts[i]), ends ? "\n" : "  ");
+               name_width > 0 ? name_width - 1 : 0, name_width > 0 ? name_width - 1 : 0, shown,
+               count_width, dpt_group_digits(text, shard->counts[i]), ends ? "\n" : "  ");
     }
     if (shard->n_counts > told)
         printf("  and classes %zu to %zu\n", told, shard->n_counts - 1);

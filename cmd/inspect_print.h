@@ -5,12 +5,14 @@
 #ifndef DPT_CMD_INSPECT_PRINT_H
 #define DPT_CMD_INSPECT_PRINT_H
 
+#include "core/base/str.h"
 #include "core/state/inspect.h"
 
 enum { DPT_TABLE_CELLS = 5, DPT_TABLE_CELL = 64 };
 
 struct dpt_table_row {
-    const char *name; /* of a data set; borrowed */
+    const char *name;     /* of a data set */
+    struct dpt_str shown; /* that name as one line */
     char cell[DPT_TABLE_CELLS][DPT_TABLE_CELL];
 };
 

@@ -18,6 +18,8 @@ enum dpt_status dpt_table_open(struct dpt_table *table, size_t most, struct dpt_
 
 void dpt_table_close(struct dpt_table *table)
 {
+    for (size_t r = 0; table->rows != NULL && r < table->n; r++)
+        dpt_str_release(&table->rows[r].shown);
     free(table->rows);
     table->rows = NULL;
 }
@@ -26,7 +28,8 @@ struct dpt_table_row *dpt_table_add(struct dpt_table *table, const char *name)
 {
     struct dpt_table_row *row = &table->rows[table->n++];
 
-    row->name = name;
+    dpt_str_printable(&row->shown, name, strlen(name), false);
+    row->name = row->shown.length > 0 && !row->shown.failed ? row->shown.text : name;
     return row;
 }
 

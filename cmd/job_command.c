@@ -187,10 +187,8 @@ out:
 
 void dpt_job_command_name(const char *path, struct dpt_error *err)
 {
-    const struct dpt_error plain = *err;
-
     if (path != NULL && strstr(err->text, path) == NULL)
-        dpt_fail(err, plain.status, "%s: %s", path, plain.text);
+        dpt_error_prefix(err, "%s: ", path);
 }
 
 enum dpt_status

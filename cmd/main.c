@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "cmd/cli.h"
+#include "cmd/output.h"
 #include "cmd/streams.h"
 #include "core/comm/comm.h"
 
@@ -30,12 +31,13 @@ int main(int argc, char **argv)
     const bool leads = dpt_launcher_rank() == 0;
 
     dpt_streams_repair();
+    dpt_output_begin();
     status = dpt_cli_parse(&cli, argc, argv, &wish, &err);
     if (status == DPT_OK && wish == DPT_CLI_RUN) {
         status = run(&cli, leads, &err);
     } else if (status != DPT_OK) {
         if (leads)
-            fprintf(stderr, "%s\n", err.text);
+            dpt_log_error(&cli.log, &err);
     } else if (leads && wish == DPT_CLI_HELP) {
         dpt_cli_help(cli.command);
     } else if (leads) {

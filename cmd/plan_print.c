@@ -51,9 +51,10 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
     const struct dpt_trainer *t = &p->t;
     char a[DIGITS], b[DIGITS];
 
-    dpt_str_printf(out, "%s: %d rank%s on %d node%s, %d thread%s each, %s\n", t->job->name,
-                   p->spec.ranks, p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
-                   t->threads, t->threads == 1 ? "" : "s", t->backend->name);
+    dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
+    dpt_str_printf(out, ": %d rank%s on %d node%s, %d thread%s each, %s\n", p->spec.ranks,
+                   p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s", t->threads,
+                   t->threads == 1 ? "" : "s", t->backend->name);
     if (p->gpu.name[0] == '\0')
         dpt_str_printf(out, "%s\n\n", t->backend->uses());
     else

@@ -3,6 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/str.h"
+
 /* "0.9983": what is not quite 1 does not look like it. */
 static const char *probability_text(float x, char buf[16])
 {
@@ -12,10 +14,20 @@ static const char *probability_text(float x, char buf[16])
     return buf;
 }
 
+/* Names of classes and files are anybody's. */
+static void print_name(const char *name, const char *after)
+{
+    enum { SHOWN = 500 };
+    char shown[6 * SHOWN + 8];
+
+    dpt_show_text(shown, name, SHOWN);
+    printf("%s%s", shown, after);
+}
+
 static void print_class(const struct dpt_predict_told *told, int32_t class)
 {
     if (told->classes != NULL && (size_t) class < told->n_classes)
-        printf("%s", told->classes[class]);
+        print_name(told->classes[class], "");
     else
         printf("%d", class);
 }
@@ -27,7 +39,7 @@ void dpt_predict_print(const struct dpt_predict_told *told, const struct dpt_pre
     char buf[16];
 
     if (dpt_source_info(told->source)->named)
-        printf("%s: ", dpt_source_name(told->source, d->first + i));
+        print_name(dpt_source_name(told->source, d->first + i), ": ");
     else
         printf("sample %lld: ", (long long)(d->first + i));
     if (d->labels != NULL) {

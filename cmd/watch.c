@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "cmd/output.h"
 #include "cmd/screen.h"
 #include "cmd/watch_view.h"
 #include "core/base/file.h"
@@ -97,7 +98,7 @@ static enum dpt_status snapshot(struct watch *w, struct dpt_error *err)
     dpt_screen_size(&w->view.columns, &rows);
     DPT_TRY(look_at_all(w, err));
     DPT_TRY(draw(w, err));
-    fputs(w->lines.text, stdout);
+    DPT_TRY(dpt_output_colored(w->lines.text, err));
 out:
     return status;
 }
@@ -138,7 +139,7 @@ static enum dpt_status live(struct watch *w, int milliseconds, struct dpt_error 
     if (killed != 0)
         raise(killed);
     DPT_TRY(status);
-    fputs(w->lines.text, stdout);
+    DPT_TRY(dpt_output_colored(w->lines.text, err));
 out:
     return status;
 }

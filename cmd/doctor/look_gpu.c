@@ -7,6 +7,7 @@
  * own, ends the child and is told; and this process has not begun to use the driver.
  */
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
@@ -279,7 +280,9 @@ static void listen_to(int fd, struct dpt_doctor_gpus *gpus)
 /* A child has the messages of a failing MPI to itself. */
 static void be_child(int fd, bool all)
 {
-    if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL)
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0 || dup2(nowhere, STDERR_FILENO) < 0)
         _exit(1);
     signal(SIGSEGV, SIG_DFL);
     ask(fd, all);

@@ -4,47 +4,22 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Bytes of the well-formed character of UTF-8 at p, 0: there is none. */
-static size_t character(const unsigned char *p)
-{
-    static const struct {
-        unsigned char first, last, low, high, length;
-    } forms[] = {
-        {0x20, 0x7E, 0x00, 0xFF, 1}, {0xC2, 0xC2, 0xA0, 0xBF, 2}, {0xC3, 0xDF, 0x80, 0xBF, 2},
-        {0xE0, 0xE0, 0xA0, 0xBF, 3}, {0xE1, 0xEC, 0x80, 0xBF, 3}, {0xED, 0xED, 0x80, 0x9F, 3},
-        {0xEE, 0xEF, 0x80, 0xBF, 3}, {0xF0, 0xF0, 0x90, 0xBF, 4}, {0xF1, 0xF3, 0x80, 0xBF, 4},
-        {0xF4, 0xF4, 0x80, 0x8F, 4},
-    };
-
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (*p < forms[i].first || *p > forms[i].last)
-            continue;
-        if (forms[i].length > 1 && (p[1] < forms[i].low || p[1] > forms[i].high))
-            return 0;
-        for (size_t k = 2; k < forms[i].length; k++)
-            if (p[k] < 0x80 || p[k] > 0xBF)
-                return 0;
-        return forms[i].length;
-    }
-    return *p == '\n' || *p == '\t' ? 1 : 0;
-}
-
 void dpt_html_text(struct dpt_str *out, const char *text)
 {
     static const char marks[] = "&<>\"'";
     static const char *const names[] = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
+    size_t left = strlen(text), n;
 
-    for (const unsigned char *p = (const unsigned char *)text; *p != '\0';) {
-        const char *mark = strchr(marks, *p);
-        const size_t n = character(p);
+    for (; left > 0; text += n, left -= n) {
+        const char *mark = strchr(marks, *text);
+        const int32_t c = dpt_utf8_decode(text, left, &n);
 
         if (mark != NULL)
             dpt_str_printf(out, "%s", names[mark - marks]);
-        else if (n == 0)
-            dpt_str_printf(out, "\xEF\xBF\xBD");
+        else if (c == '\n' || c == '\t' || (c >= 0 && dpt_shown_character(c)))
+            dpt_str_add(out, text, n);
         else
-            dpt_str_add(out, (const char *)p, n);
-        p += n == 0 ? 1 : n;
+            dpt_str_printf(out, "\xEF\xBF\xBD");
     }
 }
 

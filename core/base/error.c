@@ -13,16 +13,49 @@ static const struct {
 #undef X
 };
 
+/* Fills err->text. A line break that the format does not have comes from a name or a path, and
+ * would forge a line; but a format that is "%s" alone passes on what was told elsewhere. */
+static void fill(struct dpt_error *err, const char *format, va_list args)
+{
+    char *text = err->text;
+
+    vsnprintf(err->text, sizeof err->text, format, args);
+    if (strchr(format, '\n') != NULL || strcmp(format, "%s") == 0)
+        return;
+    while ((text = strchr(text, '\n')) != NULL) {
+        const size_t rest = strlen(text);
+
+        if (text + rest + 1 < err->text + sizeof err->text) {
+            memmove(text + 1, text, rest + 1);
+            *text++ = '\\';
+        }
+        *text = text > err->text && text[-1] == '\\' ? 'n' : ' ';
+    }
+}
+
 enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
+    fill(err, format, args);
     va_end(args);
     err->status = status;
     err->memory = false;
     return status;
+}
+
+void dpt_error_prefix(struct dpt_error *err, const char *format, ...)
+{
+    const struct dpt_error told = *err;
+    va_list args;
+    size_t used;
+
+    va_start(args, format);
+    fill(err, format, args);
+    va_end(args);
+    used = strlen(err->text);
+    snprintf(err->text + used, sizeof err->text - used, "%s", told.text);
 }
 
 enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,
@@ -33,7 +66,7 @@ enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, co
     size_t used;
 
     va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
+    fill(err, format, args);
     va_end(args);
     used = strlen(err->text);
     snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(code));

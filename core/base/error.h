@@ -48,10 +48,14 @@ struct dpt_error {
             goto out;                                                                              \
     } while (0)
 
-/* Fills *err (text is cut at its capacity) and returns `status`, so that `return dpt_fail(...)`
- * reads well. */
+/* Fills *err (text is cut at its capacity; line breaks in what the format inserts are escaped) and
+ * returns `status`, so that `return dpt_fail(...)` reads well. */
 enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Puts words in front of what was told: the text as it is, several lines too. */
+void dpt_error_prefix(struct dpt_error *err, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* As dpt_fail, with ": <strerror(errno)>" behind the text. DPT_RANK for ENOMEM, else `status`. */
 enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/str.h"
 
 static const char erase_line[] = "\r\033[K";
 
@@ -143,13 +144,18 @@ static void write_file(struct dpt_log *log, const char *prefix, const char *text
     log->file = NULL;
 }
 
-static void put(struct dpt_log *log, bool show, const char *prefix, const char *text)
+static void put(struct dpt_log *log, bool show, const char *prefix, const char *text, bool lines)
 {
+    struct dpt_str clean = {0};
+
+    dpt_str_printable(&clean, text, strlen(text), lines);
+    text = clean.text != NULL ? clean.text : "";
     if (show) {
         clear_live(log);
         fprintf(stderr, "%s%s\n", prefix, text);
     }
     write_file(log, prefix, text);
+    dpt_str_release(&clean);
 }
 
 static void __attribute__((format(printf, 4, 0)))
@@ -165,7 +171,7 @@ put_format(struct dpt_log *log, bool show, const char *prefix, const char *forma
         text = large;
     va_end(again);
     if (n >= 0)
-        put(log, show, prefix, text);
+        put(log, show, prefix, text, strchr(format, '\n') != NULL);
     if (text == large)
         free(large);
 }
@@ -206,15 +212,15 @@ void dpt_log_warn(struct dpt_log *log, const char *format, ...)
 void dpt_log_error(struct dpt_log *log, const struct dpt_error *err)
 {
     if (!log->silent)
-        put(log, true, "", err->text);
+        put(log, true, "", err->text, true);
 }
 
-/* Bytes of the longest beginning that has at most `limit` characters (UTF-8) and no line break. */
+/* Bytes of the longest beginning that has at most `limit` characters (UTF-8). */
 static int cut(const char *text, int limit)
 {
     int bytes = 0, characters = 0;
 
-    while (text[bytes] != '\0' && text[bytes] != '\n') {
+    while (text[bytes] != '\0') {
         const bool begins = ((unsigned char)text[bytes] & 0xC0) != 0x80;
 
         if (begins && characters == limit)
@@ -227,15 +233,20 @@ static int cut(const char *text, int limit)
 
 void dpt_log_live(struct dpt_log *log, const char *text)
 {
+    struct dpt_str clean = {0};
+
     if (log->silent || !log->terminal)
         return;
     if (text == NULL || log->level < DPT_LOG_NORMAL) {
         clear_live(log);
         return;
     }
+    dpt_str_printable(&clean, text, strcspn(text, "\n"), false);
+    text = clean.text != NULL ? clean.text : "";
     fprintf(stderr, "\r%.*s\033[K", cut(text, log->columns - 1), text);
     fflush(stderr);
     log->live = true;
+    dpt_str_release(&clean);
 }
 
 void dpt_log_progress(struct dpt_log *log, const char *text)
@@ -244,8 +255,8 @@ void dpt_log_progress(struct dpt_log *log, const char *text)
         return;
     if (log->terminal) {
         dpt_log_live(log, text);
-        write_file(log, "", text);
+        put(log, false, "", text, false);
     } else {
-        put(log, log->level >= DPT_LOG_NORMAL, "", text);
+        put(log, log->level >= DPT_LOG_NORMAL, "", text, false);
     }
 }

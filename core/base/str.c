@@ -64,63 +64,113 @@ void dpt_str_printf(struct dpt_str *s, const char *format, ...)
     s->length += (size_t)n;
 }
 
-/*
- * Bytes of the well-formed UTF-8 sequence at p (Unicode 15, table 3-7), or 0: no overlong forms, no
- * surrogates, nothing above U+10FFFF. The NUL behind the string ends a cut sequence, since it is no
- * continuation byte.
- */
-static size_t utf8_length(const unsigned char *p)
+int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
 {
-    // clang-format off
-    static const struct {
-        unsigned char first, last;      /* of the leading byte */
-        unsigned char low, high;        /* of the second byte */
-        unsigned char length;
-    } forms[] = {
-        {0x00, 0x7F, 0x00, 0x00, 1},
-        {0xC2, 0xDF, 0x80, 0xBF, 2},
-        {0xE0, 0xE0, 0xA0, 0xBF, 3},
-        {0xE1, 0xEC, 0x80, 0xBF, 3},
-        {0xED, 0xED, 0x80, 0x9F, 3},
-        {0xEE, 0xEF, 0x80, 0xBF, 3},
-        {0xF0, 0xF0, 0x90, 0xBF, 4},
-        {0xF1, 0xF3, 0x80, 0xBF, 4},
-        {0xF4, 0xF4, 0x80, 0x8F, 4},
-    };
-    // clang-format on
+    /* The smallest character that needs so many bytes: what is smaller is overlong. */
+    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
+    const unsigned char *p = (const unsigned char *)bytes;
+    int32_t c;
+    size_t want;
 
-    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        if (*p < forms[i].first || *p > forms[i].last)
-            continue;
-        if (forms[i].length > 1 && (p[1] < forms[i].low || p[1] > forms[i].high))
-            return 0;
-        for (size_t k = 2; k < forms[i].length; k++)
-            if (p[k] < 0x80 || p[k] > 0xBF)
-                return 0;
-        return forms[i].length;
+    *length = 1;
+    if (p[0] < 0x80)
+        return p[0];
+    if (p[0] < 0xC0 || p[0] > 0xF7)
+        return -1;
+    want = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
+    if (want > n)
+        return -1;
+    c = p[0] & (0x7F >> want);
+    for (size_t i = 1; i < want; i++) {
+        if ((p[i] & 0xC0) != 0x80)
+            return -1;
+        c = c << 6 | (p[i] & 0x3F);
     }
-    return 0;
+    if (c < least[want] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
+        return -1;
+    *length = want;
+    return c;
+}
+
+bool dpt_shown_character(int32_t c)
+{
+    return c >= 0x20 && c != 0x7F && (c < 0x80 || c > 0x9F) && (c < 0x200B || c > 0x200F) &&
+           (c < 0x2028 || c > 0x202E) && (c < 0x2066 || c > 0x2069) && c != 0xFEFF && c != 0xFFFE &&
+           c != 0xFFFF;
+}
+
+/* One character of n > 0 bytes as it can be shown; *length: its bytes in `text`. Returns how many
+ * were written. */
+static size_t show_character(char out[8], const char *text, size_t n, size_t *length)
+{
+    static const char named[] = "\n\r\t", letters[] = "nrt";
+    const int32_t c = dpt_utf8_decode(text, n, length);
+    const char *name = c == 0 ? NULL : strchr(named, *text);
+
+    if (c >= 0 && dpt_shown_character(c)) {
+        memcpy(out, text, *length);
+        return *length;
+    }
+    if (name != NULL)
+        return (size_t)sprintf(out, "\\%c", letters[name - named]);
+    if (c < 0x80)
+        return (size_t)sprintf(out, "\\x%02x", (unsigned char)*text);
+    return (size_t)sprintf(out, "\\u%04x", (unsigned)c & 0xFFFF);
+}
+
+void dpt_str_printable(struct dpt_str *s, const char *text, size_t n, bool lines)
+{
+    const char *const end = text + n;
+    char shown[8];
+    size_t length;
+
+    while (text < end) {
+        const char *plain = text;
+
+        while (plain < end &&
+               ((*plain >= 0x20 && *plain < 0x7F) || *plain == '\t' || (*plain == '\n' && lines)))
+            plain++;
+        dpt_str_add(s, text, (size_t)(plain - text));
+        text = plain;
+        if (text < end) {
+            dpt_str_add(s, shown, show_character(shown, text, (size_t)(end - text), &length));
+            text += length;
+        }
+    }
+}
+
+void dpt_show_text(char *out, const char *text, size_t limit)
+{
+    size_t left = strlen(text), length;
+
+    for (; left > 0; text += length, left -= length) {
+        if (limit-- == 0) {
+            out += sprintf(out, "…");
+            break;
+        }
+        out += show_character(out, text, left, &length);
+    }
+    *out = '\0';
 }
 
 void dpt_str_json(struct dpt_str *s, const char *text)
 {
     static const char plain[] = "\"\\\b\f\n\r\t", escaped[] = "\"\\bfnrt";
-    const unsigned char *p = (const unsigned char *)text;
+    size_t left = strlen(text), n;
 
     dpt_str_add(s, "\"", 1);
-    while (*p != '\0') {
-        const char *special = strchr(plain, *p);
-        const size_t n = utf8_length(p);
+    for (; left > 0; text += n, left -= n) {
+        const char *special = strchr(plain, *text);
+        const int32_t c = dpt_utf8_decode(text, left, &n);
 
         if (special != NULL)
             dpt_str_printf(s, "\\%c", escaped[special - plain]);
-        else if (*p < 0x20 || *p == 0x7F)
-            dpt_str_printf(s, "\\u%04x", *p);
-        else if (n == 0)
+        else if (c < 0)
             dpt_str_add(s, "\xEF\xBF\xBD", 3);
+        else if (!dpt_shown_character(c))
+            dpt_str_printf(s, "\\u%04x", (unsigned)c & 0xFFFF);
         else
-            dpt_str_add(s, (const char *)p, n);
-        p += n == 0 ? 1 : n;
+            dpt_str_add(s, text, n);
     }
     dpt_str_add(s, "\"", 1);
 }

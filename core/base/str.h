@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct dpt_str {
     char *text;
@@ -19,12 +20,31 @@ struct dpt_str {
 void dpt_str_printf(struct dpt_str *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void dpt_str_add(struct dpt_str *s, const char *bytes, size_t n);
-/* Adds text as a JSON string literal, quotes and escapes included; bytes that are no UTF-8 become U+FFFD. */
+/*
+ * Adds n bytes of text that may come from anywhere, so that they can be shown on a terminal or in a log: controls (C0, C1, DEL),
+ * direction marks, line separators and bytes that are no UTF-8 are escaped, as the C language does. Tabs stay as they are, and
+ * line breaks where `lines` says that the text is one of several lines. What was escaped stays so when it is added again.
+ */
+void dpt_str_printable(struct dpt_str *s, const char *text, size_t n, bool lines);
+/* Adds text as a JSON string literal, quotes included; what cannot be shown is escaped, and bytes that are no UTF-8 become
+ * U+FFFD. */
 void dpt_str_json(struct dpt_str *s, const char *text);
 /* Adds the shortest decimal that reads back as the same double; JSON null for NaN and infinities. */
 void dpt_str_number(struct dpt_str *s, double value);
 void dpt_str_clear(struct dpt_str *s);
 void dpt_str_release(struct dpt_str *s);
+
+/* Decodes one character of n > 0 bytes of UTF-8. *length: its bytes. -1 (length 1) where they are no UTF-8 (RFC 3629). */
+int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length);
+
+/* Whether a character can be shown on a terminal, in one line: no controls, line separators or direction marks. */
+bool dpt_shown_character(int32_t c);
+
+/*
+ * Copies text as dpt_str_printable does for one line, into out (at least 6 x limit + 8 bytes); behind `limit` characters it is cut and an
+ * ellipsis put. Tabs are escaped, too.
+ */
+void dpt_show_text(char *out, const char *text, size_t limit);
 
 /* The one of n names that is nearest to `name` by edit distance and close enough to suggest, or NULL. */
 const char *dpt_nearest(const char *name, const char *const *names, size_t n);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/str.h"
 #include "core/base/thread.h"
 #include "core/comm/internal.h"
 #include "core/comm/nodes.h"
@@ -116,23 +117,24 @@ static void see(const struct dpt_watch *w, int i, bool process, struct dpt_seen 
     seen->word[sizeof seen->word - 1] = '\0';
 }
 
-/* In one write, so that nobody's line comes between. */
+/* In one write, so that nobody's line comes between. What ranks noted may hold names and paths. */
 static void print_line(const char *text)
 {
-    char line[2048];
-    const int n = snprintf(line, sizeof line - 1, "%s", text);
-    size_t left = n < (int)sizeof line - 1 ? (size_t)n : sizeof line - 2;
-    const char *p = line;
+    struct dpt_str line = {0};
+    size_t left;
 
-    line[left++] = '\n';
-    while (left > 0) {
+    dpt_str_printable(&line, text, strlen(text), false);
+    dpt_str_add(&line, "\n", 1);
+    left = line.length;
+    for (const char *p = line.text; left > 0;) {
         const ssize_t written = write(STDERR_FILENO, p, left);
 
         if (written <= 0)
-            return;
+            break;
         p += written;
         left -= (size_t)written;
     }
+    dpt_str_release(&line);
 }
 
 static void sleep_for(double seconds)

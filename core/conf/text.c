@@ -5,76 +5,11 @@
 
 enum { SHOWN = 60 };
 
-int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
-{
-    /* The smallest character that needs so many bytes: what is smaller is overlong. */
-    static const int32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    const unsigned char *p = (const unsigned char *)bytes;
-    int32_t c;
-    size_t want;
-
-    *length = 1;
-    if (p[0] < 0x80)
-        return p[0];
-    if (p[0] < 0xC0 || p[0] > 0xF7)
-        return -1;
-    want = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
-    if (want > n)
-        return -1;
-    c = p[0] & (0x7F >> want);
-    for (size_t i = 1; i < want; i++) {
-        if ((p[i] & 0xC0) != 0x80)
-            return -1;
-        c = c << 6 | (p[i] & 0x3F);
-    }
-    if (c < least[want] || c > 0x10FFFF || (c >= 0xD800 && c <= 0xDFFF))
-        return -1;
-    *length = want;
-    return c;
-}
-
 bool dpt_yaml_character(int32_t c)
 {
     return c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c <= 0x7E) || c == 0x85 ||
            (c >= 0xA0 && c <= 0xD7FF) || (c >= 0xE000 && c <= 0xFFFD && c != 0xFEFF) ||
            c >= 0x10000;
-}
-
-bool dpt_shown_character(int32_t c)
-{
-    return dpt_yaml_character(c) && c >= 0x20 && c != 0x85 && (c < 0x200B || c > 0x200F) &&
-           (c < 0x2028 || c > 0x202E) && (c < 0x2066 || c > 0x2069);
-}
-
-void dpt_show_text(char *out, const char *text, size_t limit)
-{
-    static const char named[] = "\n\r\t", letters[] = "nrt";
-    size_t left = strlen(text);
-
-    for (size_t shown = 0; left > 0; shown++) {
-        const unsigned char byte = (unsigned char)*text;
-        const char *name = strchr(named, byte);
-        size_t n;
-        const int32_t c = dpt_utf8_decode(text, left, &n);
-
-        if (shown == limit) {
-            out += sprintf(out, "…");
-            break;
-        }
-        if (c >= 0 && dpt_shown_character(c)) {
-            memcpy(out, text, n);
-            out += n;
-        } else if (name != NULL) {
-            out += sprintf(out, "\\%c", letters[name - named]);
-        } else if (c < 0x80) {
-            out += sprintf(out, "\\x%02x", byte);
-        } else {
-            out += sprintf(out, "\\u%04x", (unsigned)c & 0xFFFF);
-        }
-        text += n;
-        left -= n;
-    }
-    *out = '\0';
 }
 
 const char *dpt_conf_show(struct dpt_conf *conf, const char *text)

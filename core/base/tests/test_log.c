@@ -158,6 +158,58 @@ static void file_gets_time_stamps(void **state)
     unlink(path);
 }
 
+/* Names and paths neither steer the terminal nor forge a line, there and in the file. */
+static void names_are_shown_not_done(void **state)
+{
+    static const char evil[] = "a\033]0;x\007\033[2J\nFORGED\xc2\x9b\xff\xe2\x80\xae";
+    static const char shown[] = "a\\x1b]0;x\\x07\\x1b[2J\\nFORGED\\u009b\\xff\\u202e";
+    char path[] = P_tmpdir "/dptrain-log-XXXXXX", want[1024], text[DPT_ERROR_TEXT + 1], line[256];
+    struct dpt_error err;
+    struct dpt_log log;
+    struct capture c;
+    FILE *file;
+
+    (void)state;
+    close(mkstemp(path));
+    setenv("DPTRAIN_TTY", "1", 1);
+    setenv("COLUMNS", "2000", 1);
+    capture_begin(&c);
+    dpt_log_init(&log, DPT_LOG_VERBOSE, false);
+    assert_int_equal(dpt_log_file(&log, path, &err), DPT_OK);
+    dpt_log_info(&log, "1 %s", evil);
+    dpt_log_detail(&log, "2 %s", evil);
+    dpt_log_warn(&log, "3 %s", evil);
+    dpt_fail(&err, DPT_IO, "4 %s", evil);
+    dpt_log_error(&log, &err);
+    dpt_fail(&err, DPT_BAD_JOB, "%s", "5\none a line");
+    dpt_log_error(&log, &err);
+    dpt_log_live(&log, "6 \033[1m");
+    dpt_log_close(&log);
+    capture_end(&c);
+    unsetenv("DPTRAIN_TTY");
+    unsetenv("COLUMNS");
+    snprintf(want, sizeof want,
+             "1 %s\n2 %s\nwarning: 3 %s\n4 %s\n5\none a line\n\r6 \\x1b[1m\033[K%s", shown, shown,
+             shown, shown, "\r\033[K");
+    assert_string_equal(c.text, want);
+    file = fopen(path, "r");
+    for (int n = 0; n < 6; n++) {
+        assert_non_null(fgets(line, sizeof line, file));
+        assert_true(line[4] == '-' && strpbrk(line, "\033\007\x9b\xff") == NULL);
+    }
+    fclose(file);
+    unlink(path);
+    /* An error that is full stays whole and ends in time, wherever the line break is. */
+    for (size_t at = sizeof text - 6; at < sizeof text - 1; at++) {
+        memset(text, 'x', sizeof text - 1);
+        text[at] = '\n';
+        text[sizeof text - 1] = '\0';
+        dpt_fail(&err, DPT_IO, " %s", text);
+        assert_null(strchr(err.text, '\n'));
+        assert_int_equal(strlen(err.text), sizeof err.text - 1);
+    }
+}
+
 /* A folder that is missing is an error; a disk that is full is told once and ends the log file, not
  * the run. */
 static void file_may_fail(void **state)
@@ -277,8 +329,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(levels_choose_lines),   cmocka_unit_test(live_line_is_cut_and_cleared),
-        cmocka_unit_test(file_gets_time_stamps), cmocka_unit_test(file_may_fail),
-        cmocka_unit_test(terminal_is_found),
+        cmocka_unit_test(file_gets_time_stamps), cmocka_unit_test(names_are_shown_not_done),
+        cmocka_unit_test(file_may_fail),         cmocka_unit_test(terminal_is_found),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

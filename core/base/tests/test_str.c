@@ -46,8 +46,40 @@ static void too_much_sets_failed(void **state)
 
 #define BAD "\xef\xbf\xbd"
 
+/* Whatever it begins with: what comes out holds no control, and adding it again changes nothing. */
+static void printable(void **state)
+{
+    // clang-format off
+    static const struct { const char *text, *lines, *line; } cases[] = {
+        {"", "", ""},
+        {"a\tb\nc", "a\tb\nc", "a\tb\\nc"},
+        {"\033]0;x\007\033[2J\r\x7f", "\\x1b]0;x\\x07\\x1b[2J\\r\\x7f", NULL},
+        {"Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82 back\\slash", "Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82 back\\slash", NULL},
+        {"\xc2\x9b" "31m\xc2\x85\xc2\xa0", "\\u009b31m\\u0085\xc2\xa0", NULL},
+        {"\xe2\x80\xae" "gnp\xe2\x81\xa6\xe2\x80\xa8\xef\xbb\xbf", "\\u202egnp\\u2066\\u2028\\ufeff", NULL},
+        {"\x9b" "1m\xff\xc3\xe2\x82", "\\x9b1m\\xff\\xc3\\xe2\\x82", NULL},
+        {"\xc0\x9b\xed\xa0\x80", "\\xc0\\x9b\\xed\\xa0\\x80", NULL},
+    };
+    // clang-format on
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        for (int lines = 0; lines < 2; lines++) {
+            const char *want = lines || cases[i].line == NULL ? cases[i].lines : cases[i].line;
+            struct dpt_str once = {0}, twice = {0};
+
+            dpt_str_printable(&once, cases[i].text, strlen(cases[i].text), lines);
+            assert_string_equal(once.length > 0 ? once.text : "", want);
+            dpt_str_printable(&twice, want, strlen(want), lines);
+            assert_string_equal(twice.length > 0 ? twice.text : "", want);
+            dpt_str_release(&once);
+            dpt_str_release(&twice);
+        }
+    }
+}
+
 /* Expected literals are those of Python's json.dumps(..., ensure_ascii=False) but for the damaged
- * bytes. */
+ * bytes, and what would steer a terminal. */
 static void json_escapes(void **state)
 {
     // clang-format off
@@ -56,6 +88,7 @@ static void json_escapes(void **state)
         {"plain / text", "\"plain / text\""},
         {"a\"b\\c", "\"a\\\"b\\\\c\""},
         {"\b\f\n\r\t\x01\x1f", "\"\\b\\f\\n\\r\\t\\u0001\\u001f\""},
+        {"\xc2\x9b\xe2\x80\xae", "\"\\u009b\\u202e\""},
         {"Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82",
          "\"Gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x99\x82\""},
         {"\xff" "a", "\"" BAD "a\""},                       /* no UTF-8 at all */
@@ -204,6 +237,7 @@ int main(void)
         cmocka_unit_test(grows),
         cmocka_unit_test(too_much_sets_failed),
         cmocka_unit_test(json_escapes),
+        cmocka_unit_test(printable),
         cmocka_unit_test(numbers_round_trip),
         cmocka_unit_test(numbers_are_short),
         cmocka_unit_test(suggests_what_was_meant),
