@@ -1,7 +1,8 @@
 /*
  * fault: breaks a rank on purpose, so that it can be seen what the others make of it.
  *
- * A hook for debugging and tests, in every build, steered by the environment alone:
+ * A hook for debugging and tests, in every build, steered by the environment alone, and told at the
+ * start of every run that finds it there:
  *
  *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W]"
  *

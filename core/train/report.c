@@ -148,6 +148,8 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_begin(m, "run");
     dpt_metrics_text(m, "name", t->job->name);
     dpt_metrics_text(m, "version", run->version);
+    if (t->fault.action != NULL)
+        dpt_metrics_text(m, "fault", getenv("DPTRAIN_FAULT"));
     dpt_metrics_text(m, "mpi", dpt_comm_version());
     dpt_metrics_text(m, "hdf5", dpt_h5_version());
     dpt_metrics_text(m, "device", t->backend->name);

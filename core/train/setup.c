@@ -480,6 +480,27 @@ out:
     return status;
 }
 
+/* Nobody shall look for the cause of a fault that was asked for, perhaps by a variable that was
+ * left behind, on one rank alone. Collective. */
+static enum dpt_status announce_fault(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int rank = t->comm->world.rank;
+    double last;
+
+    DPT_TRY(dpt_group_max(&t->comm->world, t->fault.action != NULL ? rank : -1, &last, err));
+    if (t->fault.action != NULL)
+        dpt_log_warn(t->log, "this run breaks on purpose: DPTRAIN_FAULT=%s is in the environment",
+                     getenv("DPTRAIN_FAULT"));
+    else if (last >= 0)
+        dpt_log_warn(t->log,
+                     "this run breaks on purpose: DPTRAIN_FAULT is in the environment of "
+                     "rank %d",
+                     (int)last);
+out:
+    return status;
+}
+
 static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job *job,
                                     const struct dpt_comm *comm, struct dpt_log *log,
                                     unsigned parts, const struct dpt_shape *given,
@@ -496,6 +517,7 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     t->progress.best_step = -1;
     dpt_comm_limit(comm, job->comm.timeout.n);
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
+    DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, err));
     DPT_TRY(dpt_alike_check(comm, t->backend, t->gpu, job, log, err));

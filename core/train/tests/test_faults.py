@@ -135,6 +135,17 @@ def test_fault_is_read_at_the_start(tmp_path, job):
         assert result.code == 2 and "flip-weight" in result.err, result
     result = dpt.run(job, "--output", tmp_path / "out", env={"DPTRAIN_FAULT": "kill:rank=1:step=1"})
     assert result.code == 0, result
+    assert "warning: this run breaks on purpose: DPTRAIN_FAULT=kill:rank=1:step=1 is in the env" in result.err, result
+    assert dpt.events(tmp_path / "out", "run")[0]["fault"] == "kill:rank=1:step=1"
+    assert "breaks on purpose" not in dpt.run(job, "--output", tmp_path / "out").err
+
+
+def test_a_fault_of_one_rank_is_announced(tmp_path, job):
+    """Also where rank 0 has no such variable."""
+    words = [dpt.BINARY, job, "--output", tmp_path / "out", "--set", "train.epochs=1"]
+    done = subprocess.run(["mpirun", "-np", "1", *words, ":", "-np", "1", "-x", "DPTRAIN_FAULT=kill:rank=7:step=1", *words],
+                          env={**os.environ, **dpt.MPI_ENVIRONMENT}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr.count("DPTRAIN_FAULT is in the environment of rank 1") == 1, done
 
 
 def pids_by_rank(mpirun):
