@@ -90,6 +90,8 @@ bool dpt_conf_put(struct dpt_conf *conf, struct dpt_conf_node *map, const char *
 
     for (size_t i = 0; i < map->n; i++) {
         if (strcmp(map->keys[i], key) == 0) {
+            if (item->row == NULL)
+                item->row = map->items[i]->row;
             map->items[i] = item;
             return true;
         }

@@ -273,6 +273,7 @@ static bool fill(struct dpt_conf *conf, struct dpt_conf_node *node, const char *
 bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                      const struct dpt_option *row, void *dest)
 {
+    bool good = true;
     char wanted[DPT_VALUE_TEXT];
 
     if (dpt_conf_is_null(node) && !dpt_value_is_word(row, "null")) {
@@ -285,15 +286,18 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
         if (dpt_conf_is_null(node)) {
             if (row->type == DPT_OPT_CHOICE)
                 *(int *)dest = -1;
+            node->row = row;
             return true;
         }
     }
     if (row->type == DPT_OPT_SECTION)
-        return read_map(conf, node, path, row->rows, NULL, dest);
-    if (row->type == DPT_OPT_VARIANT)
-        return read_variant(conf, node, path, row, dest);
-    if (row->type == DPT_OPT_CUSTOM)
-        return row->read(conf, node, path, dest) && !conf->failed;
-    dpt_value_read(conf, node, path, row, dest);
-    return !conf->failed;
+        good = read_map(conf, node, path, row->rows, NULL, dest);
+    else if (row->type == DPT_OPT_VARIANT)
+        good = read_variant(conf, node, path, row, dest);
+    else if (row->type == DPT_OPT_CUSTOM)
+        good = row->read(conf, node, path, dest);
+    else
+        dpt_value_read(conf, node, path, row, dest);
+    node->row = row; /* last, since a CUSTOM row may have had another one read it */
+    return good && !conf->failed;
 }

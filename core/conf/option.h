@@ -70,6 +70,16 @@ struct dpt_every {
     enum dpt_unit unit; /* DPT_AUTO: the row's `word` */
 };
 
+/* What another value does to a run that goes on from a checkpoint. */
+enum dpt_effect {
+    DPT_EFFECT_AS_ABOVE, /* as the section's, variant's or entry's that the row stands in */
+    DPT_EFFECT_BY_ROW,   /* SECTION: each of its rows says it */
+    DPT_EFFECT_RESULT,   /* other bytes in the weights: a run does not go on with it */
+    DPT_EFFECT_LENGTH,   /* where it ends; up to there its steps are the same */
+    DPT_EFFECT_NONE,     /* no byte is another one; so it does not stand in a checkpoint's job */
+    DPT_EFFECT_NONE_KEPT /* likewise, but the first checkpoints had it in their job */
+};
+
 struct dpt_forms;
 
 struct dpt_option {
@@ -98,6 +108,12 @@ struct dpt_option {
     bool (*read)(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
     const char *rival; /* the key beside it that says the same in another way: not both; but what is
                           set later takes the place of the other. Both default to "null" */
+    enum dpt_effect effect;
+    /*
+     * Came after the first checkpoints: a checkpoint's job does not hold it at its default, so that
+     * jobs without it keep their bytes. Older rows always stand there.
+     */
+    bool added;
     const char *form; /* CUSTOM: what the value looks like, for help: "list of layers" */
     const struct dpt_forms *forms; /* CUSTOM: the same for the schema; NULL: anything */
     const char *help;              /* one line, lower case, no full stop */

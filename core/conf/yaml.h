@@ -26,6 +26,8 @@ enum { DPT_YAML_DEPTH = 32, DPT_YAML_BYTES = 64 * 1024 };
 
 enum dpt_node_kind { DPT_NODE_SCALAR, DPT_NODE_LIST, DPT_NODE_MAP };
 
+struct dpt_option;
+
 struct dpt_conf_node {
     enum dpt_node_kind kind;
     /* scalar: its value; every spelling of a plain null (~, nothing, Null) is "null" */
@@ -33,6 +35,7 @@ struct dpt_conf_node {
     /* scalar: written in quotes or as a block, so never a number, null, true or auto */
     bool quoted;
     bool filled;      /* a default that the file did not name */
+    const struct dpt_option *row; /* that read it (option.h); NULL: none did, or a part of one */
     int line, column; /* 1-based, in characters; of the value; a default has its map's. Line 0: see
                          `origin` */
     int key_line, key_column; /* of the key, where the node is a map's entry in the file; else 0 */

@@ -4,13 +4,16 @@
 
 #include <stdbool.h>
 
-#include "core/base/str.h"
+#include "core/conf/option.h"
 
 /*
- * Compares the job of a checkpoint with the present one. *changes: one line a difference, "key: old
- * -> new". Returns whether only such keys differ as a continued run may change (how long). Memory
- * that ran out is in changes->failed.
+ * Compares the job of a checkpoint with the present one. table: the rows of a job, which say what
+ * the keys mean to a run that goes on, and the defaults of those that a text lacks; size: of the
+ * struct that they fill. Without a table every key counts. *changes: one line a difference, "key:
+ * old -> new". Returns whether only such keys differ as a continued run may change. Memory that ran
+ * out is in changes->failed.
  */
-bool dpt_jobs_compare(const char *old_job, const char *new_job, struct dpt_str *changes);
+bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt_option *table,
+                      size_t size, struct dpt_str *changes);
 
 #endif

@@ -55,12 +55,14 @@ enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
 
 static const struct dpt_option device_options[] = {
     {.name = "kind",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_CHOICE,
      AT(device.kind),
      .fallback = "auto",
      .choices = device_kinds,
      .help = "who computes; ref: plain C loops, to check the others"},
     {.name = "threads",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_INT,
      AT(device.threads),
      .fallback = "auto",
@@ -70,18 +72,23 @@ static const struct dpt_option device_options[] = {
      .help = "CPU threads a rank; auto: its allowed cores, shared with the node's other ranks, or "
              "fewer where a step is too small for them"},
     {.name = "precision",
+     .effect = DPT_EFFECT_RESULT,
+     .added = true,
      .type = DPT_OPT_CHOICE,
      AT(device.precision),
      .fallback = "fp32",
      .choices = dpt_precision_names,
      .help = "of the layers' numbers; GPUs have all four; weights, sums and optimizer are fp32"},
     {.name = "deterministic",
+     .effect = DPT_EFFECT_RESULT,
+     .added = true,
      .type = DPT_OPT_BOOL,
      AT(device.deterministic),
      .fallback = "true",
      .help =
          "of the GPU's kernels those that repeat their bits; false: faster ones that do not, too"},
     {.name = "isa",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_CHOICE,
      AT(device.isa),
      .fallback = "auto",
@@ -92,6 +99,7 @@ static const struct dpt_option device_options[] = {
 
 static const struct dpt_option batch_options[] = {
     {.name = "global",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INT,
      AT(batch.global),
      .fallback = "null",
@@ -100,6 +108,7 @@ static const struct dpt_option batch_options[] = {
      .word = "null",
      .help = "samples an optimizer step, over all ranks (default 256 without per_rank)"},
     {.name = "per_rank",
+     .effect = DPT_EFFECT_NONE, /* another word for global */
      .type = DPT_OPT_INT,
      AT(batch.per_rank),
      .fallback = "null",
@@ -109,6 +118,7 @@ static const struct dpt_option batch_options[] = {
      .rival = "global",
      .help = "samples an optimizer step on each rank, instead of global: more ranks, larger steps"},
     {.name = "micro",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INT,
      AT(batch.micro),
      .fallback = "auto",
@@ -148,6 +158,7 @@ static const struct dpt_option init_options[] = {
 
 static const struct dpt_option train_options[] = {
     {.name = "epochs",
+     .effect = DPT_EFFECT_LENGTH,
      .type = DPT_OPT_INT,
      AT(train.epochs),
      .fallback = "null",
@@ -156,6 +167,7 @@ static const struct dpt_option train_options[] = {
      .word = "null",
      .help = "passes over the training data (default 1 without steps)"},
     {.name = "steps",
+     .effect = DPT_EFFECT_LENGTH,
      .type = DPT_OPT_INT,
      AT(train.steps),
      .fallback = "null",
@@ -165,6 +177,7 @@ static const struct dpt_option train_options[] = {
      .rival = "epochs",
      .help = "optimizer steps, instead of epochs"},
     {.name = "clip_norm",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_REAL,
      AT(train.clip_norm),
      .fallback = "null",
@@ -173,18 +186,21 @@ static const struct dpt_option train_options[] = {
      .word = "null",
      .help = "scale the gradient down to this Euclidean norm where it is longer"},
     {.name = "max_time",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_EVERY,
      AT(train.max_time),
      .fallback = "never",
      .units = TIMES,
      .help = "save and stop (exit code 75) before the run has taken this long: 90 min"},
     {.name = "on_nan",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,
      AT(train.on_nan),
      .fallback = "stop",
      .choices = on_nan_words,
      .help = "a loss or gradient that is not finite: stop the run, or skip the step"},
     {.name = "check_replicas",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_EVERY,
      AT(train.check_replicas),
      .fallback = "100 steps",
@@ -252,6 +268,7 @@ static const struct dpt_option log_options[] = {
 
 static const struct dpt_option comm_options[] = {
     {.name = "reduction",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_CHOICE,
      AT(comm.reduction),
      .fallback = "allreduce",
@@ -259,12 +276,14 @@ static const struct dpt_option comm_options[] = {
      .help =
          "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
     {.name = "hierarchical",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_CHOICE,
      AT(comm.hierarchical),
      .fallback = "auto",
      .choices = hierarchies,
      .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
     {.name = "cuda_aware",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_CHOICE,
      AT(comm.cuda_aware),
      .fallback = "auto",
@@ -272,6 +291,7 @@ static const struct dpt_option comm_options[] = {
      .help =
          "MPI sums gradients in GPU memory; auto: where a trial comes out right; off: on the host"},
     {.name = "timeout",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_EVERY,
      AT(comm.timeout),
      .fallback = "60 s",
@@ -285,11 +305,13 @@ static const struct dpt_option comm_options[] = {
 /* The rows of a room's own struct start at that struct; the rows above at the job. */
 const struct dpt_option dpt_job_options[] = {
     {.name = "name",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_TEXT,
      AT(name),
      .fallback = "null",
      .help = "of the job; default: the job file's name"},
     {.name = "seed",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_INT,
      AT(seed),
      .fallback = "1",
@@ -297,74 +319,88 @@ const struct dpt_option dpt_job_options[] = {
      .max = 9e15,
      .help = "of all randomness"},
     {.name = "output",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_TEXT,
      AT(output),
      .fallback = "null",
      .help = "run folder; default: runs/NAME"},
     {.name = "device",
+     .effect = DPT_EFFECT_BY_ROW,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = device_options,
      .help = "what computes"},
     {.name = "data",
+     .effect = DPT_EFFECT_BY_ROW,
      .type = DPT_OPT_SECTION,
      AT(data),
      .rows = dpt_data_options,
      .help = "where the samples come from"},
     {.name = "model",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_VARIANT,
      AT(model),
      .variants = dpt_model_variants,
      .help = "what is trained"},
     {.name = "init",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = init_options,
      .help = "which weights it begins with"},
     {.name = "loss",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_VARIANT,
      AT(loss),
      .fallback = "cross_entropy",
      .variants = dpt_loss_variants,
      .help = "what is minimised"},
     {.name = "batch",
+     .effect = DPT_EFFECT_BY_ROW,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = batch_options,
      .help = "how many samples at a time"},
     {.name = "optimizer",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_VARIANT,
      AT(optimizer),
      .fallback = "adam",
      .variants = dpt_optimizer_variants,
      .help = "how the weights follow the gradient"},
     {.name = "schedule",
+     .effect = DPT_EFFECT_RESULT,
      .type = DPT_OPT_VARIANT,
      AT(schedule),
      .fallback = "constant",
      .variants = dpt_schedule_variants,
      .help = "the learning rate over time"},
     {.name = "train",
+     .effect = DPT_EFFECT_BY_ROW,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = train_options,
      .help = "how long, and what to guard"},
     {.name = "eval",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = eval_options,
      .help = "when to evaluate"},
     {.name = "checkpoint",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = checkpoint_options,
      .help = "when to save"},
     {.name = "log",
+     .effect = DPT_EFFECT_NONE,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = log_options,
      .help = "what to write while it runs"},
     {.name = "comm",
+     .effect = DPT_EFFECT_BY_ROW,
      .type = DPT_OPT_SECTION,
      .fallback = "{}",
      .rows = comm_options,
@@ -495,113 +531,67 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
     };
 }
 
-/* How long a run is watched and by whose clock does not touch what its steps do; along which way
- * its sums are made does to rounding only, as the machine does; and per_rank is another word for
- * global. */
-static const struct {
-    const char *section, *key;
-} outside[] = {{"batch", "per_rank"}, {"train", "max_time"},    {"train", "check_replicas"},
-               {"comm", "timeout"},   {"comm", "hierarchical"}, {"comm", "cuda_aware"}};
-
-static bool is_outside(const char *section, const char *key)
+static bool is_default(const struct dpt_conf_node *node)
 {
-    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
-        if (strcmp(section, outside[i].section) == 0 && strcmp(key, outside[i].key) == 0)
-            return true;
-    return false;
+    return node->filled || (node->kind == DPT_NODE_SCALAR && node->row->fallback != NULL &&
+                            strcmp(node->text, node->row->fallback) == 0);
 }
 
-static bool has_outside(const char *section)
+/* Whether a checkpoint's job goes without an entry. */
+static bool is_left_out(const struct dpt_conf_node *node)
 {
-    for (size_t i = 0; i < sizeof outside / sizeof outside[0]; i++)
-        if (strcmp(section, outside[i].section) == 0)
-            return true;
-    return false;
+    const struct dpt_option *row = node->row;
+
+    return row != NULL && (row->effect == DPT_EFFECT_NONE || (row->added && is_default(node)));
 }
 
-static void replace(struct dpt_conf_node *map, const char *key, struct dpt_conf_node *item)
+/* A copy without what is left out; NULL: nothing remains of a section, or memory ran out. */
+static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_node *node)
 {
-    for (size_t i = 0; i < map->n; i++)
-        if (strcmp(map->keys[i], key) == 0)
-            map->items[i] = item;
-}
+    struct dpt_conf_node *new = dpt_conf_new(conf, node->kind, node->text), *item;
 
-enum { MOST_KEYS = 32 };
-
-/* A section without the entries that are `outside`; its keys and items are borrowed. */
-struct trimmed {
-    struct dpt_conf_node map, *items[MOST_KEYS];
-    const char *keys[MOST_KEYS];
-};
-
-static struct dpt_conf_node *trim(const char *section, const struct dpt_conf_node *map,
-                                  struct trimmed *out)
-{
-    out->map = *map;
-    out->map.keys = out->keys;
-    out->map.items = out->items;
-    out->map.n = 0;
-    for (size_t i = 0; i < map->n && out->map.n < MOST_KEYS; i++) {
-        if (is_outside(section, map->keys[i]))
-            continue;
-        out->keys[out->map.n] = map->keys[i];
-        out->items[out->map.n++] = map->items[i];
+    if (new == NULL)
+        return NULL;
+    new->quoted = node->quoted;
+    for (size_t i = 0; i < node->n && !conf->failed; i++) {
+        item = is_left_out(node->items[i]) ? NULL : copy(conf, node->items[i]);
+        if (item != NULL && node->kind == DPT_NODE_MAP)
+            dpt_conf_put(conf, new, node->keys[i], item);
+        else if (item != NULL)
+            dpt_conf_append(conf, new, item);
     }
-    return &out->map;
-}
-
-/* Of all that computes only these decide the result, and the usual goes without saying: what was
- * made so on a CPU goes on on a GPU. */
-static const struct {
-    const char *key, *usual;
-} telling[] = {{"precision", "fp32"}, {"deterministic", "true"}};
-
-/* The device's entries that tell; NULL: all is as usual. */
-static struct dpt_conf_node *telling_device(const struct dpt_conf *conf, struct trimmed *out)
-{
-    const struct dpt_conf_node *device = dpt_conf_get(conf->root, "device");
-
-    out->map = (struct dpt_conf_node){.kind = DPT_NODE_MAP, .keys = out->keys, .items = out->items};
-    for (size_t i = 0; device != NULL && i < sizeof telling / sizeof telling[0]; i++) {
-        struct dpt_conf_node *item = dpt_conf_get(device, telling[i].key);
-
-        if (item == NULL || item->kind != DPT_NODE_SCALAR ||
-            strcmp(item->text, telling[i].usual) == 0)
-            continue;
-        out->keys[out->map.n] = telling[i].key;
-        out->items[out->map.n++] = item;
-    }
-    return out->map.n > 0 ? &out->map : NULL;
+    return node->row != NULL && node->row->type == DPT_OPT_SECTION && node->n > new->n &&new->n == 0
+               ? NULL
+               : new;
 }
 
 void dpt_job_essence(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
 {
-    static const char *const kept[] = {"seed",      "data",     "model", "loss", "batch",
-                                       "optimizer", "schedule", "train", "comm"};
-    enum { KEPT = sizeof kept / sizeof kept[0] + 1 };
-    const char *keys[KEPT];
-    struct dpt_conf_node *items[KEPT];
-    struct trimmed trimmed[KEPT], device;
-    struct dpt_conf_node map = {.kind = DPT_NODE_MAP, .keys = keys, .items = items};
-    struct dpt_conf_node global = {.kind = DPT_NODE_SCALAR};
+    /* The order of the first checkpoints; what else there is comes behind it. */
+    static const char *const first[] = {"seed",      "data",     "model", "loss", "batch",
+                                        "optimizer", "schedule", "train", "comm"};
+    enum { FIRST = sizeof first / sizeof first[0] };
+    struct dpt_conf kept = {0};
+    struct dpt_conf_node *all = copy(&kept, conf->root);
+    struct dpt_conf_node *map = dpt_conf_new(&kept, DPT_NODE_MAP, NULL);
+    struct dpt_conf_node *batch = all != NULL ? dpt_conf_get(all, "batch") : NULL;
+    struct dpt_conf_node *global = batch != NULL ? dpt_conf_get(batch, "global") : NULL;
     char samples[32];
 
+    /* The samples a step, whichever way they were given. */
     snprintf(samples, sizeof samples, "%lld", (long long)job->batch.global);
-    global.text = samples;
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++) {
-        struct dpt_conf_node *item = dpt_conf_get(conf->root, kept[i]);
+    if (global != NULL)
+        global->text = samples;
+    for (size_t i = 0; all != NULL && map != NULL && i < FIRST + all->n; i++) {
+        const char *key = i < FIRST ? first[i] : all->keys[i - FIRST];
+        struct dpt_conf_node *item = dpt_conf_get(all, key);
 
-        if (item == NULL)
-            continue;
-        if (item->kind == DPT_NODE_MAP && has_outside(kept[i]))
-            item = trim(kept[i], item, &trimmed[i]);
-        if (strcmp(kept[i], "batch") == 0 && item->kind == DPT_NODE_MAP)
-            replace(item, "global", &global);
-        keys[map.n] = kept[i];
-        items[map.n++] = item;
+        if (item != NULL)
+            dpt_conf_put(&kept, map, key, item);
     }
-    items[map.n] = telling_device(conf, &device);
-    if (items[map.n] != NULL)
-        keys[map.n++] = "device";
-    dpt_conf_write(&map, out);
+    if (kept.failed || all == NULL || map == NULL)
+        out->failed = true;
+    else
+        dpt_conf_write(map, out);
+    dpt_conf_release(&kept);
 }

@@ -91,8 +91,8 @@ const char *dpt_job_precision(const struct dpt_job *job);
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
 
 /*
- * What of the resolved job decides the result: without output, log, checkpoint and eval, of device
- * only precision and deterministic, where they are not as usual, and of batch the samples a step,
+ * What of the resolved job decides the result, as the rows say (enum dpt_effect): without output,
+ * log, checkpoint and eval, of device only what is not as usual, and of batch the samples a step,
  * whichever way they were given. conf: the job's. Goes into checkpoints, so that it is the same
  * text whoever ran the job where.
  */

@@ -55,7 +55,7 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
 
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
-    same = dpt_jobs_compare(old_job, state->job_text, &changes);
+    same = dpt_jobs_compare(old_job, state->job_text, dpt_job_options, sizeof *t->job, &changes);
     explain_batch(t, &changes);
     if (changes.failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
@@ -258,7 +258,7 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
 
     if (read_essence(t, &old, &unreadable) != DPT_OK)
         DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
-    if (!dpt_jobs_compare(old.text, job_text, &changes))
+    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, &changes))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s holds the run of another job:\n%s\ngive the job another --output, or "
                          "begin anew in its place with --overwrite",

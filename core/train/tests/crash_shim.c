@@ -4,8 +4,8 @@
  * Numbers every call that changes what is in the folder (each thread's for itself, so that the
  * numbers are the same in every run) and, as the environment says, writes them into a journal, ends
  * the process at one of them, or makes one of them fail. What the C library writes by itself (its
- * streams) goes through the same calls, since fopen gives a stream of our own here. Allocations can
- * be made to fail by number as well.
+ * streams) goes through the same calls, since fopen and fdopen give a stream of our own here.
+ * Allocations can be made to fail by number as well.
  *
  *   SHIM_FOLDER   the run folder, an absolute path, as the process spells it
  *   SHIM_JOURNAL  file to append the journal to: a line a call, with what it wrote behind it
@@ -313,9 +313,24 @@ static int stream_close(void *cookie)
     return close((int)(long)cookie);
 }
 
-FILE *fopen(const char *path, const char *mode)
+static FILE *stream_of(int fd, const char *mode)
 {
     const cookie_io_functions_t functions = {.write = stream_write, .close = stream_close};
+    FILE *stream = fopencookie((void *)(long)fd, mode, functions);
+
+    if (stream != NULL)
+        stream->_fileno = fd; /* so that fileno gives it */
+    return stream;
+}
+
+FILE *fdopen(int fd, const char *mode)
+{
+    REAL(FILE *, "fdopen", int, const char *);
+    return known(fd) && mode[0] != 'r' ? stream_of(fd, mode) : next(fd, mode);
+}
+
+FILE *fopen(const char *path, const char *mode)
+{
     FILE *stream;
     int fd;
 
@@ -326,11 +341,9 @@ FILE *fopen(const char *path, const char *mode)
                      0666);
     if (fd < 0)
         return NULL;
-    stream = fopencookie((void *)(long)fd, mode, functions);
+    stream = stream_of(fd, mode);
     if (stream == NULL)
         close(fd);
-    else
-        stream->_fileno = fd; /* so that fileno gives it */
     return stream;
 }
 

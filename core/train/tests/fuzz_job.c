@@ -145,11 +145,13 @@ static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, c
 
     dpt_job_essence(job, conf, &essence);
     if (essence.length < DPT_YAML_BYTES) {
-        DEMAND(dpt_jobs_compare(essence.text, essence.text, &changes), "%s", changes.text);
+        DEMAND(dpt_jobs_compare(essence.text, essence.text, dpt_job_options, sizeof(struct dpt_job),
+                                &changes),
+               "%s", changes.text);
         DEMAND(changes.length == 0, "%s", changes.text);
     }
-    dpt_jobs_compare(text, essence.text, &changes);
-    dpt_jobs_compare(essence.text, text, &changes);
+    dpt_jobs_compare(text, essence.text, dpt_job_options, sizeof(struct dpt_job), &changes);
+    dpt_jobs_compare(essence.text, text, dpt_job_options, sizeof(struct dpt_job), &changes);
     DEMAND(!changes.failed, "no memory");
     dpt_str_release(&essence);
     dpt_str_release(&changes);

@@ -1,0 +1,85 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <string.h>
+
+#include "core/train/job.h"
+
+/* Every row of a table says what another value does to a run that goes on. */
+static void says_it(const struct dpt_option *table, const char *above)
+{
+    for (const struct dpt_option *row = table; row->name != NULL; row++) {
+        if (row->effect == DPT_EFFECT_AS_ABOVE)
+            fail_msg("%s%s: .effect is missing: does it change the bytes of a run?", above,
+                     row->name);
+        if (row->effect == DPT_EFFECT_BY_ROW) {
+            assert_int_equal(row->type, DPT_OPT_SECTION);
+            says_it(row->rows, row->name);
+        }
+    }
+}
+
+static void no_option_forgets_its_effect(void **state)
+{
+    (void)state;
+    says_it(dpt_job_options, "");
+}
+
+static void read_essence(const char *text, struct dpt_str *out)
+{
+    struct dpt_conf conf = {0};
+    struct dpt_job job = {0};
+    struct dpt_error err;
+
+    assert_int_equal(dpt_conf_parse(&conf, "job", text, strlen(text), &err), DPT_OK);
+    assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
+    assert_int_equal(conf.n_mistakes, 0);
+    dpt_job_essence(&job, &conf, out);
+    assert_false(out->failed);
+    dpt_conf_release(&conf);
+}
+
+/* What was added later is there only where it says something, and in the old order. */
+static void essence_leaves_defaults_of_later_options_out(void **state)
+{
+    static const char plain[] = "{data: {train: synthetic}, model: linear}";
+    static const struct {
+        const char *text;
+        bool same;
+    } cases[] = {
+        {"{data: {train: synthetic}, model: linear, device: {precision: fp32, threads: 3}}", true},
+        {"{data: {train: synthetic}, model: linear, name: x, output: y, log: {every: never}}",
+         true},
+        {"{device: {precision: bf16}, data: {train: synthetic}, model: linear}", false},
+        {"{data: {train: synthetic}, model: linear, comm: {timeout: 5 s}}", true},
+    };
+    struct dpt_str want = {0}, got = {0};
+
+    (void)state;
+    read_essence(plain, &want);
+    assert_null(strstr(want.text, "device"));
+    assert_non_null(strstr(want.text, "cache: auto"));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        dpt_str_clear(&got);
+        read_essence(cases[i].text, &got);
+        if (cases[i].same)
+            assert_string_equal(got.text, want.text);
+        else
+            assert_non_null(strstr(got.text, "device:\n  precision: bf16\n"));
+    }
+    dpt_str_release(&want);
+    dpt_str_release(&got);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_option_forgets_its_effect),
+        cmocka_unit_test(essence_leaves_defaults_of_later_options_out),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
