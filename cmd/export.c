@@ -62,8 +62,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(dpt_weights_target(dpt_cli_value(cli, "--to"), out, &format, err));
     if (shape_text != NULL)
         DPT_TRY(read_shape(shape_text, &shape, err));
-    DPT_TRY(
-        dpt_checkpoint_model_open(&m, cli->positional[0], shape_text != NULL ? &shape : NULL, err));
+    DPT_TRY(dpt_checkpoint_model_open(&m, cli->positional[0], shape_text != NULL ? &shape : NULL,
+                                      dpt_cli_has(cli, "--allow-nan"), err));
     view = (struct dpt_model_view){.graph = &m.graph,
                                    .params = m.params,
                                    .producer = "dptrain " DPT_VERSION,
@@ -90,6 +90,7 @@ static void list_formats(void)
 
 static const struct dpt_cli_option options[] = {
     {"--to", "safetensors|npz|onnx", "the format; else that of OUT's ending"},
+    {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
     {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
     {0},
 };

@@ -76,7 +76,7 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
     struct dpt_init_result result = {0};
 
     if (checkpoint != NULL && init_file(cli) != checkpoint)
-        return dpt_trainer_load_params(t, checkpoint, err);
+        return dpt_trainer_load_params(t, checkpoint, dpt_cli_has(cli, "--allow-nan"), err);
     DPT_TRY(dpt_init_weights(t, &result, err));
     if (t->comm->world.rank == 0)
         dpt_init_tell(t, &result, false);

@@ -22,6 +22,7 @@
     {"--checkpoint", "C",                                                                          \
      "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
      "job's init.from)"},                                                                          \
+        {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},               \
         {"--map", "FROM=TO", "of weights in a file: FROM at the beginning of a name is TO here"},  \
         {"--map-by-order", NULL, "of weights in a file: layer after layer, whatever their names"}, \
     {                                                                                              \

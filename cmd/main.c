@@ -1,5 +1,6 @@
 /* Reads the command line, runs the command, turns its status into the exit code. */
 #include <stdio.h>
+#include <sys/resource.h>
 
 #include "cmd/cli.h"
 #include "cmd/output.h"
@@ -22,6 +23,20 @@ static enum dpt_status run(struct dpt_cli *cli, bool leads, struct dpt_error *er
     return status;
 }
 
+/* Frames with paths and messages are large, and MPI's are, too: with less a call would end the
+ * process without a word. */
+static enum dpt_status check_stack(struct dpt_error *err)
+{
+    enum { LEAST = 256 << 10 };
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= LEAST)
+        return DPT_OK;
+    return dpt_fail(err, DPT_RANK,
+                    "dptrain: the stack may have %lld kB here, %d are needed: ulimit -s 8192",
+                    (long long)(limit.rlim_cur >> 10), LEAST >> 10);
+}
+
 int main(int argc, char **argv)
 {
     enum dpt_status status;
@@ -33,6 +48,8 @@ int main(int argc, char **argv)
     dpt_streams_repair();
     dpt_output_begin();
     status = dpt_cli_parse(&cli, argc, argv, &wish, &err);
+    if (status == DPT_OK && wish == DPT_CLI_RUN)
+        status = check_stack(&err);
     if (status == DPT_OK && wish == DPT_CLI_RUN) {
         status = run(&cli, leads, &err);
     } else if (status != DPT_OK) {

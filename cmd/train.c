@@ -29,7 +29,8 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
     enum dpt_status status;
     const struct dpt_run_wish wish = {.version = DPT_VERSION,
                                       .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"),
-                                                                 dpt_cli_has(cli, "--overwrite"))};
+                                                                 dpt_cli_has(cli, "--overwrite"),
+                                                                 dpt_cli_has(cli, "--allow-nan"))};
     struct dpt_str summary = {0};
 
     status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
@@ -55,6 +56,7 @@ static const struct dpt_cli_option options[] = {
     {"--overwrite", NULL,
      "begin anew also where the folder holds a run; that one lies in its `overwritten` until this "
      "one has a checkpoint. Not for a batch file that is requeued: each start would begin anew"},
+    {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
     {"--output", "DIR", "the run folder (the job's `output`)"},
     {"--init-from", "PATH",
      "begin with the weights of this safetensors, npz or checkpoint file (the job's init.from)"},

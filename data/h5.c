@@ -266,6 +266,11 @@ static enum dpt_status read_layout(hid_t data, hid_t plist, const char *path, co
                         path, name, (long long)info->bytes, (long long)stored);
     if (layout != H5D_CONTIGUOUS)
         return DPT_OK;
+    if (info->type == DPT_H5_OTHER && stored != info->bytes) /* of variable length */
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
+                        "the names in its attribute classes",
+                        path, name, info->type_text);
     if (offset == HADDR_UNDEF || stored != info->bytes || offset > (haddr_t)(st.st_size - stored))
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: /%s reaches beyond the end of the file: truncated or damaged", path,
@@ -274,6 +279,9 @@ static enum dpt_status read_layout(hid_t data, hid_t plist, const char *path, co
     return DPT_OK;
 }
 
+/* A chunk may be so large whatever it belongs to. */
+static const double CHUNK_MOST = 64 << 20;
+
 /* HDF5 makes no chunk that is longer than an axis of fixed length, and believes one that is: it
  * then reads behind the end of what it unpacked. */
 static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, const char *name,
@@ -281,6 +289,7 @@ static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, co
 {
     const hid_t space = H5Dget_space(data);
     hsize_t chunk[H5S_MAX_RANK] = {0}, dims[H5S_MAX_RANK] = {0}, most[H5S_MAX_RANK] = {0};
+    double bytes = info->size; /* of one, unpacked, which HDF5 makes room for */
     bool good = H5Pget_chunk(plist, H5S_MAX_RANK, chunk) == info->n_dims &&
                 H5Sget_simple_extent_dims(space, dims, most) == info->n_dims;
 
@@ -290,6 +299,13 @@ static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, co
                (most[i] == H5S_UNLIMITED || (chunk[i] <= most[i] && dims[i] <= most[i]));
     if (!good)
         return dpt_h5_fail(err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", path, name);
+    for (int i = 0; i < info->n_dims; i++)
+        bytes *= (double)chunk[i];
+    if (bytes > CHUNK_MOST && bytes > (double)info->bytes)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: a chunk of /%s unpacks to %.0f MB, the whole of it has %.1f: write it "
+                        "with smaller chunks",
+                        path, name, bytes / 1e6, (double)info->bytes / 1e6);
     info->chunk_rows = (int64_t)chunk[0];
     return DPT_OK;
 }

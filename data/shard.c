@@ -178,7 +178,9 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
 
     extent_text(info, text, sizeof text);
     if (info->type == DPT_H5_OTHER)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s holds %s values, not integers or float32",
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
+                        "the names in its attribute classes",
                         shard->path, field->name, info->type_text);
     if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8 ||
         (whole && width != 1))

@@ -184,7 +184,7 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
     name_checkpoint(v, path);
     DPT_TRY(open_data(&t, job, means, folder, err));
     split = t.test.present ? &t.test : &t.valid;
-    DPT_TRY(dpt_trainer_load_params(&t, path, err));
+    DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
     DPT_TRY(open_verdict(r, v, &t, split, err));
     taking.all = split->sampler.samples;
     DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,

@@ -100,7 +100,13 @@ bool dpt_checkpoint_is_name(const char *name);
  * dptrain), IO. */
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
 
-enum dpt_load_parts { DPT_LOAD_PARAMS = 1, DPT_LOAD_SLOTS = 2, DPT_LOAD_PROGRESS = 4 };
+/* ANY: also numbers that are not finite, which are refused otherwise. */
+enum dpt_load_parts {
+    DPT_LOAD_PARAMS = 1,
+    DPT_LOAD_SLOTS = 2,
+    DPT_LOAD_PROGRESS = 4,
+    DPT_LOAD_ANY = 8
+};
 
 /* A file that is open for reading. */
 struct dpt_checkpoint {
@@ -116,7 +122,7 @@ void dpt_checkpoint_close(struct dpt_checkpoint *checkpoint);
 /*
  * Reads into the state's arenas and progress, as far as `parts` asks. job_text: out, malloc'ed, or
  * NULL where it is not wanted. Errors: BAD_DATA (damaged; of another model or optimizer, with the
- * first difference in words), IO, RANK.
+ * first difference in words; a number that is not finite; counters that no run has), IO, RANK.
  */
 enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
                                     struct dpt_state *state, unsigned parts, char **job_text,

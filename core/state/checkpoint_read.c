@@ -1,6 +1,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +13,14 @@
 #include "core/state/checkpoint.h"
 #include "data/h5.h"
 
-enum { PIECE = 1 << 20 };
+enum {
+    PIECE = 1 << 20,
+    TEXT_MOST = 16 << 20, /* of a job or a list of kernels: more than any has, so that no compressed
+                             one takes the memory */
+};
+
+/* More steps than a run may have (train.steps), and no sum of two counters overflows. */
+static const int64_t COUNT_MOST = (int64_t)1 << 60;
 
 /* The last line of a file of `size` bytes; false where it is not the one that a checkpoint ends
  * with. */
@@ -88,7 +96,7 @@ static const char *dims_text(int n, const int64_t *dims, char *buf, size_t size)
 }
 
 static enum dpt_status read_tensor(hid_t file, const char *path, const char *folder,
-                                   const struct dpt_tensor *tensor, float *arena,
+                                   const struct dpt_tensor *tensor, float *arena, bool any,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -100,9 +108,13 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
     if (H5Lexists(file, folder, H5P_DEFAULT) <= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
-    if (dpt_h5_info(file, path, name, &info, err) != DPT_OK)
+    set = H5Oopen(file, name, H5P_DEFAULT);
+    if (set < 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
                          path, name));
+    H5Oclose(set);
+    set = -1;
+    DPT_TRY(dpt_h5_info(file, path, name, &info, err));
     if (info.type != DPT_H5_F32 || info.n_dims != tensor->n_dims ||
         memcmp(info.dims, tensor->dims, (size_t)info.n_dims * sizeof *info.dims) != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is %s there and %s in this job's model", path,
@@ -114,6 +126,13 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     if (!info.has_crc || dpt_crc32(0, to, (size_t)tensor->count * sizeof *to) != info.crc)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is damaged: %s does not match its checksum", path,
                          name));
+    for (int64_t i = 0; !any && i < tensor->count; i++)
+        if (!isfinite(to[i]))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: number %lld of /%s is %s: the run had gone astray when it was "
+                             "saved; --allow-nan takes it all the same",
+                             path, (long long)i, name + (*name == '/'),
+                             isnan(to[i]) ? "NaN" : "infinite"));
 out:
     if (set >= 0)
         H5Dclose(set);
@@ -146,6 +165,36 @@ static enum dpt_status read_number(hid_t file, const char *path, const char *nam
     return good ? DPT_OK : dpt_fail(err, DPT_BAD_DATA, "%s: lacks its attribute %s", path, name);
 }
 
+/* What no run has comes of damage before it was saved, or of somebody's hand; each is told by the
+ * name of its attribute. */
+static enum dpt_status check_progress(const char *path, const struct dpt_progress *p,
+                                      struct dpt_error *err)
+{
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+        const char *limit;
+    } checks[] = {
+        {"step", p->step, 0, COUNT_MOST, "any run's"},
+        {"updates", p->updates, 0, p->step, "step"},
+        {"samples", p->samples, 0, COUNT_MOST, "any run's"},
+        {"epoch", p->epoch, 0, p->step, "step"},
+        {"epoch_step", p->epoch_step, 0, p->step - p->epoch, "step less epoch"},
+        {"best_step", p->best_step, -1, p->step, "step"},
+    };
+
+    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
+        if (checks[i].value < checks[i].least)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, less than %lld", path,
+                            checks[i].name, (long long)checks[i].value, (long long)checks[i].least);
+        if (checks[i].value > checks[i].most)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, more than %s (%lld)",
+                            path, checks[i].name, (long long)checks[i].value, checks[i].limit,
+                            (long long)checks[i].most);
+    }
+    return DPT_OK;
+}
+
 static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_progress *p,
                                      struct dpt_error *err)
 {
@@ -161,6 +210,7 @@ static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_pr
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         DPT_TRY(read_number(file, path, numbers[i].name, H5T_NATIVE_INT64, numbers[i].value, err));
     DPT_TRY(read_number(file, path, "best_metric", H5T_NATIVE_DOUBLE, &p->best_metric, err));
+    DPT_TRY(check_progress(path, p, err));
 out:
     return status;
 }
@@ -203,6 +253,11 @@ static enum dpt_status read_whole(hid_t file, const char *path, const char *name
     type = H5Dget_type(set);
     good = H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
            info.bytes == info.size;
+    if (good && info.bytes > TEXT_MOST)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its %s says it holds %lld bytes, no job has more than "
+                         "%d",
+                         path, name, (long long)info.bytes, TEXT_MOST));
     if (good) {
         *text = calloc((size_t)info.bytes + 1, 1);
         if (*text == NULL)
@@ -237,7 +292,7 @@ static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *
             continue;
         for (int32_t i = 0; i < s->graph->n_tensors; i++)
             DPT_TRY(read_tensor(file, path, folder, &s->graph->tensors[i],
-                                k < 0 ? s->params : s->slot[k], err));
+                                k < 0 ? s->params : s->slot[k], (parts & DPT_LOAD_ANY) != 0, err));
     }
 out:
     return status;

@@ -41,7 +41,8 @@ static enum dpt_status find_shape(const struct dpt_checkpoint_model *m,
 }
 
 enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
-                                          const struct dpt_shape *shape, struct dpt_error *err)
+                                          const struct dpt_shape *shape, bool any,
+                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_checkpoint file = {0};
@@ -62,7 +63,8 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)m->graph.floats * sizeof(float)));
     state.graph = &m->graph;
     state.params = m->params;
-    DPT_TRY(dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS, NULL, err));
+    DPT_TRY(
+        dpt_checkpoint_read(&file, &state, DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err));
     m->progress = state.progress;
 out:
     free(text);

@@ -24,12 +24,13 @@ struct dpt_checkpoint_model {
 
 /*
  * Verifies and reads. path: a file, or a run folder for its latest. shape: of the samples, where
- * the checkpoint does not say; NULL: nobody knows. Close it in any case. Errors: BAD_DATA (damaged,
- * no checkpoint, a shape that does not fit or is not known), BAD_JOB (its job cannot be read by
- * this dptrain), IO, RANK.
+ * the checkpoint does not say; NULL: nobody knows. any: also weights that are not finite. Close it
+ * in any case. Errors: BAD_DATA (damaged, no checkpoint, a shape that does not fit or is not
+ * known), BAD_JOB (its job cannot be read by this dptrain), IO, RANK.
  */
 enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const char *path,
-                                          const struct dpt_shape *shape, struct dpt_error *err);
+                                          const struct dpt_shape *shape, bool any,
+                                          struct dpt_error *err);
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
 
 #endif

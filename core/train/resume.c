@@ -9,9 +9,9 @@
 #include "core/state/jobs.h"
 #include "core/train/program.h"
 
-struct dpt_resume dpt_resume_parse(const char *word, bool overwrite)
+struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
 {
-    struct dpt_resume resume = {.overwrite = overwrite};
+    struct dpt_resume resume = {.overwrite = overwrite, .any = any};
 
     if (word != NULL && strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
         resume.mode = DPT_RESUME_PATH;
@@ -45,7 +45,7 @@ static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
 
 /* A checkpoint that was verified: its job against ours, then its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
-                            bool any_job, struct found *found, struct dpt_error *err)
+                            bool any_job, bool any, struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str changes = {0};
@@ -64,7 +64,15 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                          "%s was made by another job:\n%s\ngive the job another --output, or start "
                          "from that checkpoint on purpose with --resume %s",
                          path, changes.text, path));
-    DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS, NULL, err));
+    if (same && !any_job && state->progress.epoch_step >= t->steps_per_epoch)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: its attribute epoch_step is %lld, an epoch has %lld steps: the data "
+                         "are others than then, or "
+                         "it is damaged; start from it on purpose with --resume %s",
+                         path, (long long)state->progress.epoch_step, (long long)t->steps_per_epoch,
+                         path));
+    DPT_TRY(dpt_checkpoint_read(
+        &file, state, DPT_LOAD_PARAMS | DPT_LOAD_SLOTS | (any ? DPT_LOAD_ANY : 0), NULL, err));
     free(found->plans);
     DPT_TRY(dpt_checkpoint_plans(&file, &found->plans, err));
     snprintf(found->path, sizeof found->path, "%s", path);
@@ -87,7 +95,7 @@ out:
     return status;
 }
 
-static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state,
+static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *state, bool any,
                                    struct found *found, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -109,7 +117,7 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
             continue;
         }
         DPT_TRY(status);
-        DPT_TRY(take(t, state, path, false, found, err));
+        DPT_TRY(take(t, state, path, false, any, found, err));
         /* A run that was killed in between wrote it but did not say so everywhere. */
         DPT_TRY(dpt_checkpoint_prepare(folder, err));
         DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
@@ -174,7 +182,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
         return refuse(folder, err);
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
-        status = take(t, state, file, true, found, err);
+        status = take(t, state, file, true, resume->any, found, err);
     /* What came after it is of another line now. */
     if (status == DPT_OK && lies_in(file, folder) && !resume->overwrite)
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
@@ -288,7 +296,7 @@ static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *re
     int64_t end = -1;
 
     if (resume->mode == DPT_RESUME_AUTO) {
-        DPT_TRY(take_newest(t, state, found, err));
+        DPT_TRY(take_newest(t, state, resume->any, found, err));
         if (found->resumed == DPT_RESUMED_NOT)
             DPT_TRY(dpt_resume_end(t->job->output, &end, err));
         if (end >= 0)

@@ -14,12 +14,14 @@ enum dpt_resume_mode { DPT_RESUME_AUTO, DPT_RESUME_NONE, DPT_RESUME_PATH };
 
 struct dpt_resume {
     enum dpt_resume_mode mode;
+    bool any;         /* also weights that are not finite */
     const char *path; /* PATH: a checkpoint, or a run folder for its latest */
     bool overwrite;   /* the run that the folder holds gives way (overwritten.h) */
 };
 
-/* word: "auto", "none", or a path; NULL: auto, or where `overwrite`, none. */
-struct dpt_resume dpt_resume_parse(const char *word, bool overwrite);
+/* word: "auto", "none", or a path; NULL: auto, or where `overwrite`, none. any: as in the struct.
+ */
+struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any);
 
 enum dpt_resumed {
     DPT_RESUMED_NOT,   /* there is nothing to go on from: it begins */

@@ -27,7 +27,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
     return state;
 }
 
-enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -37,8 +37,8 @@ enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
     if (world->rank == 0) {
         struct dpt_state state = {.graph = &t->graph, .params = t->params};
 
-        status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file), DPT_LOAD_PARAMS,
-                                     NULL, err);
+        status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file),
+                                     DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err);
     }
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));

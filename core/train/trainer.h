@@ -291,8 +291,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
                                    const char *version);
 
 /* Collective. dpt_checkpoint_load of the parameters on rank 0, then the same on all. path: a file,
- * or a run folder for its latest. */
-enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
+ * or a run folder for its latest. any: also weights that are not finite. */
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
                                         struct dpt_error *err);
 
 /* Runs work on every thread of the trainer and gives the first failure of its workers. */

@@ -19,7 +19,7 @@ static enum dpt_status open_checkpoint(struct dpt_weights *w, struct dpt_error *
     if (m == NULL)
         return dpt_fail_memory(err, w->path, sizeof *m);
     w->file = m;
-    DPT_TRY(dpt_checkpoint_model_open(m, w->path, NULL, err));
+    DPT_TRY(dpt_checkpoint_model_open(m, w->path, NULL, false, err));
     for (int32_t k = 0; k < m->graph.n_tensors; k++) {
         const struct dpt_tensor *t = &m->graph.tensors[k];
         struct dpt_weight *weight;

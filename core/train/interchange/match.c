@@ -308,11 +308,11 @@ static enum dpt_status judge(const struct dpt_match *match, const struct dpt_wei
     describe(match, weights, graph, &text);
     if (text.failed)
         DPT_TRY(dpt_fail_memory(err, "a list of tensors", 0));
-    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s does not fit the model%s:%s", weights->path,
+    DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s does not fit the model%s:\n%s", weights->path,
                      match->pairs > 0 ? " (--init-partial takes what fits)"
                      : wish->by_order ? ""
                                       : " (--map FROM=TO gives names, --map-by-order needs none)",
-                     text.text != NULL ? text.text : " it is empty"));
+                     text.text != NULL ? text.text + 1 : "  it is empty"));
 out:
     dpt_str_release(&text);
     return status;

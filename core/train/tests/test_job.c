@@ -45,16 +45,21 @@ static void read_essence(const char *text, struct dpt_str *out)
 /* What was added later is there only where it says something, and in the old order. */
 static void essence_leaves_defaults_of_later_options_out(void **state)
 {
-    static const char plain[] = "{data: {train: synthetic}, model: linear}";
+    static const char plain[] = "{data: {train: synthetic}, model: {type: linear, outputs: 2}}";
     static const struct {
         const char *text;
         bool same;
     } cases[] = {
-        {"{data: {train: synthetic}, model: linear, device: {precision: fp32, threads: 3}}", true},
-        {"{data: {train: synthetic}, model: linear, name: x, output: y, log: {every: never}}",
+        {"{data: {train: synthetic}, model: {type: linear, outputs: 2}, device: {precision: fp32, "
+         "threads: 3}}",
          true},
-        {"{device: {precision: bf16}, data: {train: synthetic}, model: linear}", false},
-        {"{data: {train: synthetic}, model: linear, comm: {timeout: 5 s}}", true},
+        {"{data: {train: synthetic}, model: {type: linear, outputs: 2}, name: x, output: y, log: "
+         "{every: never}}",
+         true},
+        {"{device: {precision: bf16}, data: {train: synthetic}, model: {type: linear, outputs: 2}}",
+         false},
+        {"{data: {train: synthetic}, model: {type: linear, outputs: 2}, comm: {timeout: 5 s}}",
+         true},
     };
     struct dpt_str want = {0}, got = {0};
 

@@ -112,7 +112,7 @@ def test_as_in_numpy_at_any_rank_count(tmp_path, reduction):
             continue
         folder = tmp_path / str(ranks)
         said = train(job, folder, f"comm.reduction={reduction}", f"data.cache={cache}", f"device.kind={kind}", ranks=ranks)
-        assert "61 train (weighted), 33 test (weighted) samples" in said.err
+        assert "61 train (weighted), 33 test (weighted); samples" in said.err
         check(folder, want)
     said = dpt.run("eval", job, "--checkpoint", tmp_path / "3", "--set", "device.threads=2", ranks=2)
     weights = float(samples(33, 2)[2].sum())
