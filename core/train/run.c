@@ -33,15 +33,6 @@ static bool due(const struct dpt_trainer *t, const struct dpt_every *every)
     return floor(step / steps + 1e-9) > floor((step - 1) / steps + 1e-9);
 }
 
-/* All ranks end together, also for what rank 0 alone has come upon in this step. Collective. */
-static enum dpt_status agree(const struct dpt_run *run, enum dpt_status status,
-                             struct dpt_error *err)
-{
-    const struct dpt_trainer *t = &run->trainer;
-
-    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->trouble, err);
-}
-
 /* This run stands for itself now: the one before it goes. By rank 0. */
 static void drop_overwritten(struct dpt_run *run)
 {
@@ -87,116 +78,7 @@ static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
         busy = dpt_run_leads(run) && dpt_saver_busy(run->saver, PATIENCE);
         DPT_TRY(dpt_group_broadcast(&comm->world, 0, &busy, sizeof busy, err));
     } while (busy);
-    DPT_TRY(agree(run, dpt_run_leads(run) ? collect(run, true, err) : DPT_OK, err));
-out:
-    return status;
-}
-
-static void spend(struct dpt_run *run, double seconds)
-{
-    run->training += seconds;
-    run->window.seconds += seconds;
-    run->epoch.seconds += seconds;
-}
-
-static void add(struct dpt_tally *tally, const struct dpt_step_result *result)
-{
-    tally->loss += result->loss;
-    tally->correct += result->correct;
-    tally->samples += result->samples;
-    tally->weight += result->weight;
-}
-
-/* What steps gave that had an update. */
-static void count(struct dpt_run *run, const struct dpt_step_result *result)
-{
-    run->norm = result->norm;
-    add(&run->window.tally, result);
-    add(&run->epoch.tally, result);
-    run->counted += result->samples;
-}
-
-/* The same for those without one; rank 0 tells. */
-static void count_skipped(struct dpt_run *run, const struct dpt_step_result *result)
-{
-    const struct dpt_trainer *t = &run->trainer;
-
-    const bool first = run->weightless == 0 && result->weightless > 0;
-
-    run->skipped += result->skipped;
-    run->weightless += result->weightless;
-    if (!dpt_run_leads(run))
-        return;
-    if (first)
-        dpt_log_warn(
-            t->log,
-            "step %lld: the weights of %s samples sum to 0, so it has no update; more such "
-            "steps are counted at the end",
-            (long long)t->progress.step,
-            result->deferred ? "a step's (this one's or one before)" : "its");
-    if (result->deferred && result->skipped > 0)
-        dpt_log_warn(t->log, "step %lld: not a number: since the last line %lld step%s skipped",
-                     (long long)t->progress.step, (long long)result->skipped,
-                     result->skipped == 1 ? " was" : "s were");
-    if (result->overflows > 0)
-        dpt_log_detail(t->log,
-                       "step %lld: %lld update%s left out, since the loss scale was too large for "
-                       "half floats; it is %g now",
-                       (long long)t->progress.step, (long long)result->overflows,
-                       result->overflows == 1 ? " was" : "s were", (double)t->scale.scale);
-}
-
-static void count_deferred(struct dpt_run *run, struct dpt_step_result *since)
-{
-    since->deferred = true;
-    count_skipped(run, since);
-    count(run, since);
-}
-
-/* Where a device steps: waits for it, and hears what the steps gave. It stops the run where
- * something is not a number, so it comes before all that looks at the parameters. Collective. */
-static enum dpt_status learn(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &run->trainer;
-    const double start = dpt_now();
-    struct dpt_step_result since;
-
-    if (t->device == NULL || run->learned_step == t->progress.step)
-        return DPT_OK;
-    DPT_TRY(dpt_trainer_settle(t, &since, err));
-    spend(run, dpt_now() - start);
-    count_deferred(run, &since);
-    run->learned_step = t->progress.step;
-out:
-    return status;
-}
-
-/* For a line of rank 0's alone. */
-static enum dpt_status peek(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const double start = dpt_now();
-    struct dpt_step_result since;
-
-    if (run->trainer.device == NULL)
-        return DPT_OK;
-    DPT_TRY(dpt_trainer_peek(&run->trainer, &since, err));
-    spend(run, dpt_now() - start);
-    count_deferred(run, &since);
-out:
-    return status;
-}
-
-/* The arenas as they are after this step, on all ranks. Collective. */
-static enum dpt_status fetch(struct dpt_run *run, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    if (run->trainer.device == NULL)
-        return DPT_OK;
-    DPT_TRY(learn(run, err));
-    DPT_TRY(agree(run, dpt_trainer_fetch(&run->trainer, err), err));
+    DPT_TRY(dpt_run_agree(run, dpt_run_leads(run) ? collect(run, true, err) : DPT_OK, err));
 out:
     return status;
 }
@@ -221,7 +103,7 @@ static enum dpt_status check_replicas(struct dpt_run *run, struct dpt_error *err
 
     if (t->comm->world.size == 1 || run->checked_step == t->progress.step)
         return DPT_OK;
-    DPT_TRY(fetch(run, err));
+    DPT_TRY(dpt_run_fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
     status = dpt_trainer_check_replicas(t, err);
     if (status == DPT_FAILED)
@@ -240,7 +122,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     struct dpt_trainer *t = &run->trainer;
 
     DPT_TRY(check_replicas(run, err));
-    DPT_TRY(fetch(run, err));
+    DPT_TRY(dpt_run_fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(settle(run, err));
     if (dpt_run_leads(run)) {
@@ -251,7 +133,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
         if (status == DPT_OK)
             status = dpt_saver_start(run->saver, &state, t->pool, err);
     }
-    DPT_TRY(agree(run, status, err));
+    DPT_TRY(dpt_run_agree(run, status, err));
     if (wait)
         DPT_TRY(settle(run, err));
     dpt_profile_end(t->profile, DPT_SPAN_SAVE);
@@ -281,7 +163,7 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     struct dpt_tally *tally = split == &run->trainer.valid ? &run->valid : &run->test;
     double start;
 
-    DPT_TRY(learn(run, err));
+    DPT_TRY(dpt_run_learn(run, err));
     start = dpt_now();
     dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
@@ -292,7 +174,7 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
         note_best(&run->trainer, tally);
     if (dpt_run_leads(run))
         status = dpt_report_evaluation(run, split->name, tally, dpt_now() - start, err);
-    DPT_TRY(agree(run, status, err));
+    DPT_TRY(dpt_run_agree(run, status, err));
 out:
     return status;
 }
@@ -314,7 +196,7 @@ static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
     if (p->epoch_step != 0)
         return DPT_OK;
     if (told_of(run, p->epoch) || told_of(run, p->epoch + 1))
-        DPT_TRY(peek(run, err));
+        DPT_TRY(dpt_run_peek(run, err));
     if (told_of(run, p->epoch))
         DPT_TRY(dpt_report_epoch(run, err));
     run->epoch = (struct dpt_run_sums){0};
@@ -352,7 +234,7 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     if (line)
         tell_changed_shards(t);
     if (line || (now - run->live_at >= LIVE && (!result->deferred || t->log->terminal))) {
-        DPT_TRY(peek(run, err));
+        DPT_TRY(dpt_run_peek(run, err));
         run->live_at = now;
         DPT_TRY(dpt_report_step(run, line, err));
     }
@@ -392,7 +274,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
                                                : "a signal to another rank";
     bool saved;
 
-    DPT_TRY(learn(run, err));
+    DPT_TRY(dpt_run_learn(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
@@ -472,14 +354,14 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
 
     ask(run, start);
     DPT_TRY(dpt_trainer_step(t, &result, err));
-    spend(run, dpt_now() - start);
+    dpt_run_spend(run, dpt_now() - start);
     run->lr = result.lr;
     if (!result.deferred) {
-        count_skipped(run, &result);
+        dpt_run_count_skipped(run, &result);
         if (!result.skipped && !result.overflows && !result.weightless)
-            count(run, &result);
+            dpt_run_count(run, &result);
     } else if (due_to_learn(run)) {
-        DPT_TRY(learn(run, err));
+        DPT_TRY(dpt_run_learn(run, err));
     }
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
@@ -514,11 +396,11 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
 
-    DPT_TRY(agree(run, DPT_OK, err));
+    DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     dpt_trainer_rest(t);
-    DPT_TRY(fetch(run, err));
+    DPT_TRY(dpt_run_fetch(run, err));
     show_weights(run, err);
-    DPT_TRY(agree(run, DPT_OK, err));
+    DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
@@ -537,7 +419,8 @@ static enum dpt_status write_trace(struct dpt_run *run, enum dpt_status ended,
     enum dpt_status status = DPT_OK;
     struct dpt_error own = {0};
 
-    DPT_TRY(agree(run, dpt_run_leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
+    DPT_TRY(
+        dpt_run_agree(run, dpt_run_leads(run) ? dpt_lock_check(run->lock, &own) : DPT_OK, &own));
     DPT_TRY(dpt_trace_write(run->trace, run->trainer.job->output, &own));
 out:
     if (status == DPT_OK)

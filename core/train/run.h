@@ -89,6 +89,30 @@ static inline bool dpt_run_leads(const struct dpt_run *run)
     return run->trainer.comm->world.rank == 0;
 }
 
+/* All ranks end together, also for what rank 0 alone has come upon in this step. Collective. */
+static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_status status,
+                                            struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+
+    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->trouble, err);
+}
+
+/* Adds to the time that training took. */
+void dpt_run_spend(struct dpt_run *run, double seconds);
+/* What steps gave that had an update. */
+void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result);
+/* The same for those without one; rank 0 tells. */
+void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *result);
+/* Where a device steps: waits for it, and hears what the steps gave. It stops the run where
+ * something is not a number, so it comes before all that looks at the parameters. Collective.
+ * Errors: as dpt_trainer_settle. */
+enum dpt_status dpt_run_learn(struct dpt_run *run, struct dpt_error *err);
+/* The same for a line of rank 0's alone, by rank 0 alone. */
+enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err);
+/* The arenas as they are after this step, on all ranks. Collective. Errors: as dpt_run_learn. */
+enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
+
 /* First of all: the folder is this run's alone. Collective. Errors: as dpt_lock_take. */
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
                                   struct dpt_log *log, const char *folder, struct dpt_error *err);
