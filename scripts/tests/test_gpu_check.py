@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,9 @@ def test_cut_off(archive, tmp_path, by):
         process.wait(timeout=60)
         if by == signal.SIGKILL:
             os.killpg(os.getpgid(inside), signal.SIGKILL)
+            ends = time.monotonic() + 30
+            while left_running(here) and time.monotonic() < ends:
+                pass
     rows, text = report(out)
     assert rows["first-job"][0] == "ok"
     if by == signal.SIGKILL:
