@@ -306,16 +306,16 @@ speed() { # MODEL
 
 # Writes each time as it has it, so that what was measured stays where the limit is too short for all.
 peers() { # FRAMEWORK
-    local words=() timed
+    local words=() timed rc line
     [ "$quick" = 0 ] || words=(--steps 1 --batches '2,16')
-    "$python" "$here/bench/gpu_peers.py" "$1" "${words[@]}" > >(
-        while read -r line; do
-            echo "$line"
-            case $line in "$1 "*" "*" "*" "*) echo "$line" >>"$work/speed.times"; speed_table; echo "as far as ${line#* }" >"$work/why" ;; esac
-        done
-    ) 2>"$work/peers.err"
-    rc=$?
-    wait
+    "$python" "$here/bench/gpu_peers.py" "$1" "${words[@]}" 2>"$work/peers.err" | while read -r line; do
+        echo "$line"
+        case $line in "$1 "*" "*" "*" "*) ;; *) continue ;; esac
+        echo "$line" >>"$work/speed.times"
+        speed_table
+        echo "as far as ${line#* }" >"$work/why"
+    done
+    rc=${PIPESTATUS[0]}
     cat "$work/peers.err"
     timed=$(grep -c "^$1 " "$work/speed.times" 2>/dev/null)
     [ "$rc" != 4 ] || seen skipped "$(last_line "$work/peers.err")"
