@@ -119,7 +119,7 @@ READ = [
     ("shard.h5", ["init", "F", "--output", "O/job.yaml"]),
     ("three.npy", ["predict", SMOKE, "--checkpoint", "G/run", "--input", "F"]),
     ("a.csv", ["convert", "csv", "F", "--output", "O/a"]),
-    ("job.yaml", ["plan", "F", "--device", "h100"]),
+    ("job.yaml", ["plan", "F"]),
     ("job.yaml", ["F", *SHORT, "--output", "O/new"]),
 ]
 

@@ -17,7 +17,7 @@ WORDS = {
     "eval": [SMOKE, "--checkpoint", "R"],
     "predict": [SMOKE, "--checkpoint", "R", "--input", "R/three.npy"],
     "bench": [SMOKE, "--steps", "10", "--json"],
-    "plan": [SMOKE, "--device", "h100"],
+    "plan": [SMOKE],
     "report": ["R", "--no-predictions", "-o", "O/page.html"],
     "export": ["R", "O/out.npz"],
     "convert": ["csv", "R/a.csv", "--output", "O/shard"],
