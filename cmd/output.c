@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cmd/streams.h"
 #include "core/base/str.h"
 
 /* Bytes at the end of a text that begin a character of UTF-8 whose rest is still to come. */
@@ -23,19 +24,6 @@ static size_t begun(const char *text, size_t n)
     return 0;
 }
 
-static bool write_all(const char *bytes, size_t n)
-{
-    while (n > 0) {
-        const ssize_t done = write(STDOUT_FILENO, bytes, n);
-
-        if (done < 0 && errno != EINTR)
-            return false;
-        bytes += done > 0 ? done : 0;
-        n -= done > 0 ? (size_t)done : 0;
-    }
-    return true;
-}
-
 /* `rest`: of the text before, where stdio cut a character in two. */
 static ssize_t print(void *rest, const char *bytes, size_t n)
 {
@@ -49,7 +37,7 @@ static ssize_t print(void *rest, const char *bytes, size_t n)
     good = !text->failed && !clean.failed;
     if (!good)
         errno = ENOMEM;
-    good = good && write_all(clean.text, clean.length);
+    good = good && dpt_streams_write(STDOUT_FILENO, clean.text, clean.length);
     dpt_str_release(&clean);
     if (!text->failed)
         memmove(text->text, text->text + text->length - kept, kept);
@@ -74,7 +62,8 @@ void dpt_output_begin(void)
 
 enum dpt_status dpt_output_colored(const char *text, struct dpt_error *err)
 {
-    if ((fflush(stdout) == 0 && write_all(text, strlen(text))) || errno == EPIPE)
+    if ((fflush(stdout) == 0 && dpt_streams_write(STDOUT_FILENO, text, strlen(text))) ||
+        errno == EPIPE)
         return DPT_OK; /* as dpt_streams_finish has it: a reader that left has what it wanted */
     return dpt_fail_errno(err, DPT_IO, "standard output");
 }

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cmd/streams.h"
+
 /* How often a child is looked for that may have left its pipes to others. */
 enum { LOOK_MILLISECONDS = 250, PIECE = 1 << 16 };
 
@@ -69,25 +71,6 @@ void dpt_relay_enter(const struct dpt_relay *relay)
         dup2(relay->to[1] >= 0 ? relay->to[1] : relay->to[0], STDERR_FILENO);
 }
 
-/* False with errno. */
-static bool write_all(int fd, const char *bytes, ssize_t n)
-{
-    while (n > 0) {
-        const ssize_t put = write(fd, bytes, (size_t)n);
-
-        if (put < 0 && errno == EAGAIN) { /* whoever shares it with us made it so */
-            struct pollfd on = {.fd = fd, .events = POLLOUT};
-
-            poll(&on, 1, -1);
-        } else if (put < 0 && errno != EINTR) {
-            return false;
-        }
-        bytes += put > 0 ? put : 0;
-        n -= put > 0 ? put : 0;
-    }
-    return true;
-}
-
 /* Passes on what one pipe holds now. *lost: errno of the first write that failed; what comes behind
  * it is dropped. */
 static void pass_on(int *from, int to, int *lost)
@@ -97,7 +80,7 @@ static void pass_on(int *from, int to, int *lost)
 
     if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
         close_end(from);
-    else if (n > 0 && *lost == 0 && !write_all(to, bytes, n))
+    else if (n > 0 && *lost == 0 && !dpt_streams_write(to, bytes, (size_t)n))
         *lost = errno;
 }
 

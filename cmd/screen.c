@@ -8,6 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include "cmd/streams.h"
 #include "core/base/clock.h"
 
 enum { COLUMNS = 80, ROWS = 24, MOST = 10000 };
@@ -45,19 +46,6 @@ void dpt_screen_size(int *columns, int *rows)
     *rows = size.ws_row > 0 ? size.ws_row : *rows;
 }
 
-static bool write_all(const char *bytes, size_t n)
-{
-    while (n > 0) {
-        const ssize_t done = write(STDOUT_FILENO, bytes, n);
-
-        if (done < 0 && errno != EINTR)
-            return false;
-        bytes += done > 0 ? done : 0;
-        n -= done > 0 ? (size_t)done : 0;
-    }
-    return true;
-}
-
 static void take_over(struct dpt_screen *screen)
 {
     struct termios raw = screen->before;
@@ -68,12 +56,12 @@ static void take_over(struct dpt_screen *screen)
         raw.c_cc[VTIME] = 0;
         tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     }
-    write_all(enter, sizeof enter - 1);
+    dpt_streams_write(STDOUT_FILENO, enter, sizeof enter - 1);
 }
 
 static void give_back(struct dpt_screen *screen)
 {
-    write_all(leave, sizeof leave - 1);
+    dpt_streams_write(STDOUT_FILENO, leave, sizeof leave - 1);
     if (screen->keys)
         tcsetattr(STDIN_FILENO, TCSANOW, &screen->before);
 }
@@ -124,7 +112,7 @@ enum dpt_status dpt_screen_show(struct dpt_screen *screen, const struct dpt_str 
     dpt_str_printf(&frame, "\033[J");
     if (frame.failed)
         status = dpt_fail_memory(err, "the screen", (double)lines->length);
-    else if (!write_all(frame.text, frame.length))
+    else if (!dpt_streams_write(STDOUT_FILENO, frame.text, frame.length))
         status = dpt_fail_errno(err, DPT_IO, "the terminal");
     dpt_str_release(&frame);
     return status;

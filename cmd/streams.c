@@ -18,6 +18,24 @@ void dpt_streams_repair(void)
     signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of write(), not the end */
 }
 
+bool dpt_streams_write(int fd, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        const ssize_t put = write(fd, bytes, n);
+
+        if (put < 0 && errno == EAGAIN) { /* whoever shares it with us made it so */
+            struct pollfd on = {.fd = fd, .events = POLLOUT};
+
+            poll(&on, 1, -1);
+        } else if (put < 0 && errno != EINTR) {
+            return false;
+        }
+        bytes += put > 0 ? put : 0;
+        n -= put > 0 ? (size_t)put : 0;
+    }
+    return true;
+}
+
 /* Whether nobody reads any more what is written here. */
 static bool reader_left(int fd)
 {

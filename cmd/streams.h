@@ -8,6 +8,9 @@
 #ifndef DPT_CMD_STREAMS_H
 #define DPT_CMD_STREAMS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "core/base/error.h"
 
 /*
@@ -15,6 +18,9 @@
  * Otherwise the next file that is opened, or MPI's pipe, would get its number and what is printed.
  */
 void dpt_streams_repair(void);
+
+/* Writes all of it, past stdio; waits where fd does not block. False with errno. */
+bool dpt_streams_write(int fd, const char *bytes, size_t n);
 
 /* Writes out what was printed to standard output. Errors: IO (all that was ever lost, also
  * earlier). */
