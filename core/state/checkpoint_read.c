@@ -303,6 +303,7 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
                                   unsigned parts, char **job_text, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_progress progress = {0};
     int64_t version, parameters;
 
     DPT_TRY(read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err));
@@ -315,8 +316,10 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: its model has %lld parameters, this job's has %lld", path,
                          (long long)parameters, (long long)state->graph->parameters));
+    /* Also where nobody goes on from them: counters that no run has make the rest doubtful. */
+    DPT_TRY(read_progress(file, path, &progress, err));
     if ((parts & DPT_LOAD_PROGRESS) != 0)
-        DPT_TRY(read_progress(file, path, &state->progress, err));
+        state->progress = progress;
     if ((parts & DPT_LOAD_PROGRESS) != 0 && state->scaled)
         DPT_TRY(read_scale(file, path, &state->scale, err));
     if (job_text != NULL)

@@ -76,7 +76,7 @@ def test_counters(tmp_path, made, name, value):
     def change(file):
         file.attrs.modify(name, np.int64(value))
     path = lie(made, tmp_path, change)
-    for which in ("resume", "export"):
+    for which in ("resume", "export", "eval", "predict", "init"):
         code, out, err, _ = run(commands(made, tmp_path, path)[which])
         assert code == 65 and f"{path}: its attribute {name} is {value}, " in err, (which, err)
 
