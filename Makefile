@@ -104,7 +104,7 @@ endif
 
 # --- sources: one object each; a new file in a room is found, and so is a removed one -----------------------------
 
-rooms := core/*/ core/*/*/ models/ models/*/ data/ cmd/ cmd/*/
+rooms := core/*/ core/*/*/ models/ models/*/ data/ data/*/ cmd/ cmd/*/
 sources := $(sort $(foreach pattern,$(rooms),$(filter-out $(wildcard */tests/*.c */*/tests/*.c),$(wildcard $(pattern)*.c))))
 ifneq ($(WITH_ONEDNN),1)
 sources := $(filter-out core/backend/cpu/%,$(sources))

@@ -5,7 +5,7 @@
 #include "core/backend/backend.h"
 #include "core/backend/devices.h"
 #include "core/comm/comm.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect,
     dpt_cmd_bench, dpt_cmd_plan, dpt_cmd_schema, dpt_cmd_completion, dpt_cmd_man, dpt_cmd_init,

@@ -11,7 +11,7 @@
 
 #include "cmd/cmd.h"
 #include "core/base/str.h"
-#include "data/convert.h"
+#include "data/sources/convert.h"
 
 static volatile sig_atomic_t stop_signal;
 

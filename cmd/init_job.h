@@ -5,7 +5,7 @@
 #define DPT_CMD_INIT_JOB_H
 
 #include "cmd/words.h"
-#include "data/survey.h"
+#include "data/shards/survey.h"
 
 struct dpt_init_job {
     const char *name;                /* of the job */

@@ -10,7 +10,7 @@
 #include "cmd/man_text.h"
 #include "core/base/str.h"
 #include "core/train/job.h"
-#include "data/convert.h"
+#include "data/sources/convert.h"
 
 enum { WIDTH = 76 };
 

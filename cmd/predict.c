@@ -14,8 +14,8 @@
 #include "core/train/interchange/weights.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
-#include "data/convert.h"
-#include "data/predictions.h"
+#include "data/sources/convert.h"
+#include "data/sources/predictions.h"
 #include "models/model.h"
 
 /* So many samples are printed one by one. */

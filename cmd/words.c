@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/train/job.h"
-#include "data/convert.h"
+#include "data/sources/convert.h"
 
 /* What the words in capitals of usage and options stand for. */
 static const struct {

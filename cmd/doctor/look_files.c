@@ -17,7 +17,7 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/state/lock.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 enum { SAMPLE = 1 << 20, RESERVED = 16 << 20, TAKES = 3 };
 

@@ -10,7 +10,7 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/isa.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 /* Bytes. What a rank needs for a small model; what several need beside it for MPI's messages. */
 static const double least_memory = 128e6, little_memory = 512e6, shm_rank = 16e6;

@@ -9,7 +9,7 @@
 #include "cmd/report/report.h"
 #include "core/state/checkpoint.h"
 #include "core/train/predict.h"
-#include "data/source.h"
+#include "data/sources/source.h"
 #include "models/model.h"
 
 static void keep_wrong(struct dpt_page_verdict *v, const struct dpt_page_wrong *wrong)

@@ -58,7 +58,7 @@ struct dpt_steps_spec {
     struct dpt_steps_data data;
 };
 
-/* What was drawn for a sample (data/augment.h): where its window begins, in pixels of the image. */
+/* What was drawn for a sample (data/sets/augment.h): where its window begins, in pixels of the image. */
 struct dpt_steps_move {
     int16_t top, left;
     int32_t flip;

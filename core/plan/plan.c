@@ -11,7 +11,7 @@
 #include "core/train/choose.h"
 #include "core/train/gather.h"
 #include "core/train/optimizer.h"
-#include "data/augment.h"
+#include "data/sets/augment.h"
 
 enum { WORD = sizeof(float) };
 
@@ -74,7 +74,7 @@ static double own_peak(void)
     return kilobytes * 1024;
 }
 
-/* What one rank reads of each step, for several steps ahead (data/loader.c). */
+/* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
 {
     const struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};

@@ -11,7 +11,7 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/state/checkpoint.h"
-#include "data/h5.h"
+#include "data/shards/h5.h"
 
 enum {
     PIECE = 1 << 20,

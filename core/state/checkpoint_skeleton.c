@@ -10,7 +10,7 @@
 
 #include "core/base/memory.h"
 #include "core/state/checkpoint_image.h"
-#include "data/h5.h"
+#include "data/shards/h5.h"
 
 enum {
     FRAME = 16 << 10,        /* an upper bound of what HDF5 adds to the bytes */

@@ -8,7 +8,7 @@
 #define DPT_STATE_INSPECT_H
 
 #include "core/state/checkpoint.h"
-#include "data/inspect.h"
+#include "data/shards/inspect.h"
 
 /* The last line of a file, the checksum of all that is in front of it. */
 enum dpt_trailer {

@@ -12,7 +12,7 @@
 #define DPT_TRAIN_FEEDER_H
 
 #include "core/backend/steps.h"
-#include "data/loader.h"
+#include "data/sets/loader.h"
 
 struct dpt_feeder;
 

@@ -10,7 +10,7 @@
 
 #include "core/backend/backend.h"
 #include "core/conf/option.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_REF, DPT_DEVICE_CUDA };
 enum dpt_reduction_kind { DPT_REDUCTION_ALLREDUCE, DPT_REDUCTION_REPRODUCIBLE };

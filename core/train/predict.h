@@ -11,7 +11,7 @@
 #define DPT_TRAIN_PREDICT_H
 
 #include "core/train/trainer.h"
-#include "data/source.h"
+#include "data/sources/source.h"
 
 /* Consecutive samples. All pointers are borrowed for the call. */
 struct dpt_predicted {

@@ -7,7 +7,7 @@
 #include "core/train/gpus.h"
 #include "core/train/run.h"
 #include "core/train/schedule.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 enum { DIGITS = 32, COLUMNS = 79 };
 

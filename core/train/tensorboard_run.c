@@ -6,7 +6,7 @@
 #include "core/train/gather.h"
 #include "core/train/profile.h"
 #include "core/train/run.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 /* Below this many floats one thread is faster than waking the others. */
 enum { ALONE = 16 * 1024 };

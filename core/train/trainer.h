@@ -24,8 +24,8 @@
 #include "core/train/fault.h"
 #include "core/train/job.h"
 #include "core/train/optimizer.h"
-#include "data/loader.h"
-#include "data/sampler.h"
+#include "data/sets/loader.h"
+#include "data/sets/sampler.h"
 
 /* What the ranks tell each other with each step: how many say so. */
 enum dpt_flag {

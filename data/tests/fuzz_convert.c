@@ -6,8 +6,8 @@
  */
 #include <stdint.h>
 
-#include "data/convert.h"
-#include "data/parts.h"
+#include "data/sets/parts.h"
+#include "data/sources/convert.h"
 #include "data/tests/forge.h"
 #include "data/tests/make_shards.h"
 

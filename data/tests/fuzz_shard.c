@@ -6,10 +6,10 @@
 #include <math.h>
 #include <stdint.h>
 
-#include "data/dataset.h"
-#include "data/h5.h"
-#include "data/parts.h"
-#include "data/stream.h"
+#include "data/sets/dataset.h"
+#include "data/sets/parts.h"
+#include "data/sets/stream.h"
+#include "data/shards/h5.h"
 #include "data/tests/forge.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -13,8 +13,8 @@
 #include "core/base/hash.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
-#include "data/dataset.h"
-#include "data/h5.h"
+#include "data/sets/dataset.h"
+#include "data/shards/h5.h"
 
 enum { MAKE_ELEMENTS = 2 * 3 * 4 }; /* a sample is 2 x 3 x 4, or 24 */
 

@@ -7,9 +7,9 @@
 
 #include <cmocka.h>
 
-#include "data/augment.h"
-#include "data/loader.h"
-#include "data/parts.h"
+#include "data/sets/augment.h"
+#include "data/sets/loader.h"
+#include "data/sets/parts.h"
 #include "data/tests/make_shards.h"
 
 enum { MOST = 3 * 9 * 9, PADDED = 3 * 19 * 19 };

@@ -14,7 +14,7 @@
 
 #include "core/base/rng.h"
 #include "core/base/str.h"
-#include "data/csv.h"
+#include "data/tables/csv.h"
 
 struct source {
     const char *bytes;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "core/base/rng.h"
-#include "data/npy.h"
+#include "data/tables/npy.h"
 
 static enum dpt_status parse(const char *text, struct dpt_npy *npy)
 {

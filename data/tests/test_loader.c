@@ -8,8 +8,8 @@
 #include <cmocka.h>
 #include <fcntl.h>
 
-#include "data/loader.h"
-#include "data/shard.h"
+#include "data/sets/loader.h"
+#include "data/shards/shard.h"
 #include "data/tests/make_shards.h"
 
 static const struct dpt_comm alone = {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "core/base/rng.h"
-#include "data/sampler.h"
+#include "data/sets/sampler.h"
 
 enum { JOBS = 200 };
 

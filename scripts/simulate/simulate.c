@@ -20,7 +20,7 @@
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
 #include "core/train/gather.h"
-#include "data/sampler.h"
+#include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks. */
 enum { LARGE = 64 * 1024 };

@@ -21,8 +21,8 @@ LIBRARIES = {
     r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/",
     r"(cuda|cudnn|cublas)\w*\.h": r"core/backend/cuda/",
     r"yaml\.h": r"core/conf/",
-    r"png\.h": r"data/picture_png\.c",
-    r"jpeglib\.h|jerror\.h": r"data/picture_jpeg\.c",
+    r"png\.h": r"data/pictures/picture_png\.c",
+    r"jpeglib\.h|jerror\.h": r"data/pictures/picture_jpeg\.c",
     r"zip\.h": r"core/train/interchange/",
     r"cmocka\.h": r".*/tests/",
 }

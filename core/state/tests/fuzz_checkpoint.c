@@ -14,7 +14,7 @@
 
 #include "core/state/checkpoint.h"
 #include "core/state/jobs.h"
-#include "data/h5.h"
+#include "data/shards/h5.h"
 #include "data/tests/forge.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

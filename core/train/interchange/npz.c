@@ -14,7 +14,7 @@
 
 #include "core/base/file.h"
 #include "core/train/interchange/weights.h"
-#include "data/npy.h"
+#include "data/tables/npy.h"
 
 enum {
     MAGIC = 8,    /* "\x93NUMPY", two bytes of version */

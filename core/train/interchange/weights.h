@@ -15,7 +15,7 @@
 
 #include "core/backend/graph.h"
 #include "core/base/memory.h"
-#include "data/dataset.h"
+#include "data/sets/dataset.h"
 
 enum { DPT_WEIGHT_DIMS = 8, DPT_WEIGHTS_MOST = 1 << 20, DPT_WEIGHT_NAME_MOST = 512 };
 

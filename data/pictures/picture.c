@@ -1,0 +1,231 @@
+#include "data/pictures/picture.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "data/pictures/picture_decode.h"
+
+static const struct dpt_picture_decoder *const decoders[] = {&dpt_picture_png, &dpt_picture_jpeg};
+enum { DECODERS = sizeof decoders / sizeof decoders[0] };
+
+static const struct dpt_picture_decoder *find(const uint8_t *bytes, size_t n)
+{
+    for (size_t i = 0; i < DECODERS; i++)
+        if (n >= decoders[i]->length && memcmp(bytes, decoders[i]->magic, decoders[i]->length) == 0)
+            return decoders[i];
+    return NULL;
+}
+
+bool dpt_picture_is(const uint8_t *bytes, size_t n)
+{
+    return find(bytes, n) != NULL;
+}
+
+enum dpt_status dpt_picture_room(struct dpt_picture *p, const char *path, uint32_t width,
+                                 uint32_t height, int channels, bool look, struct dpt_error *err)
+{
+    const double bytes = (double)width * height * channels;
+
+    if (width < 1 || height < 1 || width > DPT_PICTURE_SIDE || height > DPT_PICTURE_SIDE ||
+        bytes > DPT_PICTURE_BYTES)
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: says that it has %u x %u pixels; at most %d a side and %d MB are taken", path,
+            width, height, DPT_PICTURE_SIDE, DPT_PICTURE_BYTES / 1000000);
+    p->width = (int32_t)width;
+    p->height = (int32_t)height;
+    p->channels = channels;
+    if (look)
+        return DPT_OK;
+    p->pixels = malloc((size_t)bytes);
+    return p->pixels != NULL ? DPT_OK : dpt_fail_memory(err, path, bytes);
+}
+
+static enum dpt_status open_picture(struct dpt_picture *p, const char *path, bool look,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_picture_decoder *decoder;
+    char *bytes = NULL;
+    size_t n = 0;
+
+    *p = (struct dpt_picture){0};
+    DPT_TRY(dpt_file_read(path, DPT_PICTURE_BYTES, DPT_BAD_DATA, &bytes, &n, err));
+    decoder = find((const uint8_t *)bytes, n);
+    if (decoder == NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no PNG or JPEG file%s", path,
+                         n == 0 ? ": it is empty" : ""));
+    DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, look, err));
+out:
+    free(bytes);
+    if (status != DPT_OK)
+        dpt_picture_release(p);
+    return status;
+}
+
+enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, struct dpt_error *err)
+{
+    return open_picture(p, path, false, err);
+}
+
+enum dpt_status dpt_picture_look(struct dpt_picture *p, const char *path, struct dpt_error *err)
+{
+    return open_picture(p, path, true, err);
+}
+
+void dpt_picture_release(struct dpt_picture *p)
+{
+    free(p->pixels);
+    *p = (struct dpt_picture){0};
+}
+
+/* One channel of a pixel, or its grey. */
+static float value_of(const struct dpt_picture *p, const uint8_t *pixel, int32_t channel,
+                      int32_t channels)
+{
+    if (p->channels == channels)
+        return pixel[channel];
+    if (p->channels == 1)
+        return pixel[0];
+    /* In whole numbers, rounded, as most programs do. */
+    return (float)((19595u * pixel[0] + 38470u * pixel[1] + 7471u * pixel[2] + 0x8000u) >> 16);
+}
+
+static uint8_t byte_of(float value, bool invert)
+{
+    const float bounded = fminf(fmaxf(value, 0.0f), 255.0f);
+    const uint8_t byte = (uint8_t)(bounded + 0.5f);
+
+    return invert ? (uint8_t)(255 - byte) : byte;
+}
+
+/* The pixels of one line that make up one pixel of another length, and their shares. */
+struct taps {
+    int32_t first, n;
+    float *share; /* [n] */
+};
+
+/* For each of `to` pixels. taps: [to]; shares: room for all of them. */
+static void find_taps(int32_t from, int32_t to, struct taps *taps, float *shares, int32_t most)
+{
+    const double scale = (double)from / to, width = scale > 1 ? scale : 1;
+
+    for (int32_t i = 0; i < to; i++) {
+        const double center = (i + 0.5) * scale;
+        int32_t first = (int32_t)floor(center - width + 0.5);
+        int32_t last = (int32_t)floor(center + width + 0.5);
+        double sum = 0;
+
+        first = first < 0 ? 0 : first;
+        last = last > from ? from : last;
+        taps[i] = (struct taps){first, last - first, shares + (size_t)i * (size_t)most};
+        for (int32_t k = first; k < last; k++)
+            sum += fmax(0, 1 - fabs((k + 0.5 - center) / width));
+        for (int32_t k = first; k < last; k++)
+            taps[i].share[k - first] = (float)(fmax(0, 1 - fabs((k + 0.5 - center) / width)) / sum);
+    }
+}
+
+/* Memory for scaling: lines of the new width, and where they come from. */
+struct scaler {
+    struct taps *across, *down;
+    float *shares_across, *shares_down;
+    float *lines; /* [height of the picture][new width] of one channel */
+};
+
+static int32_t most_taps(int32_t from, int32_t to)
+{
+    return (int32_t)(2 * ceil(from > to ? (double)from / to : 1)) + 2;
+}
+
+static bool open_scaler(struct scaler *s, const struct dpt_picture *p,
+                        const struct dpt_picture_form *form)
+{
+    const int32_t across = most_taps(p->width, form->width);
+    const int32_t down = most_taps(p->height, form->height);
+
+    s->across = dpt_alloc_array((size_t)form->width, sizeof *s->across);
+    s->down = dpt_alloc_array((size_t)form->height, sizeof *s->down);
+    s->shares_across =
+        dpt_alloc_array((size_t)form->width * (size_t)across, sizeof *s->shares_across);
+    s->shares_down = dpt_alloc_array((size_t)form->height * (size_t)down, sizeof *s->shares_down);
+    s->lines = dpt_alloc_array((size_t)p->height * (size_t)form->width, sizeof *s->lines);
+    if (s->across == NULL || s->down == NULL || s->shares_across == NULL ||
+        s->shares_down == NULL || s->lines == NULL)
+        return false;
+    find_taps(p->width, form->width, s->across, s->shares_across, across);
+    find_taps(p->height, form->height, s->down, s->shares_down, down);
+    return true;
+}
+
+static void close_scaler(struct scaler *s)
+{
+    dpt_free(s->across);
+    dpt_free(s->down);
+    dpt_free(s->shares_across);
+    dpt_free(s->shares_down);
+    dpt_free(s->lines);
+}
+
+static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
+                          const struct dpt_picture_form *form, int32_t channel, uint8_t *out)
+{
+    const size_t step = (size_t)p->channels, w = (size_t)form->width;
+
+    for (int32_t y = 0; y < p->height; y++) {
+        const uint8_t *line = p->pixels + (size_t)y * (size_t)p->width * step;
+
+        for (int32_t x = 0; x < form->width; x++) {
+            const struct taps *t = &s->across[x];
+            float sum = 0;
+
+            for (int32_t k = 0; k < t->n; k++)
+                sum += t->share[k] *
+                       value_of(p, line + (size_t)(t->first + k) * step, channel, form->channels);
+            s->lines[(size_t)y * w + (size_t)x] = sum;
+        }
+    }
+    for (int32_t y = 0; y < form->height; y++)
+        for (size_t x = 0; x < w; x++) {
+            const struct taps *t = &s->down[y];
+            float sum = 0;
+
+            for (int32_t k = 0; k < t->n; k++)
+                sum += t->share[k] * s->lines[(size_t)(t->first + k) * w + x];
+            out[(size_t)y * w + x] = byte_of(sum, form->invert);
+        }
+}
+
+static void copy_channel(const struct dpt_picture *p, const struct dpt_picture_form *form,
+                         int32_t channel, uint8_t *out)
+{
+    const size_t n = (size_t)p->width * (size_t)p->height, step = (size_t)p->channels;
+
+    for (size_t i = 0; i < n; i++)
+        out[i] = byte_of(value_of(p, p->pixels + i * step, channel, form->channels), form->invert);
+}
+
+enum dpt_status dpt_picture_shape(const struct dpt_picture *p, const struct dpt_picture_form *form,
+                                  uint8_t *out, struct dpt_error *err)
+{
+    const size_t plane = (size_t)form->height * (size_t)form->width;
+    const bool same = p->width == form->width && p->height == form->height;
+    struct scaler s = {0};
+    bool good = true;
+
+    if (!same)
+        good = open_scaler(&s, p, form);
+    for (int32_t c = 0; good && c < form->channels; c++) {
+        if (same)
+            copy_channel(p, form, c, out + (size_t)c * plane);
+        else
+            scale_channel(&s, p, form, c, out + (size_t)c * plane);
+    }
+    close_scaler(&s);
+    return good ? DPT_OK
+                : dpt_fail_memory(err, "scaling a picture",
+                                  (double)p->height * form->width * sizeof(float));
+}

@@ -1,0 +1,194 @@
+/*
+ * JPEG through libjpeg. Its own way with errors is to print them and to end the program; here it
+ * jumps back instead. What it calls a warning, a scan that breaks off or does not fit, is damage.
+ */
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "data/pictures/picture_decode.h"
+
+struct reading {
+    struct jpeg_decompress_struct jpeg;
+    struct jpeg_error_mgr errors;
+    jmp_buf back;
+    char said[JMSG_LENGTH_MAX];
+};
+
+static void fail(j_common_ptr jpeg)
+{
+    struct reading *r = jpeg->client_data;
+
+    jpeg->err->format_message(jpeg, r->said);
+    longjmp(r->back, 1);
+}
+
+/* Bytes between markers, and marks of programs, that many cameras and editors leave, harm nothing.
+ */
+static void note(j_common_ptr jpeg, int level)
+{
+    const int code = jpeg->err->msg_code;
+
+    if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_ADOBE_XFORM &&
+        code != JWRN_JFIF_MAJOR)
+        fail(jpeg);
+}
+
+static void say_nothing(j_common_ptr jpeg)
+{
+    (void)jpeg;
+}
+
+static unsigned number(const uint8_t *at, int bytes, bool little)
+{
+    unsigned value = 0;
+
+    for (int i = 0; i < bytes; i++)
+        value |= (unsigned)at[i] << 8 * (little ? i : bytes - 1 - i);
+    return value;
+}
+
+/* The tag 0x0112 of an EXIF marker, 1 … 8; 1, upright, where there is none. EXIF 2.3, 4.6.4. */
+static int orientation_in(const uint8_t *exif, size_t n)
+{
+    enum { ENTRY = 12, TAG = 0x0112 };
+    const uint8_t *tiff = exif + 6;
+    const size_t size = n < 14 ? 0 : n - 6;
+    bool little;
+    size_t at, entries;
+
+    if (size < 8 || memcmp(exif, "Exif\0\0", 6) != 0)
+        return 1;
+    little = tiff[0] == 'I';
+    at = number(tiff + 4, 4, little);
+    if (at > size - 2)
+        return 1;
+    entries = number(tiff + at, 2, little);
+    at += 2;
+    for (size_t i = 0; i < entries && size - at >= ENTRY; i++, at += ENTRY) {
+        const unsigned value = number(tiff + at + 8, 2, little);
+
+        if (number(tiff + at, 2, little) == TAG)
+            return value >= 1 && value <= 8 ? (int)value : 1;
+    }
+    return 1;
+}
+
+static int orientation_of(const struct reading *r)
+{
+    for (jpeg_saved_marker_ptr m = r->jpeg.marker_list; m != NULL; m = m->next)
+        if (m->marker == JPEG_APP0 + 1)
+            return orientation_in(m->data, m->data_length);
+    return 1;
+}
+
+/* Turns and mirrors as an orientation says. 5 to 8 swap the sides. */
+static enum dpt_status turn(struct dpt_picture *p, const char *path, int orientation,
+                            struct dpt_error *err)
+{
+    const bool swap = orientation > 4;
+    const bool flip_x =
+        orientation == 2 || orientation == 3 || orientation == 6 || orientation == 7;
+    const bool flip_y =
+        orientation == 3 || orientation == 4 || orientation == 7 || orientation == 8;
+    const int32_t w = swap ? p->height : p->width, h = swap ? p->width : p->height;
+    const size_t c = (size_t)p->channels;
+    uint8_t *out;
+
+    if (orientation == 1)
+        return DPT_OK;
+    out = malloc((size_t)w * (size_t)h * c);
+    if (out == NULL)
+        return dpt_fail_memory(err, path, (double)w * h);
+    for (int32_t y = 0; y < h; y++)
+        for (int32_t x = 0; x < w; x++) {
+            const int32_t u = flip_x ? w - 1 - x : x, v = flip_y ? h - 1 - y : y;
+            const size_t from = swap ? (size_t)u * (size_t)p->width + (size_t)v
+                                     : (size_t)v * (size_t)p->width + (size_t)u;
+
+            memcpy(out + ((size_t)y * (size_t)w + (size_t)x) * c, p->pixels + from * c, c);
+        }
+    free(p->pixels);
+    p->pixels = out;
+    p->width = w;
+    p->height = h;
+    return DPT_OK;
+}
+
+/* Reads up to the size; false where libjpeg jumped out. */
+static bool head_of(struct reading *r, const uint8_t *bytes, size_t n)
+{
+    if (setjmp(r->back) != 0)
+        return false;
+    jpeg_create_decompress(&r->jpeg);
+    jpeg_mem_src(&r->jpeg, bytes, (unsigned long)n);
+    jpeg_save_markers(&r->jpeg, JPEG_APP0 + 1, 0xFFFF);
+    jpeg_read_header(&r->jpeg, TRUE);
+    r->jpeg.out_color_space = r->jpeg.jpeg_color_space == JCS_GRAYSCALE ? JCS_GRAYSCALE : JCS_RGB;
+    /* The same bytes from every build and machine. */
+    r->jpeg.dct_method = JDCT_ISLOW;
+    return true;
+}
+
+static bool rows_of(struct reading *r, const struct dpt_picture *p)
+{
+    const size_t row = (size_t)p->width * (size_t)p->channels;
+
+    if (setjmp(r->back) != 0)
+        return false;
+    jpeg_start_decompress(&r->jpeg);
+    while (r->jpeg.output_scanline < r->jpeg.output_height) {
+        JSAMPROW line = p->pixels + (size_t)r->jpeg.output_scanline * row;
+
+        jpeg_read_scanlines(&r->jpeg, &line, 1);
+    }
+    jpeg_finish_decompress(&r->jpeg);
+    return true;
+}
+
+static enum dpt_status damaged(const struct reading *r, const char *path, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged JPEG file (%s)", path, r->said);
+}
+
+static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
+                              size_t n, bool look, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct reading r = {0};
+    int orientation;
+
+    r.jpeg.err = jpeg_std_error(&r.errors);
+    r.jpeg.client_data = &r;
+    r.errors.error_exit = fail;
+    r.errors.emit_message = note;
+    r.errors.output_message = say_nothing;
+    if (!head_of(&r, bytes, n))
+        DPT_TRY(damaged(&r, path, err));
+    if (r.jpeg.num_components != 1 && r.jpeg.num_components != 3)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: has %d colour channels, as for print (CMYK); save it as RGB or grey",
+                         path, r.jpeg.num_components));
+    DPT_TRY(dpt_picture_room(p, path, r.jpeg.image_width, r.jpeg.image_height,
+                             r.jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3, look, err));
+    orientation = orientation_of(&r); /* finishing forgets the markers */
+    if (look && orientation > 4) {
+        p->width = (int32_t)r.jpeg.image_height;
+        p->height = (int32_t)r.jpeg.image_width;
+    }
+    if (look)
+        goto out;
+    if (!rows_of(&r, p))
+        DPT_TRY(damaged(&r, path, err));
+    DPT_TRY(turn(p, path, orientation, err));
+out:
+    jpeg_destroy_decompress(&r.jpeg);
+    return status;
+}
+
+const struct dpt_picture_decoder dpt_picture_jpeg = {"\xff\xd8\xff", 3, decode};

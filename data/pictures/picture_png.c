@@ -1,0 +1,143 @@
+/*
+ * PNG through libpng. The library leaves a decoding that goes wrong by longjmp, so the jump's
+ * buffer and all that changes between stands in one struct that is not on the jumping function's
+ * own frame.
+ */
+#include <png.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/pictures/picture_decode.h"
+
+struct reading {
+    const uint8_t *bytes;
+    size_t n, at;
+    png_structp png;
+    png_infop info;
+    png_bytep *rows;
+    uint8_t *with_alpha; /* pixels with their opacity, where there is any */
+    bool no_memory;
+    char said[128];
+};
+
+static void fail(png_structp png, png_const_charp text)
+{
+    struct reading *r = png_get_error_ptr(png);
+
+    snprintf(r->said, sizeof r->said, "%s", text);
+    png_longjmp(png, 1);
+}
+
+/* What libpng can live with: a damaged time stamp, a doubtful profile. */
+static void warn(png_structp png, png_const_charp text)
+{
+    (void)png;
+    (void)text;
+}
+
+static void give(png_structp png, png_bytep out, size_t n)
+{
+    struct reading *r = png_get_io_ptr(png);
+
+    if (n > r->n - r->at)
+        png_error(png, "the file is cut off");
+    memcpy(out, r->bytes + r->at, n);
+    r->at += n;
+}
+
+/* Up to where the size is known, and what is to become of the pixels. */
+static void read_head(struct reading *r, uint32_t *width, uint32_t *height, int *channels)
+{
+    png_read_info(r->png, r->info);
+    png_set_expand(r->png); /* palettes, fewer than 8 bits, transparent colours */
+    png_set_scale_16(r->png);
+    png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    *width = png_get_image_width(r->png, r->info);
+    *height = png_get_image_height(r->png, r->info);
+    *channels = png_get_channels(r->png, r->info);
+}
+
+static void read_rows(struct reading *r, uint8_t *pixels, uint32_t height)
+{
+    const size_t row = png_get_rowbytes(r->png, r->info);
+
+    for (uint32_t y = 0; y < height; y++)
+        r->rows[y] = pixels + y * row;
+    png_read_image(r->png, r->rows);
+    png_read_end(r->png, NULL);
+}
+
+/* Pixels of `colours` channels and an opacity, shown on white. */
+static void flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        const unsigned alpha = from[i * (colours + 1) + colours];
+
+        for (size_t c = 0; c < colours; c++)
+            out[i * colours + c] =
+                (uint8_t)((from[i * (colours + 1) + c] * alpha + 255 * (255 - alpha) + 127) / 255);
+    }
+}
+
+/* Runs one part of the decoding; false where libpng jumped out of it. */
+static bool head_of(struct reading *r, uint32_t size[2], int *channels)
+{
+    if (setjmp(png_jmpbuf(r->png)) != 0)
+        return false;
+    read_head(r, &size[0], &size[1], channels);
+    return true;
+}
+
+static bool rows_of(struct reading *r, uint8_t *pixels, uint32_t height)
+{
+    if (setjmp(png_jmpbuf(r->png)) != 0)
+        return false;
+    read_rows(r, pixels, height);
+    return true;
+}
+
+static enum dpt_status damaged(const struct reading *r, const char *path, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_BAD_DATA, "%s: is a damaged PNG file (%s)", path, r->said);
+}
+
+static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
+                              size_t n, bool look, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct reading r = {.bytes = bytes, .n = n};
+    uint32_t size[2] = {0};
+    int channels = 0;
+    size_t pixels;
+
+    r.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, fail, warn);
+    r.info = r.png != NULL ? png_create_info_struct(r.png) : NULL;
+    if (r.info == NULL)
+        DPT_TRY(dpt_fail_memory(err, path, 0));
+    png_set_read_fn(r.png, &r, give);
+    png_set_user_limits(r.png, DPT_PICTURE_SIDE, DPT_PICTURE_SIDE);
+    if (!head_of(&r, size, &channels))
+        DPT_TRY(damaged(&r, path, err));
+    DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels > 2 ? 3 : 1, look, err));
+    if (look)
+        goto out;
+    pixels = (size_t)size[0] * size[1];
+    r.rows = calloc(size[1], sizeof *r.rows);
+    r.with_alpha = channels % 2 == 0 ? malloc(pixels * (size_t)channels) : NULL;
+    if (r.rows == NULL || (channels % 2 == 0 && r.with_alpha == NULL))
+        DPT_TRY(dpt_fail_memory(err, path, (double)pixels * channels));
+    if (!rows_of(&r, r.with_alpha != NULL ? r.with_alpha : p->pixels, size[1]))
+        DPT_TRY(damaged(&r, path, err));
+    if (r.with_alpha != NULL)
+        flatten(r.with_alpha, pixels, (size_t)p->channels, p->pixels);
+out:
+    png_destroy_read_struct(&r.png, &r.info, NULL);
+    free(r.rows);
+    free(r.with_alpha);
+    return status;
+}
+
+const struct dpt_picture_decoder dpt_picture_png = {"\x89PNG\r\n\x1a\n", 8, decode};

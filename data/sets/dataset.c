@@ -1,0 +1,494 @@
+#include "data/sets/dataset.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "core/base/memory.h"
+#include "data/sets/parts.h"
+
+static bool is_synthetic(const struct dpt_texts *paths)
+{
+    return paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0;
+}
+
+static const char *key_of(const struct dpt_dataset_spec *spec)
+{
+    return spec->paths == &spec->conf->train   ? "data.train"
+           : spec->paths == &spec->conf->valid ? "data.valid"
+           : spec->paths == &spec->conf->test  ? "data.test"
+                                               : "data";
+}
+
+static const char *type_text(const struct dpt_shard *shard)
+{
+    return shard->images.info.type == DPT_H5_U8 ? "uint8" : "float32";
+}
+
+/* The shards of one set are alike. */
+static enum dpt_status check_alike(const struct dpt_shard *a, const struct dpt_shard *b,
+                                   struct dpt_error *err)
+{
+    char one[40], other[40];
+
+    if (memcmp(&a->shape, &b->shape, sizeof a->shape) != 0 ||
+        strcmp(type_text(a), type_text(b)) != 0 || (a->nhwc != b->nhwc && a->shape.c > 1))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s holds samples of %s %s%s, %s of %s %s%s: the shards of one set must be "
+                        "alike",
+                        a->path, dpt_shape_text(&a->shape, one), type_text(a),
+                        a->nhwc ? " (NHWC)" : "", b->path, dpt_shape_text(&b->shape, other),
+                        type_text(b), b->nhwc ? " (NHWC)" : "");
+    if (a->target != b->target || a->target_width != b->target_width)
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: /%s has %d %s a sample, /%s of %s has %d %s: the shards of one set must "
+            "be alike",
+            a->path, a->labels.name, a->target_width, a->labels.info.type_text, b->labels.name,
+            b->path, b->target_width, b->labels.info.type_text);
+    if ((a->weights.name[0] != '\0') != (b->weights.name[0] != '\0')) {
+        const struct dpt_shard *with = a->weights.name[0] != '\0' ? a : b;
+
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s has /%s, %s has none: give weights to all shards of a set (1 counts as "
+                        "without) or to none",
+                        with->path, with->weights.name, (with == a ? b : a)->path);
+    }
+    return DPT_OK;
+}
+
+/* Of the shards that name classes only the one with the most is kept with its names: there may be
+ * thousands. */
+static enum dpt_status compare_names(struct dpt_dataset_parts *parts, struct dpt_shard *shard,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_shard *named = parts->named;
+
+    if (shard->names.n == 0)
+        return DPT_OK;
+    if (named != NULL)
+        DPT_TRY(dpt_class_names_check(&shard->names, shard->path, &named->names, named->path, err));
+    if (named == NULL || shard->names.n > named->names.n) {
+        parts->named = shard;
+        shard = named;
+    }
+    if (shard != NULL)
+        dpt_class_names_release(&shard->names);
+out:
+    return status;
+}
+
+/* Opens all shards and describes the set by the first. */
+static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                       char *const *paths, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    size_t n = 0;
+
+    while (paths[n] != NULL)
+        n++;
+    parts->shards = calloc(n, sizeof *parts->shards);
+    if (parts->shards == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the shards", (double)(n * sizeof *parts->shards)));
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
+
+        DPT_TRY(dpt_shard_open(shard, paths[i], spec->classes, err));
+        parts->n_shards = i + 1;
+        shard->first = set->samples;
+        set->samples += shard->samples;
+        DPT_TRY(check_alike(shard, &parts->shards[0], err));
+        DPT_TRY(compare_names(parts, shard, err));
+    }
+    if (set->samples == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s%s no sample", parts->key, paths[0],
+                         n == 1 ? " holds" : " and the others hold"));
+    set->shape = parts->shards[0].shape;
+    set->u8 = parts->shards[0].images.info.type == DPT_H5_U8;
+    set->nhwc = parts->shards[0].nhwc && set->shape.c > 1;
+    set->stride = (size_t)dpt_shape_size(&set->shape) * (set->u8 ? 1 : sizeof(float));
+    set->target = parts->shards[0].target;
+    set->target_width = parts->shards[0].target_width;
+out:
+    return status;
+}
+
+/* All that can be known without reading samples; on this rank alone. */
+static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char **paths = NULL;
+
+    set->parts = calloc(1, sizeof *set->parts);
+    if (set->parts == NULL)
+        DPT_TRY(dpt_fail_memory(err, "a data set", sizeof *set->parts));
+    set->parts->key = key_of(spec);
+    set->parts->verify = spec->conf->verify;
+    if (is_synthetic(spec->paths)) {
+        DPT_TRY(dpt_synthetic_describe(set, spec, err));
+    } else {
+        DPT_TRY(dpt_paths_find(spec->paths, set->parts->key, &paths, err));
+        DPT_TRY(describe_shards(set, spec, paths, err));
+    }
+    DPT_TRY(dpt_fill_prepare(set, &spec->conf->normalize, err));
+out:
+    dpt_paths_release(paths);
+    return status;
+}
+
+enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(set, 0, sizeof *set);
+    DPT_TRY(describe(set, spec, err));
+out:
+    if (status != DPT_OK)
+        dpt_dataset_close(set, NULL);
+    return status;
+}
+
+/* What the job says of caching, as far as it can be obeyed. */
+static int cache_of(const struct dpt_dataset *set, const struct dpt_data_conf *conf)
+{
+    return set->parts->synthetic ? DPT_CACHE_MEMORY : conf->cache;
+}
+
+bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_conf *conf,
+                           double available)
+{
+    const int cache = cache_of(set, conf);
+    const double bytes = (double)set->samples * (double)set->stride;
+
+    return cache == DPT_CACHE_MEMORY ||
+           (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
+}
+
+double dpt_dataset_target_bytes(const struct dpt_dataset *set)
+{
+    const bool classes = set->target == DPT_TARGET_CLASS;
+
+    return (double)set->samples *
+           ((classes ? 1 : set->target_width) + (dpt_dataset_weighted(set) ? 1 : 0)) *
+           sizeof(float);
+}
+
+bool dpt_dataset_weighted(const struct dpt_dataset *set)
+{
+    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name[0] != '\0';
+}
+
+void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log)
+{
+    const struct dpt_dataset_parts *parts = set->parts;
+
+    /* Most sets' shards are alike: each kind is told once, by the first file that is so. */
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        const char *unused = parts->shards[i].unused;
+        size_t same = 0;
+        bool told = unused[0] == '\0';
+
+        for (size_t k = 0; k < i && !told; k++)
+            told = strcmp(parts->shards[k].unused, unused) == 0;
+        for (size_t k = i + 1; k < parts->n_shards && !told; k++)
+            same += strcmp(parts->shards[k].unused, unused) == 0;
+        if (!told)
+            dpt_log_warn(log,
+                         "%s: %s %s not used (known: /images or /x, /labels or /y, /weights or "
+                         "/mask)%s",
+                         parts->shards[i].path, unused, strchr(unused, ',') != NULL ? "are" : "is",
+                         same > 0 ? ", nor in the other files" : "");
+    }
+}
+
+static bool is_colour(int32_t n)
+{
+    return n == 1 || n == 3 || n == 4;
+}
+
+bool dpt_dataset_doubt_layout(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    const struct dpt_shape *s = &set->shape;
+    const struct dpt_shard *first = set->parts->shards;
+
+    /* Feature maps of 64x4x4 are no colours. */
+    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
+        return false;
+    snprintf(buf, size,
+             "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
+             "channels of %dx%d: is this NHWC? Then say so (h5py: "
+             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
+             first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
+             first->images.name);
+    return true;
+}
+
+/* Nodes with disks of their own may hold different files under the same names. Collective. */
+static enum dpt_status check_same(const struct dpt_dataset *set, const struct dpt_group *world,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t mine[] = {
+        set->samples,
+        set->shape.c,
+        set->shape.h,
+        set->shape.w,
+        set->u8,
+        set->nhwc,
+        set->target,
+        set->target_width,
+        (int64_t)set->parts->n_shards,
+        dpt_dataset_weighted(set),
+    };
+    int64_t first[sizeof mine / sizeof *mine];
+
+    memcpy(first, mine, sizeof mine);
+    DPT_TRY(dpt_group_broadcast(world, 0, first, sizeof first, err));
+    if (memcmp(first, mine, sizeof mine) != 0)
+        status = dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: here are %lld samples of %lldx%lldx%lld in %lld files, on rank 0 %lld "
+            "of %lldx%lldx%lld in %lld: all nodes need the same files",
+            set->parts->key, (long long)mine[0], (long long)mine[1], (long long)mine[2],
+            (long long)mine[3], (long long)mine[8], (long long)first[0], (long long)first[1],
+            (long long)first[2], (long long)first[3], (long long)first[8]);
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+/* Makes room for the images in the node's memory if they are to be there. Collective over the node.
+ */
+static enum dpt_status place_images(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                    const struct dpt_group *node, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int cache = cache_of(set, spec->conf);
+    const double bytes = (double)set->samples * (double)set->stride;
+    double available = dpt_memory_available();
+
+    DPT_TRY(dpt_group_broadcast(node, 0, &available, sizeof available, err));
+    if (!dpt_dataset_in_memory(set, spec->conf, available))
+        return DPT_OK;
+    if (available >= 0 && bytes > available)
+        DPT_TRY(dpt_fail(err, DPT_RANK,
+                         "%s: %.1f GB of samples do not fit in this node's free memory (%.1f GB)%s",
+                         set->parts->key, bytes / 1e9, available / 1e9,
+                         set->parts->synthetic ? "" : ": data.cache: none reads them when needed"));
+    status = dpt_shared_open(&set->parts->images, node, (size_t)bytes, err);
+    if (status == DPT_OK)
+        set->memory = set->parts->images.bytes;
+    else if (cache ==
+             DPT_CACHE_AUTO) /* it looked as if there were room: so be it, read them when needed */
+        status = DPT_OK;
+out:
+    return status;
+}
+
+static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                 const struct dpt_group *node, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    const size_t width = set->target == DPT_TARGET_CLASS ? 1 : (size_t)set->target_width;
+
+    DPT_TRY(dpt_shared_open(&parts->targets, node, (size_t)set->samples * width * 4, err));
+    if (set->target == DPT_TARGET_CLASS)
+        set->labels = parts->targets.bytes;
+    else
+        set->targets = parts->targets.bytes;
+    if (dpt_dataset_weighted(set)) {
+        DPT_TRY(dpt_shared_open(&parts->weighed, node, (size_t)set->samples * sizeof(float), err));
+        set->weights = parts->weighed.bytes;
+    }
+    DPT_TRY(place_images(set, spec, node, err));
+    if (!parts->synthetic)
+        DPT_TRY(dpt_dataset_read(set, spec, node, err));
+    else
+        DPT_TRY(dpt_group_agree(node, dpt_synthetic_fill(set, spec, node, err), err));
+    if (set->target == DPT_TARGET_CLASS) {
+        int32_t most = 0;
+
+        for (int64_t i = 0; i < set->samples; i++)
+            most = set->labels[i] > most ? set->labels[i] : most;
+        set->target_width = most + 1;
+    }
+out:
+    return status;
+}
+
+/* Opens all shards for good: samples will be read from them. */
+static enum dpt_status attach_all(struct dpt_dataset *set, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct rlimit limit;
+
+    if (set->memory != NULL)
+        return DPT_OK;
+    /* A thousand shards are more than many systems let a process open unless it asks. */
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+    set->parts->check_finite = !set->u8;
+    for (size_t i = 0; i < set->parts->n_shards; i++)
+        DPT_TRY(dpt_shard_attach(&set->parts->shards[i], err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                 const struct dpt_comm *comm, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    memset(set, 0, sizeof *set);
+    DPT_TRY(dpt_group_agree(&comm->world, describe(set, spec, err), err));
+    DPT_TRY(check_same(set, &comm->world, err));
+    status = fill_node(set, spec, &comm->node, err);
+    if (status == DPT_OK)
+        status = attach_all(set, err);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+out:
+    if (status != DPT_OK)
+        dpt_dataset_close(set, comm);
+    return status;
+}
+
+const char *dpt_dataset_changed(const struct dpt_dataset *set)
+{
+    for (size_t i = 0; set->parts != NULL && i < set->parts->n_shards; i++) {
+        struct dpt_shard *shard = &set->parts->shards[i];
+        int news = DPT_SHARD_CHANGED;
+
+        if (atomic_compare_exchange_strong(&shard->news, &news, DPT_SHARD_TOLD))
+            return shard->path;
+    }
+    return NULL;
+}
+
+void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm)
+{
+    struct dpt_dataset_parts *parts = set->parts;
+
+    (void)comm;
+    if (parts == NULL)
+        return;
+    if (parts->images.bytes != NULL)
+        dpt_shared_close(&parts->images);
+    if (parts->targets.bytes != NULL)
+        dpt_shared_close(&parts->targets);
+    if (parts->weighed.bytes != NULL)
+        dpt_shared_close(&parts->weighed);
+    for (size_t i = 0; i < parts->n_shards; i++)
+        dpt_shard_close(&parts->shards[i]);
+    free(parts->shards);
+    dpt_free(parts->scale);
+    dpt_free(parts->shift);
+    dpt_free(parts->weights);
+    dpt_free(parts->biases);
+    free(parts);
+    memset(set, 0, sizeof *set);
+}
+
+const struct dpt_shard *dpt_dataset_shard(const struct dpt_dataset *set, int64_t sample)
+{
+    size_t low = 0, high = set->parts->n_shards;
+
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (set->parts->shards[middle].first <= sample)
+            low = middle;
+        else
+            high = middle;
+    }
+    return &set->parts->shards[low];
+}
+
+enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
+                                          struct dpt_error *err)
+{
+    const struct dpt_dataset_parts *parts = set->parts;
+
+    if (set->target_width == outputs ||
+        (set->target == DPT_TARGET_CLASS && set->target_width < outputs))
+        return DPT_OK;
+    if (parts->synthetic)
+        return dpt_fail(err, DPT_BAD_JOB, "data.synthetic.%s is %d, the model has %d output%s",
+                        set->target == DPT_TARGET_CLASS ? "classes" : "outputs", set->target_width,
+                        outputs, outputs == 1 ? "" : "s");
+    if (set->target == DPT_TARGET_VECTOR)
+        return dpt_fail(
+            err, DPT_BAD_JOB, "the model has %d output%s, /%s of %s has %d number%s a sample",
+            outputs, outputs == 1 ? "" : "s", parts->shards[0].labels.name, parts->shards[0].path,
+            set->target_width, set->target_width == 1 ? "" : "s");
+    for (int64_t i = 0; set->labels != NULL && i < set->samples; i++)
+        if (set->labels[i] >= outputs) {
+            const struct dpt_shard *shard = dpt_dataset_shard(set, i);
+
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: /%s[%lld] is %d, the model has %d output%s (0 to %d)", shard->path,
+                            shard->labels.name, (long long)(i - shard->first), set->labels[i],
+                            outputs, outputs == 1 ? "" : "s", outputs - 1);
+        }
+    return DPT_OK;
+}
+
+const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n)
+{
+    const struct dpt_shard *named = set->parts->named;
+
+    *n = named != NULL ? named->names.n : 0;
+    return named != NULL ? named->names.at : NULL;
+}
+
+enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
+                                          const struct dpt_dataset **named, struct dpt_error *err)
+{
+    const struct dpt_shard *mine = set->parts->named, *other;
+    enum dpt_status status = DPT_OK;
+
+    if (mine == NULL)
+        return DPT_OK;
+    other = *named != NULL ? (*named)->parts->named : mine;
+    DPT_TRY(dpt_class_names_check(&mine->names, mine->path, &other->names, other->path, err));
+    if (*named == NULL || mine->names.n > other->names.n)
+        *named = set;
+out:
+    return status;
+}
+
+void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift)
+{
+    *scale = set->parts->scale;
+    *shift = set->parts->shift;
+}
+
+const char *dpt_dataset_where(const struct dpt_dataset *set, int64_t sample, char *buf)
+{
+    if (set->parts->synthetic) {
+        snprintf(buf, 256, "synthetic sample %lld", (long long)sample);
+    } else {
+        const struct dpt_shard *shard = dpt_dataset_shard(set, sample);
+
+        snprintf(buf, 256, "%.200s, sample %lld", shard->file, (long long)(sample - shard->first));
+    }
+    return buf;
+}
+
+const float *dpt_dataset_true_weights(const struct dpt_dataset *set)
+{
+    return set->parts->weights;
+}
+
+const float *dpt_dataset_true_biases(const struct dpt_dataset *set)
+{
+    return set->parts->biases;
+}

@@ -1,0 +1,126 @@
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "data/sets/parts.h"
+
+static enum dpt_status check_list(const struct dpt_dataset *set, const struct dpt_reals *list,
+                                  const char *name, struct dpt_error *err)
+{
+    char shape[40], doubt[1024] = "";
+
+    if (list->n <= 1 || list->n == (size_t)set->shape.c)
+        return DPT_OK;
+    dpt_dataset_doubt_layout(set, doubt, sizeof doubt);
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "data.normalize.%s has %zu numbers, the samples of %s (%s) have %d %s%s: give one "
+        "number, or one a %s%s%s",
+        name, list->n, set->parts->key, dpt_shape_text(&set->shape, shape), set->shape.c,
+        set->shape.flat ? "column" : "channel", set->shape.c == 1 ? "" : "s",
+        set->shape.flat ? "column" : "channel", doubt[0] != '\0' ? "; " : "", doubt);
+}
+
+enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_normalize *normalize,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = set->parts;
+    const struct dpt_reals *mean = &normalize->mean, *std = &normalize->std;
+    const size_t c = (size_t)set->shape.c;
+    const double unit = set->u8 ? 255.0 : 1.0;
+
+    DPT_TRY(check_list(set, mean, "mean", err));
+    DPT_TRY(check_list(set, std, "std", err));
+    parts->scale = dpt_alloc_array(c, sizeof(float));
+    parts->shift = dpt_alloc_array(c, sizeof(float));
+    if (parts->scale == NULL || parts->shift == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the normalisation", 2.0 * (double)c * sizeof(float)));
+    for (size_t i = 0; i < c; i++) {
+        const double m = mean->n == 0 ? 0.0 : mean->at[mean->n == 1 ? 0 : i];
+        const double s = std->n == 0 ? 1.0 : std->at[std->n == 1 ? 0 : i];
+
+        parts->scale[i] = (float)(1.0 / (unit * s));
+        parts->shift[i] = (float)(-m / s);
+    }
+    parts->uniform = mean->n <= 1 && std->n <= 1;
+out:
+    return status;
+}
+
+/* Loops of a fixed length, so that compilers make vectors of them at any level of optimisation. */
+#define KERNELS(name, type)                                                                        \
+    static void name##_run(const type *x, size_t n, float scale, float shift, float *out)          \
+    {                                                                                              \
+        size_t i = 0;                                                                              \
+                                                                                                   \
+        for (; i + 16 <= n; i += 16)                                                               \
+            for (int k = 0; k < 16; k++)                                                           \
+                out[i + k] = (float)x[i + k] * scale + shift;                                      \
+        for (; i < n; i++)                                                                         \
+            out[i] = (float)x[i] * scale + shift;                                                  \
+    }                                                                                              \
+    static void name##_columns(const type *x, size_t n, const float *scale, const float *shift,    \
+                               float *out)                                                         \
+    {                                                                                              \
+        size_t i = 0;                                                                              \
+                                                                                                   \
+        for (; i + 16 <= n; i += 16)                                                               \
+            for (int k = 0; k < 16; k++)                                                           \
+                out[i + k] = (float)x[i + k] * scale[i + k] + shift[i + k];                        \
+        for (; i < n; i++)                                                                         \
+            out[i] = (float)x[i] * scale[i] + shift[i];                                            \
+    }                                                                                              \
+    static void name##_strided(const type *x, size_t n, size_t stride, float scale, float shift,   \
+                               float *out)                                                         \
+    {                                                                                              \
+        for (size_t i = 0; i < n; i++)                                                             \
+            out[i] = (float)x[i * stride] * scale + shift;                                         \
+    }                                                                                              \
+    static void name##_sample(const struct dpt_dataset *set, const type *x, float *out)            \
+    {                                                                                              \
+        const struct dpt_dataset_parts *p = set->parts;                                            \
+        const size_t c = (size_t)set->shape.c,                                                     \
+                     plane = (size_t)set->shape.h * (size_t)set->shape.w;                          \
+                                                                                                   \
+        if (p->uniform && !set->nhwc)                                                              \
+            name##_run(x, c *plane, p->scale[0], p->shift[0], out);                                \
+        else if (plane == 1)                                                                       \
+            name##_columns(x, c, p->scale, p->shift, out);                                         \
+        else                                                                                       \
+            for (size_t i = 0; i < c; i++)                                                         \
+                if (set->nhwc)                                                                     \
+                    name##_strided(x + i, plane, c, p->scale[i], p->shift[i], out + i * plane);    \
+                else                                                                               \
+                    name##_run(x + i * plane, plane, p->scale[i], p->shift[i], out + i * plane);   \
+    }
+
+KERNELS(bytes, uint8_t)
+KERNELS(floats, float)
+
+void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out)
+{
+    if (set->u8)
+        bytes_sample(set, stored, out);
+    else /* aligned: samples are a whole number of floats from an aligned start */
+        floats_sample(set, (const float *)(const void *)stored, out);
+}
+
+int64_t dpt_find_nonfinite(const void *floats, size_t n)
+{
+    enum { RUN = 1024 };
+    const uint32_t exponent = UINT32_C(0x7F800000);
+    uint32_t bits[RUN];
+
+    for (size_t i = 0; i < n; i += RUN) {
+        const size_t m = n - i < RUN ? n - i : RUN;
+        uint32_t bad = 0;
+
+        memcpy(bits, (const char *)floats + i * sizeof *bits, m * sizeof *bits);
+        for (size_t k = 0; k < m; k++)
+            bad |= (bits[k] & exponent) == exponent;
+        for (size_t k = 0; bad && k < m; k++)
+            if ((bits[k] & exponent) == exponent)
+                return (int64_t)(i + k);
+    }
+    return -1;
+}

@@ -1,0 +1,511 @@
+#include "data/sets/loader.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/thread.h"
+#include "data/sets/augment.h"
+#include "data/sets/parts.h"
+#include "data/sets/stream.h"
+
+enum { LEAST_AHEAD = 3, MOST_AHEAD = 16 };
+
+int dpt_loader_ahead(double step_bytes)
+{
+    const double room = 8 << 20;
+    const double steps = step_bytes > 0 ? room / step_bytes : MOST_AHEAD;
+
+    return steps < LEAST_AHEAD ? LEAST_AHEAD : steps > MOST_AHEAD ? MOST_AHEAD : (int)steps;
+}
+
+/* A step that is being read, or ready. */
+struct slot {
+    int64_t epoch, step;
+    bool ready;
+    int32_t samples; /* of this rank */
+    int64_t *index;  /* [samples]: numbers, in the order of the micro-batches */
+    uint8_t *bytes;  /* [samples][stride] */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+/*
+ * Slots are used in turn: the thread fills slot `filled % ahead` while filled - released < ahead;
+ * next() waits for slot `taken % ahead` and lends it until the next call. `round` changes with
+ * every seek, so that what was being read for before is thrown away.
+ */
+struct dpt_loader {
+    const struct dpt_dataset *set;
+    struct dpt_sampler sampler;
+    int rank, ranks;
+    bool streaming, augmenting;
+    struct dpt_augment augment;
+    int64_t epoch, step; /* next one to give */
+    double waited;
+
+    /* Only for streaming; all below under the lock, but for slots that are lent or being filled. */
+    struct dpt_stream *stream; /* the thread's */
+    struct slot *slots;        /* [ahead] */
+    int ahead;
+    pthread_t thread;
+    bool running, stop;
+    pthread_mutex_t lock;
+    pthread_cond_t work, done;
+    int64_t read_epoch, read_step; /* next one to read */
+    uint64_t filled, released, taken, round;
+    struct dpt_spans *spans; /* NULL: nobody looks */
+};
+
+static void advance(const struct dpt_sampler *s, int64_t *epoch, int64_t *step)
+{
+    if (++*step == dpt_sampler_steps(s)) {
+        *step = 0;
+        ++*epoch;
+    }
+}
+
+/* The positions [*begin, *end) of an epoch that a rank computes in a step. */
+static void positions(const struct dpt_loader *loader, int64_t step, int64_t *begin, int64_t *end)
+{
+    const struct dpt_sampler *s = &loader->sampler;
+    const int32_t count = dpt_sampler_count(s, step);
+    int32_t first, last;
+
+    dpt_sampler_deal(s, step, loader->rank, loader->ranks, &first, &last);
+    *begin = (int64_t)first * s->micro;
+    *end = (int64_t)last * s->micro;
+    *end = step * s->global + (*end < count ? *end : count);
+    *begin = step * s->global + (*begin < count ? *begin : count);
+}
+
+static void fill_slot(struct dpt_loader *loader, struct slot *slot)
+{
+    int64_t begin, end;
+
+    positions(loader, slot->step, &begin, &end);
+    slot->samples = (int32_t)(end - begin);
+    dpt_sampler_samples(&loader->sampler, slot->epoch, begin, end - begin, slot->index);
+    slot->status =
+        dpt_stream_read(loader->stream, slot->index, slot->samples, slot->bytes, &slot->err);
+}
+
+static void *read_ahead(void *arg)
+{
+    struct dpt_loader *loader = arg;
+
+    pthread_mutex_lock(&loader->lock);
+    while (!loader->stop) {
+        struct slot *slot = &loader->slots[loader->filled % (unsigned)loader->ahead];
+        const uint64_t round = loader->round;
+
+        if (round == 0 || loader->filled - loader->released == (unsigned)loader->ahead) {
+            pthread_cond_wait(&loader->work, &loader->lock);
+            continue;
+        }
+        slot->epoch = loader->read_epoch;
+        slot->step = loader->read_step;
+        if (loader->spans != NULL)
+            dpt_spans_begin(loader->spans);
+        pthread_mutex_unlock(&loader->lock);
+        fill_slot(loader, slot);
+        pthread_mutex_lock(&loader->lock);
+        if (loader->spans != NULL) {
+            loader->spans->step = (int32_t)slot->step + 1;
+            dpt_spans_mark(loader->spans, DPT_SPAN_READ);
+        }
+        if (round != loader->round) /* sought elsewhere meanwhile */
+            continue;
+        advance(&loader->sampler, &loader->read_epoch, &loader->read_step);
+        loader->filled++;
+        pthread_cond_signal(&loader->done);
+    }
+    pthread_mutex_unlock(&loader->lock);
+    return NULL;
+}
+
+static enum dpt_status start_thread(struct dpt_loader *loader, struct dpt_error *err)
+{
+    int code;
+
+    pthread_mutex_init(&loader->lock, NULL);
+    pthread_cond_init(&loader->work, NULL);
+    pthread_cond_init(&loader->done, NULL);
+    code = dpt_thread_start(&loader->thread, read_ahead, loader);
+    loader->running = code == 0;
+    if (code == 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_RANK, "cannot start the loader's thread: %s", strerror(code));
+}
+
+static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_sampler *s = &loader->sampler;
+    const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
+    const int64_t most = (batches + loader->ranks - 1) / loader->ranks * s->micro;
+    const size_t samples = (size_t)(most < s->global ? most : s->global);
+
+    loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
+    loader->slots = dpt_alloc_array((size_t)loader->ahead, sizeof *loader->slots);
+    if (loader->slots == NULL)
+        return dpt_fail_memory(err, "reading ahead", (double)sizeof *loader->slots);
+    for (int i = 0; i < loader->ahead; i++) {
+        struct slot *slot = &loader->slots[i];
+
+        slot->index = dpt_alloc_array(samples, sizeof *slot->index);
+        slot->bytes = dpt_alloc_array(samples, loader->set->stride);
+        if (slot->index == NULL || slot->bytes == NULL)
+            DPT_TRY(dpt_fail_memory(err, "reading ahead",
+                                    (double)samples * (double)loader->set->stride));
+    }
+    DPT_TRY(dpt_stream_open(&loader->stream, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
+                            err));
+    DPT_TRY(start_thread(loader, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_dataset *set,
+                                const struct dpt_sampler *sampler,
+                                const struct dpt_augment *augment, int rank, int ranks,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_loader *loader = dpt_alloc(sizeof *loader);
+
+    *out = NULL;
+    if (loader == NULL)
+        return dpt_fail_memory(err, "a loader", sizeof *loader);
+    loader->set = set;
+    loader->sampler = *sampler;
+    loader->rank = rank;
+    loader->ranks = ranks;
+    loader->streaming = set->memory == NULL;
+    loader->augmenting = augment != NULL && dpt_augment_wanted(augment);
+    if (loader->augmenting) {
+        loader->augment = *augment;
+        DPT_TRY(dpt_augment_check(augment, set, err));
+    }
+    if (dpt_sampler_steps(sampler) == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
+                         "%s: %lld samples make no whole step of %d: data.drop_last leaves nothing",
+                         set->parts->key, (long long)sampler->samples, sampler->global));
+    if (loader->streaming)
+        DPT_TRY(open_stream(loader, err));
+    *out = loader;
+out:
+    if (status != DPT_OK)
+        dpt_loader_close(loader);
+    return status;
+}
+
+void dpt_loader_close(struct dpt_loader *loader)
+{
+    if (loader == NULL)
+        return;
+    if (loader->running) {
+        pthread_mutex_lock(&loader->lock);
+        loader->stop = true;
+        loader->round++;
+        pthread_cond_signal(&loader->work);
+        pthread_mutex_unlock(&loader->lock);
+        pthread_join(loader->thread, NULL);
+        pthread_cond_destroy(&loader->work);
+        pthread_cond_destroy(&loader->done);
+        pthread_mutex_destroy(&loader->lock);
+    }
+    dpt_stream_close(loader->stream);
+    for (int i = 0; loader->slots != NULL && i < loader->ahead; i++) {
+        dpt_free(loader->slots[i].index);
+        dpt_free(loader->slots[i].bytes);
+    }
+    dpt_free(loader->slots);
+    dpt_free(loader);
+}
+
+enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_t step,
+                                struct dpt_error *err)
+{
+    if (epoch < 0 || step < 0 || step >= dpt_sampler_steps(&loader->sampler))
+        return dpt_fail(err, DPT_INTERNAL, "the loader was sent to step %lld of epoch %lld",
+                        (long long)step, (long long)epoch);
+    loader->epoch = epoch;
+    loader->step = step;
+    if (!loader->streaming)
+        return DPT_OK;
+    pthread_mutex_lock(&loader->lock);
+    loader->read_epoch = epoch;
+    loader->read_step = step;
+    loader->round++;
+    loader->filled = loader->taken = loader->released = 0;
+    pthread_cond_signal(&loader->work);
+    pthread_mutex_unlock(&loader->lock);
+    return DPT_OK;
+}
+
+/* Gives back the slot lent last and waits for the next. */
+static enum dpt_status take_slot(struct dpt_loader *loader, int *slot, struct dpt_error *err)
+{
+    const double start = dpt_now();
+    bool started;
+
+    pthread_mutex_lock(&loader->lock);
+    started = loader->round != 0;
+    pthread_mutex_unlock(&loader->lock);
+    if (!started) { /* never sought: from the beginning */
+        const enum dpt_status status = dpt_loader_seek(loader, loader->epoch, loader->step, err);
+
+        if (status != DPT_OK)
+            return status;
+    }
+    pthread_mutex_lock(&loader->lock);
+    if (loader->released != loader->taken) {
+        loader->released = loader->taken;
+        /* Not for each one: waking the thread costs about as much as reading a small step. */
+        if (loader->filled - loader->released <= (unsigned)(loader->ahead - loader->ahead / 4 - 1))
+            pthread_cond_signal(&loader->work);
+    }
+    while (loader->filled == loader->taken)
+        pthread_cond_wait(&loader->done, &loader->lock);
+    *slot = (int)(loader->taken % (unsigned)loader->ahead);
+    loader->taken++;
+    pthread_mutex_unlock(&loader->lock);
+    loader->waited += dpt_now() - start;
+    if (loader->slots[*slot].status != DPT_OK)
+        *err = loader->slots[*slot].err;
+    return loader->slots[*slot].status;
+}
+
+enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    view->epoch = loader->epoch;
+    view->step = loader->step;
+    view->total = dpt_sampler_count(&loader->sampler, loader->step);
+    view->slot = -1;
+    dpt_sampler_deal(&loader->sampler, loader->step, loader->rank, loader->ranks, &view->first,
+                     &view->last);
+    if (loader->streaming)
+        status = take_slot(loader, &view->slot, err);
+    advance(&loader->sampler, &loader->epoch, &loader->step);
+    return status;
+}
+
+void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans)
+{
+    if (!loader->streaming)
+        return;
+    pthread_mutex_lock(&loader->lock);
+    loader->spans = spans;
+    if (spans != NULL) /* in the middle of a step, too */
+        dpt_spans_begin(spans);
+    pthread_mutex_unlock(&loader->lock);
+}
+
+double dpt_loader_waited(const struct dpt_loader *loader)
+{
+    return loader->waited;
+}
+
+enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
+                                      const struct dpt_dataset *set, int32_t micro,
+                                      struct dpt_error *err)
+{
+    const size_t n = (size_t)micro, size = (size_t)dpt_shape_size(&set->shape);
+
+    memset(buffer, 0, sizeof *buffer);
+    if (set->target == DPT_TARGET_VECTOR)
+        buffer->target_floats = n * (size_t)set->target_width;
+    buffer->input = dpt_alloc_array(n * size, sizeof(float));
+    buffer->labels = dpt_alloc_array(n, sizeof *buffer->labels);
+    buffer->targets = dpt_alloc_array(buffer->target_floats, sizeof(float));
+    buffer->weights = dpt_alloc_array(n, sizeof *buffer->weights);
+    buffer->sample = dpt_alloc_array(n, sizeof *buffer->sample);
+    buffer->image = dpt_alloc_array(size, sizeof(float));
+    if (buffer->input != NULL && buffer->image != NULL && buffer->labels != NULL &&
+        buffer->targets != NULL && buffer->weights != NULL && buffer->sample != NULL)
+        return DPT_OK;
+    dpt_batch_buffer_close(buffer);
+    return dpt_fail_memory(err, "a micro-batch", (double)n * (double)size * sizeof(float));
+}
+
+void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
+{
+    dpt_free(buffer->input);
+    dpt_free(buffer->labels);
+    dpt_free(buffer->targets);
+    dpt_free(buffer->weights);
+    dpt_free(buffer->sample);
+    dpt_free(buffer->image);
+    memset(buffer, 0, sizeof *buffer);
+}
+
+/* Room for targets, where the buffer was made for a set that has labels or narrower ones. */
+static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, struct dpt_error *err)
+{
+    if (floats <= buffer->target_floats)
+        return DPT_OK;
+    dpt_free(buffer->targets);
+    buffer->targets = dpt_alloc_array(floats, sizeof(float));
+    buffer->target_floats = buffer->targets == NULL ? 0 : floats;
+    return buffer->targets != NULL
+               ? DPT_OK
+               : dpt_fail_memory(err, "a micro-batch's targets", (double)floats * sizeof(float));
+}
+
+static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t last,
+                         struct dpt_batch_buffer *buffer)
+{
+    const size_t width = (size_t)set->target_width;
+
+    for (int32_t i = first; i < last; i++) {
+        const size_t sample = (size_t)buffer->sample[i];
+
+        if (set->weights != NULL)
+            buffer->weights[i] = set->weights[sample];
+        if (set->target == DPT_TARGET_CLASS)
+            buffer->labels[i] = set->labels[sample];
+        else if (width == 1)
+            buffer->targets[i] = set->targets[sample];
+        else
+            memcpy(buffer->targets + (size_t)i * width, set->targets + sample * width,
+                   width * sizeof(float));
+    }
+}
+
+static enum dpt_status check_sample(const struct dpt_dataset *set, int64_t sample,
+                                    const uint8_t *stored, struct dpt_error *err)
+{
+    char where[256];
+
+    if (!set->parts->check_finite || dpt_find_nonfinite(stored, set->stride / sizeof(float)) < 0)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
+                    dpt_dataset_where(set, sample, where));
+}
+
+/* Shuffled samples lie anywhere in memory: ask for one while another is being converted. */
+static void ask_for(const struct dpt_dataset *set, int64_t sample)
+{
+    enum { LINE = 64, MOST = 64 * LINE };
+    const uint8_t *at = set->memory + (size_t)sample * set->stride;
+
+    for (size_t i = 0; i < set->stride && i < MOST; i += LINE)
+        __builtin_prefetch(at + i);
+}
+
+/* The numbers of the rows [first, last); gives their stored bytes where they were read ahead, one
+ * after another. */
+static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, int32_t first, int32_t last, int64_t *sample)
+{
+    const struct dpt_sampler *s = &loader->sampler;
+    const int64_t begin = (int64_t)micro_batch * s->micro + first;
+
+    if (loader->streaming) {
+        const struct slot *slot = &loader->slots[view->slot];
+        const int64_t at = begin - (int64_t)view->first * s->micro;
+
+        memcpy(sample + first, slot->index + at, (size_t)(last - first) * sizeof *sample);
+        return slot->bytes + (size_t)at * loader->set->stride;
+    }
+    dpt_sampler_samples(s, view->epoch, view->step * s->global + begin, last - first,
+                        sample + first);
+    return NULL;
+}
+
+static enum dpt_status fill_rows(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                 const uint8_t *run, int32_t first, int32_t last,
+                                 struct dpt_batch_buffer *buffer, float *image,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = loader->set;
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+
+    for (int32_t i = first; i < last; i++) {
+        const size_t at = run != NULL ? (size_t)(i - first) : (size_t)buffer->sample[i];
+        const uint8_t *stored = (run != NULL ? run : set->memory) + at * set->stride;
+        float *out = buffer->input + (size_t)i * size;
+
+        if (run == NULL && i + 1 < last)
+            ask_for(set, buffer->sample[i + 1]);
+        DPT_TRY(check_sample(set, buffer->sample[i], stored, err));
+        dpt_fill_sample(set, stored, loader->augmenting ? image : out);
+        if (loader->augmenting)
+            dpt_augment_sample(&loader->augment, set, loader->sampler.seed, view->epoch,
+                               buffer->sample[i], image, out);
+    }
+out:
+    return status;
+}
+
+/* Samples of a micro-batch. */
+static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                       int32_t micro_batch)
+{
+    const int32_t micro = loader->sampler.micro, left = view->total - micro_batch * micro;
+
+    return left < micro ? left : micro;
+}
+
+void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                     struct dpt_steps_move *move, int32_t *count)
+{
+    *count = rows_of(loader, view, micro_batch);
+    find_rows(loader, view, micro_batch, 0, *count, buffer->sample);
+    fill_targets(loader->set, 0, *count, buffer);
+    for (int32_t i = 0; move != NULL && i < *count; i++)
+        move[i] = loader->augmenting ? dpt_augment_draw(&loader->augment, loader->sampler.seed,
+                                                        view->epoch, buffer->sample[i])
+                                     : (struct dpt_steps_move){0};
+}
+
+enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     int part, int parts, struct dpt_batch_buffer *buffer,
+                                     float *image, struct dpt_batch *batch, struct dpt_error *err)
+{
+    const struct dpt_dataset *set = loader->set;
+    const int32_t micro = loader->sampler.micro, count = rows_of(loader, view, micro_batch);
+    const int32_t first = (int32_t)((int64_t)count * part / parts);
+    const int32_t last = (int32_t)((int64_t)count * (part + 1) / parts);
+    const size_t size = (size_t)dpt_shape_size(&set->shape);
+    enum dpt_status status;
+    const uint8_t *run;
+
+    batch->count = count;
+    batch->input = buffer->input;
+    batch->sample = buffer->sample;
+    batch->labels = set->target == DPT_TARGET_CLASS ? buffer->labels : NULL;
+    batch->targets = set->target == DPT_TARGET_CLASS ? NULL : buffer->targets;
+    batch->weights = set->weights != NULL ? buffer->weights : NULL;
+    run = find_rows(loader, view, micro_batch, first, last, buffer->sample);
+    status = fill_rows(loader, view, run, first, last, buffer, image, err);
+    fill_targets(set, first, last, buffer);
+    if (part == parts - 1 && count < micro)
+        memset(buffer->input + (size_t)count * size, 0,
+               (size_t)(micro - count) * size * sizeof(float));
+    return status;
+}
+
+enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                                struct dpt_batch *batch, struct dpt_error *err)
+{
+    const struct dpt_dataset *set = loader->set;
+    enum dpt_status status = DPT_OK;
+
+    if (set->target == DPT_TARGET_VECTOR)
+        DPT_TRY(widen(buffer, (size_t)loader->sampler.micro * (size_t)set->target_width, err));
+    DPT_TRY(
+        dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer, buffer->image, batch, err));
+out:
+    return status;
+}

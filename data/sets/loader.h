@@ -1,0 +1,100 @@
+/*
+ * loader: a rank's samples of each step, ready when the step wants them.
+ *
+ * Where the data set is in memory a step is only a list of sample numbers, and filling a
+ * micro-batch gathers from memory. Otherwise one thread reads ahead, dpt_loader_ahead() steps, with
+ * pread on contiguous shards (HDF5 calls on others), sorted by file position. One thread calls
+ * next; any thread may fill micro-batches of the current step.
+ */
+#ifndef DPT_DATA_LOADER_H
+#define DPT_DATA_LOADER_H
+
+#include "core/backend/backend.h"
+#include "core/backend/steps.h"
+#include "data/sets/dataset.h"
+#include "data/sets/sampler.h"
+
+struct dpt_loader;
+
+/*
+ * How many steps are read ahead, of which a rank stores so many bytes: 3 to 16, in 8 MiB where more
+ * than 3 fit. Where the ranks keep all cores busy the reading thread gets one for some milliseconds
+ * now and then: steps shorter than that have to be there by the dozen.
+ */
+int dpt_loader_ahead(double step_bytes);
+
+/* A step as one rank sees it. */
+struct dpt_step_view {
+    int64_t epoch, step; /* step within the epoch */
+    int32_t first, last; /* this rank's micro-batches of the step */
+    int32_t total;       /* samples of the step on all ranks */
+    int slot;            /* private to the loader */
+};
+
+/* set is borrowed; sampler and augment (NULL: none) are copied. rank, ranks: who this is. Errors:
+ * BAD_JOB (an epoch has no step; no images to augment), RANK. */
+enum dpt_status dpt_loader_open(struct dpt_loader **loader, const struct dpt_dataset *set,
+                                const struct dpt_sampler *sampler,
+                                const struct dpt_augment *augment, int rank, int ranks,
+                                struct dpt_error *err);
+void dpt_loader_close(struct dpt_loader *loader);
+
+/* The next call of dpt_loader_next gives this epoch and step; reading ahead starts now and goes on
+ * over epochs. */
+enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_t step,
+                                struct dpt_error *err);
+
+/* Waits for the next step's samples, releases the last one's. Errors: BAD_DATA, IO (names the file
+ * and sample). */
+enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
+                                struct dpt_error *err);
+
+/* Memory for one micro-batch, one for each thread; filled by dpt_loader_fill, valid until the next
+   fill. It serves other sets of samples of the same shape too. */
+struct dpt_batch_buffer {
+    float *input;
+    int32_t *labels;
+    float *targets;
+    float *weights; /* of a set that has some */
+    int64_t *sample;
+    float *image;         /* one sample before it is augmented */
+    size_t target_floats; /* room in targets */
+};
+
+enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
+                                      const struct dpt_dataset *set, int32_t micro,
+                                      struct dpt_error *err);
+void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer);
+
+/*
+ * Fills a micro-batch of the step: normalised, augmented NCHW floats, targets, sample numbers; rows
+ * past the count are zero. batch: out; seed and step are left as they are. Any thread, with a
+ * buffer of its own. Errors: BAD_DATA (a value that is not finite; names the sample).
+ */
+enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                                int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                                struct dpt_batch *batch, struct dpt_error *err);
+
+/*
+ * The same for samples that lie where no input has to be filled in: numbers and targets alone.
+ * buffer: `input` and `image` are not touched, there is room in the others. move: [micro], what was
+ * drawn to augment each sample, all zero where nothing is; NULL: not wanted. *count: out.
+ */
+void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                     struct dpt_steps_move *move, int32_t *count);
+
+/* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must
+ * have returned before the batch is used. Every thread gets the whole batch. */
+enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     int part, int parts, struct dpt_batch_buffer *buffer,
+                                     float *image, struct dpt_batch *batch, struct dpt_error *err);
+/* From here on the thread that reads ahead, if there is one, tells `spans` what it reads; NULL: no
+ * longer. Borrowed. */
+void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans);
+
+/* Seconds that dpt_loader_next has waited for reading, so far. */
+double dpt_loader_waited(const struct dpt_loader *loader);
+
+#endif

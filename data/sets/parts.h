@@ -1,0 +1,67 @@
+/*
+ * parts: what stands behind a struct dpt_dataset, and the steps of opening one. Private to data/.
+ */
+#ifndef DPT_DATA_PARTS_H
+#define DPT_DATA_PARTS_H
+
+#include "data/sets/dataset.h"
+#include "data/shards/shard.h"
+
+struct dpt_dataset_parts {
+    const char *key;          /* "data.train": what messages call the set; static */
+    struct dpt_shard *shards; /* none in a synthetic set */
+    size_t n_shards;
+    struct dpt_shard *named; /* the one that names the most classes; NULL: none does */
+    bool synthetic;
+    bool verify;                                /* checksums, where there are any */
+    struct dpt_shared images, targets, weighed; /* bytes NULL: not opened; weighed: the samples'
+                                                   weights */
+    float *scale, *shift;    /* [c]: a number x of the file becomes x * scale + shift */
+    bool uniform;            /* all channels have the same two */
+    bool check_finite;       /* floats that nobody has looked at yet */
+    float *weights, *biases; /* synthetic regression, else NULL */
+};
+
+/* Files that patterns name, in the order of the patterns, those of one sorted. *paths: out, a
+   NULL-terminated array, the caller frees it and each text in it. Errors: BAD_JOB (nothing matches,
+   a file twice; `key` in front), RANK. */
+enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
+                               struct dpt_error *err);
+void dpt_paths_release(char **paths);
+
+/* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */
+static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct dpt_group *node,
+                                     int64_t *begin, int64_t *end)
+{
+    *begin = (int64_t)((__int128)set->samples * node->rank / node->size);
+    *end = (int64_t)((__int128)set->samples * (node->rank + 1) / node->size);
+}
+
+/*
+ * Reads labels and weights, and images where set->memory is given, in shares of the node's ranks,
+ * and verifies them. Collective over the node: all its ranks get the same status. Errors: BAD_DATA,
+ * IO, RANK.
+ */
+enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                 const struct dpt_group *node, struct dpt_error *err);
+
+/* The form of a synthetic set, then its samples, a share for each rank of the node (not collective:
+ * no rank waits). Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                       struct dpt_error *err);
+enum dpt_status dpt_synthetic_fill(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                   const struct dpt_group *node, struct dpt_error *err);
+
+/* Readies the normalisation of a described set. Errors: BAD_JOB (as many numbers as channels are
+ * needed), RANK. */
+enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_normalize *normalize,
+                                 struct dpt_error *err);
+/* The shard that a sample lies in; not for synthetic sets. */
+const struct dpt_shard *dpt_dataset_shard(const struct dpt_dataset *set, int64_t sample);
+
+/* One stored sample as normalised floats [c][h][w]. */
+void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float *out);
+/* The first of n floats (any alignment) that is NaN or infinite, or -1. */
+int64_t dpt_find_nonfinite(const void *floats, size_t n);
+
+#endif

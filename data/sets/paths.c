@@ -1,0 +1,118 @@
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/sets/parts.h"
+
+/* Orders files by what they are, then by where they stand in the list. */
+struct identity {
+    dev_t device;
+    ino_t number;
+    size_t index;
+};
+
+static int compare(const void *a, const void *b)
+{
+    const struct identity *x = a, *y = b;
+
+    if (x->device != y->device)
+        return x->device < y->device ? -1 : 1;
+    if (x->number != y->number)
+        return x->number < y->number ? -1 : 1;
+    return x->index < y->index ? -1 : x->index > y->index;
+}
+
+/* The same file twice, also by another name, would give its samples twice the weight. */
+static enum dpt_status check_twice(char *const *paths, size_t n, const char *key,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct identity *all = calloc(n + 1, sizeof *all);
+    size_t known = 0;
+
+    if (all == NULL)
+        return dpt_fail_memory(err, "the list of files", (double)(n * sizeof *all));
+    for (size_t i = 0; i < n; i++) {
+        struct stat st;
+
+        if (stat(paths[i], &st) == 0)
+            all[known++] = (struct identity){st.st_dev, st.st_ino, i};
+    }
+    qsort(all, known, sizeof *all, compare);
+    for (size_t i = 1; i < known; i++)
+        if (all[i].device == all[i - 1].device && all[i].number == all[i - 1].number)
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: '%s' and '%s' are the same file", key,
+                             paths[all[i - 1].index], paths[all[i].index]));
+out:
+    free(all);
+    return status;
+}
+
+static enum dpt_status no_match(const char *key, const char *pattern, struct dpt_error *err)
+{
+    char folder[1024];
+
+    if (pattern[0] == '/' || getcwd(folder, sizeof folder) == NULL)
+        return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s'", key, pattern);
+    return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s' (in the folder %s)", key, pattern,
+                    folder);
+}
+
+/* Adds a pattern's files to a list of n. */
+static enum dpt_status add_matches(const char *key, const char *pattern, char ***paths, size_t *n,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    glob_t found = {0};
+    char **more;
+    const int code = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
+
+    if (code == GLOB_NOMATCH)
+        DPT_TRY(no_match(key, pattern, err));
+    if (code == GLOB_ABORTED)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_JOB, "%s: '%s' cannot be searched", key, pattern));
+    more = code == 0 ? realloc(*paths, (*n + found.gl_pathc + 1) * sizeof *more) : NULL;
+    if (more == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *more));
+    *paths = more;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        more[*n] = strdup(found.gl_pathv[i]);
+        if (more[*n] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *more));
+        more[++*n] = NULL;
+    }
+out:
+    globfree(&found);
+    return status;
+}
+
+enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    size_t n = 0;
+
+    *paths = NULL;
+    if (patterns->n == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: names no file", key));
+    for (size_t i = 0; i < patterns->n; i++)
+        DPT_TRY(add_matches(key, patterns->at[i], paths, &n, err));
+    DPT_TRY(check_twice(*paths, n, key, err));
+out:
+    if (status != DPT_OK) {
+        dpt_paths_release(*paths);
+        *paths = NULL;
+    }
+    return status;
+}
+
+void dpt_paths_release(char **paths)
+{
+    for (size_t i = 0; paths != NULL && paths[i] != NULL; i++)
+        free(paths[i]);
+    free(paths);
+}

@@ -1,0 +1,311 @@
+/*
+ * Reading a data set into the node's shared memory, and verifying it on the way. Each rank of the
+ * node takes a run of samples; the checksums of its runs are joined with those of the others, so a
+ * file's checksum needs no rank that reads all of it.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "data/sets/parts.h"
+
+/* What one rank found out of its part of one field of a shard. */
+struct finding {
+    uint64_t bytes; /* that `crc` covers */
+    uint32_t crc;
+    uint32_t zero;
+};
+
+struct reading {
+    struct dpt_dataset *set;
+    const struct dpt_dataset_spec *spec;
+    const struct dpt_group *node;
+    struct finding *mine, *all; /* [fields]; [ranks][fields]; fields: those of each shard */
+    size_t fields;
+    struct dpt_error complaint; /* a value that is wrong; told only where the checksums are right */
+};
+
+static void check_image_values(struct reading *r, const struct dpt_shard *shard, int64_t row,
+                               const float *values, size_t n)
+{
+    const int64_t bad = r->complaint.status == DPT_OK ? dpt_find_nonfinite(values, n) : -1;
+    const int64_t items = shard->images.row_items;
+
+    if (bad >= 0)
+        dpt_fail(&r->complaint, DPT_BAD_DATA, "%s: /%s[%lld] holds %s (element %lld)", shard->path,
+                 shard->images.name, (long long)(row + bad / items),
+                 isnan(values[bad]) ? "NaN" : "an infinite value", (long long)(bad % items));
+}
+
+/* Rows [row, row + rows) of the images: into memory where there is some, else only looked at. raw:
+ * room for a piece. */
+static enum dpt_status read_piece(struct reading *r, struct dpt_shard *shard, int64_t row,
+                                  int64_t rows, void *raw, struct finding *finding,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_field *field = &shard->images;
+    const size_t bytes = (size_t)rows * field->row_bytes;
+    const size_t items = (size_t)(rows * field->row_items);
+    uint8_t *memory = r->set->parts->images.bytes;
+    void *place = memory == NULL ? NULL : memory + (size_t)(shard->first + row) * r->set->stride;
+    void *stored = place != NULL && field->info.type != DPT_H5_F64 ? place : raw;
+
+    DPT_TRY(dpt_shard_read(shard, field, row, rows, stored, err));
+    if (r->spec->conf->verify && field->info.has_crc) {
+        finding->crc = dpt_crc32(finding->crc, stored, bytes);
+        finding->bytes += bytes;
+    }
+    if (place != NULL && stored != place)
+        dpt_field_floats(field, stored, items, place);
+    if (place != NULL && !r->set->u8)
+        check_image_values(r, shard, row, place, items);
+out:
+    return status;
+}
+
+static bool wanted(const struct reading *r, const struct dpt_shard *shard)
+{
+    return r->set->parts->images.bytes != NULL ||
+           (r->spec->conf->verify && shard->images.info.has_crc);
+}
+
+/* Makes *raw hold a piece of a field. */
+static enum dpt_status make_room(const struct dpt_field *field, void **raw, size_t *bytes,
+                                 struct dpt_error *err)
+{
+    const size_t need = dpt_field_piece_bytes(field);
+
+    if (need <= *bytes)
+        return DPT_OK;
+    dpt_free(*raw);
+    *raw = dpt_alloc(need);
+    *bytes = *raw == NULL ? 0 : need;
+    return *raw != NULL ? DPT_OK : dpt_fail_memory(err, "reading a shard", (double)need);
+}
+
+/* This rank's run of the images. */
+static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = r->set->parts;
+    int64_t begin, end;
+    void *raw = NULL;
+    size_t room = 0;
+
+    dpt_dataset_share(r->set, r->node, &begin, &end);
+    for (size_t i = 0; i < parts->n_shards; i++) {
+        struct dpt_shard *shard = &parts->shards[i];
+        const int64_t first = begin > shard->first ? begin - shard->first : 0;
+        const int64_t last =
+            end - shard->first < shard->samples ? end - shard->first : shard->samples;
+
+        if (first >= last || !wanted(r, shard))
+            continue;
+        DPT_TRY(make_room(&shard->images, &raw, &room, err));
+        DPT_TRY(dpt_shard_attach(shard, err));
+        for (int64_t row = first, n; row < last; row += n) {
+            n = dpt_field_piece(&shard->images, row, last);
+            DPT_TRY(read_piece(r, shard, row, n, raw, &r->mine[DPT_SHARD_FIELDS * i], err));
+        }
+        dpt_shard_detach(shard);
+    }
+out:
+    dpt_free(raw);
+    return status;
+}
+
+/* Class numbers of rows [row, row + rows). */
+static void take_classes(struct reading *r, const struct dpt_shard *shard, int64_t row,
+                         int64_t rows, const void *raw)
+{
+    int32_t *out = (int32_t *)r->set->parts->targets.bytes + shard->first + row;
+
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t value = dpt_field_int(&shard->labels, raw, (size_t)i);
+
+        if (value < 0 || value >= INT32_MAX) {
+            if (r->complaint.status == DPT_OK)
+                dpt_fail(&r->complaint, DPT_BAD_DATA,
+                         "%s: /%s[%lld] is %lld: classes are numbered from 0 to "
+                         "2147483646 at most",
+                         shard->path, shard->labels.name, (long long)(row + i), (long long)value);
+            return;
+        }
+        out[i] = (int32_t)value;
+    }
+}
+
+static void take_targets(struct reading *r, const struct dpt_shard *shard, int64_t row,
+                         int64_t rows, const void *raw)
+{
+    const int64_t width = r->set->target_width;
+    float *out = (float *)r->set->parts->targets.bytes + (shard->first + row) * width;
+    int64_t bad;
+
+    dpt_field_floats(&shard->labels, raw, (size_t)(rows * width), out);
+    if (r->complaint.status != DPT_OK)
+        return;
+    bad = dpt_find_nonfinite(out, (size_t)(rows * width));
+    if (bad >= 0) {
+        dpt_fail(&r->complaint, DPT_BAD_DATA, "%s: /%s[%lld] holds %s", shard->path,
+                 shard->labels.name, (long long)(row + bad / width),
+                 isnan(out[bad]) ? "NaN" : "an infinite value");
+        return;
+    }
+    for (int64_t i = 0; r->spec->classes && i < rows; i++) {
+        double sum = 0, least = 0;
+
+        for (int64_t k = 0; k < width; k++) {
+            sum += (double)out[i * width + k];
+            least = fmin(least, (double)out[i * width + k]);
+        }
+        if (least >= 0 && fabs(sum - 1) <= 1e-3)
+            continue;
+        dpt_fail(&r->complaint, DPT_BAD_DATA,
+                 "%s: /%s[%lld] is no distribution over %lld classes: %s", shard->path,
+                 shard->labels.name, (long long)(row + i), (long long)width,
+                 least < 0 ? "a probability is negative" : "the sum is not 1");
+        return;
+    }
+}
+
+static void take_weights(struct reading *r, const struct dpt_shard *shard, int64_t row,
+                         int64_t rows, const void *raw)
+{
+    float *out = (float *)r->set->parts->weighed.bytes + shard->first + row;
+
+    dpt_field_floats(&shard->weights, raw, (size_t)rows, out);
+    for (int64_t i = 0; r->complaint.status == DPT_OK && i < rows; i++)
+        if (!(out[i] >= 0) || isinf(out[i]))
+            dpt_fail(&r->complaint, DPT_BAD_DATA,
+                     "%s: /%s[%lld] is %g: a sample counts 0 or more, and no more than any number",
+                     shard->path, shard->weights.name, (long long)(row + i), (double)out[i]);
+}
+
+/* A small field of a shard, all its rows. */
+static enum dpt_status read_whole(struct reading *r, struct dpt_shard *shard,
+                                  const struct dpt_field *field, struct finding *finding, void *raw,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int64_t row = 0, n; row < shard->samples; row += n) {
+        n = dpt_field_piece(field, row, shard->samples);
+        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
+        finding->crc = dpt_crc32(finding->crc, raw, (size_t)n * field->row_bytes);
+        finding->bytes += (size_t)n * field->row_bytes;
+        if (field == &shard->weights)
+            take_weights(r, shard, row, n, raw);
+        else if (r->set->target == DPT_TARGET_CLASS)
+            take_classes(r, shard, row, n, raw);
+        else
+            take_targets(r, shard, row, n, raw);
+    }
+out:
+    return status;
+}
+
+/* The labels and weights of every shard whose turn is this rank's. */
+static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = r->set->parts;
+    void *raw = NULL;
+    size_t room = 0;
+
+    for (size_t i = (size_t)r->node->rank; i < parts->n_shards; i += (size_t)r->node->size) {
+        struct dpt_shard *shard = &parts->shards[i];
+
+        DPT_TRY(dpt_shard_attach(shard, err));
+        for (size_t k = 1; k < DPT_SHARD_FIELDS; k++) {
+            const struct dpt_field *field = dpt_shard_field(shard, k);
+
+            if (field->name[0] == '\0')
+                continue;
+            DPT_TRY(make_room(field, &raw, &room, err));
+            DPT_TRY(read_whole(r, shard, field, &r->mine[DPT_SHARD_FIELDS * i + k], raw, err));
+        }
+        dpt_shard_detach(shard);
+    }
+out:
+    dpt_free(raw);
+    return status;
+}
+
+/* Joins the ranks' findings of every field in the order of its bytes. All ranks come to the same
+ * verdict. */
+static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err)
+{
+    const struct dpt_dataset_parts *parts = r->set->parts;
+
+    for (size_t i = 0; r->spec->conf->verify && i < r->fields; i++) {
+        struct dpt_shard *shard = &parts->shards[i / DPT_SHARD_FIELDS];
+        const struct dpt_field *field = dpt_shard_field(shard, i % DPT_SHARD_FIELDS);
+        uint32_t crc = 0;
+
+        if (!field->info.has_crc)
+            continue;
+        for (int rank = 0; rank < r->node->size; rank++) {
+            const struct finding *f = &r->all[(size_t)rank * r->fields + i];
+
+            if (f->bytes > 0)
+                crc = dpt_crc32_join(crc, f->crc, (uint64_t)f->bytes);
+        }
+        if (crc != field->info.crc)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: /%s does not match its checksum (crc32 is %08x, the file says "
+                            "%08x): the file is damaged",
+                            shard->path, field->name, crc, field->info.crc);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status read_share(struct reading *r, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t ranks = (size_t)r->node->size;
+
+    r->mine = calloc(r->fields, sizeof *r->mine);
+    r->all = calloc(r->fields * ranks, sizeof *r->all);
+    if (r->mine == NULL || r->all == NULL)
+        DPT_TRY(dpt_fail_memory(err, "checksums", (double)(r->fields * ranks * sizeof *r->all)));
+    DPT_TRY(read_labels(r, err));
+    DPT_TRY(read_images(r, err));
+out:
+    for (size_t i = 0; i < r->set->parts->n_shards; i++)
+        dpt_shard_detach(&r->set->parts->shards[i]);
+    return status;
+}
+
+enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
+                                 const struct dpt_group *node, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct reading *r = calloc(1, sizeof *r);
+
+    if (r != NULL) {
+        r->set = set;
+        r->spec = spec;
+        r->node = node;
+        r->fields = DPT_SHARD_FIELDS * set->parts->n_shards;
+        status = read_share(r, err);
+    } else {
+        status = dpt_fail_memory(err, "reading the shards", sizeof *r);
+    }
+    DPT_TRY(dpt_group_agree(node, status, err));
+    DPT_TRY(dpt_group_gather(node, r->mine, r->all, r->fields * sizeof *r->mine, err));
+    DPT_TRY(check_sums(r, err));
+    if (r->complaint.status != DPT_OK)
+        *err = r->complaint;
+    DPT_TRY(dpt_group_agree(node, r->complaint.status, err));
+out:
+    if (r != NULL) {
+        free(r->mine);
+        free(r->all);
+    }
+    free(r);
+    return status;
+}

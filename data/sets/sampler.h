@@ -1,0 +1,60 @@
+/*
+ * sampler: which samples make up which step.
+ *
+ * One epoch is one permutation of all its samples, a pure function of (seed, epoch); the rank count
+ * changes only who computes a sample, never when. Nothing is stored: any position of any epoch is
+ * computed at once. Small and immutable after init; ranks and threads each keep their own.
+ *
+ * A fraction can be held out for validation: of each run of 1/fraction consecutive samples one is
+ * drawn (by seed, not by epoch), so the held-out samples are spread evenly over the files and the
+ * rest stays in reading order.
+ */
+#ifndef DPT_DATA_SAMPLER_H
+#define DPT_DATA_SAMPLER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "data/sets/dataset.h"
+
+enum { DPT_SHUFFLE_BLOCK_SAMPLES = 1024 };
+
+struct dpt_sampler {
+    uint64_t seed;
+    int64_t total;    /* samples in the data set */
+    int64_t held_out; /* of these, in the validation part; 0: none */
+    bool validation;  /* this sampler walks the held-out part */
+    int64_t samples;  /* that this sampler walks: > 0 */
+    int32_t global;   /* samples an optimizer step */
+    int32_t micro;    /* samples a forward/backward pass; divides nothing in particular */
+    enum dpt_shuffle shuffle;
+    bool drop_last; /* leave out the short last step of an epoch */
+};
+
+/* Steps of an epoch; samples of one of them; its micro-batches. 0 <= step < dpt_sampler_steps. */
+int64_t dpt_sampler_steps(const struct dpt_sampler *s);
+int32_t dpt_sampler_count(const struct dpt_sampler *s, int64_t step);
+int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step);
+
+/* The micro-batches [*first, *last) of a step that a rank computes: contiguous runs, sizes differ
+ * by at most one, maybe none. */
+void dpt_sampler_deal(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
+                      int32_t *first, int32_t *last);
+
+/* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
+int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position);
+
+/* The same for n positions, one after another. */
+void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
+                         int64_t *index);
+
+/*
+ * Writes the sample numbers of one micro-batch.
+ *
+ * index: out, at least `micro` entries. *count: out, 0 < *count <= micro; less only in the last one
+ * of a step. Errors: none; step and micro-batch must lie in the epoch.
+ */
+void dpt_sampler_members(const struct dpt_sampler *s, int64_t epoch, int64_t step,
+                         int32_t micro_batch, int64_t *index, int32_t *count);
+
+#endif

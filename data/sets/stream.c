@@ -1,0 +1,182 @@
+#include "data/sets/stream.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "data/sets/parts.h"
+
+enum { RUN = 512 }; /* neighbours in one call; below IOV_MAX */
+/* Seconds between two looks at the shards, of a microsecond each. */
+static const double LOOK = 1;
+
+/* A sample to read and its place in the output. */
+struct want {
+    int64_t sample;
+    int32_t place;
+};
+
+struct dpt_stream {
+    const struct dpt_dataset *set;
+    struct want *wants; /* [most] */
+    void *raw;          /* a piece, for shards that HDF5 reads */
+    size_t raw_bytes;
+    double look_at; /* when to see whether the shards are still what they were */
+    struct iovec to[RUN];
+};
+
+enum dpt_status dpt_stream_open(struct dpt_stream **out, const struct dpt_dataset *set, size_t most,
+                                bool sequential, struct dpt_error *err)
+{
+    struct dpt_stream *stream = dpt_alloc(sizeof *stream);
+
+    *out = NULL;
+    if (stream == NULL)
+        return dpt_fail_memory(err, "a reader", sizeof *stream);
+    stream->set = set;
+    for (size_t i = 0; i < set->parts->n_shards; i++) {
+        const struct dpt_shard *shard = &set->parts->shards[i];
+        const size_t need = dpt_field_piece_bytes(&shard->images);
+
+        if (!dpt_shard_direct(shard))
+            stream->raw_bytes = need > stream->raw_bytes ? need : stream->raw_bytes;
+        else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
+            posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
+    }
+    stream->wants = dpt_alloc_array(most, sizeof *stream->wants);
+    stream->raw = dpt_alloc(stream->raw_bytes);
+    if (stream->wants == NULL || stream->raw == NULL) {
+        dpt_stream_close(stream);
+        return dpt_fail_memory(err, "a reader", (double)stream->raw_bytes);
+    }
+    *out = stream;
+    return DPT_OK;
+}
+
+void dpt_stream_close(struct dpt_stream *stream)
+{
+    if (stream == NULL)
+        return;
+    dpt_free(stream->wants);
+    dpt_free(stream->raw);
+    dpt_free(stream);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct want *x = a, *y = b;
+
+    return x->sample < y->sample ? -1 : x->sample > y->sample;
+}
+
+/* One by one, to find the sample that could not be read. */
+static enum dpt_status read_singly(struct dpt_stream *stream, const struct dpt_shard *shard,
+                                   const struct want *wants, int32_t n, uint8_t *bytes,
+                                   struct dpt_error *err)
+{
+    const size_t stride = stream->set->stride;
+
+    for (int32_t i = 0; i < n; i++) {
+        const int64_t row = wants[i].sample - shard->first;
+
+        if (dpt_pread_all(shard->fd, bytes + (size_t)wants[i].place * stride, stride,
+                          shard->images.info.offset + row * (int64_t)stride) == 0)
+            continue;
+        if (errno == EPIPE)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: the file ends before sample %lld: it became shorter after it was "
+                            "opened",
+                            shard->path, (long long)row);
+        return dpt_fail_errno(err, DPT_IO, "%s: reading sample %lld failed", shard->path,
+                              (long long)row);
+    }
+    return DPT_OK;
+}
+
+/* Neighbours that lie in one run of bytes, each to its own place. */
+static enum dpt_status read_direct(struct dpt_stream *stream, const struct dpt_shard *shard,
+                                   const struct want *wants, int32_t n, uint8_t *bytes,
+                                   struct dpt_error *err)
+{
+    const size_t stride = stream->set->stride;
+    const int64_t row = wants[0].sample - shard->first;
+
+    for (int32_t i = 0; i < n; i++)
+        stream->to[i] = (struct iovec){bytes + (size_t)wants[i].place * stride, stride};
+    if (preadv(shard->fd, stream->to, n, shard->images.info.offset + row * (int64_t)stride) ==
+        (ssize_t)(stride * (size_t)n))
+        return DPT_OK;
+    return read_singly(stream, shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
+}
+
+/* Neighbours through HDF5, as many at a time as `raw` holds. */
+static enum dpt_status read_indirect(struct dpt_stream *stream, const struct dpt_shard *shard,
+                                     const struct want *wants, int32_t n, uint8_t *bytes,
+                                     struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_field *field = &shard->images;
+    const size_t stride = stream->set->stride;
+    const int64_t first = wants[0].sample - shard->first;
+    const int64_t most = (int64_t)(stream->raw_bytes / field->row_bytes);
+
+    for (int64_t done = 0, rows; done < n; done += rows) {
+        rows = n - done < most ? n - done : most;
+        DPT_TRY(dpt_shard_read(shard, field, first + done, rows, stream->raw, err));
+        for (int64_t i = 0; i < rows; i++) {
+            const uint8_t *raw = (const uint8_t *)stream->raw + (size_t)i * field->row_bytes;
+            uint8_t *place = bytes + (size_t)wants[done + i].place * stride;
+
+            if (field->info.type == DPT_H5_F64)
+                dpt_field_floats(field, raw, (size_t)field->row_items, (float *)(void *)place);
+            else
+                memcpy(place, raw, stride);
+        }
+    }
+out:
+    return status;
+}
+
+static enum dpt_status look_at_shards(struct dpt_stream *stream, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset_parts *parts = stream->set->parts;
+    const double now = dpt_now();
+
+    if (now < stream->look_at)
+        return DPT_OK;
+    stream->look_at = now + LOOK;
+    for (size_t i = 0; i < parts->n_shards; i++)
+        DPT_TRY(dpt_shard_look(&parts->shards[i], parts->verify, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_stream_read(struct dpt_stream *stream, const int64_t *sample, int32_t n,
+                                uint8_t *bytes, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct want *wants = stream->wants;
+
+    DPT_TRY(look_at_shards(stream, err));
+    for (int32_t i = 0; i < n; i++)
+        wants[i] = (struct want){sample[i], i};
+    qsort(wants, (size_t)n, sizeof *wants, compare);
+    for (int32_t i = 0, run; i < n; i += run) {
+        const struct dpt_shard *shard = dpt_dataset_shard(stream->set, wants[i].sample);
+
+        for (run = 1; i + run < n && run < RUN; run++)
+            if (wants[i + run].sample != wants[i].sample + run ||
+                wants[i + run].sample >= shard->first + shard->samples)
+                break;
+        DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(stream, shard, wants + i,
+                                                                        run, bytes, err));
+    }
+out:
+    return status;
+}

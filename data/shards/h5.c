@@ -1,0 +1,381 @@
+#include "data/shards/h5.h"
+#include "data/sets/dataset.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static bool started; /* under the lock */
+
+void dpt_h5_enter(void)
+{
+    static _Thread_local bool quiet;
+
+    pthread_mutex_lock(&lock);
+    if (!started) {
+        /* Every file is closed by hand; the library's own clean-up at exit crashes where a disk was
+         * full. */
+        H5dont_atexit();
+        H5open();
+        started = true;
+    }
+    if (!quiet) { /* thread-safe builds keep an error stack a thread */
+        H5Eset_auto2(H5E_DEFAULT, NULL, NULL);
+        quiet = true;
+    }
+}
+
+void dpt_h5_leave(void)
+{
+    pthread_mutex_unlock(&lock);
+}
+
+const char *dpt_h5_version(void)
+{
+    static char text[32];
+    unsigned major = 0, minor = 0, release = 0;
+
+    dpt_h5_enter();
+    H5get_libversion(&major, &minor, &release);
+    snprintf(text, sizeof text, "%u.%u.%u", major, minor, release);
+    dpt_h5_leave();
+    return text;
+}
+
+static herr_t keep_first(unsigned n, const H5E_error2_t *entry, void *text)
+{
+    if (n == 0 && entry->desc != NULL)
+        snprintf(text, 256, "%s", entry->desc);
+    return 0;
+}
+
+enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
+{
+    char inner[256] = "";
+    va_list args;
+    size_t used;
+
+    dpt_h5_enter();
+    H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, inner);
+    H5Eclear2(H5E_DEFAULT);
+    dpt_h5_leave();
+    va_start(args, format);
+    vsnprintf(err->text, sizeof err->text, format, args);
+    va_end(args);
+    used = strlen(err->text);
+    if (inner[0] != '\0')
+        snprintf(err->text + used, sizeof err->text - used, ": %s (HDF5)", inner);
+    err->status = status;
+    err->memory = false;
+    return status;
+}
+
+/* What the system says of the file, in plainer words than HDF5's. *st: what the name stands for;
+ * the file stays open until the caller closes *fd, so that no other gets its number. */
+static enum dpt_status check_file(const char *path, int *fd, struct stat *st, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, fd, err));
+    if (fstat(*fd, st) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s: cannot read", path));
+    if (st->st_size == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is empty", path));
+out:
+    return status;
+}
+
+bool dpt_h5_stat(hid_t file, struct stat *st)
+{
+    void *fd = NULL;
+    bool known;
+
+    dpt_h5_enter();
+    known = H5Fget_vfd_handle(file, H5P_DEFAULT, &fd) >= 0 && fd != NULL &&
+            fstat(*(const int *)fd, st) == 0;
+    dpt_h5_leave();
+    return known;
+}
+
+/* HDF5 opens by name, so another file may have come there since it was checked. */
+static bool is_checked(hid_t file, const struct stat *checked)
+{
+    struct stat now;
+
+    return dpt_h5_stat(file, &now) && now.st_dev == checked->st_dev &&
+           now.st_ino == checked->st_ino;
+}
+
+enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hid_t access = H5I_INVALID_HID;
+    struct stat checked;
+    htri_t is_hdf5;
+    int fd = -1;
+
+    *file = H5I_INVALID_HID;
+    dpt_h5_enter();
+    DPT_TRY(check_file(path, &fd, &checked, err));
+    is_hdf5 = H5Fis_hdf5(path);
+    if (is_hdf5 == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s is not an HDF5 file", path));
+    access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_fapl_sec2(access); /* whatever HDF5_DRIVER says: dpt_h5_stat knows this one */
+#if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
+    H5Pset_file_locking(access, 0, 1);
+#endif
+    *file = H5Fopen(path, H5F_ACC_RDONLY, access);
+    if (*file < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be opened: truncated or damaged", path));
+    if (!is_checked(*file, &checked)) {
+        H5Fclose(*file);
+        *file = H5I_INVALID_HID;
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: was replaced while it was opened", path));
+    }
+out:
+    if (access >= 0)
+        H5Pclose(access);
+    if (fd >= 0)
+        close(fd);
+    dpt_h5_leave();
+    return status;
+}
+
+/* The element type, and what to call it. */
+static void read_type(hid_t data, struct dpt_h5_info *info)
+{
+    static const char *const names[] = {
+        [H5T_INTEGER] = "int",       [H5T_FLOAT] = "float",         [H5T_TIME] = "time",
+        [H5T_STRING] = "string",     [H5T_BITFIELD] = "bits",       [H5T_OPAQUE] = "opaque",
+        [H5T_COMPOUND] = "compound", [H5T_REFERENCE] = "reference", [H5T_ENUM] = "enum",
+        [H5T_VLEN] = "list",         [H5T_ARRAY] = "array",
+    };
+    const hid_t type = H5Dget_type(data);
+    const H5T_class_t class = H5Tget_class(type);
+
+    info->type = DPT_H5_OTHER;
+    info->size = (int)H5Tget_size(type);
+    snprintf(info->type_text, sizeof info->type_text, "%s",
+             class >= 0 && class < H5T_NCLASSES ? names[class] : "unknown");
+    if (class == H5T_INTEGER) {
+        info->is_signed = H5Tget_sign(type) == H5T_SGN_2;
+        snprintf(info->type_text, sizeof info->type_text, "%sint%d", info->is_signed ? "" : "u",
+                 (int)H5Tget_precision(type));
+        /* Not a bit field in disguise: all of the element's bits count. */
+        if (H5Tget_precision(type) == 8 * (size_t)info->size && info->size <= 8 &&
+            (info->size & (info->size - 1)) == 0)
+            info->type = info->size == 1 && !info->is_signed ? DPT_H5_U8 : DPT_H5_INTEGER;
+    } else if (class == H5T_ENUM && info->size == 1) {
+        /* h5py's bool: FALSE and TRUE, a byte each. */
+        info->type = DPT_H5_INTEGER;
+        snprintf(info->type_text, sizeof info->type_text, "bool");
+    } else if (class == H5T_FLOAT) {
+        snprintf(info->type_text, sizeof info->type_text, "float%d", 8 * info->size);
+        if (H5Tequal(type, H5T_IEEE_F32LE) > 0 || H5Tequal(type, H5T_IEEE_F32BE) > 0)
+            info->type = DPT_H5_F32;
+        else if (H5Tequal(type, H5T_IEEE_F64LE) > 0 || H5Tequal(type, H5T_IEEE_F64BE) > 0)
+            info->type = DPT_H5_F64;
+    }
+    /* Only provisional: read_layout adds the layout's part. */
+    info->contiguous =
+        info->size == 1 || info->type == DPT_H5_OTHER ||
+        H5Tget_order(type) ==
+            (__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? H5T_ORDER_LE : H5T_ORDER_BE);
+    H5Tclose(type);
+}
+
+static enum dpt_status read_extent(hid_t data, const char *path, const char *name,
+                                   struct dpt_h5_info *info, struct dpt_error *err)
+{
+    const hid_t space = H5Dget_space(data);
+    hsize_t dims[H5S_MAX_RANK];
+    const int n = H5Sget_simple_extent_dims(space, dims, NULL);
+    const bool null = H5Sget_simple_extent_type(space) == H5S_NULL;
+    int64_t bytes = info->size;
+
+    H5Sclose(space);
+    if (n < 0 || n > DPT_H5_DIMS || null || info->size <= 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has no extent that can be read", path, name);
+    info->n_dims = n;
+    for (int i = 0; i < n; i++) {
+        info->dims[i] = (int64_t)dims[i];
+        if (dims[i] > INT64_MAX || __builtin_mul_overflow(bytes, (int64_t)dims[i], &bytes))
+            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s says it is larger than any file", path,
+                            name);
+    }
+    info->bytes = bytes;
+    return DPT_OK;
+}
+
+static enum dpt_status check_filters(hid_t plist, const char *path, const char *name,
+                                     struct dpt_error *err)
+{
+    const int n = H5Pget_nfilters(plist);
+
+    for (int i = 0; i < n; i++) {
+        unsigned flags, config;
+        size_t values = 0;
+        char filter[64] = "";
+        const H5Z_filter_t id = H5Pget_filter2(plist, (unsigned)i, &flags, &values, NULL,
+                                               sizeof filter, filter, &config);
+
+        if (id < 0 || H5Zfilter_avail(id) <= 0)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: /%s was written with the HDF5 filter '%s' (%d), which is missing "
+                            "here: write it with gzip or without compression",
+                            path, name, filter, (int)id);
+    }
+    return DPT_OK;
+}
+
+/* Where the bytes lie, and whether the file holds as many as the extent says. */
+static enum dpt_status read_layout(hid_t data, hid_t plist, const char *path, const char *name,
+                                   struct dpt_h5_info *info, struct dpt_error *err)
+{
+    enum { MOST_RATIO = 1 << 16 }; /* no filter in use packs tighter; 1032 is the limit of gzip */
+    const H5D_layout_t layout = H5Pget_layout(plist);
+    const int64_t stored = (int64_t)H5Dget_storage_size(data);
+    const bool packed = layout == H5D_CHUNKED && H5Pget_nfilters(plist) > 0;
+    const haddr_t offset = H5Dget_offset(data);
+    struct stat st;
+
+    info->contiguous = info->contiguous && layout == H5D_CONTIGUOUS;
+    if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s is a virtual data set: copy its values into it",
+                        path, name);
+    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(plist) > 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s keeps its values in other files: copy them here", path, name);
+    if (info->bytes == 0)
+        return DPT_OK;
+    if (stat(path, &st) != 0)
+        return dpt_fail_errno(err, DPT_BAD_DATA, "%s", path);
+    if (stored == 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s was created but never written", path, name);
+    if (stored < 0 || stored > st.st_size ||
+        (packed ? info->bytes / MOST_RATIO > stored : info->bytes > stored))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s says it holds %lld bytes, the file has %lld of them: damaged, or "
+                        "not written to the end",
+                        path, name, (long long)info->bytes, (long long)stored);
+    if (layout != H5D_CONTIGUOUS)
+        return DPT_OK;
+    if (info->type == DPT_H5_OTHER && stored != info->bytes) /* of variable length */
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
+            "the names in its attribute classes",
+            path, name, info->type_text);
+    if (offset == HADDR_UNDEF || stored != info->bytes || offset > (haddr_t)(st.st_size - stored))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s reaches beyond the end of the file: truncated or damaged", path,
+                        name);
+    info->offset = (int64_t)offset;
+    return DPT_OK;
+}
+
+/* A chunk may be so large whatever it belongs to. */
+static const double CHUNK_MOST = 64 << 20;
+
+/* HDF5 makes no chunk that is longer than an axis of fixed length, and believes one that is: it
+ * then reads behind the end of what it unpacked. */
+static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, const char *name,
+                                   struct dpt_h5_info *info, struct dpt_error *err)
+{
+    const hid_t space = H5Dget_space(data);
+    hsize_t chunk[H5S_MAX_RANK] = {0}, dims[H5S_MAX_RANK] = {0}, most[H5S_MAX_RANK] = {0};
+    double bytes = info->size; /* of one, unpacked, which HDF5 makes room for */
+    bool good = H5Pget_chunk(plist, H5S_MAX_RANK, chunk) == info->n_dims &&
+                H5Sget_simple_extent_dims(space, dims, most) == info->n_dims;
+
+    H5Sclose(space);
+    for (int i = 0; good && i < info->n_dims; i++)
+        good = chunk[i] > 0 &&
+               (most[i] == H5S_UNLIMITED || (chunk[i] <= most[i] && dims[i] <= most[i]));
+    if (!good)
+        return dpt_h5_fail(err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", path, name);
+    for (int i = 0; i < info->n_dims; i++)
+        bytes *= (double)chunk[i];
+    if (bytes > CHUNK_MOST && bytes > (double)info->bytes)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: a chunk of /%s unpacks to %.0f MB, the whole of it has %.1f: write it "
+                        "with smaller chunks",
+                        path, name, bytes / 1e6, (double)info->bytes / 1e6);
+    info->chunk_rows = (int64_t)chunk[0];
+    return DPT_OK;
+}
+
+static enum dpt_status read_crc(hid_t data, const char *path, const char *name,
+                                struct dpt_h5_info *info, struct dpt_error *err)
+{
+    hid_t attribute, type, space;
+    uint64_t value = 0;
+    bool good;
+
+    if (H5Aexists(data, "crc32") <= 0)
+        return DPT_OK;
+    attribute = H5Aopen(data, "crc32", H5P_DEFAULT);
+    type = H5Aget_type(attribute);
+    space = H5Aget_space(attribute);
+    good = attribute >= 0 && H5Tget_class(type) == H5T_INTEGER &&
+           H5Sget_simple_extent_npoints(space) == 1 &&
+           H5Aread(attribute, H5T_NATIVE_UINT64, &value) >= 0 && value <= UINT32_MAX;
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Aclose(attribute);
+    if (!good)
+        return dpt_h5_fail(err, DPT_BAD_DATA,
+                           "%s: the attribute crc32 of /%s is not one 32-bit unsigned number", path,
+                           name);
+    info->has_crc = true;
+    info->crc = (uint32_t)value;
+    return DPT_OK;
+}
+
+/* An external link leads into another file, whose offsets are not ours. */
+static bool same_file(hid_t file, hid_t data)
+{
+    char a[4096], b[4096];
+
+    return H5Fget_name(file, a, sizeof a) >= 0 && H5Fget_name(data, b, sizeof b) >= 0 &&
+           strcmp(a, b) == 0;
+}
+
+enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
+                            struct dpt_h5_info *info, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hid_t data, plist = H5I_INVALID_HID;
+
+    memset(info, 0, sizeof *info);
+    name += *name == '/';
+    dpt_h5_enter();
+    data = H5Oopen(file, name, H5P_DEFAULT);
+    if (data < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: /%s cannot be opened", path, name));
+    if (H5Iget_type(data) != H5I_DATASET || !same_file(file, data))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is not a data set of this file", path, name));
+    plist = H5Dget_create_plist(data);
+    if (plist < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: the layout of /%s is damaged", path, name));
+    read_type(data, info);
+    DPT_TRY(read_extent(data, path, name, info, err));
+    DPT_TRY(check_filters(plist, path, name, err));
+    DPT_TRY(read_layout(data, plist, path, name, info, err));
+    if (H5Pget_layout(plist) == H5D_CHUNKED)
+        DPT_TRY(read_chunks(data, plist, path, name, info, err));
+    DPT_TRY(read_crc(data, path, name, info, err));
+out:
+    if (plist >= 0)
+        H5Pclose(plist);
+    if (data >= 0)
+        H5Oclose(data);
+    dpt_h5_leave();
+    return status;
+}

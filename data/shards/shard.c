@@ -1,0 +1,496 @@
+#include "data/shards/shard.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <unistd.h>
+
+#include "core/base/file.h"
+#include "core/base/str.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw values are little-endian");
+
+enum { PIECE_BYTES = 4 << 20, CACHE_LEAST = 1 << 20, CACHE_MOST = 256 << 20 };
+
+/* "[60000, 28, 28]" into buf. */
+static const char *extent_text(const struct dpt_h5_info *info, char *buf, size_t size)
+{
+    size_t used = (size_t)snprintf(buf, size, "[");
+
+    for (int i = 0; i < info->n_dims && used < size; i++)
+        used += (size_t)snprintf(buf + used, size - used, "%s%lld", i ? ", " : "",
+                                 (long long)info->dims[i]);
+    if (used < size)
+        snprintf(buf + used, size - used, "]");
+    return buf;
+}
+
+/* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
+ * are left out. */
+static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
+{
+    enum { MOST = 12 };
+    H5G_info_t group;
+
+    if (H5Gget_info(file, &group) < 0)
+        return;
+    for (hsize_t i = 0; i < group.nlinks && i < MOST; i++) {
+        char name[64];
+        bool left_out = false;
+
+        if (H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name,
+                               H5P_DEFAULT) < 0)
+            continue;
+        for (size_t k = 0; k < n; k++)
+            left_out = left_out || strcmp(name, taken[k]) == 0;
+        if (!left_out)
+            dpt_str_printf(out, "%s/%s", out->length > 0 ? ", " : "", name);
+    }
+    if (group.nlinks > MOST)
+        dpt_str_printf(out, ", …");
+}
+
+/* Takes whichever of two names the file has. */
+static enum dpt_status find_field(hid_t file, const char *path, const char *name, const char *other,
+                                  struct dpt_field *field, struct dpt_error *err)
+{
+    const htri_t has = H5Lexists(file, name, H5P_DEFAULT);
+    const htri_t has_other = H5Lexists(file, other, H5P_DEFAULT);
+    struct dpt_str contents = {0};
+
+    if (has < 0 || has_other < 0)
+        return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be read: damaged", path);
+    if (has || has_other) {
+        snprintf(field->name, sizeof field->name, "%s", has ? name : other);
+        return dpt_h5_info(file, path, field->name, &field->info, err);
+    }
+    list_contents(file, NULL, 0, &contents);
+    dpt_fail(err, DPT_BAD_DATA, "%s has neither /%s nor /%s; it holds %s", path, name, other,
+             contents.text != NULL ? contents.text : "nothing");
+    dpt_str_release(&contents);
+    return DPT_BAD_DATA;
+}
+
+/* Reads an attribute that is one string, of fixed or variable length. False where it is something
+ * else. */
+static bool read_string(hid_t data, const char *name, char *text, size_t size)
+{
+    const hid_t attribute = H5Aopen(data, name, H5P_DEFAULT);
+    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    bool good = attribute >= 0 && H5Tget_class(type) == H5T_STRING &&
+                H5Sget_simple_extent_npoints(space) == 1;
+
+    text[0] = '\0';
+    if (good && H5Tis_variable_str(type) > 0) {
+        char *value = NULL;
+
+        good = H5Aread(attribute, type, &value) >= 0 && value != NULL;
+        if (good)
+            snprintf(text, size, "%s", value);
+        if (value != NULL)
+            H5Dvlen_reclaim(type, space, H5P_DEFAULT, &value);
+    } else if (good) {
+        const size_t length = H5Tget_size(type);
+        char *value = calloc(length + 1, 1);
+
+        good = value != NULL && H5Aread(attribute, type, value) >= 0;
+        if (good)
+            snprintf(text, size, "%s", value);
+        free(value);
+    }
+    H5Sclose(space);
+    H5Tclose(type);
+    H5Aclose(attribute);
+    return good;
+}
+
+static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+{
+    const hid_t data = H5Dopen2(file, shard->images.name, H5P_DEFAULT);
+    enum dpt_status status = DPT_OK;
+    char text[16] = "";
+
+    shard->unsaid = H5Aexists(data, "layout") == 0;
+    if (!shard->unsaid) {
+        const bool good = read_string(data, "layout", text, sizeof text);
+
+        shard->nhwc = strcasecmp(text, "NHWC") == 0;
+        if (!good || (!shard->nhwc && strcasecmp(text, "NCHW") != 0))
+            status = dpt_fail(err, DPT_BAD_DATA,
+                              "%s: the attribute layout of /%s is '%s', not NCHW or NHWC",
+                              shard->path, shard->images.name, text);
+    }
+    H5Dclose(data);
+    return status;
+}
+
+/* From the extent of the images to the shape of a sample. */
+static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_field *field = &shard->images;
+    const struct dpt_h5_info *info = &field->info;
+    int64_t c = 1, h = 1, w = 1;
+    char text[128];
+
+    if (info->type != DPT_H5_U8 && info->type != DPT_H5_F32 && info->type != DPT_H5_F64)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s holds %s values, not uint8 or float32",
+                         shard->path, field->name, info->type_text));
+    if (info->n_dims < 2 || info->n_dims > 4)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: /%s is %s, not [N, C, H, W], [N, H, W, C], [N, H, W] or [N, D]",
+                         shard->path, field->name, extent_text(info, text, sizeof text)));
+    if (info->n_dims == 4) {
+        DPT_TRY(read_order(file, shard, err));
+        c = info->dims[shard->nhwc ? 3 : 1];
+        h = info->dims[shard->nhwc ? 1 : 2];
+        w = info->dims[shard->nhwc ? 2 : 3];
+    } else if (info->n_dims == 3) {
+        h = info->dims[1];
+        w = info->dims[2];
+    } else {
+        c = info->dims[1];
+    }
+    if (c < 1 || h < 1 || w < 1 || c > INT32_MAX || h > INT32_MAX || w > INT32_MAX ||
+        c * h > INT32_MAX || c * h * w > INT32_MAX / 8)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is %s: samples of no or too large a size",
+                         shard->path, field->name, extent_text(info, text, sizeof text)));
+    shard->shape.c = (int32_t)c;
+    shard->shape.h = (int32_t)h;
+    shard->shape.w = (int32_t)w;
+    shard->shape.flat = info->n_dims == 2;
+    shard->samples = info->dims[0];
+out:
+    return status;
+}
+
+/* What the labels are, given what the loss wants. */
+static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct dpt_error *err)
+{
+    const struct dpt_field *field = &shard->labels;
+    const struct dpt_h5_info *info = &field->info;
+    const bool whole = info->type == DPT_H5_U8 || info->type == DPT_H5_INTEGER;
+    const int64_t width = info->n_dims == 2 ? info->dims[1] : 1;
+    char text[128];
+
+    extent_text(info, text, sizeof text);
+    if (info->type == DPT_H5_OTHER)
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
+            "the names in its attribute classes",
+            shard->path, field->name, info->type_text);
+    if (info->n_dims < 1 || info->n_dims > 2 || width < 1 || width > INT32_MAX / 8 ||
+        (whole && width != 1))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s is %s of %s, not [N] integers or [N, K] float32", shard->path,
+                        field->name, text, info->type_text);
+    if (classes && !whole && info->n_dims == 1)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s is %s of %s: loss cross_entropy wants [N] integers or [N, K] "
+                        "class probabilities",
+                        shard->path, field->name, text, info->type_text);
+    if (info->dims[0] != shard->samples)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
+                        shard->images.name, (long long)shard->samples, field->name,
+                        (long long)info->dims[0]);
+    shard->target = classes && whole ? DPT_TARGET_CLASS : DPT_TARGET_VECTOR;
+    shard->target_width = (int32_t)width;
+    return DPT_OK;
+}
+
+/* Weights of the samples, where the file has some. */
+static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_field *field = &shard->weights;
+    const struct dpt_h5_info *info = &field->info;
+    const htri_t weights = H5Lexists(file, "weights", H5P_DEFAULT);
+    const htri_t mask = H5Lexists(file, "mask", H5P_DEFAULT);
+    char text[128];
+
+    if (weights == 0 && mask == 0)
+        return DPT_OK;
+    if (weights > 0 && mask > 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s holds both /weights and /mask, which say the same: how much each "
+                         "sample counts; delete or rename one of them",
+                         shard->path));
+    DPT_TRY(find_field(file, shard->path, "weights", "mask", field, err));
+    if (info->type == DPT_H5_OTHER || info->n_dims != 1)
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA, "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
+            shard->path, field->name, extent_text(info, text, sizeof text), info->type_text));
+    if (info->dims[0] != shard->samples)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
+                         shard->images.name, (long long)shard->samples, field->name,
+                         (long long)info->dims[0]));
+out:
+    return status;
+}
+
+static void note_unused(hid_t file, struct dpt_shard *shard)
+{
+    const char *const taken[] = {shard->images.name, shard->labels.name, shard->weights.name};
+    struct dpt_str text = {0};
+
+    list_contents(file, taken, sizeof taken / sizeof *taken, &text);
+    if (text.text != NULL)
+        snprintf(shard->unused, sizeof shard->unused, "%s", text.text);
+    dpt_str_release(&text);
+}
+
+static void measure(struct dpt_field *field)
+{
+    field->row_items = 1;
+    for (int i = 1; i < field->info.n_dims; i++)
+        field->row_items *= field->info.dims[i];
+    field->row_bytes = (size_t)field->row_items * (size_t)field->info.size;
+}
+
+static bool has_labels(hid_t file)
+{
+    return H5Lexists(file, "labels", H5P_DEFAULT) != 0 || H5Lexists(file, "y", H5P_DEFAULT) != 0;
+}
+
+static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, bool classes,
+                                  bool need_labels, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct stat st;
+    const char *slash;
+    hid_t file = H5I_INVALID_HID;
+
+    memset(shard, 0, sizeof *shard);
+    shard->fd = -1;
+    shard->h5 = shard->images.data = shard->images.type = H5I_INVALID_HID;
+    shard->labels.data = shard->labels.type = H5I_INVALID_HID;
+    dpt_h5_enter();
+    shard->path = strdup(path);
+    if (shard->path == NULL)
+        DPT_TRY(dpt_fail_memory(err, "a path", (double)strlen(path)));
+    slash = strrchr(shard->path, '/');
+    shard->file = slash != NULL ? slash + 1 : shard->path;
+    DPT_TRY(dpt_h5_open(path, &file, err));
+    if (!dpt_h5_stat(file, &st))
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path));
+    shard->mark = (struct dpt_shard_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
+    DPT_TRY(find_field(file, path, "images", "x", &shard->images, err));
+    if (need_labels || has_labels(file))
+        DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
+    DPT_TRY(read_shape(file, shard, err));
+    if (shard->labels.name[0] != '\0') {
+        DPT_TRY(read_target(shard, classes, err));
+        DPT_TRY(dpt_class_names_read(&shard->names, file, shard->labels.name, err));
+    }
+    if (need_labels) {
+        DPT_TRY(read_weights(file, shard, err));
+        note_unused(file, shard);
+    }
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
+        measure(dpt_shard_field(shard, i));
+out:
+    if (file >= 0)
+        H5Fclose(file);
+    dpt_h5_leave();
+    if (status != DPT_OK)
+        dpt_shard_close(shard);
+    return status;
+}
+
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
+                               struct dpt_error *err)
+{
+    return open_shard(shard, path, classes, true, err);
+}
+
+enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
+                                   struct dpt_error *err)
+{
+    return open_shard(shard, path, classes, false, err);
+}
+
+void dpt_shard_close(struct dpt_shard *shard)
+{
+    dpt_shard_detach(shard);
+    dpt_class_names_release(&shard->names);
+    free(shard->path);
+    shard->path = NULL;
+}
+
+/* Opens a field for HDF5 to read, with room in its cache for the chunks of one row. */
+static enum dpt_status attach_field(struct dpt_shard *shard, struct dpt_field *field,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
+    double cache = (double)field->info.chunk_rows * (double)field->row_bytes * 1.25;
+    hid_t stored;
+
+    cache = cache < CACHE_LEAST ? CACHE_LEAST : cache > CACHE_MOST ? CACHE_MOST : cache;
+    H5Pset_chunk_cache(access, 1009, (size_t)cache, 1.0);
+    field->data = H5Dopen2(shard->h5, field->name, access);
+    if (field->data < 0)
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: opening /%s failed", shard->path, field->name));
+    stored = H5Dget_type(field->data);
+    field->type = H5Tcopy(stored);
+    H5Tset_order(field->type, H5T_ORDER_LE);
+    H5Tclose(stored);
+out:
+    H5Pclose(access);
+    return status;
+}
+
+enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (shard->attached)
+        return DPT_OK;
+    shard->attached = true;
+    dpt_h5_enter();
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
+        struct dpt_field *field = dpt_shard_field(shard, i);
+
+        if (field->info.contiguous && shard->fd < 0) {
+            DPT_TRY(dpt_file_open(shard->path, DPT_FILE_READ, DPT_IO, &shard->fd, err));
+        }
+        if (field->info.contiguous || field->name[0] == '\0')
+            continue;
+        if (shard->h5 < 0)
+            DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));
+        DPT_TRY(attach_field(shard, field, err));
+    }
+    DPT_TRY(dpt_shard_check_mark(shard, err));
+out:
+    dpt_h5_leave();
+    if (status != DPT_OK)
+        dpt_shard_detach(shard);
+    return status;
+}
+
+void dpt_shard_detach(struct dpt_shard *shard)
+{
+    if (!shard->attached)
+        return;
+    dpt_h5_enter();
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
+        struct dpt_field *field = dpt_shard_field(shard, i);
+
+        if (field->type >= 0)
+            H5Tclose(field->type);
+        if (field->data >= 0)
+            H5Dclose(field->data);
+        field->data = field->type = H5I_INVALID_HID;
+    }
+    if (shard->h5 >= 0)
+        H5Fclose(shard->h5);
+    shard->h5 = H5I_INVALID_HID;
+    dpt_h5_leave();
+    if (shard->fd >= 0)
+        close(shard->fd);
+    shard->fd = -1;
+    shard->attached = false;
+}
+
+bool dpt_shard_direct(const struct dpt_shard *shard)
+{
+    return shard->images.info.contiguous && shard->images.info.type != DPT_H5_F64;
+}
+
+/* Rows of a field through HDF5. One plain block: lists of blocks are far slower. */
+static enum dpt_status read_h5(const struct dpt_shard *shard, const struct dpt_field *field,
+                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
+    hid_t file_space, memory_space;
+
+    for (int i = 1; i < field->info.n_dims; i++)
+        count[i] = (hsize_t)field->info.dims[i];
+    dpt_h5_enter();
+    file_space = H5Dget_space(field->data);
+    memory_space = H5Screate_simple(field->info.n_dims, count, NULL);
+    if (H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
+        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, raw) < 0)
+        status = dpt_h5_fail(err, DPT_BAD_DATA, "%s: reading /%s[%lld to %lld] failed", shard->path,
+                             field->name, (long long)row, (long long)(row + rows - 1));
+    H5Sclose(memory_space);
+    H5Sclose(file_space);
+    dpt_h5_leave();
+    return status;
+}
+
+enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_field *field,
+                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
+{
+    const struct dpt_h5_info *info = &field->info;
+
+    if (rows == 0)
+        return DPT_OK;
+    if (!info->contiguous)
+        return read_h5(shard, field, row, rows, raw, err);
+    if (dpt_pread_all(shard->fd, raw, (size_t)rows * field->row_bytes,
+                      info->offset + row * (int64_t)field->row_bytes) == 0)
+        return DPT_OK;
+    if (errno == EPIPE)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: the file ends before /%s[%lld]: it became shorter while it was read",
+                        shard->path, field->name, (long long)(row + rows - 1));
+    return dpt_fail_errno(err, DPT_IO, "%s: reading /%s[%lld] failed", shard->path, field->name,
+                          (long long)row);
+}
+
+int64_t dpt_field_piece(const struct dpt_field *field, int64_t row, int64_t end)
+{
+    const int64_t chunk = field->info.chunk_rows;
+    int64_t rows = PIECE_BYTES / (int64_t)(field->row_bytes + 1);
+
+    if (rows < 1)
+        rows = 1;
+    if (chunk > 0 && rows > chunk) /* up to a chunk's border, so that none is unpacked twice */
+        rows = (row + rows) / chunk * chunk - row;
+    else if (chunk > 0 && rows > chunk - row % chunk)
+        rows = chunk - row % chunk;
+    return rows < end - row ? rows : end - row;
+}
+
+size_t dpt_field_piece_bytes(const struct dpt_field *field)
+{
+    return field->row_bytes > PIECE_BYTES ? field->row_bytes : PIECE_BYTES;
+}
+
+void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out)
+{
+    switch (field->info.type) {
+    case DPT_H5_F32:
+        memmove(out, raw, n * sizeof *out);
+        break;
+    case DPT_H5_F64:
+        for (size_t i = 0; i < n; i++) {
+            double value;
+
+            memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
+            out[i] = (float)value;
+        }
+        break;
+    default:
+        for (size_t i = 0; i < n; i++)
+            out[i] = (float)dpt_field_int(field, raw, i);
+    }
+}
+
+int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i)
+{
+    const int size = field->info.size;
+    uint64_t bits = 0;
+
+    memcpy(&bits, (const char *)raw + i * (size_t)size, (size_t)size);
+    if (!field->info.is_signed)
+        return bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
+    bits <<= 64 - 8 * size; /* the sign bit to the top, then back with it */
+    return (int64_t)bits >> (64 - 8 * size);
+}

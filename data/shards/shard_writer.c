@@ -1,0 +1,494 @@
+/* The writer of shards: names, bytes and checksums; what HDF5 adds to them is shard_skeleton.c. */
+#include "data/sources/convert.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "core/base/clock.h"
+#include "core/base/file.h"
+#include "core/base/hash.h"
+#include "core/base/memory.h"
+#include "data/shards/shard_skeleton.h"
+
+enum {
+    NAME_BYTES = 320,  /* of a file name in the folder: the prefix's last part and what is added */
+    PREFIX_MOST = 200, /* leaves room below NAME_MAX for numbers and the temporary name's */
+    CLASSES_TOLD = 20,
+};
+
+struct dpt_shard_writer {
+    const struct dpt_convert_job *job;
+    struct dpt_shard_form form;
+    struct dpt_error failed;         /* status DPT_OK: nothing went wrong so far */
+    char *folder, *name;             /* the prefix's parts */
+    int dir;                         /* the folder, opened */
+    size_t image_bytes, label_bytes; /* of one sample */
+    int64_t done;                    /* samples taken */
+    int64_t begun;                   /* shards that have a temporary file */
+    double bytes, shown;             /* written; time of the last live line */
+    void *narrow;                    /* NARROW labels as stored */
+    /* The shard being written, number begun - 1; fd < 0: none. */
+    int fd;
+    int64_t size, in_shard; /* its samples, and those of them that are there */
+    struct dpt_skeleton skeleton;
+    uint32_t crc_images, crc_labels;
+};
+
+enum { NARROW = 4096 };
+
+static void final_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, "%s-%05lld-of-%05lld.h5", w->name, (long long)shard,
+             (long long)w->job->shards);
+}
+
+/* Begins with a dot and does not end in .h5, so that no glob for shards takes it. */
+static void temporary_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
+{
+    snprintf(name, NAME_BYTES, ".%s-%05lld-of-%05lld.h5.tmp-%ld", w->name, (long long)shard,
+             (long long)w->job->shards, (long)getpid());
+}
+
+static int64_t shard_size(const struct dpt_shard_writer *w, int64_t shard)
+{
+    return w->form.samples / w->job->shards + (shard < w->form.samples % w->job->shards);
+}
+
+static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t shard,
+                                    struct dpt_error *err)
+{
+    char name[NAME_BYTES];
+    const int saved = errno;
+
+    final_name(w, shard, name);
+    errno = saved;
+    return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot write", w->folder, name);
+}
+
+/* The limit is looked at first: beyond it HDF5 could not even close the skeleton, which has the
+ * shard's length. */
+static enum dpt_status check_limit(const struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    const int64_t bytes = w->size * (int64_t)(w->image_bytes + w->label_bytes);
+    char name[NAME_BYTES], need[32], have[32];
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        (rlim_t)(bytes + DPT_SKELETON_MOST) <= limit.rlim_cur)
+        return DPT_OK;
+    final_name(w, w->begun, name);
+    return dpt_fail(
+        err, DPT_IO,
+        "%s/%s: cannot write: %s bytes and what HDF5 adds are too near the limit of %s bytes a "
+        "file (ulimit -f); with more --shards each is smaller",
+        w->folder, name, dpt_group_digits(need, bytes),
+        dpt_group_digits(have, (long long)limit.rlim_cur));
+}
+
+/* Told before anything is written. */
+static enum dpt_status check_name(const struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status;
+    struct dpt_str path = {0};
+    char name[NAME_BYTES];
+
+    final_name(w, w->begun, name);
+    dpt_str_printf(&path, "%s/%s", w->folder, name);
+    status = path.failed ? dpt_fail_memory(err, "a path", NAME_BYTES)
+                         : dpt_file_check_target(path.text, err);
+    dpt_str_release(&path);
+    return status;
+}
+
+static enum dpt_status make_skeleton(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    return dpt_skeleton_make(&w->skeleton, &w->form, w->size, w->crc_images, w->crc_labels, err);
+}
+
+static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char name[NAME_BYTES];
+
+    w->size = shard_size(w, w->begun);
+    w->in_shard = 0;
+    w->crc_images = w->crc_labels = 0;
+    DPT_TRY(check_limit(w, err));
+    DPT_TRY(check_name(w, err));
+    temporary_name(w, w->begun, name);
+    w->fd = openat(w->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (w->fd < 0)
+        DPT_TRY(cannot_write(w, w->begun, err));
+    w->begun++;
+    DPT_TRY(make_skeleton(w, err));
+    /* A disk that is too full is told now, in milliseconds. File systems that cannot promise space
+     * tell it at pwrite. */
+    if (fallocate(w->fd, 0, 0, w->skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        DPT_TRY(cannot_write(w, w->begun - 1, err));
+out:
+    return status;
+}
+
+static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_skeleton before = w->skeleton;
+    const int fd = w->fd;
+
+    DPT_TRY(make_skeleton(w, err));
+    if (memcmp(&before, &w->skeleton, sizeof before) != 0)
+        DPT_TRY(
+            dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways", w->folder));
+    if (dpt_skeleton_copy(&w->skeleton, fd) != 0 || fsync(fd) != 0)
+        DPT_TRY(cannot_write(w, w->begun - 1, err));
+    w->fd = -1;
+    if (close(fd) != 0)
+        DPT_TRY(cannot_write(w, w->begun - 1, err));
+    w->bytes += (double)w->skeleton.total;
+out:
+    return status;
+}
+
+/* Labels as they are stored; uses `narrow`. n <= NARROW. */
+static const void *stored_labels(struct dpt_shard_writer *w, const int32_t *labels, int64_t n)
+{
+    if (w->label_bytes == 4)
+        return labels;
+    for (int64_t i = 0; i < n; i++)
+        ((uint8_t *)w->narrow)[i] = (uint8_t)labels[i];
+    return w->narrow;
+}
+
+static enum dpt_status add_some(struct dpt_shard_writer *w, const void *images, const void *labels,
+                                int64_t n, struct dpt_error *err)
+{
+    const size_t image_n = (size_t)n * w->image_bytes, label_n = (size_t)n * w->label_bytes;
+    const struct dpt_skeleton *s = &w->skeleton;
+
+    if (dpt_pwrite_all(w->fd, images, image_n, s->images + w->in_shard * (int64_t)w->image_bytes) !=
+            0 ||
+        dpt_pwrite_all(w->fd, labels, label_n, s->labels + w->in_shard * (int64_t)w->label_bytes) !=
+            0)
+        return cannot_write(w, w->begun - 1, err);
+    w->crc_images = dpt_crc32(w->crc_images, images, image_n);
+    w->crc_labels = dpt_crc32(w->crc_labels, labels, label_n);
+    w->in_shard += n;
+    w->done += n;
+    return DPT_OK;
+}
+
+static void show_progress(struct dpt_shard_writer *w)
+{
+    char done[32], all[32], line[96];
+
+    if (w->job->log == NULL || dpt_now() - w->shown < 0.1)
+        return;
+    w->shown = dpt_now();
+    snprintf(line, sizeof line, "converting: %s of %s", dpt_group_digits(done, w->done),
+             dpt_group_digits(all, w->form.samples));
+    dpt_log_live(w->job->log, line);
+}
+
+static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const int32_t *labels,
+                           const float *targets, int64_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (n > w->form.samples - w->done)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", w->folder));
+    for (int64_t i = 0; w->form.targets == 0 && i < n; i++)
+        if (labels[i] < 0 || labels[i] >= w->form.classes)
+            DPT_TRY(dpt_fail(err, DPT_INTERNAL, "label %d of sample %lld is not below %lld",
+                             (int)labels[i], (long long)(w->done + i), (long long)w->form.classes));
+    for (int64_t i = 0; i < n;) {
+        int64_t some = n - i < NARROW ? n - i : NARROW;
+
+        if (w->job->stop != NULL && *w->job->stop != 0)
+            DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
+        if (w->fd < 0)
+            DPT_TRY(begin_shard(w, err));
+        if (some > w->size - w->in_shard)
+            some = w->size - w->in_shard;
+        DPT_TRY(add_some(w, (const char *)images + (size_t)i * w->image_bytes,
+                         w->form.targets > 0 ? (const void *)(targets + i * w->form.targets)
+                                             : stored_labels(w, labels + i, some),
+                         some, err));
+        if (w->in_shard == w->size)
+            DPT_TRY(end_shard(w, err));
+        i += some;
+        show_progress(w);
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *images,
+                                     const int32_t *labels, const float *targets, int64_t n,
+                                     struct dpt_error *err)
+{
+    if (w->failed.status == DPT_OK) {
+        const enum dpt_status status = add(w, images, labels, targets, n, err);
+
+        if (status != DPT_OK)
+            w->failed = *err;
+        return status;
+    }
+    *err = w->failed;
+    return err->status;
+}
+
+/*
+ * Whether a file's name is NAME-ddddd-of-ddddd.h5 with another count than the job's; *stale:
+ * whether it is the temporary file of a writer of this prefix that is no longer alive.
+ */
+static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *stale)
+{
+    const bool hidden = file[0] == '.';
+    const size_t n = strlen(w->name);
+    long long shard, count;
+    int end = 0;
+
+    *stale = false;
+    file += hidden;
+    if (strncmp(file, w->name, n) != 0 ||
+        sscanf(file + n, "-%5lld-of-%5lld.h5%n", &shard, &count, &end) != 2 ||
+        end != (int)strlen("-00000-of-00000.h5"))
+        return false;
+    file += n + (size_t)end;
+    if (hidden)
+        *stale = dpt_process_gone(dpt_file_maker(file));
+    return !hidden && *file == '\0' && count != w->job->shards;
+}
+
+/* Walks the folder: `visit` is called with each file of another set; temporary files of dead
+ * writers are removed. */
+static enum dpt_status walk_folder(struct dpt_shard_writer *w,
+                                   enum dpt_status (*visit)(struct dpt_shard_writer *, const char *,
+                                                            struct dpt_error *),
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int copy = openat(w->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
+    struct dirent *entry;
+
+    if (list == NULL) {
+        status = dpt_fail_errno(err, DPT_IO, "%s: cannot list the folder", w->folder);
+        if (copy >= 0)
+            close(copy);
+        return status;
+    }
+    while ((entry = readdir(list)) != NULL) {
+        bool stale;
+
+        if (other_set(w, entry->d_name, &stale))
+            DPT_TRY(visit(w, entry->d_name, err));
+        else if (stale)
+            unlinkat(w->dir, entry->d_name, 0);
+    }
+out:
+    closedir(list);
+    return status;
+}
+
+static enum dpt_status refuse_other(struct dpt_shard_writer *w, const char *file,
+                                    struct dpt_error *err)
+{
+    if (w->job->force)
+        return DPT_OK;
+    return dpt_fail(err, DPT_USAGE,
+                    "%s/%s is there already, from a conversion into another number of shards: a "
+                    "glob like %s-*.h5 would "
+                    "take both; give the same --shards, another --output, or --force to remove it",
+                    w->folder, file, w->name);
+}
+
+static enum dpt_status remove_other(struct dpt_shard_writer *w, const char *file,
+                                    struct dpt_error *err)
+{
+    if (unlinkat(w->dir, file, 0) != 0 && errno != ENOENT)
+        return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot remove the older shard", w->folder, file);
+    return DPT_OK;
+}
+
+/* Splits the prefix and checks it against what is written. */
+static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    const char *prefix = w->job->prefix;
+    const char *slash = strrchr(prefix, '/');
+    const char *name = slash != NULL ? slash + 1 : prefix;
+    const int folder = slash == NULL ? 1 : slash == prefix ? 1 : (int)(slash - prefix);
+
+    if (name[0] == '\0')
+        return dpt_fail(err, DPT_USAGE,
+                        "--output %s: is a folder; the beginning of the files' names is needed "
+                        "behind it, as in "
+                        "%s%strain for train-00000-of-%05lld.h5",
+                        prefix, prefix, prefix[0] == '\0' ? "data/" : "",
+                        (long long)w->job->shards);
+    if (strlen(name) > PREFIX_MOST)
+        return dpt_fail(err, DPT_USAGE, "--output %s: the name is longer than %d bytes", prefix,
+                        PREFIX_MOST);
+    w->name = strdup(name);
+    w->folder = slash == NULL ? strdup(".") : strndup(prefix, (size_t)folder);
+    if (w->name == NULL || w->folder == NULL)
+        return dpt_fail_memory(err, "the names of the shards", PREFIX_MOST);
+    return DPT_OK;
+}
+
+static enum dpt_status check_form(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    const struct dpt_shard_form *form = &w->form;
+    char samples[32];
+    int64_t bytes = form->u8 ? 1 : 4, all;
+
+    if (form->samples <= 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: there are no samples", w->job->inputs[0]);
+    if (w->job->shards < 1 || w->job->shards > 99999)
+        return dpt_fail(err, DPT_USAGE, "--shards %lld: must be 1 to 99999",
+                        (long long)w->job->shards);
+    if (w->job->shards > form->samples)
+        return dpt_fail(err, DPT_USAGE, "--shards %lld: there are only %s samples",
+                        (long long)w->job->shards, dpt_group_digits(samples, form->samples));
+    for (int i = 0; i < form->n_dims; i++)
+        if (form->dims[i] <= 0 || __builtin_mul_overflow(bytes, form->dims[i], &bytes))
+            return dpt_fail(err, DPT_BAD_DATA, "%s: dimension %d of a sample is %lld",
+                            w->job->inputs[0], i + 1, (long long)form->dims[i]);
+    w->image_bytes = (size_t)bytes;
+    w->label_bytes = form->targets > 0 ? 4 * (size_t)form->targets : form->classes <= 256 ? 1 : 4;
+    if (__builtin_mul_overflow(form->samples, bytes + (int64_t)w->label_bytes, &all))
+        return dpt_fail(
+            err, DPT_BAD_DATA, "%s: %s samples of %lld bytes are more than a file can hold",
+            w->job->inputs[0], dpt_group_digits(samples, form->samples), (long long)bytes);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
+                                      const struct dpt_convert_job *job,
+                                      const struct dpt_shard_form *form, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_shard_writer *w = calloc(1, sizeof *w);
+
+    *writer = NULL;
+    if (w == NULL)
+        return dpt_fail_memory(err, "the shard writer", sizeof *w);
+    w->job = job;
+    w->form = *form;
+    w->dir = w->fd = w->skeleton.memory = -1;
+    DPT_TRY(check_prefix(w, err));
+    DPT_TRY(check_form(w, err));
+    w->narrow = dpt_alloc(NARROW);
+    if (w->narrow == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the shard writer", NARROW));
+    DPT_TRY(dpt_make_folders(w->folder, err));
+    w->dir = open(w->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (w->dir < 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot open the folder", w->folder));
+    DPT_TRY(walk_folder(w, refuse_other, err));
+    DPT_TRY(dpt_skeleton_open(&w->skeleton, err));
+    *writer = w;
+    w = NULL;
+out:
+    dpt_shard_writer_close(w);
+    return status;
+}
+
+static enum dpt_status tell_result(const struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    struct dpt_convert_result *result = w->job->result;
+    char name[NAME_BYTES];
+
+    if (result == NULL)
+        return DPT_OK;
+    result->form = w->form;
+    result->form.class_names = NULL;
+    result->shards = w->job->shards;
+    result->bytes = w->bytes;
+    final_name(w, 0, name);
+    if (strchr(w->job->prefix, '/') != NULL)
+        dpt_str_printf(&result->first, "%s/", strcmp(w->folder, "/") == 0 ? "" : w->folder);
+    dpt_str_printf(&result->first, "%s", name);
+    for (int64_t i = 0; w->form.class_names != NULL && i < w->form.classes && i < CLASSES_TOLD; i++)
+        dpt_str_printf(&result->classes, "%s%lld = %s", i > 0 ? ", " : "", (long long)i,
+                       w->form.class_names[i]);
+    if (w->form.class_names != NULL && w->form.classes > CLASSES_TOLD)
+        dpt_str_printf(&result->classes, ", …");
+    for (size_t i = 0; i < result->classes.length; i++) /* a quoted cell may have line ends */
+        if (iscntrl((unsigned char)result->classes.text[i]))
+            result->classes.text[i] = ' ';
+    return result->first.failed || result->classes.failed
+               ? dpt_fail_memory(err, "the result", NAME_BYTES)
+               : DPT_OK;
+}
+
+static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char from[NAME_BYTES], to[NAME_BYTES];
+
+    if (w->done != w->form.samples || w->fd >= 0)
+        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were written", w->folder,
+                         (long long)w->done, (long long)w->form.samples));
+    for (int64_t i = 0; i < w->job->shards; i++) {
+        temporary_name(w, i, from);
+        final_name(w, i, to);
+        if (renameat(w->dir, from, w->dir, to) != 0)
+            DPT_TRY(cannot_write(w, i, err));
+    }
+    /* Some file systems cannot sync a folder and say EINVAL. */
+    if (fsync(w->dir) != 0 && errno != EINVAL)
+        DPT_TRY(cannot_write(w, 0, err));
+    if (w->job->force) /* only now: until here the older set is whole */
+        DPT_TRY(walk_folder(w, remove_other, err));
+    DPT_TRY(tell_result(w, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_error *err)
+{
+    enum dpt_status status = w->failed.status;
+
+    if (status == DPT_OK)
+        status = commit(w, err);
+    else
+        *err = w->failed;
+    if (status == DPT_OK)
+        w->begun = 0;
+    else
+        w->failed = *err;
+    if (w->job->log != NULL)
+        dpt_log_live(w->job->log, NULL);
+    return status;
+}
+
+void dpt_shard_writer_close(struct dpt_shard_writer *w)
+{
+    char name[NAME_BYTES];
+
+    if (w == NULL)
+        return;
+    if (w->fd >= 0)
+        close(w->fd);
+    for (int64_t i = 0; i < w->begun; i++) {
+        temporary_name(w, i, name);
+        unlinkat(w->dir, name, 0);
+    }
+    if (w->job->log != NULL)
+        dpt_log_live(w->job->log, NULL);
+    if (w->dir >= 0)
+        close(w->dir);
+    dpt_skeleton_close(&w->skeleton);
+    dpt_free(w->narrow);
+    free(w->folder);
+    free(w->name);
+    free(w);
+}

@@ -1,0 +1,365 @@
+#include "data/sources/source.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <zlib.h>
+
+#include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/base/str.h"
+#include "data/sets/parts.h"
+#include "data/sources/source_type.h"
+
+enum { HEAD = 16 };
+
+static const struct dpt_source_type *const types[] = {
+    &dpt_source_h5, &dpt_source_idx, &dpt_source_npy, &dpt_source_pictures, &dpt_source_csv,
+};
+
+static const char *const kind_names[] = {
+#define X(id, name, help) name,
+    DPT_SOURCE_LIST(X)
+#undef X
+};
+
+enum dpt_status dpt_source_parts(struct dpt_source *s, size_t n, struct dpt_error *err)
+{
+    s->parts = dpt_alloc_array(n, sizeof *s->parts);
+    s->n_parts = n;
+    return s->parts != NULL ? DPT_OK
+                            : dpt_fail_memory(err, "the inputs", (double)n * sizeof *s->parts);
+}
+
+size_t dpt_source_part_of(const struct dpt_source *s, int64_t sample)
+{
+    size_t low = 0, high = s->n_parts;
+
+    while (high - low > 1) {
+        const size_t middle = low + (high - low) / 2;
+
+        if (s->parts[middle].first <= sample)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Adds what an input names: itself, or what matches it. */
+static enum dpt_status add_input(struct dpt_source *s, const char *input, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    glob_t found = {0};
+    char **more;
+    /* A file may be called [1].png: then it is meant, not a pattern. */
+    const int code =
+        dpt_file_exists(input) ? GLOB_NOMATCH : glob(input, GLOB_BRACE | GLOB_TILDE, NULL, &found);
+    const size_t n = code == 0 ? found.gl_pathc : 1;
+
+    if (code == GLOB_NOMATCH && !dpt_file_exists(input))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--input: there is no '%s'", input));
+    more = code == 0 || code == GLOB_NOMATCH
+               ? realloc(s->paths, (s->n_paths + n + 1) * sizeof *more)
+               : NULL;
+    if (more == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)n * sizeof *more));
+    s->paths = more;
+    for (size_t i = 0; i < n; i++) {
+        more[s->n_paths] = strdup(code == 0 ? found.gl_pathv[i] : input);
+        if (more[s->n_paths] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)n * sizeof *more));
+        more[++s->n_paths] = NULL;
+    }
+out:
+    globfree(&found);
+    return status;
+}
+
+/* How a file begins once it is unpacked, where it is gzipped. */
+static size_t read_head(const char *path, uint8_t head[HEAD])
+{
+    gzFile gz = gzopen(path, "rbe");
+    int n;
+
+    if (gz == NULL)
+        return 0;
+    n = gzread(gz, head, HEAD);
+    gzclose_r(gz);
+    return n > 0 ? (size_t)n : 0;
+}
+
+static enum dpt_status kind_of(const char *path, const struct dpt_source_type **type,
+                               struct dpt_error *err)
+{
+    uint8_t head[HEAD];
+    struct stat info;
+    size_t n;
+
+    if (stat(path, &info) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path);
+    if (S_ISDIR(info.st_mode)) {
+        *type = &dpt_source_pictures;
+        return DPT_OK;
+    }
+    if (!S_ISREG(info.st_mode))
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is no regular file and no folder", path);
+    n = read_head(path, head);
+    if (n == 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (types[i]->is(head, n)) {
+            *type = types[i];
+            return DPT_OK;
+        }
+    return dpt_fail(err, DPT_BAD_DATA,
+                    "%s: is no HDF5, IDX, npy, PNG or JPEG file and no text: nothing that can be "
+                    "predicted",
+                    path);
+}
+
+/* All inputs of one kind: the one that was asked for, or what they are. */
+static enum dpt_status choose_type(struct dpt_source *s, struct dpt_error *err)
+{
+    const char *format = s->spec->format;
+    const struct dpt_source_type *type = NULL;
+    enum dpt_status status = DPT_OK;
+
+    if (format != NULL) {
+        const char *near;
+
+        for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+            if (strcmp(kind_names[types[i]->kind], format) == 0) {
+                s->type = types[i];
+                return DPT_OK;
+            }
+        near = dpt_nearest(format, kind_names, DPT_SOURCE_KINDS);
+        return dpt_fail(err, DPT_USAGE, "--format %s: is none of h5, idx, csv, npy, pictures%s%s%s",
+                        format, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+                        near != NULL ? "'?" : "");
+    }
+    for (size_t i = 0; i < s->n_paths; i++) {
+        DPT_TRY(kind_of(s->paths[i], &type, err));
+        if (s->type == NULL)
+            s->type = type;
+        if (type != s->type)
+            DPT_TRY(dpt_fail(err, DPT_USAGE,
+                             "--input: '%s' is of the format %s, '%s' of the format %s; one kind "
+                             "at a time",
+                             s->paths[0], kind_names[s->type->kind], s->paths[i],
+                             kind_names[type->kind]));
+    }
+out:
+    return status;
+}
+
+/* Options that mean something to some formats only. */
+static enum dpt_status check_options(const struct dpt_source *s, struct dpt_error *err)
+{
+    const struct dpt_source_spec *spec = s->spec;
+    const unsigned is = 1u << s->type->kind;
+    const struct {
+        const char *name;
+        bool given;
+        unsigned of;
+    } rows[] = {
+        {"--labels", spec->n_labels > 0, 1u << DPT_SOURCE_IDX | 1u << DPT_SOURCE_NPY},
+        {"--label", spec->label != NULL, 1u << DPT_SOURCE_CSV},
+        {"--header", spec->header != NULL, 1u << DPT_SOURCE_CSV},
+        {"--layout", spec->layout != NULL, 1u << DPT_SOURCE_NPY},
+        {"--invert", spec->invert, 1u << DPT_SOURCE_PICTURES},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].given && (rows[i].of & is) == 0)
+            return dpt_fail(err, DPT_USAGE, "%s is no option for inputs of the format %s",
+                            rows[i].name, kind_names[s->type->kind]);
+    if (spec->n_labels > 0 && spec->n_labels != s->n_paths)
+        return dpt_fail(err, DPT_USAGE, "--labels: %zu files for %zu inputs; one each is needed",
+                        spec->n_labels, s->n_paths);
+    return DPT_OK;
+}
+
+/* Makes the samples those of the model: the same numbers may be an image or a row. */
+static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
+{
+    const struct dpt_source_model *model = &s->spec->model;
+    struct dpt_dataset *form = &s->form;
+    char have[40], want[40];
+
+    form->stride = (size_t)dpt_shape_size(&form->shape) * (form->u8 ? 1 : sizeof(float));
+    form->nhwc = form->nhwc && form->shape.c > 1;
+    s->info.shape = form->shape;
+    if (!model->known)
+        return DPT_OK;
+    if (dpt_shape_size(&form->shape) != dpt_shape_size(&model->shape) ||
+        (!form->shape.flat && !model->shape.flat && !dpt_same_shape(&form->shape, &model->shape)))
+        return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, the model takes %s", s->paths[0],
+                        dpt_shape_text(&form->shape, have), dpt_shape_text(&model->shape, want));
+    s->info.shape = model->shape;
+    if (!form->nhwc) /* so that numbers a channel, or a column, mean what they meant in training */
+        form->shape = model->shape;
+    return DPT_OK;
+}
+
+static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < s->spec->n_inputs; i++)
+        DPT_TRY(add_input(s, s->spec->inputs[i], err));
+    if (s->n_paths == 0)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "no input"));
+    s->job.inputs = (const char *const *)s->paths;
+    s->job.n_inputs = s->n_paths;
+    DPT_TRY(choose_type(s, err));
+    DPT_TRY(check_options(s, err));
+    s->info.kind = s->type->kind;
+    s->form.parts = calloc(1, sizeof *s->form.parts);
+    if (s->form.parts == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the inputs", 0));
+    s->form.parts->key = "--input";
+    DPT_TRY(s->type->open(s, rank, ranks, err));
+    for (size_t i = 0; i < s->n_parts; i++) {
+        s->parts[i].first = s->info.samples;
+        s->info.samples += s->parts[i].samples;
+    }
+    if (s->info.samples == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no sample", s->paths[0]));
+    s->info.named = s->type->name != NULL;
+    DPT_TRY(fit_shape(s, err));
+    DPT_TRY(dpt_fill_prepare(&s->form, &s->spec->conf->normalize, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_source_spec *spec,
+                                int rank, int ranks, struct dpt_error *err)
+{
+    struct dpt_source *s = calloc(1, sizeof *s);
+    enum dpt_status status;
+
+    *source = NULL;
+    if (s == NULL)
+        return dpt_fail_memory(err, "the inputs", sizeof *s);
+    s->spec = spec;
+    s->job.option[DPT_CONVERT_HEADER] = spec->header;
+    s->job.option[DPT_CONVERT_LAYOUT] = spec->layout;
+    status = open_source(s, rank, ranks, err);
+    if (status == DPT_OK)
+        *source = s;
+    else
+        dpt_source_close(s);
+    return status;
+}
+
+void dpt_source_close(struct dpt_source *s)
+{
+    if (s == NULL)
+        return;
+    if (s->type != NULL && s->state != NULL)
+        s->type->close(s);
+    if (s->form.parts != NULL)
+        dpt_dataset_close(&s->form, NULL);
+    dpt_paths_release(s->paths);
+    dpt_free(s->parts);
+    dpt_free(s->stored);
+    dpt_free(s->classes);
+    dpt_free(s->targets);
+    free(s);
+}
+
+static enum dpt_status make_room(struct dpt_source *s, int64_t n, struct dpt_error *err)
+{
+    const bool classes = s->info.truth == DPT_TRUTH_CLASS,
+               targets = s->info.truth == DPT_TRUTH_VECTOR;
+
+    if (n <= s->capacity)
+        return DPT_OK;
+    dpt_free(s->stored);
+    dpt_free(s->classes);
+    dpt_free(s->targets);
+    s->stored = dpt_alloc_array((size_t)n, s->form.stride);
+    s->classes = classes ? dpt_alloc_array((size_t)n, sizeof *s->classes) : NULL;
+    s->targets =
+        targets ? dpt_alloc_array((size_t)n * (size_t)s->info.width, sizeof *s->targets) : NULL;
+    s->capacity = 0;
+    if (s->stored == NULL || (classes && s->classes == NULL) || (targets && s->targets == NULL))
+        return dpt_fail_memory(err, "a window of samples", (double)n * (double)s->form.stride);
+    s->capacity = n;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(make_room(s, n, err));
+    s->first = first;
+    s->n = n;
+    for (int64_t at = first, some; at < first + n; at += some) {
+        const size_t part = dpt_source_part_of(s, at), place = (size_t)(at - first);
+        const int64_t row = at - s->parts[part].first;
+
+        some = s->parts[part].samples - row;
+        some = some < first + n - at ? some : first + n - at;
+        DPT_TRY(s->type->read(
+            s, part, row, some, s->stored + place * s->form.stride,
+            s->classes != NULL ? s->classes + place : NULL,
+            s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, float *input,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    uint8_t *stored = s->stored + (size_t)(sample - s->first) * s->form.stride;
+    char where[512];
+
+    if (s->type->render != NULL)
+        DPT_TRY(s->type->render(s, sample, stored, err));
+    if (!s->form.u8 && dpt_find_nonfinite(stored, s->form.stride / sizeof(float)) >= 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
+                         dpt_source_where(s, sample, where)));
+    dpt_fill_sample(&s->form, stored, input);
+out:
+    return status;
+}
+
+int32_t dpt_source_class(const struct dpt_source *s, int64_t sample)
+{
+    return s->classes[sample - s->first];
+}
+
+const float *dpt_source_target(const struct dpt_source *s, int64_t sample)
+{
+    return s->targets + (sample - s->first) * s->info.width;
+}
+
+const struct dpt_source_info *dpt_source_info(const struct dpt_source *s)
+{
+    return &s->info;
+}
+
+const char *dpt_source_name(const struct dpt_source *s, int64_t sample)
+{
+    return s->type->name(s, sample);
+}
+
+const char *dpt_source_where(const struct dpt_source *s, int64_t sample, char *buf)
+{
+    const size_t part = dpt_source_part_of(s, sample);
+
+    if (s->type->name != NULL)
+        snprintf(buf, 512, "%.500s", s->type->name(s, sample));
+    else
+        snprintf(buf, 512, "%.400s, sample %lld", s->paths[part],
+                 (long long)(sample - s->parts[part].first));
+    return buf;
+}

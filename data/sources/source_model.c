@@ -1,0 +1,99 @@
+/* What a job's own data tell of the samples that its model takes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/sets/parts.h"
+#include "data/sources/source.h"
+
+/* The shard's names, for longer than it is open. */
+static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_source_model *model,
+                                  struct dpt_arena *arena, struct dpt_error *err)
+{
+    const size_t n = shard->names.n;
+    const char **names;
+    bool good;
+
+    if (n == 0)
+        return DPT_OK;
+    names = dpt_arena_alloc(arena, n * sizeof *names);
+    model->classes_of = dpt_arena_strdup(arena, shard->path);
+    good = names != NULL && model->classes_of != NULL;
+    for (size_t i = 0; good && i < n; i++) {
+        names[i] = dpt_arena_strdup(arena, shard->names.at[i]);
+        good = names[i] != NULL;
+    }
+    if (!good)
+        return dpt_fail_memory(err, "the names of classes", (double)n * sizeof *names);
+    model->classes = names;
+    model->n_classes = n;
+    return DPT_OK;
+}
+
+enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
+                                    struct dpt_arena *arena, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_shard shard = {0};
+
+    *model = (struct dpt_source_model){0};
+    DPT_TRY(dpt_shard_open_any(&shard, path, classes, err));
+    model->known = model->typed = true;
+    model->u8 = shard.images.info.type == DPT_H5_U8;
+    model->shape = shard.shape;
+    status = keep_names(&shard, model, arena, err);
+    dpt_shard_close(&shard);
+out:
+    return status;
+}
+
+static enum dpt_status look(struct dpt_source_model *model, const struct dpt_data_conf *conf,
+                            const struct dpt_texts *paths, bool classes, struct dpt_arena *arena,
+                            struct dpt_error *err)
+{
+    const struct dpt_dataset_spec spec = {.conf = conf, .paths = paths, .classes = classes};
+    enum dpt_status status = DPT_OK;
+    struct dpt_dataset set = {0};
+    struct dpt_error ignored;
+    char **found = NULL;
+
+    if (paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0) {
+        if (dpt_dataset_describe(&set, &spec, &ignored) == DPT_OK) {
+            model->known = model->typed = true;
+            model->u8 = set.u8;
+            model->shape = set.shape;
+            dpt_dataset_close(&set, NULL);
+        }
+        return DPT_OK;
+    }
+    if (paths->n == 0 || dpt_paths_find(paths, "data", &found, &ignored) != DPT_OK)
+        return DPT_OK;
+    /* A damaged file here is no hindrance to predict others; but memory that ran out is. */
+    if (dpt_source_model_of(model, found[0], classes, arena, &ignored) == DPT_RANK) {
+        *err = ignored;
+        status = DPT_RANK;
+    }
+    dpt_paths_release(found);
+    return status;
+}
+
+enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
+                                      const struct dpt_data_conf *conf, bool classes,
+                                      struct dpt_arena *arena, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_texts *const sets[] = {&conf->train, &conf->test, &conf->valid};
+
+    *model = (struct dpt_source_model){0};
+    for (size_t i = 0; model->n_classes == 0 && i < sizeof sets / sizeof sets[0]; i++) {
+        struct dpt_source_model found = {0};
+
+        DPT_TRY(look(&found, conf, sets[i], classes, arena, err));
+        if (!model->known)
+            *model = found;
+        model->classes = found.classes;
+        model->n_classes = found.n_classes;
+        model->classes_of = found.classes_of;
+    }
+out:
+    return status;
+}

@@ -1,0 +1,320 @@
+#include "data/tables/csv.h"
+
+#include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { END = -1 };
+
+enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read *read, void *from,
+                             struct dpt_error *err)
+{
+    *csv = (struct dpt_csv){.path = path, .read = read, .from = from, .next_line = 1};
+    csv->buffer = malloc(DPT_CSV_BUFFER);
+    if (csv->buffer == NULL)
+        return dpt_fail_memory(err, path, DPT_CSV_BUFFER);
+    return DPT_OK;
+}
+
+void dpt_csv_close(struct dpt_csv *csv)
+{
+    free(csv->buffer);
+    free(csv->cells);
+    free(csv->text);
+    *csv = (struct dpt_csv){0};
+}
+
+/* The next byte without taking it, or END. */
+static inline enum dpt_status peek(struct dpt_csv *csv, int *byte, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (csv->used == csv->filled && !csv->ended) {
+        csv->used = 0;
+        DPT_TRY(csv->read(csv->from, csv->buffer, DPT_CSV_BUFFER, &csv->filled, err));
+        csv->ended = csv->filled < DPT_CSV_BUFFER;
+    }
+    *byte = csv->used < csv->filled ? (unsigned char)csv->buffer[csv->used] : END;
+    if (*byte == '\0')
+        status = dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has a NUL byte: no text, or not in UTF-8",
+                          csv->path, (long long)csv->next_line);
+out:
+    return status;
+}
+
+static bool grow(void **items, size_t *capacity, size_t size, size_t first)
+{
+    const size_t more = *capacity == 0 ? first : *capacity * 2;
+    void *p = realloc(*items, more * size);
+
+    if (p == NULL)
+        return false;
+    *items = p;
+    *capacity = more;
+    return true;
+}
+
+/* Adds a byte to the record's text. Cells are NUL-terminated there, and found again by their
+ * lengths. */
+static inline enum dpt_status put(struct dpt_csv *csv, char byte, struct dpt_error *err)
+{
+    if (csv->text_length == csv->text_capacity) {
+        if (csv->text_length >= DPT_CSV_RECORD_MOST)
+            return dpt_fail(
+                err, DPT_BAD_DATA,
+                "%s:%lld: a record longer than %d MB begins here; a quote that is not closed?",
+                csv->path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20);
+        if (!grow((void **)&csv->text, &csv->text_capacity, 1, 4096))
+            return dpt_fail_memory(err, csv->path, 2.0 * (double)csv->text_capacity);
+    }
+    csv->text[csv->text_length++] = byte;
+    return DPT_OK;
+}
+
+/* Takes a line end; CRLF is one. */
+static enum dpt_status take_line_end(struct dpt_csv *csv, int byte, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    csv->used++;
+    csv->next_line++;
+    if (byte == '\r') {
+        DPT_TRY(peek(csv, &byte, err));
+        if (byte == '\n')
+            csv->used++;
+    }
+out:
+    return status;
+}
+
+static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cell,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int byte;
+
+    csv->used++;
+    for (;;) {
+        DPT_TRY(peek(csv, &byte, err));
+        if (byte == END)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s:%lld: the quote that begins here is not closed",
+                             csv->path, (long long)cell->line));
+        if (byte == '\n' || byte == '\r') {
+            /* Within quotes a line end is text; told as LF whatever it was. */
+            DPT_TRY(take_line_end(csv, byte, err));
+            DPT_TRY(put(csv, '\n', err));
+            continue;
+        }
+        csv->used++;
+        if (byte == '"') {
+            DPT_TRY(peek(csv, &byte, err));
+            if (byte != '"')
+                break;
+            csv->used++;
+        }
+        DPT_TRY(put(csv, (char)byte, err));
+    }
+    while (byte == ' ' || byte == '\t') {
+        csv->used++;
+        DPT_TRY(peek(csv, &byte, err));
+    }
+    if (byte != ',' && byte != '\n' && byte != '\r' && byte != END)
+        DPT_TRY(
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s:%lld: text behind a closing quote; a quote within quotes is written \"\"",
+                     csv->path, (long long)csv->next_line));
+out:
+    return status;
+}
+
+static enum dpt_status plain_cell(struct dpt_csv *csv, size_t start, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int byte;
+
+    for (;;) {
+        DPT_TRY(peek(csv, &byte, err));
+        if (byte == ',' || byte == '\n' || byte == '\r' || byte == END)
+            break;
+        DPT_TRY(put(csv, (char)byte, err));
+        csv->used++;
+    }
+    while (csv->text_length > start &&
+           (csv->text[csv->text_length - 1] == ' ' || csv->text[csv->text_length - 1] == '\t'))
+        csv->text_length--;
+out:
+    return status;
+}
+
+/* Reads one cell; *last: a line end or the end of the file stands behind it, and was taken. */
+static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t start = csv->text_length;
+    struct dpt_csv_cell *cell;
+    int byte;
+
+    if (csv->n_cells == csv->cells_capacity &&
+        !grow((void **)&csv->cells, &csv->cells_capacity, sizeof *cell, 64))
+        return dpt_fail_memory(err, csv->path, 2.0 * (double)csv->cells_capacity * sizeof *cell);
+    cell = &csv->cells[csv->n_cells];
+    *cell = (struct dpt_csv_cell){.line = csv->next_line};
+    DPT_TRY(peek(csv, &byte, err));
+    while (byte == ' ' || byte == '\t') {
+        csv->used++;
+        DPT_TRY(peek(csv, &byte, err));
+    }
+    cell->quoted = byte == '"';
+    DPT_TRY(cell->quoted ? quoted_cell(csv, cell, err) : plain_cell(csv, start, err));
+    cell->length = csv->text_length - start;
+    DPT_TRY(put(csv, '\0', err));
+    csv->n_cells++;
+    DPT_TRY(peek(csv, &byte, err));
+    *last = byte != ',';
+    if (byte == ',')
+        csv->used++;
+    else if (byte != END)
+        DPT_TRY(take_line_end(csv, byte, err));
+out:
+    return status;
+}
+
+static enum dpt_status skip_mark(struct dpt_csv *csv, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int byte;
+
+    DPT_TRY(peek(csv, &byte, err));
+    if (csv->filled >= 3 && memcmp(csv->buffer, "\xEF\xBB\xBF", 3) == 0)
+        csv->used = 3;
+    else if (csv->filled >= 2 &&
+             (memcmp(csv->buffer, "\xFF\xFE", 2) == 0 || memcmp(csv->buffer, "\xFE\xFF", 2) == 0))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is UTF-16; UTF-8 is needed (iconv -f UTF-16 -t UTF-8)", csv->path));
+out:
+    return status;
+}
+
+enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool last = false;
+    size_t at = 0;
+    int byte;
+
+    *more = false;
+    if (csv->filled == 0 && !csv->ended)
+        DPT_TRY(skip_mark(csv, err));
+    do {
+        DPT_TRY(peek(csv, &byte, err));
+        if (byte == END)
+            goto out;
+        csv->line = csv->next_line;
+        csv->n_cells = csv->text_length = 0;
+        do
+            DPT_TRY(read_cell(csv, &last, err));
+        while (!last);
+    } while (csv->n_cells == 1 && csv->cells[0].length == 0 && !csv->cells[0].quoted);
+    /* Only now is the text where it stays. */
+    for (size_t i = 0; i < csv->n_cells; i++) {
+        csv->cells[i].text = csv->text + at;
+        at += csv->cells[i].length + 1;
+    }
+    *more = true;
+out:
+    return status;
+}
+
+const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN])
+{
+    static const char dots[] = "…";
+    size_t n = strlen(text);
+
+    if (n >= DPT_CSV_SHOWN)
+        for (n = DPT_CSV_SHOWN - sizeof dots; n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80;)
+            n--; /* not within a character of several bytes */
+    memcpy(buf, text, n);
+    strcpy(buf + n, text[n] != '\0' ? dots : "");
+    for (char *p = buf; *p != '\0'; p++)
+        if (iscntrl((unsigned char)*p))
+            *p = ' ';
+    return buf;
+}
+
+/* Whether all of `text` is [+-] digits [. digits] [e [+-] digits], with a digit before the
+ * exponent. */
+static bool is_decimal(const char *p)
+{
+    bool digits = false;
+
+    p += *p == '+' || *p == '-';
+    for (; isdigit((unsigned char)*p); p++)
+        digits = true;
+    p += *p == '.';
+    for (; isdigit((unsigned char)*p); p++)
+        digits = true;
+    if (digits && (*p == 'e' || *p == 'E')) {
+        p++;
+        p += *p == '+' || *p == '-';
+        if (!isdigit((unsigned char)*p))
+            return false;
+        while (isdigit((unsigned char)*p))
+            p++;
+    }
+    return digits && *p == '\0';
+}
+
+/*
+ * Up to 15 digits and at most 22 places behind the point: digits and power of ten are exact
+ * doubles, so one division rounds once (Clinger 1990). Most numbers in files are such, and strtod
+ * is four times slower.
+ */
+static bool short_decimal(const char *p, double *value)
+{
+    static const double powers[] = {1e0, 1e1, 1e2,  1e3,  1e4,  1e5,  1e6,  1e7,
+                                    1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15};
+    const bool minus = *p == '-';
+    int64_t digits = 0;
+    int n = 0, behind = 0;
+
+    p += minus;
+    for (; isdigit((unsigned char)*p) && n < 15; p++, n++)
+        digits = 10 * digits + (*p - '0');
+    if (*p == '.')
+        for (p++; isdigit((unsigned char)*p) && n < 15; p++, n++, behind++)
+            digits = 10 * digits + (*p - '0');
+    if (*p != '\0' || n == 0)
+        return false;
+    *value = (double)digits / powers[behind];
+    if (minus)
+        *value = -*value;
+    return true;
+}
+
+enum dpt_csv_kind dpt_csv_number(const struct dpt_csv_cell *cell, locale_t c_locale, double *value)
+{
+    static const char *const missing[] = {"", "NA", "N/A", "null", "none", "?"};
+    static const char *const not_finite[] = {"nan", "inf", "infinity"};
+    const char *bare = cell->text + (cell->text[0] == '+' || cell->text[0] == '-');
+
+    if (short_decimal(cell->text, value))
+        return DPT_CSV_NUMBER;
+    *value = 0;
+    if (is_decimal(cell->text)) {
+        const double number = strtod_l(cell->text, NULL, c_locale);
+
+        if (!isfinite(number))
+            return DPT_CSV_NOT_FINITE;
+        *value = number;
+        return DPT_CSV_NUMBER;
+    }
+    for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
+        if (strcasecmp(cell->text, missing[i]) == 0)
+            return DPT_CSV_MISSING;
+    for (size_t i = 0; i < sizeof not_finite / sizeof not_finite[0]; i++)
+        if (strcasecmp(bare, not_finite[i]) == 0)
+            return DPT_CSV_NOT_FINITE;
+    return DPT_CSV_TEXT;
+}

@@ -1,0 +1,176 @@
+#include "data/tables/npy.h"
+
+#include <ctype.h>
+#include <endian.h>
+#include <string.h>
+
+/* A walk over the header's text; `failed` once something else stood there than was wanted. */
+struct walk {
+    const char *at, *end;
+    bool failed;
+};
+
+static void skip_space(struct walk *w)
+{
+    while (w->at < w->end && isspace((unsigned char)*w->at))
+        w->at++;
+}
+
+/* Takes a byte where it comes next. */
+static bool take(struct walk *w, char byte)
+{
+    skip_space(w);
+    if (w->failed || w->at == w->end || *w->at != byte)
+        return false;
+    w->at++;
+    return true;
+}
+
+static void want(struct walk *w, char byte)
+{
+    if (!take(w, byte))
+        w->failed = true;
+}
+
+static bool take_word(struct walk *w, const char *word)
+{
+    const size_t n = strlen(word);
+
+    skip_space(w);
+    if (w->failed || (size_t)(w->end - w->at) < n || memcmp(w->at, word, n) != 0)
+        return false;
+    w->at += n;
+    return true;
+}
+
+/* A string in single or double quotes, without escapes: NumPy writes none into the keys and types
+ * that are taken here. */
+static void want_string(struct walk *w, char *text, size_t capacity)
+{
+    const char quote = take(w, '\'') ? '\'' : take(w, '"') ? '"' : '\0';
+    size_t n = 0;
+
+    text[0] = '\0';
+    if (quote == '\0') {
+        w->failed = true;
+        return;
+    }
+    while (w->at < w->end && *w->at != quote && *w->at != '\\' && *w->at != '\0' &&
+           n + 1 < capacity)
+        text[n++] = *w->at++;
+    text[n] = '\0';
+    if (w->at == w->end || *w->at != quote)
+        w->failed = true;
+    else
+        w->at++;
+}
+
+/* A size; Python 2 wrote an L behind it. */
+static int64_t want_size(struct walk *w)
+{
+    int64_t value = 0;
+
+    skip_space(w);
+    if (w->at == w->end || !isdigit((unsigned char)*w->at))
+        w->failed = true;
+    while (w->at < w->end && isdigit((unsigned char)*w->at))
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, *w->at++ - '0', &value))
+            w->failed = true;
+    if (w->at < w->end && *w->at == 'L')
+        w->at++;
+    return w->failed ? 0 : value;
+}
+
+static bool want_shape(struct walk *w, struct dpt_npy *npy)
+{
+    want(w, '(');
+    npy->n_dims = 0;
+    while (!w->failed && !take(w, ')')) {
+        if (npy->n_dims == DPT_NPY_DIMS)
+            return false;
+        npy->dims[npy->n_dims++] = want_size(w);
+        if (!take(w, ',')) {
+            want(w, ')');
+            break;
+        }
+    }
+    return true;
+}
+
+/* descr: byte order, kind, bytes. */
+static bool set_type(struct dpt_npy *npy)
+{
+    static const char sizes[][2] = {{'b', 1}, {'u', 1}, {'u', 2}, {'u', 4}, {'u', 8}, {'i', 1},
+                                    {'i', 2}, {'i', 4}, {'i', 8}, {'f', 2}, {'f', 4}, {'f', 8}};
+    const char *d = npy->descr;
+    const char other = BYTE_ORDER == LITTLE_ENDIAN ? '>' : '<';
+
+    if (strlen(d) != 3 || strchr("<>=|", d[0]) == NULL)
+        return false;
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        if (sizes[i][0] != d[1] || sizes[i][1] != d[2] - '0')
+            continue;
+        npy->kind = d[1];
+        npy->size = sizes[i][1];
+        npy->swapped = npy->size > 1 && d[0] == other;
+        return npy->size == 1 || d[0] != '|';
+    }
+    return false;
+}
+
+enum dpt_status dpt_npy_parse(const char *path, const char *text, size_t n, struct dpt_npy *npy,
+                              struct dpt_error *err)
+{
+    struct walk w = {.at = text, .end = text + n};
+    unsigned seen = 0;
+    bool few_dims = true;
+    char key[32];
+
+    memset(npy, 0, sizeof *npy);
+    want(&w, '{');
+    while (!w.failed && !take(&w, '}')) {
+        want_string(&w, key, sizeof key);
+        want(&w, ':');
+        if (strcmp(key, "descr") == 0) {
+            seen |= 1;
+            if (take(&w, '['))
+                return dpt_fail(err, DPT_BAD_DATA,
+                                "%s: is an array of records; plain numbers are needed", path);
+            want_string(&w, npy->descr, sizeof npy->descr);
+        } else if (strcmp(key, "fortran_order") == 0) {
+            seen |= 2;
+            npy->fortran_order = take_word(&w, "True");
+            if (!npy->fortran_order && !take_word(&w, "False"))
+                w.failed = true;
+        } else if (strcmp(key, "shape") == 0) {
+            seen |= 4;
+            few_dims = want_shape(&w, npy);
+        } else {
+            w.failed = true;
+        }
+        if (!few_dims)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: has more than %d dimensions", path,
+                            DPT_NPY_DIMS);
+        if (!take(&w, ',')) {
+            want(&w, '}');
+            break;
+        }
+    }
+    skip_space(&w);
+    if (w.failed || w.at != w.end || seen != 7)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: its header is no dictionary of descr, fortran_order and shape", path);
+    if (!set_type(npy))
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: holds values of the type '%s'%s; integers and floats of 32 or 64 bits are taken",
+            path, npy->descr, strcmp(npy->descr, "|O") == 0 ? " (Python objects)" : "");
+    npy->count = 1;
+    for (int i = 0; i < npy->n_dims; i++)
+        if (__builtin_mul_overflow(npy->count, npy->dims[i], &npy->count) ||
+            npy->count > INT64_MAX / 8)
+            return dpt_fail(err, DPT_BAD_DATA, "%s: its shape has more numbers than any file",
+                            path);
+    return DPT_OK;
+}
