@@ -145,7 +145,7 @@ room_flags = $(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cuda/% core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
-	$(if $(filter core/train/%,$1),$(LIBZIP_CFLAGS)) \
+	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)

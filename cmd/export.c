@@ -5,8 +5,8 @@
 
 #include "cmd/cmd.h"
 #include "core/base/str.h"
+#include "core/interchange/weights.h"
 #include "core/train/checkpoint_model.h"
-#include "core/train/interchange/weights.h"
 
 /* "1,28,28" or "784". */
 static enum dpt_status read_shape(const char *text, struct dpt_shape *shape, struct dpt_error *err)

@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "core/base/hash.h"
+#include "core/interchange/weights.h"
 #include "core/plan/plan_gpu.h"
 #include "core/train/choose.h"
-#include "core/train/interchange/init.h"
-#include "core/train/interchange/weights.h"
+#include "core/train/init.h"
 
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
                                  struct dpt_error *err)

@@ -11,7 +11,7 @@
 #include "core/state/metrics.h"
 #include "core/state/saver.h"
 #include "core/state/tensorboard.h"
-#include "core/train/interchange/init.h"
+#include "core/train/init.h"
 #include "core/train/resume.h"
 #include "core/train/trace.h"
 #include "core/train/trainer.h"

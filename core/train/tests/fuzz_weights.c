@@ -10,7 +10,7 @@
  */
 #include <stdint.h>
 
-#include "core/train/interchange/match.h"
+#include "core/interchange/match.h"
 #include "data/tests/forge.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

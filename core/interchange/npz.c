@@ -13,7 +13,7 @@
 #include <zip.h>
 
 #include "core/base/file.h"
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 #include "data/tables/npy.h"
 
 enum {

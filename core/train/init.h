@@ -1,8 +1,8 @@
 /*
  * init: a run that begins with weights from a file instead of random ones.
  */
-#ifndef DPT_TRAIN_INTERCHANGE_INIT_H
-#define DPT_TRAIN_INTERCHANGE_INIT_H
+#ifndef DPT_TRAIN_INIT_H
+#define DPT_TRAIN_INIT_H
 
 #include "core/base/str.h"
 #include "core/train/trainer.h"

@@ -1,7 +1,7 @@
 /* The number formats of other programs as float32. */
 #include <string.h>
 
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 
 static uint64_t bits_at(const unsigned char *bytes, size_t size, bool swapped)
 {

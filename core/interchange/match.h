@@ -4,10 +4,10 @@
  * By name, after the user's renaming of prefixes and without a prefix that wrappers put in front of
  * all names (`module.`, `model.`); or by order, layer after layer. A pair must have one shape.
  */
-#ifndef DPT_TRAIN_INTERCHANGE_MATCH_H
-#define DPT_TRAIN_INTERCHANGE_MATCH_H
+#ifndef DPT_INTERCHANGE_MATCH_H
+#define DPT_INTERCHANGE_MATCH_H
 
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 
 /* How it is asked for. */
 struct dpt_match_wish {

@@ -1,4 +1,4 @@
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 
 #include <errno.h>
 #include <inttypes.h>

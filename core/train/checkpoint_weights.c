@@ -2,8 +2,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/interchange/weights.h"
 #include "core/train/checkpoint_model.h"
-#include "core/train/interchange/weights.h"
 
 static bool is_hdf5(const unsigned char *head, size_t n)
 {

@@ -12,7 +12,7 @@
 
 #include "core/base/file.h"
 #include "core/base/proto.h"
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 
 enum {
     IR_VERSION = 8,

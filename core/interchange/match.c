@@ -1,4 +1,4 @@
-#include "core/train/interchange/match.h"
+#include "core/interchange/match.h"
 
 #include <stdio.h>
 #include <stdlib.h>

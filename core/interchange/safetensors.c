@@ -13,7 +13,7 @@
 
 #include "core/base/file.h"
 #include "core/conf/json_read.h"
-#include "core/train/interchange/weights.h"
+#include "core/interchange/weights.h"
 
 enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGN = 8, PIECE = 1 << 20 };
 

@@ -1,8 +1,8 @@
-#include "core/train/interchange/init.h"
+#include "core/train/init.h"
 
 #include <math.h>
 
-#include "core/train/interchange/match.h"
+#include "core/interchange/match.h"
 
 static enum dpt_status check_finite(const struct dpt_weights *w, const struct dpt_weight *weight,
                                     const float *x, struct dpt_error *err)

@@ -7,8 +7,8 @@
  * arena. A file is input like any other: its header is checked before a byte of it is believed, and
  * no more is read than what was asked for. Not for concurrent use.
  */
-#ifndef DPT_TRAIN_INTERCHANGE_WEIGHTS_H
-#define DPT_TRAIN_INTERCHANGE_WEIGHTS_H
+#ifndef DPT_INTERCHANGE_WEIGHTS_H
+#define DPT_INTERCHANGE_WEIGHTS_H
 
 #include <stdbool.h>
 #include <stdint.h>
