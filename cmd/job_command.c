@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include "core/base/hash.h"
-#include "core/interchange/weights.h"
 #include "core/plan/plan_gpu.h"
+#include "core/train/checkpoint_model.h"
 #include "core/train/choose.h"
 #include "core/train/init.h"
 
@@ -49,7 +49,8 @@ static const char *init_file(const struct dpt_cli *cli)
 
     if (checkpoint != NULL &&
         (dpt_cli_value(cli, "--map") != NULL || dpt_cli_has(cli, "--map-by-order") ||
-         dpt_cli_has(cli, "--init-partial") || dpt_weights_foreign(checkpoint)))
+         dpt_cli_has(cli, "--init-partial") ||
+         dpt_weights_foreign(checkpoint, &dpt_weights_checkpoint)))
         return checkpoint;
     return dpt_cli_value(cli, "--init-from");
 }

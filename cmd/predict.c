@@ -10,8 +10,8 @@
 #include "cmd/job_command.h"
 #include "cmd/predict_print.h"
 #include "core/base/clock.h"
-#include "core/interchange/weights.h"
 #include "core/state/checkpoint.h"
+#include "core/train/checkpoint_model.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
 #include "data/sources/convert.h"
@@ -115,7 +115,7 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
 
     const char *file = path;
 
-    if (dpt_weights_foreign(p->weights)) {
+    if (dpt_weights_foreign(p->weights, &dpt_weights_checkpoint)) {
         file = p->weights;
     } else {
         file = dpt_checkpoint_resolve(p->weights, path);

@@ -76,22 +76,22 @@ struct dpt_weights_format {
     bool ordered; /* its files hold tensors in the order in which they were given */
 };
 
-extern const struct dpt_weights_format dpt_weights_safetensors, dpt_weights_npz, dpt_weights_onnx,
-    dpt_weights_checkpoint;
-/* safetensors, npz, onnx, checkpoint; ends with NULL. */
+extern const struct dpt_weights_format dpt_weights_safetensors, dpt_weights_npz, dpt_weights_onnx;
+/* Those of other programs; ends with NULL. */
 extern const struct dpt_weights_format *const dpt_weights_formats[];
 
 /*
- * Opens a file of any format that can be read; a run folder stands for its latest checkpoint. Close
- * it in any case. Errors: BAD_DATA
- * (missing, damaged, of no such format; names the file), IO, RANK.
+ * Opens a file of any format that can be read; a run folder stands for its latest checkpoint. own:
+ * the row of dptrain's own checkpoints (core/train/checkpoint_model.h). Close it in any case.
+ * Errors: BAD_DATA (missing, damaged, of no such format; names the file), IO, RANK.
  */
-enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path, struct dpt_error *err);
+enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path,
+                                 const struct dpt_weights_format *own, struct dpt_error *err);
 void dpt_weights_close(struct dpt_weights *w);
 
 /* Whether a path is of a format of other programs: what the file begins with says so, or its name
  * where it cannot be read here. */
-bool dpt_weights_foreign(const char *path);
+bool dpt_weights_foreign(const char *path, const struct dpt_weights_format *own);
 
 /* Reads weight->count floats. Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_weights_read(struct dpt_weights *w, const struct dpt_weight *weight, float *to,

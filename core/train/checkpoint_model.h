@@ -9,6 +9,7 @@
 
 #include <limits.h>
 
+#include "core/interchange/weights.h"
 #include "core/state/checkpoint.h"
 #include "core/train/job.h"
 
@@ -32,5 +33,8 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
                                           const struct dpt_shape *shape, bool any,
                                           struct dpt_error *err);
 void dpt_checkpoint_model_close(struct dpt_checkpoint_model *m);
+
+/* A checkpoint as a file of weights: read, not written. */
+extern const struct dpt_weights_format dpt_weights_checkpoint;
 
 #endif

@@ -2,7 +2,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/interchange/weights.h"
 #include "core/train/checkpoint_model.h"
 
 static bool is_hdf5(const unsigned char *head, size_t n)

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "core/interchange/match.h"
+#include "core/train/checkpoint_model.h"
 
 static enum dpt_status check_finite(const struct dpt_weights *w, const struct dpt_weight *weight,
                                     const float *x, struct dpt_error *err)
@@ -28,7 +29,7 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
     struct dpt_weights w = {0};
     struct dpt_match match = {0};
 
-    DPT_TRY(dpt_weights_open(&w, job->init.from, err));
+    DPT_TRY(dpt_weights_open(&w, job->init.from, &dpt_weights_checkpoint, err));
     DPT_TRY(dpt_match_open(&match, &w, &t->graph, &wish, err));
     for (int32_t k = 0; k < t->graph.n_tensors; k++) {
         float *to = t->params + t->graph.tensors[k].offset;

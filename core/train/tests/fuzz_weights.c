@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "core/interchange/match.h"
+#include "core/train/checkpoint_model.h"
 #include "data/tests/forge.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -108,7 +109,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         put_header(fd, data, size);
     else
         DEMAND(pwrite(fd, data, size, 0) == (ssize_t)size, "no memory");
-    status = dpt_weights_open(&w, path, &err);
+    status = dpt_weights_open(&w, path, &dpt_weights_checkpoint, &err);
     if (status == DPT_OK) {
         read_all(&w);
         match_all(&w);
