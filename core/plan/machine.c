@@ -7,6 +7,7 @@
 #include "core/base/memory.h"
 #include "core/base/vector.h"
 
+enum { WORD = sizeof(float) };
 /* A square product that is large enough for full speed and small enough for a few in a moment; no
  * power of two, which would make rows fall into the same lines of the cache. */
 enum { SIDE = 720 };
@@ -164,4 +165,29 @@ double dpt_machine_bandwidth(const struct dpt_machine *machine, double bytes)
     high = log(machine->memory[k].bytes);
     part = (log(bytes) - low) / (high - low);
     return machine->memory[k - 1].rate * (1 - part) + machine->memory[k].rate * part;
+}
+
+/* --- the network ------------------------------------------------------------------------------ */
+
+double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double add)
+{
+    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+    const double rounds = floor(log2(p) + 1e-9), power = pow(2, rounds);
+    /* Where p is no power of two, the others first give theirs to a neighbour, and get the sum. */
+    const double fold = power < p ? 2 * (message + n * word) + n * add : 0;
+    const double doubling = rounds * (message + n * (word + add));
+    const double halving =
+        2 * rounds * message + (power - 1) / power * n * (2 * word + add); /* Rabenseifner */
+
+    return p > 1 ? fold + fmin(doubling, halving) : 0;
+}
+
+double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, bool pairs, double add)
+{
+    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
+    const double rounds = ceil(log2(p));
+
+    if (p <= 1)
+        return 0;
+    return (pairs ? 2 * rounds : p - 1 + rounds) * message + (p - 1.0) / p * n * (2 * word + add);
 }

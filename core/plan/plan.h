@@ -15,13 +15,6 @@
 #include "core/plan/plan_gpu.h"
 #include "core/train/trainer.h"
 
-/* The network between nodes, as LogGP sees it (Alexandrov et al. 1995): a message of n bytes takes
- * latency + 2 x overhead + n / bandwidth. */
-struct dpt_fabric {
-    double latency, overhead; /* seconds; overhead: of the processor, at each end */
-    double bandwidth;         /* bytes a second */
-};
-
 struct dpt_plan_spec {
     int ranks;
     int node_ranks;                 /* that share a node; 0: as many as it has cores */
@@ -106,14 +99,6 @@ void dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
 
 /* Floating point operations of a node for one sample, forward and backward; only products count. */
 void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, double *backward);
-
-/* Seconds of an all-reduce of n floats over p nodes, by the better of recursive doubling and
- * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
- * Operations in MPICH", 2005). add: seconds to add a float. */
-double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
-/* The same for `reproducible` (core/comm/reduce.h). pairs: each rank has one block; else slices go
- * straight to where they are added. */
-double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, bool pairs, double add);
 
 /* Fills trial->sum and trial->meeting for gradients of so many floats. Errors: RANK. */
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,

@@ -38,31 +38,6 @@ static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
 static const double meeting = 0.3e-6, taking_turns = 1.5e-6;
 
-/* --- the network ------------------------------------------------------------------------------ */
-
-double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double add)
-{
-    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
-    const double rounds = floor(log2(p) + 1e-9), power = pow(2, rounds);
-    /* Where p is no power of two, the others first give theirs to a neighbour, and get the sum. */
-    const double fold = power < p ? 2 * (message + n * word) + n * add : 0;
-    const double doubling = rounds * (message + n * (word + add));
-    const double halving =
-        2 * rounds * message + (power - 1) / power * n * (2 * word + add); /* Rabenseifner */
-
-    return p > 1 ? fold + fmin(doubling, halving) : 0;
-}
-
-double dpt_fabric_tree(const struct dpt_fabric *f, double n, int p, bool pairs, double add)
-{
-    const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
-    const double rounds = ceil(log2(p));
-
-    if (p <= 1)
-        return 0;
-    return (pairs ? 2 * rounds : p - 1 + rounds) * message + (p - 1.0) / p * n * (2 * word + add);
-}
-
 /* --- computing -------------------------------------------------------------------------------- */
 
 static bool has_parameters(const struct dpt_graph_node *node)
