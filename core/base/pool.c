@@ -233,3 +233,12 @@ int dpt_pool_threads(const struct dpt_pool *pool)
 {
     return pool->threads;
 }
+
+void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
+{
+    const size_t line = DPT_ALIGN / sizeof(float), lines = (n + line - 1) / line;
+
+    *begin = lines * (size_t)thread / (size_t)threads * line;
+    *end = lines * ((size_t)thread + 1) / (size_t)threads * line;
+    *end = *end < n ? *end : n;
+}

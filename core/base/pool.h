@@ -10,6 +10,7 @@
 #define DPT_BASE_POOL_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 #include "core/base/error.h"
 #include "core/base/span.h"
@@ -31,5 +32,8 @@ void dpt_pool_meet(struct dpt_pool *pool);
  */
 void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline);
 int dpt_pool_threads(const struct dpt_pool *pool);
+
+/* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */
+void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);
 
 #endif

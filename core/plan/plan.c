@@ -9,6 +9,7 @@
 #include "core/base/squares.h"
 #include "core/state/checkpoint.h"
 #include "core/train/choose.h"
+#include "core/train/engine.h"
 #include "core/train/gather.h"
 #include "core/train/optimizer.h"
 #include "data/sets/augment.h"
@@ -166,7 +167,7 @@ static void fill_memory(struct dpt_plan *p)
     double gradients, shared;
 
     t->gather_type->bytes(t, p->spec.node_ranks, &gradients, &shared);
-    if (t->stepping) { /* summed on the host, but not made there */
+    if (t->engine->on_device) { /* summed on the host, but not made there */
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
     }

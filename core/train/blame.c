@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/train/gather.h"
+#include "core/train/trainer.h"
 
 /* Where a rank first saw a value that is not finite. */
 struct finding {
@@ -15,7 +15,7 @@ struct finding {
 struct search {
     struct dpt_trainer *t;
     const struct dpt_step_view *view;
-    float *gradient; /* where there is room for one */
+    float *gradient; /* there is room for one */
     struct finding found;
 };
 
@@ -119,23 +119,16 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
 }
 
 enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                  struct dpt_error *err)
+                                  float *gradient, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct search s = {.t = t, .view = view};
+    struct search s = {.t = t, .view = view, .gradient = gradient};
     struct finding worst = {0};
     int64_t first = t->comm->world.size, lowest;
     double largest;
-    bool add;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
-    if (t->device != NULL) {
-        s.gradient = t->reduced; /* fetched, so it is there */
-    } else {
-        t->gather_type->begin(t, view);
-        s.gradient = t->gather_type->target(t, 0, &add);
-    }
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);

@@ -63,8 +63,8 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
-                                     struct dpt_tally *total, struct dpt_error *err)
+enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
+                                   struct dpt_tally *total, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct eval_work w = {

@@ -60,7 +60,4 @@ extern const struct dpt_gather_type dpt_gather_allreduce, dpt_gather_reproducibl
 /* By enum dpt_reduction_kind. */
 extern const struct dpt_gather_type *const dpt_gather_types[];
 
-/* The floats [*begin, *end) of n that a thread works on: whole cache lines. */
-void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);
-
 #endif

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/train/device.h"
+#include "core/train/engine.h"
 
 /* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
  */
@@ -80,15 +80,15 @@ void dpt_trainer_close_program(struct dpt_trainer *t)
 
 static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt_error *err)
 {
-    const bool steps = t->device != NULL;
     enum dpt_status status = DPT_OK;
+    bool attached;
 
     if (t->plans.text == NULL || strcmp(t->plans.text, plans) == 0)
         return DPT_OK;
-    dpt_device_close(t);
+    attached = t->engine->detach != NULL && t->engine->detach(t);
     DPT_TRY(dpt_trainer_open_program(t, dpt_trainer_choose_micro(t), plans, err));
-    if (steps)
-        DPT_TRY(dpt_device_open(t, err));
+    if (attached)
+        DPT_TRY(t->engine->attach(t, err));
 out:
     return status;
 }

@@ -19,9 +19,9 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, co
 void dpt_trainer_close_program(struct dpt_trainer *t);
 
 /*
- * Collective. Ranks whose plans are not these open their program, and the device's steps if these
- * are open, once more with them. plans: of rank 0; NULL or empty: all stays as it is. Where steps
- * were open dpt_trainer_refresh is to follow. Errors: BAD_JOB, RANK.
+ * Collective. Ranks whose plans are not these open their program, and what the engine has
+ * attached to it, once more with them. plans: of rank 0; NULL or empty: all stays as it is. Where
+ * something was attached dpt_trainer_refresh is to follow. Errors: BAD_JOB, RANK.
  */
 enum dpt_status dpt_trainer_share_plans(struct dpt_trainer *t, const char *plans,
                                         struct dpt_error *err);

@@ -1,5 +1,6 @@
 /* What the steps of a run gave, and when they are asked for it where a device takes them. */
 #include "core/base/clock.h"
+#include "core/train/engine.h"
 #include "core/train/run.h"
 
 void dpt_run_spend(struct dpt_run *run, double seconds)
@@ -67,7 +68,7 @@ enum dpt_status dpt_run_learn(struct dpt_run *run, struct dpt_error *err)
     const double start = dpt_now();
     struct dpt_step_result since;
 
-    if (t->device == NULL || run->learned_step == t->progress.step)
+    if (!t->engine->on_device || run->learned_step == t->progress.step)
         return DPT_OK;
     DPT_TRY(dpt_trainer_settle(t, &since, err));
     dpt_run_spend(run, dpt_now() - start);
@@ -83,7 +84,7 @@ enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err)
     const double start = dpt_now();
     struct dpt_step_result since;
 
-    if (run->trainer.device == NULL)
+    if (!run->trainer.engine->on_device)
         return DPT_OK;
     DPT_TRY(dpt_trainer_peek(&run->trainer, &since, err));
     dpt_run_spend(run, dpt_now() - start);
@@ -96,7 +97,7 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if (run->trainer.device == NULL)
+    if (!run->trainer.engine->on_device)
         return DPT_OK;
     DPT_TRY(dpt_run_learn(run, err));
     DPT_TRY(dpt_run_agree(run, dpt_trainer_fetch(&run->trainer, err), err));

@@ -4,10 +4,9 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/base/squares.h"
 #include "core/train/alike.h"
 #include "core/train/choose.h"
-#include "core/train/device.h"
+#include "core/train/engine.h"
 #include "core/train/gather.h"
 #include "core/train/program.h"
 #include "core/train/schedule.h"
@@ -18,11 +17,6 @@
 /* Micro-batches of a thread in a step of an evaluation. A device's host threads only hand samples
  * over. */
 enum { EVAL_MICROS = 8, DEVICE_EVAL_MICROS = 2, DEVICE_THREADS = 4 };
-
-const struct dpt_gather_type *const dpt_gather_types[] = {
-    [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
-    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gather_reproducible,
-};
 
 /* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
 enum { RESERVE = 128 << 20 };
@@ -167,10 +161,9 @@ static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
         if (t->slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
     }
-    t->norms = dpt_alloc_array(dpt_squares_runs(floats) + 1, sizeof *t->norms);
     t->hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->hashes);
-    if (t->norms == NULL || t->hashes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float)));
+    if (t->hashes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of ranks", (double)t->comm->world.size));
 out:
     return status;
 }
@@ -221,7 +214,7 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
     if (!t->planned)
         DPT_TRY(check_room(t, err));
     t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
-    t->stepping = dpt_device_wanted(t);
+    t->engine = dpt_engine_choose(t);
 out:
     return status;
 }
@@ -232,7 +225,7 @@ static void set_threads(struct dpt_trainer *t, int most)
     const bool device = t->backend->devices != NULL;
     int useful = INT_MAX;
 
-    if (device && (t->stepping || !t->train.present))
+    if (device && (t->engine->on_device || !t->train.present))
         useful = DEVICE_THREADS;
     else if (!device && t->train.present)
         useful = dpt_trainer_useful_threads(t);
@@ -318,24 +311,28 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     dpt_log_info(t->log, "%d samples do not fit on the device at once: trying %d", micro,
                  t->micro_most);
     dpt_log_detail(t->log, "%s", first.text);
-    dpt_device_close(t);
+    if (t->engine->detach != NULL)
+        t->engine->detach(t);
     close_sized(t);
     return DPT_OK;
 }
 
-/* Model, program, and the device's steps where it takes them. Collective. */
+/* Model, program and engine. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status, mine = open_local(t, err);
+    bool opened = false;
 
     for (;;) {
         status = dpt_group_agree(&t->comm->world, mine, err);
         if (status == DPT_OK)
             DPT_TRY(dpt_trainer_share_plans(t, t->plans.text, err));
-        if (status == DPT_OK && t->stepping) {
-            if (t->aware == NULL)
-                DPT_TRY(dpt_device_choose_sums(t, err));
-            mine = dpt_device_open(t, err);
+        if (status == DPT_OK && !opened) {
+            DPT_TRY(t->engine->open(t, err));
+            opened = true;
+        }
+        if (status == DPT_OK && t->engine->attach != NULL) {
+            mine = t->engine->attach(t, err);
             t->too_large = mine == DPT_BAD_JOB;
             status = dpt_group_agree(&t->comm->world, mine, err);
         }
@@ -408,10 +405,6 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    if (t->train.present && t->device == NULL) {
-        t->gather_type = dpt_gather_types[job->comm.reduction];
-        DPT_TRY(t->gather_type->open(t, err));
-    }
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->params, (size_t)t->graph.floats * sizeof(float),
                                 err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
@@ -467,13 +460,10 @@ out:
 
 void dpt_trainer_close(struct dpt_trainer *t)
 {
-    dpt_device_close(t);
+    if (t->engine != NULL)
+        t->engine->close(t);
     close_sized(t);
     dpt_pool_close(t->pool);
-    if (t->gather_type != NULL)
-        t->gather_type->close(t);
-    dpt_free(t->aware);
-    dpt_free(t->norms);
     dpt_free(t->hashes);
     dpt_free(t->params);
     for (int k = 0; k < DPT_MAX_SLOTS; k++)

@@ -8,10 +8,8 @@
  * and all that the ranks must tell each other. After the first step nothing is allocated. Used by
  * one thread; the trainer's own pool works inside its calls.
  *
- * There are two ways to step. On arenas in host memory any backend trains: step.c. Where a backend
- * takes whole steps in its device's memory, and nobody has to see every gradient, the device does
- * (device.h): the arenas here are then copies, current only after dpt_trainer_fetch, and what
- * steps gave is known after dpt_trainer_settle.
+ * Who takes the steps is a row of engine.h. Where a device does, the arenas here are copies,
+ * current only after dpt_trainer_fetch, and what steps gave is known after dpt_trainer_settle.
  */
 #ifndef DPT_TRAIN_TRAINER_H
 #define DPT_TRAIN_TRAINER_H
@@ -84,7 +82,8 @@ struct dpt_worker {
 
 struct dpt_gather_type;
 struct dpt_gather_state;
-struct dpt_device;
+struct dpt_engine;
+struct dpt_engine_state;
 struct dpt_profile;
 
 struct dpt_trainer {
@@ -110,13 +109,13 @@ struct dpt_trainer {
     int64_t all_threads; /* of all ranks */
     bool spin;           /* a core for every thread: waiting may be active */
     struct dpt_pool *pool;
-    struct dpt_worker *workers; /* [threads] */
-    struct dpt_device *device;  /* takes the steps; NULL: they are taken on the arenas here */
-    bool stepping;              /* a device is to take them, once all is open */
-    bool on_device;             /* and the ranks' sums are made in its memory */
-    char *aware;                /* whether MPI sums in its memory, and how that is known; or NULL */
-    int32_t micro_most;         /* a larger micro-batch did not fit; 0: any */
-    bool too_large;             /* what failed is that this one does not fit */
+    struct dpt_worker *workers;      /* [threads] */
+    const struct dpt_engine *engine; /* takes the steps */
+    struct dpt_engine_state *engine_state;
+    char *aware; /* whether MPI sums in the memory of the device that takes them, and how that is
+                    known; or NULL */
+    int32_t micro_most; /* a larger micro-batch did not fit; 0: any */
+    bool too_large;     /* what failed is that this one does not fit */
     float *params;
     const struct dpt_gather_type *gather_type; /* NULL for evaluation, and where a device steps */
     struct dpt_gather_state *gather;           /* what that way of summing keeps */
@@ -127,7 +126,6 @@ struct dpt_trainer {
                        there is one rank; NULL where a device steps: dpt_trainer_gradient */
     float *slot[DPT_MAX_SLOTS];
     int slots;
-    double *norms;    /* partial sums of squares, one for each run (core/base/squares.h) */
     uint64_t *hashes; /* one a rank, for the replica check */
     struct dpt_progress progress;
     struct dpt_loss_scale scale;    /* of half floats' gradients; else 1 */
@@ -174,8 +172,8 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err);
 /* Of a trainer: how many threads of a rank a step of its model can feed, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
-/* Of a trainer: the size of a micro-batch. Where the job says it, or `reproducible` does, some ranks
- * may be left without any. */
+/* Of a trainer: the size of a micro-batch. Where the job says it, or `reproducible` does, some
+ * ranks may be left without any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
 /* Of a trainer with its data: a warning where samples look as if they were of another layout. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
@@ -216,14 +214,11 @@ struct dpt_step_result {
 enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
                                  struct dpt_error *err);
 
-/* A step of so many samples is done: t->progress but for its updates. */
-void dpt_trainer_advance(struct dpt_trainer *t, int64_t samples);
-
 /* Collective. The next step will be that of t->progress. Errors: INTERNAL, RANK. */
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where a device steps (t->device), these wait for the steps so far; else they do nothing.
+ * Where steps are done on a device (engine.h), these wait for those so far; else they do nothing.
  *
  * settle: collective. What all steps since the last time gave. It finds out about what is not a
  * number, which the device withheld with all updates behind it: then t->progress goes back to the
@@ -247,6 +242,9 @@ double dpt_trainer_waited(const struct dpt_trainer *t);
 /* Collective. Each sample of the split once; sums over all ranks. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_tally *total, struct dpt_error *err);
+/* The same for an engine whose ranks have the whole model. */
+enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
+                                   struct dpt_tally *total, struct dpt_error *err);
 
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
@@ -255,10 +253,10 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
 /*
  * Collective, after a step whose reduced gradient or loss is not finite and before the next: finds
  * the rank, the layer and the sample where it began, fills err and returns FAILED. view: the
- * step's.
+ * step's. gradient: room for one of this rank.
  */
 enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                  struct dpt_error *err);
+                                  float *gradient, struct dpt_error *err);
 
 /* To be called when the parameters, slots, loss scale or progress were changed from outside (a
  * checkpoint was loaded). Errors: as the backend's refresh. */
@@ -273,7 +271,8 @@ enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, stru
  * small enough to feed every worker (threads x ranks), as far as that is even. 1 <= result <= most.
  */
 int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
-/* The largest micro-batch that leaves no rank without one; 0: there are fewer samples than ranks. */
+/* The largest micro-batch that leaves no rank without one; 0: there are fewer samples than ranks.
+ */
 int64_t dpt_feeding_micro(int64_t global, int ranks);
 
 /*
@@ -285,6 +284,8 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_tally *tally, struct dpt_error *err);
+/* In work that all threads do: returns when all have come here. */
+void dpt_trainer_meet(const struct dpt_trainer *t, int thread);
 
 /* The trainer's present state. job_text: dpt_job_essence's. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,

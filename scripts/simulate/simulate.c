@@ -124,16 +124,6 @@ int __wrap_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype ty
     return code;
 }
 
-/* A simulated rank computes with one thread, whose part is all (core/train/step.c would bring the
- * whole trainer with it). */
-void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
-{
-    (void)thread;
-    (void)threads;
-    *begin = 0;
-    *end = n;
-}
-
 /* SimGrid's own way to copy a message, which its header shows to C++ only. */
 void copy_message(smx_activity_t message, void *from, size_t bytes) __asm__(
     "_Z30smpi_comm_copy_buffer_callbackPN7simgrid6kernel8activity8CommImplEPvm");
@@ -145,7 +135,7 @@ static void copy_small(smx_activity_t message, void *from, size_t bytes)
         copy_message(message, from, bytes);
 }
 
-/* --- one step, as core/train/step.c goes through it ------------------------------------------ */
+/* --- one step, as core/train/engines/host.c goes through it ------------------------------------------ */
 
 /* The gradient of a micro-batch for --check: small whole numbers, whose sums are exact. */
 static float leaf(int64_t micro_batch, int64_t i)

@@ -1,4 +1,16 @@
-#include "core/train/device.h"
+/*
+ * Steps that a device takes in memory of its own.
+ *
+ * The device computes, adds up and updates by itself (core/backend/steps.h); a step costs the host
+ * what it takes to say so. With several ranks each step's gradient comes to the host (or to a
+ * CUDA-aware MPI) bucket by bucket, in the order in which backward finishes them; the thread that
+ * steps sums them over the ranks with MPI_Allreduce, one by one, while the device computes the
+ * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
+ * travel in the tail of the last bucket, as they do on host arenas.
+ *
+ * Updates that are withheld, because something is not a number or the loss scale was too large,
+ * have numbers too, and t->progress.updates counts them: the host does not know of them in time.
+ */
 
 #include <stdio.h>
 #include <string.h>
@@ -6,18 +18,20 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/train/choose.h"
+#include "core/train/engine.h"
 #include "core/train/feeder.h"
 #include "core/train/profile.h"
-#include "core/train/schedule.h"
+#include "core/train/step.h"
 
 enum {
     ROOMS = 3,        /* steps that are filled ahead */
     BUCKET = 4 << 20, /* bytes: long enough for the network, short enough to begin early */
 };
 
-struct dpt_device {
+struct dpt_engine_state {
     const struct dpt_backend_steps *type;
-    void *steps;
+    bool on_device; /* the ranks' sums are made in its memory */
+    void *steps;    /* NULL: no program is attached */
     struct dpt_feeder *feeder;
     struct dpt_progress base;       /* when the device got the arenas last */
     struct dpt_steps_state read;    /* what it told last, since then */
@@ -39,7 +53,7 @@ struct dpt_device {
 
 /* --- opening ---------------------------------------------------------------------------------- */
 
-bool dpt_device_wanted(const struct dpt_trainer *t)
+static bool takes(const struct dpt_trainer *t)
 {
     const struct dpt_job *job = t->job;
 
@@ -59,14 +73,15 @@ static int64_t largest_bucket(const struct dpt_graph *g)
     return largest < g->floats ? largest : g->floats;
 }
 
-enum dpt_status dpt_device_choose_sums(struct dpt_trainer *t, struct dpt_error *err)
+/* Finds whether the ranks' sums are made in its memory, as comm.cuda_aware wants it. Collective. */
+static enum dpt_status choose_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char how[DPT_AWARE_TEXT] = "";
 
-    t->on_device = false;
     DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->graph),
-                            (enum dpt_aware_wish)t->job->comm.cuda_aware, &t->on_device, how, err));
+                            (enum dpt_aware_wish)t->job->comm.cuda_aware,
+                            &t->engine_state->on_device, how, err));
     t->aware = dpt_alloc(sizeof how);
     if (t->aware == NULL)
         status = dpt_fail_memory(err, "a text", sizeof how);
@@ -91,7 +106,7 @@ static struct dpt_steps_data data_of(const struct dpt_dataset *set)
 
 static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
 {
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     const struct dpt_job *job = t->job;
     const struct dpt_dataset *set = t->train.set;
     const struct dpt_sampler *s = &t->train.sampler;
@@ -106,7 +121,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
         .weights = set->weights != NULL,
         .reduces = ranks > 1,
-        .on_device = t->on_device,
+        .on_device = d->on_device,
         .bucket = BUCKET,
         .data = data_of(set),
     };
@@ -114,15 +129,41 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
     return d->type->open(t->program, &spec, &d->steps, err);
 }
 
-enum dpt_status dpt_device_open(struct dpt_trainer *t, struct dpt_error *err)
+static enum dpt_status open_device(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = dpt_alloc(sizeof *d);
 
-    t->device = d;
-    if (d == NULL)
-        return dpt_fail_memory(err, "the device's steps", sizeof *d);
-    d->type = t->backend->steps;
+    t->engine_state = dpt_alloc(sizeof *t->engine_state);
+    if (t->engine_state == NULL)
+        status = dpt_fail_memory(err, "the device's steps", sizeof *t->engine_state);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    t->engine_state->type = t->backend->steps;
+    DPT_TRY(choose_sums(t, err));
+out:
+    return status;
+}
+
+static bool detach(struct dpt_trainer *t)
+{
+    struct dpt_engine_state *d = t->engine_state;
+
+    if (d == NULL || d->steps == NULL)
+        return false;
+    dpt_feeder_close(d->feeder);
+    d->type->close(d->steps);
+    dpt_free(d->sizes);
+    dpt_free(d->zeros);
+    dpt_free(t->reduced);
+    t->reduced = NULL;
+    *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device};
+    return true;
+}
+
+static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
     d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
@@ -138,25 +179,15 @@ enum dpt_status dpt_device_open(struct dpt_trainer *t, struct dpt_error *err)
                             err));
 out:
     if (status != DPT_OK)
-        dpt_device_close(t);
+        detach(t);
     return status;
 }
 
-void dpt_device_close(struct dpt_trainer *t)
+static void close_device(struct dpt_trainer *t)
 {
-    struct dpt_device *d = t->device;
-
-    if (d == NULL)
-        return;
-    dpt_feeder_close(d->feeder);
-    if (d->steps != NULL)
-        d->type->close(d->steps);
-    dpt_free(d->sizes);
-    dpt_free(d->zeros);
-    dpt_free(t->reduced);
-    t->reduced = NULL;
-    dpt_free(d);
-    t->device = NULL;
+    detach(t);
+    dpt_free(t->engine_state);
+    dpt_free(t->aware);
 }
 
 /* --- what the steps gave ---------------------------------------------------------------------- */
@@ -165,7 +196,7 @@ void dpt_device_close(struct dpt_trainer *t)
 static enum dpt_status look(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     struct dpt_step_result *p = &d->pending;
     const struct dpt_steps_state before = d->read;
     const struct dpt_steps_state *now = &d->read;
@@ -196,152 +227,19 @@ out:
     return status;
 }
 
-static void tell(struct dpt_device *d, struct dpt_step_result *since)
+static void tell(struct dpt_engine_state *d, struct dpt_step_result *since)
 {
     *since = d->pending;
     d->pending = (struct dpt_step_result){.norm = d->pending.norm};
 }
 
-/* Withheld updates have numbers, too. */
-static void advance(struct dpt_trainer *t)
-{
-    t->progress.updates++;
-    dpt_trainer_advance(t, dpt_sampler_count(&t->train.sampler, t->progress.epoch_step));
-}
-
-/*
- * Something is not a number, and its update and all behind it were withheld. So the parameters are
- * those from before that step, which is done once more to see where it began. Collective.
- */
-static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
-    struct dpt_step_view view;
-
-    status = dpt_trainer_gradient(t, err); /* also for the room that the search needs */
-    t->progress = d->base;
-    while (t->progress.updates + 1 < d->read.withheld_update)
-        advance(t);
-    if (status == DPT_OK)
-        status = dpt_trainer_seek(t, err);
-    if (status == DPT_OK)
-        status = dpt_loader_next(t->train.loader, &view, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    DPT_TRY(dpt_trainer_blame(t, &view, err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
-                                   struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    *since = (struct dpt_step_result){0};
-    if (t->device == NULL)
-        return DPT_OK;
-    status = t->trouble != DPT_OK ? t->trouble : look(t, err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    tell(t->device, since);
-    if (t->device->read.withheld)
-        DPT_TRY(find_culprit(t, err));
-out:
-    return status;
-}
-
-enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    *since = (struct dpt_step_result){0};
-    if (t->device == NULL)
-        return DPT_OK;
-    DPT_TRY(look(t, err));
-    tell(t->device, since);
-out:
-    return status;
-}
-
-/* --- buckets ---------------------------------------------------------------------------------- */
-
-/* Where a bucket of this rank is. A device that failed is not asked: zeros take its place. */
-struct part {
-    float *at, *tail; /* tail: only of the last bucket */
-    size_t n;
-};
-
-static enum dpt_status make_zeros(struct dpt_device *d, struct dpt_error *err)
-{
-    size_t most = 0;
-
-    for (int i = 0; i < d->buckets; i++)
-        most = d->sizes[i] > most ? d->sizes[i] : most;
-    d->zeros = dpt_alloc_array(most + DPT_TENSOR_ALIGN, sizeof *d->zeros);
-    return d->zeros != NULL ? DPT_OK
-                            : dpt_fail_memory(err, "the reduction", (double)most * sizeof(float));
-}
-
-static enum dpt_status zero_part(struct dpt_trainer *t, int i, struct part *part,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
-
-    if (d->zeros == NULL)
-        DPT_TRY(make_zeros(d, err));
-    part->n = d->sizes[i];
-    part->at = d->zeros;
-    memset(part->at, 0, (part->n + DPT_TENSOR_ALIGN) * sizeof *part->at);
-    part->tail = NULL;
-    if (i == d->buckets - 1)
-        part->tail = d->zeros + (t->on_device ? part->n : d->tail_at);
-out:
-    return status;
-}
-
-static enum dpt_status real_part(struct dpt_trainer *t, int i, struct part *part,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
-
-    part->tail = NULL;
-    DPT_TRY(d->type->bucket(d->steps, i, &part->at, &part->n, &part->tail, err));
-    d->sizes[i] = part->n;
-    if (part->tail != NULL && !t->on_device)
-        d->tail_at = (size_t)(part->tail - part->at);
-out:
-    return status;
-}
-
-/* How large they are, from a step without samples: known before one fails. */
-static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
-    struct part part;
-
-    if (d->buckets == 0 || d->sizes[0] > 0)
-        return DPT_OK;
-    DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
-    for (int i = 0; i < d->buckets; i++)
-        DPT_TRY(real_part(t, i, &part, err));
-out:
-    return status;
-}
-
-/* --- arenas to and fro ------------------------------------------------------------------------ */
-
-/* gradient: that too. */
 static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     const size_t floats = (size_t)t->graph.floats;
 
-    if (d == NULL || (d->fetched && (d->with_gradient || !gradient)))
+    if (d->fetched && (d->with_gradient || !gradient))
         return DPT_OK;
     if (gradient && t->reduced == NULL) {
         t->reduced = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
@@ -356,20 +254,147 @@ out:
     return status;
 }
 
-enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err)
+static void rest(struct dpt_trainer *t)
 {
-    return fetch(t, false, err);
+    dpt_feeder_pause(t->engine_state->feeder);
 }
 
-enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err)
+static double waited(const struct dpt_trainer *t)
 {
-    return fetch(t, true, err);
+    return dpt_feeder_waited(t->engine_state->feeder);
 }
 
-enum dpt_status dpt_device_put(struct dpt_trainer *t, struct dpt_error *err)
+/* Withheld updates have numbers, too. */
+static void advance(struct dpt_trainer *t)
+{
+    t->progress.updates++;
+    dpt_step_advance(t, dpt_sampler_count(&t->train.sampler, t->progress.epoch_step));
+}
+
+/*
+ * Something is not a number, and its update and all behind it were withheld. So the parameters are
+ * those from before that step, which is done once more to see where it began. Collective.
+ */
+static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
+    struct dpt_step_view view;
+
+    status = fetch(t, true, err); /* also for the room that the search needs */
+    t->progress = d->base;
+    while (t->progress.updates + 1 < d->read.withheld_update)
+        advance(t);
+    rest(t);
+    if (status == DPT_OK)
+        status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+    if (status == DPT_OK)
+        status = dpt_loader_next(t->train.loader, &view, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    DPT_TRY(dpt_trainer_blame(t, &view, t->reduced, err));
+out:
+    return status;
+}
+
+static enum dpt_status settle(struct dpt_trainer *t, struct dpt_step_result *since,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    status = t->trouble != DPT_OK ? t->trouble : look(t, err);
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    tell(t->engine_state, since);
+    if (t->engine_state->read.withheld)
+        DPT_TRY(find_culprit(t, err));
+out:
+    return status;
+}
+
+static enum dpt_status peek(struct dpt_trainer *t, struct dpt_step_result *since,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(look(t, err));
+    tell(t->engine_state, since);
+out:
+    return status;
+}
+
+/* --- buckets ---------------------------------------------------------------------------------- */
+
+/* Where a bucket of this rank is. A device that failed is not asked: zeros take its place. */
+struct part {
+    float *at, *tail; /* tail: only of the last bucket */
+    size_t n;
+};
+
+static enum dpt_status make_zeros(struct dpt_engine_state *d, struct dpt_error *err)
+{
+    size_t most = 0;
+
+    for (int i = 0; i < d->buckets; i++)
+        most = d->sizes[i] > most ? d->sizes[i] : most;
+    d->zeros = dpt_alloc_array(most + DPT_TENSOR_ALIGN, sizeof *d->zeros);
+    return d->zeros != NULL ? DPT_OK
+                            : dpt_fail_memory(err, "the reduction", (double)most * sizeof(float));
+}
+
+static enum dpt_status zero_part(struct dpt_trainer *t, int i, struct part *part,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+
+    if (d->zeros == NULL)
+        DPT_TRY(make_zeros(d, err));
+    part->n = d->sizes[i];
+    part->at = d->zeros;
+    memset(part->at, 0, (part->n + DPT_TENSOR_ALIGN) * sizeof *part->at);
+    part->tail = NULL;
+    if (i == d->buckets - 1)
+        part->tail = d->zeros + (d->on_device ? part->n : d->tail_at);
+out:
+    return status;
+}
+
+static enum dpt_status real_part(struct dpt_trainer *t, int i, struct part *part,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+
+    part->tail = NULL;
+    DPT_TRY(d->type->bucket(d->steps, i, &part->at, &part->n, &part->tail, err));
+    d->sizes[i] = part->n;
+    if (part->tail != NULL && !d->on_device)
+        d->tail_at = (size_t)(part->tail - part->at);
+out:
+    return status;
+}
+
+/* How large they are, from a step without samples: known before one fails. */
+static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
+    struct part part;
+
+    if (d->buckets == 0 || d->sizes[0] > 0)
+        return DPT_OK;
+    DPT_TRY(d->type->compute(d->steps, 0, 0, 0, 0, err));
+    for (int i = 0; i < d->buckets; i++)
+        DPT_TRY(real_part(t, i, &part, err));
+out:
+    return status;
+}
+
+/* --- arenas to and fro ------------------------------------------------------------------------ */
+
+static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(look(t, err));
     DPT_TRY(d->type->put(d->steps, t->params, t->slot, &t->scale, err));
@@ -379,24 +404,6 @@ enum dpt_status dpt_device_put(struct dpt_trainer *t, struct dpt_error *err)
     d->fetched = true;
 out:
     return status;
-}
-
-enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
-{
-    dpt_trainer_rest(t);
-    return dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
-}
-
-void dpt_trainer_rest(struct dpt_trainer *t)
-{
-    if (t->device != NULL)
-        dpt_feeder_pause(t->device->feeder);
-}
-
-double dpt_trainer_waited(const struct dpt_trainer *t)
-{
-    return t->device != NULL ? dpt_feeder_waited(t->device->feeder)
-                             : dpt_loader_waited(t->train.loader);
 }
 
 /* --- a step ----------------------------------------------------------------------------------- */
@@ -411,25 +418,18 @@ static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
 
     if (!dpt_fault_strikes(&t->fault, rank, step))
         return DPT_OK;
-    DPT_TRY(dpt_trainer_fetch(t, err));
+    DPT_TRY(fetch(t, false, err));
     DPT_TRY(dpt_fault_strike(&t->fault, rank, step, t->params, t->graph.floats, err));
-    DPT_TRY(dpt_device_put(t, err));
+    DPT_TRY(put(t, err));
 out:
     return status;
-}
-
-static void name_step(const struct dpt_trainer *t, struct dpt_error *err)
-{
-    const struct dpt_error plain = *err;
-
-    dpt_fail(err, plain.status, "step %lld: %s", (long long)t->progress.step + 1, plain.text);
 }
 
 /* All of a step that can fail on this rank alone. */
 static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     const long long step = (long long)t->progress.step + 1;
     struct dpt_fed fed;
 
@@ -444,9 +444,7 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
                              (uint64_t)t->progress.step, err));
     dpt_profile_turn(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
 out:
-    if (status != DPT_OK)
-        name_step(t, err);
-    return status;
+    return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
 
 /*
@@ -457,7 +455,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
                               double *summing, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     const struct dpt_group *world = &t->comm->world;
     bool works = *mine == DPT_OK;
     struct part part;
@@ -476,7 +474,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
             memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
         start = dpt_now();
         DPT_TRY(dpt_group_sum_floats(world, part.at, part.at, part.n, err));
-        if (part.tail != NULL && t->on_device)
+        if (part.tail != NULL && d->on_device)
             DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
         if (part.tail != NULL) {
@@ -496,11 +494,10 @@ out:
 static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *result,
                               struct dpt_error *err)
 {
-    struct dpt_device *d = t->device;
-    const struct dpt_schedule_point point = {t->progress.step, t->steps, t->steps_per_epoch};
+    struct dpt_engine_state *d = t->engine_state;
     enum dpt_status status;
 
-    result->lr = dpt_schedule_rate(&t->job->schedule, t->lr, &point);
+    result->lr = dpt_step_rate(t);
     status = d->type->update(d->steps, result->lr, t->progress.updates + 1, err);
     if (status == DPT_OK)
         return DPT_OK;
@@ -508,26 +505,22 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
         t->trouble = status;
         return DPT_OK;
     }
-    name_step(t, err);
-    return status;
+    return dpt_step_fail(t, status, err);
 }
 
-enum dpt_status dpt_device_step(struct dpt_trainer *t, struct dpt_step_result *result,
-                                struct dpt_error *err)
+static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
+                            struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
-    struct dpt_device *d = t->device;
+    struct dpt_engine_state *d = t->engine_state;
     const double start = dpt_now();
     double summing = 0;
-    float flags[DPT_FLAGS] = {
-        [DPT_FLAG_SAVE] = t->want_save,
-        [DPT_FLAG_SIGNAL] = t->signalled,
-        [DPT_FLAG_CLOCK] = t->out_of_time,
-    };
+    float flags[DPT_FLAGS];
 
     *result = (struct dpt_step_result){.deferred = true};
     d->total = dpt_sampler_count(&t->train.sampler, t->progress.epoch_step);
     d->counted = d->total;
+    dpt_step_flags(t, flags);
     mine = compute_rank(t, err);
     if (d->buckets > 0) {
         DPT_TRY(reduce(t, flags, &mine, &summing, err));
@@ -539,12 +532,8 @@ enum dpt_status dpt_device_step(struct dpt_trainer *t, struct dpt_step_result *r
     }
     t->busy += dpt_now() - start - summing;
     dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
-    result->save = t->said[DPT_FLAG_SAVE] > 0;
-    result->signal = t->said[DPT_FLAG_SIGNAL] > 0;
-    result->clock = t->said[DPT_FLAG_CLOCK] > 0;
-    if (d->counted != d->total)
-        DPT_TRY(dpt_fail(err, DPT_INTERNAL, "step %lld: the ranks counted %lld of %d samples",
-                         (long long)t->progress.step + 1, (long long)d->counted, d->total));
+    dpt_step_hear(t, result);
+    DPT_TRY(dpt_step_check_count(t, d->counted, d->total, err));
     DPT_TRY(update(t, result, err));
     dpt_feeder_release(d->feeder);
     dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
@@ -554,3 +543,21 @@ enum dpt_status dpt_device_step(struct dpt_trainer *t, struct dpt_step_result *r
 out:
     return status;
 }
+
+const struct dpt_engine dpt_engine_device = {
+    .name = "device",
+    .takes = takes,
+    .on_device = true,
+    .open = open_device,
+    .close = close_device,
+    .attach = attach,
+    .detach = detach,
+    .step = step,
+    .refresh = put,
+    .evaluate = dpt_evaluate_split,
+    .waited = waited,
+    .settle = settle,
+    .peek = peek,
+    .fetch = fetch,
+    .rest = rest,
+};

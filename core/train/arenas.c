@@ -1,0 +1,63 @@
+/* The arenas that all ranks hold alike, and whether they do. */
+#include <stdio.h>
+
+#include "core/base/hash.h"
+#include "core/train/trainer.h"
+
+/* Weights and slots; each array with a place of its own in the sum. */
+static uint64_t replica_hash(const struct dpt_trainer *t)
+{
+    const size_t n = (size_t)t->graph.floats;
+    uint64_t hash = dpt_hash_floats(t->params, n, 0);
+
+    for (int k = 0; k < t->slots; k++)
+        hash += dpt_hash_floats(t->slot[k], n, n * ((uint64_t)k + 1));
+    return hash;
+}
+
+/* Names those that differ from most, or all where there is no majority: of two that differ nobody
+ * can say which is right. */
+static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
+                                     struct dpt_error *err)
+{
+    char ranks[512] = "";
+    size_t used = 0;
+    int n = 0;
+
+    for (int i = 0; i < t->comm->world.size && used < sizeof ranks; i++)
+        if (!majority || t->hashes[i] != common)
+            used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
+                                     n++ ? ", " : "", i, dpt_comm_host(t->comm, i));
+    return dpt_fail(
+        err, DPT_FAILED,
+        "step %lld: the replicas differ: rank%s %s hold%s other weights than %s (a fault "
+        "of memory or network)",
+        (long long)t->progress.step, n == 1 ? "" : "s", ranks, n == 1 ? "s" : "",
+        majority ? "the majority" : "each other");
+}
+
+enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int size = t->comm->world.size;
+    const uint64_t mine = replica_hash(t);
+    uint64_t common = mine;
+    int most = 0;
+
+    dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
+    DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->hashes, sizeof mine, err));
+    for (int i = 0; i < size; i++) {
+        int same = 0;
+
+        for (int k = 0; k < size; k++)
+            same += t->hashes[k] == t->hashes[i];
+        if (same > most) {
+            most = same;
+            common = t->hashes[i];
+        }
+    }
+    if (most < size)
+        status = fail_replicas(t, common, most * 2 > size, err);
+out:
+    return status;
+}

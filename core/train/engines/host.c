@@ -1,0 +1,340 @@
+/* Steps on arenas in host memory, by any backend: the threads' micro-batches, their gradients' sum
+ * over the ranks (gather.h), its norm, the update. */
+#include <math.h>
+#include <string.h>
+
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/base/squares.h"
+#include "core/train/engine.h"
+#include "core/train/gather.h"
+#include "core/train/profile.h"
+#include "core/train/schedule.h"
+#include "core/train/step.h"
+
+/* Below this many floats one thread is faster than waking the others. */
+enum { ALONE = 16 * 1024 };
+
+const struct dpt_gather_type *const dpt_gather_types[] = {
+    [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
+    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gather_reproducible,
+};
+
+struct dpt_engine_state {
+    double *norms; /* partial sums of squares, one for each run (core/base/squares.h) */
+};
+
+struct step_work {
+    struct dpt_trainer *t;
+    struct dpt_step_view view;
+    struct dpt_update update;
+};
+
+/* How many micro-batches from i on are computed at once: a node of the tree over all of the step's,
+ * as large as may be. */
+static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view *view, int32_t i,
+                        int32_t end)
+{
+    const int32_t all = (view->total + t->train.sampler.micro - 1) / t->train.sampler.micro;
+    int32_t n = 1;
+
+    while (2 * n <= t->group && i % (2 * n) == 0 &&
+           (i + 2 * n <= end || (end == all && i + n < all)))
+        n *= 2;
+    return n < end - i ? n : end - i;
+}
+
+/* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
+ * has. A team goes through all of them, and its first thread keeps the books. */
+static void compute(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    struct dpt_worker *worker = &t->workers[thread], *taker = &t->workers[t->team ? 0 : thread];
+    const int32_t n = w->view.last - w->view.first, takers = t->takers;
+    const int32_t number = t->team ? 0 : thread;
+    const int32_t begin = w->view.first + (n * number + takers - 1) / takers;
+    const int32_t end = w->view.first + (n * (number + 1) + takers - 1) / takers;
+    const bool leads = worker == taker;
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    for (int32_t i = begin, several; i < end; i += several) {
+        several = group_at(t, &w->view, i, end);
+        if (leads) {
+            memset(taker->own, 0, (size_t)several * sizeof taker->own[0]);
+            taker->target = t->gather_type->target(t, thread, &taker->add);
+        }
+        if (t->team)
+            dpt_trainer_meet(t, thread);
+        worker->status = dpt_trainer_train(t, thread, &w->view, i, several, &batch, taker->target,
+                                           taker->add, taker->own, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        if (!leads)
+            continue;
+        if (i == w->view.first)
+            dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
+                                      taker->target, t->graph.floats);
+        t->gather_type->done(t, thread, i, several, taker->target, taker->own);
+        if (t->gather_type == &dpt_gather_reproducible) /* it adds as it goes */
+            dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
+    }
+}
+
+/* All of a step that can fail on this rank alone. */
+static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_trainer *t = w->t;
+    const int64_t step = t->progress.step + 1;
+    uint64_t start;
+
+    DPT_TRY(t->trouble);
+    dpt_comm_note(t->comm, step, "reading its samples");
+    DPT_TRY(
+        dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->params, t->graph.floats, err));
+    DPT_TRY(dpt_loader_next(t->train.loader, &w->view, err));
+    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
+    start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
+    dpt_comm_note(t->comm, step, "computing");
+    t->gather_type->begin(t, &w->view);
+    DPT_TRY(dpt_trainer_run(t, compute, w, err));
+    dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
+out:
+    return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
+}
+
+static void norm_runs(const struct dpt_trainer *t, size_t first, size_t last)
+{
+    const size_t n = (size_t)t->graph.floats;
+
+    for (size_t run = first; run < last; run++)
+        t->engine_state->norms[run] = dpt_squares_of_run(t->reduced, n, run);
+}
+
+static void norm_part(void *arg, int thread)
+{
+    const struct dpt_trainer *t = ((struct step_work *)arg)->t;
+    const size_t runs = dpt_squares_runs((size_t)t->graph.floats);
+
+    norm_runs(t, runs * (size_t)thread / (size_t)t->threads,
+              runs * ((size_t)thread + 1) / (size_t)t->threads);
+}
+
+/* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
+ * Same bits on all ranks. */
+static double gradient_norm(struct step_work *w)
+{
+    struct dpt_trainer *t = w->t;
+    const size_t n = (size_t)t->graph.floats, runs = dpt_squares_runs(n);
+    const double *squares = t->gather_type->squares(t);
+    double sum = 0;
+
+    if (squares == NULL && n <= ALONE)
+        norm_runs(t, 0, runs);
+    else if (squares == NULL)
+        dpt_pool_run(t->pool, norm_part, w);
+    squares = squares != NULL ? squares : t->engine_state->norms;
+    for (size_t i = 0; i < runs; i++)
+        sum += squares[i];
+    return sqrt(sum);
+}
+
+static void update_part(void *arg, int thread)
+{
+    struct step_work *w = arg;
+    struct dpt_trainer *t = w->t;
+    size_t begin, end;
+
+    dpt_thread_part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, begin, end, t->params,
+                        t->reduced, t->slot);
+}
+
+/* Half floats' gradients are scaled: refresh begins with it, and it changes. */
+static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
+{
+    if (t->job->device.precision != DPT_PRECISION_FP16 || t->backend->scale == NULL ||
+        !t->train.present)
+        return DPT_OK;
+    return t->backend->scale(t->program, t->scale.scale, err);
+}
+
+static void refresh_part(void *arg, int thread)
+{
+    struct dpt_trainer *t = arg;
+    struct dpt_worker *worker = &t->workers[thread];
+
+    worker->status = t->backend->refresh(t->program, thread, t->params, &worker->err);
+}
+
+static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(set_scale(t, err));
+    DPT_TRY(dpt_trainer_run(t, refresh_part, t, err));
+out:
+    return status;
+}
+
+static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
+                              struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    enum dpt_status status;
+
+    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+    if (t->profile != NULL)
+        t->profile->arrived = t->profile->timeline.threads[0].last;
+    status = t->gather_type->sum(t, &w->view, flags, err);
+    dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
+    return status;
+}
+
+static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_result *result,
+                              struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    const double clip = t->job->train.clip_norm;
+    enum dpt_status status;
+    double scale = 1.0 / result->weight;
+
+    result->norm = norm * scale;
+    if (clip > 0 && result->norm > clip)
+        scale *= clip / result->norm;
+    result->lr = dpt_step_rate(t);
+    w->update = (struct dpt_update){
+        .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
+    if (t->graph.floats <= ALONE)
+        dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, 0, (size_t)t->graph.floats,
+                            t->params, t->reduced, t->slot);
+    else
+        dpt_pool_run(t->pool, update_part, w);
+    t->progress.updates++;
+    dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
+    status = dpt_trainer_run(t, refresh_part, t, err);
+    dpt_profile_turn(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
+    return status;
+}
+
+/* Half floats: whether the loss scale was too large for this step, and is smaller now. finite: of
+ * the gradient. */
+static enum dpt_status judge_scale(struct dpt_trainer *t, bool finite, bool *mended,
+                                   struct dpt_error *err)
+{
+    const float before = t->scale.scale;
+
+    dpt_loss_scale_step(&t->scale, finite, mended);
+    return t->scale.scale != before ? set_scale(t, err) : DPT_OK;
+}
+
+static enum dpt_status blame(struct step_work *w, struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    bool add;
+
+    t->gather_type->begin(t, &w->view);
+    return dpt_trainer_blame(t, &w->view, t->gather_type->target(t, 0, &add), err);
+}
+
+static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK, mine;
+    struct step_work w = {.t = t};
+    const float *tail = t->reduced + t->graph.floats;
+    float flags[DPT_FLAGS];
+    const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
+    double norm, start = dpt_now();
+    bool mended = false;
+
+    memset(result, 0, sizeof *result);
+    mine = compute_rank(&w, err);
+    t->busy += dpt_now() - start;
+    dpt_step_flags(t, flags);
+    flags[DPT_FLAG_FAILED] = mine != DPT_OK;
+    DPT_TRY(reduce(&w, flags, err));
+    if (t->said[DPT_FLAG_FAILED] > 0)
+        return dpt_group_agree(&t->comm->world, mine, err);
+    result->loss = tail[DPT_TAIL_LOSS];
+    result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
+    result->correct = tail[DPT_TAIL_CORRECT];
+    result->weight = tail[DPT_TAIL_WEIGHT];
+    dpt_step_hear(t, result);
+    DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
+    norm = gradient_norm(&w);
+    dpt_profile_turn(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
+    result->weightless = result->weight == 0;
+    if (scaled && isfinite(result->loss) && !result->weightless)
+        DPT_TRY(judge_scale(t, isfinite(norm), &mended, err));
+    if (result->weightless) {
+        /* A mean of nothing: no update, and none that the optimizer's moments would go on from. */
+    } else if (mended) {
+        result->overflows = 1;
+    } else if (isfinite(norm) && isfinite(result->loss)) {
+        DPT_TRY(update(&w, norm, result, err));
+    } else {
+        status = blame(&w, err);
+        if (status != DPT_FAILED || t->job->train.on_nan != DPT_ON_NAN_SKIP)
+            goto out;
+        status = DPT_OK;
+        result->skipped = 1;
+    }
+    dpt_step_advance(t, result->samples);
+out:
+    return status;
+}
+
+/* --- the row ---------------------------------------------------------------------------------- */
+
+static bool takes(const struct dpt_trainer *t)
+{
+    (void)t;
+    return true;
+}
+
+static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)t->graph.floats;
+
+    if (!t->train.present)
+        return DPT_OK;
+    t->engine_state = dpt_alloc(sizeof *t->engine_state);
+    if (t->engine_state != NULL)
+        t->engine_state->norms =
+            dpt_alloc_array(dpt_squares_runs(floats) + 1, sizeof *t->engine_state->norms);
+    if (t->engine_state == NULL || t->engine_state->norms == NULL)
+        status = dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float));
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    t->gather_type = dpt_gather_types[t->job->comm.reduction];
+    DPT_TRY(t->gather_type->open(t, err));
+out:
+    return status;
+}
+
+static void close_host(struct dpt_trainer *t)
+{
+    if (t->gather_type != NULL)
+        t->gather_type->close(t);
+    if (t->engine_state != NULL)
+        dpt_free(t->engine_state->norms);
+    dpt_free(t->engine_state);
+}
+
+static double waited(const struct dpt_trainer *t)
+{
+    return dpt_loader_waited(t->train.loader);
+}
+
+const struct dpt_engine dpt_engine_host = {
+    .name = "host",
+    .takes = takes,
+    .open = open_host,
+    .close = close_host,
+    .step = step,
+    .refresh = refresh,
+    .evaluate = dpt_evaluate_split,
+    .waited = waited,
+};

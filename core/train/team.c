@@ -1,0 +1,99 @@
+/* The threads of a rank: work that all of them do, and micro-batches that they take alone or as a
+ * team. */
+#include "core/train/profile.h"
+#include "core/train/trainer.h"
+
+enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
+                                void *arg, struct dpt_error *err)
+{
+    for (int i = 0; i < t->threads; i++)
+        t->workers[i].status = DPT_OK;
+    dpt_pool_run(t->pool, work, arg);
+    for (int i = 0; i < t->threads; i++)
+        if (t->workers[i].status != DPT_OK) {
+            *err = t->workers[i].err;
+            return err->status;
+        }
+    return DPT_OK;
+}
+
+void dpt_trainer_meet(const struct dpt_trainer *t, int thread)
+{
+    if (t->threads == 1)
+        return;
+    dpt_pool_meet(t->pool);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
+}
+
+/* This thread's part of each of n micro-batches, one behind the other in the first one's buffer. */
+static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
+                                 const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                 struct dpt_batch *batch, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset *set = t->train.set;
+    const struct dpt_batch_buffer *whole = &t->workers[0].buffer;
+    const size_t micro = (size_t)t->train.sampler.micro, size = (size_t)dpt_shape_size(&set->shape),
+                 targets = (size_t)set->target_width;
+    struct dpt_batch_buffer buffer = *whole;
+    int32_t count = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        DPT_TRY(dpt_loader_fill_part(t->train.loader, view, micro_batch + i, thread, t->threads,
+                                     &buffer, t->workers[thread].buffer.image, batch, err));
+        count += batch->count;
+        buffer.input += micro * size;
+        buffer.labels += micro;
+        buffer.sample += micro;
+        if (batch->weights != NULL)
+            buffer.weights += micro;
+        if (batch->targets != NULL)
+            buffer.targets += micro * targets;
+    }
+    batch->count = count;
+    batch->input = whole->input;
+    batch->sample = whole->sample;
+    batch->labels = batch->labels != NULL ? whole->labels : NULL;
+    batch->targets = batch->targets != NULL ? whole->targets : NULL;
+    batch->weights = batch->weights != NULL ? whole->weights : NULL;
+out:
+    return status;
+}
+
+/* Each fills its part of the rows; all learn whether all could. */
+static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
+                                     const struct dpt_step_view *view, int32_t micro_batch,
+                                     int32_t n, struct dpt_batch *batch, struct dpt_error *err)
+{
+    struct dpt_worker *worker = &t->workers[thread];
+
+    worker->filled = fill_part(t, thread, view, micro_batch, n, batch, &worker->err);
+    dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    dpt_trainer_meet(t, thread);
+    for (int i = 0; i < t->threads; i++) {
+        if (t->workers[i].filled == DPT_OK)
+            continue;
+        *err = t->workers[i].err;
+        return err->status;
+    }
+    return DPT_OK;
+}
+
+enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
+                                  const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
+                                  struct dpt_batch *batch, float *gradient, bool add,
+                                  struct dpt_tally *tally, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (t->team) {
+        DPT_TRY(fill_together(t, thread, view, micro_batch, n, batch, err));
+    } else {
+        DPT_TRY(dpt_loader_fill(t->train.loader, view, micro_batch, &t->workers[thread].buffer,
+                                batch, err));
+        dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
+    }
+    DPT_TRY(t->backend->train(t->program, thread, batch, t->params, gradient, add, tally, err));
+out:
+    return status;
+}
