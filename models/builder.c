@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backend/operation.h"
 #include "models/layer.h"
 
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
@@ -29,10 +30,10 @@ const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
     return &b->graph->nodes[b->last].out;
 }
 
-struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b, enum dpt_op op)
+struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
 {
     struct dpt_graph_node node = {
-        .op = op,
+        .op = b->layer->type->op,
         .n_inputs = 1,
         .inputs = {b->last},
         .in = *dpt_builder_shape(b),
@@ -44,12 +45,13 @@ struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b, enum dpt_op 
     return node;
 }
 
-enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_node *node,
+enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *node,
                                 struct dpt_error *err)
 {
     const struct dpt_shape *s = &node->out;
     char in[40], out[40];
 
+    dpt_operation_of(node)->shape(node);
     /* c and the area each fit 31 bits, so that neither product overflows. */
     if ((int64_t)s->h * s->w > DPT_MAX_SIZE || (int64_t)s->h * s->w * s->c > DPT_MAX_SIZE)
         return dpt_builder_fail(b, err, "turns %s into %s: more than %d numbers a sample",
@@ -58,34 +60,49 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_no
     return dpt_graph_add(b->graph, node, &b->last, err);
 }
 
-enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
-                                    const int64_t *dims, int n_dims, bool bias,
-                                    struct dpt_initializer init, int64_t fan_out,
+enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
+                                    const struct dpt_initializer *init, bool bias,
                                     struct dpt_error *err)
 {
-    struct dpt_tensor weight = {.n_dims = n_dims, .decay = true, .init = init, .fan_in = 1};
-    struct dpt_tensor offset = {.n_dims = 1, .dims = {dims[0]}};
+    int32_t *const numbers[] = {&node->weight, &node->bias};
+    struct dpt_tensor tensors[DPT_MAX_TENSORS];
+    const int n = dpt_operation_tensors(node, tensors);
     enum dpt_status status = DPT_OK;
-    int64_t count = 1;
 
-    for (int i = 0; i < n_dims; i++) {
-        /* Each factor fits 31 bits and the product before it too: no overflow. */
-        count *= dims[i];
-        if (count > DPT_MAX_TENSOR)
-            return dpt_builder_fail(b, err, "has more than %d weights", DPT_MAX_TENSOR);
-        weight.dims[i] = dims[i];
-        if (i > 0)
-            weight.fan_in *= dims[i];
+    for (int k = 0; k < n; k++) {
+        struct dpt_tensor *t = &tensors[k];
+        char name[DPT_NAME];
+        int64_t count = 1;
+
+        if (k == 1 && !bias)
+            continue;
+        for (int i = 0; i < t->n_dims; i++) {
+            /* Each factor fits 31 bits and the product before it too: no overflow. */
+            count *= t->dims[i];
+            if (count > DPT_MAX_TENSOR)
+                return dpt_builder_fail(b, err, "has more than %d weights", DPT_MAX_TENSOR);
+        }
+        if (k == 0 && init != NULL)
+            t->init = *init;
+        snprintf(name, sizeof name, "%.40s/%.6s", node->name, t->name);
+        memcpy(t->name, name, sizeof name);
+        DPT_TRY(dpt_graph_add_tensor(b->graph, t, numbers[k], err));
     }
-    weight.fan_out = fan_out;
-    snprintf(weight.name, sizeof weight.name, "%.40s/weight", node->name);
-    DPT_TRY(dpt_graph_add_tensor(b->graph, &weight, &node->weight, err));
-    if (!bias)
-        goto out;
-    offset.fan_in = weight.fan_in;
-    offset.fan_out = fan_out;
-    snprintf(offset.name, sizeof offset.name, "%.40s/bias", node->name);
-    DPT_TRY(dpt_graph_add_tensor(b->graph, &offset, &node->bias, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_layer_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                              struct dpt_error *err)
+{
+    const struct dpt_attribute_options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b);
+    enum dpt_status status;
+
+    for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
+        node.attribute[k] = (float)o->attribute[k];
+    DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
+    DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;
 }
@@ -110,19 +127,14 @@ enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph
     const int32_t input[2] = {node->in.h, node->in.w};
     struct dpt_window *w = &node->window;
     char shape[40], dilated[48] = "", padded[64] = "";
-    int32_t extent[2];
 
     for (int i = 0; i < 2; i++) {
         w->before[i] = w->after[i] = padding->pair.at[i];
         if (padding->same)
             pad_same(w, i, input[i]);
-        extent[i] = dpt_window_extent(w, i, input[i]);
     }
-    if (extent[0] >= 1 && extent[1] >= 1) {
-        node->out.h = extent[0];
-        node->out.w = extent[1];
+    if (dpt_window_extent(w, 0, input[0]) >= 1 && dpt_window_extent(w, 1, input[1]) >= 1)
         return DPT_OK;
-    }
     if (w->dilation[0] != 1 || w->dilation[1] != 1)
         snprintf(dilated, sizeof dilated, " (dilation %dx%d)", (int)w->dilation[0],
                  (int)w->dilation[1]);

@@ -73,6 +73,8 @@ void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
 
         if (t->init.type != NULL)
             t->init.type->fill(t, seed, (uint64_t)k, params + t->offset);
+        for (int64_t i = 0; t->init.type == NULL && i < t->count; i++)
+            params[t->offset + i] = (float)t->init.value;
     }
 }
 

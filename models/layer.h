@@ -65,14 +65,16 @@ struct dpt_layer_pool_options {
     struct dpt_padding padding;
 };
 
-struct dpt_dropout_options {
+/* Of layers that say nothing but their operation's attributes, in its order. */
+struct dpt_attribute_options {
     struct dpt_layer_options common;
-    double rate;
+    double attribute[DPT_MAX_ATTRIBUTES];
 };
 
-extern const struct dpt_layer_type dpt_layer_conv, dpt_layer_dense, dpt_layer_maxpool,
-    dpt_layer_avgpool, dpt_layer_global_avgpool, dpt_layer_flatten, dpt_layer_dropout,
-    dpt_layer_relu, dpt_layer_gelu, dpt_layer_tanh, dpt_layer_sigmoid;
+/* A layer type for each operation but the input. */
+#define X(NAME, name) extern const struct dpt_layer_type dpt_layer_##name;
+DPT_LAYER_OPERATIONS(X)
+#undef X
 
 /* The row that every layer's table begins with. */
 #define DPT_LAYER_NAME_ROW                                                                         \
@@ -150,21 +152,26 @@ enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *
 const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b);
 
 /* A node for the layer being added, with the builder's last node as input and nothing else set. */
-struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b, enum dpt_op op);
+struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b);
 
-/* Checks the size of node->out and appends the node. Errors: BAD_JOB, RANK. */
-enum dpt_status dpt_builder_add(struct dpt_builder *b, const struct dpt_graph_node *node,
+/* Sets the output's shape by the operation's row, checks its size and appends the node. Errors:
+ * BAD_JOB, RANK. */
+enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *node,
                                 struct dpt_error *err);
 
-/* Adds <layer>/weight of these dims and, where `bias`, <layer>/bias of dims[0]; sets node->weight
- * and ->bias. Errors: BAD_JOB, RANK. */
-enum dpt_status dpt_builder_weights(struct dpt_builder *b, struct dpt_graph_node *node,
-                                    const int64_t *dims, int n_dims, bool bias,
-                                    struct dpt_initializer init, int64_t fan_out,
+/* Adds the tensors that the operation's row names, the weight beginning as `init` says (NULL: as
+ * the row does), and `bias` only where it is wanted; sets node->weight and ->bias. Errors: BAD_JOB,
+ * RANK. */
+enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
+                                    const struct dpt_initializer *init, bool bias,
                                     struct dpt_error *err);
 
-/* Sets node->window's padding and node->out's h and w from the rest of the window. Errors: BAD_JOB
- * (the kernel does not fit). */
+/* dpt_layer_type.add of layers with struct dpt_attribute_options. */
+enum dpt_status dpt_layer_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                              struct dpt_error *err);
+
+/* Sets node->window's padding from the rest of the window. Errors: BAD_JOB (the kernel does not
+ * fit). */
 enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph_node *node,
                                    const struct dpt_padding *padding, struct dpt_error *err);
 

@@ -7,9 +7,10 @@
 #include "models/layer.h"
 
 const struct dpt_layer_type *const dpt_layer_types[] = {
-    &dpt_layer_conv,           &dpt_layer_dense,   &dpt_layer_maxpool, &dpt_layer_avgpool,
-    &dpt_layer_global_avgpool, &dpt_layer_flatten, &dpt_layer_dropout, &dpt_layer_relu,
-    &dpt_layer_gelu,           &dpt_layer_tanh,    &dpt_layer_sigmoid, NULL};
+#define X(NAME, name) &dpt_layer_##name,
+    DPT_LAYER_OPERATIONS(X)
+#undef X
+        NULL};
 
 const struct dpt_variant *const dpt_model_variants[] = {
     &dpt_model_linear, &dpt_model_mlp, &dpt_model_cnn, &dpt_model_sequential, NULL};

@@ -24,6 +24,7 @@ struct dpt_builder; /* the graph that grows, models/layer.h */
 struct dpt_layer_type {
     const char *name;
     const char *summary;
+    enum dpt_op op; /* that it adds */
     const struct dpt_option *options;
     size_t size;      /* of the options' struct */
     const char *main; /* option that a bare value stands for: `dense: 10` is {dense: {outputs: 10}};

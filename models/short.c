@@ -1,9 +1,14 @@
 /* The short forms: each writes a list of layers, so that a model is built in one way only. */
+#include <stdlib.h>
+
 #include "models/layer.h"
 
-static const struct dpt_layer_type *const activations[] = {&dpt_layer_relu, &dpt_layer_gelu,
-                                                           &dpt_layer_tanh, &dpt_layer_sigmoid};
-static const char *const activation_names[] = {"relu", "gelu", "tanh", "sigmoid", NULL};
+#define X(C, NAME, name, ...) &dpt_layer_##name,
+static const struct dpt_layer_type *const activations[] = {DPT_ACTIVATIONS(X, 0)};
+#undef X
+#define X(C, NAME, name, ...) #name,
+static const char *const activation_names[] = {DPT_ACTIVATIONS(X, 0) NULL};
+#undef X
 
 /* What a dense tail is made of; part of mlp's and cnn's options. */
 struct tail {
@@ -39,22 +44,34 @@ static bool push_dense(struct dpt_layer_list *list, int64_t outputs, struct dpt_
     return true;
 }
 
+/* With the options that its row has where nothing is said. */
+static bool push_activation(struct dpt_layer_list *list, int number)
+{
+    const struct dpt_layer_type *type = activations[number];
+    char *options = dpt_layers_push(list, type);
+
+    for (const struct dpt_option *o = type->options; options != NULL && o->name != NULL; o++)
+        if (o->type == DPT_OPT_REAL)
+            *(double *)(void *)(options + o->offset) = strtod(o->fallback, NULL);
+    return options != NULL;
+}
+
 static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool flatten)
 {
     if (flatten && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
         return false;
     for (size_t i = 0; i < tail->hidden.n; i++) {
-        struct dpt_dropout_options *dropout;
+        struct dpt_attribute_options *dropout;
 
         if (!push_dense(list, tail->hidden.at[i], tail->init) ||
-            dpt_layers_push(list, activations[tail->activation]) == NULL)
+            !push_activation(list, tail->activation))
             return false;
         if (tail->dropout == 0)
             continue;
         dropout = dpt_layers_push(list, &dpt_layer_dropout);
         if (dropout == NULL)
             return false;
-        dropout->rate = tail->dropout;
+        dropout->attribute[0] = tail->dropout;
     }
     return push_dense(list, tail->outputs, tail->init);
 }
@@ -85,7 +102,7 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
         struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
         struct dpt_layer_pool_options *pool;
 
-        if (conv == NULL || dpt_layers_push(list, activations[o->tail.activation]) == NULL)
+        if (conv == NULL || !push_activation(list, o->tail.activation))
             return false;
         conv->channels = o->channels.at[i];
         conv->groups = 1;

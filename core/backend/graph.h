@@ -16,9 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "core/backend/activations.h"
 #include "core/base/error.h"
 
-enum { DPT_NAME = 48, DPT_MAX_INPUTS = 2, DPT_TENSOR_ALIGN = 16 };
+enum { DPT_NAME = 48, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
 /* Arenas that an optimizer keeps beside the parameters, at most. */
 enum { DPT_MAX_SLOTS = 2 };
 
@@ -29,24 +30,34 @@ struct dpt_shape {
     bool flat;
 };
 
-enum dpt_op {
-    DPT_OP_INPUT,
-    DPT_OP_CONV,  /* cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw],
-                     bias [out] or none */
-    DPT_OP_DENSE, /* y = W x + b; weight [out, in] */
-    DPT_OP_MAXPOOL, /* padding never wins; of equal values the first in row-major order gets the
-                       gradient */
-    DPT_OP_AVGPOOL, /* the divisor is kh x kw, padding counts as zeros (as PyTorch's default) */
-    DPT_OP_GLOBAL_AVGPOOL, /* mean over h x w; gives a flat vector of c */
-    DPT_OP_FLATTEN,        /* [c][h][w] read as one vector; moves nothing in canonical layout */
-    DPT_OP_DROPOUT, /* training: zero with probability `rate`, else divide by 1 - rate; evaluation:
-                       copy */
-    DPT_OP_RELU,
-    DPT_OP_GELU, /* x Phi(x) with erf, not the tanh approximation (Hendrycks & Gimpel 2016) */
-    DPT_OP_TANH,
-    DPT_OP_SIGMOID,
-    DPT_OP_COUNT
-};
+/*
+ * Every operation, once. The enum, the names, the rows of struct dpt_operation and each backend's
+ * table of kernels are made from this list, so an operation without its row does not link.
+ *
+ * conv: cross-correlation, as everywhere in the field; weight [out, in/groups, kh, kw], bias [out]
+ *     or none
+ * dense: y = W x + b; weight [out, in]
+ * maxpool: padding never wins; of equal values the first in row-major order gets the gradient
+ * avgpool: the divisor is kh x kw, padding counts as zeros (as PyTorch's default)
+ * global_avgpool: mean over h x w; gives a flat vector of c
+ * flatten: [c][h][w] read as one vector; moves nothing in canonical layout
+ * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
+ */
+#define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X)
+#define DPT_LAYER_OPERATIONS(X)                                                                    \
+    X(CONV, conv)                                                                                  \
+    X(DENSE, dense)                                                                                \
+    X(MAXPOOL, maxpool)                                                                            \
+    X(AVGPOOL, avgpool)                                                                            \
+    X(GLOBAL_AVGPOOL, global_avgpool)                                                              \
+    X(FLATTEN, flatten)                                                                            \
+    X(DROPOUT, dropout)                                                                            \
+    DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)
+#define DPT_ACTIVATION_OPERATION(X, NAME, name, ...) X(NAME, name)
+
+#define X(NAME, name) DPT_OP_##NAME,
+enum dpt_op { DPT_OPERATIONS(X) DPT_OP_COUNT };
+#undef X
 
 /* Sliding window of convolutions and pools; index 0 is height, 1 is width. */
 struct dpt_window {
@@ -55,8 +66,8 @@ struct dpt_window {
     int32_t groups;                            /* convolutions; else 1 */
 };
 
-/* How a tensor begins: a way of those in models/initializers.c; NULL: zeros. value: what it is
- * given. */
+/* How a tensor begins: a way of those in models/initializers.c, and what it is given; NULL: each
+ * number is `value`. */
 struct dpt_initializer_type;
 struct dpt_initializer {
     const struct dpt_initializer_type *type;
@@ -80,8 +91,8 @@ struct dpt_graph_node {
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
     struct dpt_shape in, out; /* of the first input, of the output */
     struct dpt_window window;
-    int32_t weight, bias; /* tensor numbers, -1: none */
-    float rate;           /* dropout: probability of zero, in [0, 1) */
+    int32_t weight, bias;                /* tensor numbers, -1: none */
+    float attribute[DPT_MAX_ATTRIBUTES]; /* what its row names: dropout's rate */
 };
 
 struct dpt_graph {

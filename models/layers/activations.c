@@ -1,33 +1,31 @@
 #include "models/layer.h"
 
-/* Four functions of one number: nothing differs between their layers but the operation. */
+/* The layers of core/backend/activations.h: nothing differs between them but the operation. A bare
+ * value is the one option that some have. */
 
-static const struct dpt_option options[] = {DPT_LAYER_NAME_ROW, {0}};
+// clang-format off
+#define DPT_ATTRIBUTE(k, text, otherwise, least, most, what)                                       \
+    {.name = text, .type = DPT_OPT_REAL,                                                           \
+     .offset = offsetof(struct dpt_attribute_options, attribute[k]),                               \
+     .fallback = otherwise, .min = least, .max = most, .help = what},
+#define X(C, NAME, lower, text, keeps, traits, forward, backward, attributes, onnx)                \
+    static const struct dpt_option lower##_options[] = {                                           \
+        DPT_LAYER_NAME_ROW, DPT_BARE attributes {0}};
+DPT_ACTIVATIONS(X, 0)
+#undef X
+#undef DPT_ATTRIBUTE
+// clang-format on
 
-static enum dpt_status add(struct dpt_builder *b, enum dpt_op op, struct dpt_error *err)
-{
-    struct dpt_graph_node node = dpt_builder_node(b, op);
-
-    node.out = node.in;
-    return dpt_builder_add(b, &node, err);
-}
-
-#define ACTIVATION(lower, upper, text)                                                             \
-    static enum dpt_status lower##_add(struct dpt_builder *b, const struct dpt_layer *layer,       \
-                                       struct dpt_error *err)                                      \
-    {                                                                                              \
-        (void)layer;                                                                               \
-        return add(b, DPT_OP_##upper, err);                                                        \
-    }                                                                                              \
+#define DPT_ATTRIBUTE(k, text, otherwise, least, most, what) text
+#define X(C, NAME, lower, text, keeps, traits, forward, backward, attributes, onnx)                \
+    static const char lower##_main[] = "" DPT_BARE attributes;                                     \
     const struct dpt_layer_type dpt_layer_##lower = {                                              \
         .name = #lower,                                                                            \
         .summary = text,                                                                           \
-        .options = options,                                                                        \
-        .size = sizeof(struct dpt_layer_options),                                                  \
-        .add = lower##_add,                                                                        \
+        .op = DPT_OP_##NAME,                                                                       \
+        .options = lower##_options,                                                                \
+        .size = sizeof(struct dpt_attribute_options),                                              \
+        .main = sizeof lower##_main > 1 ? lower##_main : NULL,                                     \
+        .add = dpt_layer_add,                                                                      \
     };
-
-ACTIVATION(relu, RELU, "max(0, x)")
-ACTIVATION(gelu, GELU, "x Phi(x), with erf (Hendrycks & Gimpel 2016)")
-ACTIVATION(tanh, TANH, "hyperbolic tangent")
-ACTIVATION(sigmoid, SIGMOID, "1 / (1 + exp(-x))")
+DPT_ACTIVATIONS(X, 0)

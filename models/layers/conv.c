@@ -37,7 +37,7 @@ static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *l
                                 struct dpt_error *err)
 {
     const struct dpt_conv_options *o = layer->options;
-    struct dpt_graph_node node = dpt_builder_node(b, DPT_OP_CONV);
+    struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
 
     DPT_TRY(dpt_builder_need_planes(b, err));
@@ -55,11 +55,7 @@ static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *l
     node.window.groups = (int32_t)o->groups;
     node.out.c = (int32_t)o->channels;
     DPT_TRY(dpt_builder_window(b, &node, &o->padding, err));
-
-    const int64_t area = (int64_t)o->kernel.at[0] * o->kernel.at[1];
-    const int64_t dims[] = {o->channels, node.in.c / o->groups, o->kernel.at[0], o->kernel.at[1]};
-    DPT_TRY(dpt_builder_weights(b, &node, dims, 4, o->bias, o->init, o->channels / o->groups * area,
-                                err));
+    DPT_TRY(dpt_builder_tensors(b, &node, &o->init, o->bias, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;
@@ -68,6 +64,7 @@ out:
 const struct dpt_layer_type dpt_layer_conv = {
     .name = "conv",
     .summary = "2-D convolution (cross-correlation) of channels x height x width",
+    .op = DPT_OP_CONV,
     .options = options,
     .size = sizeof(struct dpt_conv_options),
     .main = "channels",

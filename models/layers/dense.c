@@ -16,16 +16,15 @@ static enum dpt_status dense_add(struct dpt_builder *b, const struct dpt_layer *
                                  struct dpt_error *err)
 {
     const struct dpt_dense_options *o = layer->options;
-    struct dpt_graph_node node = dpt_builder_node(b, DPT_OP_DENSE);
-    const int64_t dims[] = {o->outputs, dpt_shape_size(&node.in)};
+    struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
     char shape[40];
 
     if (!node.in.flat)
         return dpt_builder_fail(b, err, "needs a flat input, gets %s: put `flatten` before it",
                                 dpt_shape_text(&node.in, shape));
-    node.out = (struct dpt_shape){.c = (int32_t)o->outputs, .h = 1, .w = 1, .flat = true};
-    DPT_TRY(dpt_builder_weights(b, &node, dims, 2, o->bias, o->init, o->outputs, err));
+    node.out.c = (int32_t)o->outputs;
+    DPT_TRY(dpt_builder_tensors(b, &node, &o->init, o->bias, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;
@@ -34,6 +33,7 @@ out:
 const struct dpt_layer_type dpt_layer_dense = {
     .name = "dense",
     .summary = "fully connected: y = W x + b",
+    .op = DPT_OP_DENSE,
     .options = options,
     .size = sizeof(struct dpt_dense_options),
     .main = "outputs",

@@ -1,7 +1,8 @@
-#include "models/layers/pool.h"
+/* Pools of a window: nothing differs between them but the operation. */
+#include "models/layer.h"
 
 // clang-format off
-const struct dpt_option dpt_layer_pool_options[] = {
+static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     {.name = "size", .type = DPT_OPT_CUSTOM,
      .offset = offsetof(struct dpt_layer_pool_options, size),
@@ -21,11 +22,11 @@ const struct dpt_option dpt_layer_pool_options[] = {
 };
 // clang-format on
 
-enum dpt_status dpt_layer_pool_add(struct dpt_builder *b, const struct dpt_layer *layer,
-                                   enum dpt_op op, struct dpt_error *err)
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
+                           struct dpt_error *err)
 {
     const struct dpt_layer_pool_options *o = layer->options;
-    struct dpt_graph_node node = dpt_builder_node(b, op);
+    struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
 
     DPT_TRY(dpt_builder_need_planes(b, err));
@@ -40,9 +41,22 @@ enum dpt_status dpt_layer_pool_add(struct dpt_builder *b, const struct dpt_layer
         node.window.dilation[i] = 1;
     }
     node.window.groups = 1;
-    node.out.c = node.in.c;
     DPT_TRY(dpt_builder_window(b, &node, &o->padding, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;
 }
+
+#define POOL(NAME, lower, text)                                                                    \
+    const struct dpt_layer_type dpt_layer_##lower = {                                              \
+        .name = #lower,                                                                            \
+        .summary = text,                                                                           \
+        .op = DPT_OP_##NAME,                                                                       \
+        .options = options,                                                                        \
+        .size = sizeof(struct dpt_layer_pool_options),                                             \
+        .main = "size",                                                                            \
+        .add = add,                                                                                \
+    };
+
+POOL(MAXPOOL, maxpool, "largest value of each window")
+POOL(AVGPOOL, avgpool, "mean of each window, padding counted as zeros")

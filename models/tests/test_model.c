@@ -136,7 +136,8 @@ static void assert_same_graph(const struct dpt_graph *first, const struct dpt_gr
         assert_string_equal(a->name, b->name);
         assert_same_shape(&a->out, &b->out);
         assert_memory_equal(&a->window, &b->window, sizeof a->window);
-        assert_true(a->rate == b->rate && a->weight == b->weight && a->bias == b->bias);
+        assert_true(a->attribute[0] == b->attribute[0] && a->weight == b->weight &&
+                    a->bias == b->bias);
     }
     for (int32_t k = 0; k < first->n_tensors; k++) {
         const struct dpt_tensor *a = &first->tensors[k], *b = &second->tensors[k];

@@ -168,7 +168,7 @@ static void make_mask(const struct dpt_cpu_run *run, const struct dpt_cpu_node *
         float *to = block == 1 ? mask + i * sample : canonical;
 
         dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], node->number,
-                         node->graph->rate, (size_t)n, to);
+                         node->graph->attribute[0], (size_t)n, to);
         if (block != 1)
             arrange(canonical, node->out.c, (int64_t)node->out.h * node->out.w, block,
                     mask + i * sample);

@@ -422,7 +422,7 @@ static struct dpt_cuda_dropout_args dropout_args(const struct dpt_cuda_program *
                                           .pitch = f->pitch,
                                           .area = f->h * f->w,
                                           .node = i,
-                                          .rate = p->spec.graph->nodes[i].rate};
+                                          .rate = p->spec.graph->nodes[i].attribute[0]};
 }
 
 static enum dpt_status dropout_forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)

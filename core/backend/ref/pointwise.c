@@ -5,15 +5,17 @@
 
 /* Operations that take each element by itself, and those that move none. */
 
-/* value: of v; slope: from v and its value f. Both are pasted into the loops so that the compiler
- * can vectorise them. */
+/* value: of v; slope: from v and its value f. a: the node's first attribute. Both are pasted into
+ * the loops so that the compiler can vectorise them. */
 #define POINTWISE(name, value, slope)                                                              \
     static void name##_forward(const struct dpt_ref_call *call)                                    \
     {                                                                                              \
         const size_t n = call->count * call->out;                                                  \
         const float *restrict x = call->x;                                                         \
         float *restrict y = call->y;                                                               \
+        const float a = call->node->attribute[0];                                                  \
                                                                                                    \
+        (void)a;                                                                                   \
         for (size_t i = 0; i < n; i++) {                                                           \
             const float v = x[i];                                                                  \
                                                                                                    \
@@ -26,7 +28,9 @@
         const size_t n = call->count * call->out;                                                  \
         const float *restrict x = call->x, *restrict y = call->y, *restrict dy = call->dy;         \
         float *restrict dx = call->dx;                                                             \
+        const float a = call->node->attribute[0];                                                  \
                                                                                                    \
+        (void)a;                                                                                   \
         for (size_t i = 0; i < n; i++) {                                                           \
             const float v = x[i], f = y[i];                                                        \
                                                                                                    \
@@ -90,8 +94,8 @@ static void dropout_forward(const struct dpt_ref_call *call)
         return;
     }
     for (size_t i = 0; i < call->count; i++)
-        dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], call->index, call->node->rate,
-                         call->out, mask + i * call->out);
+        dpt_dropout_mask(batch->seed, batch->step, batch->sample[i], call->index,
+                         call->node->attribute[0], call->out, mask + i * call->out);
     for (size_t i = 0; i < call->count * call->out; i++)
         call->y[i] = call->x[i] * mask[i];
 }

@@ -5,15 +5,13 @@
 #include <string.h>
 
 #include "core/backend/list.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 
-static const struct dpt_ref_op *const ops[DPT_OP_COUNT] = {
-    [DPT_OP_INPUT] = &dpt_ref_input,     [DPT_OP_CONV] = &dpt_ref_conv,
-    [DPT_OP_DENSE] = &dpt_ref_dense,     [DPT_OP_MAXPOOL] = &dpt_ref_maxpool,
-    [DPT_OP_AVGPOOL] = &dpt_ref_avgpool, [DPT_OP_GLOBAL_AVGPOOL] = &dpt_ref_global_avgpool,
-    [DPT_OP_FLATTEN] = &dpt_ref_flatten, [DPT_OP_DROPOUT] = &dpt_ref_dropout,
-    [DPT_OP_RELU] = &dpt_ref_relu,       [DPT_OP_GELU] = &dpt_ref_gelu,
-    [DPT_OP_TANH] = &dpt_ref_tanh,       [DPT_OP_SIGMOID] = &dpt_ref_sigmoid,
+const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT] = {
+#define X(NAME, name) [DPT_OP_##NAME] = &dpt_ref_##name,
+    DPT_OPERATIONS(X)
+#undef X
 };
 
 enum { NOWHERE = -1 };
@@ -67,7 +65,7 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
 
     for (int32_t i = 0; i < spec->graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &spec->graph->nodes[i];
-        const struct dpt_ref_op *op = ops[node->op];
+        const struct dpt_ref_op *op = dpt_ref_ops[node->op];
         const int64_t out = dpt_shape_size(&node->out);
         struct place *place = &program->places[i];
 
@@ -93,20 +91,13 @@ static enum dpt_status check(const struct dpt_graph *graph, struct dpt_error *er
 {
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
-        const struct dpt_window *w = &node->window;
+        const enum dpt_status status = dpt_operation_check(node, err);
 
+        if (status != DPT_OK)
+            return status;
         if (node->n_inputs > 1)
             return dpt_fail(err, DPT_BAD_JOB, "%s: backend ref has no layer of %d inputs",
                             node->name, node->n_inputs);
-        if (node->op != DPT_OP_MAXPOOL && node->op != DPT_OP_AVGPOOL)
-            continue;
-        for (int axis = 0; axis < 2; axis++) {
-            if (w->before[axis] >= w->kernel[axis] || w->after[axis] >= w->kernel[axis])
-                return dpt_fail(err, DPT_BAD_JOB,
-                                "%s: the padding must be smaller than the kernel, else a window "
-                                "can lie on padding alone",
-                                node->name);
-        }
     }
     return DPT_OK;
 }
@@ -244,7 +235,7 @@ static void run_forward(const struct program *program, int slot, bool training,
         call.training = training;
         if (training)
             call.saved = at(memory, program->places[i].saved);
-        ops[call.node->op]->forward(&call);
+        dpt_ref_ops[call.node->op]->forward(&call);
         mark(program->spans[slot], dpt_span_node(i, DPT_PASS_FORWARD));
     }
 }
@@ -272,7 +263,7 @@ static void run_backward(const struct program *program, int slot, const struct d
         call.dy = memory + program->places[i].dy;
         call.dx = at(memory, program->places[call.node->inputs[0]].dy);
         call.saved = at(memory, program->places[i].saved);
-        ops[call.node->op]->backward(&call);
+        dpt_ref_ops[call.node->op]->backward(&call);
         mark(program->spans[slot], dpt_span_node(i, DPT_PASS_BACKWARD));
     }
 }

@@ -31,17 +31,18 @@ struct dpt_ref_call {
 
 struct dpt_ref_op {
     void (*forward)(const struct dpt_ref_call *call);
-    void (*backward)(const struct dpt_ref_call *call); /* NULL: has no gradient */
-    /* 4-byte words: that a sample keeps for the backward pass; that a call needs for itself. NULL:
-     * none. */
+    void (*backward)(const struct dpt_ref_call *call); /* optional for the input alone */
+    /* 4-byte words: that a sample keeps for the backward pass; that a call needs for itself.
+     * Optional: none. */
     size_t (*saved)(const struct dpt_graph_node *node);
     size_t (*scratch)(const struct dpt_graph_node *node);
 };
 
-extern const struct dpt_ref_op dpt_ref_conv, dpt_ref_dense;
-extern const struct dpt_ref_op dpt_ref_maxpool, dpt_ref_avgpool, dpt_ref_global_avgpool;
-extern const struct dpt_ref_op dpt_ref_input, dpt_ref_flatten, dpt_ref_dropout;
-extern const struct dpt_ref_op dpt_ref_relu, dpt_ref_gelu, dpt_ref_tanh, dpt_ref_sigmoid;
+/* A row for each operation, made from the same list. */
+#define X(NAME, name) extern const struct dpt_ref_op dpt_ref_##name;
+DPT_OPERATIONS(X)
+#undef X
+extern const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT];
 
 /* A matrix in memory: element (i, j) is at[i * row + j * column]. */
 struct dpt_ref_matrix {

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "core/backend/backend.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 
@@ -82,44 +83,42 @@ static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_
     return node;
 }
 
-static inline int32_t net_tensor(struct dpt_graph *g, const char *folder, const char *name,
-                                 int n_dims, const int64_t *dims, int64_t fan_in)
+/* Gives the node its shape and its tensors, as its operation's row has them, and adds it. */
+static inline int32_t net_add(struct dpt_graph *g, struct dpt_graph_node *node, bool bias)
 {
-    struct dpt_tensor tensor = {.n_dims = n_dims, .fan_in = fan_in, .fan_out = dims[0]};
+    int32_t *const numbers[] = {&node->weight, &node->bias};
+    struct dpt_tensor tensors[DPT_MAX_TENSORS];
     struct dpt_error err;
-    int32_t index;
+    int n;
 
-    snprintf(tensor.name, sizeof tensor.name, "%.32s/%s", folder, name);
-    memcpy(tensor.dims, dims, (size_t)n_dims * sizeof *dims);
-    assert_int_equal(dpt_graph_add_tensor(g, &tensor, &index, &err), DPT_OK);
-    return index;
+    dpt_operation_of(node)->shape(node);
+    n = dpt_operation_tensors(node, tensors);
+    for (int k = 0; k < n && (k != 1 || bias); k++) {
+        char name[DPT_NAME];
+
+        snprintf(name, sizeof name, "%.32s/%.8s", node->name, tensors[k].name);
+        memcpy(tensors[k].name, name, sizeof name);
+        assert_int_equal(dpt_graph_add_tensor(g, &tensors[k], numbers[k], &err), DPT_OK);
+    }
+    return net_node(g, node);
 }
 
 static inline int32_t net_conv(struct dpt_graph *g, int32_t from, int32_t channels,
                                const struct dpt_window *w, bool bias)
 {
     struct dpt_graph_node node = net_behind(g, from, DPT_OP_CONV, "conv");
-    const int64_t dims[4] = {channels, node.in.c / w->groups, w->kernel[0], w->kernel[1]};
 
     node.window = *w;
-    node.out = (struct dpt_shape){channels, dpt_window_extent(w, 0, node.in.h),
-                                  dpt_window_extent(w, 1, node.in.w), false};
-    node.weight = net_tensor(g, node.name, "weight", 4, dims, dims[1] * dims[2] * dims[3]);
-    if (bias)
-        node.bias = net_tensor(g, node.name, "bias", 1, dims, 1);
-    return net_node(g, &node);
+    node.out.c = channels;
+    return net_add(g, &node, bias);
 }
 
 static inline int32_t net_dense(struct dpt_graph *g, int32_t from, int32_t outputs, bool bias)
 {
     struct dpt_graph_node node = net_behind(g, from, DPT_OP_DENSE, "dense");
-    const int64_t dims[2] = {outputs, dpt_shape_size(&node.in)};
 
-    node.out = (struct dpt_shape){outputs, 1, 1, true};
-    node.weight = net_tensor(g, node.name, "weight", 2, dims, dims[1]);
-    if (bias)
-        node.bias = net_tensor(g, node.name, "bias", 1, dims, 1);
-    return net_node(g, &node);
+    node.out.c = outputs;
+    return net_add(g, &node, bias);
 }
 
 static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op,
@@ -128,22 +127,16 @@ static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op
     struct dpt_graph_node node = net_behind(g, from, op, "pool");
 
     node.window = *w;
-    node.out.h = dpt_window_extent(w, 0, node.in.h);
-    node.out.w = dpt_window_extent(w, 1, node.in.w);
-    return net_node(g, &node);
+    return net_add(g, &node, false);
 }
 
-/* Activations, dropout, flatten, global average pool. */
-static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float rate)
+/* What needs neither a window nor a number of outputs; attribute: the first one that it has. */
+static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float attribute)
 {
     struct dpt_graph_node node = net_behind(g, from, op, "simple");
 
-    node.rate = rate;
-    if (op == DPT_OP_FLATTEN)
-        node.out = (struct dpt_shape){(int32_t)dpt_shape_size(&node.in), 1, 1, true};
-    if (op == DPT_OP_GLOBAL_AVGPOOL)
-        node.out = (struct dpt_shape){node.in.c, 1, 1, true};
-    return net_node(g, &node);
+    node.attribute[0] = attribute;
+    return net_add(g, &node, true);
 }
 
 /* A window that fits an input of h x w; pools: no dilation, padding below the kernel. */
@@ -177,8 +170,9 @@ static inline float *net_params(const struct dpt_graph *g, struct draw *d)
         const struct dpt_tensor *tensor = &g->tensors[t];
 
         for (int64_t i = 0; i < tensor->count; i++)
-            params[tensor->offset + i] = (float)(draw_normal(d) / sqrt((double)tensor->fan_in) *
-                                                 (tensor->n_dims == 1 ? 0.3 : 1));
+            params[tensor->offset + i] =
+                (float)(draw_normal(d) * (tensor->decay ? 1 / sqrt((double)tensor->fan_in) : 0.3)) +
+                (float)tensor->init.value;
     }
     return params;
 }

@@ -14,12 +14,16 @@ static void tensors_lie_in_order(void **state)
 
         for (int32_t i = 0; i < n; i++) {
             const int n_dims = draw_int(&d, 1, 4);
-            int64_t dims[4], count = 1;
+            struct dpt_tensor tensor = {.name = "layer/weight", .n_dims = n_dims};
+            int64_t count = 1;
             const struct dpt_tensor *t;
+            struct dpt_error err;
+            int32_t index;
 
             for (int k = 0; k < n_dims; k++)
-                count *= dims[k] = draw_int(&d, 1, 6);
-            assert_int_equal(net_tensor(&g, "layer", "weight", n_dims, dims, 1), i);
+                count *= tensor.dims[k] = draw_int(&d, 1, 6);
+            assert_int_equal(dpt_graph_add_tensor(&g, &tensor, &index, &err), DPT_OK);
+            assert_int_equal(index, i);
             t = &g.tensors[i];
             assert_int_equal(t->count, count);
             assert_int_equal(t->offset % DPT_TENSOR_ALIGN, 0);
@@ -44,13 +48,13 @@ static void nodes_are_copied_in_order(void **state)
 
     (void)state;
     for (int32_t i = 0; i < 1000; i++) {
-        const struct dpt_graph_node node = {.op = DPT_OP_RELU, .rate = (float)i};
+        const struct dpt_graph_node node = {.op = DPT_OP_RELU, .attribute = {(float)i}};
 
         assert_int_equal(net_node(&g, &node), i);
     }
     assert_int_equal(g.n_nodes, 1000);
     for (int32_t i = 0; i < 1000; i++)
-        assert_true(g.nodes[i].rate == (float)i);
+        assert_true(g.nodes[i].attribute[0] == (float)i);
     dpt_graph_release(&g);
 }
 

@@ -230,9 +230,9 @@ static void evaluation_drops_nothing(void **state)
     gradient = dpt_alloc_array((size_t)g.floats, sizeof *gradient);
     program = open_ref(&g, 4, 1, true);
     dropped = train(program, 0, &data.batch, params, gradient, false);
-    g.nodes[5].rate = 0;
+    g.nodes[5].attribute[0] = 0;
     kept = train(program, 0, &data.batch, params, gradient, false);
-    g.nodes[5].rate = 0.4f;
+    g.nodes[5].attribute[0] = 0.4f;
     assert_true(fabs(dropped - kept) > 1e-3);
     assert_int_equal(dpt_backend_ref.infer(program, 0, &data.batch, params, NULL, &tally, &err),
                      DPT_OK);

@@ -90,7 +90,7 @@ static bool check_direction(struct bench *b, const struct dpt_tensor *t, double 
     for (int64_t i = t->offset; i < t->offset + t->count; i++) {
         const double g = b->gradient[i];
 
-        b->direction[i] = (float)(draw_normal(d) / sqrt((double)t->fan_in));
+        b->direction[i] = (float)(draw_normal(d) / (t->decay ? sqrt((double)t->fan_in) : 1));
         claimed += g * b->direction[i];
         size += g * g * b->direction[i] * b->direction[i];
     }

@@ -265,7 +265,7 @@ static void dropout(void **state)
             .sample = sample, .seed = draw_bits(&d), .step = (uint64_t)draw_int(&d, 0, 100000)};
         struct dpt_cuda_control control = {
             .seed = batch.seed, .step = batch.step, .count = draw_int(&d, 0, (int32_t)n)};
-        struct layer l = {.node = {.in = random_shape(&d), .rate = 0.4f}};
+        struct layer l = {.node = {.in = random_shape(&d), .attribute = {0.4f}}};
         struct device_tensor x, y;
 
         if (seed / TYPES % 3 == 0)

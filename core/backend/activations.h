@@ -1,0 +1,32 @@
+/*
+ * activations: functions of one number, a row each. All that is known of one but its arithmetic,
+ * which each backend has in a line of its own (ref/pointwise.c, cpu/pointwise_kernels.c,
+ * cuda/kernels_pointwise.inc). Operations, layers, kernels and tests are made from this list.
+ *
+ * X(C, NAME, name, summary, keeps, traits, forward, backward, options, onnx); C is passed on as it
+ * is given. keeps: what the slope is computed from, INPUT or OUTPUT. traits: of struct
+ * dpt_operation. forward, backward: what the cpu backend reaches (dpt_operation.reached). options:
+ * rows DPT_ATTRIBUTE(k, name, default, least, most, help) in parentheses, which the kernels find
+ * in the node's `attribute[k]`. onnx: steps (struct dpt_onnx_step) in parentheses.
+ */
+#ifndef DPT_BACKEND_ACTIVATIONS_H
+#define DPT_BACKEND_ACTIVATIONS_H
+
+// clang-format off
+#define DPT_ACTIVATIONS(X, C)                                                                      \
+    X(C, RELU, relu, "max(0, x)",                                                                  \
+      OUTPUT, DPT_EXACT | DPT_FUSED, 0.3, 0.3, (), ({.type = "Relu"}))                             \
+    X(C, GELU, gelu, "x Phi(x), with erf (Hendrycks & Gimpel 2016)",                               \
+      INPUT, 0, 0.1, 0.1, (), /* Gelu itself came with operator set 20 */                          \
+      (DPT_ONNX_BY("Div", "scaled", "gelu/sqrt2", 1.41421356237309504880F),                        \
+       {.type = "Erf", .result = "erf"}, DPT_ONNX_BY("Add", "shifted", "gelu/one", 1),             \
+       {.type = "Mul", .result = "times", .with = {{.source = DPT_ONNX_X}}},                       \
+       DPT_ONNX_BY("Mul", NULL, "gelu/half", 0.5F)))                                               \
+    X(C, TANH, tanh, "hyperbolic tangent", OUTPUT, 0, 0.1, 0.3, (), ({.type = "Tanh"}))            \
+    X(C, SIGMOID, sigmoid, "1 / (1 + exp(-x))", OUTPUT, 0, 0.1, 0.3, (), ({.type = "Sigmoid"}))
+// clang-format on
+
+/* What stood in parentheses. */
+#define DPT_BARE(...) __VA_ARGS__
+
+#endif

@@ -1,0 +1,45 @@
+/* What takes each number by itself, or none. */
+#include "core/backend/operation.h"
+
+const struct dpt_operation dpt_operation_input = {
+    .name = "input",
+    .kind = DPT_CLASS_NOTHING,
+    .traits = DPT_EXACT,
+    .shape = dpt_shape_same,
+    .reached = {1, 1, 0},
+    .onnx = {{.type = "Identity"}},
+};
+
+const struct dpt_operation dpt_operation_flatten = {
+    .name = "flatten",
+    .kind = DPT_CLASS_NOTHING,
+    .traits = DPT_EXACT | DPT_FUSED,
+    .shape = dpt_shape_vector,
+    .reached = {0.1, 0.1, 0.2e-6},
+    .onnx = {{.type = "Flatten", .attribute = {{.name = "axis", .number = 1}}}},
+};
+
+const struct dpt_operation dpt_operation_dropout = {
+    .name = "dropout",
+    .kind = DPT_CLASS_POINTWISE,
+    .keeps = DPT_KEEPS_MASK,
+    .traits = DPT_EXACT,
+    .attributes = {"rate"},
+    .shape = dpt_shape_same,
+    .reached = {0.02, 0.3, 0.5e-6},
+    .onnx = {{.type = "Identity"}}, /* when a model is used */
+};
+
+#define DPT_ATTRIBUTE(k, text, otherwise, least, most, help) [k] = text
+#define X(C, NAME, name_, summary, keeps_, traits_, forward, backward, options, onnx_)             \
+    const struct dpt_operation dpt_operation_##name_ = {                                           \
+        .name = #name_,                                                                            \
+        .kind = DPT_CLASS_POINTWISE,                                                               \
+        .keeps = DPT_KEEPS_##keeps_,                                                               \
+        .traits = traits_,                                                                         \
+        .attributes = {DPT_BARE options},                                                          \
+        .shape = dpt_shape_same,                                                                   \
+        .reached = {forward, backward, 0.3e-6},                                                    \
+        .onnx = {DPT_BARE onnx_},                                                                  \
+    };
+DPT_ACTIVATIONS(X, 0)

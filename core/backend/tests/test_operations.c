@@ -1,0 +1,119 @@
+/*
+ * The tables of operations, walked for every operation there is: what it is, and the kernels of
+ * each backend in this build. An entry that is missing here would be followed when a program runs.
+ */
+#include "core/backend/operation.h"
+#include "core/backend/ref/ref.h"
+#include "core/backend/tests/net.h"
+
+/* A node of each operation that has all that one can have, behind 4 planes of 5 x 6. */
+static struct dpt_graph_node node_of(enum dpt_op op)
+{
+    struct dpt_graph_node node = {.op = op, .n_inputs = op != DPT_OP_INPUT, .weight = -1};
+
+    node.bias = -1;
+    node.in = (struct dpt_shape){4, 5, 6, false};
+    if (op == DPT_OP_CONV || dpt_operations[op]->kind == DPT_CLASS_POOL)
+        node.window = (struct dpt_window){{3, 3}, {1, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
+    if (op == DPT_OP_CONV || op == DPT_OP_DENSE)
+        node.out.c = 7;
+    if (op == DPT_OP_DENSE)
+        node.in = (struct dpt_shape){120, 1, 1, true};
+    dpt_operations[op]->shape(&node);
+    return node;
+}
+
+/* Names are the field's, each there once, and what a name stands for is known of every row. */
+static void rows(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_operation *o = dpt_operations[op];
+        const struct dpt_graph_node node = node_of((enum dpt_op)op);
+
+        assert_non_null(o);
+        assert_true(strlen(o->name) > 0);
+        for (int other = 0; other < op; other++)
+            assert_string_not_equal(o->name, dpt_operations[other]->name);
+        assert_non_null(o->shape);
+        assert_true(dpt_shape_size(&node.out) > 0);
+        assert_true(o->kind != DPT_CLASS_POINTWISE ||
+                    memcmp(&node.in, &node.out, sizeof node.in) == 0);
+        assert_true(o->reached.forward > 0 && o->reached.backward > 0 && o->reached.call >= 0);
+        for (int k = 1; k < DPT_MAX_ATTRIBUTES; k++)
+            assert_true(o->attributes[k] == NULL || o->attributes[k - 1] != NULL);
+    }
+}
+
+/* What has weights has a weight first and a bias second; what multiplies by them has work to do. */
+static void tensors_and_work(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_operation *o = dpt_operations[op];
+        const struct dpt_graph_node node = node_of((enum dpt_op)op);
+        const bool multiplies = o->kind == DPT_CLASS_CONV || o->kind == DPT_CLASS_GEMM;
+        struct dpt_tensor t[DPT_MAX_TENSORS];
+        const int n = dpt_operation_tensors(&node, t);
+
+        assert_int_equal(dpt_operation_flops(&node) > 0, multiplies);
+        assert_true(n <= DPT_MAX_TENSORS && (n > 0 || !multiplies));
+        for (int k = 0; k < n; k++) {
+            assert_string_equal(t[k].name, k == 0 ? "weight" : "bias");
+            assert_true(t[k].n_dims >= 1 && t[k].n_dims <= 4);
+            for (int i = 0; i < t[k].n_dims; i++)
+                assert_true(t[k].dims[i] > 0);
+            /* Weight decay is for what is multiplied by (Loshchilov & Hutter 2019, and PyTorch's
+             * own recipes): not for biases, nor for norms. */
+            assert_int_equal(t[k].decay, multiplies && k == 0);
+            assert_true(!t[k].decay || (t[k].fan_in > 0 && t[k].fan_out > 0));
+        }
+    }
+    /* 3 x 3 on 5 x 6, a step of 1 x 2, a border of 1: 13 rows and 8 columns of taps are inside. */
+    assert_true(dpt_operation_flops(&(struct dpt_graph_node){
+                    .op = DPT_OP_CONV,
+                    .in = {4, 5, 6, false},
+                    .out = {7, 5, 3, false},
+                    .window = {{3, 3}, {1, 2}, {1, 1}, {1, 1}, {1, 1}, 1}}) == 2. * 13 * 8 * 4 * 7);
+}
+
+/* Each step is an ONNX node; the last one's output is the operation's, the others' have names. */
+static void onnx_steps(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_onnx_step *step = dpt_operations[op]->onnx;
+        int n = 0;
+
+        while (n < DPT_ONNX_STEPS && step[n].type != NULL)
+            n++;
+        assert_true(n > 0);
+        for (int k = 0; k < n; k++) {
+            assert_int_equal(step[k].result != NULL, k + 1 < n);
+            for (int i = 0; i < DPT_ONNX_ATTRIBUTES; i++)
+                assert_true(step[k].attribute[i].value != DPT_ONNX_FLOAT ||
+                            dpt_operations[op]->attributes[step[k].attribute[i].number] != NULL);
+        }
+    }
+}
+
+static void ref_kernels(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        assert_non_null(dpt_ref_ops[op]->forward);
+        assert_true(op == DPT_OP_INPUT || dpt_ref_ops[op]->backward != NULL);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows),
+        cmocka_unit_test(tensors_and_work),
+        cmocka_unit_test(onnx_steps),
+        cmocka_unit_test(ref_kernels),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
