@@ -11,20 +11,18 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/backend/activations.h"
 #include "core/base/vector.h"
 
 enum { DPT_LANES = 16 };
 
-/* Elementwise; y may be x, dx may be dy. NaN stays NaN. `known` is what backward needs: relu, tanh,
- * sigmoid their output, gelu its input. */
-void dpt_relu(int64_t n, const float *x, float *y);
-void dpt_relu_back(int64_t n, const float *known, const float *dy, float *dx);
-void dpt_gelu(int64_t n, const float *x, float *y);
-void dpt_gelu_back(int64_t n, const float *known, const float *dy, float *dx);
-void dpt_tanh(int64_t n, const float *x, float *y);
-void dpt_tanh_back(int64_t n, const float *known, const float *dy, float *dx);
-void dpt_sigmoid(int64_t n, const float *x, float *y);
-void dpt_sigmoid_back(int64_t n, const float *known, const float *dy, float *dx);
+/* Activations, elementwise; y may be x, dx may be dy. NaN stays NaN. a: the node's first attribute.
+ * known: what their row says that the slope is computed from. */
+#define X(C, NAME, name, ...)                                                                      \
+    void dpt_##name(int64_t n, float a, const float *x, float *y);                                 \
+    void dpt_##name##_back(int64_t n, float a, const float *known, const float *dy, float *dx);
+DPT_ACTIVATIONS(X, 0)
+#undef X
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 
 /* y += x, exactly n elements of each. */

@@ -2,17 +2,15 @@
 #include <string.h>
 
 #include "core/backend/cpu/program.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 
 enum { PER_NODE = 8 };
 
-static const struct dpt_cpu_op *const ops[DPT_OP_COUNT] = {
-    [DPT_OP_CONV] = &dpt_cpu_conv,       [DPT_OP_DENSE] = &dpt_cpu_dense,
-    [DPT_OP_MAXPOOL] = &dpt_cpu_maxpool, [DPT_OP_AVGPOOL] = &dpt_cpu_avgpool,
-    [DPT_OP_FLATTEN] = &dpt_cpu_flatten, [DPT_OP_GLOBAL_AVGPOOL] = &dpt_cpu_global_avgpool,
-    [DPT_OP_RELU] = &dpt_cpu_relu,       [DPT_OP_DROPOUT] = &dpt_cpu_dropout,
-    [DPT_OP_GELU] = &dpt_cpu_gelu,       [DPT_OP_TANH] = &dpt_cpu_tanh,
-    [DPT_OP_SIGMOID] = &dpt_cpu_sigmoid,
+const struct dpt_cpu_op *const dpt_cpu_ops[DPT_OP_COUNT] = {
+#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cpu_##name,
+    DPT_OPERATIONS(X)
+#undef X
 };
 
 /* --- buffers and calls ------------------------------------------------------------------------ */
@@ -150,7 +148,7 @@ bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct d
     const struct dpt_cpu_node *before = &program->nodes[node->input];
 
     /* Back over all nodes whose output lies in this same buffer. */
-    while (before->op != NULL && !before->op->keeps_output) {
+    while (!before->op->keeps_output) {
         if (before->y != before->x)
             return true;
         before = &program->nodes[before->input];
@@ -167,22 +165,19 @@ static enum dpt_status read_node(struct dpt_cpu_program *program, int32_t i, str
 
     node->graph = from;
     node->name = from->name;
-    node->op = ops[from->op];
+    node->op = dpt_cpu_ops[from->op];
     node->in = from->in;
     node->out = from->out;
-    if (i == 0) {
-        node->y = DPT_CPU_INPUT;
-        node->y_layout = DPT_LAYOUT_NCHW;
+    if (i == 0)
         return DPT_OK;
-    }
-    if (node->op == NULL || from->n_inputs != 1)
+    if (from->n_inputs != 1)
         return dpt_fail(err, DPT_BAD_JOB, "%s: backend cpu has no such layer of %d inputs",
                         from->name, (int)from->n_inputs);
     node->input = from->inputs[0];
     node->wants_dx = program->nodes[node->input].wants_dy;
     node->wants_dy = node->wants_dx || from->weight >= 0 || from->bias >= 0;
     program->nodes[node->input].consumers++;
-    return DPT_OK;
+    return dpt_operation_check(from, err);
 }
 
 /* The outputs are wanted in canonical layout, whatever the last node is. */
@@ -264,9 +259,7 @@ out:
 bool dpt_cpu_teams(const struct dpt_graph *graph)
 {
     for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_cpu_op *op = ops[graph->nodes[i].op];
-
-        if (op == NULL || !op->shares)
+        if (!dpt_cpu_ops[graph->nodes[i].op]->shares)
             return false;
     }
     return true;
@@ -424,7 +417,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
     DPT_TRY(reserve_tables(program, err));
     DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
     DPT_TRY(read_graph(program, err));
-    for (int32_t i = 1; i < program->n_nodes; i++) {
+    for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
         if (!node->skipped)

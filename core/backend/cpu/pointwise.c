@@ -2,6 +2,7 @@
 
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 
 /* Elementwise layers, in any layout, and flatten. */
@@ -37,18 +38,6 @@ out:
     return status;
 }
 
-/* Backward reads the input: it has to stay. */
-static enum dpt_status plan_beside(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                   struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
-    dpt_cpu_write(program, node, node->x_layout);
-out:
-    return status;
-}
-
 /* The elements that this thread computes. */
 struct part {
     int64_t first, n;
@@ -75,46 +64,81 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
     return y;
 }
 
-#define POINTWISE(name, how, known, filled)                                                        \
-    static enum dpt_status name##_forward(const struct dpt_cpu_run *run,                           \
-                                          const struct dpt_cpu_node *node, struct dpt_error *err)  \
-    {                                                                                              \
-        const struct part part = part_of(run, node);                                               \
-        float *y = dpt_cpu_buffer(run, node->y);                                                   \
-                                                                                                   \
-        (void)err;                                                                                 \
-        dpt_##name(part.n, whole_lines(run, node, part), y + part.first);                          \
-        if (filled)                                                                                \
-            clear_filling(node, run->rows, y);                                                     \
-        return DPT_OK;                                                                             \
-    }                                                                                              \
-                                                                                                   \
-    static enum dpt_status name##_backward(const struct dpt_cpu_run *run,                          \
-                                           const struct dpt_cpu_node *node, struct dpt_error *err) \
-    {                                                                                              \
-        const struct part part = part_of(run, node);                                               \
-                                                                                                   \
-        (void)err;                                                                                 \
-        if (node->wants_dx)                                                                        \
-            dpt_##name##_back(part.n, dpt_cpu_buffer(run, node->known) + part.first,               \
-                              dpt_cpu_buffer(run, node->dy) + part.first,                          \
-                              dpt_cpu_buffer(run, node->dx) + part.first);                         \
-        return DPT_OK;                                                                             \
-    }                                                                                              \
-                                                                                                   \
+/* The kernels of an activation. */
+struct activation {
+    void (*forward)(int64_t n, float a, const float *x, float *y);
+    void (*backward)(int64_t n, float a, const float *known, const float *dy, float *dx);
+};
+
+static const struct activation activations[DPT_OP_COUNT] = {
+#define X(C, NAME, name, ...) [DPT_OP_##NAME] = {dpt_##name, dpt_##name##_back},
+    DPT_ACTIVATIONS(X, 0)
+#undef X
+};
+
+/* Where backward reads the input, that has to stay; else the output may take its place. */
+static enum dpt_status plan_activation(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                       struct dpt_error *err)
+{
+    const float zeros[DPT_LANES] __attribute__((aligned(64))) = {0};
+    float y[DPT_LANES] __attribute__((aligned(64)));
+    enum dpt_status status = DPT_OK;
+
+    node->own = (void *)(uintptr_t)&activations[node->graph->op];
+    activations[node->graph->op].forward(1, node->graph->attribute[0], zeros, y);
+    node->filled = y[0] != 0;
+    if (dpt_operation_of(node->graph)->keeps & DPT_KEEPS_INPUT) {
+        DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
+        dpt_cpu_write(program, node, node->x_layout);
+        node->known = node->x;
+    } else {
+        DPT_TRY(plan_over(program, node, err));
+        node->known = node->y;
+    }
+out:
+    return status;
+}
+
+static enum dpt_status activation_forward(const struct dpt_cpu_run *run,
+                                          const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    const struct activation *kernels = node->own;
+    const struct part part = part_of(run, node);
+    float *y = dpt_cpu_buffer(run, node->y);
+
+    (void)err;
+    kernels->forward(part.n, node->graph->attribute[0], whole_lines(run, node, part),
+                     y + part.first);
+    if (node->filled)
+        clear_filling(node, run->rows, y);
+    return DPT_OK;
+}
+
+static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
+                                           const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    const struct activation *kernels = node->own;
+    const struct part part = part_of(run, node);
+
+    (void)err;
+    if (node->wants_dx)
+        kernels->backward(
+            part.n, node->graph->attribute[0], dpt_cpu_buffer(run, node->known) + part.first,
+            dpt_cpu_buffer(run, node->dy) + part.first, dpt_cpu_buffer(run, node->dx) + part.first);
+    return DPT_OK;
+}
+
+#define X(C, NAME, name, ...)                                                                      \
     const struct dpt_cpu_op dpt_cpu_##name = {                                                     \
-        .plan = how,                                                                               \
-        .forward = name##_forward,                                                                 \
-        .backward = name##_backward,                                                               \
+        .plan = plan_activation,                                                                   \
+        .forward = activation_forward,                                                             \
+        .backward = activation_backward,                                                           \
         .shares = true,                                                                            \
         .pointwise = true,                                                                         \
         .keeps_output = true,                                                                      \
-    }
-
-POINTWISE(relu, plan_over, y, false);
-POINTWISE(tanh, plan_over, y, false);
-POINTWISE(sigmoid, plan_over, y, true);
-POINTWISE(gelu, plan_beside, x, false);
+    };
+DPT_ACTIVATIONS(X, 0)
+#undef X
 
 /* --- dropout -----------------------------------------------------------------------------------
  */
@@ -222,8 +246,20 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
     .pointwise = true,
 };
 
-/* --- flatten -----------------------------------------------------------------------------------
+/* --- input and flatten -------------------------------------------------------------------------
  */
+
+/* The caller's, who wants it back as it was. */
+static enum dpt_status plan_input(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                  struct dpt_error *err)
+{
+    (void)program, (void)err;
+    node->y = DPT_CPU_INPUT;
+    node->y_layout = DPT_LAYOUT_NCHW;
+    return DPT_OK;
+}
+
+const struct dpt_cpu_op dpt_cpu_input = {.plan = plan_input, .keeps_output = true};
 
 static enum dpt_status plan_flatten(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                     struct dpt_error *err)

@@ -94,18 +94,6 @@ static inline __attribute__((always_inline)) float tanh_lane(float x)
     return fabsf(x) < 0.25f ? near : far;
 }
 
-/* Written so that NaN stays: "x > 0 ? x : 0" would hide it. */
-DPT_VECTOR void dpt_relu(int64_t n, const float *x,
-                         float *y){FOR_LANES(n, y[i] = x[i] < 0.0f ? 0.0f : x[i])}
-
-DPT_VECTOR void dpt_relu_back(int64_t n, const float *known, const float *dy,
-                              float *dx){FOR_LANES(n, dx[i] = known[i] > 0.0f ? dy[i] : 0.0f)}
-
-DPT_VECTOR void dpt_gelu(int64_t n, const float *x, float *y)
-{
-    FOR_LANES(n, y[i] = x[i] * normal_lane(x[i], bell_lane(x[i])))
-}
-
 /* d(x Phi(x)) = Phi(x) + x phi(x), phi the density. */
 static inline __attribute__((always_inline)) float gelu_slope(float x)
 {
@@ -114,19 +102,28 @@ static inline __attribute__((always_inline)) float gelu_slope(float x)
     return normal_lane(x, bell) + x * bell * 0.398942280f;
 }
 
-DPT_VECTOR void dpt_gelu_back(int64_t n, const float *known, const float *dy,
-                              float *dx){FOR_LANES(n, dx[i] = dy[i] * gelu_slope(known[i]))}
+/* value: of v. back: from v, which is known, and d, the output's gradient. a: the attribute. */
+#define ACTIVATION(name, value, back)                                                              \
+    DPT_VECTOR void dpt_##name(int64_t n, float a, const float *x, float *y)                       \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        FOR_LANES(n, const float v = x[i]; y[i] = (value))                                         \
+    }                                                                                              \
+                                                                                                   \
+    DPT_VECTOR void dpt_##name##_back(int64_t n, float a, const float *known, const float *dy,     \
+                                      float *dx)                                                   \
+    {                                                                                              \
+        (void)a;                                                                                   \
+        FOR_LANES(n, const float v = known[i]; const float d = dy[i]; dx[i] = (back))              \
+    }
 
-DPT_VECTOR void dpt_tanh(int64_t n, const float *x, float *y){FOR_LANES(n, y[i] = tanh_lane(x[i]))}
-
-DPT_VECTOR void dpt_tanh_back(int64_t n, const float *known, const float *dy,
-                              float *dx){FOR_LANES(n, dx[i] = dy[i] * (1.0f - known[i] * known[i]))}
-
-DPT_VECTOR void dpt_sigmoid(int64_t n, const float *x,
-                            float *y){FOR_LANES(n, y[i] = 1.0f / (1.0f + exp_lane(-x[i])))}
-
-DPT_VECTOR void dpt_sigmoid_back(int64_t n, const float *known, const float *dy, float *dx){
-    FOR_LANES(n, dx[i] = dy[i] * known[i] * (1.0f - known[i]))}
+/* v < 0 and not v > 0 in the value: what is not a number must come through. */
+// clang-format off
+ACTIVATION(relu, v < 0.0f ? 0.0f : v, v > 0.0f ? d : 0.0f)
+ACTIVATION(gelu, v * normal_lane(v, bell_lane(v)), d * gelu_slope(v))
+ACTIVATION(tanh, tanh_lane(v), d * (1.0f - v * v))
+ACTIVATION(sigmoid, 1.0f / (1.0f + exp_lane(-v)), d * v * (1.0f - v))
+// clang-format on
 
 DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,
                              float *y){FOR_LANES(n, y[i] = a[i] * b[i])}

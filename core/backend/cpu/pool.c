@@ -30,11 +30,6 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
         .out = {node->out.h, node->out.w},
     };
     for (int i = 0; i < 2; i++) {
-        if (w->before[i] >= w->kernel[i] || w->after[i] >= w->kernel[i])
-            return dpt_fail(err, DPT_BAD_JOB,
-                            "%s: the padding must be smaller than the kernel, else a window can "
-                            "lie on padding alone",
-                            node->name);
         pool->shape.kernel[i] = w->kernel[i];
         pool->shape.stride[i] = w->stride[i];
         pool->shape.before[i] = w->before[i];

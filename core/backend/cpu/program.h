@@ -53,32 +53,35 @@ struct dpt_cpu_op {
      * RANK. */
     enum dpt_status (*plan)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err);
-    /* The same for backward, when dx and dy are known; may be NULL. */
+    /* The same for backward, when dx and dy are known. Optional. */
     enum dpt_status (*plan_backward)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      struct dpt_error *err);
     /* Renews what is derived from the parameters. *task counts over all nodes; each slot does those
-     * of its turn. May be NULL. */
+     * of its turn. Optional. */
     enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                int turn, int *task, struct dpt_error *err);
+    /* This and the next one are optional for the input alone. */
     enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err);
     /* Gradients of the parameters, and dx where wants_dx. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
-    void (*close)(struct dpt_cpu_node *node); /* frees `own`; may be NULL */
+    void (*close)(struct dpt_cpu_node *node); /* frees `own`; optional */
     bool shares;        /* a team can compute it: each thread does its part of run->threads */
     bool pointwise;     /* dx may take dy's buffer: same layout, element by element */
     bool keeps_output;  /* backward reads the output: nobody may write over it */
     bool moves_nothing; /* the output is the input, in canonical layout */
 };
 
-extern const struct dpt_cpu_op dpt_cpu_conv, dpt_cpu_dense, dpt_cpu_maxpool, dpt_cpu_avgpool,
-    dpt_cpu_global_avgpool, dpt_cpu_flatten, dpt_cpu_dropout, dpt_cpu_relu, dpt_cpu_gelu,
-    dpt_cpu_tanh, dpt_cpu_sigmoid;
+/* A row for each operation, made from the same list. */
+#define X(NAME, name) extern const struct dpt_cpu_op dpt_cpu_##name;
+DPT_OPERATIONS(X)
+#undef X
+extern const struct dpt_cpu_op *const dpt_cpu_ops[DPT_OP_COUNT];
 
 struct dpt_cpu_node {
     const struct dpt_graph_node *graph; /* NULL: the flatten that is put behind the last node */
-    const struct dpt_cpu_op *op;        /* NULL: the input */
+    const struct dpt_cpu_op *op;
     const char *name;
     int32_t number, input; /* in the graph */
     struct dpt_shape in, out;
@@ -97,6 +100,8 @@ struct dpt_cpu_node {
     int dx, dy;                 /* gradients of x and y, in their layouts */
     int reorder, reorder_back;  /* calls, or NONE */
     int place;                  /* a max-pool: buffer of who won, in the layout of y; or NONE */
+    int known;                  /* an activation: what its slope is computed from, x or y */
+    bool filled; /* an activation that makes something else of the zeros behind the last channel */
     void *own;
 };
 

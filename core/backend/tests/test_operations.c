@@ -2,6 +2,9 @@
  * The tables of operations, walked for every operation there is: what it is, and the kernels of
  * each backend in this build. An entry that is missing here would be followed when a program runs.
  */
+#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
+#include "core/backend/cpu/program.h"
+#endif
 #include "core/backend/operation.h"
 #include "core/backend/ref/ref.h"
 #include "core/backend/tests/net.h"
@@ -106,6 +109,22 @@ static void ref_kernels(void **state)
     }
 }
 
+#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
+static void cpu_kernels(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_cpu_op *kernels = dpt_cpu_ops[op];
+
+        assert_non_null(kernels->plan);
+        assert_true(op == DPT_OP_INPUT || (kernels->forward != NULL && kernels->backward != NULL));
+        /* dx takes the place of dy only where each number is by itself. */
+        assert_true(!kernels->pointwise || dpt_operations[op]->kind == DPT_CLASS_POINTWISE);
+        assert_true(!(dpt_operations[op]->keeps & DPT_KEEPS_OUTPUT) || kernels->keeps_output);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +132,9 @@ int main(void)
         cmocka_unit_test(tensors_and_work),
         cmocka_unit_test(onnx_steps),
         cmocka_unit_test(ref_kernels),
+#if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
+        cmocka_unit_test(cpu_kernels),
+#endif
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
