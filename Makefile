@@ -143,6 +143,7 @@ defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WI
 room_flags = $(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
 	$(if $(filter core/backend/cuda/% core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
+	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
 	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) \
@@ -188,24 +189,26 @@ $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 # A GPU on the CPU, for tests: core/backend/cuda/tests/fake.h. The second and third library work through the first.
 fakegpu := $(BUILD)/tests/fakegpu
 fake = $(patsubst %,core/backend/cuda/tests/fake_%.c,$1)
-$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c
+emulation := $(BUILD)/obj/core/backend/cuda/tests/emulate.o
+$(fakegpu)/libcuda.so.1: $(call fake,capture clock copies driver enqueue graph kernels memory stream trace) core/backend/cuda/kernels.c $(emulation)
 $(fakegpu)/libcudnn.so.9: $(call fake,conv cudnn cudnn_run engines) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)/libcuda.so.1
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
 fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13))
-$(fakes): $(wildcard core/backend/cuda/tests/fake*.h core/backend/cuda/*.inc) $(addprefix core/backend/cuda/,tests/emulate.h kernels.cu device.h kernels.h) core/backend/loss_scale.h $(BUILD)/flags
+$(fakes): $(wildcard core/backend/cuda/tests/fake*.h core/backend/cuda/*.inc) $(addprefix core/backend/cuda/,tests/emulate.h device.h kernels.h) core/backend/loss_scale.h $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c,$^) $(filter %.so.1,$^) -lm
+	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 
 check-units: $(programs) $(if $(fakes),$(fakes) $(fakegpu)/libcublasLt.so.12)
 $(foreach test,$(tests),$(eval $(call program,$(test)): $(call object,$(test))))
+$(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cuda_%,$(tests))): $(emulation)
 $(programs): $(library) $(BUILD)/flags
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
 
--include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)))
+-include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation))
 
 # --- installing ---------------------------------------------------------------------------------------------------
 

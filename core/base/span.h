@@ -11,6 +11,7 @@
 #ifndef DPT_BASE_SPAN_H
 #define DPT_BASE_SPAN_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core/base/clock.h"

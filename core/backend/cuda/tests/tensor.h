@@ -1,6 +1,6 @@
 /*
  * tensor: what the tests of the device's kernels share: tensors as the device has them, in each
- * type. To be included once in a program, as emulate.h, which it includes.
+ * type.
  */
 #ifndef DPT_BACKEND_CUDA_TESTS_TENSOR_H
 #define DPT_BACKEND_CUDA_TESTS_TENSOR_H
