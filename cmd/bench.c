@@ -245,7 +245,7 @@ static void average(const struct dpt_trainer *t, const struct record *r, const d
         chosen++;
         for (size_t what = 0; what < whats; what++)
             seconds[what] += dpt_tick_seconds(&r->profile.rate, ticks[what]);
-        wait = fmax(0, last[k] - r->arrived[k]) * 1e-9 * t->threads;
+        wait = fmax(0, last[k] - r->arrived[k]) * 1e-9 * t->team.threads;
         wait = fmin(wait, dpt_tick_seconds(&r->profile.rate, ticks[DPT_SPAN_REDUCTION]));
         seconds[DPT_SPAN_REDUCTION] -= wait;
         seconds[DPT_SPAN_STEP] += wait;
@@ -304,7 +304,7 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     b->timed = dpt_bench_spread_of(sorted, r->n);
     /* With few steps the quarters lie between two of them: at least one must be in. */
     average(t, r, last, n < 4 ? 0 : b->timed.low, n < 4 ? INFINITY : b->timed.high, seconds);
-    DPT_TRY(mean_over_ranks(t, seconds, whats, (double)t->all_threads, err));
+    DPT_TRY(mean_over_ranks(t, seconds, whats, (double)t->team.all_threads, err));
     DPT_TRY(mean_over_ranks(t, r->calls, whats, 1, err));
     qsort(r->plain, n, sizeof *r->plain, dpt_bench_by_value);
     qsort(r->with, n, sizeof *r->with, dpt_bench_by_value);
@@ -318,7 +318,7 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     }
     for (size_t what = 0; what < whats; what++)
         seconds[what] *= b->scale;
-    b->samples_per_s = t->train.sampler.global / b->step.median;
+    b->samples_per_s = t->data.train.sampler.global / b->step.median;
     DPT_TRY(dpt_group_agree(&t->comm->world, dpt_bench_rows(b, seconds, r->calls, err), err));
 out:
     dpt_free(seconds);
@@ -367,7 +367,7 @@ static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,
     }
     dpt_log_info(t.log, "measuring the machine");
     DPT_TRY(dpt_machine_measure(&t, &b.machine, err));
-    DPT_TRY(dpt_group_agree(&comm->world, dpt_loader_seek(t.train.loader, 0, 0, err), err));
+    DPT_TRY(dpt_group_agree(&comm->world, dpt_loader_seek(t.data.train.loader, 0, 0, err), err));
     dpt_log_info(t.log, "warming up");
     DPT_TRY(dpt_bench_warm_up(&t, &seconds, err));
     if (steps == 0)

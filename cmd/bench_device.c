@@ -45,7 +45,7 @@ static enum dpt_status measure(struct dpt_bench *b, struct dpt_trainer *t, int64
     b->step = dpt_bench_spread_of(seconds, RUNS);
     b->steps = RUNS * each;
     b->runs = RUNS;
-    b->samples_per_s = t->train.sampler.global / b->step.median;
+    b->samples_per_s = t->data.train.sampler.global / b->step.median;
 out:
     return status;
 }
@@ -65,7 +65,7 @@ static enum dpt_status time_launches(struct dpt_trainer *t, struct dpt_launch_co
     dpt_profile_attach(t, NULL);
     DPT_TRY(status);
     if (t->comm->world.rank == 0)
-        status = t->backend->launches(t->program, costs, MOST_COSTS, n, err);
+        status = t->backend->launches(t->model.program, costs, MOST_COSTS, n, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
 out:
     dpt_profile_close(&profile);

@@ -30,11 +30,11 @@ struct group {
 
 static struct group group_of(const struct dpt_trainer *t, int32_t node, bool backward)
 {
-    struct group g = {t->graph.n_nodes, -1};
+    struct group g = {t->model.graph.n_nodes, -1};
 
-    for (int32_t i = 0; i < t->graph.n_nodes; i++) {
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
         const int32_t in =
-            t->backend->runs_in != NULL ? t->backend->runs_in(t->program, i, backward) : i;
+            t->backend->runs_in != NULL ? t->backend->runs_in(t->model.program, i, backward) : i;
 
         if (in != node)
             continue;
@@ -57,7 +57,8 @@ static void add_row(struct dpt_bench *b, const struct dpt_bench_row *row)
     struct dpt_bench_row *added = &b->rows[b->n_rows++];
 
     *added = *row;
-    added->limit = dpt_cost_limit(&row->cost, &b->machine, b->t->all_threads, &added->by_bytes);
+    added->limit =
+        dpt_cost_limit(&row->cost, &b->machine, b->t->team.all_threads, &added->by_bytes);
     b->seconds += added->seconds;
     b->limit += added->limit;
 }
@@ -72,7 +73,8 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
                                     .cost = dpt_cost_of_part(b->t, parts[i].what)};
 
         if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
-            (parts[i].what == DPT_SPAN_WAIT_THREADS && b->t->all_threads == b->t->comm->world.size))
+            (parts[i].what == DPT_SPAN_WAIT_THREADS &&
+             b->t->team.all_threads == b->t->comm->world.size))
             continue;
         row.small = parts[i].what == DPT_SPAN_LAYOUTS;
         snprintf(row.part, sizeof row.part, "%s", parts[i].name);
@@ -83,7 +85,7 @@ static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
 static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
                       enum dpt_cost_pass kind, bool wants_data, double seconds)
 {
-    const struct dpt_graph_node *nodes = b->t->graph.nodes;
+    const struct dpt_graph_node *nodes = b->t->model.graph.nodes;
     struct dpt_bench_row row = {.pass = pass, .seconds = seconds};
     size_t used = 0;
 
@@ -99,7 +101,7 @@ static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
 
 static void add_forward(struct dpt_bench *b, const double *seconds, const double *calls)
 {
-    for (int32_t i = 0; i < b->t->graph.n_nodes; i++) {
+    for (int32_t i = 0; i < b->t->model.graph.n_nodes; i++) {
         const int what = dpt_span_node(i, DPT_PASS_FORWARD);
         const struct group g = group_of(b->t, i, false);
 
@@ -110,7 +112,7 @@ static void add_forward(struct dpt_bench *b, const double *seconds, const double
 
 static void add_backward(struct dpt_bench *b, const double *seconds, const double *calls)
 {
-    const struct dpt_graph *graph = &b->t->graph;
+    const struct dpt_graph *graph = &b->t->model.graph;
 
     for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
         const int weights = dpt_span_node(i, DPT_PASS_WEIGHTS);
@@ -137,7 +139,7 @@ static void add_backward(struct dpt_bench *b, const double *seconds, const doubl
 enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
                                struct dpt_error *err)
 {
-    const size_t most = DPT_SPAN_NODES + (size_t)b->t->graph.n_nodes * DPT_SPAN_PASSES;
+    const size_t most = DPT_SPAN_NODES + (size_t)b->t->model.graph.n_nodes * DPT_SPAN_PASSES;
 
     b->rows = dpt_alloc_array(most, sizeof *b->rows);
     if (b->rows == NULL)

@@ -92,7 +92,7 @@ static void print_row(const struct dpt_bench *b, const char *name, double second
 static void print_head(const struct dpt_bench *b, struct dpt_str *out)
 {
     const struct dpt_trainer *t = b->t;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const struct dpt_machine *m = &b->machine;
     const int ranks = t->comm->world.size;
     char samples[DIGITS];
@@ -101,10 +101,11 @@ static void print_head(const struct dpt_bench *b, struct dpt_str *out)
 
     dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
     dpt_str_printf(out, ": %d rank%s, %lld thread%s, %s (%s)\n", ranks, ranks == 1 ? "" : "s",
-                   (long long)t->all_threads, t->all_threads == 1 ? "" : "s", t->backend->name,
-                   t->backend->uses());
+                   (long long)t->team.all_threads, t->team.all_threads == 1 ? "" : "s",
+                   t->backend->name, t->backend->uses());
     dpt_str_printf(out, "batch %d in micro-batches of %d, %s parameters, %s\n", s->global, s->micro,
-                   dpt_group_digits(samples, t->graph.parameters), t->job->optimizer.variant->name);
+                   dpt_group_digits(samples, t->model.graph.parameters),
+                   t->job->optimizer.variant->name);
     if (b->runs > 0)
         dpt_str_printf(out, "%s, by its data sheet: %.1f TFLOP/s in %s, %.2f TB/s\n\n", b->gpu.name,
                        b->flops * 1e-12, dpt_job_precision(t->job), b->gpu.bandwidth * 1e-12);
@@ -138,7 +139,7 @@ static void print_determinism(const struct dpt_trainer *t, struct dpt_str *out)
     const size_t before = out->length;
 
     if (t->backend->determinism != NULL)
-        t->backend->determinism(t->program, out);
+        t->backend->determinism(t->model.program, out);
     if (out->length > before)
         dpt_str_printf(out, "%s\n",
                        t->job->device.deterministic
@@ -259,12 +260,13 @@ void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out)
     dpt_str_printf(out, ", \"version\": ");
     dpt_str_json(out, DPT_VERSION);
     dpt_str_printf(out, ", \"ranks\": %d, \"nodes\": %d, \"threads\": %lld, \"backend\": ",
-                   t->comm->world.size, t->comm->nodes, (long long)t->all_threads);
+                   t->comm->world.size, t->comm->nodes, (long long)t->team.all_threads);
     dpt_str_json(out, t->backend->name);
     dpt_str_printf(out, ", \"library\": ");
     dpt_str_json(out, t->backend->describe());
     dpt_str_printf(out, ", \"batch\": {\"global\": %d, \"micro\": %d}, \"parameters\": %lld",
-                   t->train.sampler.global, t->train.sampler.micro, (long long)t->graph.parameters);
+                   t->data.train.sampler.global, t->data.train.sampler.micro,
+                   (long long)t->model.graph.parameters);
     if (b->runs > 0)
         json_gpu(b, out);
     else

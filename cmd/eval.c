@@ -19,7 +19,7 @@ static enum dpt_status print_result(const struct dpt_trainer *t, const struct dp
     char digits[32];
 
     printf("%s ", split->name);
-    if (t->loss.kind == DPT_LOSS_CROSS_ENTROPY)
+    if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
         printf("accuracy %.4f, ", dpt_tally_accuracy(tally));
     printf("loss %.6g on %s samples", dpt_tally_loss(tally),
            dpt_group_digits(digits, tally->samples));
@@ -36,7 +36,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     enum dpt_status status = DPT_OK;
     const char *name = dpt_cli_value(cli, "--split");
     struct dpt_trainer t = {0};
-    struct dpt_split *const by_index[] = {&t.test, &t.valid, &t.train};
+    struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
     struct dpt_tally tally = {0};
     const char *weights;
     size_t i = 0;

@@ -14,7 +14,7 @@ static void text(struct dpt_str *out, const char *before, const char *key, const
 
 static void layers(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_graph *graph = &p->t.graph;
+    const struct dpt_graph *graph = &p->t.model.graph;
     char shape[40];
 
     dpt_str_printf(out, ", \"layers\": [");
@@ -44,7 +44,7 @@ static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct
     for (int r = 0; r < p->spec.ranks; r++) {
         int32_t first, last;
 
-        dpt_sampler_deal(&p->t.train.sampler, step, r, p->spec.ranks, &first, &last);
+        dpt_sampler_deal(&p->t.data.train.sampler, step, r, p->spec.ranks, &first, &last);
         dpt_str_printf(out, "%s[%d, %d]", r == 0 ? "" : ", ", first, last);
     }
     dpt_str_printf(out, "]");
@@ -53,7 +53,7 @@ static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct
 static void steps(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
 
     dpt_str_printf(out, ", \"batch\": {\"global\": %d, \"micro\": %d}", s->global, s->micro);
     number(out, ", \"steps\": {", "samples_per_epoch", (double)s->samples);
@@ -159,14 +159,14 @@ static void time(const struct dpt_plan *p, struct dpt_str *out)
     number(out, ", \"fabric\": {", "latency_s", f->latency);
     number(out, ", ", "overhead_s", f->overhead);
     number(out, ", ", "bytes_per_s", f->bandwidth);
-    step("}, ", "step", &p->step, p->t.train.sampler.global, out);
+    step("}, ", "step", &p->step, p->t.data.train.sampler.global, out);
     number(out, ", ", "training_s", p->step.total * (double)p->t.steps);
     dpt_str_printf(out, ", \"scaling\": [");
     for (int i = 0; i < DPT_PLAN_SCALES; i++) {
         const struct dpt_plan_scale *s = &scales[i];
 
         dpt_str_printf(out, "%s{\"ranks\": %d", i == 0 ? "" : ", ", s->ranks);
-        step(", ", "strong", &s->strong, p->t.train.sampler.global, out);
+        step(", ", "strong", &s->strong, p->t.data.train.sampler.global, out);
         step(", ", "weak", &s->weak, s->weak_global, out);
         dpt_str_printf(out, "}");
     }
@@ -180,7 +180,7 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_str *out)
     text(out, "{", "name", t->job->name);
     text(out, ", ", "version", DPT_VERSION);
     dpt_str_printf(out, ", \"ranks\": %d, \"ranks_per_node\": %d, \"nodes\": %d, \"threads\": %d",
-                   p->spec.ranks, p->spec.node_ranks, p->nodes, t->threads);
+                   p->spec.ranks, p->spec.node_ranks, p->nodes, t->team.threads);
     text(out, ", ", "backend", t->backend->name);
     text(out, ", ", "library", t->backend->describe());
     layers(p, out);

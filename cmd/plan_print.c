@@ -53,8 +53,8 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
 
     dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
     dpt_str_printf(out, ": %d rank%s on %d node%s, %d thread%s each, %s\n", p->spec.ranks,
-                   p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s", t->threads,
-                   t->threads == 1 ? "" : "s", t->backend->name);
+                   p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
+                   t->team.threads, t->team.threads == 1 ? "" : "s", t->backend->name);
     if (p->gpu.name[0] == '\0')
         dpt_str_printf(out, "%s\n\n", t->backend->uses());
     else
@@ -65,7 +65,7 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
 
 static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
 {
-    const struct dpt_graph *graph = &p->t.graph;
+    const struct dpt_graph *graph = &p->t.model.graph;
     double forward = 0, backward = 0;
     char shape[DIGITS], count[DIGITS], ahead[DIGITS], back[DIGITS];
 
@@ -110,7 +110,7 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
             dpt_str_printf(out, "  ...");
             r = ranks - 1;
         }
-        dpt_sampler_deal(&p->t.train.sampler, step, r, ranks, &first, &last);
+        dpt_sampler_deal(&p->t.data.train.sampler, step, r, ranks, &first, &last);
         if (last <= first)
             dpt_str_printf(out, "  %d: none", r);
         else if (last - first == 1)
@@ -124,7 +124,7 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
 static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const int64_t end = t->steps_per_epoch - 1;
     char a[DIGITS], b[DIGITS], c[DIGITS];
 
@@ -260,7 +260,7 @@ static void print_time(const struct dpt_plan *p, struct dpt_str *out)
 
     dpt_str_printf(
         out, "\na step      %s, %s samples/s; training %s  (%s)\n", time_text(p->step.total, a),
-        dpt_group_digits(b, llround(t->train.sampler.global / p->step.total)),
+        dpt_group_digits(b, llround(t->data.train.sampler.global / p->step.total)),
         time_text(p->step.total * (double)t->steps, c), p->trial.done ? "tried" : "estimated");
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (parts[i].seconds > 0)

@@ -212,7 +212,8 @@ static const char *const *class_names(const struct predict *p)
     const struct dpt_source_model *model = &p->spec.model;
     size_t longest = 1;
 
-    if (model->n_classes == 0 || model->n_classes > (size_t)dpt_graph_outputs(&p->trainer.graph))
+    if (model->n_classes == 0 ||
+        model->n_classes > (size_t)dpt_graph_outputs(&p->trainer.model.graph))
         return NULL;
     for (size_t i = 0; i < model->n_classes; i++)
         longest = strlen(model->classes[i]) > longest ? strlen(model->classes[i]) : longest;
@@ -232,7 +233,7 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     const char *out = dpt_cli_value(p->cli, "--out");
     struct dpt_predictions_form form = {
         .samples = p->info->samples,
-        .outputs = dpt_graph_outputs(&p->trainer.graph),
+        .outputs = dpt_graph_outputs(&p->trainer.model.graph),
         .classes = p->spec.classes,
         .truth = p->info->truth,
         .checkpoint = p->found.name,

@@ -33,19 +33,17 @@ static enum dpt_status measure(struct dpt_doctor *d, struct dpt_error *err)
     /* A world of its own on the real node: it measures itself, but knows who shares its memory. */
     struct dpt_trainer t = {.comm = &alone,
                             .backend = dpt_backends[0],
-                            .threads = 1,
-                            .all_threads = 1,
-                            .workers = &worker};
+                            .team = {.threads = 1, .all_threads = 1, .workers = &worker}};
 
     if (d->machine.flops > 0)
         return DPT_OK;
     alone.world = (struct dpt_group){.size = 1};
-    status = dpt_pool_open(&t.pool, 1, false, err);
+    status = dpt_pool_open(&t.team.pool, 1, false, err);
     DPT_TRY(dpt_group_agree(&d->comm.world, status, err)); /* also: all begin at once */
     status = dpt_machine_measure(&t, &d->machine, err);
     DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
 out:
-    dpt_pool_close(t.pool);
+    dpt_pool_close(t.team.pool);
     return status;
 }
 

@@ -144,7 +144,7 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_verdict *v
         DPT_TRY(dpt_loader_seek(loader, 0, done / s->global, err));
         DPT_TRY(dpt_loader_next(loader, &view, err));
         DPT_TRY(dpt_loader_fill(loader, &view, (int32_t)(done % s->global / s->micro),
-                                &t->workers[0].buffer, &batch, err));
+                                &t->team.workers[0].buffer, &batch, err));
         DPT_TRY(draw_batch(r, v, t, split, &batch, err));
     }
 out:

@@ -94,10 +94,10 @@ static enum dpt_status open_verdict(struct dpt_page *r, struct dpt_page_verdict 
                                     const struct dpt_trainer *t, const struct dpt_split *split,
                                     struct dpt_error *err)
 {
-    const size_t n = (size_t)dpt_graph_outputs(&t->graph);
+    const size_t n = (size_t)dpt_graph_outputs(&t->model.graph);
 
     v->split = split->name;
-    v->classes = t->loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     v->outputs = (int32_t)n;
     if (v->classes && v->outputs <= DPT_PAGE_CLASSES) {
         v->confusion = dpt_arena_alloc(&r->arena, n * n * sizeof *v->confusion);
@@ -183,7 +183,7 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
         return dpt_fail(err, DPT_BAD_DATA, "the run has no checkpoint");
     name_checkpoint(v, path);
     DPT_TRY(open_data(&t, job, means, folder, err));
-    split = t.test.present ? &t.test : &t.valid;
+    split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
     DPT_TRY(open_verdict(r, v, &t, split, err));
     taking.all = split->sampler.samples;

@@ -45,7 +45,7 @@ static bool plan_change(const struct change *c, const char *job_text, struct dem
 static bool smaller_micro(const struct dpt_plan *p, const char *job_text, struct change *c)
 {
     struct demand demand;
-    int32_t micro = p->t.train.sampler.micro;
+    int32_t micro = p->t.data.train.sampler.micro;
 
     if (micro <= 1)
         return false;
@@ -62,7 +62,7 @@ static bool one_thread(const struct dpt_plan *p, const char *job_text, struct ch
     (void)job_text;
     c->job.device.threads = 1;
     snprintf(c->text, sizeof c->text, "device.threads=1");
-    return p->t.threads > 1;
+    return p->t.team.threads > 1;
 }
 
 static bool no_cache(const struct dpt_plan *p, const char *job_text, struct change *c)
@@ -70,7 +70,7 @@ static bool no_cache(const struct dpt_plan *p, const char *job_text, struct chan
     (void)job_text;
     c->job.data.cache = DPT_CACHE_NONE;
     snprintf(c->text, sizeof c->text, "data.cache=none");
-    return dpt_dataset_in_memory(p->t.train.set, &p->t.job->data, p->available);
+    return dpt_dataset_in_memory(p->t.data.train.set, &p->t.job->data, p->available);
 }
 
 static bool half_floats(const struct dpt_plan *p, const char *job_text, struct change *c)

@@ -36,8 +36,8 @@ static double flop_of(const struct dpt_graph_node *node)
 struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
                                   enum dpt_cost_pass pass, bool wants_data)
 {
-    const struct dpt_graph_node *nodes = t->graph.nodes;
-    const double samples = t->train.sampler.global, micro = t->train.sampler.micro;
+    const struct dpt_graph_node *nodes = t->model.graph.nodes;
+    const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
     const double ranks = t->comm->world.size;
     const bool both = pass == DPT_COST_BACKWARD;
     /* Forward reads x and writes y; the gradient of x comes from dy, that of the weights from x and
@@ -53,7 +53,7 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
             const int32_t tensor = k == 0 ? nodes[i].weight : nodes[i].bias;
 
             if (tensor >= 0)
-                weights += WORD * (double)t->graph.tensors[tensor].count;
+                weights += WORD * (double)t->model.graph.tensors[tensor].count;
         }
     }
     if (both && wants_data)
@@ -67,18 +67,18 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
 /* Then nothing is left but to add up some of them. */
 static bool squares_come_with_sum(const struct dpt_trainer *t)
 {
-    return t->gather != NULL && t->gather_type->squares(t) != NULL;
+    return t->reduction.state != NULL && t->reduction.type->squares(t) != NULL;
 }
 
 struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
 {
-    const struct dpt_graph *graph = &t->graph;
-    const struct dpt_dataset *set = t->train.set;
-    const double samples = t->train.sampler.global, micro = t->train.sampler.micro;
+    const struct dpt_graph *graph = &t->model.graph;
+    const struct dpt_dataset *set = t->data.train.set;
+    const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
     const double arena = WORD * (double)graph->parameters, ranks = t->comm->world.size;
     const double image = WORD * (double)dpt_shape_size(&set->shape), stored = (double)set->stride;
     const double outputs = WORD * (double)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    const double threads = (double)t->all_threads;
+    const double threads = (double)t->team.all_threads;
     struct dpt_cost cost = {0};
 
     if (what == DPT_SPAN_DATA) { /* stored samples lie anywhere in the set */
@@ -97,8 +97,8 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
         cost.move[0].bytes = ranks * arena;
         cost.move[0].footprint = arena;
     } else if (what == DPT_SPAN_OPTIMIZER) { /* weights and slots in and out, gradient in */
-        cost.move[0].bytes = ranks * (3 + 2 * t->slots) * arena;
-        cost.move[0].footprint = (2 + t->slots) * arena;
+        cost.move[0].bytes = ranks * (3 + 2 * t->arenas.slots) * arena;
+        cost.move[0].footprint = (2 + t->arenas.slots) * arena;
     }
     return cost;
 }

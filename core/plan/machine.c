@@ -91,7 +91,7 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
 static void measure_part(void *arg, int thread)
 {
     const struct measuring *m = arg;
-    struct dpt_worker *worker = &m->t->workers[thread];
+    struct dpt_worker *worker = &m->t->team.workers[thread];
 
     worker->status = (m->loop ? measure_loop : measure_product)(m, &m->each[thread], &worker->err);
 }
@@ -102,9 +102,9 @@ static enum dpt_status average(const struct measuring *m, struct dpt_machine *ma
 {
     enum dpt_status status = DPT_OK;
     double sums[1 + 2 * DPT_MACHINE_SIZES] = {0};
-    const double threads = (double)m->t->all_threads;
+    const double threads = (double)m->t->team.all_threads;
 
-    for (int i = 0; i < m->t->threads; i++) {
+    for (int i = 0; i < m->t->team.threads; i++) {
         sums[0] += m->each[i].flops;
         for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
             sums[1 + 2 * k] += m->each[i].memory[k].bytes;
@@ -127,7 +127,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     struct measuring m = {.t = t, .backend = t->backend};
-    int64_t threads = t->threads;
+    int64_t threads = t->team.threads;
 
     for (size_t i = 0; dpt_backends[i] != NULL; i++) /* the machine's limit, not the backend's */
         if (dpt_backends[i]->product != NULL) {
@@ -137,7 +137,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     dpt_comm_note(t->comm, 0, "measuring the machine");
     DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
     m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);
-    m.each = dpt_alloc_array((size_t)t->threads, sizeof *m.each);
+    m.each = dpt_alloc_array((size_t)t->team.threads, sizeof *m.each);
     if (m.each == NULL)
         status = dpt_fail_memory(err, "measuring the machine", 0);
     DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */

@@ -78,7 +78,7 @@ static double own_peak(void)
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
 {
-    const struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};
+    const struct dpt_split *const splits[] = {&p->t.data.train, &p->t.data.valid, &p->t.data.test};
     double bytes = 0;
 
     for (size_t i = 0; i < 3; i++) {
@@ -104,7 +104,7 @@ static double node_data(const struct dpt_plan *p)
     double bytes = 0;
 
     for (size_t i = 0; i < 3; i++) {
-        const struct dpt_dataset *set = &p->t.sets[i];
+        const struct dpt_dataset *set = &p->t.data.sets[i];
 
         if (set->samples == 0)
             continue;
@@ -118,12 +118,12 @@ static double node_data(const struct dpt_plan *p)
 /* A micro-batch of each thread (dpt_batch_buffer_open). */
 static double input_bytes(const struct dpt_trainer *t)
 {
-    const struct dpt_dataset *set = t->train.set;
+    const struct dpt_dataset *set = t->data.train.set;
     const double size = (double)dpt_shape_size(&set->shape),
-                 micro = t->train.sampler.micro * t->group;
+                 micro = t->data.train.sampler.micro * t->team.group;
     const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
 
-    return t->threads *
+    return t->team.threads *
            (micro * (size * WORD + sizeof(int32_t) + sizeof(int64_t) + targets * WORD) +
             size * WORD);
 }
@@ -131,13 +131,13 @@ static double input_bytes(const struct dpt_trainer *t)
 /* Norms, losses of an evaluation, hashes. */
 static double books(const struct dpt_trainer *t)
 {
-    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     double most = 0;
 
     for (size_t i = 0; i < 3; i++)
         most = fmax(most, splits[i]->present ? (double)splits[i]->sampler.samples : 0);
-    return sizeof(double) * ((double)t->graph.floats / DPT_SQUARES_RUN + 1 +
-                             most / t->train.sampler.micro + 1 + t->comm->world.size);
+    return sizeof(double) * ((double)t->model.graph.floats / DPT_SQUARES_RUN + 1 +
+                             most / t->data.train.sampler.micro + 1 + t->comm->world.size);
 }
 
 static void sum_memory(struct dpt_plan *p)
@@ -160,13 +160,13 @@ static void sum_memory(struct dpt_plan *p)
 static void fill_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->graph.floats * WORD;
+    const double arena = (double)t->model.graph.floats * WORD;
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
     double gradients, shared;
 
-    t->gather_type->bytes(t, p->spec.node_ranks, &gradients, &shared);
+    t->reduction.type->bytes(t, p->spec.node_ranks, &gradients, &shared);
     if (t->engine->on_device) { /* summed on the host, but not made there */
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
@@ -178,7 +178,7 @@ static void fill_memory(struct dpt_plan *p)
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
                {"gradients", "gradients", DPT_PLAN_RANK, gradients},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->slots * arena},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * arena},
                {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
                {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
@@ -207,13 +207,13 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
 {
     const struct dpt_job *job = p->t.job;
     const struct dpt_program_spec program = {
-        .graph = &p->t.graph,
-        .loss = p->t.loss,
-        .micro = micro * p->t.group,
+        .graph = &p->t.model.graph,
+        .loss = p->t.model.loss,
+        .micro = micro * p->t.team.group,
         .leaf = micro,
-        .threads = p->t.threads,
+        .threads = p->t.team.threads,
         .training = true,
-        .team = p->t.pool,
+        .team = p->t.team.pool,
         .precision = (enum dpt_precision)job->device.precision,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
     };
@@ -226,26 +226,26 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&p->t.train, &p->t.valid, &p->t.test};
+    struct dpt_split *const splits[] = {&p->t.data.train, &p->t.data.valid, &p->t.data.test};
     const struct dpt_job *job = p->t.job;
     const bool ours = job->batch.micro == 0 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
-    const int32_t wanted = p->t.train.sampler.micro;
+    const int32_t wanted = p->t.data.train.sampler.micro;
     int32_t micro = wanted;
 
     dpt_plan_gpu_memory(p);
     while (p->device_bytes > p->gpu.memory && micro > 1) {
         micro /= 2;
         DPT_TRY(measure_program(p, micro, err));
-        p->t.train.sampler.micro = micro;
+        p->t.data.train.sampler.micro = micro;
         dpt_plan_gpu_memory(p);
     }
     if (ours && micro < wanted && p->device_bytes <= p->gpu.memory) {
-        p->t.micro_most = micro;
+        p->t.model.micro_most = micro;
         for (size_t i = 0; i < 3; i++)
             splits[i]->sampler.micro = micro;
     } else if (micro < wanted) {
         p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
-        p->t.train.sampler.micro = wanted;
+        p->t.data.train.sampler.micro = wanted;
         DPT_TRY(measure_program(p, wanted, err));
         dpt_plan_gpu_memory(p);
     }
@@ -271,14 +271,14 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     DPT_TRY(dpt_trainer_plan(&p->t, job, &p->comm, threads_of(p),
                              DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
     if (dpt_augment_wanted(&job->data.augment))
-        DPT_TRY(dpt_augment_check(&job->data.augment, p->t.train.set, err));
-    if (p->t.team) /* to be looked at, not to be run */
-        DPT_TRY(dpt_pool_open(&p->t.pool, 1, false, err));
-    DPT_TRY(measure_program(p, p->t.train.sampler.micro, err));
+        DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
+    if (p->t.team.together) /* to be looked at, not to be run */
+        DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
+    DPT_TRY(measure_program(p, p->t.data.train.sampler.micro, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
     DPT_TRY(measure_checkpoint(p, job_text, err));
-    p->reduced = spec->ranks > 1 ? ((double)p->t.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
+    p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
     fill_memory(p);
 out:
     return status;

@@ -140,22 +140,22 @@ void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
 static double step_samples(const struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const double micros = ceil((double)s->global / s->micro);
     const double rows = ceil(micros / p->spec.ranks) * s->micro;
 
-    return rows * (double)dpt_shape_size(&t->train.set->shape) * WORD;
+    return rows * (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
 }
 
 void dpt_plan_gpu_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    const struct dpt_dataset *set = t->train.set;
-    const double arena = (double)t->graph.floats * WORD;
+    const struct dpt_dataset *set = t->data.train.set;
+    const double arena = (double)t->model.graph.floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
     const double stored = (double)set->samples * (double)set->stride;
-    double sum = context + 2 * arena + copies + t->slots * arena + (double)p->program.values +
-                 (double)p->program.scratch;
+    double sum = context + 2 * arena + copies + t->arenas.slots * arena +
+                 (double)p->program.values + (double)p->program.scratch;
 
     p->stored = dpt_dataset_in_memory(set, &t->job->data, p->available) &&
                 sum + stored + margin * p->gpu.memory <= p->gpu.memory;
@@ -165,7 +165,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
                {"gradients", "gradients", DPT_PLAN_RANK, arena},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->slots * arena},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * arena},
                {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
                {"steps ahead", "input", DPT_PLAN_RANK, p->stored ? 0 : ROOMS * step_samples(p)},
@@ -206,10 +206,10 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
 
     comm.world.size = 1;
     one.comm = &comm;
-    one.train.sampler.global = one.train.sampler.micro = micro;
-    one.all_threads = 1;
-    for (int32_t i = 1; i < one.graph.n_nodes; i++) {
-        const struct dpt_graph_node *node = &one.graph.nodes[i];
+    one.data.train.sampler.global = one.data.train.sampler.micro = micro;
+    one.team.all_threads = 1;
+    for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const bool own = node->weight >= 0 || node->bias >= 0;
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, trains);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, trains);
@@ -228,9 +228,9 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
                        int32_t micro, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double n = (double)t->graph.floats, arena = n * WORD;
+    const double n = (double)t->model.graph.floats, arena = n * WORD;
     const double rows = (double)micros * micro;
-    const double sample = (double)dpt_shape_size(&t->train.set->shape) * WORD;
+    const double sample = (double)dpt_shape_size(&t->data.train.set->shape) * WORD;
     const int nodes = (ranks + node_ranks - 1) / node_ranks;
     const double memory = p->gpu.bandwidth * reached_bytes;
     double hidden;
@@ -248,6 +248,6 @@ void dpt_plan_gpu_step(const struct dpt_plan *p, int ranks, int node_ranks, int6
         hidden = fmax(0, hidden - 2 * arena / bus);
         step->network -= fmin(step->network, hidden);
     }
-    step->update = ((4 + 2 * t->slots) * arena + 2 * arena) / memory + 4 * start;
+    step->update = ((4 + 2 * t->arenas.slots) * arena + 2 * arena) / memory + 4 * start;
     step->total = a_step + step->compute + step->data + step->local + step->network + step->update;
 }

@@ -61,8 +61,8 @@ static struct dpt_trainer alone(const struct dpt_trainer *t, struct dpt_comm *co
     *comm = *t->comm;
     comm->world.size = 1;
     one.comm = comm;
-    one.train.sampler.global = one.train.sampler.micro = samples;
-    one.all_threads = 1;
+    one.data.train.sampler.global = one.data.train.sampler.micro = samples;
+    one.team.all_threads = 1;
     return one;
 }
 
@@ -70,7 +70,7 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = alone(&p->t, &comm, 1);
-    const bool dx = wants_dx(&p->t.graph, node);
+    const bool dx = wants_dx(&p->t.model.graph, node);
 
     *forward = dpt_cost_of_nodes(&one, node, node, DPT_COST_FORWARD, dx).flop;
     *backward = dpt_cost_of_nodes(&one, node, node, DPT_COST_BACKWARD, dx).flop;
@@ -84,9 +84,9 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
     double seconds = 0;
     bool by_bytes;
 
-    for (int32_t i = 1; i < one.graph.n_nodes; i++) {
-        const struct dpt_graph_node *node = &one.graph.nodes[i];
-        const bool dx = wants_dx(&one.graph, i);
+    for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &one.model.graph.nodes[i];
+        const bool dx = wants_dx(&one.model.graph, i);
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, dx);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, dx);
 
@@ -111,20 +111,20 @@ struct deal {
 static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double floats = (double)dpt_shape_size(&t->train.set->shape);
+    const double floats = (double)dpt_shape_size(&t->data.train.set->shape);
     const double samples = fmin((double)d->micros * d->micro, (double)d->global);
-    const double rounds =
-        t->team ? (double)d->micros / d->group : ceil((double)d->micros / (double)t->threads);
+    const double rounds = t->team.together ? (double)d->micros / d->group
+                                           : ceil((double)d->micros / (double)t->team.threads);
     const int32_t together = d->micro * d->group;
     double seconds;
 
     if (p->trial.done)
         seconds = p->trial.micro_batch * together / p->trial.micro;
     else
-        seconds = estimate_micro(p, together) / (t->team ? t->threads : 1);
+        seconds = estimate_micro(p, together) / (t->team.together ? t->team.threads : 1);
     step->compute = rounds * seconds * d->slower;
     step->data = samples * (fill_sample + floats * fill_float) * d->slower /
-                 fmin(t->threads, t->team ? t->threads : (double)d->micros);
+                 fmin(t->team.threads, t->team.together ? t->team.threads : (double)d->micros);
 }
 
 /* Whether all ranks have as many micro-batches, and these make one block each. */
@@ -146,8 +146,8 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
 static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->graph.floats * WORD, n = (double)t->graph.floats;
-    const double all = (double)t->takers * d->node_ranks, busy = fmin(all, p->cores);
+    const double arena = (double)t->model.graph.floats * WORD, n = (double)t->model.graph.floats;
+    const double all = (double)t->team.takers * d->node_ranks, busy = fmin(all, p->cores);
     const double bandwidth = dpt_machine_bandwidth(&p->machine, (all + 1) * arena / busy);
     const double add = 3 * WORD / bandwidth / reached_sum;
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
@@ -178,7 +178,7 @@ static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
     const struct dpt_trainer one = alone(&p->t, &comm, d->micro);
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
-    const int threads = p->t.threads;
+    const int threads = p->t.team.threads;
     bool by_bytes;
 
     /* Each rank has that of the slice which it adds up. */
@@ -202,15 +202,15 @@ void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
     memset(step, 0, sizeof *step);
     d.node_ranks = ranks < p->spec.node_ranks ? ranks : p->spec.node_ranks;
     d.nodes = (ranks + d.node_ranks - 1) / d.node_ranks;
-    d.slower = fmax(1, (double)p->t.threads * d.node_ranks / p->cores);
+    d.slower = fmax(1, (double)p->t.team.threads * d.node_ranks / p->cores);
     comm.world.size = ranks;
     job.batch.global = global;
     other.comm = &comm;
     other.job = &job;
-    other.all_threads = (int64_t)ranks * p->t.threads;
+    other.team.all_threads = (int64_t)ranks * p->t.team.threads;
     d.micro = dpt_trainer_choose_micro(&other);
     d.micros = ((global + d.micro - 1) / d.micro + ranks - 1) / ranks;
-    d.group = p->t.group;
+    d.group = p->t.team.group;
     while (d.group > 1 && d.group / 2 >= d.micros)
         d.group /= 2;
     if (p->t.backend->devices != NULL) {
@@ -234,18 +234,17 @@ static enum dpt_status measure_machine(struct dpt_plan *p, int threads, struct d
     struct dpt_trainer lone = {
         .comm = &comm,
         .backend = p->t.backend,
-        .threads = threads,
-        .all_threads = threads,
+        .team = {.threads = threads, .all_threads = threads},
     };
 
-    lone.workers = dpt_alloc_array((size_t)threads, sizeof *lone.workers);
-    if (lone.workers == NULL)
+    lone.team.workers = dpt_alloc_array((size_t)threads, sizeof *lone.team.workers);
+    if (lone.team.workers == NULL)
         DPT_TRY(dpt_fail_memory(err, "measuring the machine", threads));
-    DPT_TRY(dpt_pool_open(&lone.pool, threads, true, err));
+    DPT_TRY(dpt_pool_open(&lone.team.pool, threads, true, err));
     DPT_TRY(dpt_machine_measure(&lone, &p->machine, err));
 out:
-    dpt_pool_close(lone.pool);
-    dpt_free(lone.workers);
+    dpt_pool_close(lone.team.pool);
+    dpt_free(lone.team.workers);
     return status;
 }
 
@@ -253,12 +252,12 @@ out:
 static double trial_bytes(const struct dpt_plan *p, int threads)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->graph.floats * WORD;
-    const double each =
-        ((double)p->program.values + (double)p->program.scratch) / t->threads +
-        (double)dpt_shape_size(&t->train.set->shape) * t->train.sampler.micro * t->group * WORD;
+    const double arena = (double)t->model.graph.floats * WORD;
+    const double each = ((double)p->program.values + (double)p->program.scratch) / t->team.threads +
+                        (double)dpt_shape_size(&t->data.train.set->shape) *
+                            t->data.train.sampler.micro * t->team.group * WORD;
 
-    return arena * (1 + t->slots + (t->team ? 1 : threads)) + threads * each +
+    return arena * (1 + t->arenas.slots + (t->team.together ? 1 : threads)) + threads * each +
            (double)p->program.copies;
 }
 
@@ -266,8 +265,9 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = &p->t;
-    const double wanted = fmin(p->cores, (double)t->threads * p->spec.node_ranks);
-    const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)), threads = t->team ? t->threads : busy;
+    const double wanted = fmin(p->cores, (double)t->team.threads * p->spec.node_ranks);
+    const int busy = (int)fmax(1, fmin(wanted, MAX_THREADS)),
+              threads = t->team.together ? t->team.threads : busy;
     const double bytes = trial_bytes(p, threads);
 
     if (t->backend->devices != NULL) { /* the data sheet says it */
@@ -276,11 +276,11 @@ enum dpt_status dpt_plan_time(struct dpt_plan *p, struct dpt_error *err)
     }
     DPT_TRY(measure_machine(p, busy, err));
     if (p->spec.trial)
-        DPT_TRY(dpt_trial_sum((size_t)t->graph.floats, busy, &p->trial, err));
-    if (p->spec.trial && t->threads <= p->cores && bytes <= trial_most &&
+        DPT_TRY(dpt_trial_sum((size_t)t->model.graph.floats, busy, &p->trial, err));
+    if (p->spec.trial && t->team.threads <= p->cores && bytes <= trial_most &&
         (p->available < 0 || bytes <= trial_part * p->available)) {
         DPT_TRY(dpt_trial_run(t, threads, &p->trial, err));
-        p->trial.update *= (double)threads / t->threads;
+        p->trial.update *= (double)threads / t->team.threads;
     }
     dpt_plan_predict(p, p->spec.ranks, t->job->batch.global, &p->step);
 out:

@@ -53,21 +53,21 @@ static enum dpt_status open_own(const struct run *r, struct own *own, uint64_t n
                                 struct dpt_error *err)
 {
     const struct dpt_trainer *t = r->t;
-    const struct dpt_dataset *set = t->train.set;
-    const size_t micro = (size_t)t->train.sampler.micro * (size_t)t->group;
+    const struct dpt_dataset *set = t->data.train.set;
+    const size_t micro = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
     const size_t floats = micro * (size_t)dpt_shape_size(&set->shape);
-    const int32_t outputs = dpt_graph_outputs(&t->graph);
+    const int32_t outputs = dpt_graph_outputs(&t->model.graph);
     const size_t targets = micro * (size_t)outputs;
 
     own->input = dpt_alloc_array(floats, sizeof(float));
     own->labels = dpt_alloc_array(micro, sizeof *own->labels);
     own->sample = dpt_alloc_array(micro, sizeof *own->sample);
     own->targets = dpt_alloc_array(targets, sizeof(float));
-    own->tally = dpt_alloc_array((size_t)t->group, sizeof *own->tally);
-    own->gradient = dpt_alloc_array((size_t)t->graph.floats, sizeof(float));
+    own->tally = dpt_alloc_array((size_t)t->team.group, sizeof *own->tally);
+    own->gradient = dpt_alloc_array((size_t)t->model.graph.floats, sizeof(float));
     if (own->input == NULL || own->labels == NULL || own->sample == NULL || own->targets == NULL ||
         own->gradient == NULL || own->tally == NULL)
-        return dpt_fail_memory(err, "a trial", (double)t->graph.floats * sizeof(float));
+        return dpt_fail_memory(err, "a trial", (double)t->model.graph.floats * sizeof(float));
     dpt_random_normal(number, DPT_STREAM_SYNTHETIC, 0, 0, floats, own->input);
     for (size_t i = 0; i < targets; i++)
         own->targets[i] = 1.0F / (float)outputs;
@@ -89,11 +89,11 @@ static enum dpt_status open_run(struct run *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_trainer *t = r->t;
-    const size_t floats = (size_t)t->graph.floats;
-    struct dpt_program_spec spec = {.graph = &t->graph,
-                                    .loss = t->loss,
-                                    .micro = t->train.sampler.micro * t->group,
-                                    .leaf = t->train.sampler.micro,
+    const size_t floats = (size_t)t->model.graph.floats;
+    struct dpt_program_spec spec = {.graph = &t->model.graph,
+                                    .loss = t->model.loss,
+                                    .micro = t->data.train.sampler.micro * t->team.group,
+                                    .leaf = t->data.train.sampler.micro,
                                     .threads = r->threads,
                                     .training = true};
 
@@ -101,16 +101,16 @@ static enum dpt_status open_run(struct run *r, struct dpt_error *err)
     r->params = dpt_alloc_array(floats, sizeof(float));
     if (r->own == NULL || r->params == NULL)
         DPT_TRY(dpt_fail_memory(err, "a trial", (double)floats * sizeof(float)));
-    for (int k = 0; k < t->slots; k++) {
+    for (int k = 0; k < t->arenas.slots; k++) {
         r->slot[k] = dpt_alloc_array(floats, sizeof(float));
         if (r->slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "a trial", (double)floats * sizeof(float)));
     }
-    for (int i = 0; i < (t->team ? 1 : r->threads); i++)
+    for (int i = 0; i < (t->team.together ? 1 : r->threads); i++)
         DPT_TRY(open_own(r, &r->own[i], (uint64_t)i, err));
-    dpt_model_init(&t->graph, (uint64_t)t->job->seed, r->params);
+    dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, r->params);
     DPT_TRY(dpt_pool_open(&r->pool, r->threads, true, err));
-    spec.team = t->team ? r->pool : NULL;
+    spec.team = t->team.together ? r->pool : NULL;
     DPT_TRY(t->backend->open(&spec, &r->program, err));
 out:
     return status;
@@ -144,7 +144,7 @@ static void refresh(void *arg, int thread)
 
 static void compute(struct run *r, int thread)
 {
-    struct own *own = &r->own[thread], *of = r->t->team ? r->own : own;
+    struct own *own = &r->own[thread], *of = r->t->team.together ? r->own : own;
 
     if (own->status == DPT_OK)
         own->status = r->t->backend->train(r->program, thread, &of->batch, r->params, of->gradient,
@@ -201,8 +201,8 @@ static void update(struct run *r, int thread)
     const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
     size_t begin, end;
 
-    dpt_thread_part((size_t)t->graph.floats, thread, r->threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->graph, &rates, begin, end, r->params,
+    dpt_thread_part((size_t)t->model.graph.floats, thread, r->threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, r->params,
                         r->own[0].gradient, r->slot);
     refresh(r, thread);
 }
@@ -243,8 +243,8 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     dpt_pool_run(r.pool, refresh, &r);
     DPT_TRY(verdict(&r, err));
     dpt_pool_run(r.pool, compute_one, &r); /* and makes the gradients */
-    r.add = t->group == 1;                 /* several at once are never added to others */
-    if (t->team) {
+    r.add = t->team.group == 1;            /* several at once are never added to others */
+    if (t->team.together) {
         trial->micro_batch = time_runs(compute_together, &r, 0, dpt_now);
     } else {
         dpt_pool_run(r.pool, compute_many, &r);
@@ -254,7 +254,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     dpt_pool_run(r.pool, update_many, &r);
     trial->update = mean_taken(&r);
     DPT_TRY(verdict(&r, err));
-    trial->micro = t->train.sampler.micro * t->group;
+    trial->micro = t->data.train.sampler.micro * t->team.group;
     trial->done = true;
 out:
     close_run(&r);

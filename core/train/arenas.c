@@ -7,11 +7,11 @@
 /* Weights and slots; each array with a place of its own in the sum. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
-    const size_t n = (size_t)t->graph.floats;
-    uint64_t hash = dpt_hash_floats(t->params, n, 0);
+    const size_t n = (size_t)t->model.graph.floats;
+    uint64_t hash = dpt_hash_floats(t->arenas.params, n, 0);
 
-    for (int k = 0; k < t->slots; k++)
-        hash += dpt_hash_floats(t->slot[k], n, n * ((uint64_t)k + 1));
+    for (int k = 0; k < t->arenas.slots; k++)
+        hash += dpt_hash_floats(t->arenas.slot[k], n, n * ((uint64_t)k + 1));
     return hash;
 }
 
@@ -25,7 +25,7 @@ static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t commo
     int n = 0;
 
     for (int i = 0; i < t->comm->world.size && used < sizeof ranks; i++)
-        if (!majority || t->hashes[i] != common)
+        if (!majority || t->arenas.hashes[i] != common)
             used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d (%s)",
                                      n++ ? ", " : "", i, dpt_comm_host(t->comm, i));
     return dpt_fail(
@@ -45,15 +45,15 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     int most = 0;
 
     dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
-    DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->hashes, sizeof mine, err));
+    DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->arenas.hashes, sizeof mine, err));
     for (int i = 0; i < size; i++) {
         int same = 0;
 
         for (int k = 0; k < size; k++)
-            same += t->hashes[k] == t->hashes[i];
+            same += t->arenas.hashes[k] == t->arenas.hashes[i];
         if (same > most) {
             most = same;
-            common = t->hashes[i];
+            common = t->arenas.hashes[i];
         }
     }
     if (most < size)

@@ -24,22 +24,22 @@ enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
                                struct dpt_error *err)
 {
-    const size_t n = (size_t)t->graph.floats;
+    const size_t n = (size_t)t->model.graph.floats;
 
     dpt_str_clear(line);
     dpt_str_printf(line,
                    "{\"step\": %" PRId64 ", \"weights\": \"%016" PRIx64
                    "\", \"gradient\": \"%016" PRIx64 "\", \"layers\": [",
-                   t->progress.step, dpt_hash_floats(t->params, n, 0),
-                   dpt_hash_floats(t->reduced, n, 0));
-    for (int32_t i = 0; i < t->graph.n_tensors; i++) {
-        const struct dpt_tensor *tensor = &t->graph.tensors[i];
+                   t->progress.step, dpt_hash_floats(t->arenas.params, n, 0),
+                   dpt_hash_floats(t->reduction.sum, n, 0));
+    for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+        const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
         const size_t count = (size_t)tensor->count;
 
         dpt_str_printf(line, "%s[\"%s\", \"%016" PRIx64 "\", \"%016" PRIx64 "\"]",
                        i > 0 ? ", " : "", tensor->name,
-                       dpt_hash_floats(t->params + tensor->offset, count, 0),
-                       dpt_hash_floats(t->reduced + tensor->offset, count, 0));
+                       dpt_hash_floats(t->arenas.params + tensor->offset, count, 0),
+                       dpt_hash_floats(t->reduction.sum + tensor->offset, count, 0));
     }
     dpt_str_printf(line, "]}\n");
     if (line->failed)

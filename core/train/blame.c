@@ -24,7 +24,7 @@ static void search_outputs(void *arg, int thread)
 {
     struct search *s = arg;
     struct dpt_trainer *t = s->t;
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
     if (thread != 0)
@@ -32,14 +32,14 @@ static void search_outputs(void *arg, int thread)
     for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
         int32_t node, position;
 
-        worker->status =
-            dpt_loader_fill(t->train.loader, s->view, i, &worker->buffer, &batch, &worker->err);
+        worker->status = dpt_loader_fill(t->data.train.loader, s->view, i, &worker->buffer, &batch,
+                                         &worker->err);
         if (worker->status == DPT_OK)
-            worker->status =
-                t->backend->infer(t->program, thread, &batch, t->params, NULL, NULL, &worker->err);
+            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
+                                               NULL, NULL, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        node = t->backend->find_nonfinite(t->program, thread, batch.count, &position);
+        node = t->backend->find_nonfinite(t->model.program, thread, batch.count, &position);
         if (node < 0)
             continue;
         s->found.kind = IN_OUTPUT;
@@ -67,10 +67,10 @@ static void search_gradients(void *arg, int thread)
 {
     struct search *s = arg;
     struct dpt_trainer *t = s->t;
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    if (thread != 0 && !t->team)
+    if (thread != 0 && !t->team.together)
         return;
     for (int32_t i = s->view->first; i < s->view->last; i++) {
         struct dpt_tally tally = {0};
@@ -81,13 +81,13 @@ static void search_gradients(void *arg, int thread)
         if (worker->status != DPT_OK)
             return;
         if (thread == 0)
-            tensor = bad_tensor(&t->graph, s->gradient);
+            tensor = bad_tensor(&t->model.graph, s->gradient);
         if (tensor >= 0) {
             s->found.kind = IN_GRADIENT;
             s->found.place = tensor;
         }
-        if (t->team) /* all see what the first one has found, before it is changed */
-            dpt_pool_meet(t->pool);
+        if (t->team.together) /* all see what the first one has found, before it is changed */
+            dpt_pool_meet(t->team.pool);
         if (s->found.kind != NOTHING)
             return;
     }
@@ -106,12 +106,12 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
     if (f->kind == IN_OUTPUT)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: rank %d (%s), output of layer %s, %s; %s", step,
-                        rank, f->host, t->graph.nodes[f->place].name,
-                        dpt_dataset_where(t->train.set, f->sample, where), what);
+                        rank, f->host, t->model.graph.nodes[f->place].name,
+                        dpt_dataset_where(t->data.train.set, f->sample, where), what);
     if (f->kind == IN_GRADIENT)
         return dpt_fail(err, DPT_FAILED,
                         "step %lld: not a number: rank %d (%s), gradient of %s; %s", step, rank,
-                        f->host, t->graph.tensors[f->place].name, what);
+                        f->host, t->model.graph.tensors[f->place].name, what);
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: not a number: the sum of the ranks' losses or gradients overflows; %s", step,

@@ -62,7 +62,7 @@ enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *sp
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err)
 {
     dpt_trainer_rest(t);
-    return dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+    return dpt_loader_seek(t->data.train.loader, t->progress.epoch, t->progress.epoch_step, err);
 }
 
 void dpt_trainer_rest(struct dpt_trainer *t)

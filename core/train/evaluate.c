@@ -22,12 +22,12 @@ static void evaluate_part(void *arg, int thread)
 {
     struct eval_work *w = arg;
     struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
     const int32_t n = w->view.last - w->view.first;
-    const int32_t end = w->view.first + n * (thread + 1) / t->threads;
+    const int32_t end = w->view.first + n * (thread + 1) / t->team.threads;
     struct dpt_batch batch = {0};
 
-    for (int32_t i = w->view.first + n * thread / t->threads; i < end; i++) {
+    for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
         struct dpt_tally tally = {0};
         double *sums;
 
@@ -35,8 +35,8 @@ static void evaluate_part(void *arg, int thread)
             dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer, &batch, &worker->err);
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
         if (worker->status == DPT_OK)
-            worker->status = t->backend->infer(t->program, thread, &batch, t->params, NULL, &tally,
-                                               &worker->err);
+            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
+                                               NULL, &tally, &worker->err);
         if (worker->status != DPT_OK)
             return;
         sums = t->sums + (w->view.step * w->micros + i) * DPT_EVAL_SUMS;

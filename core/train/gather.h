@@ -19,7 +19,7 @@
 
 struct dpt_gather_type {
     const char *name;
-    /* Collective. Makes the buffers, and t->reduced. Errors: RANK. */
+    /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
     /* Bytes of the buffers on a node where `ranks` ranks run, of a trainer that is only planned: of
      * each rank by itself, and what they share. */
@@ -36,9 +36,9 @@ struct dpt_gather_type {
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_tally *tally);
     /*
-     * Collective. Sums over threads and ranks into t->reduced. flags: this rank's; t->said: their
-     * sums over the ranks. A rank that failed adds nothing, and the sum is then of no use. Errors:
-     * RANK.
+     * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's;
+     * t->reduction.said: their sums over the ranks. A rank that failed adds nothing, and the sum is
+     * then of no use. Errors: RANK.
      */
     enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
                            const float flags[DPT_FLAGS], struct dpt_error *err);

@@ -12,11 +12,11 @@ struct dpt_gather_state {
 static struct dpt_summation_spec spec_of(const struct dpt_trainer *t)
 {
     return (struct dpt_summation_spec){
-        .n = (size_t)t->graph.floats + DPT_TAIL_WORDS,
-        .buffers = t->takers,
+        .n = (size_t)t->model.graph.floats + DPT_TAIL_WORDS,
+        .buffers = t->team.takers,
         .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
-        .spin = t->spin,
-        .squares = (size_t)t->graph.floats,
+        .spin = t->team.spin,
+        .squares = (size_t)t->model.graph.floats,
     };
 }
 
@@ -34,48 +34,49 @@ static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
     const bool wanted = spec.hierarchical;
     bool hierarchical = wanted;
 
-    t->gather = dpt_alloc(sizeof *t->gather);
-    if (t->gather != NULL)
-        t->gather->filled = dpt_alloc_array((size_t)t->takers, sizeof *t->gather->filled);
-    if (t->gather == NULL || t->gather->filled == NULL)
-        status = dpt_fail_memory(err, "the reduction", (double)t->takers);
+    t->reduction.state = dpt_alloc(sizeof *t->reduction.state);
+    if (t->reduction.state != NULL)
+        t->reduction.state->filled =
+            dpt_alloc_array((size_t)t->team.takers, sizeof *t->reduction.state->filled);
+    if (t->reduction.state == NULL || t->reduction.state->filled == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)t->team.takers);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    DPT_TRY(dpt_summation_open(&t->gather->summation, t->comm, &spec, &hierarchical, err));
+    DPT_TRY(dpt_summation_open(&t->reduction.state->summation, t->comm, &spec, &hierarchical, err));
     if (wanted && !hierarchical)
         dpt_log_warn(t->log, "%s; so all ranks sum with MPI_Allreduce, which is slower", err->text);
-    t->reduced = dpt_summation_result(t->gather->summation);
+    t->reduction.sum = dpt_summation_result(t->reduction.state->summation);
 out:
     return status;
 }
 
 static void close_sums(struct dpt_trainer *t)
 {
-    if (t->gather == NULL)
+    if (t->reduction.state == NULL)
         return;
-    dpt_summation_close(t->gather->summation);
-    dpt_free(t->gather->filled);
-    dpt_free(t->gather);
+    dpt_summation_close(t->reduction.state->summation);
+    dpt_free(t->reduction.state->filled);
+    dpt_free(t->reduction.state);
 }
 
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
     (void)view;
-    for (int i = 0; i < t->takers; i++) {
-        t->workers[i].done = 0;
-        memset(&t->workers[i].tally, 0, sizeof t->workers[i].tally);
+    for (int i = 0; i < t->team.takers; i++) {
+        t->team.workers[i].done = 0;
+        memset(&t->team.workers[i].tally, 0, sizeof t->team.workers[i].tally);
     }
 }
 
 static float *target(struct dpt_trainer *t, int thread, bool *add)
 {
-    *add = t->workers[thread].done > 0;
-    return dpt_summation_buffer(t->gather->summation, thread);
+    *add = t->team.workers[thread].done > 0;
+    return dpt_summation_buffer(t->reduction.state->summation, thread);
 }
 
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_tally *tally)
 {
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
 
     (void)micro_batch;
     (void)gradient;
@@ -89,18 +90,19 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
 static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 {
     const bool failed = flags[DPT_FLAG_FAILED] > 0;
-    const size_t floats = (size_t)t->graph.floats;
-    float *const first = dpt_summation_buffer(t->gather->summation, 0), *tail = first + floats;
+    const size_t floats = (size_t)t->model.graph.floats;
+    float *const first = dpt_summation_buffer(t->reduction.state->summation, 0),
+                 *tail = first + floats;
     struct dpt_tally all = {0};
 
-    if (failed || t->workers[0].done == 0)
+    if (failed || t->team.workers[0].done == 0)
         memset(first, 0, floats * sizeof *first);
-    for (int i = 0; i < t->takers; i++) {
-        memset(dpt_summation_buffer(t->gather->summation, i) + floats, 0,
+    for (int i = 0; i < t->team.takers; i++) {
+        memset(dpt_summation_buffer(t->reduction.state->summation, i) + floats, 0,
                DPT_TAIL_WORDS * sizeof(float));
-        t->gather->filled[i] = !failed && t->workers[i].done > 0;
+        t->reduction.state->filled[i] = !failed && t->team.workers[i].done > 0;
         if (!failed)
-            dpt_tally_add(&all, &t->workers[i].tally);
+            dpt_tally_add(&all, &t->team.workers[i].tally);
     }
     dpt_tail_write(tail, &all);
     memcpy(tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
@@ -113,15 +115,17 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
 
     (void)view;
     finish_rank(t, flags);
-    DPT_TRY(dpt_summation_sum(t->gather->summation, t->gather->filled, t->pool, err));
-    memcpy(t->said, t->reduced + t->graph.floats + DPT_TAIL_FLAGS, sizeof t->said);
+    DPT_TRY(dpt_summation_sum(t->reduction.state->summation, t->reduction.state->filled,
+                              t->team.pool, err));
+    memcpy(t->reduction.said, t->reduction.sum + t->model.graph.floats + DPT_TAIL_FLAGS,
+           sizeof t->reduction.said);
 out:
     return status;
 }
 
 static const double *squares(const struct dpt_trainer *t)
 {
-    return dpt_summation_squares(t->gather->summation);
+    return dpt_summation_squares(t->reduction.state->summation);
 }
 
 const struct dpt_gather_type dpt_gather_allreduce = {

@@ -23,7 +23,7 @@ struct dpt_gather_state {
 
 static size_t arena_floats(const struct dpt_trainer *t)
 {
-    return (size_t)t->graph.floats + DPT_TAIL_WORDS;
+    return (size_t)t->model.graph.floats + DPT_TAIL_WORDS;
 }
 
 /* A run of n micro-batches needs a buffer a level of its tree, twice where it begins or ends in the
@@ -44,25 +44,26 @@ static void deal(struct dpt_trainer *t, int64_t step)
     int32_t last;
 
     for (int r = 0; r < ranks; r++)
-        dpt_sampler_deal(&t->train.sampler, step, r, ranks, &t->gather->first[r], &last);
-    t->gather->first[ranks] = dpt_sampler_micro_batches(&t->train.sampler, step);
+        dpt_sampler_deal(&t->data.train.sampler, step, r, ranks, &t->reduction.state->first[r],
+                         &last);
+    t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
 }
 
 /* Of a thread of the rank with the longest run. */
 static int thread_buffers(const struct dpt_trainer *t)
 {
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const int64_t micros = ((int64_t)s->global + s->micro - 1) / s->micro;
     const int64_t rank_run = (micros + t->comm->world.size - 1) / t->comm->world.size;
 
-    return buffers_for((rank_run + t->takers - 1) / t->takers);
+    return buffers_for((rank_run + t->team.takers - 1) / t->team.takers);
 }
 
 /* All ranks on one node share their buffers and the sum; else each has its own. */
 static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *shared)
 {
     const double one = (double)dpt_round_up(arena_floats(t), sizeof(float)) * sizeof(float);
-    const double buffers = (double)thread_buffers(t) * t->takers;
+    const double buffers = (double)thread_buffers(t) * t->team.takers;
     const int all = t->comm->world.size;
 
     *own = *shared = 0;
@@ -78,19 +79,19 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
     const struct dpt_group *world = &t->comm->world;
     struct dpt_gather_state *g = dpt_alloc(sizeof *g);
 
-    t->gather = g;
+    t->reduction.state = g;
     if (g != NULL) {
         g->buffers = thread_buffers(t);
-        g->branches = dpt_alloc_array((size_t)t->takers, sizeof *g->branches);
+        g->branches = dpt_alloc_array((size_t)t->team.takers, sizeof *g->branches);
         g->first = dpt_alloc_array((size_t)world->size + 1, sizeof *g->first);
     }
     if (g == NULL || g->branches == NULL || g->first == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->takers,
-                               DPT_REDUCE_AUTO, t->spin, err));
-    t->reduced = dpt_reduction_result(g->reduction);
-    dpt_reduction_want_squares(g->reduction, (size_t)t->graph.floats);
+    DPT_TRY(dpt_reduction_open(&g->reduction, t->comm, arena_floats(t), g->buffers * t->team.takers,
+                               DPT_REDUCE_AUTO, t->team.spin, err));
+    t->reduction.sum = dpt_reduction_result(g->reduction);
+    dpt_reduction_want_squares(g->reduction, (size_t)t->model.graph.floats);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
          step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
         deal(t, step); /* a full step, and the last, which may be short */
@@ -103,20 +104,20 @@ out:
 
 static void close_tree(struct dpt_trainer *t)
 {
-    if (t->gather == NULL)
+    if (t->reduction.state == NULL)
         return;
-    dpt_reduction_close(t->gather->reduction);
-    dpt_free(t->gather->branches);
-    dpt_free(t->gather->first);
-    dpt_free(t->gather);
+    dpt_reduction_close(t->reduction.state->reduction);
+    dpt_free(t->reduction.state->branches);
+    dpt_free(t->reduction.state->first);
+    dpt_free(t->reduction.state);
 }
 
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
-    struct dpt_gather_state *g = t->gather;
+    struct dpt_gather_state *g = t->reduction.state;
 
     deal(t, view->step);
-    for (int i = 0; i < t->takers; i++) {
+    for (int i = 0; i < t->team.takers; i++) {
         struct branch *b = &g->branches[i];
 
         dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
@@ -129,7 +130,7 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 
 static float *target(struct dpt_trainer *t, int thread, bool *add)
 {
-    struct branch *b = &t->gather->branches[thread];
+    struct branch *b = &t->reduction.state->branches[thread];
 
     *add = false;
     return b->spare[b->n_spare - 1];
@@ -152,14 +153,14 @@ static void add_tails(const struct dpt_tally *tally, int32_t n, float *tail)
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_tally *tally)
 {
-    struct branch *b = &t->gather->branches[thread];
+    struct branch *b = &t->reduction.state->branches[thread];
     struct dpt_block block = {.begin = micro_batch};
     float *released[DPT_TREE_BLOCKS];
     int free;
 
     while ((1 << block.level) < n)
         block.level++;
-    add_tails(tally, n, gradient + t->graph.floats);
+    add_tails(tally, n, gradient + t->model.graph.floats);
     b->n_spare--;
     dpt_tree_push(&b->tree, block, gradient, arena_floats(t), released, &free);
     while (free > 0)
@@ -170,18 +171,18 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
                            const float flags[DPT_FLAGS], struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_gather_state *g = t->gather;
+    struct dpt_gather_state *g = t->reduction.state;
 
     (void)view;
     dpt_tree_begin(&g->rank, g->first[t->comm->world.size]);
-    for (int i = 0; i < t->takers && flags[DPT_FLAG_FAILED] <= 0; i++)
+    for (int i = 0; i < t->team.takers && flags[DPT_FLAG_FAILED] <= 0; i++)
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
     /* The ranks' words are no leaves of the tree: a rank may have none. And only if all are well is
      * there anything to sum. */
-    DPT_TRY(dpt_reduction_offer(g->reduction, &g->rank, flags, t->said, DPT_FLAGS, err));
-    if (t->said[DPT_FLAG_FAILED] > 0)
+    DPT_TRY(dpt_reduction_offer(g->reduction, &g->rank, flags, t->reduction.said, DPT_FLAGS, err));
+    if (t->reduction.said[DPT_FLAG_FAILED] > 0)
         return DPT_OK;
     DPT_TRY(dpt_reduction_sum(g->reduction, &g->rank, g->first, err));
 out:
@@ -190,7 +191,7 @@ out:
 
 static const double *squares(const struct dpt_trainer *t)
 {
-    return dpt_reduction_squares(t->gather->reduction);
+    return dpt_reduction_squares(t->reduction.state->reduction);
 }
 
 const struct dpt_gather_type dpt_gather_reproducible = {

@@ -120,7 +120,7 @@ void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all)
                      t->aware != NULL ? t->aware : "no (these steps are summed on the host)");
     dpt_str_clear(&text);
     if (t->backend->determinism != NULL)
-        t->backend->determinism(t->program, &text);
+        t->backend->determinism(t->model.program, &text);
     if (text.length > 0)
         dpt_log_info(t->log, "           %s", text.text);
     if (text.length > 0 && t->job->device.deterministic)

@@ -30,9 +30,9 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
     struct dpt_match match = {0};
 
     DPT_TRY(dpt_weights_open(&w, job->init.from, &dpt_weights_checkpoint, err));
-    DPT_TRY(dpt_match_open(&match, &w, &t->graph, &wish, err));
-    for (int32_t k = 0; k < t->graph.n_tensors; k++) {
-        float *to = t->params + t->graph.tensors[k].offset;
+    DPT_TRY(dpt_match_open(&match, &w, &t->model.graph, &wish, err));
+    for (int32_t k = 0; k < t->model.graph.n_tensors; k++) {
+        float *to = t->arenas.params + t->model.graph.tensors[k].offset;
 
         if (match.weight[k] == NULL)
             continue;
@@ -42,8 +42,8 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
     result->format = w.format->name;
     result->prefix = match.prefix;
     result->from = match.pairs;
-    result->random = t->graph.n_tensors - match.pairs;
-    dpt_match_missing(&match, &t->graph, &result->missing);
+    result->random = t->model.graph.n_tensors - match.pairs;
+    dpt_match_missing(&match, &t->model.graph, &result->missing);
     dpt_match_unused(&match, &w, &result->unused);
     if (result->missing.failed || result->unused.failed)
         DPT_TRY(dpt_fail_memory(err, "lists of tensors", 0));
@@ -66,7 +66,8 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
     if (world->rank == 0)
         status = load(t, result, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));
+    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
+                                (size_t)t->model.graph.floats * sizeof(float), err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
     return status;

@@ -68,18 +68,19 @@ static double step_flops(const struct dpt_trainer *t)
 {
     double flops = 0;
 
-    for (int32_t i = 0; i < t->graph.n_nodes; i++) {
-        const struct dpt_graph_node *node = &t->graph.nodes[i];
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &t->model.graph.nodes[i];
 
         if (node->weight >= 0)
-            flops += 6.0 * (double)t->graph.tensors[node->weight].count * node->out.h * node->out.w;
+            flops += 6.0 * (double)t->model.graph.tensors[node->weight].count * node->out.h *
+                     node->out.w;
     }
     return flops * (double)t->job->batch.global;
 }
 
 int dpt_trainer_useful_threads(const struct dpt_trainer *t)
 {
-    const double least = t->team ? TEAM_FLOPS : OWN_FLOPS;
+    const double least = t->team.together ? TEAM_FLOPS : OWN_FLOPS;
     const double useful = step_flops(t) / t->comm->world.size / least;
 
     return useful < 1 ? 1 : useful < INT_MAX ? (int)useful : INT_MAX;
@@ -103,21 +104,22 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
         return (int32_t)t->job->batch.micro;
     if (fixed)
         return dpt_auto_micro(global, FIXED_WORKERS,
-                              has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+                              has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
     if (t->backend->steps != NULL)
-        micro = dpt_auto_micro(global, ranks, t->micro_most != 0 ? t->micro_most : MICRO_DEVICE);
-    else if (t->team)
+        micro = dpt_auto_micro(global, ranks,
+                               t->model.micro_most != 0 ? t->model.micro_most : MICRO_DEVICE);
+    else if (t->team.together)
         micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
     else
-        micro = dpt_auto_micro(global, t->all_threads,
-                               has_windows(&t->graph) ? MICRO_CONV : MICRO_FLAT);
+        micro = dpt_auto_micro(global, t->team.all_threads,
+                               has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
     /* As even as can be may still leave a rank without any: 10 samples on 8 ranks are 5 times 2. */
     return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
 }
 
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
 {
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const struct dpt_sampler step = {.samples = s->global, .global = s->global, .micro = s->micro};
     const int ranks = t->comm->world.size, batches = dpt_sampler_micro_batches(&step, 0);
     const int64_t feeding = dpt_feeding_micro(s->global, ranks);
@@ -156,7 +158,7 @@ int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
     const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
     int32_t group = 1;
 
-    if (!t->team || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
+    if (!t->team.together || t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE)
         return 1;
     while (group < run && 2 * group <= DPT_GROUP_MOST && 2 * group * micro <= MICRO_TEAM)
         group *= 2;

@@ -31,7 +31,7 @@ static enum dpt_status fill_from_feed(struct work *w, int32_t micro_batch,
                                       struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
                                       struct dpt_error *err)
 {
-    const size_t size = (size_t)dpt_shape_size(&w->t->graph.nodes[0].out);
+    const size_t size = (size_t)dpt_shape_size(&w->t->model.graph.nodes[0].out);
     const int32_t micro = w->sampler->micro, left = w->view.total - micro_batch * micro;
     const int64_t first = w->before + (int64_t)micro_batch * micro;
     const int32_t count = left < micro ? left : micro;
@@ -56,7 +56,7 @@ static void tell_beside(const struct work *w, const struct dpt_batch *batch, con
         };
         struct dpt_tally tally = {0};
 
-        dpt_loss_rows(&w->t->loss, &one, w->outputs, (size_t)w->outputs,
+        dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs,
                       values + (size_t)i * (size_t)w->outputs, NULL, &tally);
         beside[0] = (float)tally.loss;
         if (one.labels != NULL)
@@ -71,12 +71,13 @@ static void predict_part(void *arg, int thread)
 {
     struct work *w = arg;
     struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
     const int32_t n = w->view.last - w->view.first;
-    const int32_t end = w->view.first + (int32_t)((int64_t)n * (thread + 1) / t->threads);
+    const int32_t end = w->view.first + (int32_t)((int64_t)n * (thread + 1) / t->team.threads);
     struct dpt_batch batch = {0};
 
-    for (int32_t i = w->view.first + (int32_t)((int64_t)n * thread / t->threads); i < end; i++) {
+    for (int32_t i = w->view.first + (int32_t)((int64_t)n * thread / t->team.threads); i < end;
+         i++) {
         const size_t row = (size_t)(i - w->view.first) * (size_t)w->sampler->micro;
         float *values = w->values + row * (size_t)w->outputs;
 
@@ -85,8 +86,8 @@ static void predict_part(void *arg, int thread)
                                                &batch, &worker->err)
                              : fill_from_feed(w, i, &worker->buffer, &batch, &worker->err);
         if (worker->status == DPT_OK)
-            worker->status = t->backend->infer(t->program, thread, &batch, t->params, values, NULL,
-                                               &worker->err);
+            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
+                                               values, NULL, &worker->err);
         if (worker->status != DPT_OK)
             return;
         tell_beside(w, &batch, values, w->beside + row * (size_t)w->extras);
@@ -164,9 +165,9 @@ static void soften_part(void *arg, int thread)
 {
     struct work *w = arg;
     const int64_t total = w->view.total;
-    const int64_t end = total * (thread + 1) / w->t->threads;
+    const int64_t end = total * (thread + 1) / w->t->team.threads;
 
-    for (int64_t i = total * thread / w->t->threads; i < end; i++)
+    for (int64_t i = total * thread / w->t->team.threads; i < end; i++)
         w->labels[i] =
             soften(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
@@ -190,7 +191,7 @@ static void sort_out(struct work *w, struct dpt_tally *total)
             memcpy(w->targets + (size_t)i * (size_t)w->outputs, beside + 1,
                    (size_t)w->outputs * sizeof(float));
         }
-        dpt_loss_rows(&w->t->loss, &one, w->outputs, (size_t)w->outputs, values, NULL, total);
+        dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs, values, NULL, total);
     }
 }
 
@@ -198,7 +199,7 @@ static void sort_out(struct work *w, struct dpt_tally *total)
 static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *arg,
                                  struct dpt_tally *total, struct dpt_error *err)
 {
-    const bool classes = w->t->loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    const bool classes = w->t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     const struct dpt_predicted predicted = {
         .first = w->before,
         .count = w->view.total,
@@ -213,7 +214,7 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
     };
 
     if (classes)
-        dpt_pool_run(w->t->pool, soften_part, w);
+        dpt_pool_run(w->t->team.pool, soften_part, w);
     sort_out(w, total);
     if (sink == NULL)
         return DPT_OK;
@@ -324,7 +325,7 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
         .split = split,
         .sampler = &split->sampler,
         .truth = split->set->target == DPT_TARGET_CLASS ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR,
-        .outputs = dpt_graph_outputs(&t->graph),
+        .outputs = dpt_graph_outputs(&t->model.graph),
     };
     struct dpt_tally own;
 
@@ -340,7 +341,7 @@ enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt
         .feed = feed,
         .sampler = feed->sampler,
         .truth = feed->truth,
-        .outputs = dpt_graph_outputs(&t->graph),
+        .outputs = dpt_graph_outputs(&t->model.graph),
     };
     struct dpt_tally own;
 

@@ -57,7 +57,7 @@ static enum dpt_status check_truth(const struct dpt_trainer *t, const struct sou
         return dpt_fail(err, DPT_BAD_DATA, "%s: comes with %d target%s, the model has %d output%s",
                         dpt_source_where(feed->source, 0, where), info->width,
                         info->width == 1 ? "" : "s", feed->outputs, feed->outputs == 1 ? "" : "s");
-    if (info->truth == DPT_TRUTH_CLASS && t->loss.kind == DPT_LOSS_MSE)
+    if (info->truth == DPT_TRUTH_CLASS && t->model.loss.kind == DPT_LOSS_MSE)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: comes with a class; a model with loss mse is compared with targets",
                         dpt_source_where(feed->source, 0, where));
@@ -72,8 +72,8 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
     struct source_feed from = {
         .source = source,
         .info = dpt_source_info(source),
-        .size = (size_t)dpt_shape_size(&t->graph.nodes[0].out),
-        .outputs = dpt_graph_outputs(&t->graph),
+        .size = (size_t)dpt_shape_size(&t->model.graph.nodes[0].out),
+        .outputs = dpt_graph_outputs(&t->model.graph),
     };
     const int32_t micro = (int32_t)t->job->batch.micro;
     const double bytes = (double)micro * ((double)from.size + from.outputs) * sizeof(float);
@@ -84,7 +84,7 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
         .total = from.info->samples,
         .samples = from.info->samples,
         .micro = micro,
-        .global = (int32_t)(micro * t->all_threads * micros),
+        .global = (int32_t)(micro * t->team.all_threads * micros),
         .shuffle = DPT_SHUFFLE_NONE,
     };
     const struct dpt_feed feed = {

@@ -41,13 +41,13 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, co
     const struct dpt_job *job = t->job;
     char folder[PATH_MAX];
     struct dpt_program_spec spec = {
-        .graph = &t->graph,
-        .loss = t->loss,
-        .micro = leaf * t->group,
+        .graph = &t->model.graph,
+        .loss = t->model.loss,
+        .micro = leaf * t->team.group,
         .leaf = leaf,
-        .threads = t->threads,
-        .training = t->train.present,
-        .team = t->team ? t->pool : NULL,
+        .threads = t->team.threads,
+        .training = t->data.train.present,
+        .team = t->team.together ? t->team.pool : NULL,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .varying = !job->device.deterministic,
         .device = t->gpu,
@@ -59,13 +59,13 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, co
         spec.cache = cache_folder(folder);
     if ((t->backend->precisions & 1U << job->device.precision) != 0)
         spec.precision = (enum dpt_precision)job->device.precision;
-    status = t->backend->open(&spec, &t->program, err);
-    t->too_large = status != DPT_OK && is_too_large(t, &spec, status);
+    status = t->backend->open(&spec, &t->model.program, err);
+    t->model.too_large = status != DPT_OK && is_too_large(t, &spec, status);
     DPT_TRY(status);
     if (t->backend->plans != NULL)
-        t->backend->plans(t->program, &t->plans);
-    if (t->plans.failed)
-        status = dpt_fail_memory(err, "a text", (double)t->plans.length);
+        t->backend->plans(t->model.program, &t->model.plans);
+    if (t->model.plans.failed)
+        status = dpt_fail_memory(err, "a text", (double)t->model.plans.length);
 out:
     return status;
 }
@@ -73,9 +73,9 @@ out:
 void dpt_trainer_close_program(struct dpt_trainer *t)
 {
     if (t->backend != NULL)
-        t->backend->close(t->program);
-    t->program = NULL;
-    dpt_str_release(&t->plans);
+        t->backend->close(t->model.program);
+    t->model.program = NULL;
+    dpt_str_release(&t->model.plans);
 }
 
 static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt_error *err)
@@ -83,7 +83,7 @@ static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt
     enum dpt_status status = DPT_OK;
     bool attached;
 
-    if (t->plans.text == NULL || strcmp(t->plans.text, plans) == 0)
+    if (t->model.plans.text == NULL || strcmp(t->model.plans.text, plans) == 0)
         return DPT_OK;
     attached = t->engine->detach != NULL && t->engine->detach(t);
     DPT_TRY(dpt_trainer_open_program(t, dpt_trainer_choose_micro(t), plans, err));

@@ -2,7 +2,7 @@
  * program: what the trainer's backend made of its model (backend.h), and with which kernels.
  *
  * Where a backend may compute the same in several ways, which differ in their bits, it says which
- * it took (t->plans). All ranks take rank 0's, and a run that goes on takes those of its
+ * it took (t->model.plans). All ranks take rank 0's, and a run that goes on takes those of its
  * checkpoint, whatever would be chosen today: so neither another rank, nor a timing, nor a lost
  * cache changes the bytes of a run.
  */
@@ -11,9 +11,9 @@
 
 #include "core/train/trainer.h"
 
-/* Opens t->program, on this rank, for t->group micro-batches of `leaf` samples; one that is open is
- * closed first. plans: to be taken where they can be had; NULL: none. Sets t->plans, and after a
- * failure t->too_large. Errors: BAD_JOB, RANK. */
+/* Opens t->model.program, on this rank, for t->team.group micro-batches of `leaf` samples; one that
+ * is open is closed first. plans: to be taken where they can be had; NULL: none. Sets
+ * t->model.plans, and after a failure t->model.too_large. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, const char *plans,
                                          struct dpt_error *err);
 void dpt_trainer_close_program(struct dpt_trainer *t);

@@ -44,7 +44,7 @@ static void list_hosts(const struct rank_info *all, int n, struct dpt_str *out)
 
 static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
 {
-    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     char digits[DIGITS], shape[40];
 
     for (size_t i = 0; i < 3; i++)
@@ -52,9 +52,9 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
             dpt_str_printf(out, "%s%s %s%s", i == 0 ? "" : ", ",
                            dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name,
                            splits[i]->set->weights != NULL ? " (weighted)" : "");
-    dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->train.set->shape, shape),
-                   t->train.set->u8 ? "uint8" : "float32",
-                   t->train.set->memory != NULL ? "in memory" : "read while training");
+    dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->data.train.set->shape, shape),
+                   t->data.train.set->u8 ? "uint8" : "float32",
+                   t->data.train.set->memory != NULL ? "in memory" : "read while training");
 }
 
 static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
@@ -70,7 +70,7 @@ static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
 
 static bool has_accuracy(const struct dpt_run *run)
 {
-    return run->trainer.loss.kind == DPT_LOSS_CROSS_ENTROPY;
+    return run->trainer.model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
 }
 
 static void log_lines(const struct dpt_run *run)
@@ -90,7 +90,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
                        const struct dpt_gpu *gpus)
 {
     const struct dpt_trainer *t = &run->trainer;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const int32_t micros = (s->global + s->micro - 1) / s->micro;
     char digits[DIGITS], steps[DIGITS], each[64] = "";
     struct dpt_str text = {0};
@@ -109,7 +109,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     describe_data(t, &text);
     dpt_log_info(t->log, "  data     %s", text.text);
     dpt_log_info(t->log, "  model    %s, %s parameters", t->job->model.variant->name,
-                 dpt_group_digits(digits, t->graph.parameters));
+                 dpt_group_digits(digits, t->model.graph.parameters));
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");
@@ -160,14 +160,14 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
     dpt_metrics_int(m, "hosts", t->comm->nodes);
     dpt_metrics_text(m, "host", all[0].host);
     dpt_metrics_int(m, "threads", all[0].threads);
-    dpt_metrics_int(m, "parameters", t->graph.parameters);
-    dpt_metrics_int(m, "train_samples", t->train.sampler.samples);
-    if (t->valid.present)
-        dpt_metrics_int(m, "valid_samples", t->valid.sampler.samples);
-    if (t->test.present)
-        dpt_metrics_int(m, "test_samples", t->test.sampler.samples);
-    dpt_metrics_int(m, "global", t->train.sampler.global);
-    dpt_metrics_int(m, "micro", t->train.sampler.micro);
+    dpt_metrics_int(m, "parameters", t->model.graph.parameters);
+    dpt_metrics_int(m, "train_samples", t->data.train.sampler.samples);
+    if (t->data.valid.present)
+        dpt_metrics_int(m, "valid_samples", t->data.valid.sampler.samples);
+    if (t->data.test.present)
+        dpt_metrics_int(m, "test_samples", t->data.test.sampler.samples);
+    dpt_metrics_int(m, "global", t->data.train.sampler.global);
+    dpt_metrics_int(m, "micro", t->data.train.sampler.micro);
     dpt_metrics_int(m, "steps", t->steps);
     dpt_metrics_int(m, "steps_per_epoch", t->steps_per_epoch);
     dpt_metrics_real(m, "lr", t->lr);
@@ -186,7 +186,7 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
-    struct rank_info mine = {.threads = run->trainer.threads}, *all;
+    struct rank_info mine = {.threads = run->trainer.team.threads}, *all;
     struct dpt_gpu *gpus = NULL;
 
     snprintf(mine.host, sizeof mine.host, "%s", comm->host);
@@ -360,7 +360,7 @@ static void log_tally(const struct dpt_run *run, const char *what, const struct 
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_sampler *s = &run->trainer.train.sampler;
+    const struct dpt_sampler *s = &run->trainer.data.train.sampler;
     const struct dpt_tally *tally = &run->epoch.tally;
     char digits[DIGITS], part[DIGITS + 16] = "";
     const int64_t last = run->trainer.steps_per_epoch - 1;
@@ -407,18 +407,19 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 /* Synthetic regression has a truth to compare with, where the model is one dense layer. */
 static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
 {
-    const float *w = dpt_dataset_true_weights(t->train.set);
-    const float *b = dpt_dataset_true_biases(t->train.set);
-    const struct dpt_tensor *weight = &t->graph.tensors[0], *bias = &t->graph.tensors[1];
+    const float *w = dpt_dataset_true_weights(t->data.train.set);
+    const float *b = dpt_dataset_true_biases(t->data.train.set);
+    const struct dpt_tensor *weight = &t->model.graph.tensors[0],
+                            *bias = &t->model.graph.tensors[1];
     double worst = 0;
 
-    if (w == NULL || t->graph.n_tensors != 2 || weight->n_dims != 2)
+    if (w == NULL || t->model.graph.n_tensors != 2 || weight->n_dims != 2)
         return;
     dpt_str_printf(out, "%-12s %10s %10s\n", "weight", "learned", "true");
     for (int64_t i = 0; i < weight->count + bias->count; i++) {
         const bool is_bias = i >= weight->count;
         const int64_t k = is_bias ? i - weight->count : i, inputs = weight->dims[1];
-        const float learned = t->params[(is_bias ? bias : weight)->offset + k];
+        const float learned = t->arenas.params[(is_bias ? bias : weight)->offset + k];
         const float truth = is_bias ? b[k] : w[k];
         char name[64];
 
@@ -491,7 +492,7 @@ enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct d
     dpt_metrics_real(m, "seconds", seconds);
     dpt_metrics_real(m, "first_step_s", run->first_step);
     dpt_metrics_real(m, "training_s", run->training);
-    if (t->train.loader != NULL)
+    if (t->data.train.loader != NULL)
         dpt_metrics_real(m, "waited_s", dpt_trainer_waited(t));
     if (strcmp(reason, "done") == 0)
         summarize(run, seconds, summary);

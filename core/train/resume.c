@@ -326,9 +326,9 @@ static void tell_plans(const struct dpt_trainer *t, const struct found *found)
     char first[128];
     int changed, total;
 
-    if (!found->same || found->plans == NULL || t->plans.text == NULL)
+    if (!found->same || found->plans == NULL || t->model.plans.text == NULL)
         return;
-    changed = dpt_plans_changed(found->plans, t->plans.text, &total, first, sizeof first);
+    changed = dpt_plans_changed(found->plans, t->model.plans.text, &total, first, sizeof first);
     if (changed > 0)
         dpt_log_warn(t->log,
                      "%d of the %d convolutions and products that %s was made with (%s%s) are "
@@ -343,7 +343,7 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const size_t bytes = (size_t)t->graph.floats * sizeof(float);
+    const size_t bytes = (size_t)t->model.graph.floats * sizeof(float);
     struct dpt_state state = dpt_trainer_state(t, job_text, version);
     struct found found = {0};
 
@@ -362,9 +362,9 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
-    DPT_TRY(dpt_group_broadcast(world, 0, t->params, bytes, err));
-    for (int k = 0; k < t->slots; k++)
-        DPT_TRY(dpt_group_broadcast(world, 0, t->slot[k], bytes, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params, bytes, err));
+    for (int k = 0; k < t->arenas.slots; k++)
+        DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.slot[k], bytes, err));
     DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
     tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));

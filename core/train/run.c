@@ -131,7 +131,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
         state.lock = run->lock;
         status = dpt_board_flush(run, true, err);
         if (status == DPT_OK)
-            status = dpt_saver_start(run->saver, &state, t->pool, err);
+            status = dpt_saver_start(run->saver, &state, t->team.pool, err);
     }
     DPT_TRY(dpt_run_agree(run, status, err));
     if (wait)
@@ -139,7 +139,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     dpt_profile_end(t->profile, DPT_SPAN_SAVE);
     run->saved_step = t->progress.step;
     run->saved_at = dpt_now();
-    t->want_save = false;
+    t->requests.save = false;
 out:
     return status;
 }
@@ -147,8 +147,8 @@ out:
 /* data.valid decides which checkpoint is the best, never data.test. */
 static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
 {
-    const double metric =
-        t->loss.kind == DPT_LOSS_CROSS_ENTROPY ? dpt_tally_accuracy(tally) : -dpt_tally_loss(tally);
+    const double metric = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY ? dpt_tally_accuracy(tally)
+                                                                       : -dpt_tally_loss(tally);
 
     if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
         return;
@@ -160,7 +160,7 @@ static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
 static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_tally *tally = split == &run->trainer.valid ? &run->valid : &run->test;
+    struct dpt_tally *tally = split == &run->trainer.data.valid ? &run->valid : &run->test;
     double start;
 
     DPT_TRY(dpt_run_learn(run, err));
@@ -168,7 +168,7 @@ static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, st
     dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
     DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
     dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
-    if (split == &run->trainer.test)
+    if (split == &run->trainer.data.test)
         run->tested_step = run->trainer.progress.step;
     else
         note_best(&run->trainer, tally);
@@ -209,8 +209,8 @@ static void tell_changed_shards(const struct dpt_trainer *t)
 {
     const char *path;
 
-    for (size_t i = 0; i < sizeof t->sets / sizeof t->sets[0]; i++)
-        while ((path = dpt_dataset_changed(&t->sets[i])) != NULL)
+    for (size_t i = 0; i < sizeof t->data.sets / sizeof t->data.sets[0]; i++)
+        while ((path = dpt_dataset_changed(&t->data.sets[i])) != NULL)
             dpt_log_warn(t->log,
                          "%s was written to while this run reads it: samples may be others than "
                          "those that were checked, and the result cannot be repeated",
@@ -250,15 +250,15 @@ static void ask(struct dpt_run *run, double now)
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_every *every = &t->job->checkpoint.every;
     /* Until the first save its time is a guess: a slow disk's 100 MB/s. */
-    const double bytes = (double)t->graph.floats * sizeof(float) * (1 + t->slots);
+    const double bytes = (double)t->model.graph.floats * sizeof(float) * (1 + t->arenas.slots);
     const double saving = run->save_seconds > 0 ? run->save_seconds : bytes / 1e8;
 
-    t->signalled = dpt_stop_signal() != 0;
+    t->requests.signal = dpt_stop_signal() != 0;
     if (!dpt_run_leads(run))
         return;
     if (every->unit == DPT_SECONDS)
-        t->want_save = now - run->saved_at >= every->n;
-    t->out_of_time = now + MARGIN + 2 * saving + 2 * run->step_seconds > run->deadline;
+        t->requests.save = now - run->saved_at >= every->n;
+    t->requests.clock = now + MARGIN + 2 * saving + 2 * run->step_seconds > run->deadline;
 }
 
 /* Saves and ends the run early. STOPPED is for what was saved: a batch file requeues that.
@@ -314,7 +314,8 @@ static const struct dpt_every *board_every(const struct dpt_trainer *t)
     static const struct dpt_every epoch = {.n = 1, .unit = DPT_EPOCHS};
     const struct dpt_every *every = &t->job->eval.every;
 
-    return every->unit != DPT_NEVER && (t->valid.present || t->test.present) ? every : &epoch;
+    return every->unit != DPT_NEVER && (t->data.valid.present || t->data.test.present) ? every
+                                                                                       : &epoch;
 }
 
 /* Whether all ranks hear of a device's steps now: the first one, then where rank 0 has a line. */
@@ -335,10 +336,10 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     struct dpt_trainer *t = &run->trainer;
 
-    if (!dpt_run_leads(run) || !run->board.open || t->trouble != DPT_OK)
+    if (!dpt_run_leads(run) || !run->board.open || t->requests.trouble != DPT_OK)
         return;
-    t->trouble = dpt_trainer_gradient(t, err);
-    if (t->trouble == DPT_OK)
+    t->requests.trouble = dpt_trainer_gradient(t, err);
+    if (t->requests.trouble == DPT_OK)
         dpt_board_weights(run);
 }
 
@@ -367,15 +368,15 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         run->first_step = dpt_process_age();
     DPT_TRY(gather_ranks(run, err));
     /* What fails here on rank 0 alone reaches the others with the next step. */
-    if (dpt_run_leads(run) && t->trouble == DPT_OK) {
-        t->trouble = report(run, &result, err);
-        if (t->trouble == DPT_OK)
-            t->trouble = collect(run, false, err);
+    if (dpt_run_leads(run) && t->requests.trouble == DPT_OK) {
+        t->requests.trouble = report(run, &result, err);
+        if (t->requests.trouble == DPT_OK)
+            t->requests.trouble = collect(run, false, err);
     }
     if (due(t, &job->train.check_replicas))
         DPT_TRY(check_replicas(run, err));
-    if (due(t, &job->eval.every) && (t->valid.present || t->test.present)) {
-        DPT_TRY(evaluate(run, t->valid.present ? &t->valid : &t->test, err));
+    if (due(t, &job->eval.every) && (t->data.valid.present || t->data.test.present)) {
+        DPT_TRY(evaluate(run, t->data.valid.present ? &t->data.valid : &t->data.test, err));
         improved = t->progress.best_step == t->progress.step;
     }
     if (due(t, board_every(t)))
@@ -404,8 +405,8 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
-    if (t->test.present && run->tested_step != t->progress.step)
-        DPT_TRY(evaluate(run, &t->test, err));
+    if (t->data.test.present && run->tested_step != t->progress.step)
+        DPT_TRY(evaluate(run, &t->data.test, err));
     tell_changed_shards(t);
 out:
     return status;

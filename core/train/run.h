@@ -95,7 +95,7 @@ static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_
 {
     const struct dpt_trainer *t = &run->trainer;
 
-    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->trouble, err);
+    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->requests.trouble, err);
 }
 
 /* Adds to the time that training took. */

@@ -26,7 +26,7 @@ enum { RESERVE = 128 << 20 };
 static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     const struct dpt_dataset *first = NULL, *named = NULL;
     const char *first_name = NULL;
     char have[40], want[40];
@@ -39,17 +39,17 @@ static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
         if (first == NULL) {
             first = split->set;
             first_name = split->name;
-            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->graph, err));
+            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->model.graph, err));
         }
         if (memcmp(&first->shape, &split->set->shape, sizeof first->shape) != 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
                              split->name, dpt_shape_text(&split->set->shape, have), first_name,
                              dpt_shape_text(&first->shape, want)));
         DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
-        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->graph), err));
+        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
     }
-    if (t->given != NULL)
-        DPT_TRY(dpt_model_build(&t->job->model, t->given, &t->graph, err));
+    if (t->data.given != NULL)
+        DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
     else if (first == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
 out:
@@ -61,14 +61,14 @@ static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
 {
     if (t->backend->devices != NULL)
         return micro * t->comm->world.size * DEVICE_EVAL_MICROS;
-    return (int32_t)(micro * t->all_threads * EVAL_MICROS);
+    return (int32_t)(micro * t->team.all_threads * EVAL_MICROS);
 }
 
 /* The rates and sizes of the run's steps. */
 static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     const struct dpt_job *job = t->job;
 
     for (size_t i = 0; i < 3; i++) {
@@ -87,10 +87,10 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
                              splits[i]->name, (long long)s->samples, s->global));
     }
     t->scale = dpt_loss_scale_start(job->device.precision == DPT_PRECISION_FP16, micro);
-    if (t->train.present) {
+    if (t->data.train.present) {
         const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
 
-        t->steps_per_epoch = dpt_sampler_steps(&t->train.sampler);
+        t->steps_per_epoch = dpt_sampler_steps(&t->data.train.sampler);
         t->steps =
             job->train.steps != 0 ? job->train.steps : job->train.epochs * t->steps_per_epoch;
         t->lr =
@@ -104,7 +104,7 @@ out:
 static enum dpt_status open_loaders(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     int64_t most = 0;
 
     for (size_t i = 0; i < 3; i++) {
@@ -128,17 +128,19 @@ out:
 static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_dataset bare = {.shape = t->graph.nodes[0].out, .target = DPT_TARGET_CLASS};
-    const struct dpt_dataset *set = t->given != NULL   ? &bare
-                                    : t->train.present ? t->train.set
-                                    : t->test.present  ? t->test.set
-                                                       : t->valid.set;
+    const struct dpt_dataset bare = {.shape = t->model.graph.nodes[0].out,
+                                     .target = DPT_TARGET_CLASS};
+    const struct dpt_dataset *set = t->data.given != NULL   ? &bare
+                                    : t->data.train.present ? t->data.train.set
+                                    : t->data.test.present  ? t->data.test.set
+                                                            : t->data.valid.set;
 
-    t->workers = dpt_alloc_array((size_t)t->threads, sizeof *t->workers);
-    if (t->workers == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the threads", (double)t->threads * sizeof *t->workers));
-    for (int i = 0; i < t->threads; i++) {
-        DPT_TRY(dpt_batch_buffer_open(&t->workers[i].buffer, set, micro, err));
+    t->team.workers = dpt_alloc_array((size_t)t->team.threads, sizeof *t->team.workers);
+    if (t->team.workers == NULL)
+        DPT_TRY(
+            dpt_fail_memory(err, "the threads", (double)t->team.threads * sizeof *t->team.workers));
+    for (int i = 0; i < t->team.threads; i++) {
+        DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, set, micro, err));
     }
 out:
     return status;
@@ -147,22 +149,22 @@ out:
 static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->graph.floats;
+    const size_t floats = (size_t)t->model.graph.floats;
     const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
 
-    t->params = dpt_alloc_array(floats, sizeof(float));
-    if (t->params == NULL)
+    t->arenas.params = dpt_alloc_array(floats, sizeof(float));
+    if (t->arenas.params == NULL)
         DPT_TRY(dpt_fail_memory(err, "the parameters", (double)floats * sizeof(float)));
-    if (!t->train.present)
+    if (!t->data.train.present)
         return DPT_OK;
-    t->slots = type->slots;
-    for (int k = 0; k < t->slots; k++) {
-        t->slot[k] = dpt_alloc_array(floats, sizeof(float));
-        if (t->slot[k] == NULL)
+    t->arenas.slots = type->slots;
+    for (int k = 0; k < t->arenas.slots; k++) {
+        t->arenas.slot[k] = dpt_alloc_array(floats, sizeof(float));
+        if (t->arenas.slot[k] == NULL)
             DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
     }
-    t->hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->hashes);
-    if (t->hashes == NULL)
+    t->arenas.hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->arenas.hashes);
+    if (t->arenas.hashes == NULL)
         DPT_TRY(dpt_fail_memory(err, "the list of ranks", (double)t->comm->world.size));
 out:
     return status;
@@ -173,7 +175,7 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
 {
     const int wanted = t->job->device.precision;
 
-    if ((t->backend->precisions & 1U << wanted) != 0 || t->given != NULL)
+    if ((t->backend->precisions & 1U << wanted) != 0 || t->data.given != NULL)
         return DPT_OK;
     return dpt_fail(
         err, DPT_BAD_JOB,
@@ -190,11 +192,11 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
     const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
-    const double arena = (double)t->graph.floats * sizeof(float);
+    const double arena = (double)t->model.graph.floats * sizeof(float);
     const double need = arena * (2 + type->slots) * t->comm->node.size;
     const double available = dpt_memory_available();
 
-    if (!t->train.present || t->backend->devices != NULL || available < 0 || need <= available)
+    if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
         return DPT_OK;
     dpt_fail(err, DPT_RANK,
              "not enough memory for weights, gradient and optimizer: %.2f GB for %d rank%s here, "
@@ -213,7 +215,7 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
     DPT_TRY(build_model(t, err));
     if (!t->planned)
         DPT_TRY(check_room(t, err));
-    t->team = t->backend->teams != NULL && t->backend->teams(&t->graph);
+    t->team.together = t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
 out:
     return status;
@@ -225,14 +227,14 @@ static void set_threads(struct dpt_trainer *t, int most)
     const bool device = t->backend->devices != NULL;
     int useful = INT_MAX;
 
-    if (device && (t->engine->on_device || !t->train.present))
+    if (device && (t->engine->on_device || !t->data.train.present))
         useful = DEVICE_THREADS;
-    else if (!device && t->train.present)
+    else if (!device && t->data.train.present)
         useful = dpt_trainer_useful_threads(t);
-    t->threads = most < useful ? most : useful;
+    t->team.threads = most < useful ? most : useful;
     if (t->job->device.threads != 0)
-        t->threads = (int)t->job->device.threads;
-    t->takers = t->team ? 1 : t->threads;
+        t->team.threads = (int)t->job->device.threads;
+    t->team.takers = t->team.together ? 1 : t->team.threads;
 }
 
 /* All that depends on the size of a micro-batch. */
@@ -241,17 +243,17 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int32_t leaf = dpt_trainer_choose_micro(t);
 
-    t->group = dpt_trainer_choose_group(t, leaf);
+    t->team.group = dpt_trainer_choose_group(t, leaf);
     DPT_TRY(plan_steps(t, leaf, err));
     DPT_TRY(open_loaders(t, leaf, err));
-    DPT_TRY(open_workers(t, leaf * t->group, err));
-    if (t->params == NULL) {
+    DPT_TRY(open_workers(t, leaf * t->team.group, err));
+    if (t->arenas.params == NULL) {
         DPT_TRY(open_arenas(t, err));
         if (t->comm->world.rank == 0)
-            dpt_model_init(&t->graph, (uint64_t)t->job->seed, t->params);
+            dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
     }
-    if (t->pool == NULL)
-        DPT_TRY(dpt_pool_open(&t->pool, t->threads, t->spin, err));
+    if (t->team.pool == NULL)
+        DPT_TRY(dpt_pool_open(&t->team.pool, t->team.threads, t->team.spin, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
     DPT_TRY(dpt_trainer_open_program(t, leaf, NULL, err));
@@ -261,17 +263,17 @@ out:
 
 static void close_sized(struct dpt_trainer *t)
 {
-    struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
 
     dpt_trainer_close_program(t);
     for (size_t i = 0; i < 3; i++) {
         dpt_loader_close(splits[i]->loader);
         splits[i]->loader = NULL;
     }
-    for (int i = 0; t->workers != NULL && i < t->threads; i++)
-        dpt_batch_buffer_close(&t->workers[i].buffer);
-    dpt_free(t->workers);
-    t->workers = NULL;
+    for (int i = 0; t->team.workers != NULL && i < t->team.threads; i++)
+        dpt_batch_buffer_close(&t->team.workers[i].buffer);
+    dpt_free(t->team.workers);
+    t->team.workers = NULL;
     dpt_free(t->sums);
     t->sums = NULL;
 }
@@ -295,11 +297,11 @@ out:
 static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum dpt_status failed,
                               struct dpt_error *err)
 {
-    const bool ours = t->job->batch.micro == 0 && t->train.sampler.micro > 1 &&
+    const bool ours = t->job->batch.micro == 0 && t->data.train.sampler.micro > 1 &&
                       t->job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
-    int64_t others = mine != DPT_OK && !(ours && t->too_large);
+    int64_t others = mine != DPT_OK && !(ours && t->model.too_large);
     const struct dpt_error first = *err;
-    const int32_t micro = t->train.sampler.micro;
+    const int32_t micro = t->data.train.sampler.micro;
 
     if (t->backend->devices == NULL) /* of all ranks alike */
         return failed;
@@ -307,9 +309,9 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
         *err = first;
         return failed;
     }
-    t->micro_most = micro / 2;
+    t->model.micro_most = micro / 2;
     dpt_log_info(t->log, "%d samples do not fit on the device at once: trying %d", micro,
-                 t->micro_most);
+                 t->model.micro_most);
     dpt_log_detail(t->log, "%s", first.text);
     if (t->engine->detach != NULL)
         t->engine->detach(t);
@@ -326,14 +328,14 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
     for (;;) {
         status = dpt_group_agree(&t->comm->world, mine, err);
         if (status == DPT_OK)
-            DPT_TRY(dpt_trainer_share_plans(t, t->plans.text, err));
+            DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
             DPT_TRY(t->engine->open(t, err));
             opened = true;
         }
         if (status == DPT_OK && t->engine->attach != NULL) {
             mine = t->engine->attach(t, err);
-            t->too_large = mine == DPT_BAD_JOB;
+            t->model.too_large = mine == DPT_BAD_JOB;
             status = dpt_group_agree(&t->comm->world, mine, err);
         }
         if (status == DPT_OK)
@@ -353,9 +355,9 @@ static enum dpt_status count_threads(struct dpt_trainer *t, struct dpt_error *er
 
     DPT_TRY(dpt_core_share(&t->comm->node, &cores, err));
     set_threads(t, cores < 2 ? 1 : (int)(cores + 1e-6));
-    t->spin = t->threads <= cores + 1e-6;
-    mine = t->threads;
-    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &mine, &t->all_threads, 1, err));
+    t->team.spin = t->team.threads <= cores + 1e-6;
+    mine = t->team.threads;
+    DPT_TRY(dpt_group_sum_ints(&t->comm->world, &mine, &t->team.all_threads, 1, err));
 out:
     return status;
 }
@@ -389,11 +391,11 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     enum dpt_status status = DPT_OK;
 
     memset(t, 0, sizeof *t);
-    t->given = given;
+    t->data.given = given;
     t->job = job;
     t->comm = comm;
     t->log = log;
-    t->loss = dpt_job_loss(job);
+    t->model.loss = dpt_job_loss(job);
     t->progress.best_step = -1;
     dpt_comm_limit(comm, job->comm.timeout.n);
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
@@ -405,8 +407,8 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
-    DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->params, (size_t)t->graph.floats * sizeof(float),
-                                err));
+    DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->arenas.params,
+                                (size_t)t->model.graph.floats * sizeof(float), err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
     if (status != DPT_OK)
@@ -440,18 +442,18 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->planned = true;
     t->job = job;
     t->comm = comm;
-    t->loss = dpt_job_loss(job);
-    t->slots = type->slots;
+    t->model.loss = dpt_job_loss(job);
+    t->arenas.slots = type->slots;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(dpt_alike_limit(t->backend, job, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(settle(t, err));
     set_threads(t, threads);
-    t->all_threads = (int64_t)t->threads * comm->world.size;
+    t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);
-    t->group = dpt_trainer_choose_group(t, micro);
+    t->team.group = dpt_trainer_choose_group(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
-    t->gather_type = dpt_gather_types[job->comm.reduction];
+    t->reduction.type = dpt_gather_types[job->comm.reduction];
 out:
     if (status != DPT_OK)
         dpt_trainer_close(t);
@@ -463,14 +465,14 @@ void dpt_trainer_close(struct dpt_trainer *t)
     if (t->engine != NULL)
         t->engine->close(t);
     close_sized(t);
-    dpt_pool_close(t->pool);
-    dpt_free(t->hashes);
-    dpt_free(t->params);
+    dpt_pool_close(t->team.pool);
+    dpt_free(t->arenas.hashes);
+    dpt_free(t->arenas.params);
     for (int k = 0; k < DPT_MAX_SLOTS; k++)
-        dpt_free(t->slot[k]);
-    dpt_graph_release(&t->graph);
+        dpt_free(t->arenas.slot[k]);
+    dpt_graph_release(&t->model.graph);
     for (size_t i = 0; i < 3; i++)
         if (t->comm != NULL)
-            dpt_dataset_close(&t->sets[i], t->comm);
+            dpt_dataset_close(&t->data.sets[i], t->comm);
     memset(t, 0, sizeof *t);
 }

@@ -13,7 +13,7 @@ static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct 
     const struct dpt_dataset_spec spec = {
         .conf = &t->job->data,
         .paths = paths,
-        .classes = t->loss.kind == DPT_LOSS_CROSS_ENTROPY,
+        .classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY,
         .seed = (uint64_t)t->job->seed,
         .part = part,
     };
@@ -47,9 +47,9 @@ static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct 
     if (valid->n == 0)
         return DPT_OK;
     if (valid->n == 1 && dpt_parse_real(valid->at[0], &fraction)) {
-        struct dpt_sampler *s = &t->train.sampler;
+        struct dpt_sampler *s = &t->data.train.sampler;
 
-        if (!t->train.present)
+        if (!t->data.train.present)
             return DPT_OK;
         if (!(fraction > 0 && fraction <= 0.5))
             return dpt_fail(err, DPT_BAD_JOB, "data.valid: the fraction %s is not in (0, 0.5]",
@@ -59,14 +59,14 @@ static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct 
             return dpt_fail(err, DPT_BAD_JOB, "data.valid: %s of %lld samples is not one sample",
                             valid->at[0], (long long)s->total);
         s->samples = s->total - s->held_out;
-        add_split(&t->valid, "valid", t->train.set);
-        t->valid.sampler.held_out = t->valid.sampler.samples = s->held_out;
-        t->valid.sampler.validation = true;
+        add_split(&t->data.valid, "valid", t->data.train.set);
+        t->data.valid.sampler.held_out = t->data.valid.sampler.samples = s->held_out;
+        t->data.valid.sampler.validation = true;
         return DPT_OK;
     }
     if ((parts & DPT_PART_VALID) != 0) {
-        DPT_TRY(open_set(t, "valid", &t->sets[1], valid, 1, err));
-        add_split(&t->valid, "valid", &t->sets[1]);
+        DPT_TRY(open_set(t, "valid", &t->data.sets[1], valid, 1, err));
+        add_split(&t->data.valid, "valid", &t->data.sets[1]);
     }
 out:
     return status;
@@ -74,7 +74,7 @@ out:
 
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
 {
-    const struct dpt_split *const splits[] = {&t->train, &t->valid, &t->test};
+    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     char text[DPT_ERROR_TEXT];
 
     for (size_t i = 0; i < 3; i++) {
@@ -90,13 +90,13 @@ enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, str
     enum dpt_status status = DPT_OK;
 
     if ((parts & DPT_PART_TRAIN) != 0) {
-        DPT_TRY(open_set(t, "train", &t->sets[0], &t->job->data.train, 0, err));
-        add_split(&t->train, "train", &t->sets[0]);
+        DPT_TRY(open_set(t, "train", &t->data.sets[0], &t->job->data.train, 0, err));
+        add_split(&t->data.train, "train", &t->data.sets[0]);
     }
     DPT_TRY(open_valid(t, parts, err));
     if ((parts & DPT_PART_TEST) != 0 && t->job->data.test.n > 0) {
-        DPT_TRY(open_set(t, "test", &t->sets[2], &t->job->data.test, 2, err));
-        add_split(&t->test, "test", &t->sets[2]);
+        DPT_TRY(open_set(t, "test", &t->data.sets[2], &t->job->data.test, 2, err));
+        add_split(&t->data.test, "test", &t->data.sets[2]);
     }
     if (t->log != NULL)
         dpt_trainer_warn_layout(t, t->log);

@@ -8,22 +8,22 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
 {
     const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
     struct dpt_state state = {
-        .graph = &t->graph,
-        .params = t->params,
-        .slots = t->slots,
+        .graph = &t->model.graph,
+        .params = t->arenas.params,
+        .slots = t->arenas.slots,
         .slot_names = type->slot_names,
         .progress = t->progress,
         .seed = t->job->seed,
         .job_text = job_text,
         .version = version,
-        .plans = t->plans.text,
+        .plans = t->model.plans.text,
         .backend = t->backend->name,
         .library = t->backend->describe(),
         .scaled = t->job->device.precision == DPT_PRECISION_FP16,
         .scale = t->scale,
     };
 
-    memcpy(state.slot, t->slot, sizeof state.slot);
+    memcpy(state.slot, t->arenas.slot, sizeof state.slot);
     return state;
 }
 
@@ -35,13 +35,14 @@ enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path,
     char file[PATH_MAX];
 
     if (world->rank == 0) {
-        struct dpt_state state = {.graph = &t->graph, .params = t->params};
+        struct dpt_state state = {.graph = &t->model.graph, .params = t->arenas.params};
 
         status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file),
                                      DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err);
     }
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, t->params, (size_t)t->graph.floats * sizeof(float), err));
+    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
+                                (size_t)t->model.graph.floats * sizeof(float), err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
     return status;

@@ -5,16 +5,16 @@
 void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS])
 {
     flags[DPT_FLAG_FAILED] = 0;
-    flags[DPT_FLAG_SAVE] = t->want_save;
-    flags[DPT_FLAG_SIGNAL] = t->signalled;
-    flags[DPT_FLAG_CLOCK] = t->out_of_time;
+    flags[DPT_FLAG_SAVE] = t->requests.save;
+    flags[DPT_FLAG_SIGNAL] = t->requests.signal;
+    flags[DPT_FLAG_CLOCK] = t->requests.clock;
 }
 
 void dpt_step_hear(const struct dpt_trainer *t, struct dpt_step_result *result)
 {
-    result->save = t->said[DPT_FLAG_SAVE] > 0;
-    result->signal = t->said[DPT_FLAG_SIGNAL] > 0;
-    result->clock = t->said[DPT_FLAG_CLOCK] > 0;
+    result->save = t->reduction.said[DPT_FLAG_SAVE] > 0;
+    result->signal = t->reduction.said[DPT_FLAG_SIGNAL] > 0;
+    result->clock = t->reduction.said[DPT_FLAG_CLOCK] > 0;
 }
 
 double dpt_step_rate(const struct dpt_trainer *t)

@@ -6,12 +6,12 @@
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err)
 {
-    for (int i = 0; i < t->threads; i++)
-        t->workers[i].status = DPT_OK;
-    dpt_pool_run(t->pool, work, arg);
-    for (int i = 0; i < t->threads; i++)
-        if (t->workers[i].status != DPT_OK) {
-            *err = t->workers[i].err;
+    for (int i = 0; i < t->team.threads; i++)
+        t->team.workers[i].status = DPT_OK;
+    dpt_pool_run(t->team.pool, work, arg);
+    for (int i = 0; i < t->team.threads; i++)
+        if (t->team.workers[i].status != DPT_OK) {
+            *err = t->team.workers[i].err;
             return err->status;
         }
     return DPT_OK;
@@ -19,9 +19,9 @@ enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, i
 
 void dpt_trainer_meet(const struct dpt_trainer *t, int thread)
 {
-    if (t->threads == 1)
+    if (t->team.threads == 1)
         return;
-    dpt_pool_meet(t->pool);
+    dpt_pool_meet(t->team.pool);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
 }
 
@@ -31,16 +31,17 @@ static enum dpt_status fill_part(struct dpt_trainer *t, int thread,
                                  struct dpt_batch *batch, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_dataset *set = t->train.set;
-    const struct dpt_batch_buffer *whole = &t->workers[0].buffer;
-    const size_t micro = (size_t)t->train.sampler.micro, size = (size_t)dpt_shape_size(&set->shape),
-                 targets = (size_t)set->target_width;
+    const struct dpt_dataset *set = t->data.train.set;
+    const struct dpt_batch_buffer *whole = &t->team.workers[0].buffer;
+    const size_t micro = (size_t)t->data.train.sampler.micro,
+                 size = (size_t)dpt_shape_size(&set->shape), targets = (size_t)set->target_width;
     struct dpt_batch_buffer buffer = *whole;
     int32_t count = 0;
 
     for (int32_t i = 0; i < n; i++) {
-        DPT_TRY(dpt_loader_fill_part(t->train.loader, view, micro_batch + i, thread, t->threads,
-                                     &buffer, t->workers[thread].buffer.image, batch, err));
+        DPT_TRY(dpt_loader_fill_part(t->data.train.loader, view, micro_batch + i, thread,
+                                     t->team.threads, &buffer, t->team.workers[thread].buffer.image,
+                                     batch, err));
         count += batch->count;
         buffer.input += micro * size;
         buffer.labels += micro;
@@ -65,15 +66,15 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int32_t n, struct dpt_batch *batch, struct dpt_error *err)
 {
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
 
     worker->filled = fill_part(t, thread, view, micro_batch, n, batch, &worker->err);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     dpt_trainer_meet(t, thread);
-    for (int i = 0; i < t->threads; i++) {
-        if (t->workers[i].filled == DPT_OK)
+    for (int i = 0; i < t->team.threads; i++) {
+        if (t->team.workers[i].filled == DPT_OK)
             continue;
-        *err = t->workers[i].err;
+        *err = t->team.workers[i].err;
         return err->status;
     }
     return DPT_OK;
@@ -86,14 +87,15 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 {
     enum dpt_status status = DPT_OK;
 
-    if (t->team) {
+    if (t->team.together) {
         DPT_TRY(fill_together(t, thread, view, micro_batch, n, batch, err));
     } else {
-        DPT_TRY(dpt_loader_fill(t->train.loader, view, micro_batch, &t->workers[thread].buffer,
-                                batch, err));
+        DPT_TRY(dpt_loader_fill(t->data.train.loader, view, micro_batch,
+                                &t->team.workers[thread].buffer, batch, err));
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     }
-    DPT_TRY(t->backend->train(t->program, thread, batch, t->params, gradient, add, tally, err));
+    DPT_TRY(t->backend->train(t->model.program, thread, batch, t->arenas.params, gradient, add,
+                              tally, err));
 out:
     return status;
 }

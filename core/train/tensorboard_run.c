@@ -65,13 +65,13 @@ static void run_look(const struct dpt_trainer *t, struct look *l, void (*work)(v
     if (l->threads == 1)
         work(l, 0);
     else
-        dpt_pool_run(t->pool, work, l);
+        dpt_pool_run(t->team.pool, work, l);
 }
 
 static void count_numbers(const struct dpt_trainer *t, struct look *l, struct dpt_histogram *out)
 {
     *out = (struct dpt_histogram){.least = INFINITY, .most = -INFINITY};
-    l->threads = l->n < ALONE ? 1 : t->threads;
+    l->threads = l->n < ALONE ? 1 : t->team.threads;
     run_look(t, l, find_bounds);
     for (int i = 0; i < l->threads; i++) {
         out->least = fmin(out->least, l->parts[i].least);
@@ -97,8 +97,8 @@ static void tell_arena(struct dpt_run *run, const char *what, const float *arena
     struct dpt_histogram histogram;
     char tag[DPT_NAME + 32];
 
-    for (int32_t i = 0; i < t->graph.n_tensors; i++) {
-        const struct dpt_tensor *tensor = &t->graph.tensors[i];
+    for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
+        const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
 
         look.x = arena + tensor->offset;
         look.n = (size_t)tensor->count;
@@ -111,15 +111,15 @@ static void tell_arena(struct dpt_run *run, const char *what, const float *arena
 void dpt_board_weights(struct dpt_run *run)
 {
     struct dpt_trainer *t = &run->trainer;
-    const double weight = t->reduced[t->graph.floats + DPT_TAIL_WEIGHT];
+    const double weight = t->reduction.sum[t->model.graph.floats + DPT_TAIL_WEIGHT];
 
     if (!run->board.open || run->board_step == t->progress.step)
         return;
     dpt_profile_begin(t->profile, t->progress.step);
     dpt_tensorboard_begin(&run->board, t->progress.step);
-    tell_arena(run, "weights", t->params, 1);
+    tell_arena(run, "weights", t->arenas.params, 1);
     if (weight > 0)
-        tell_arena(run, "gradients", t->reduced, 1 / weight);
+        tell_arena(run, "gradients", t->reduction.sum, 1 / weight);
     dpt_tensorboard_end(&run->board);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
     run->board_step = t->progress.step;
@@ -146,9 +146,9 @@ static void tell_machine(struct dpt_run *run)
     dpt_str_printf(&text,
                    "- dptrain %s\n- ranks: %d, nodes: %d, threads a rank: %d\n- host: %s\n"
                    "- device: %s (%s)\n- %s\n- HDF5 %s\n- parameters: %lld\n",
-                   run->version, t->comm->world.size, t->comm->nodes, t->threads, t->comm->host,
-                   t->backend->name, t->backend->describe(), dpt_comm_version(), dpt_h5_version(),
-                   (long long)t->graph.parameters);
+                   run->version, t->comm->world.size, t->comm->nodes, t->team.threads,
+                   t->comm->host, t->backend->name, t->backend->describe(), dpt_comm_version(),
+                   dpt_h5_version(), (long long)t->model.graph.parameters);
     dpt_tensorboard_text(&run->board, "machine", text.text != NULL ? text.text : "");
     run->board.pending.failed = run->board.pending.failed || text.failed;
     dpt_str_release(&text);
@@ -160,7 +160,7 @@ enum dpt_status dpt_board_start(struct dpt_run *run, struct dpt_error *err)
 
     if (!run->board.open)
         return DPT_OK;
-    run->counts = dpt_alloc_array((size_t)t->threads, sizeof *run->counts);
+    run->counts = dpt_alloc_array((size_t)t->team.threads, sizeof *run->counts);
     if (run->counts == NULL)
         return dpt_fail_memory(err, "histograms", 0);
     if (run->board.fresh || run->resumed < 0) { /* else it is there, and its first word counts */

@@ -63,7 +63,7 @@ static void turn(struct dpt_trace *trace, bool on)
     struct dpt_profile *p = &trace->profile;
 
     dpt_profile_attach(t, on ? p : NULL);
-    dpt_loader_observe(t->train.loader, on ? dpt_profile_helper(p, DPT_PROFILE_LOADER) : NULL);
+    dpt_loader_observe(t->data.train.loader, on ? dpt_profile_helper(p, DPT_PROFILE_LOADER) : NULL);
     if (trace->saver != NULL)
         dpt_saver_observe(trace->saver, on ? dpt_profile_helper(p, DPT_PROFILE_SAVER) : NULL);
 }
@@ -78,7 +78,7 @@ enum dpt_status dpt_trace_open(struct dpt_trace **result, struct dpt_trainer *t,
     if (trace == NULL)
         status = dpt_fail_memory(err, "a trace", sizeof *trace);
     else
-        status = dpt_profile_open(&trace->profile, t, ring_size(t->all_threads), err);
+        status = dpt_profile_open(&trace->profile, t, ring_size(t->team.all_threads), err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     trace->t = t;
     trace->saver = saver;
@@ -173,10 +173,11 @@ static void put_pass(const struct dpt_trainer *t, int32_t node, enum dpt_span_pa
     const struct dpt_backend *b = t->backend;
     bool first = true;
 
-    for (int32_t i = 0; i < t->graph.n_nodes; i++) {
-        if ((b->runs_in != NULL ? b->runs_in(t->program, i, pass != DPT_PASS_FORWARD) : i) != node)
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
+        if ((b->runs_in != NULL ? b->runs_in(t->model.program, i, pass != DPT_PASS_FORWARD) : i) !=
+            node)
             continue;
-        dpt_str_printf(name, "%s%s", first ? "" : "+", t->graph.nodes[i].name);
+        dpt_str_printf(name, "%s%s", first ? "" : "+", t->model.graph.nodes[i].name);
         first = false;
     }
     dpt_str_printf(name, " %s", passes[pass]);
@@ -303,10 +304,10 @@ static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &trace->t->comm->world;
-    struct head head = {.threads = trace->t->threads};
+    struct head head = {.threads = trace->t->team.threads};
 
     head.bound = trace->begin.bound > trace->end.bound ? trace->begin.bound : trace->end.bound;
-    for (int i = 0; i < trace->t->threads + DPT_PROFILE_HELPERS; i++) {
+    for (int i = 0; i < trace->t->team.threads + DPT_PROFILE_HELPERS; i++) {
         const struct dpt_spans *s = &trace->profile.timeline.threads[i];
 
         head.dropped += (int64_t)(s->count > s->capacity ? s->count - s->capacity : 0);

@@ -62,6 +62,26 @@ struct dpt_split {
     struct dpt_loader *loader;
 };
 
+/* The samples that train, validate and test, as the job names them: data sets of their own, or a
+ * fraction of one. Owner: splits.c. */
+struct dpt_splits {
+    struct dpt_dataset sets[3];
+    struct dpt_split train, valid, test;
+    const struct dpt_shape
+        *given; /* of samples that come from elsewhere, not from these; borrowed */
+};
+
+/* What is computed, and what the backend made of it. Owner: program.c. */
+struct dpt_trainer_model {
+    struct dpt_loss loss;
+    struct dpt_graph graph;
+    void *program;
+    struct dpt_str plans; /* which kernels it chose, as its backend tells it; empty: there is no
+                             choice */
+    int32_t micro_most;   /* a larger micro-batch did not fit; 0: any */
+    bool too_large;       /* what failed is that this one does not fit */
+};
+
 /* At most this many micro-batches of a rank that its team computes at once under `reproducible`. */
 enum { DPT_GROUP_MOST = 16 };
 
@@ -80,6 +100,43 @@ struct dpt_worker {
     struct dpt_error err;
 };
 
+/* The threads of a rank. Owner: team.c; portions.c says how they share the samples. */
+struct dpt_team {
+    int threads;   /* of this rank */
+    bool together; /* they compute each micro-batch together */
+    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    int takers;    /* threads that take micro-batches, and have gradients: one where they compute
+                      together, else all */
+    bool spin;     /* a core for every thread: waiting may be active */
+    int64_t all_threads; /* of all ranks */
+    struct dpt_pool *pool;
+    struct dpt_worker *workers; /* [threads] */
+};
+
+/* What all ranks hold alike between two steps. Owner: arenas.c. */
+struct dpt_arenas {
+    float *params;
+    float *slot[DPT_MAX_SLOTS];
+    int slots;
+    uint64_t *hashes; /* one a rank, for the replica check */
+};
+
+/* The gradient of all ranks. Owner: the engine. */
+struct dpt_gradient_reduction {
+    const struct dpt_gather_type *type; /* NULL for evaluation, and where a device steps */
+    struct dpt_gather_state *state;     /* what that way of summing keeps */
+    float said[DPT_FLAGS];              /* of the last step: sums over the ranks */
+    float *sum; /* with its tail; the first worker's own arena where there is one rank; NULL where a
+                   device steps: dpt_trainer_gradient */
+};
+
+/* What this rank tells the others with the next step. Owner: the loop (run.c). */
+struct dpt_requests {
+    enum dpt_status trouble; /* a failure of this rank alone; its text is the caller's err */
+    bool save;               /* a checkpoint after that step */
+    bool signal, clock;      /* to stop after it, and why */
+};
+
 struct dpt_gather_type;
 struct dpt_gather_state;
 struct dpt_engine;
@@ -91,52 +148,26 @@ struct dpt_trainer {
     const struct dpt_comm *comm; /* borrowed */
     struct dpt_log *log;         /* borrowed */
     const struct dpt_backend *backend;
-    int gpu; /* number of its device, where it has some: for the program, dpt_choose_sums */
-    struct dpt_loss loss;
-    struct dpt_graph graph;
-    struct dpt_dataset sets[3];
-    struct dpt_split train, valid, test;
-    const struct dpt_shape
-        *given; /* of samples that come from elsewhere, not from these; borrowed */
-    void *program;
-    struct dpt_str plans; /* which kernels it chose, as its backend tells it; empty: there is no
-                             choice */
-    bool planned;         /* by dpt_trainer_plan: there is nothing to step with */
-    int threads;          /* of this rank */
-    bool team;            /* they compute each micro-batch together */
-    int32_t group;        /* micro-batches that are computed at once: 1, or a power of two */
-    int takers; /* threads that take micro-batches, and have gradients: one of a team, else all */
-    int64_t all_threads; /* of all ranks */
-    bool spin;           /* a core for every thread: waiting may be active */
-    struct dpt_pool *pool;
-    struct dpt_worker *workers;      /* [threads] */
+    int gpu;      /* number of its device, where it has some: for the program, dpt_choose_sums */
+    bool planned; /* by dpt_trainer_plan: there is nothing to step with */
+    struct dpt_splits data;
+    struct dpt_trainer_model model;
+    struct dpt_team team;
+    struct dpt_arenas arenas;
     const struct dpt_engine *engine; /* takes the steps */
     struct dpt_engine_state *engine_state;
-    char *aware; /* whether MPI sums in the memory of the device that takes them, and how that is
-                    known; or NULL */
-    int32_t micro_most; /* a larger micro-batch did not fit; 0: any */
-    bool too_large;     /* what failed is that this one does not fit */
-    float *params;
-    const struct dpt_gather_type *gather_type; /* NULL for evaluation, and where a device steps */
-    struct dpt_gather_state *gather;           /* what that way of summing keeps */
-    float said[DPT_FLAGS];                     /* of the last step: sums over the ranks */
-    double *sums;   /* of an evaluation, each of enum dpt_eval_sum for each micro-batch: added in
-                       their order, whoever computed them */
-    float *reduced; /* the gradient of all ranks, with its tail; the first worker's own arena where
-                       there is one rank; NULL where a device steps: dpt_trainer_gradient */
-    float *slot[DPT_MAX_SLOTS];
-    int slots;
-    uint64_t *hashes; /* one a rank, for the replica check */
+    struct dpt_gradient_reduction reduction;
+    char *aware;  /* whether MPI sums in the memory of the device that takes the steps, and how that
+                     is known; or NULL */
+    double *sums; /* of an evaluation, each of enum dpt_eval_sum for each micro-batch: added in
+                     their order, whoever computed them. Owner: evaluate.c */
+    struct dpt_requests requests;
     struct dpt_progress progress;
     struct dpt_loss_scale scale;    /* of half floats' gradients; else 1 */
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
     double busy; /* seconds that this rank worked on its part of the steps, until it was ready for
                     the reduction; whoever reads it sets it back */
-    enum dpt_status trouble;     /* a failure of this rank alone, to be told with the next step; its
-                                    text is the caller's err */
-    bool signalled, out_of_time; /* this rank asks to stop after the next step, and why */
-    bool want_save;              /* this rank asks for a checkpoint after the next step */
     struct dpt_fault fault;      /* to play; none but in tests */
     struct dpt_profile *profile; /* NULL: nobody asks where the time goes; borrowed */
 };
@@ -225,8 +256,8 @@ enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
  * last step before that, and the failure is that of dpt_trainer_step. To be called by all ranks
  * after the same steps; every so many of them, since updates behind such a step are wasted.
  * peek: the same numbers on this rank alone, and what is not a number is left to settle.
- * fetch: the parameters, the slots and the loss scale, to t->params, t->slot, t->scale.
- * gradient: fetch, and the last step's summed gradient with its tail, to t->reduced.
+ * fetch: the parameters, the slots and the loss scale, to t->arenas and t->scale.
+ * gradient: fetch, and the last step's summed gradient with its tail, to t->reduction.sum.
  */
 enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
                                    struct dpt_error *err);
@@ -276,9 +307,9 @@ int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
 int64_t dpt_feeding_micro(int64_t global, int ranks);
 
 /*
- * Fills and computes n micro-batches of a step, at most t->group, tally: [n]. In a team all threads
- * call it with the first worker's buffer, gradient and tally; what fails on one of them then fails
- * on all. Errors: BAD_DATA, INTERNAL, RANK.
+ * Fills and computes n micro-batches of a step, at most t->team.group, tally: [n]. In a team all
+ * threads call it with the first worker's buffer, gradient and tally; what fails on one of them
+ * then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
  */
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,

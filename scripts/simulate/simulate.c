@@ -145,15 +145,15 @@ static float leaf(int64_t micro_batch, int64_t i)
 
 static enum dpt_status check_sum(const struct dpt_trainer *t, int64_t step, struct dpt_error *err)
 {
-    const int64_t m = dpt_sampler_micro_batches(&t->train.sampler, step);
+    const int64_t m = dpt_sampler_micro_batches(&t->data.train.sampler, step);
     double leaves = 0;
 
     for (int64_t k = 0; k < m; k++)
         leaves += (double)(k % 61);
-    for (int64_t i = 0; i < t->graph.floats; i++)
-        if (t->reduced[i] != (float)(leaves + (double)m * (double)(i % 13)))
+    for (int64_t i = 0; i < t->model.graph.floats; i++)
+        if (t->reduction.sum[i] != (float)(leaves + (double)m * (double)(i % 13)))
             return dpt_fail(err, DPT_INTERNAL, "rank %d, step %lld: sum %lld is %g, not %g",
-                            t->comm->world.rank, (long long)step, (long long)i, t->reduced[i],
+                            t->comm->world.rank, (long long)step, (long long)i, t->reduction.sum[i],
                             leaves + (double)m * (double)(i % 13));
     return DPT_OK;
 }
@@ -165,19 +165,19 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
     const float flags[DPT_FLAGS] = {0};
     const struct dpt_tally tally = {0};
 
-    dpt_sampler_deal(&t->train.sampler, step, t->comm->world.rank, t->comm->world.size, &view.first,
+    dpt_sampler_deal(&t->data.train.sampler, step, t->comm->world.rank, t->comm->world.size, &view.first,
                      &view.last);
-    t->gather_type->begin(t, &view);
+    t->reduction.type->begin(t, &view);
     for (int32_t i = view.first; i < view.last; i++) {
         bool add;
-        float *gradient = t->gather_type->target(t, 0, &add);
+        float *gradient = t->reduction.type->target(t, 0, &add);
 
-        for (int64_t k = 0; spec.check && k < t->graph.floats; k++)
+        for (int64_t k = 0; spec.check && k < t->model.graph.floats; k++)
             gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
         smpi_execute(spec.micro_seconds);
-        t->gather_type->done(t, 0, i, 1, gradient, &tally);
+        t->reduction.type->done(t, 0, i, 1, gradient, &tally);
     }
-    DPT_TRY(t->gather_type->sum(t, &view, flags, err));
+    DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
     if (spec.check)
         DPT_TRY(check_sum(t, step, err));
     smpi_execute(spec.step_seconds);
@@ -194,19 +194,19 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     /* With a rank a node there is nothing to add up within one. */
     const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
     struct dpt_trainer t = {
-        .job = &job, .comm = comm, .threads = 1, .takers = 1, .workers = &worker};
+        .job = &job, .comm = comm, .team = {.threads = 1, .takers = 1, .workers = &worker}};
     double start = 0;
 
-    t.gather_type = types[strcmp(spec.way, "reproducible") == 0];
-    t.graph.floats = (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
-    t.train.sampler = (struct dpt_sampler){
+    t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];
+    t.model.graph.floats = (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
+    t.data.train.sampler = (struct dpt_sampler){
         .total = spec.global * (spec.steps + 1),
         .samples = spec.global * (spec.steps + 1),
         .global = (int32_t)spec.global,
         .micro = (int32_t)spec.micro,
     };
-    t.steps_per_epoch = dpt_sampler_steps(&t.train.sampler);
-    DPT_TRY(t.gather_type->open(&t, err));
+    t.steps_per_epoch = dpt_sampler_steps(&t.data.train.sampler);
+    DPT_TRY(t.reduction.type->open(&t, err));
     /* The first one is not timed. */
     for (int64_t step = 0; step <= spec.steps; step++) {
         DPT_TRY(one_step(&t, step, err));
@@ -219,7 +219,7 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     if (comm->world.rank == 0)
         printf("%.9g\n", (MPI_Wtime() - start) / (double)spec.steps);
 out:
-    t.gather_type->close(&t);
+    t.reduction.type->close(&t);
     return status;
 }
 

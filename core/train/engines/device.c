@@ -39,7 +39,7 @@ struct dpt_engine_state {
     int64_t given;                  /* and their samples */
     struct dpt_step_result pending; /* what was read and not told yet */
     bool fetched;                   /* the host's copies are current */
-    bool with_gradient;             /* t->reduced is, too */
+    bool with_gradient;             /* t->reduction.sum is, too */
     int32_t total;                  /* samples of the last step, */
     int64_t counted;                /* and how many the ranks counted */
 
@@ -57,7 +57,7 @@ static bool takes(const struct dpt_trainer *t)
 {
     const struct dpt_job *job = t->job;
 
-    return t->backend->steps != NULL && t->train.present &&
+    return t->backend->steps != NULL && t->data.train.present &&
            job->comm.reduction == DPT_REDUCTION_ALLREDUCE && !job->log.hashes && !job->log.trace &&
            !dpt_fault_strikes_gradients(&t->fault);
 }
@@ -79,7 +79,7 @@ static enum dpt_status choose_sums(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     char how[DPT_AWARE_TEXT] = "";
 
-    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->graph),
+    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->model.graph),
                             (enum dpt_aware_wish)t->job->comm.cuda_aware,
                             &t->engine_state->on_device, how, err));
     t->aware = dpt_alloc(sizeof how);
@@ -108,8 +108,8 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
 {
     struct dpt_engine_state *d = t->engine_state;
     const struct dpt_job *job = t->job;
-    const struct dpt_dataset *set = t->train.set;
-    const struct dpt_sampler *s = &t->train.sampler;
+    const struct dpt_dataset *set = t->data.train.set;
+    const struct dpt_sampler *s = &t->data.train.sampler;
     const int ranks = t->comm->world.size;
     const int64_t batches = ((int64_t)s->global + s->micro - 1) / s->micro;
     const struct dpt_steps_spec spec = {
@@ -126,7 +126,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .data = data_of(set),
     };
 
-    return d->type->open(t->program, &spec, &d->steps, err);
+    return d->type->open(t->model.program, &spec, &d->steps, err);
 }
 
 static enum dpt_status open_device(struct dpt_trainer *t, struct dpt_error *err)
@@ -153,8 +153,8 @@ static bool detach(struct dpt_trainer *t)
     d->type->close(d->steps);
     dpt_free(d->sizes);
     dpt_free(d->zeros);
-    dpt_free(t->reduced);
-    t->reduced = NULL;
+    dpt_free(t->reduction.sum);
+    t->reduction.sum = NULL;
     *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device};
     return true;
 }
@@ -170,9 +170,9 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
     if (d->sizes == NULL)
         DPT_TRY(dpt_fail_memory(err, "the device's steps", (double)d->buckets));
     DPT_TRY(dpt_feeder_open(&d->feeder,
-                            &(struct dpt_feeder_spec){.loader = t->train.loader,
-                                                      .set = t->train.set,
-                                                      .micro = t->train.sampler.micro,
+                            &(struct dpt_feeder_spec){.loader = t->data.train.loader,
+                                                      .set = t->data.train.set,
+                                                      .micro = t->data.train.sampler.micro,
                                                       .rooms = ROOMS,
                                                       .type = d->type,
                                                       .steps = d->steps},
@@ -237,17 +237,18 @@ static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_er
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    const size_t floats = (size_t)t->graph.floats;
+    const size_t floats = (size_t)t->model.graph.floats;
 
     if (d->fetched && (d->with_gradient || !gradient))
         return DPT_OK;
-    if (gradient && t->reduced == NULL) {
-        t->reduced = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
-        if (t->reduced == NULL)
+    if (gradient && t->reduction.sum == NULL) {
+        t->reduction.sum = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
+        if (t->reduction.sum == NULL)
             DPT_TRY(dpt_fail_memory(err, "the gradient", (double)floats * sizeof(float)));
     }
     DPT_TRY(look(t, err));
-    DPT_TRY(d->type->get(d->steps, t->params, t->slot, gradient ? t->reduced : NULL, err));
+    DPT_TRY(d->type->get(d->steps, t->arenas.params, t->arenas.slot,
+                         gradient ? t->reduction.sum : NULL, err));
     d->fetched = true;
     d->with_gradient = gradient;
 out:
@@ -268,7 +269,7 @@ static double waited(const struct dpt_trainer *t)
 static void advance(struct dpt_trainer *t)
 {
     t->progress.updates++;
-    dpt_step_advance(t, dpt_sampler_count(&t->train.sampler, t->progress.epoch_step));
+    dpt_step_advance(t, dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step));
 }
 
 /*
@@ -287,11 +288,12 @@ static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err
         advance(t);
     rest(t);
     if (status == DPT_OK)
-        status = dpt_loader_seek(t->train.loader, t->progress.epoch, t->progress.epoch_step, err);
+        status =
+            dpt_loader_seek(t->data.train.loader, t->progress.epoch, t->progress.epoch_step, err);
     if (status == DPT_OK)
-        status = dpt_loader_next(t->train.loader, &view, err);
+        status = dpt_loader_next(t->data.train.loader, &view, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    DPT_TRY(dpt_trainer_blame(t, &view, t->reduced, err));
+    DPT_TRY(dpt_trainer_blame(t, &view, t->reduction.sum, err));
 out:
     return status;
 }
@@ -301,7 +303,7 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_step_result *sin
 {
     enum dpt_status status = DPT_OK;
 
-    status = t->trouble != DPT_OK ? t->trouble : look(t, err);
+    status = t->requests.trouble != DPT_OK ? t->requests.trouble : look(t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     tell(t->engine_state, since);
     if (t->engine_state->read.withheld)
@@ -397,7 +399,7 @@ static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
     struct dpt_engine_state *d = t->engine_state;
 
     DPT_TRY(look(t, err));
-    DPT_TRY(d->type->put(d->steps, t->params, t->slot, &t->scale, err));
+    DPT_TRY(d->type->put(d->steps, t->arenas.params, t->arenas.slot, &t->scale, err));
     DPT_TRY(measure_buckets(t, err));
     d->base = t->progress;
     d->read = (struct dpt_steps_state){.scale = t->scale};
@@ -419,7 +421,7 @@ static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
     if (!dpt_fault_strikes(&t->fault, rank, step))
         return DPT_OK;
     DPT_TRY(fetch(t, false, err));
-    DPT_TRY(dpt_fault_strike(&t->fault, rank, step, t->params, t->graph.floats, err));
+    DPT_TRY(dpt_fault_strike(&t->fault, rank, step, t->arenas.params, t->model.graph.floats, err));
     DPT_TRY(put(t, err));
 out:
     return status;
@@ -433,7 +435,7 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
     const long long step = (long long)t->progress.step + 1;
     struct dpt_fed fed;
 
-    DPT_TRY(t->trouble);
+    DPT_TRY(t->requests.trouble);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(strike(t, err));
     d->fetched = d->with_gradient = false;
@@ -478,7 +480,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
             DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
         if (part.tail != NULL) {
-            memcpy(t->said, part.tail + DPT_TAIL_FLAGS, sizeof t->said);
+            memcpy(t->reduction.said, part.tail + DPT_TAIL_FLAGS, sizeof t->reduction.said);
             d->counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
         }
         if (works && d->type->give(d->steps, i, err) != DPT_OK) {
@@ -502,7 +504,7 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
     if (status == DPT_OK)
         return DPT_OK;
     if (t->comm->world.size > 1) {
-        t->trouble = status;
+        t->requests.trouble = status;
         return DPT_OK;
     }
     return dpt_step_fail(t, status, err);
@@ -518,17 +520,17 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     float flags[DPT_FLAGS];
 
     *result = (struct dpt_step_result){.deferred = true};
-    d->total = dpt_sampler_count(&t->train.sampler, t->progress.epoch_step);
+    d->total = dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step);
     d->counted = d->total;
     dpt_step_flags(t, flags);
     mine = compute_rank(t, err);
     if (d->buckets > 0) {
         DPT_TRY(reduce(t, flags, &mine, &summing, err));
-        if (t->said[DPT_FLAG_FAILED] > 0)
+        if (t->reduction.said[DPT_FLAG_FAILED] > 0)
             return dpt_group_agree(&t->comm->world, mine, err);
     } else {
         DPT_TRY(mine);
-        memcpy(t->said, flags, sizeof t->said);
+        memcpy(t->reduction.said, flags, sizeof t->reduction.said);
     }
     t->busy += dpt_now() - start - summing;
     dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);

@@ -35,10 +35,11 @@ struct step_work {
 static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view *view, int32_t i,
                         int32_t end)
 {
-    const int32_t all = (view->total + t->train.sampler.micro - 1) / t->train.sampler.micro;
+    const int32_t all =
+        (view->total + t->data.train.sampler.micro - 1) / t->data.train.sampler.micro;
     int32_t n = 1;
 
-    while (2 * n <= t->group && i % (2 * n) == 0 &&
+    while (2 * n <= t->team.group && i % (2 * n) == 0 &&
            (i + 2 * n <= end || (end == all && i + n < all)))
         n *= 2;
     return n < end - i ? n : end - i;
@@ -50,9 +51,10 @@ static void compute(void *arg, int thread)
 {
     struct step_work *w = arg;
     struct dpt_trainer *t = w->t;
-    struct dpt_worker *worker = &t->workers[thread], *taker = &t->workers[t->team ? 0 : thread];
-    const int32_t n = w->view.last - w->view.first, takers = t->takers;
-    const int32_t number = t->team ? 0 : thread;
+    struct dpt_worker *worker = &t->team.workers[thread],
+                      *taker = &t->team.workers[t->team.together ? 0 : thread];
+    const int32_t n = w->view.last - w->view.first, takers = t->team.takers;
+    const int32_t number = t->team.together ? 0 : thread;
     const int32_t begin = w->view.first + (n * number + takers - 1) / takers;
     const int32_t end = w->view.first + (n * (number + 1) + takers - 1) / takers;
     const bool leads = worker == taker;
@@ -62,9 +64,9 @@ static void compute(void *arg, int thread)
         several = group_at(t, &w->view, i, end);
         if (leads) {
             memset(taker->own, 0, (size_t)several * sizeof taker->own[0]);
-            taker->target = t->gather_type->target(t, thread, &taker->add);
+            taker->target = t->reduction.type->target(t, thread, &taker->add);
         }
-        if (t->team)
+        if (t->team.together)
             dpt_trainer_meet(t, thread);
         worker->status = dpt_trainer_train(t, thread, &w->view, i, several, &batch, taker->target,
                                            taker->add, taker->own, &worker->err);
@@ -74,9 +76,9 @@ static void compute(void *arg, int thread)
             continue;
         if (i == w->view.first)
             dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                      taker->target, t->graph.floats);
-        t->gather_type->done(t, thread, i, several, taker->target, taker->own);
-        if (t->gather_type == &dpt_gather_reproducible) /* it adds as it goes */
+                                      taker->target, t->model.graph.floats);
+        t->reduction.type->done(t, thread, i, several, taker->target, taker->own);
+        if (t->reduction.type == &dpt_gather_reproducible) /* it adds as it goes */
             dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
 }
@@ -89,15 +91,15 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
     const int64_t step = t->progress.step + 1;
     uint64_t start;
 
-    DPT_TRY(t->trouble);
+    DPT_TRY(t->requests.trouble);
     dpt_comm_note(t->comm, step, "reading its samples");
-    DPT_TRY(
-        dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->params, t->graph.floats, err));
-    DPT_TRY(dpt_loader_next(t->train.loader, &w->view, err));
+    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->arenas.params,
+                             t->model.graph.floats, err));
+    DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
     dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
     dpt_comm_note(t->comm, step, "computing");
-    t->gather_type->begin(t, &w->view);
+    t->reduction.type->begin(t, &w->view);
     DPT_TRY(dpt_trainer_run(t, compute, w, err));
     dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
 out:
@@ -106,19 +108,19 @@ out:
 
 static void norm_runs(const struct dpt_trainer *t, size_t first, size_t last)
 {
-    const size_t n = (size_t)t->graph.floats;
+    const size_t n = (size_t)t->model.graph.floats;
 
     for (size_t run = first; run < last; run++)
-        t->engine_state->norms[run] = dpt_squares_of_run(t->reduced, n, run);
+        t->engine_state->norms[run] = dpt_squares_of_run(t->reduction.sum, n, run);
 }
 
 static void norm_part(void *arg, int thread)
 {
     const struct dpt_trainer *t = ((struct step_work *)arg)->t;
-    const size_t runs = dpt_squares_runs((size_t)t->graph.floats);
+    const size_t runs = dpt_squares_runs((size_t)t->model.graph.floats);
 
-    norm_runs(t, runs * (size_t)thread / (size_t)t->threads,
-              runs * ((size_t)thread + 1) / (size_t)t->threads);
+    norm_runs(t, runs * (size_t)thread / (size_t)t->team.threads,
+              runs * ((size_t)thread + 1) / (size_t)t->team.threads);
 }
 
 /* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
@@ -126,14 +128,14 @@ static void norm_part(void *arg, int thread)
 static double gradient_norm(struct step_work *w)
 {
     struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->graph.floats, runs = dpt_squares_runs(n);
-    const double *squares = t->gather_type->squares(t);
+    const size_t n = (size_t)t->model.graph.floats, runs = dpt_squares_runs(n);
+    const double *squares = t->reduction.type->squares(t);
     double sum = 0;
 
     if (squares == NULL && n <= ALONE)
         norm_runs(t, 0, runs);
     else if (squares == NULL)
-        dpt_pool_run(t->pool, norm_part, w);
+        dpt_pool_run(t->team.pool, norm_part, w);
     squares = squares != NULL ? squares : t->engine_state->norms;
     for (size_t i = 0; i < runs; i++)
         sum += squares[i];
@@ -146,26 +148,26 @@ static void update_part(void *arg, int thread)
     struct dpt_trainer *t = w->t;
     size_t begin, end;
 
-    dpt_thread_part((size_t)t->graph.floats, thread, t->threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, begin, end, t->params,
-                        t->reduced, t->slot);
+    dpt_thread_part((size_t)t->model.graph.floats, thread, t->team.threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
+                        t->arenas.params, t->reduction.sum, t->arenas.slot);
 }
 
 /* Half floats' gradients are scaled: refresh begins with it, and it changes. */
 static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
 {
     if (t->job->device.precision != DPT_PRECISION_FP16 || t->backend->scale == NULL ||
-        !t->train.present)
+        !t->data.train.present)
         return DPT_OK;
-    return t->backend->scale(t->program, t->scale.scale, err);
+    return t->backend->scale(t->model.program, t->scale.scale, err);
 }
 
 static void refresh_part(void *arg, int thread)
 {
     struct dpt_trainer *t = arg;
-    struct dpt_worker *worker = &t->workers[thread];
+    struct dpt_worker *worker = &t->team.workers[thread];
 
-    worker->status = t->backend->refresh(t->program, thread, t->params, &worker->err);
+    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
 }
 
 static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
@@ -187,7 +189,7 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     dpt_profile_turn(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
-    status = t->gather_type->sum(t, &w->view, flags, err);
+    status = t->reduction.type->sum(t, &w->view, flags, err);
     dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
@@ -206,11 +208,12 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     result->lr = dpt_step_rate(t);
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
-    if (t->graph.floats <= ALONE)
-        dpt_optimizer_apply(&t->job->optimizer, &t->graph, &w->update, 0, (size_t)t->graph.floats,
-                            t->params, t->reduced, t->slot);
+    if (t->model.graph.floats <= ALONE)
+        dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, 0,
+                            (size_t)t->model.graph.floats, t->arenas.params, t->reduction.sum,
+                            t->arenas.slot);
     else
-        dpt_pool_run(t->pool, update_part, w);
+        dpt_pool_run(t->team.pool, update_part, w);
     t->progress.updates++;
     dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = dpt_trainer_run(t, refresh_part, t, err);
@@ -234,8 +237,8 @@ static enum dpt_status blame(struct step_work *w, struct dpt_error *err)
     struct dpt_trainer *t = w->t;
     bool add;
 
-    t->gather_type->begin(t, &w->view);
-    return dpt_trainer_blame(t, &w->view, t->gather_type->target(t, 0, &add), err);
+    t->reduction.type->begin(t, &w->view);
+    return dpt_trainer_blame(t, &w->view, t->reduction.type->target(t, 0, &add), err);
 }
 
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
@@ -243,7 +246,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
 {
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
-    const float *tail = t->reduced + t->graph.floats;
+    const float *tail = t->reduction.sum + t->model.graph.floats;
     float flags[DPT_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm, start = dpt_now();
@@ -255,7 +258,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_step_flags(t, flags);
     flags[DPT_FLAG_FAILED] = mine != DPT_OK;
     DPT_TRY(reduce(&w, flags, err));
-    if (t->said[DPT_FLAG_FAILED] > 0)
+    if (t->reduction.said[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
@@ -297,9 +300,9 @@ static bool takes(const struct dpt_trainer *t)
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->graph.floats;
+    const size_t floats = (size_t)t->model.graph.floats;
 
-    if (!t->train.present)
+    if (!t->data.train.present)
         return DPT_OK;
     t->engine_state = dpt_alloc(sizeof *t->engine_state);
     if (t->engine_state != NULL)
@@ -308,16 +311,16 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     if (t->engine_state == NULL || t->engine_state->norms == NULL)
         status = dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float));
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    t->gather_type = dpt_gather_types[t->job->comm.reduction];
-    DPT_TRY(t->gather_type->open(t, err));
+    t->reduction.type = dpt_gather_types[t->job->comm.reduction];
+    DPT_TRY(t->reduction.type->open(t, err));
 out:
     return status;
 }
 
 static void close_host(struct dpt_trainer *t)
 {
-    if (t->gather_type != NULL)
-        t->gather_type->close(t);
+    if (t->reduction.type != NULL)
+        t->reduction.type->close(t);
     if (t->engine_state != NULL)
         dpt_free(t->engine_state->norms);
     dpt_free(t->engine_state);
@@ -325,7 +328,7 @@ static void close_host(struct dpt_trainer *t)
 
 static double waited(const struct dpt_trainer *t)
 {
-    return dpt_loader_waited(t->train.loader);
+    return dpt_loader_waited(t->data.train.loader);
 }
 
 const struct dpt_engine dpt_engine_host = {

@@ -45,7 +45,7 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
         struct dpt_trainer t = {.job = &job, .backend = bits & 1 ? &with : &without};
         const bool wanted = (bits & 3) == 3 && bits >> 2 == 0;
 
-        t.train.present = (bits & 2) != 0;
+        t.data.train.present = (bits & 2) != 0;
         job.comm.reduction = bits & 4 ? DPT_REDUCTION_REPRODUCIBLE : DPT_REDUCTION_ALLREDUCE;
         job.log.hashes = (bits & 8) != 0;
         job.log.trace = (bits & 16) != 0;

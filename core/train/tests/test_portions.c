@@ -69,8 +69,8 @@ static void chosen_micro_batches(void **state)
             .job = &job,
             .comm = &comm,
             .backend = draw(seed, 2, 3) == 1 ? &gpu : &host,
-            .team = draw(seed, 3, 2) == 1,
-            .all_threads = comm.world.size * draw(seed, 4, 9),
+            .team = {.together = draw(seed, 3, 2) == 1,
+                     .all_threads = comm.world.size * draw(seed, 4, 9)},
         };
         const int32_t micro = dpt_trainer_choose_micro(&t);
         int32_t fixed;
@@ -80,11 +80,11 @@ static void chosen_micro_batches(void **state)
                 (job.batch.global >= comm.world.size))
             fail_msg("seed %llu: %lld samples, %d ranks, %lld threads: micro-batches of %d",
                      (unsigned long long)seed, (long long)job.batch.global, comm.world.size,
-                     (long long)t.all_threads, micro);
+                     (long long)t.team.all_threads, micro);
         job.comm.reduction = DPT_REDUCTION_REPRODUCIBLE;
         fixed = dpt_trainer_choose_micro(&t);
         t.comm = &other;
-        t.all_threads = draw(seed, 5, 500);
+        t.team.all_threads = draw(seed, 5, 500);
         assert_int_equal(dpt_trainer_choose_micro(&t), fixed);
         job.batch.micro = draw(seed, 6, job.batch.global);
         assert_int_equal(dpt_trainer_choose_micro(&t), job.batch.micro);
