@@ -2,7 +2,43 @@
 #include <stdio.h>
 
 #include "core/base/hash.h"
-#include "core/train/trainer.h"
+#include "core/base/memory.h"
+#include "core/train/parts.h"
+#include "models/model.h"
+
+enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)t->model.graph.floats;
+    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
+
+    t->arenas.params = dpt_alloc_array(floats, sizeof(float));
+    if (t->arenas.params == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)floats * sizeof(float)));
+    if (t->comm->world.rank == 0)
+        dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
+    if (!t->data.train.present)
+        return DPT_OK;
+    t->arenas.slots = type->slots;
+    for (int k = 0; k < t->arenas.slots; k++) {
+        t->arenas.slot[k] = dpt_alloc_array(floats, sizeof(float));
+        if (t->arenas.slot[k] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
+    }
+    t->arenas.hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->arenas.hashes);
+    if (t->arenas.hashes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of ranks", (double)t->comm->world.size));
+out:
+    return status;
+}
+
+void dpt_trainer_close_arenas(struct dpt_trainer *t)
+{
+    dpt_free(t->arenas.hashes);
+    dpt_free(t->arenas.params);
+    for (int k = 0; k < DPT_MAX_SLOTS; k++)
+        dpt_free(t->arenas.slot[k]);
+}
 
 /* Weights and slots; each array with a place of its own in the sum. */
 static uint64_t replica_hash(const struct dpt_trainer *t)

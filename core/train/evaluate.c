@@ -1,8 +1,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/memory.h"
+#include "core/train/parts.h"
 #include "core/train/profile.h"
-#include "core/train/trainer.h"
 
 struct eval_work {
     struct dpt_trainer *t;
@@ -16,6 +17,26 @@ static int64_t micro_batches(const struct dpt_split *split)
     const struct dpt_sampler *s = &split->sampler;
 
     return (s->samples + s->micro - 1) / s->micro;
+}
+
+enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
+    int64_t most = 1;
+
+    for (size_t i = 0; i < 3; i++)
+        if (splits[i]->present && micro_batches(splits[i]) > most)
+            most = micro_batches(splits[i]);
+    t->sums = dpt_alloc_array((size_t)most * DPT_EVAL_SUMS, sizeof *t->sums);
+    return t->sums != NULL ? DPT_OK
+                           : dpt_fail_memory(err, "an evaluation",
+                                             (double)most * DPT_EVAL_SUMS * sizeof *t->sums);
+}
+
+void dpt_trainer_close_evaluation(struct dpt_trainer *t)
+{
+    dpt_free(t->sums);
+    t->sums = NULL;
 }
 
 static void evaluate_part(void *arg, int thread)

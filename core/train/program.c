@@ -1,4 +1,4 @@
-#include "core/train/program.h"
+#include "core/train/parts.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -7,6 +7,40 @@
 
 #include "core/base/memory.h"
 #include "core/train/engine.h"
+#include "models/model.h"
+
+enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
+    const struct dpt_dataset *first = NULL, *named = NULL;
+    const char *first_name = NULL;
+    char have[40], want[40];
+
+    for (size_t i = 0; i < 3; i++) {
+        const struct dpt_split *split = splits[i];
+
+        if (!split->present)
+            continue;
+        if (first == NULL) {
+            first = split->set;
+            first_name = split->name;
+            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->model.graph, err));
+        }
+        if (memcmp(&first->shape, &split->set->shape, sizeof first->shape) != 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
+                             split->name, dpt_shape_text(&split->set->shape, have), first_name,
+                             dpt_shape_text(&first->shape, want)));
+        DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
+        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
+    }
+    if (t->data.given != NULL)
+        DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
+    else if (first == NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
+out:
+    return status;
+}
 
 /* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
  */

@@ -7,7 +7,7 @@
 
 #include "core/base/file.h"
 #include "core/state/jobs.h"
-#include "core/train/program.h"
+#include "core/train/parts.h"
 
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
 {

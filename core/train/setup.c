@@ -8,11 +8,9 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gather.h"
-#include "core/train/program.h"
+#include "core/train/parts.h"
 #include "core/train/schedule.h"
-#include "core/train/splits.h"
 #include "core/train/trainer.h"
-#include "models/model.h"
 
 /* Micro-batches of a thread in a step of an evaluation. A device's host threads only hand samples
  * over. */
@@ -20,41 +18,6 @@ enum { EVAL_MICROS = 8, DEVICE_EVAL_MICROS = 2, DEVICE_THREADS = 4 };
 
 /* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
 enum { RESERVE = 128 << 20 };
-
-/* Builds the model on the first set's shape; the other sets must have that shape too, and targets
- * that fit its outputs. */
-static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
-    const struct dpt_dataset *first = NULL, *named = NULL;
-    const char *first_name = NULL;
-    char have[40], want[40];
-
-    for (size_t i = 0; i < 3; i++) {
-        const struct dpt_split *split = splits[i];
-
-        if (!split->present)
-            continue;
-        if (first == NULL) {
-            first = split->set;
-            first_name = split->name;
-            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->model.graph, err));
-        }
-        if (memcmp(&first->shape, &split->set->shape, sizeof first->shape) != 0)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
-                             split->name, dpt_shape_text(&split->set->shape, have), first_name,
-                             dpt_shape_text(&first->shape, want)));
-        DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
-        DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
-    }
-    if (t->data.given != NULL)
-        DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
-    else if (first == NULL)
-        DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
-out:
-    return status;
-}
 
 /* Samples of all ranks that an evaluation deals out at once. */
 static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
@@ -96,76 +59,6 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         t->lr =
             dpt_schedule_scale(&job->schedule, type->lr(job->optimizer.options), job->batch.global);
     }
-out:
-    return status;
-}
-
-/* A loader for every split. */
-static enum dpt_status open_loaders(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
-    int64_t most = 0;
-
-    for (size_t i = 0; i < 3; i++) {
-        struct dpt_sampler *s = &splits[i]->sampler;
-
-        if (!splits[i]->present)
-            continue;
-        DPT_TRY(dpt_split_check_weights(splits[i], err));
-        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
-                                i == 0 ? &t->job->data.augment : NULL, t->comm->world.rank,
-                                t->comm->world.size, err));
-        most = s->samples > most ? s->samples : most;
-    }
-    t->sums = dpt_alloc_array(((size_t)(most / micro) + 1) * DPT_EVAL_SUMS, sizeof *t->sums);
-    if (t->sums == NULL)
-        DPT_TRY(dpt_fail_memory(err, "an evaluation", (double)most * sizeof *t->sums));
-out:
-    return status;
-}
-
-static enum dpt_status open_workers(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_dataset bare = {.shape = t->model.graph.nodes[0].out,
-                                     .target = DPT_TARGET_CLASS};
-    const struct dpt_dataset *set = t->data.given != NULL   ? &bare
-                                    : t->data.train.present ? t->data.train.set
-                                    : t->data.test.present  ? t->data.test.set
-                                                            : t->data.valid.set;
-
-    t->team.workers = dpt_alloc_array((size_t)t->team.threads, sizeof *t->team.workers);
-    if (t->team.workers == NULL)
-        DPT_TRY(
-            dpt_fail_memory(err, "the threads", (double)t->team.threads * sizeof *t->team.workers));
-    for (int i = 0; i < t->team.threads; i++) {
-        DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, set, micro, err));
-    }
-out:
-    return status;
-}
-
-static enum dpt_status open_arenas(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->model.graph.floats;
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
-
-    t->arenas.params = dpt_alloc_array(floats, sizeof(float));
-    if (t->arenas.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)floats * sizeof(float)));
-    if (!t->data.train.present)
-        return DPT_OK;
-    t->arenas.slots = type->slots;
-    for (int k = 0; k < t->arenas.slots; k++) {
-        t->arenas.slot[k] = dpt_alloc_array(floats, sizeof(float));
-        if (t->arenas.slot[k] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
-    }
-    t->arenas.hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->arenas.hashes);
-    if (t->arenas.hashes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of ranks", (double)t->comm->world.size));
 out:
     return status;
 }
@@ -212,7 +105,7 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(check_precision(t, err));
-    DPT_TRY(build_model(t, err));
+    DPT_TRY(dpt_trainer_build_model(t, err));
     if (!t->planned)
         DPT_TRY(check_room(t, err));
     t->team.together = t->backend->teams != NULL && t->backend->teams(&t->model.graph);
@@ -245,15 +138,11 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 
     t->team.group = dpt_trainer_choose_group(t, leaf);
     DPT_TRY(plan_steps(t, leaf, err));
-    DPT_TRY(open_loaders(t, leaf, err));
-    DPT_TRY(open_workers(t, leaf * t->team.group, err));
-    if (t->arenas.params == NULL) {
-        DPT_TRY(open_arenas(t, err));
-        if (t->comm->world.rank == 0)
-            dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
-    }
-    if (t->team.pool == NULL)
-        DPT_TRY(dpt_pool_open(&t->team.pool, t->team.threads, t->team.spin, err));
+    DPT_TRY(dpt_trainer_open_loaders(t, err));
+    DPT_TRY(dpt_trainer_open_evaluation(t, err));
+    DPT_TRY(dpt_trainer_open_team(t, leaf * t->team.group, err));
+    if (t->arenas.params == NULL)
+        DPT_TRY(dpt_trainer_open_arenas(t, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
     DPT_TRY(dpt_trainer_open_program(t, leaf, NULL, err));
@@ -263,19 +152,10 @@ out:
 
 static void close_sized(struct dpt_trainer *t)
 {
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
-
     dpt_trainer_close_program(t);
-    for (size_t i = 0; i < 3; i++) {
-        dpt_loader_close(splits[i]->loader);
-        splits[i]->loader = NULL;
-    }
-    for (int i = 0; t->team.workers != NULL && i < t->team.threads; i++)
-        dpt_batch_buffer_close(&t->team.workers[i].buffer);
-    dpt_free(t->team.workers);
-    t->team.workers = NULL;
-    dpt_free(t->sums);
-    t->sums = NULL;
+    dpt_trainer_close_team(t);
+    dpt_trainer_close_evaluation(t);
+    dpt_trainer_close_loaders(t);
 }
 
 /* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
@@ -466,13 +346,8 @@ void dpt_trainer_close(struct dpt_trainer *t)
         t->engine->close(t);
     close_sized(t);
     dpt_pool_close(t->team.pool);
-    dpt_free(t->arenas.hashes);
-    dpt_free(t->arenas.params);
-    for (int k = 0; k < DPT_MAX_SLOTS; k++)
-        dpt_free(t->arenas.slot[k]);
+    dpt_trainer_close_arenas(t);
     dpt_graph_release(&t->model.graph);
-    for (size_t i = 0; i < 3; i++)
-        if (t->comm != NULL)
-            dpt_dataset_close(&t->data.sets[i], t->comm);
+    dpt_trainer_close_data(t);
     memset(t, 0, sizeof *t);
 }

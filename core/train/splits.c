@@ -1,9 +1,7 @@
 /* The data sets of a job, and which of their samples train, validate and test. */
-#include "core/train/splits.h"
-
 #include <stdio.h>
 
-#include "core/train/gather.h"
+#include "core/train/parts.h"
 
 static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
                                 const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
@@ -104,7 +102,14 @@ out:
     return status;
 }
 
-enum dpt_status dpt_split_check_weights(const struct dpt_split *split, struct dpt_error *err)
+void dpt_trainer_close_data(struct dpt_trainer *t)
+{
+    for (size_t i = 0; t->comm != NULL && i < 3; i++)
+        dpt_dataset_close(&t->data.sets[i], t->comm);
+}
+
+/* A mean over samples none of which counts is nothing: told before the first step, not as NaN. */
+static enum dpt_status check_weights(const struct dpt_split *split, struct dpt_error *err)
 {
     const struct dpt_sampler *s = &split->sampler;
     int64_t samples[256];
@@ -120,4 +125,33 @@ enum dpt_status dpt_split_check_weights(const struct dpt_split *split, struct dp
     }
     return dpt_fail(err, DPT_BAD_DATA, "data.%s: all its %lld samples have weight 0: none counts",
                     split->name, (long long)s->samples);
+}
+
+enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
+
+    for (size_t i = 0; i < 3; i++) {
+        struct dpt_sampler *s = &splits[i]->sampler;
+
+        if (!splits[i]->present)
+            continue;
+        DPT_TRY(check_weights(splits[i], err));
+        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
+                                i == 0 ? &t->job->data.augment : NULL, t->comm->world.rank,
+                                t->comm->world.size, err));
+    }
+out:
+    return status;
+}
+
+void dpt_trainer_close_loaders(struct dpt_trainer *t)
+{
+    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
+
+    for (size_t i = 0; i < 3; i++) {
+        dpt_loader_close(splits[i]->loader);
+        splits[i]->loader = NULL;
+    }
 }

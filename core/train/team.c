@@ -1,7 +1,8 @@
 /* The threads of a rank: work that all of them do, and micro-batches that they take alone or as a
  * team. */
+#include "core/base/memory.h"
+#include "core/train/parts.h"
 #include "core/train/profile.h"
-#include "core/train/trainer.h"
 
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err)
@@ -98,4 +99,36 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                               tally, err));
 out:
     return status;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_dataset bare = {.shape = t->model.graph.nodes[0].out,
+                                     .target = DPT_TARGET_CLASS};
+    const struct dpt_dataset *set = t->data.given != NULL   ? &bare
+                                    : t->data.train.present ? t->data.train.set
+                                    : t->data.test.present  ? t->data.test.set
+                                                            : t->data.valid.set;
+
+    t->team.workers = dpt_alloc_array((size_t)t->team.threads, sizeof *t->team.workers);
+    if (t->team.workers == NULL)
+        DPT_TRY(
+            dpt_fail_memory(err, "the threads", (double)t->team.threads * sizeof *t->team.workers));
+    for (int i = 0; i < t->team.threads; i++)
+        DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, set, most, err));
+    if (t->team.pool == NULL)
+        DPT_TRY(dpt_pool_open(&t->team.pool, t->team.threads, t->team.spin, err));
+out:
+    return status;
+}
+
+void dpt_trainer_close_team(struct dpt_trainer *t)
+{
+    for (int i = 0; t->team.workers != NULL && i < t->team.threads; i++)
+        dpt_batch_buffer_close(&t->team.workers[i].buffer);
+    dpt_free(t->team.workers);
+    t->team.workers = NULL;
 }
