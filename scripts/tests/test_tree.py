@@ -1,5 +1,6 @@
 """What holds for the tree as a whole: who may include whom, the build and its knobs, the scripts."""
 
+import graphlib
 import os
 import re
 import shutil
@@ -179,6 +180,32 @@ def make(*args, env=None, check=True):
     if check:
         assert done.returncode == 0, done.stdout + done.stderr
     return done
+
+
+# Rooms with files that call each other: a table in one file, its rows in others, and what rows call beside the table.
+TIED = ("core/conf/", "core/comm/", "core/backend/cpu/", "core/backend/cuda/", "models/", "data/", "cmd/")
+
+
+def test_files_call_those_below_them():
+    """Source files have an order, as rooms do: none calls one that calls it, through however many others."""
+    make("-j2")
+    objects = [path for path in (TOP / "build/obj").rglob("*.o")
+               if (name := path.relative_to(TOP / "build/obj").with_suffix(".c").as_posix()) and (TOP / name).exists()
+               and room_of(name) and "/tests/" not in name and not name.startswith(TIED)]
+    calls, owner = {str(path): set() for path in objects}, {}
+    symbols = subprocess.run(["nm", "-A", "-g", *objects], capture_output=True, text=True, check=True).stdout
+    for line in symbols.splitlines():
+        file, kind, symbol = re.fullmatch(r"(.*?):[0-9a-f ]{16} (\w) (\S+)", line).groups()
+        if kind == "U":
+            calls[file].add(symbol)
+        else:
+            owner[symbol] = file
+    graph = {file: {owner[symbol] for symbol in wanted if symbol in owner} for file, wanted in calls.items()}
+    assert len(graph) > 50
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail("call each other: " + " <- ".join(str(Path(file).relative_to(TOP / "build/obj")) for file in error.args[1]))
 
 
 def copy_of_tree(tmp_path):
