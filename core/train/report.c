@@ -199,8 +199,6 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     if (comm->world.rank == 0) {
         log_header(run, all, gpus);
         status = start_event(run, all, gpus, err);
-        if (status == DPT_OK)
-            status = dpt_board_start(run, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
@@ -316,7 +314,9 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     write_ranks(run);
     memset(&run->window, 0, sizeof run->window);
     DPT_TRY(end_line(run, err));
-    DPT_TRY(dpt_board_step(run, loss, accuracy, rate, err));
+    DPT_TRY(dpt_board_step(&run->board, p->step,
+                           &(struct dpt_board_step){loss, accuracy, run->lr, run->norm, rate},
+                           err));
 out:
     return status;
 }
@@ -369,7 +369,8 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
         snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, tally->samples));
     log_tally(run, "train", tally, part);
     DPT_TRY(tally_event(run, "epoch", NULL, tally, run->epoch.seconds, err));
-    DPT_TRY(dpt_board_evaluation(run, "epoch", dpt_tally_loss(tally),
+    DPT_TRY(dpt_board_evaluation(&run->board, run->trainer.progress.step, "epoch",
+                                 dpt_tally_loss(tally),
                                  has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
 out:
     return status;
@@ -383,7 +384,8 @@ enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
 
     log_tally(run, split, tally, "");
     DPT_TRY(tally_event(run, "eval", split, tally, seconds, err));
-    DPT_TRY(dpt_board_evaluation(run, split, dpt_tally_loss(tally),
+    DPT_TRY(dpt_board_evaluation(&run->board, run->trainer.progress.step, split,
+                                 dpt_tally_loss(tally),
                                  has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
 out:
     return status;

@@ -129,7 +129,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
         state.lock = run->lock;
-        status = dpt_board_flush(run, true, err);
+        status = dpt_board_flush(&run->board, true, err);
         if (status == DPT_OK)
             status = dpt_saver_start(run->saver, &state, t->team.pool, err);
     }
@@ -336,11 +336,16 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     struct dpt_trainer *t = &run->trainer;
 
-    if (!dpt_run_leads(run) || !run->board.open || t->requests.trouble != DPT_OK)
+    if (!dpt_run_leads(run) || !run->board.file.open || t->requests.trouble != DPT_OK ||
+        run->board.weights_step == t->progress.step)
         return;
     t->requests.trouble = dpt_trainer_gradient(t, err);
-    if (t->requests.trouble == DPT_OK)
-        dpt_board_weights(run);
+    if (t->requests.trouble != DPT_OK)
+        return;
+    dpt_profile_begin(t->profile, t->progress.step);
+    dpt_board_weights(&run->board, t->progress.step, &t->model.graph, t->arenas.params,
+                      t->reduction.sum, t->reduction.sum[t->model.graph.floats + DPT_TAIL_WEIGHT]);
+    dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
 }
 
 /* One step and what is due after it. Collective. */
@@ -449,7 +454,8 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
                                                status == DPT_OK ? err : &second);
 
         status = status == DPT_OK ? ended : status;
-        ended = dpt_board_end(run, status, status == DPT_OK ? err : &second);
+        ended = dpt_board_end(&run->board, run->trainer.progress.step, status,
+                              status == DPT_OK ? err : &second);
         status = status == DPT_OK ? ended : status;
     }
     if (status == DPT_OK)
@@ -460,7 +466,7 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
             "nothing was saved, so the run before this one still lies in %s/overwritten, a "
             "run folder like any other",
             run->trainer.job->output);
-    dpt_board_close(run);
+    dpt_board_close(&run->board);
     dpt_metrics_close(&run->metrics);
     if (run->hashes != NULL)
         fclose(run->hashes);
@@ -483,7 +489,6 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
                           .tested_step = -1,
                           .checked_step = -1,
                           .learned_step = -1,
-                          .board_step = -1,
                           .deadline = INFINITY};
     struct dpt_trainer *t = &run.trainer;
     bool finished = false;

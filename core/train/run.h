@@ -7,10 +7,10 @@
 #include <limits.h>
 
 #include "core/base/str.h"
+#include "core/state/board.h"
 #include "core/state/lock.h"
 #include "core/state/metrics.h"
 #include "core/state/saver.h"
-#include "core/state/tensorboard.h"
 #include "core/train/init.h"
 #include "core/train/resume.h"
 #include "core/train/trace.h"
@@ -34,10 +34,8 @@ struct dpt_run {
     struct dpt_init_result init; /* rank 0's */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
-    struct dpt_tensorboard board; /* log.tensorboard, rank 0 */
-    struct dpt_histogram *counts; /* [threads] for its histograms */
-    int64_t board_step;           /* of the last ones, -1: none */
-    FILE *hashes;                 /* log.hashes, rank 0 */
+    struct dpt_board board; /* log.tensorboard, rank 0 */
+    FILE *hashes;           /* log.hashes, rank 0 */
     struct dpt_str hash_line;
     struct dpt_trace *trace;    /* log.trace */
     struct dpt_str job_text;    /* for checkpoints */
@@ -137,22 +135,5 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 /* The `end` event; on success also the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
-
-/*
- * What TensorBoard gets to see, rank 0's; without log.tensorboard these do nothing. accuracy: NAN
- * where there is none. Errors: as dpt_lock_check; IO, RANK.
- */
-enum dpt_status dpt_board_start(struct dpt_run *run, struct dpt_error *err);
-enum dpt_status dpt_board_step(struct dpt_run *run, double loss, double accuracy, double rate,
-                               struct dpt_error *err);
-enum dpt_status dpt_board_evaluation(struct dpt_run *run, const char *split, double loss,
-                                     double accuracy, struct dpt_error *err);
-/* Histograms of the weights and of the last step's mean gradient; once a step. */
-void dpt_board_weights(struct dpt_run *run);
-/* Writes what was told; where not `now`, only when it is time to. */
-enum dpt_status dpt_board_flush(struct dpt_run *run, bool now, struct dpt_error *err);
-/* ended: what the run gave. */
-enum dpt_status dpt_board_end(struct dpt_run *run, enum dpt_status ended, struct dpt_error *err);
-void dpt_board_close(struct dpt_run *run);
 
 #endif

@@ -9,6 +9,33 @@
 #include "core/state/overwritten.h"
 #include "core/train/audit.h"
 #include "core/train/run.h"
+#include "data/sets/dataset.h"
+
+static enum dpt_status open_board(struct dpt_run *run, const char *folder, struct dpt_error *err)
+{
+    const struct dpt_trainer *t = &run->trainer;
+    struct dpt_str machine = {0};
+    struct dpt_board_start start = {
+        .lock = run->lock,
+        .pool = t->team.pool,
+        .job = run->conf->root,
+        .job_text = run->resolved.text,
+        .ranks = t->comm->world.size,
+    };
+    enum dpt_status status;
+
+    dpt_str_printf(&machine,
+                   "- dptrain %s\n- ranks: %d, nodes: %d, threads a rank: %d\n- host: %s\n"
+                   "- device: %s (%s)\n- %s\n- HDF5 %s\n- parameters: %lld\n",
+                   run->version, t->comm->world.size, t->comm->nodes, t->team.threads,
+                   t->comm->host, t->backend->name, t->backend->describe(), dpt_comm_version(),
+                   dpt_h5_version(), (long long)t->model.graph.parameters);
+    start.machine = machine.text;
+    status = machine.failed ? dpt_fail_memory(err, "a text", 0)
+                            : dpt_board_open(&run->board, folder, run->resumed, &start, err);
+    dpt_str_release(&machine);
+    return status;
+}
 
 /* The run folder with its files: cut back to the step that the run goes on from, or fresh. */
 static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct dpt_error *err)
@@ -29,7 +56,7 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
     snprintf(run->metrics_path, sizeof run->metrics_path, "%s/metrics.jsonl", folder);
     DPT_TRY(dpt_metrics_open(&run->metrics, run->metrics_path, t->log, err));
     if (t->job->log.tensorboard)
-        DPT_TRY(dpt_tensorboard_open(&run->board, folder, run->resumed, err));
+        DPT_TRY(open_board(run, folder, err));
     if (t->job->log.hashes) {
         DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
         DPT_TRY(dpt_audit_open(&run->hashes, folder, err));

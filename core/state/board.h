@@ -1,0 +1,59 @@
+/*
+ * board: what a run shows in TensorBoard (tensorboard.h), for log.tensorboard.
+ *
+ * Only rank 0 opens one; a closed one (zeroed) accepts all calls and shows nothing.
+ */
+#ifndef DPT_STATE_BOARD_H
+#define DPT_STATE_BOARD_H
+
+#include "core/backend/graph.h"
+#include "core/base/pool.h"
+#include "core/state/lock.h"
+#include "core/state/tensorboard.h"
+
+struct dpt_board {
+    struct dpt_tensorboard file;
+    const struct dpt_lock *lock; /* of the run folder; borrowed */
+    struct dpt_pool *pool;       /* counts for histograms; borrowed */
+    struct dpt_histogram *parts; /* [threads] */
+    int64_t weights_step;        /* of the last histograms, -1: none */
+};
+
+/* How a run begins. All is borrowed, lock and pool as long as the board is open. */
+struct dpt_board_start {
+    const struct dpt_lock *lock;
+    struct dpt_pool *pool;
+    const struct dpt_conf_node *job; /* resolved, and as text */
+    const char *job_text;
+    const char *machine; /* Markdown: on what it runs */
+    int ranks;
+};
+
+/* resumed: the step that the run goes on from, -1: it begins. Errors: as dpt_lock_check; IO, RANK.
+ */
+enum dpt_status dpt_board_open(struct dpt_board *b, const char *folder, int64_t resumed,
+                               const struct dpt_board_start *start, struct dpt_error *err);
+void dpt_board_close(struct dpt_board *b);
+
+/* The means of some steps. Numbers that are not finite are left out. */
+struct dpt_board_step {
+    double loss, accuracy, lr, norm, rate;
+};
+
+/* Errors of these: as dpt_lock_check; IO, RANK. */
+enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step, const struct dpt_board_step *told,
+                               struct dpt_error *err);
+/* accuracy: NAN where there is none. */
+enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
+                                     double loss, double accuracy, struct dpt_error *err);
+/* Of an open board. Histograms of the weights and of the last step's mean gradient. gradient: a sum
+ * over samples that weigh so much. */
+void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
+                       const float *params, const float *gradient, double weight);
+/* Writes what was told; where not `now`, only when it is time to. */
+enum dpt_status dpt_board_flush(struct dpt_board *b, bool now, struct dpt_error *err);
+/* ended: what the run gave. */
+enum dpt_status dpt_board_end(struct dpt_board *b, int64_t step, enum dpt_status ended,
+                              struct dpt_error *err);
+
+#endif
