@@ -53,7 +53,7 @@ static enum dpt_status open_record(struct record *r, const struct dpt_trainer *t
     size_t whats;
 
     r->n = n;
-    DPT_TRY(dpt_profile_open(&r->profile, t, 0, err));
+    DPT_TRY(dpt_profile_open(&r->profile, t->team.threads, t->model.graph.n_nodes, 0, err));
     whats = (size_t)r->profile.whats;
     r->plain = dpt_alloc_array((size_t)n, sizeof *r->plain);
     r->with = dpt_alloc_array((size_t)n, sizeof *r->with);
@@ -111,11 +111,11 @@ static enum dpt_status timed_step(struct dpt_trainer *t, struct record *r, int64
     struct dpt_step_result result;
     double start;
 
-    dpt_profile_attach(t, p);
+    dpt_trainer_observe(t, p);
     start = dpt_now();
     status = dpt_trainer_step(t, &result, err);
     r->with[k] = dpt_now() - start;
-    dpt_profile_attach(t, NULL);
+    dpt_trainer_observe(t, NULL);
     DPT_TRY(status);
     r->timed[k] = (double)(p->timeline.threads[0].last - p->start);
     r->arrived[k] = (double)(p->arrived - p->rate.tick[0]);

@@ -7,7 +7,7 @@
 #include "core/base/str.h"
 #include "core/plan/cost.h"
 #include "core/plan/plan_gpu.h"
-#include "core/train/profile.h"
+#include "core/trace/profile.h"
 
 enum { DPT_BENCH_NAME = 256 };
 

@@ -59,10 +59,12 @@ static enum dpt_status time_launches(struct dpt_trainer *t, struct dpt_launch_co
     struct dpt_profile profile = {0};
     double ignored;
 
-    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_profile_open(&profile, t, 0, err), err));
-    dpt_profile_attach(t, &profile);
+    DPT_TRY(dpt_group_agree(
+        &t->comm->world,
+        dpt_profile_open(&profile, t->team.threads, t->model.graph.n_nodes, 0, err), err));
+    dpt_trainer_observe(t, &profile);
     status = run_steps(t, TIMED, &ignored, err);
-    dpt_profile_attach(t, NULL);
+    dpt_trainer_observe(t, NULL);
     DPT_TRY(status);
     if (t->comm->world.rank == 0)
         status = t->backend->launches(t->model.program, costs, MOST_COSTS, n, err);

@@ -1,6 +1,6 @@
 #include "core/train/engine.h"
 
-#include "core/train/profile.h"
+#include "core/trace/profile.h"
 
 const struct dpt_engine *const dpt_engines[] = {&dpt_engine_device, &dpt_engine_host, NULL};
 

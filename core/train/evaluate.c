@@ -2,8 +2,8 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/trace/profile.h"
 #include "core/train/parts.h"
-#include "core/train/profile.h"
 
 struct eval_work {
     struct dpt_trainer *t;

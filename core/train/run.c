@@ -506,6 +506,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
+    if (run.trace != NULL)
+        dpt_run_observe(&run, false);
     if (run.trace != NULL && (status == DPT_OK || run.stopped))
         status = write_trace(&run, status, err);
     dpt_trace_close(run.trace);

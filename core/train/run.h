@@ -11,9 +11,9 @@
 #include "core/state/lock.h"
 #include "core/state/metrics.h"
 #include "core/state/saver.h"
+#include "core/trace/trace.h"
 #include "core/train/init.h"
 #include "core/train/resume.h"
-#include "core/train/trace.h"
 #include "core/train/trainer.h"
 
 /* What training steps counted, and the seconds that they took. */
@@ -117,6 +117,9 @@ enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *co
 /* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
                                 bool *finished, struct dpt_error *err);
+
+/* Tells the trace of all that this run's threads do, or no longer. Where there is a trace. */
+void dpt_run_observe(struct dpt_run *run, bool on);
 
 /* Collective. What a person should know before it starts, in the log; the `run` event in the
  * metrics. */

@@ -160,6 +160,36 @@ static void choose_lines(struct dpt_run *run)
         run->epochs_every = 0;
 }
 
+void dpt_run_observe(struct dpt_run *run, bool on)
+{
+    struct dpt_trainer *t = &run->trainer;
+    struct dpt_profile *p = dpt_trace_profile(run->trace);
+
+    dpt_trainer_observe(t, on ? p : NULL);
+    dpt_loader_observe(t->data.train.loader, on ? dpt_profile_helper(p, DPT_PROFILE_LOADER) : NULL);
+    if (run->saver != NULL)
+        dpt_saver_observe(run->saver, on ? dpt_profile_helper(p, DPT_PROFILE_SAVER) : NULL);
+}
+
+static enum dpt_status open_trace(struct dpt_run *run, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+
+    DPT_TRY(dpt_trace_open(&run->trace,
+                           &(struct dpt_trace_spec){.comm = t->comm,
+                                                    .log = t->log,
+                                                    .graph = &t->model.graph,
+                                                    .backend = t->backend,
+                                                    .program = t->model.program,
+                                                    .threads = t->team.threads,
+                                                    .all_threads = t->team.all_threads},
+                           err));
+    dpt_run_observe(run, true);
+out:
+    return status;
+}
+
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
                                 bool *finished, struct dpt_error *err)
 {
@@ -186,7 +216,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *
         dpt_log_info(t->log, "  the run before lies in %s/overwritten until this one has %s",
                      t->job->output, run->saver != NULL ? "its first checkpoint" : "ended");
     if (t->job->log.trace)
-        DPT_TRY(dpt_trace_open(&run->trace, t, run->saver, err));
+        DPT_TRY(open_trace(run, err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_seek(t, err), err));
 out:
     return status;

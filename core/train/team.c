@@ -1,8 +1,8 @@
 /* The threads of a rank: work that all of them do, and micro-batches that they take alone or as a
  * team. */
 #include "core/base/memory.h"
+#include "core/trace/profile.h"
 #include "core/train/parts.h"
-#include "core/train/profile.h"
 
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err)
@@ -131,4 +131,12 @@ void dpt_trainer_close_team(struct dpt_trainer *t)
         dpt_batch_buffer_close(&t->team.workers[i].buffer);
     dpt_free(t->team.workers);
     t->team.workers = NULL;
+}
+
+void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p)
+{
+    t->profile = p;
+    dpt_pool_observe(t->team.pool, p != NULL ? &p->timeline : NULL);
+    for (int i = 0; t->backend->profile != NULL && i < t->team.threads; i++)
+        t->backend->profile(t->model.program, i, p != NULL ? &p->timeline.threads[i] : NULL);
 }

@@ -315,6 +315,9 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
                                   struct dpt_tally *tally, struct dpt_error *err);
+/* Turns a profile (core/trace/profile.h) on, or off (NULL), between two steps. p is borrowed. */
+void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
+
 /* In work that all threads do: returns when all have come here. */
 void dpt_trainer_meet(const struct dpt_trainer *t, int thread);
 

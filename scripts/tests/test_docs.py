@@ -194,7 +194,7 @@ def test_links(page):
 
 
 def test_rooms_have_pages():
-    for room in ("cmd", "core", "core/base", "core/conf", "core/comm", "core/backend", "core/state", "core/interchange", "core/train", "core/plan", "models", "data",
+    for room in ("cmd", "core", "core/base", "core/conf", "core/comm", "core/backend", "core/trace", "core/state", "core/interchange", "core/train", "core/plan", "models", "data",
                  "configs", "scripts", "scripts/slurm", "scripts/simulate"):
         assert (TOP / room / "README.md").exists(), f"{room} has no page that says what lives there"
 

@@ -12,7 +12,7 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 
 # From the ground up: an include points to the same room or to one before it.
-ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data", "core/state", "core/interchange", "core/train",
+ROOMS = ["core/base", "core/conf", "core/comm", "core/backend", "models", "data", "core/trace", "core/state", "core/interchange", "core/train",
          "core/plan", "cmd", "scripts/simulate"]
 
 # Headers of libraries, and the only files that may include them.

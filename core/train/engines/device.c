@@ -17,10 +17,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/trace/profile.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/feeder.h"
-#include "core/train/profile.h"
 #include "core/train/step.h"
 
 enum {

@@ -6,9 +6,9 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/squares.h"
+#include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/gather.h"
-#include "core/train/profile.h"
 #include "core/train/schedule.h"
 #include "core/train/step.h"
 

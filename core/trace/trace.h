@@ -10,22 +10,37 @@
  * how many older spans were dropped, is in the processes' labels. A run that goes on later writes
  * its own trace over this one.
  */
-#ifndef DPT_TRAIN_TRACE_H
-#define DPT_TRAIN_TRACE_H
+#ifndef DPT_TRACE_TRACE_H
+#define DPT_TRACE_TRACE_H
 
-#include "core/train/profile.h"
+#include "core/backend/backend.h"
+#include "core/base/log.h"
+#include "core/trace/profile.h"
 
 struct dpt_trace;
-struct dpt_saver;
 
-/* Collective. Turns it on for the trainer's threads, its loader and the saver (NULL: none here). t
- * is borrowed. Errors: RANK. */
-enum dpt_status dpt_trace_open(struct dpt_trace **trace, struct dpt_trainer *t,
-                               struct dpt_saver *saver, struct dpt_error *err);
-/* Turns it off. NULL is fine. */
+/* Whose spans it keeps; pointers are borrowed. */
+struct dpt_trace_spec {
+    const struct dpt_comm *comm;
+    struct dpt_log *log;
+    const struct dpt_graph *graph;
+    const struct dpt_backend *backend;
+    void *program;
+    int threads;         /* of this rank */
+    int64_t all_threads; /* of all ranks */
+};
+
+/* Collective. Errors: RANK. */
+enum dpt_status dpt_trace_open(struct dpt_trace **trace, const struct dpt_trace_spec *spec,
+                               struct dpt_error *err);
+/* NULL is fine. */
 void dpt_trace_close(struct dpt_trace *trace);
 
-/* Collective, at the end: turns it off and writes the file, by rank 0. Errors: IO, RANK. */
+/* Where the threads are to tell their spans, while they are observed. */
+struct dpt_profile *dpt_trace_profile(struct dpt_trace *trace);
+
+/* Collective, at the end, when nothing is observed any more: writes the file, by rank 0. Errors:
+ * IO, RANK. */
 enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, struct dpt_error *err);
 
 #endif

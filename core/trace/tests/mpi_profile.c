@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "core/train/profile.h"
+#include "core/trace/profile.h"
 
 static struct dpt_comm comm;
 

@@ -1,17 +1,18 @@
 /*
  * profile: where the time of a rank's threads goes.
  *
- * Hung on a trainer it gets a timeline (core/base/span.h) of each of its threads: what the backend
- * does (each layer's passes, the loss), filling micro-batches, the reduction, the optimizer,
- * waiting. What the main thread does while the others have nothing to do counts for all of them,
- * for it holds all of them up; so a step's things add up, on each thread, to the step. With room
- * for events it also keeps the newest of them, for a trace (trace.h), and those of the threads that
- * read and save. Off, it costs a comparison in each of these places.
+ * Attached to a trainer (dpt_trainer_observe) it gets a timeline (core/base/span.h) of each of its
+ * threads: what the backend does (each layer's passes, the loss), filling micro-batches, the
+ * reduction, the optimizer, waiting. What the main thread does while the others have nothing to do
+ * counts for all of them, for it holds all of them up; so a step's things add up, on each thread,
+ * to the step. With room for events it also keeps the newest of them, for a trace (trace.h), and
+ * those of the threads that read and save. Off, it costs a comparison in each of these places.
  */
-#ifndef DPT_TRAIN_PROFILE_H
-#define DPT_TRAIN_PROFILE_H
+#ifndef DPT_TRACE_PROFILE_H
+#define DPT_TRACE_PROFILE_H
 
-#include "core/train/trainer.h"
+#include "core/base/span.h"
+#include "core/comm/comm.h"
 
 struct dpt_profile {
     struct dpt_timeline timeline; /* of the pool's threads, then the loader's and the saver's */
@@ -28,13 +29,11 @@ struct dpt_profile {
 /* Threads beside the pool's. */
 enum { DPT_PROFILE_LOADER, DPT_PROFILE_SAVER, DPT_PROFILE_HELPERS };
 
-/* For a trainer that is open. events: to keep of each thread, 0 or a power of two. Errors: RANK. */
-enum dpt_status dpt_profile_open(struct dpt_profile *p, const struct dpt_trainer *t,
-                                 uint64_t events, struct dpt_error *err);
+/* For so many threads, which compute a graph of so many nodes. events: to keep of each thread, 0 or
+ * a power of two. Errors: RANK. */
+enum dpt_status dpt_profile_open(struct dpt_profile *p, int threads, int32_t nodes, uint64_t events,
+                                 struct dpt_error *err);
 void dpt_profile_close(struct dpt_profile *p);
-
-/* Turns it on, or off (NULL), between two steps. p is borrowed. */
-void dpt_profile_attach(struct dpt_trainer *t, struct dpt_profile *p);
 
 /* The timeline of a helper thread. */
 struct dpt_spans *dpt_profile_helper(const struct dpt_profile *p, int helper);

@@ -1,4 +1,4 @@
-#include "core/train/trace.h"
+#include "core/trace/trace.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -10,7 +10,6 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/str.h"
-#include "core/state/saver.h"
 
 /* Spans kept of a thread: at most so many, and of all threads of all ranks together. */
 enum { MOST_EVENTS = 1 << 16, LEAST_EVENTS = 1 << 10, ALL_EVENTS = 1 << 21 };
@@ -21,8 +20,7 @@ struct compared {
 };
 
 struct dpt_trace {
-    struct dpt_trainer *t;
-    struct dpt_saver *saver;
+    struct dpt_trace_spec spec;
     struct dpt_profile profile;
     struct compared begin, end;
     double origin; /* rank 0's clock when the trace began */
@@ -57,35 +55,24 @@ static uint64_t ring_size(int64_t threads)
     return n;
 }
 
-static void turn(struct dpt_trace *trace, bool on)
-{
-    struct dpt_trainer *t = trace->t;
-    struct dpt_profile *p = &trace->profile;
-
-    dpt_profile_attach(t, on ? p : NULL);
-    dpt_loader_observe(t->data.train.loader, on ? dpt_profile_helper(p, DPT_PROFILE_LOADER) : NULL);
-    if (trace->saver != NULL)
-        dpt_saver_observe(trace->saver, on ? dpt_profile_helper(p, DPT_PROFILE_SAVER) : NULL);
-}
-
-enum dpt_status dpt_trace_open(struct dpt_trace **result, struct dpt_trainer *t,
-                               struct dpt_saver *saver, struct dpt_error *err)
+enum dpt_status dpt_trace_open(struct dpt_trace **result, const struct dpt_trace_spec *spec,
+                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &spec->comm->world;
     struct dpt_trace *trace = dpt_alloc(sizeof *trace);
 
     *result = NULL;
     if (trace == NULL)
         status = dpt_fail_memory(err, "a trace", sizeof *trace);
     else
-        status = dpt_profile_open(&trace->profile, t, ring_size(t->team.all_threads), err);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    trace->t = t;
-    trace->saver = saver;
-    DPT_TRY(compare_clocks(t->comm, &trace->begin, err));
+        status = dpt_profile_open(&trace->profile, spec->threads, spec->graph->n_nodes,
+                                  ring_size(spec->all_threads), err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    trace->spec = *spec;
+    DPT_TRY(compare_clocks(spec->comm, &trace->begin, err));
     trace->origin = (double)trace->profile.rate.ns[0];
-    DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &trace->origin, sizeof trace->origin, err));
-    turn(trace, true);
+    DPT_TRY(dpt_group_broadcast(world, 0, &trace->origin, sizeof trace->origin, err));
     *result = trace;
 out:
     if (status != DPT_OK)
@@ -97,10 +84,13 @@ void dpt_trace_close(struct dpt_trace *trace)
 {
     if (trace == NULL)
         return;
-    if (trace->t != NULL && trace->t->profile == &trace->profile)
-        turn(trace, false);
     dpt_profile_close(&trace->profile);
     dpt_free(trace);
+}
+
+struct dpt_profile *dpt_trace_profile(struct dpt_trace *trace)
+{
+    return &trace->profile;
 }
 
 /* --- the common axis -------------------------------------------------------------------------- */
@@ -167,23 +157,23 @@ static const char *category(int what)
 }
 
 /* "conv1+relu1 forward": what is computed in a pass of a node. */
-static void put_pass(const struct dpt_trainer *t, int32_t node, enum dpt_span_pass pass,
+static void put_pass(const struct dpt_trace_spec *spec, int32_t node, enum dpt_span_pass pass,
                      struct dpt_str *name)
 {
-    const struct dpt_backend *b = t->backend;
+    const struct dpt_backend *b = spec->backend;
     bool first = true;
 
-    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
-        if ((b->runs_in != NULL ? b->runs_in(t->model.program, i, pass != DPT_PASS_FORWARD) : i) !=
+    for (int32_t i = 0; i < spec->graph->n_nodes; i++) {
+        if ((b->runs_in != NULL ? b->runs_in(spec->program, i, pass != DPT_PASS_FORWARD) : i) !=
             node)
             continue;
-        dpt_str_printf(name, "%s%s", first ? "" : "+", t->model.graph.nodes[i].name);
+        dpt_str_printf(name, "%s%s", first ? "" : "+", spec->graph->nodes[i].name);
         first = false;
     }
     dpt_str_printf(name, " %s", passes[pass]);
 }
 
-static void put_name(const struct dpt_trainer *t, int what, struct dpt_str *line)
+static void put_name(const struct dpt_trace_spec *spec, int what, struct dpt_str *line)
 {
     struct dpt_str name = {0};
 
@@ -192,29 +182,29 @@ static void put_name(const struct dpt_trainer *t, int what, struct dpt_str *line
         return;
     }
     what -= DPT_SPAN_NODES;
-    put_pass(t, what / DPT_SPAN_PASSES, (enum dpt_span_pass)(what % DPT_SPAN_PASSES), &name);
+    put_pass(spec, what / DPT_SPAN_PASSES, (enum dpt_span_pass)(what % DPT_SPAN_PASSES), &name);
     line->failed = line->failed || name.failed;
     if (!name.failed)
         dpt_str_json(line, name.text);
     dpt_str_release(&name);
 }
 
-static void put_event(const struct dpt_trainer *t, int rank, int thread, const struct event *e,
-                      struct dpt_str *line)
+static void put_event(const struct dpt_trace_spec *spec, int rank, int thread,
+                      const struct event *e, struct dpt_str *line)
 {
     dpt_str_printf(line, ",\n{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"name\": ", rank, thread);
-    put_name(t, e->what, line);
+    put_name(spec, e->what, line);
     dpt_str_printf(line, ", \"cat\": \"%s\", \"ts\": %.3f, \"dur\": %.3f", category(e->what),
                    e->start, e->end - e->start);
     dpt_str_printf(line, ", \"args\": {\"step\": %d}}", e->step);
 }
 
-static void put_process(const struct dpt_trainer *t, int rank, const struct head *head,
+static void put_process(const struct dpt_trace_spec *spec, int rank, const struct head *head,
                         int64_t dropped, struct dpt_str *line)
 {
     char text[DPT_HOST_TEXT + 64];
 
-    snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_host(t->comm, rank));
+    snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_host(spec->comm, rank));
     dpt_str_printf(line,
                    "%s{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_name\", "
                    "\"args\": {\"name\": ",
@@ -278,7 +268,7 @@ static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int 
                                    struct sink *sink, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &trace->t->comm->world;
+    const struct dpt_group *world = &trace->spec.comm->world;
     struct head head = *first;
 
     if (world->rank == rank)
@@ -289,7 +279,7 @@ static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int 
         return DPT_OK;
     put_thread(rank, thread, &head, &sink->line);
     for (int64_t i = 0; i < head.events; i++) {
-        put_event(trace->t, rank, thread, &events[i], &sink->line);
+        put_event(&trace->spec, rank, thread, &events[i], &sink->line);
         if (i % 256 == 255)
             pour(sink);
     }
@@ -303,21 +293,21 @@ static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct
                                  struct sink *sink, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &trace->t->comm->world;
-    struct head head = {.threads = trace->t->team.threads};
+    const struct dpt_group *world = &trace->spec.comm->world;
+    struct head head = {.threads = trace->spec.threads};
 
     head.bound = trace->begin.bound > trace->end.bound ? trace->begin.bound : trace->end.bound;
-    for (int i = 0; i < trace->t->team.threads + DPT_PROFILE_HELPERS; i++) {
+    for (int i = 0; i < trace->spec.threads + DPT_PROFILE_HELPERS; i++) {
         const struct dpt_spans *s = &trace->profile.timeline.threads[i];
 
         head.dropped += (int64_t)(s->count > s->capacity ? s->count - s->capacity : 0);
     }
     DPT_TRY(dpt_group_broadcast(world, rank, &head, sizeof head, err));
     if (world->rank == 0) {
-        put_process(trace->t, rank, &head, head.dropped, &sink->line);
+        put_process(&trace->spec, rank, &head, head.dropped, &sink->line);
         pour(sink);
         if (head.dropped > 0 && rank == 0)
-            dpt_log_info(trace->t->log, "trace.json holds the newest %lld events of each thread",
+            dpt_log_info(trace->spec.log, "trace.json holds the newest %lld events of each thread",
                          (long long)trace->profile.timeline.threads[0].capacity);
     }
     for (int thread = 0; thread < head.threads + DPT_PROFILE_HELPERS; thread++)
@@ -344,14 +334,13 @@ static void finish_file(struct sink *sink)
 enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_comm *comm = trace->t->comm;
+    const struct dpt_comm *comm = trace->spec.comm;
     const uint64_t capacity = trace->profile.timeline.threads[0].capacity;
     struct event *events = dpt_alloc_array(capacity, sizeof *events);
     char path[PATH_MAX];
     struct sink sink = {.path = path, .err = err};
 
-    dpt_comm_note(comm, trace->t->progress.step, "writing trace.json");
-    turn(trace, false);
+    dpt_comm_note(comm, -1, "writing trace.json");
     dpt_tick_rate_read(&trace->profile.rate, 1);
     snprintf(path, sizeof path, "%s/trace.json", folder);
     if (events == NULL)

@@ -1,4 +1,4 @@
-#include "core/train/profile.h"
+#include "core/trace/profile.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -6,15 +6,15 @@
 
 #include "core/base/memory.h"
 
-enum dpt_status dpt_profile_open(struct dpt_profile *p, const struct dpt_trainer *t,
-                                 uint64_t events, struct dpt_error *err)
+enum dpt_status dpt_profile_open(struct dpt_profile *p, int threads, int32_t nodes, uint64_t events,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t lines = (size_t)t->team.threads + DPT_PROFILE_HELPERS;
+    const size_t lines = (size_t)threads + DPT_PROFILE_HELPERS;
 
     *p = (struct dpt_profile){
-        .threads = t->team.threads,
-        .whats = dpt_span_node(t->model.graph.n_nodes, DPT_PASS_FORWARD),
+        .threads = threads,
+        .whats = dpt_span_node(nodes, DPT_PASS_FORWARD),
     };
     p->timeline.threads = dpt_alloc_array(lines, sizeof *p->timeline.threads);
     if (p->timeline.threads == NULL)
@@ -43,14 +43,6 @@ void dpt_profile_close(struct dpt_profile *p)
     }
     dpt_free(p->timeline.threads);
     *p = (struct dpt_profile){0};
-}
-
-void dpt_profile_attach(struct dpt_trainer *t, struct dpt_profile *p)
-{
-    t->profile = p;
-    dpt_pool_observe(t->team.pool, p != NULL ? &p->timeline : NULL);
-    for (int i = 0; t->backend->profile != NULL && i < t->team.threads; i++)
-        t->backend->profile(t->model.program, i, p != NULL ? &p->timeline.threads[i] : NULL);
 }
 
 struct dpt_spans *dpt_profile_helper(const struct dpt_profile *p, int helper)
