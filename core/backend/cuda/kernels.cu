@@ -9,11 +9,7 @@
 #define SAVE      store_f32
 #define NARROW(f) (f)
 #define WIDE(e)   (e)
-#include "core/backend/cuda/kernels_bias.inc"
-#include "core/backend/cuda/kernels_layout.inc"
-#include "core/backend/cuda/kernels_loss.inc"
-#include "core/backend/cuda/kernels_pointwise.inc"
-#include "core/backend/cuda/kernels_pool.inc"
+#include "core/backend/cuda/kernels_typed.h"
 #undef T
 #undef V
 #undef ELEMENT
@@ -29,11 +25,7 @@
 #define SAVE      store_b16
 #define NARROW(f) ((b16)float_to_b16(f))
 #define WIDE(e)   b16_to_float(e)
-#include "core/backend/cuda/kernels_bias.inc"
-#include "core/backend/cuda/kernels_layout.inc"
-#include "core/backend/cuda/kernels_loss.inc"
-#include "core/backend/cuda/kernels_pointwise.inc"
-#include "core/backend/cuda/kernels_pool.inc"
+#include "core/backend/cuda/kernels_typed.h"
 
 #undef T
 #undef ELEMENT
@@ -48,10 +40,6 @@
 #define SAVE      store_h16
 #define NARROW(f) ((h16)float_to_h16(f))
 #define WIDE(e)   h16_to_float(e)
-#include "core/backend/cuda/kernels_bias.inc"
-#include "core/backend/cuda/kernels_layout.inc"
-#include "core/backend/cuda/kernels_loss.inc"
-#include "core/backend/cuda/kernels_pointwise.inc"
-#include "core/backend/cuda/kernels_pool.inc"
+#include "core/backend/cuda/kernels_typed.h"
 
 #include "core/backend/cuda/kernels_arena.inc"

@@ -11,8 +11,7 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-/* Room for `bytes` at the end of a region; where it begins. */
-static int64_t take(int64_t *region, int64_t bytes)
+int64_t dpt_cuda_take(int64_t *region, int64_t bytes)
 {
     const int64_t at = *region;
 
@@ -37,7 +36,7 @@ static enum dpt_status find_chain(const struct dpt_graph *graph, struct dpt_cuda
     for (int32_t i = 0; i < graph->n_nodes; i++)
         forms->node[i] = (struct dpt_cuda_form){.tensor = i,
                                                 .next = DPT_CUDA_NONE,
-                                                .index = DPT_CUDA_NONE,
+                                                .saved = DPT_CUDA_NONE,
                                                 .dy = DPT_CUDA_NONE,
                                                 .weight = DPT_CUDA_NONE,
                                                 .bias = DPT_CUDA_NONE,
@@ -66,10 +65,10 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_forms *for
         if (!relu->live || node->op != DPT_OP_RELU)
             continue;
         before = graph->nodes[node->inputs[0]].op;
-        if (relu->next != DPT_CUDA_NONE && graph->nodes[relu->next].op == DPT_OP_MAXPOOL &&
-            before != DPT_OP_INPUT) {
+        if (relu->next != DPT_CUDA_NONE && before != DPT_OP_INPUT &&
+            dpt_cuda_ops[graph->nodes[relu->next].op]->takes_relu) {
             relu->skipped = forms->node[relu->next].relu = true;
-        } else if (before == DPT_OP_CONV || before == DPT_OP_DENSE) {
+        } else if (dpt_cuda_ops[before]->fuses_relu) {
             relu->skipped = forms->node[node->inputs[0]].relu = true;
         }
     }
@@ -82,24 +81,22 @@ static enum dpt_status check(const struct dpt_graph *graph, const struct dpt_cud
     for (int32_t i = 1; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         const struct dpt_window *w = &node->window;
-        const bool pool = node->op == DPT_OP_MAXPOOL || node->op == DPT_OP_AVGPOOL;
+        const enum dpt_operation_class kind = dpt_operation_of(node)->kind;
+        enum dpt_status status;
         const struct dpt_cuda_form *x;
 
         if (!forms->node[i].live)
             continue;
         x = &forms->node[forms->node[node->inputs[0]].tensor];
-        if ((pool || node->op == DPT_OP_CONV || node->op == DPT_OP_GLOBAL_AVGPOOL) &&
+        if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV) &&
             (node->in.h != x->h || node->in.w != x->w))
             return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no such layer behind a flatten",
                             node->name);
-        for (int axis = 0; pool && axis < 2; axis++) {
-            if (w->before[axis] >= w->kernel[axis] || w->after[axis] >= w->kernel[axis])
-                return dpt_fail(err, DPT_BAD_JOB,
-                                "%s: the padding must be smaller than the kernel, else a window "
-                                "can lie on padding alone",
-                                node->name);
-        }
-        if (node->op == DPT_OP_MAXPOOL && (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
+        status = dpt_operation_check(node, err);
+        if (status != DPT_OK)
+            return status;
+        if ((dpt_operation_of(node)->keeps & DPT_KEEPS_INDEX) &&
+            (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
             return dpt_fail(err, DPT_BAD_JOB, "%s: its window is too large for backend cuda",
                             node->name);
     }
@@ -107,6 +104,16 @@ static enum dpt_status check(const struct dpt_graph *graph, const struct dpt_cud
 }
 
 /* --- tensors ---------------------------------------------------------------------------------- */
+
+static bool moves_nothing(const struct dpt_graph_node *node)
+{
+    return dpt_operation_of(node)->kind == DPT_CLASS_NOTHING;
+}
+
+static bool is_pointwise(const struct dpt_graph_node *node)
+{
+    return dpt_operation_of(node)->kind == DPT_CLASS_POINTWISE;
+}
 
 /* The channels of the input are padded for who reads it: a convolution of fp32 takes few as they
  * are, and a dense layer only looks at whole samples. */
@@ -116,15 +123,16 @@ static int32_t input_pitch(const struct dpt_program_spec *spec, const struct dpt
     const struct dpt_shape *s = &graph->nodes[0].out;
     const int64_t padded = round_up(s->c, forms->lanes);
     int32_t reader = forms->node[0].next;
+    enum dpt_operation_class kind;
 
-    while (reader != DPT_CUDA_NONE && graph->nodes[reader].op == DPT_OP_FLATTEN)
+    while (reader != DPT_CUDA_NONE && moves_nothing(&graph->nodes[reader]))
         reader = forms->node[reader].next;
     if (reader == DPT_CUDA_NONE)
         return (int32_t)padded;
-    if (graph->nodes[reader].op == DPT_OP_CONV)
+    kind = dpt_operation_of(&graph->nodes[reader])->kind;
+    if (kind == DPT_CLASS_CONV)
         return (int32_t)dpt_cuda_pitch(spec->precision, s->c);
-    if (graph->nodes[reader].op == DPT_OP_DENSE && s->c <= forms->lanes &&
-        dpt_shape_size(s) % forms->lanes == 0)
+    if (kind == DPT_CLASS_GEMM && s->c <= forms->lanes && dpt_shape_size(s) % forms->lanes == 0)
         return s->c;
     return (int32_t)padded;
 }
@@ -145,23 +153,14 @@ static void lay_out(const struct dpt_program_spec *spec, struct dpt_cuda_forms *
         f->pitch = i == 0 ? input_pitch(spec, forms) : (int32_t)round_up(f->channels, forms->lanes);
         if (i == 0)
             continue;
-        if (node->op == DPT_OP_FLATTEN)
+        if (moves_nothing(node))
             f->skipped = true;
-        if (f->skipped) {
-            const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
-
-            f->tensor = x->tensor;
-            f->channels = x->channels;
-            f->h = x->h;
-            f->w = x->w;
-            f->pitch = x->pitch;
-            continue;
-        }
         /* Element by element: the output lies as the input does, also behind a flatten. */
-        if (node->op == DPT_OP_DROPOUT || node->op == DPT_OP_RELU || node->op == DPT_OP_GELU ||
-            node->op == DPT_OP_TANH || node->op == DPT_OP_SIGMOID) {
+        if (f->skipped || is_pointwise(node)) {
             const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
 
+            if (f->skipped)
+                f->tensor = x->tensor;
             f->channels = x->channels;
             f->h = x->h;
             f->w = x->w;
@@ -170,7 +169,7 @@ static void lay_out(const struct dpt_program_spec *spec, struct dpt_cuda_forms *
     }
 }
 
-static int64_t tensor_elements(const struct dpt_cuda_form *f, int64_t micro)
+int64_t dpt_cuda_form_elements(const struct dpt_cuda_form *f, int64_t micro)
 {
     return micro * f->h * f->w * f->pitch;
 }
@@ -194,20 +193,14 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
         f->wants_dy = spec->training && trained;
         if (f->tensor != i)
             continue;
-        f->y = take(&sizes->values, tensor_elements(f, micro) * forms->element);
-        if (node->op == DPT_OP_MAXPOOL && f->wants_dx)
-            f->index = take(&sizes->values, tensor_elements(f, micro) * (int64_t)sizeof(uint16_t));
+        f->y = dpt_cuda_take(&sizes->values, dpt_cuda_form_elements(f, micro) * forms->element);
+        if (dpt_cuda_ops[node->op]->saved != NULL && f->wants_dy)
+            f->saved = dpt_cuda_take(&sizes->values, dpt_cuda_ops[node->op]->saved(f, micro));
     }
     forms->outputs = dpt_shape_size(&graph->nodes[forms->last].out);
     forms->canonical = last->h * last->w > 1;
     sizes->rows = round_up(micro * forms->outputs * (int64_t)sizeof(float), ALIGN) *
                   (forms->canonical && spec->training ? 2 : 1);
-}
-
-static bool in_place(enum dpt_op op)
-{
-    return op == DPT_OP_DROPOUT || op == DPT_OP_RELU || op == DPT_OP_GELU || op == DPT_OP_TANH ||
-           op == DPT_OP_SIGMOID || op == DPT_OP_FLATTEN;
 }
 
 /* Gradients go to and fro between two buffers; what is done element by element stays in place. */
@@ -219,89 +212,25 @@ static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
     for (int32_t i = forms->last; forms->node[i].wants_dy; i = spec->graph->nodes[i].inputs[0]) {
         struct dpt_cuda_form *f = &forms->node[i];
         const struct dpt_graph_node *node = &spec->graph->nodes[i];
-        const int64_t bytes = tensor_elements(f, micro) * forms->element;
+        const int64_t bytes = dpt_cuda_form_elements(f, micro) * forms->element;
 
         f->dy = at;
         forms->sizes.dy[at] = larger(forms->sizes.dy[at], round_up(bytes, ALIGN));
         /* The pool writes the gradient of what the ReLU before it reads. */
-        if (!in_place(node->op))
+        if (!moves_nothing(node) && !is_pointwise(node))
             at = !at;
     }
 }
 
 /* --- parameters ------------------------------------------------------------------------------- */
 
-static void place_dense(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms,
-                        int32_t i)
-{
-    const struct dpt_graph_node *node = &spec->graph->nodes[i];
-    struct dpt_cuda_form *f = &forms->node[i];
-    const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
-    const int64_t area = (int64_t)x->h * x->w;
-
-    f->flat = area == 1 || (x->channels == 1 && x->pitch == 1);
-    f->direct = f->flat && forms->element == sizeof(float) && area * x->pitch == area * x->channels;
-    /* A gradient with a loss scale is not the arena's. */
-    f->straight = f->flat && spec->precision != DPT_PRECISION_FP16;
-    if (!f->direct)
-        f->weight = take(&forms->sizes.copies, f->pitch * area * x->pitch * forms->element) /
-                    forms->element;
-    if (spec->training && !f->straight)
-        f->dweight =
-            take(&forms->sizes.dweights, f->pitch * area * x->pitch * (int64_t)sizeof(float));
-}
-
-static void place_conv(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms, int32_t i)
-{
-    const struct dpt_graph_node *node = &spec->graph->nodes[i];
-    const struct dpt_window *w = &node->window;
-    struct dpt_cuda_form *f = &forms->node[i];
-    const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
-    const int64_t inputs = w->groups == 1 ? x->pitch : node->in.c / w->groups;
-    const int64_t outputs = w->groups == 1 ? f->pitch : node->out.c;
-    const int64_t bytes = inputs * outputs * w->kernel[0] * w->kernel[1] * forms->element;
-
-    f->weight = take(&forms->sizes.copies, bytes) / forms->element;
-    if (spec->training)
-        f->dweight = take(&forms->sizes.dweights, bytes);
-}
-
 static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
                              struct dpt_cuda_forms *forms)
 {
-    const struct dpt_graph *graph = spec->graph;
-    int64_t convolution = 0;
-
-    for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_graph_node *node = &graph->nodes[i];
-        struct dpt_cuda_form *f = &forms->node[i];
-        const int64_t rows = micro * f->h * f->w;
-
-        if (!f->live || node->weight < 0)
-            continue;
-        if (node->op == DPT_OP_CONV) {
-            const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
-
-            place_conv(spec, forms, i);
-            convolution =
-                larger(convolution,
-                       (tensor_elements(x, micro) + tensor_elements(f, micro)) * forms->element);
-        } else {
-            place_dense(spec, forms, i);
-            convolution = larger(convolution, 32 << 20);
-        }
-        if (node->bias < 0)
-            continue;
-        /* A tensor of floats is followed by zeros up to a multiple of 16 of them. */
-        if (forms->element != sizeof(float))
-            f->bias = take(&forms->sizes.copies, f->pitch * forms->element) / forms->element;
-        forms->partial =
-            larger(forms->partial, dpt_cuda_bias_back_partial(rows, f->pitch, forms->lanes));
-        forms->counters =
-            larger(forms->counters,
-                   dpt_cuda_bias_back_cut(rows, f->pitch, forms->lanes).groups + f->pitch / 128);
+    for (int32_t i = 1; i < spec->graph->n_nodes; i++) {
+        if (forms->node[i].live && spec->graph->nodes[i].weight >= 0)
+            dpt_cuda_ops[spec->graph->nodes[i].op]->place(spec, forms, micro, i);
     }
-    forms->sizes.workspace = convolution;
 }
 
 static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
@@ -350,12 +279,12 @@ enum dpt_status dpt_cuda_forms_make(const struct dpt_program_spec *spec, int32_t
         place_gradients(spec, micro, forms);
     place_parameters(spec, micro, forms);
     count_arenas(spec, micro, forms);
-    if (tensor_elements(&forms->node[0], micro) > UINT32_MAX)
-        status =
-            dpt_fail(err, DPT_BAD_JOB,
-                     "batch.micro: %d samples have more numbers than a GPU kernel can count; "
-                     "%lld or less would do",
-                     micro, (long long)(UINT32_MAX / (tensor_elements(&forms->node[0], 1) + 1)));
+    if (dpt_cuda_form_elements(&forms->node[0], micro) > UINT32_MAX)
+        status = dpt_fail(
+            err, DPT_BAD_JOB,
+            "batch.micro: %d samples have more numbers than a GPU kernel can count; "
+            "%lld or less would do",
+            micro, (long long)(UINT32_MAX / (dpt_cuda_form_elements(&forms->node[0], 1) + 1)));
 out:
     return status;
 }

@@ -422,10 +422,10 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     const struct dpt_cuda_form *f = &p->lists->forms.node[node];
 
     (void)backward;
-    if (graph->nodes[node].op != DPT_OP_RELU || !f->skipped)
+    if (dpt_operation_of(&graph->nodes[node])->kind == DPT_CLASS_NOTHING || !f->skipped)
         return node;
     return f->next != DPT_CUDA_NONE && p->lists->forms.node[f->next].relu &&
-                   graph->nodes[f->next].op == DPT_OP_MAXPOOL
+                   dpt_cuda_ops[graph->nodes[f->next].op]->takes_relu
                ? f->next
                : graph->nodes[node].inputs[0];
 }

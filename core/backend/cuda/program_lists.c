@@ -1,7 +1,16 @@
 /* The lists of launches: layouts, samples, layers, loss, gradients. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/backend/cuda/program_private.h"
+
+/* --- operations ------------------------------------------------------------------------------- */
+
+const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
+#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cuda_##name,
+    DPT_OPERATIONS(X)
+#undef X
+};
 
 /* --- entries ---------------------------------------------------------------------------------- */
 
@@ -22,6 +31,53 @@ enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_sta
     }
     list->entry[list->n++] = *entry;
     return DPT_OK;
+}
+
+struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
+                                            enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                            const void *args)
+{
+    struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
+                                   .node = node,
+                                   .span = dpt_span_node(node, pass),
+                                   .kernel = dpt_cuda_typed(p, kernel)};
+
+    memcpy(&entry.args, args, dpt_cuda_kernel_argument(entry.kernel));
+    return entry;
+}
+
+enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
+                                    enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                    const void *args, struct dpt_error *err)
+{
+    const struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, node, pass, kernel, args);
+
+    return dpt_cuda_add_entry(
+        p, pass == DPT_PASS_FORWARD ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_BACKWARD_LIST, &entry, err);
+}
+
+/* --- where things are ------------------------------------------------------------------------- */
+
+void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
+{
+    return p->lists->values + dpt_cuda_form_of(p, dpt_cuda_form_of(p, i)->tensor)->y;
+}
+
+void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t i)
+{
+    const int dy = dpt_cuda_form_of(p, i)->dy;
+
+    return dy == DPT_CUDA_NONE ? NULL : p->lists->dy[dy];
+}
+
+int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)
+{
+    return dpt_cuda_form_elements(dpt_cuda_form_of(p, i), p->micro);
+}
+
+void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place)
+{
+    return p->lists->copies + place * p->lists->forms.element;
 }
 
 /* --- loss ------------------------------------------------------------------------------------- */
@@ -115,27 +171,6 @@ out:
 
 /* --- parameters and samples ------------------------------------------------------------------- */
 
-/* Of a layer's weights; copy: where they begin, in elements. */
-static struct dpt_cuda_layout weight_layout(const struct dpt_cuda_program *p, int32_t i,
-                                            int64_t copy)
-{
-    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
-                               *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
-    const bool conv = node->op == DPT_OP_CONV, groups = conv && node->window.groups > 1;
-    struct dpt_cuda_layout layout = {
-        .canonical = dpt_cuda_tensor_of(p, node->weight)->offset,
-        .copy = copy,
-        .outputs = node->out.c,
-        .inputs = conv ? node->in.c / node->window.groups : x->channels,
-        .area = conv ? node->window.kernel[0] * node->window.kernel[1] : x->h * x->w,
-        .padded_outputs = groups ? node->out.c : f->pitch,
-        .padded_inputs = groups ? node->in.c / node->window.groups : x->pitch,
-    };
-
-    return layout;
-}
-
 void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
 {
     const int64_t n = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
@@ -154,20 +189,16 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
         .arena = p->params, .copies = l->copies, .list = l->device_layouts};
 
     for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_graph_node *node = &graph->nodes[i];
         const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
 
-        if (f->weight != DPT_CUDA_NONE)
-            l->layouts[(*n)++] = weight_layout(p, i, f->weight);
-        if (f->bias != DPT_CUDA_NONE)
-            l->layouts[(*n)++] =
-                (struct dpt_cuda_layout){.canonical = dpt_cuda_tensor_of(p, node->bias)->offset,
-                                         .copy = f->bias,
-                                         .outputs = 1,
-                                         .inputs = node->out.c,
-                                         .area = 1,
-                                         .padded_outputs = 1,
-                                         .padded_inputs = f->pitch};
+        const int64_t copies[] = {f->weight, f->bias};
+
+        for (int bias = 0; bias < 2; bias++) {
+            if (copies[bias] == DPT_CUDA_NONE)
+                continue;
+            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(p, i, bias);
+            l->layouts[(*n)++].copy = copies[bias];
+        }
     }
     for (int k = 0; k < *n; k++)
         dpt_cuda_count_layout(&l->layouts[k], &args);
@@ -177,7 +208,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
                       DPT_CUDA_K_to_layout_f32, &args, err);
 }
 
-/* Gradients that come back; those of dense layers are floats whatever the tensors are. */
+/* Gradients that come back; some are floats whatever the tensors are. */
 static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -196,11 +227,12 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
             const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
             const int64_t element = floats ? (int64_t)sizeof(float) : l->forms.element;
 
-            if (f->dweight == DPT_CUDA_NONE ||
-                (graph->nodes[i].op == DPT_OP_DENSE && l->forms.element != sizeof(float)) != floats)
+            if (f->dweight == DPT_CUDA_NONE || (dpt_cuda_op_of(p, i)->float_gradients &&
+                                                l->forms.element != sizeof(float)) != floats)
                 continue;
             l->back_node[*n] = i;
-            l->layouts[(*n)++] = weight_layout(p, i, f->dweight / element);
+            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(p, i, false);
+            l->layouts[(*n)++].copy = f->dweight / element;
         }
         back->n = *n - back->first;
         entry.kernel =
@@ -311,7 +343,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
 
         if (f->live && !f->skipped)
-            DPT_TRY(dpt_cuda_layer_forward(p, i, err));
+            DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, i, err));
     }
     DPT_TRY(add_losses(p, err));
     if (!p->spec.training)
@@ -321,7 +353,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
 
         if (f->live && !f->skipped && f->wants_dy)
-            DPT_TRY(dpt_cuda_layer_backward(p, i, err));
+            DPT_TRY(dpt_cuda_op_of(p, i)->backward(p, i, err));
     }
 out:
     return status;

@@ -9,6 +9,7 @@
 #define DPT_BACKEND_CUDA_PROGRAM_PRIVATE_H
 
 #include "core/backend/cuda/program.h"
+#include "core/backend/operation.h"
 #include "core/base/span.h"
 #include "core/base/str.h"
 
@@ -30,7 +31,7 @@ struct dpt_cuda_form {
     int32_t tensor; /* the node whose tensor its output is: its own, or one before */
     int32_t next;   /* the live node that reads it; NONE: it is the last */
     int32_t channels, h, w, pitch;
-    int64_t y, index;     /* in `values`; index: NONE: it has none */
+    int64_t y, saved;     /* in `values`; saved: what forward leaves to backward; NONE: nothing */
     int dy;               /* which of the two buffers for gradients; NONE */
     int64_t weight, bias; /* elements into `copies`; NONE: in the arena, or there is none */
     int64_t dweight;      /* bytes into `dweights`; NONE */
@@ -61,6 +62,11 @@ struct dpt_cuda_forms {
     int64_t counters;
     struct dpt_cuda_sizes sizes;
 };
+
+/* Room for `bytes` at the end of a region; where it begins. */
+int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
+/* Numbers in a tensor of so many samples, padding too. */
+int64_t dpt_cuda_form_elements(const struct dpt_cuda_form *f, int64_t micro);
 
 /* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
  * dpt_cuda_forms_release also then. */
@@ -109,24 +115,21 @@ struct dpt_cuda_entry {
     int span; /* what its time is told as */
     enum dpt_cuda_kernel kernel;
     union {
-        struct dpt_cuda_act_args act;
-        struct dpt_cuda_act_back_args act_back;
-        struct dpt_cuda_bias_args bias;
-        struct dpt_cuda_bias_back_args bias_back;
-        struct dpt_cuda_pool_args pool;
-        struct dpt_cuda_dropout_args dropout;
-        struct dpt_cuda_loss_args loss;
-        struct dpt_cuda_layout_args layout;
-        struct dpt_cuda_gather_args gather;
+#define X(argument) struct dpt_cuda_##argument##_args argument;
+        DPT_CUDA_TYPED_ARGUMENTS(X)
+#undef X
         struct dpt_cuda_feed_args feed;
         struct dpt_cuda_norm_args norm;
         struct dpt_cuda_tail_args tail;
         struct dpt_cuda_update_args update;
     } args;
+    size_t
+        add; /* where in args an int32_t says that the kernel adds to what is there; 0: nowhere */
     struct dpt_cuda_math *math;
-    void *to; /* fill with zeros, copy */
+    /* Fill with zeros, copy. A layer's kernel: what is not the same when it runs once more. */
+    void *to;
     const void *from;
-    int64_t bytes; /* of a fill, a copy */
+    int64_t bytes;
 };
 
 /* A launch that was made while somebody asked where the time goes. */
@@ -234,17 +237,23 @@ static inline const struct dpt_cuda_state *dpt_cuda_state_of(const struct dpt_cu
 /* At a list's end; copied. */
 enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                    const struct dpt_cuda_entry *entry, struct dpt_error *err);
-/* What a node's passes enqueue. */
-enum dpt_status dpt_cuda_layer_forward(struct dpt_cuda_program *p, int32_t i,
-                                       struct dpt_error *err);
-enum dpt_status dpt_cuda_layer_backward(struct dpt_cuda_program *p, int32_t i,
-                                        struct dpt_error *err);
-
+/* A launch of a node's pass; kernel: of the tensors' type. */
+struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
+                                            enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                            const void *args);
+/* The same at the end of the list that the pass belongs to. */
+enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
+                                    enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
+                                    const void *args, struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
 void dpt_cuda_lists_release(struct dpt_cuda_program *p);
 /* The tensor of a node's output; of its gradient. */
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
 void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t node);
+/* Numbers in it, padding too. */
+int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
+/* A copy of a parameter, in the tensors' type. place: elements into `copies`. */
+void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
 enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
@@ -261,6 +270,39 @@ void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layo
 enum dpt_status dpt_cuda_record_entry(struct dpt_cuda_program *p,
                                       const struct dpt_cuda_entry *entry, bool add,
                                       struct dpt_error *err);
+
+/* --- operations: program_weights.c, program_pools.c, program_pointwise.c ---------------------- */
+
+/* How an operation is computed here: a row each, made from the list of operations. Kernels are
+ * named for floats. */
+struct dpt_cuda_op {
+    /* What the passes of a node enqueue. Optional where nothing is moved (DPT_CLASS_NOTHING). */
+    enum dpt_status (*forward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
+    enum dpt_status (*backward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
+    /* Of one with parameters: takes memory for copies of them and for their gradients. */
+    void (*place)(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms, int64_t micro,
+                  int32_t i);
+    /* Of one with parameters: how `weight` (or `bias`) and its copy lie, but for the copy's place.
+     */
+    struct dpt_cuda_layout (*layout)(const struct dpt_cuda_program *p, int32_t i, bool bias);
+    /* Bytes that forward leaves to backward. Optional: none. */
+    int64_t (*saved)(const struct dpt_cuda_form *f, int64_t micro);
+    enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
+    enum dpt_cuda_kernel relu, relu_back; /* the same with a ReLU in front; where takes_relu */
+    bool takes_relu;                      /* computes a ReLU in front of it */
+    bool fuses_relu;                      /* computes one behind it */
+    bool float_gradients;                 /* of its weights, whatever the tensors are */
+};
+
+#define X(NAME, name) extern const struct dpt_cuda_op dpt_cuda_##name;
+DPT_OPERATIONS(X)
+#undef X
+extern const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT];
+
+static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_program *p, int32_t i)
+{
+    return dpt_cuda_ops[p->spec.graph->nodes[i].op];
+}
 
 /* --- leaves: program_leaves.c ----------------------------------------------------------------- */
 

@@ -90,12 +90,8 @@ static void kernel_changes(const struct dpt_cuda_program *p, const struct dpt_cu
     const struct dpt_cuda_update_args *update = &e->args.update;
     const int64_t floats = (int64_t)sizeof(float);
 
-    if (is(p, e, DPT_CUDA_K_bias_f32) || is(p, e, DPT_CUDA_K_bias_relu_f32))
-        add_range(ranges, n, e->args.bias.y,
-                  e->args.bias.rows * e->args.bias.pitch * p->lists->forms.element);
-    else if (is(p, e, DPT_CUDA_K_bias_back_f32) || is(p, e, DPT_CUDA_K_bias_relu_back_f32))
-        add_range(ranges, n, e->args.bias_back.dbias, e->args.bias_back.channels * floats);
-    else if (is(p, e, DPT_CUDA_K_from_layout_f32) && e->args.layout.arena == p->gradient)
+    add_range(ranges, n, e->to, e->bytes);
+    if (is(p, e, DPT_CUDA_K_from_layout_f32) && e->args.layout.arena == p->gradient)
         add_range(ranges, n, p->gradient, p->spec.graph->floats * floats);
     else if (e->kernel == DPT_CUDA_K_tail)
         add_range(ranges, n, e->args.tail.tail, e->args.tail.n * floats);

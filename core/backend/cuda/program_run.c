@@ -1,13 +1,9 @@
 /* Enqueuing the lists. */
+#include <string.h>
+
 #include "core/backend/cuda/program_private.h"
 
 /* --- one launch ------------------------------------------------------------------------------- */
-
-static bool sums_bias(const struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel)
-{
-    return kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_back_f32) ||
-           kernel == dpt_cuda_typed(p, DPT_CUDA_K_bias_relu_back_f32);
-}
 
 enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e,
                                        bool add, struct dpt_error *err)
@@ -16,8 +12,8 @@ enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cu
     enum dpt_status status = DPT_OK;
 
     if (e->what == DPT_CUDA_KERNEL) {
-        if (sums_bias(p, e->kernel))
-            e->args.bias_back.add = add;
+        if (e->add != 0)
+            memcpy((char *)&e->args + e->add, &(int32_t){add}, sizeof(int32_t));
         DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute, e->kernel, &e->args, err));
     } else if (e->what == DPT_CUDA_MATH) {
         DPT_TRY(dpt_cuda_run_math(p, e->math, add, err));

@@ -5,6 +5,9 @@
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 #include "core/backend/cpu/program.h"
 #endif
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+#include "core/backend/cuda/program_private.h"
+#endif
 #include "core/backend/operation.h"
 #include "core/backend/ref/ref.h"
 #include "core/backend/tests/net.h"
@@ -125,6 +128,28 @@ static void cpu_kernels(void **state)
 }
 #endif
 
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+static void cuda_kernels(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_operation *o = dpt_operations[op];
+        const struct dpt_cuda_op *cuda = dpt_cuda_ops[op];
+        const struct dpt_graph_node node = node_of((enum dpt_op)op);
+        struct dpt_tensor t[DPT_MAX_TENSORS];
+        const bool weights = dpt_operation_tensors(&node, t) > 0;
+
+        assert_int_equal(cuda->forward != NULL, o->kind != DPT_CLASS_NOTHING);
+        assert_int_equal(cuda->backward != NULL, o->kind != DPT_CLASS_NOTHING);
+        assert_int_equal(cuda->place != NULL, weights);
+        assert_int_equal(cuda->layout != NULL, weights);
+        assert_int_equal(cuda->takes_relu, cuda->relu != cuda->relu_back);
+        assert_true((o->keeps & (DPT_KEEPS_INDEX | DPT_KEEPS_STATISTICS)) == 0 ||
+                    cuda->saved != NULL);
+    }
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -134,6 +159,9 @@ int main(void)
         cmocka_unit_test(ref_kernels),
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
         cmocka_unit_test(cpu_kernels),
+#endif
+#if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
+        cmocka_unit_test(cuda_kernels),
 #endif
     };
 

@@ -141,14 +141,15 @@ static inline bool on_both_nan(const struct on_region *r, size_t byte)
 /* exp, log, erf and tanh differ in the last bits. */
 static inline bool on_inexact(enum dpt_cuda_kernel kernel)
 {
-    static const char *const theirs[] = {"gelu", "tanh", "sigmoid", "cross_entropy"};
-    const char *name = dpt_cuda_kernel_name(kernel);
+    const char *name = dpt_cuda_kernel_name(kernel) + strlen("dpt_cuda_");
 
-    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
-        if (strstr(name, theirs[i]) != NULL)
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        const struct dpt_operation *o = dpt_operations[op];
+
+        if (!(o->traits & DPT_EXACT) && strncmp(name, o->name, strlen(o->name)) == 0)
             return true;
     }
-    return false;
+    return strncmp(name, "cross_entropy", strlen("cross_entropy")) == 0;
 }
 
 /* The device's result against the host's, which then gives way to it. Stacks of the emulation are

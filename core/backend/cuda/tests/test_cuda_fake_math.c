@@ -31,7 +31,7 @@ static void kernels_run(void **state)
 {
     float *x = random_floats(1, N, false), *y = pinned(N);
     CUdeviceptr dx = device(N), dy = device(N);
-    const struct dpt_cuda_act_args a = {(const void *)dx, (void *)dy, N / 4};
+    const struct dpt_cuda_act_args a = {(const void *)dx, (void *)dy, N / 4, 0};
     struct dpt_cuda_module module;
 
     (void)state;
