@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cmd/bench.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 
 /* What is no layer, in the order of a step; layers stand before and behind the loss. */
@@ -92,8 +93,7 @@ static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
     for (int32_t i = g.first; i <= g.last && used < sizeof row.part; i++)
         used += (size_t)snprintf(row.part + used, sizeof row.part - used, "%s%s",
                                  i == g.first ? "" : "+", nodes[i].name);
-    row.small = g.first == g.last &&
-                (nodes[g.first].op == DPT_OP_FLATTEN || nodes[g.first].op == DPT_OP_INPUT);
+    row.small = g.first == g.last && dpt_operation_of(&nodes[g.first])->kind == DPT_CLASS_NOTHING;
     if (!row.small) /* they need not move anything */
         row.cost = dpt_cost_of_nodes(b->t, g.first, g.last, kind, wants_data);
     add_row(b, &row);

@@ -3,13 +3,15 @@
  *
  * A ModelProto of operator set 17, which all runtimes since 2022 know: input "input" [batch, c, h,
  * w] (or [batch, n]), normalised float32 as training sees it, output "logits" [batch, outputs], any
- * batch. What normalised means is in the model's metadata. Dropout does nothing when a model is
- * used, and is left out; GELU is made of Erf. Field numbers are those of onnx.proto3 (ONNX 1.12).
+ * batch. What normalised means is in the model's metadata. What a layer becomes stands in its
+ * operation's row; what does nothing when a model is used is left out. Field numbers are those of
+ * onnx.proto3 (ONNX 1.12).
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/backend/operation.h"
 #include "core/base/file.h"
 #include "core/base/proto.h"
 #include "core/interchange/weights.h"
@@ -19,10 +21,11 @@ enum {
     OPERATORS = 17,
     TYPE_FLOAT = 1, /* TensorProto.DataType */
     VALUE = DPT_NAME + 16,
+    CONSTANTS = 32, /* more than all operations have */
 };
 
 /* AttributeProto.AttributeType */
-enum { ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
+enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
 
 /* No reader of Protocol Buffers takes more. */
 static const uint64_t MOST = INT32_MAX;
@@ -32,190 +35,132 @@ static const char input_name[] = "input", output_name[] = "logits";
 /* The graph as it grows. */
 struct writer {
     const struct dpt_model_view *view;
-    struct dpt_str nodes; /* GraphProto.node */
-    struct dpt_str op;    /* the NodeProto under way */
-    char (*value)[VALUE]; /* for each node the name of what it gives */
-    bool constants;       /* GELU's are wanted */
+    struct dpt_str nodes;     /* GraphProto.node */
+    struct dpt_str op;        /* the NodeProto under way */
+    char (*value)[VALUE];     /* for each node the name of what it gives */
+    struct dpt_str constants; /* GraphProto.initializer: numbers that operations are made with */
+    const char *constant[CONSTANTS]; /* their names */
+    int n_constants;
 };
 
 /* --- nodes --------------------------------------------------------------------------------------
  */
 
-static void begin_op(struct writer *w, const char *input)
-{
-    dpt_str_clear(&w->op);
-    dpt_proto_text(&w->op, 1, input);
-}
-
-static void add_input(struct writer *w, const char *input)
-{
-    dpt_proto_text(&w->op, 1, input);
-}
-
-static void add_ints(struct writer *w, const char *name, const int64_t *values, size_t n)
+/* An AttributeProto whose value stands in `value` already. */
+static void add_attribute(struct writer *w, const char *name, int type, struct dpt_str *value)
 {
     struct dpt_str attribute = {0};
 
     dpt_proto_text(&attribute, 1, name);
-    dpt_proto_ints(&attribute, 8, values, n);
-    dpt_proto_int(&attribute, 20, ATTRIBUTE_INTS);
+    dpt_str_add(&attribute, value->text, value->length);
+    dpt_proto_int(&attribute, 20, type);
+    attribute.failed = attribute.failed || value->failed;
     dpt_proto_message(&w->op, 5, &attribute);
     dpt_str_release(&attribute);
+    dpt_str_release(value);
 }
 
-static void add_int(struct writer *w, const char *name, int64_t value)
+static void add_value(struct writer *w, const struct dpt_graph_node *node, const char *name,
+                      enum dpt_onnx_value source, int number)
 {
-    struct dpt_str attribute = {0};
+    const struct dpt_window *window = &node->window;
+    const int32_t *const pairs[] = {[DPT_ONNX_KERNEL] = window->kernel,
+                                    [DPT_ONNX_STRIDES] = window->stride,
+                                    [DPT_ONNX_DILATIONS] = window->dilation};
+    int64_t ints[4] = {window->before[0], window->before[1], window->after[0], window->after[1]};
+    struct dpt_str value = {0};
 
-    dpt_proto_text(&attribute, 1, name);
-    dpt_proto_int(&attribute, 3, value);
-    dpt_proto_int(&attribute, 20, ATTRIBUTE_INT);
-    dpt_proto_message(&w->op, 5, &attribute);
-    dpt_str_release(&attribute);
+    switch (source) {
+    case DPT_ONNX_INT:
+    case DPT_ONNX_GROUP:
+        dpt_proto_int(&value, 3, source == DPT_ONNX_INT ? number : window->groups);
+        add_attribute(w, name, ATTRIBUTE_INT, &value);
+        break;
+    case DPT_ONNX_FLOAT:
+        dpt_proto_float(&value, 2, node->attribute[number]);
+        add_attribute(w, name, ATTRIBUTE_FLOAT, &value);
+        break;
+    case DPT_ONNX_KERNEL:
+    case DPT_ONNX_STRIDES:
+    case DPT_ONNX_DILATIONS:
+        ints[0] = pairs[source][0];
+        ints[1] = pairs[source][1];
+        /* fall through */
+    case DPT_ONNX_PADS:
+        dpt_proto_ints(&value, 8, ints, source == DPT_ONNX_PADS ? 4 : 2);
+        add_attribute(w, name, ATTRIBUTE_INTS, &value);
+        break;
+    }
 }
 
-static void end_op(struct writer *w, const char *name, const char *type, const char *output)
+/* A number of that name, once for the whole graph. */
+static const char *add_constant(struct writer *w, const char *name, float number)
 {
-    dpt_proto_text(&w->op, 2, output);
-    dpt_proto_text(&w->op, 3, name);
-    dpt_proto_text(&w->op, 4, type);
-    dpt_proto_message(&w->nodes, 1, &w->op);
+    struct dpt_str tensor = {0};
+
+    for (int i = 0; i < w->n_constants; i++)
+        if (strcmp(w->constant[i], name) == 0)
+            return name;
+    if (w->n_constants < CONSTANTS)
+        w->constant[w->n_constants++] = name;
+    dpt_proto_int(&tensor, 2, TYPE_FLOAT);
+    dpt_proto_text(&tensor, 8, name);
+    dpt_proto_bytes(&tensor, 9, &number, sizeof number);
+    dpt_proto_message(&w->constants, 5, &tensor);
+    dpt_str_release(&tensor);
+    return name;
 }
 
-static void add_weights(struct writer *w, const struct dpt_graph_node *node)
+static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
+                       const struct dpt_onnx_step *step, const char *in)
 {
+    const int32_t tensors[] = {[DPT_ONNX_WEIGHT] = node->weight, [DPT_ONNX_BIAS] = node->bias};
     char name[DPT_NAME];
 
-    add_input(w, dpt_weight_name(&w->view->graph->tensors[node->weight], name));
-    if (node->bias >= 0)
-        add_input(w, dpt_weight_name(&w->view->graph->tensors[node->bias], name));
+    for (int i = 0; i < DPT_ONNX_INPUTS; i++) {
+        const enum dpt_onnx_source source = step->with[i].source;
+
+        if (source == DPT_ONNX_X)
+            dpt_proto_text(&w->op, 1, in);
+        else if (source == DPT_ONNX_NUMBER)
+            dpt_proto_text(&w->op, 1, add_constant(w, step->with[i].name, step->with[i].number));
+        else if (source != DPT_ONNX_NONE && tensors[source] >= 0)
+            dpt_proto_text(&w->op, 1,
+                           dpt_weight_name(&w->view->graph->tensors[tensors[source]], name));
+    }
 }
 
-static void add_window(struct writer *w, const struct dpt_window *window, bool dilated)
-{
-    const int64_t kernel[] = {window->kernel[0], window->kernel[1]};
-    const int64_t strides[] = {window->stride[0], window->stride[1]};
-    const int64_t dilations[] = {window->dilation[0], window->dilation[1]};
-    const int64_t pads[] = {window->before[0], window->before[1], window->after[0],
-                            window->after[1]};
-
-    add_ints(w, "kernel_shape", kernel, 2);
-    add_ints(w, "strides", strides, 2);
-    add_ints(w, "pads", pads, 4);
-    if (dilated)
-        add_ints(w, "dilations", dilations, 2);
-}
-
-static void put_conv(struct writer *w, const struct dpt_graph_node *node, const char *in,
+/* The steps of a node's row (core/backend/operation.h), one behind the other. */
+static void put_node(struct writer *w, const struct dpt_graph_node *node, const char *in,
                      const char *out)
 {
-    begin_op(w, in);
-    add_weights(w, node);
-    add_window(w, &node->window, true);
-    add_int(w, "group", node->window.groups);
-    end_op(w, node->name, "Conv", out);
-}
-
-static void put_dense(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                      const char *out)
-{
-    begin_op(w, in);
-    add_weights(w, node);
-    add_int(w, "transB", 1);
-    end_op(w, node->name, "Gemm", out);
-}
-
-static void put_maxpool(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                        const char *out)
-{
-    begin_op(w, in);
-    add_window(w, &node->window, false);
-    end_op(w, node->name, "MaxPool", out);
-}
-
-static void put_avgpool(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                        const char *out)
-{
-    begin_op(w, in);
-    add_window(w, &node->window, false);
-    add_int(w, "count_include_pad", 1);
-    end_op(w, node->name, "AveragePool", out);
-}
-
-static void put_flatten(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                        const char *out)
-{
-    begin_op(w, in);
-    add_int(w, "axis", 1);
-    end_op(w, node->name, "Flatten", out);
-}
-
-static void put_global_avgpool(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                               const char *out)
-{
-    struct dpt_graph_node flat = *node;
-    char mean[VALUE];
-
-    snprintf(mean, sizeof mean, "%s/mean", node->name);
-    begin_op(w, in);
-    end_op(w, node->name, "GlobalAveragePool", mean);
-    snprintf(flat.name, sizeof flat.name, "%.*s/flat", DPT_NAME - 8, node->name);
-    put_flatten(w, &flat, mean, out);
-}
-
-/* x Phi(x) = x (1 + erf(x / sqrt(2))) / 2; Gelu itself came with operator set 20. */
-static void put_gelu(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                     const char *out)
-{
-    static const struct {
-        const char *suffix, *type, *constant;
-    } steps[] = {
-        {"scaled", "Div", "gelu/sqrt2"}, {"erf", "Erf", NULL},
-        {"shifted", "Add", "gelu/one"},  {"times", "Mul", NULL}, /* by the input */
-        {NULL, "Mul", "gelu/half"},
-    };
-    enum { STEPS = sizeof steps / sizeof steps[0] };
+    const struct dpt_onnx_step *step = dpt_operation_of(node)->onnx;
     char value[VALUE], next[VALUE];
 
-    w->constants = true;
     snprintf(value, sizeof value, "%s", in);
-    for (size_t i = 0; i < STEPS; i++) {
-        if (i + 1 < STEPS)
-            snprintf(next, sizeof next, "%s/%s", node->name, steps[i].suffix);
-        begin_op(w, value);
-        if (steps[i].constant != NULL)
-            add_input(w, steps[i].constant);
-        else if (strcmp(steps[i].type, "Mul") == 0)
-            add_input(w, in);
-        end_op(w, i + 1 < STEPS ? next : node->name, steps[i].type, i + 1 < STEPS ? next : out);
+    for (int k = 0; k < DPT_ONNX_STEPS && step[k].type != NULL; k++) {
+        const bool last = step[k].result == NULL;
+
+        snprintf(next, sizeof next, "%s/%s", node->name, last ? "" : step[k].result);
+        dpt_str_clear(&w->op);
+        dpt_proto_text(&w->op, 1, value);
+        add_inputs(w, node, &step[k], in);
+        for (int i = 0; i < DPT_ONNX_ATTRIBUTES && step[k].attribute[i].name != NULL; i++)
+            add_value(w, node, step[k].attribute[i].name, step[k].attribute[i].value,
+                      step[k].attribute[i].number);
+        dpt_proto_text(&w->op, 2, last ? out : next);
+        dpt_proto_text(&w->op, 3, last ? node->name : next);
+        dpt_proto_text(&w->op, 4, step[k].type);
+        dpt_proto_message(&w->nodes, 1, &w->op);
         memcpy(value, next, sizeof value);
     }
 }
 
-static void put_simple(struct writer *w, const struct dpt_graph_node *node, const char *in,
-                       const char *out)
+/* It gives what it gets, and is left out. */
+static bool does_nothing(const struct dpt_graph_node *node)
 {
-    static const char *const types[DPT_OP_COUNT] = {
-        [DPT_OP_RELU] = "Relu", [DPT_OP_TANH] = "Tanh", [DPT_OP_SIGMOID] = "Sigmoid"};
-
-    begin_op(w, in);
-    end_op(w, node->name, types[node->op], out);
+    return strcmp(dpt_operation_of(node)->onnx[0].type, "Identity") == 0;
 }
-
-/* NULL: it gives what it gets. */
-static void (*const put[DPT_OP_COUNT])(struct writer *w, const struct dpt_graph_node *node,
-                                       const char *in, const char *out) = {
-    [DPT_OP_CONV] = put_conv,
-    [DPT_OP_DENSE] = put_dense,
-    [DPT_OP_MAXPOOL] = put_maxpool,
-    [DPT_OP_AVGPOOL] = put_avgpool,
-    [DPT_OP_GLOBAL_AVGPOOL] = put_global_avgpool,
-    [DPT_OP_FLATTEN] = put_flatten,
-    [DPT_OP_RELU] = put_simple,
-    [DPT_OP_GELU] = put_gelu,
-    [DPT_OP_TANH] = put_simple,
-    [DPT_OP_SIGMOID] = put_simple,
-};
 
 static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
 {
@@ -225,14 +170,14 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     w->value = calloc((size_t)g->n_nodes, sizeof *w->value);
     if (w->value == NULL)
         return dpt_fail_memory(err, "an ONNX model", (double)g->n_nodes * VALUE);
-    while (last > 0 && put[g->nodes[last].op] == NULL)
+    while (last > 0 && does_nothing(&g->nodes[last]))
         last--;
     snprintf(w->value[0], VALUE, "%s", input_name);
     for (int32_t k = 1; k < g->n_nodes; k++) {
         const struct dpt_graph_node *node = &g->nodes[k];
         const char *in = w->value[node->inputs[0]];
 
-        if (put[node->op] == NULL) {
+        if (does_nothing(node)) {
             memcpy(w->value[k], in, VALUE);
             continue;
         }
@@ -240,32 +185,13 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
             snprintf(w->value[k], VALUE, "%s", output_name);
         else /* with a slash, so that it is no name of a tensor, of the input or the output */
             snprintf(w->value[k], VALUE, "%s/out", node->name);
-        put[node->op](w, node, in, w->value[k]);
+        put_node(w, node, in, w->value[k]);
     }
     return DPT_OK;
 }
 
 /* --- what is around them ------------------------------------------------------------------------
  */
-
-/* GELU's numbers. */
-static void put_constants(struct dpt_str *graph)
-{
-    static const struct {
-        const char *name;
-        float value;
-    } constants[] = {
-        {"gelu/sqrt2", 1.41421356237309504880F}, {"gelu/one", 1.0F}, {"gelu/half", 0.5F}};
-    struct dpt_str tensor = {0};
-
-    for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        dpt_proto_int(&tensor, 2, TYPE_FLOAT);
-        dpt_proto_text(&tensor, 8, constants[i].name);
-        dpt_proto_bytes(&tensor, 9, &constants[i].value, sizeof constants[i].value);
-        dpt_proto_message(graph, 5, &tensor);
-    }
-    dpt_str_release(&tensor);
-}
 
 /* A ValueInfoProto: floats, [batch, ...]. */
 static void put_value(struct dpt_str *graph, int field, const char *name, const int64_t *dims,
@@ -314,8 +240,8 @@ static void put_rest(const struct writer *w, struct dpt_str *graph)
     dpt_proto_text(graph, 2, "dptrain");
     put_value(graph, 11, input_name, dims, in->flat ? 1 : 3);
     put_value(graph, 12, output_name, &outputs, 1);
-    if (w->constants)
-        put_constants(graph);
+    dpt_str_add(graph, w->constants.text, w->constants.length);
+    graph->failed = graph->failed || w->constants.failed;
 }
 
 /* The model in front of its graph. */
@@ -421,6 +347,7 @@ out:
     free(w.value);
     dpt_str_release(&w.nodes);
     dpt_str_release(&w.op);
+    dpt_str_release(&w.constants);
     return status;
 }
 

@@ -2,36 +2,10 @@
 
 #include <math.h>
 
+#include "core/backend/operation.h"
 #include "core/train/gather.h"
 
 enum { WORD = sizeof(float) };
-
-/* Kernel positions that fall on the input, summed over the outputs along an axis. */
-static double taps(const struct dpt_window *w, int axis, int32_t in, int32_t out)
-{
-    double sum = 0;
-
-    for (int32_t o = 0; o < out; o++)
-        for (int32_t k = 0; k < w->kernel[axis]; k++) {
-            const int32_t at = o * w->stride[axis] + k * w->dilation[axis] - w->before[axis];
-
-            sum += at >= 0 && at < in;
-        }
-    return sum;
-}
-
-/* Multiplications and additions of one sample in one pass. */
-static double flop_of(const struct dpt_graph_node *node)
-{
-    const struct dpt_window *w = &node->window;
-
-    if (node->op == DPT_OP_DENSE)
-        return 2.0 * (double)dpt_shape_size(&node->in) * (double)dpt_shape_size(&node->out);
-    if (node->op == DPT_OP_CONV)
-        return 2.0 * taps(w, 0, node->in.h, node->out.h) * taps(w, 1, node->in.w, node->out.w) *
-               node->in.c / w->groups * node->out.c;
-    return 0;
-}
 
 struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
                                   enum dpt_cost_pass pass, bool wants_data)
@@ -48,7 +22,7 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
     double flop = 0, weights = 0;
 
     for (int32_t i = first; i <= last; i++) {
-        flop += flop_of(&nodes[i]) * (both && wants_data ? 2 : 1);
+        flop += dpt_operation_flops(&nodes[i]) * (both && wants_data ? 2 : 1);
         for (int k = 0; k < 2; k++) {
             const int32_t tensor = k == 0 ? nodes[i].weight : nodes[i].bias;
 

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/backend/operation.h"
 #include "core/plan/plan.h"
 
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
@@ -214,8 +215,8 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, trains);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, trains);
 
-        if (node->op == DPT_OP_FLATTEN || node->op == DPT_OP_RELU)
-            continue; /* done by a layer beside it */
+        if (dpt_operation_of(node)->traits & DPT_FUSED)
+            continue;
         seconds += pass(p, &forward, part);
         if (own || trains)
             seconds += pass(p, &back, part) + (own && trains ? start : 0);

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
@@ -16,24 +17,12 @@ enum { SMALL = 4096 };
 static const double trial_most = 256e6, trial_part = 0.25;
 
 /*
- * What layers reach of the limits of cost.h, and what else a call takes, where no trial can be
- * made: from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. Convolutions
- * with a max-pool behind them leave out work and beat their limit.
+ * What is reached of the limits of cost.h, and what else a call takes, where no trial can be made:
+ * from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. That of layers
+ * stands in their operations' rows; this is what is no layer. A sample's own work, and a float's; a
+ * step's. A meeting of a node's ranks that have a core each and look for one another, and what it
+ * takes a rank to give its core to another one where they have not.
  */
-static const struct {
-    double forward, backward, call; /* fractions; seconds a micro-batch */
-} reached[DPT_OP_COUNT] = {
-    [DPT_OP_CONV] = {0.9, 1.2, 2e-6},       [DPT_OP_DENSE] = {0.8, 0.8, 0.5e-6},
-    [DPT_OP_MAXPOOL] = {0.4, 0.4, 0.5e-6},  [DPT_OP_AVGPOOL] = {0.3, 0.3, 0.5e-6},
-    [DPT_OP_DROPOUT] = {0.02, 0.3, 0.5e-6}, [DPT_OP_GLOBAL_AVGPOOL] = {0.3, 0.3, 0.5e-6},
-    [DPT_OP_RELU] = {0.3, 0.3, 0.3e-6},     [DPT_OP_GELU] = {0.1, 0.1, 0.3e-6},
-    [DPT_OP_TANH] = {0.1, 0.3, 0.3e-6},     [DPT_OP_SIGMOID] = {0.1, 0.3, 0.3e-6},
-    [DPT_OP_FLATTEN] = {0.1, 0.1, 0.2e-6},
-};
-
-/* Likewise of what is no layer. A sample's own work, and a float's; a step's. A meeting of a node's
- * ranks that have a core each and look for one another, and what it takes a rank to give its core
- * to another one where they have not. */
 static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
 static const double meeting = 0.3e-6, taking_turns = 1.5e-6;
@@ -86,15 +75,16 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
+        const struct dpt_operation *operation = dpt_operation_of(node);
         const bool dx = wants_dx(&one.model.graph, i);
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, dx);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, dx);
 
-        seconds += reached[node->op].call;
-        seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / reached[node->op].forward;
+        seconds += operation->reached.call;
+        seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
         if (dx || has_parameters(node))
             seconds +=
-                dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / reached[node->op].backward;
+                dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / operation->reached.backward;
     }
     return seconds;
 }

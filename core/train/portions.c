@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdlib.h>
 
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 #include "core/train/trainer.h"
 
@@ -57,24 +58,18 @@ int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most)
 static bool has_windows(const struct dpt_graph *graph)
 {
     for (int32_t i = 0; i < graph->n_nodes; i++)
-        if (graph->nodes[i].op == DPT_OP_CONV)
+        if (dpt_operation_of(&graph->nodes[i])->kind == DPT_CLASS_CONV)
             return true;
     return false;
 }
 
-/* Of all samples of a step, forward and backward: a multiplication and an addition for each weight
- * and place, three times. */
+/* Of all samples of a step: forward, and backward for the data and for the weights. */
 static double step_flops(const struct dpt_trainer *t)
 {
     double flops = 0;
 
-    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
-        const struct dpt_graph_node *node = &t->model.graph.nodes[i];
-
-        if (node->weight >= 0)
-            flops += 6.0 * (double)t->model.graph.tensors[node->weight].count * node->out.h *
-                     node->out.w;
-    }
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++)
+        flops += 3 * dpt_operation_flops(&t->model.graph.nodes[i]);
     return flops * (double)t->job->batch.global;
 }
 
