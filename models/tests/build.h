@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "core/backend/operation.h"
 #include "models/model.h"
 
 /* Reads the text, which begins with `model:`. *conf owns what *model points to; release it also on

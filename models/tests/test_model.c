@@ -320,9 +320,26 @@ static void all_mistakes_are_listed(void **state)
     assert_null(strstr(err.text, "job.yaml:7:"));
 }
 
+/* Each operation but the input has one layer, of its name, whose options are its attributes. */
+static void layers_are_operations(void **state)
+{
+    (void)state;
+    for (int op = 1; op < DPT_OP_COUNT; op++) {
+        const struct dpt_layer_type *type = dpt_layer_types[op - 1];
+
+        assert_int_equal(type->op, op);
+        assert_string_equal(type->name, dpt_operations[op]->name);
+        assert_true(strlen(type->summary) > 0);
+        for (int k = 0; k < DPT_MAX_ATTRIBUTES && dpt_operations[op]->attributes[k] != NULL; k++)
+            assert_string_equal(type->options[k + 1].name, dpt_operations[op]->attributes[k]);
+    }
+    assert_null(dpt_layer_types[DPT_OP_COUNT - 1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_are_operations),
         cmocka_unit_test(parameters_are_counted),
         cmocka_unit_test(graph_is_well_formed),
         cmocka_unit_test(names_are_unique),

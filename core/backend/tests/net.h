@@ -139,6 +139,11 @@ static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op 
     return net_add(g, &node, true);
 }
 
+static inline bool net_has_window(enum dpt_op op)
+{
+    return dpt_operations[op]->kind == DPT_CLASS_POOL && op != DPT_OP_GLOBAL_AVGPOOL;
+}
+
 /* A window that fits an input of h x w; pools: no dilation, padding below the kernel. */
 static inline struct dpt_window draw_window(struct draw *d, bool pool, int32_t h, int32_t w)
 {
@@ -158,6 +163,41 @@ static inline struct dpt_window draw_window(struct draw *d, bool pool, int32_t h
     } while (dpt_window_extent(&window, 0, inputs[0]) < 1 ||
              dpt_window_extent(&window, 1, inputs[1]) < 1);
     return window;
+}
+
+/* The operations of these kinds (bits 1 << enum dpt_operation_class); how many. */
+static inline int net_operations(unsigned kinds, enum dpt_op ops[DPT_OP_COUNT])
+{
+    int n = 0;
+
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        if (kinds & 1u << dpt_operations[op]->kind)
+            ops[n++] = (enum dpt_op)op;
+    }
+    return n;
+}
+
+/* A random node of any operation but the input. */
+static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
+{
+    const struct dpt_shape in = g->nodes[from].out;
+    struct dpt_window w;
+
+    if (op == DPT_OP_CONV) {
+        const bool even = in.c % 2 == 0;
+
+        w = draw_window(d, false, in.h, in.w);
+        w.groups = draw_int(d, 0, 2) == 0 ? in.c : even ? draw_int(d, 1, 2) : 1;
+        return net_conv(g, from, w.groups * draw_int(d, 1, 3), &w, draw_int(d, 0, 1));
+    }
+    if (op == DPT_OP_DENSE)
+        return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
+    if (net_has_window(op)) {
+        w = draw_window(d, true, in.h, in.w);
+        return net_pool(g, from, op, &w);
+    }
+    return net_simple(g, from, op,
+                      dpt_operations[op]->attributes[0] ? 0.8f * (float)draw_uniform(d) : 0);
 }
 
 /* An arena: weights of about unit output variance, the floats between tensors zero. */

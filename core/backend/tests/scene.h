@@ -58,11 +58,11 @@ static inline int32_t add_pool(struct scene *s, int32_t at, struct draw *d)
 
 static inline int32_t add_simple(struct scene *s, int32_t at, struct draw *d)
 {
-    static const enum dpt_op kinds[] = {DPT_OP_RELU, DPT_OP_RELU,    DPT_OP_RELU,   DPT_OP_GELU,
-                                        DPT_OP_TANH, DPT_OP_SIGMOID, DPT_OP_DROPOUT};
-    const enum dpt_op op = kinds[draw_int(d, 0, 6)];
+    enum dpt_op ops[DPT_OP_COUNT];
+    const int n = net_operations(1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_NORM, ops);
+    const enum dpt_op op = draw_int(d, 0, 2) == 0 ? DPT_OP_RELU : ops[draw_int(d, 0, n - 1)];
 
-    note(s, " op%d", (int)op);
+    note(s, " %s", dpt_operations[op]->name);
     return net_simple(&s->graph, at, op, 0.4f);
 }
 
@@ -101,7 +101,7 @@ static inline void scene_init(struct scene *s, uint64_t seed)
     if (planes && draw_int(&d, 0, 4) > 0) {
         const enum dpt_op op = draw_int(&d, 0, 2) ? DPT_OP_FLATTEN : DPT_OP_GLOBAL_AVGPOOL;
 
-        note(s, " op%d", (int)op);
+        note(s, " %s", dpt_operations[op]->name);
         at = net_simple(&s->graph, at, op, 0);
     }
     for (int i = draw_int(&d, 0, 3); s->graph.nodes[at].out.flat && i > 0; i--)

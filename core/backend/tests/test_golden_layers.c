@@ -16,6 +16,7 @@ struct golden {
     int32_t count;
     struct dpt_shape in, out;
     struct dpt_window window;
+    float attribute[DPT_MAX_ATTRIBUTES];
     float x[CELLS], target[CELLS];
     double y[CELLS], dx[CELLS];
     int32_t n_weight, n_bias;
@@ -26,6 +27,20 @@ struct golden {
 static const struct golden goldens[] = {
 #include "core/backend/tests/golden_layers.h"
 };
+
+/* PyTorch has been asked about every operation but dropout, whose masks are our own. */
+static void all_are_here(void **state)
+{
+    (void)state;
+    for (int op = 0; op < DPT_OP_COUNT; op++) {
+        bool found = op == DPT_OP_INPUT || op == DPT_OP_DROPOUT;
+
+        for (size_t k = 0; k < sizeof goldens / sizeof *goldens; k++)
+            found |= goldens[k].op == (enum dpt_op)op;
+        if (!found)
+            fail_msg("%s: no case in golden_layers.h", dpt_operations[op]->name);
+    }
+}
 
 /* Where element i of a golden's sample stands in the front's weight tensor. */
 static int64_t front_place(const struct golden *g, int32_t sample, int32_t i)
@@ -61,10 +76,10 @@ static void add_layer(struct dpt_graph *graph, const struct golden *g)
         last = net_conv(graph, front, g->out.c, &g->window, g->n_bias > 0);
     else if (g->op == DPT_OP_DENSE)
         last = net_dense(graph, front, g->out.c, g->n_bias > 0);
-    else if (g->op == DPT_OP_MAXPOOL || g->op == DPT_OP_AVGPOOL)
+    else if (net_has_window(g->op))
         last = net_pool(graph, front, g->op, &g->window);
     else
-        last = net_simple(graph, front, g->op, 0);
+        last = net_simple(graph, front, g->op, g->attribute[0]);
     assert_memory_equal(&graph->nodes[last].out, &g->out, 3 * sizeof(int32_t));
 }
 
@@ -156,6 +171,7 @@ static void as_pytorch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_are_here),
         cmocka_unit_test(as_pytorch),
     };
 

@@ -119,31 +119,6 @@ static void check_all(struct bench *b, struct draw *d)
     }
 }
 
-/* A random layer of a type behind node `from`. */
-static int32_t add_layer(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
-{
-    const struct dpt_shape in = g->nodes[from].out;
-    struct dpt_window w;
-
-    switch (op) {
-    case DPT_OP_CONV: {
-        const bool even = in.c % 2 == 0;
-
-        w = draw_window(d, false, in.h, in.w);
-        w.groups = draw_int(d, 0, 2) == 0 ? in.c : even ? draw_int(d, 1, 2) : 1;
-        return net_conv(g, from, w.groups * draw_int(d, 1, 3), &w, draw_int(d, 0, 1));
-    }
-    case DPT_OP_DENSE:
-        return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
-    case DPT_OP_MAXPOOL:
-    case DPT_OP_AVGPOOL:
-        w = draw_window(d, true, in.h, in.w);
-        return net_pool(g, from, op, &w);
-    default:
-        return net_simple(g, from, op, op == DPT_OP_DROPOUT ? 0.8f * (float)draw_uniform(d) : 0);
-    }
-}
-
 static void finish(struct bench *b, int32_t last, struct draw *d)
 {
     const struct dpt_loss loss = {.kind = draw_int(d, 0, 3) == 0 ? DPT_LOSS_MSE
@@ -175,13 +150,14 @@ static void each_layer(void **state)
             front = draw_window(&d, false, b.graph.nodes[at].out.h, b.graph.nodes[at].out.w);
             front.groups = 1;
             at = net_conv(&b.graph, at, draw_int(&d, 1, 4), &front, true);
-            at = add_layer(&b.graph, at, (enum dpt_op)op, &d);
+            at = net_any(&b.graph, at, (enum dpt_op)op, &d);
             finish(&b, at, &d);
             undecided += b.undecided;
             checks += b.checks;
             bench_close(&b);
         }
-        print_message("op %d: %d of %d directions undecided\n", op, undecided, checks);
+        print_message("%s: %d of %d directions undecided\n", dpt_operations[op]->name, undecided,
+                      checks);
         assert_true(undecided * 5 < checks);
     }
 }
@@ -189,6 +165,10 @@ static void each_layer(void **state)
 /* Chains of several layers, dropout among them. */
 static void chains(void **state)
 {
+    enum dpt_op types[DPT_OP_COUNT + 1] = {DPT_OP_CONV};
+    const int n = 1 + net_operations(1 << DPT_CLASS_CONV | 1 << DPT_CLASS_POOL |
+                                         1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_NORM,
+                                     types + 1);
     int undecided = 0, checks = 0;
 
     (void)state;
@@ -200,12 +180,10 @@ static void chains(void **state)
         const int32_t layers = draw_int(&d, 2, 6);
 
         for (int32_t i = 0; i < layers; i++) {
-            /* No global pool and no flatten on the way: what follows wants a picture. */
-            static const enum dpt_op types[] = {DPT_OP_CONV,    DPT_OP_CONV,    DPT_OP_MAXPOOL,
-                                                DPT_OP_AVGPOOL, DPT_OP_DROPOUT, DPT_OP_RELU,
-                                                DPT_OP_GELU,    DPT_OP_TANH,    DPT_OP_SIGMOID};
+            /* What follows wants a picture. */
+            const enum dpt_op op = types[draw_int(&d, 0, n - 1)];
 
-            at = add_layer(&b.graph, at, types[draw_int(&d, 0, 8)], &d);
+            at = net_any(&b.graph, at, op == DPT_OP_GLOBAL_AVGPOOL ? DPT_OP_CONV : op, &d);
         }
         finish(&b, at, &d);
         undecided += b.undecided;

@@ -117,7 +117,8 @@ class Onnx:
     def node(n):
         attributes = {}
         for a in map(fields, n.get(5, [])):
-            attributes[a[1][0].decode()] = packed(a[8]) if a[20] == [7] else packed(a[3])[0]
+            value = {1: lambda: a[2][0], 2: lambda: packed(a[3])[0], 7: lambda: packed(a[8])}[a[20][0]]()
+            attributes[a[1][0].decode()] = value
         return n[4][0].decode(), [i.decode() for i in n[1]], n[2][0].decode(), attributes
 
     @staticmethod

@@ -40,7 +40,23 @@ MODELS = {
     "no-last-layer": "[{conv: {channels: 3, kernel: 5, stride: [3, 4]}}, {maxpool: [2, 1]}, global_avgpool]",
     "vectors": "[{dense: 9}, gelu, {dropout: 0.5}, {dense: 3}]",
     "linear": "[{dense: 3}]",
+    "all": None,  # every layer that needs no option, one behind the other
 }
+
+
+def layers_without_options():
+    """Those that leave planes planes."""
+    kinds = next(node for node in walk(json.loads(dpt.run("schema").out)) if "flatten" in node and "conv" in node)
+    names = [name for name, kind in kinds.items() if not kind["then"].get("required")]
+    return [name for name in names if name not in ("flatten", "global_avgpool")]
+
+
+def walk(node):
+    """All maps in a tree."""
+    if isinstance(node, dict):
+        yield node
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from walk(child)
 
 
 def shard(path, flat):
@@ -70,7 +86,8 @@ def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     flat = request.param in ("vectors", "linear")
     x, labels = shard(folder / "data.h5", flat)
-    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=MODELS[request.param],
+    layers = MODELS[request.param] or f"[{{conv: 4}}, {', '.join(layers_without_options())}, flatten, {{dense: 3}}]"
+    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers,
                                                         mean=MEAN[:1] if flat else MEAN, std=STD[:1] if flat else STD))
     dpt.train(job, folder / "run", "--quiet")
     return job, folder / "run", x, labels
