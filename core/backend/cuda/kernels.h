@@ -78,6 +78,32 @@ enum {
     DPT_CUDA_TAIL_SUMS
 };
 
+/* Blocks of DPT_CUDA_THREADS threads; all 0 where there is nothing to do. */
+struct dpt_cuda_grid {
+    uint32_t x, y;
+};
+
+/* The kind of launch whose argument begins with how many blocks it has and what it moves, for
+ * kernels whose program knows. */
+struct dpt_cuda_counted {
+    int64_t blocks, bytes;
+};
+
+static inline bool counted_grid(const void *argument, int lanes, struct dpt_cuda_grid *grid)
+{
+    const struct dpt_cuda_counted *counted = (const struct dpt_cuda_counted *)argument;
+
+    (void)lanes;
+    *grid = (struct dpt_cuda_grid){(uint32_t)counted->blocks, counted->blocks > 0};
+    return counted->blocks <= INT32_MAX;
+}
+
+static inline int64_t counted_bytes(const void *argument, int64_t element)
+{
+    (void)element;
+    return ((const struct dpt_cuda_counted *)argument)->bytes;
+}
+
 #include "core/backend/cuda/kernels_typed.h"
 
 /* y += x; n: a multiple of 4. 3 passes. */
@@ -183,11 +209,7 @@ const char *dpt_cuda_kernel_name(enum dpt_cuda_kernel kernel);
 /* sizeof of its argument. */
 size_t dpt_cuda_kernel_argument(enum dpt_cuda_kernel kernel);
 
-/* Blocks of DPT_CUDA_THREADS threads; all 0 where there is nothing to do. false: it is too large
- * for one launch (a tensor of more than 2^31 vectors of 16 bytes). */
-struct dpt_cuda_grid {
-    uint32_t x, y;
-};
+/* false: it is too large for one launch (a tensor of more than 2^31 vectors of 16 bytes). */
 bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
                           struct dpt_cuda_grid *grid);
 

@@ -115,6 +115,12 @@ static bool is_pointwise(const struct dpt_graph_node *node)
     return dpt_operation_of(node)->kind == DPT_CLASS_POINTWISE;
 }
 
+/* Each number stays where it is, also behind a flatten. */
+static bool keeps_layout(const struct dpt_graph_node *node)
+{
+    return is_pointwise(node) || dpt_operation_of(node)->kind == DPT_CLASS_NORM;
+}
+
 /* The channels of the input are padded for who reads it: a convolution of fp32 takes few as they
  * are, and a dense layer only looks at whole samples. */
 static int32_t input_pitch(const struct dpt_program_spec *spec, const struct dpt_cuda_forms *forms)
@@ -155,8 +161,7 @@ static void lay_out(const struct dpt_program_spec *spec, struct dpt_cuda_forms *
             continue;
         if (moves_nothing(node))
             f->skipped = true;
-        /* Element by element: the output lies as the input does, also behind a flatten. */
-        if (f->skipped || is_pointwise(node)) {
+        if (f->skipped || keeps_layout(node)) {
             const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
 
             if (f->skipped)
