@@ -182,7 +182,7 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 # The kernels for the GPU, which module.c makes a part of the program.
 image := $(BUILD)/kernels.fatbin
 nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h $(BUILD)/flags
+$(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -fatbin -o $@ core/backend/cuda/kernels.cu
 $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
@@ -196,7 +196,7 @@ $(fakegpu)/libcublasLt.so.13: $(call fake,algorithms cublaslt matmul) $(fakegpu)
 $(fakegpu)/libcublasLt.so.12: $(fakegpu)/libcublasLt.so.13
 	@ln -sf libcublasLt.so.13 $@
 fakes := $(if $(filter 1,$(WITH_CUDA)),$(addprefix $(fakegpu)/,libcuda.so.1 libcudnn.so.9 libcublasLt.so.13))
-$(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake*.h *.inc kernels*.h)) $(addprefix core/backend/cuda/,tests/emulate.h device.h) core/backend/activations.h core/backend/loss_scale.h $(BUILD)/flags
+$(fakes): $(wildcard $(addprefix core/backend/cuda/,tests/fake*.h *.inc kernels*.h)) $(addprefix core/backend/cuda/,tests/emulate.h device.h) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,LINK,$@) $(call compile,core/backend/cuda/tests/fake.c) -fPIC -shared -fvisibility=hidden $(LDFLAGS) -Wl,-soname,$(@F) -Wl,-rpath,'$$ORIGIN' -o $@ $(filter %.c %.o,$^) $(filter %.so.1,$^) -lm
 

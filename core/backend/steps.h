@@ -21,20 +21,27 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/loss_scale.h"
+#include "core/backend/optimizers.inc"
 
-enum { DPT_RULE_SLOTS = 2, DPT_STEPS_CHANNELS = 64 };
+enum { DPT_STEPS_CHANNELS = 64 };
 
-/* What an optimizer does to each parameter: the formulas of core/train/optimizers/. */
-enum dpt_rule_kind { DPT_RULE_SGD, DPT_RULE_MOMENTUM, DPT_RULE_NESTEROV, DPT_RULE_ADAM };
-
+/* What an optimizer does to each parameter. */
 struct dpt_rule {
-    enum dpt_rule_kind kind;
-    int slots;
-    double momentum;          /* sgd's */
-    double beta1, beta2, eps; /* adam's */
-    double decay;             /* of tensors that decay */
-    bool decoupled;           /* AdamW's way: apart from the gradient */
+    enum dpt_rule_kind kind; /* none: no device has it */
+    int slots;               /* arenas that are kept; at least those of the rule */
+    const void *options;     /* borrowed */
+    void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
 };
+
+/* Of update number `update` (from 1). */
+static inline struct dpt_scalars dpt_rule_scalars(const struct dpt_rule *rule, double lr,
+                                                  int64_t update)
+{
+    struct dpt_scalars f = {.keep = 1};
+
+    rule->scalars(rule->options, lr, update, &f);
+    return f;
+}
 
 /* Samples that lie in host memory as they are stored, to be kept on the device where they fit. */
 struct dpt_steps_data {

@@ -32,6 +32,7 @@ struct run {
     struct dpt_pool *pool;
     struct own *own;
     float *params, *slot[DPT_MAX_SLOTS];
+    double *squares; /* [threads] times what the optimizer wants */
     bool add;
 };
 
@@ -99,7 +100,10 @@ static enum dpt_status open_run(struct run *r, struct dpt_error *err)
 
     r->own = dpt_alloc_array((size_t)r->threads, sizeof *r->own);
     r->params = dpt_alloc_array(floats, sizeof(float));
-    if (r->own == NULL || r->params == NULL)
+    r->squares = dpt_alloc_array(
+        dpt_optimizer_squares(&t->job->optimizer, &t->model.graph) * (size_t)r->threads + 1,
+        sizeof *r->squares);
+    if (r->own == NULL || r->params == NULL || r->squares == NULL)
         DPT_TRY(dpt_fail_memory(err, "a trial", (double)floats * sizeof(float)));
     for (int k = 0; k < t->arenas.slots; k++) {
         r->slot[k] = dpt_alloc_array(floats, sizeof(float));
@@ -130,6 +134,7 @@ static void close_run(struct run *r)
     }
     dpt_free(r->own);
     dpt_free(r->params);
+    dpt_free(r->squares);
     for (int k = 0; k < DPT_MAX_SLOTS; k++)
         dpt_free(r->slot[k]);
 }
@@ -199,11 +204,16 @@ static void update(struct run *r, int thread)
 {
     const struct dpt_trainer *t = r->t;
     const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
+    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
+    double *squares = r->squares + wanted * (size_t)thread; /* nobody waits for the others' */
     size_t begin, end;
 
+    if (wanted > 0)
+        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, r->threads, r->params,
+                              r->own[0].gradient, r->slot, squares);
     dpt_thread_part((size_t)t->model.graph.floats, thread, r->threads, &begin, &end);
     dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, r->params,
-                        r->own[0].gradient, r->slot);
+                        r->own[0].gradient, r->slot, squares);
     refresh(r, thread);
 }
 

@@ -10,7 +10,6 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
 {
     enum dpt_status status = DPT_OK;
     const size_t floats = (size_t)t->model.graph.floats;
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
 
     t->arenas.params = dpt_alloc_array(floats, sizeof(float));
     if (t->arenas.params == NULL)
@@ -19,7 +18,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
         dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
     if (!t->data.train.present)
         return DPT_OK;
-    t->arenas.slots = type->slots;
+    t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
     for (int k = 0; k < t->arenas.slots; k++) {
         t->arenas.slot[k] = dpt_alloc_array(floats, sizeof(float));
         if (t->arenas.slot[k] == NULL)

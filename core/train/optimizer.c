@@ -1,12 +1,65 @@
 #include "core/train/optimizer.h"
 
-#include "core/train/optimizers/rows.h"
+#include <math.h>
+
+#include "core/base/squares.h"
+#include "core/base/vector.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
 
-const struct dpt_variant *const dpt_optimizer_variants[] = {&dpt_sgd, &dpt_adam, &dpt_adamw, NULL};
+#define ROW(name) extern const struct dpt_variant dpt_##name;
+DPT_OPTIMIZERS(ROW)
+#undef ROW
+
+#define ROW(name) &dpt_##name,
+const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) NULL};
+#undef ROW
+
+/* --- rules ------------------------------------------------------------------------------------ */
+
+#define RULE(name)                                                                                 \
+    static inline __attribute__((always_inline)) void rule_##name(struct dpt_element *x, float g,  \
+                                                                  const struct dpt_scalars *f)
+#include "core/backend/optimizers.inc"
+#undef RULE
+
+/* The loop of a rule: float, one pass over memory. */
+#define PASS(X, NAME, name, slots)                                                                 \
+    DPT_VECTOR static void pass_##name(const struct dpt_scalars f, float scale, size_t n,          \
+                                       float *restrict params, const float *restrict gradient,     \
+                                       float *restrict first, float *restrict second)              \
+    {                                                                                              \
+        for (size_t i = 0; i < n; i++) {                                                           \
+            struct dpt_element x = {params[i], (slots) > 0 ? first[i] : 0,                         \
+                                    (slots) > 1 ? second[i] : 0};                                  \
+                                                                                                   \
+            rule_##name(&x, gradient[i] * scale, &f);                                              \
+            if ((slots) > 0)                                                                       \
+                first[i] = x.m;                                                                    \
+            if ((slots) > 1)                                                                       \
+                second[i] = x.v;                                                                   \
+            params[i] = x.p;                                                                       \
+        }                                                                                          \
+    }
+DPT_RULES(PASS, )
+#undef PASS
+
+_Static_assert((int)DPT_RULE_MOST_SLOTS <= (int)DPT_MAX_SLOTS, "slots of a rule");
+
+static void run_rule(enum dpt_rule_kind kind, const struct dpt_optimizer_part *part)
+{
+#define PASS(X, NAME, name, slots) [DPT_RULE_##NAME] = pass_##name,
+    static void (*const passes[DPT_RULE_COUNT])(
+        const struct dpt_scalars f, float scale, size_t n, float *restrict params,
+        const float *restrict gradient, float *restrict first,
+        float *restrict second) = {DPT_RULES(PASS, )};
+#undef PASS
+
+    passes[kind](*part->f, part->scale, part->n, part->params, part->gradient, part->slot[0],
+                 part->slot[1]);
+}
 
 /*
  * Numbers below 2^-126 count as zero from here on. Behind a relu that is silent many gradients are
@@ -35,37 +88,172 @@ static void as_before(unsigned mode)
 #endif
 }
 
+/* --- what the rows say ------------------------------------------------------------------------ */
+
+static const struct dpt_optimizer_type *type_of(const struct dpt_variant_value *optimizer)
+{
+    return optimizer->variant->impl;
+}
+
+int dpt_optimizer_slots(const struct dpt_variant_value *optimizer)
+{
+    const struct dpt_optimizer_type *type = type_of(optimizer);
+
+    return type->slots_used != NULL ? type->slots_used(optimizer->options) : type->slots;
+}
+
+const char *const *dpt_optimizer_slot_names(const struct dpt_variant_value *optimizer)
+{
+    return type_of(optimizer)->slot_names;
+}
+
+double dpt_optimizer_lr(const struct dpt_variant_value *optimizer)
+{
+    return ((const struct dpt_optimizer_options *)optimizer->options)->lr;
+}
+
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
 {
-    const struct dpt_optimizer_type *type = optimizer->variant->impl;
-    struct dpt_rule rule = {.slots = type->slots, .decay = type->weight_decay(optimizer->options)};
+    const struct dpt_optimizer_type *type = type_of(optimizer);
 
-    type->rule(optimizer->options, &rule);
-    return rule;
+    return (struct dpt_rule){
+        .kind = type->rule != NULL ? type->rule(optimizer->options) : DPT_RULE_NONE,
+        .slots = dpt_optimizer_slots(optimizer),
+        .options = optimizer->options,
+        .scalars = type->scalars,
+    };
+}
+
+/* --- a step ----------------------------------------------------------------------------------- */
+
+/* A step of a job's optimizer over its arenas. */
+struct pass {
+    const struct dpt_optimizer_type *type;
+    const void *options;
+    enum dpt_rule_kind kind;
+    int slots;
+    struct dpt_scalars decays, spares; /* of tensors that decay, and of the others */
+    float scale;
+    float *params, *const *slot;
+    const float *gradient;
+};
+
+static struct pass make_pass(const struct dpt_variant_value *optimizer,
+                             const struct dpt_update *update, float *params, const float *gradient,
+                             float *const *slot)
+{
+    const struct dpt_rule rule = dpt_optimizer_rule(optimizer);
+    struct pass pass = {.type = type_of(optimizer),
+                        .options = optimizer->options,
+                        .kind = rule.kind,
+                        .slots = rule.slots,
+                        .decays = dpt_rule_scalars(&rule, update->lr, update->step),
+                        .scale = update->scale,
+                        .params = params,
+                        .slot = slot,
+                        .gradient = gradient};
+
+    pass.spares = pass.decays;
+    pass.spares.keep = 1;
+    pass.spares.l2 = 0;
+    return pass;
+}
+
+static struct dpt_optimizer_part part_of(const struct pass *pass, const struct dpt_tensor *tensor,
+                                         size_t first, size_t n)
+{
+    struct dpt_optimizer_part part = {.f = tensor->decay ? &pass->decays : &pass->spares,
+                                      .scale = pass->scale,
+                                      .n = n,
+                                      .params = pass->params + first,
+                                      .gradient = pass->gradient + first};
+
+    for (int k = 0; k < pass->slots; k++)
+        part.slot[k] = pass->slot[k] + first;
+    return part;
+}
+
+/* Two sums for each run of DPT_SQUARES_RUN floats of each tensor, one tensor behind the other. */
+size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
+                             const struct dpt_graph *graph)
+{
+    size_t runs = 0;
+
+    if (type_of(optimizer)->direction == NULL)
+        return 0;
+    for (int32_t k = 0; k < graph->n_tensors; k++)
+        runs += dpt_squares_runs((size_t)graph->tensors[k].count);
+    return 2 * runs;
+}
+
+void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
+                           const struct dpt_update *update, int thread, int threads, float *params,
+                           const float *gradient, float *const *slot, double *squares)
+{
+    const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
+    const size_t runs = dpt_optimizer_squares(optimizer, graph) / 2;
+    const size_t begin = runs * (size_t)thread / (size_t)threads;
+    const size_t end = runs * ((size_t)thread + 1) / (size_t)threads;
+    const unsigned mode = without_denormals();
+    float direction[DPT_SQUARES_RUN];
+    size_t run = 0;
+
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *t = &graph->tensors[k];
+
+        for (size_t at = 0; at < (size_t)t->count; at += DPT_SQUARES_RUN, run++) {
+            const size_t left = (size_t)t->count - at;
+            const struct dpt_optimizer_part part = part_of(
+                &pass, t, (size_t)t->offset + at, left < DPT_SQUARES_RUN ? left : DPT_SQUARES_RUN);
+
+            if (run < begin || run >= end)
+                continue;
+            pass.type->direction(pass.options, &part, direction);
+            squares[2 * run] = dpt_sum_squares(part.params, part.n);
+            squares[2 * run + 1] = dpt_sum_squares(direction, part.n);
+        }
+    }
+    as_before(mode);
+}
+
+/* Of a tensor whose runs begin at `squares`, added up in their order. */
+static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const double *squares)
+{
+    double params = 0, direction = 0;
+
+    for (size_t run = 0; run < dpt_squares_runs((size_t)t->count); run++) {
+        params += squares[2 * run];
+        direction += squares[2 * run + 1];
+    }
+    return (struct dpt_optimizer_norms){sqrt(params), sqrt(direction)};
 }
 
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,
-                         const float *gradient, float *const *slot)
+                         const float *gradient, float *const *slot, const double *squares)
 {
-    const struct dpt_optimizer_type *type = optimizer->variant->impl;
-    const double decay = type->weight_decay(optimizer->options);
+    const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
     const unsigned mode = without_denormals();
+    size_t runs = 0; /* of the tensors before */
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
         const size_t first = (size_t)t->offset > begin ? (size_t)t->offset : begin;
         const size_t last =
             (size_t)(t->offset + t->count) < end ? (size_t)(t->offset + t->count) : end;
-        struct dpt_update own = *update;
-        float *slots[DPT_MAX_SLOTS] = {0};
 
-        if (first >= last)
-            continue;
-        own.decay = t->decay ? (float)decay : 0.0f;
-        for (int s = 0; s < type->slots; s++)
-            slots[s] = slot[s] + first;
-        type->step(optimizer->options, &own, last - first, params + first, gradient + first, slots);
+        if (first < last) {
+            const struct dpt_optimizer_part part = part_of(&pass, t, first, last - first);
+
+            if (pass.kind != DPT_RULE_NONE) {
+                run_rule(pass.kind, &part);
+            } else {
+                const struct dpt_optimizer_norms norms = add_up(t, squares + 2 * runs);
+
+                pass.type->step(pass.options, &part, &norms);
+            }
+        }
+        runs += dpt_squares_runs((size_t)t->count);
     }
     as_before(mode);
 }

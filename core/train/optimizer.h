@@ -1,9 +1,12 @@
 /*
  * optimizer: one pass over the flat arena.
  *
- * An optimizer is a row: a name, how many slots of the parameters' size it keeps, its options, and
- * one pass over a range of the arena. Every element is updated by itself, so threads may take
- * different ranges. Values are checked against PyTorch's.
+ * An optimizer is a row of DPT_OPTIMIZERS (core/backend/optimizers.inc) and a file of optimizers/:
+ * its options, the slots of the parameters' size that it keeps, and either the rule by which each
+ * parameter changes by itself, which a device that takes whole steps has, too; or a step of its
+ * own, for what depends on the norms of whole tensors. Those steps are taken on the host's arenas,
+ * also where a device computes the gradients. Threads may take different ranges of the arena; the
+ * bits do not depend on who takes which. Values are checked against PyTorch's.
  */
 #ifndef DPT_TRAIN_OPTIMIZER_H
 #define DPT_TRAIN_OPTIMIZER_H
@@ -12,43 +15,84 @@
 #include "core/backend/steps.h"
 #include "core/conf/option.h"
 
-/* The scalars of one step. */
+/* One step. */
 struct dpt_update {
     double lr;    /* after schedule, warm-up and scaling */
     int64_t step; /* 1 for the first update: bias correction */
     float scale; /* the gradient is multiplied by this first: 1 / samples, times the clipping factor
                   */
-    float decay; /* weight decay of this range; 0 for biases */
+};
+
+/* With what every optimizer's options begin. */
+struct dpt_optimizer_options {
+    double lr, weight_decay;
+};
+
+/* A part of a tensor. f: keep and l2 are 1 and 0 where the tensor does not decay. */
+struct dpt_optimizer_part {
+    const struct dpt_scalars *f;
+    float scale; /* as in struct dpt_update */
+    size_t n;
+    float *params;
+    const float *gradient;
+    float *slot[DPT_MAX_SLOTS]; /* zero before the first step */
+};
+
+/* Euclidean norms of a whole tensor, the same bits for any threads: of its parameters, and of its
+ * direction (see below). */
+struct dpt_optimizer_norms {
+    double params, direction;
 };
 
 struct dpt_optimizer_type {
     int slots;
-    const char *slot_names[DPT_MAX_SLOTS]; /* folder in the checkpoint: "momentum", "m", "v" */
-    /* Updates n parameters in place from n gradients; slot[k]: n floats each, zero before the first
-     * step. */
-    void (*step)(const void *options, const struct dpt_update *update, size_t n, float *params,
-                 const float *gradient, float *const *slot);
-    double (*lr)(const void *options); /* base learning rate */
-    double (*weight_decay)(const void *options);
-    /* The same as `step`, for a device that takes whole steps: what of it the options decide. All
-     * of *rule is filled but `decay` and `slots`. */
-    void (*rule)(const void *options, struct dpt_rule *rule);
+    const char *slot_names[DPT_MAX_SLOTS];  /* folder in the checkpoint: "momentum", "m", "v" */
+    int (*slots_used)(const void *options); /* how many of these; NULL: all */
+    /* What the rule or step reckons with; all zero before, but `keep` is 1. */
+    void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
+    /* Of each parameter by itself; NULL: a step of its own. */
+    enum dpt_rule_kind (*rule)(const void *options);
+    /*
+     * The step of its own comes in two passes. direction: updates the slots and writes the n
+     * numbers whose norm is wanted: the gradient of LARS, the update before its trust ratio of
+     * LAMB. step: changes the parameters, once the norms are known.
+     */
+    void (*direction)(const void *options, const struct dpt_optimizer_part *part, float *direction);
+    void (*step)(const void *options, const struct dpt_optimizer_part *part,
+                 const struct dpt_optimizer_norms *norms);
 };
 
-/* sgd, adam, adamw: dpt_variant rows whose `impl` is a struct dpt_optimizer_type; ends with NULL.
- */
+/* dpt_variant rows whose `impl` is a struct dpt_optimizer_type; ends with NULL. */
 extern const struct dpt_variant *const dpt_optimizer_variants[];
 
-/* The whole rule of a job's optimizer. */
+/* Arenas that a job's optimizer keeps, and their names. */
+int dpt_optimizer_slots(const struct dpt_variant_value *optimizer);
+const char *const *dpt_optimizer_slot_names(const struct dpt_variant_value *optimizer);
+
+/* The learning rate that the job gives. */
+double dpt_optimizer_lr(const struct dpt_variant_value *optimizer);
+
+/* The rule of a job's optimizer; its kind is DPT_RULE_NONE where it has a step of its own. */
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);
 
 /*
+ * Before dpt_optimizer_apply, of an optimizer with a step of its own: its first pass, over the
+ * thread-th of `threads` parts of the arena. squares: dpt_optimizer_squares numbers, which all
+ * threads share; those of other parts are not touched.
+ */
+size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
+                             const struct dpt_graph *graph); /* 0: there is no such pass */
+void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
+                           const struct dpt_update *update, int thread, int threads, float *params,
+                           const float *gradient, float *const *slot, double *squares);
+
+/*
  * Applies one step to the floats [begin, end) of the arena (any range), tensor by tensor so that
- * decay spares what it must. slot[k]: arenas. update->decay is ignored: it comes from the options
- * and the tensors.
+ * decay spares what it must. slot[k]: arenas. squares: what all parts of dpt_optimizer_measure
+ * wrote; not looked at where there is no such pass.
  */
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,
-                         const float *gradient, float *const *slot);
+                         const float *gradient, float *const *slot, const double *squares);
 
 #endif

@@ -59,8 +59,7 @@ static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
 
 static void describe_rate(const struct dpt_trainer *t, struct dpt_str *out)
 {
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
-    const double base = type->lr(t->job->optimizer.options);
+    const double base = dpt_optimizer_lr(&t->job->optimizer);
 
     dpt_str_printf(out, "%s, learning rate %g", t->job->optimizer.variant->name, t->lr);
     if (t->lr != base)

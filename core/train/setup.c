@@ -51,13 +51,11 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
     }
     t->scale = dpt_loss_scale_start(job->device.precision == DPT_PRECISION_FP16, micro);
     if (t->data.train.present) {
-        const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
-
         t->steps_per_epoch = dpt_sampler_steps(&t->data.train.sampler);
         t->steps =
             job->train.steps != 0 ? job->train.steps : job->train.epochs * t->steps_per_epoch;
-        t->lr =
-            dpt_schedule_scale(&job->schedule, type->lr(job->optimizer.options), job->batch.global);
+        t->lr = dpt_schedule_scale(&job->schedule, dpt_optimizer_lr(&job->optimizer),
+                                   job->batch.global);
     }
 out:
     return status;
@@ -84,9 +82,9 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
  */
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
     const double arena = (double)t->model.graph.floats * sizeof(float);
-    const double need = arena * (2 + type->slots) * t->comm->node.size;
+    const int slots = dpt_optimizer_slots(&t->job->optimizer);
+    const double need = arena * (2 + slots) * t->comm->node.size;
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
@@ -315,7 +313,6 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_optimizer_type *type = job->optimizer.variant->impl;
     int32_t micro;
 
     memset(t, 0, sizeof *t);
@@ -323,7 +320,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->job = job;
     t->comm = comm;
     t->model.loss = dpt_job_loss(job);
-    t->arenas.slots = type->slots;
+    t->arenas.slots = dpt_optimizer_slots(&job->optimizer);
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(dpt_alike_limit(t->backend, job, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));

@@ -6,12 +6,11 @@
 
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, const char *version)
 {
-    const struct dpt_optimizer_type *type = t->job->optimizer.variant->impl;
     struct dpt_state state = {
         .graph = &t->model.graph,
         .params = t->arenas.params,
         .slots = t->arenas.slots,
-        .slot_names = type->slot_names,
+        .slot_names = dpt_optimizer_slot_names(&t->job->optimizer),
         .progress = t->progress,
         .seed = t->job->seed,
         .job_text = job_text,

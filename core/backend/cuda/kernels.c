@@ -273,47 +273,21 @@ BYTES(norm, argument)
     return element * ((const struct dpt_cuda_norm_args *)argument)->n;
 }
 
-static bool update_grid(const void *argument, int lanes, struct dpt_cuda_grid *grid)
-{
-    return spread(ceil_div(((const struct dpt_cuda_update_args *)argument)->n, lanes), grid);
-}
-
-static int64_t update_bytes(const void *argument, int64_t element, int64_t arrays)
-{
-    const int64_t n = ((const struct dpt_cuda_update_args *)argument)->n;
-
-    return n * element * arrays + n / 16;
-}
-
-GRID(sgd, argument)
-{
-    return update_grid(argument, lanes, grid);
-}
-
-BYTES(sgd, argument)
-{
-    return update_bytes(argument, element, 3);
-}
-
-GRID(momentum, argument)
-{
-    return update_grid(argument, lanes, grid);
-}
-
-BYTES(momentum, argument)
-{
-    return update_bytes(argument, element, 5);
-}
-
-GRID(adam, argument)
-{
-    return update_grid(argument, lanes, grid);
-}
-
-BYTES(adam, argument)
-{
-    return update_bytes(argument, element, 7);
-}
+#define UPDATE(slots)                                                                              \
+    GRID(update_##slots, argument)                                                                 \
+    {                                                                                              \
+        return spread(ceil_div(((const struct dpt_cuda_update_args *)argument)->n, lanes), grid);  \
+    }                                                                                              \
+    BYTES(update_##slots, argument)                                                                \
+    {                                                                                              \
+        const int64_t n = ((const struct dpt_cuda_update_args *)argument)->n;                      \
+                                                                                                   \
+        return n * element * (3 + 2 * (slots)) + n / 16;                                           \
+    }
+UPDATE(0)
+UPDATE(1)
+UPDATE(2)
+#undef UPDATE
 
 GRID(tail, argument)
 {
@@ -393,16 +367,22 @@ int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument)
     return kernels[kernel].bytes(argument, 16 / kernels[kernel].lanes);
 }
 
-void dpt_cuda_control_rates(struct dpt_cuda_control *control, double lr, int64_t update,
-                            double beta1, double beta2, double decoupled)
+enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule)
 {
-    /* The same expressions in the same order as the host's optimizers: the same bits. */
-    const double correct1 = 1 - pow(beta1, (double)update);
-    const double correct2 = 1 - pow(beta2, (double)update);
+#define KERNEL(X, NAME, name, slots) [DPT_RULE_##NAME] = DPT_CUDA_K_##name,
+    static const enum dpt_cuda_kernel kernels[DPT_RULE_COUNT] = {
+        [DPT_RULE_NONE] = DPT_CUDA_KERNEL_COUNT, DPT_RULES(KERNEL, )};
+#undef KERNEL
 
+    return kernels[rule];
+}
+
+void dpt_cuda_control_rates(struct dpt_cuda_control *control, int64_t update,
+                            const struct dpt_scalars *scalars)
+{
     control->update = update;
-    control->lr = (float)lr;
-    control->rate = (float)(lr / correct1);
-    control->root = (float)(1 / sqrt(correct2));
-    control->keep = (float)(1 - lr * (double)(float)decoupled);
+    control->lr = scalars->lr;
+    control->keep = scalars->keep;
+    control->rate[0] = scalars->rate[0];
+    control->rate[1] = scalars->rate[1];
 }

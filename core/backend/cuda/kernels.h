@@ -25,6 +25,7 @@
 
 #include "core/backend/activations.h"
 #include "core/backend/loss_scale.h"
+#include "core/backend/optimizers.inc"
 
 /* What the host says of a micro-batch, in device memory: a captured step reads it anew each time.
  */
@@ -34,7 +35,7 @@ struct dpt_cuda_control {
     int32_t count;       /* samples; rows behind them are zero and do not count */
     /* Of the step, from here on (dpt_cuda_control_rates). update: its number, 1 is the first. */
     int64_t update;
-    float lr, keep, rate, root;
+    float lr, keep, rate[2];
 };
 
 /*
@@ -162,21 +163,20 @@ struct dpt_cuda_feed_args {
 };
 
 /*
- * One optimizer's step over the arena, bit for bit that of core/train/optimizers/; nothing where
- * state->withheld. decays: for each 16 floats whether they decay. l2: weight decay into the
- * gradient; decoupled decay is control->keep. Moves 12 bytes a parameter (sgd), 20 (momentum,
- * nesterov), 28 (adam).
+ * One optimizer's step over the arena by a rule of core/backend/optimizers.inc; nothing where
+ * state->withheld. decays: for each 16 floats whether they decay. scalars: l2 and factor; the
+ * others change with the step and are control's. Moves 12 bytes a parameter, and 8 more for each
+ * slot.
  */
 struct dpt_cuda_update_args {
     float *params;
     const float *gradient;
-    float *slot[2];
+    float *slot[DPT_RULE_MOST_SLOTS];
     const uint8_t *decays;
     const struct dpt_cuda_control *control;
     const struct dpt_cuda_state *state;
     int64_t n;
-    float momentum, l2;             /* sgd's; l2 also adam's */
-    float gain1, keep2, gain2, eps; /* adam's: 1 - beta1, beta2, 1 - beta2 */
+    struct dpt_scalars scalars;
 };
 
 enum {
@@ -192,9 +192,9 @@ enum {
 #define DPT_CUDA_KERNELS(X)                                                                        \
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
     X(hash, scan, scan, 4, true) X(add, add, add, 4, false) X(norm, norm, norm, 4, true)           \
-    X(sgd, sgd, update, 4, false) X(momentum, momentum, update, 4, false)                          \
-    X(nesterov, momentum, update, 4, false) X(adam, adam, update, 4, false)                        \
-    X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)
+    X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)                                    \
+    DPT_RULES(DPT_CUDA_UPDATE, X)
+#define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update_##slots, update, 4, false)
 // clang-format on
 
 enum dpt_cuda_kernel {
@@ -227,9 +227,11 @@ struct dpt_cuda_cut {
 };
 struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lanes);
 
-/* The rates of one optimizer step, as core/train/optimizers/ prepares them on the host. beta1,
- * beta2: 0 for sgd; decoupled: AdamW's decay, else 0. */
-void dpt_cuda_control_rates(struct dpt_cuda_control *control, double lr, int64_t update,
-                            double beta1, double beta2, double decoupled);
+/* What runs a rule. DPT_CUDA_KERNEL_COUNT: none. */
+enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule);
+
+/* What of an update's scalars changes with the step. */
+void dpt_cuda_control_rates(struct dpt_cuda_control *control, int64_t update,
+                            const struct dpt_scalars *scalars);
 
 #endif

@@ -95,11 +95,12 @@ static void kernel_changes(const struct dpt_cuda_program *p, const struct dpt_cu
         add_range(ranges, n, p->gradient, p->spec.graph->floats * floats);
     else if (e->kernel == DPT_CUDA_K_tail)
         add_range(ranges, n, e->args.tail.tail, e->args.tail.n * floats);
-    else if (e->kernel == DPT_CUDA_K_sgd || e->kernel == DPT_CUDA_K_momentum ||
-             e->kernel == DPT_CUDA_K_nesterov || e->kernel == DPT_CUDA_K_adam) {
+    for (int rule = 0; rule < DPT_RULE_COUNT; rule++) {
+        if (e->kernel != dpt_cuda_kernel_of_rule((enum dpt_rule_kind)rule))
+            continue;
         add_range(ranges, n, update->params, update->n * floats);
-        add_range(ranges, n, update->slot[0], update->n * floats);
-        add_range(ranges, n, update->slot[1], update->n * floats);
+        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++)
+            add_range(ranges, n, update->slot[k], update->n * floats);
     }
 }
 

@@ -1,5 +1,6 @@
 #include "core/backend/cuda/steps.h"
 
+#include <limits.h>
 #include <string.h>
 
 #include "core/backend/cuda/steps_parts.h"
@@ -71,11 +72,12 @@ static void steps_close(void *steps)
 static enum dpt_status check_spec(const struct dpt_cuda_program *p,
                                   const struct dpt_steps_spec *spec, struct dpt_error *err)
 {
-    static const int needs[] = {
-        [DPT_RULE_MOMENTUM] = 1, [DPT_RULE_NESTEROV] = 1, [DPT_RULE_ADAM] = 2};
+#define SLOTS(X, NAME, name, slots) [DPT_RULE_##NAME] = (slots),
+    static const int needs[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = INT_MAX, DPT_RULES(SLOTS, )};
+#undef SLOTS
 
     if (!p->spec.training || spec->micros < 1 || spec->rooms < 2 || spec->targets < 0 ||
-        spec->rule.slots > DPT_RULE_SLOTS || spec->rule.slots < needs[spec->rule.kind])
+        spec->rule.slots > DPT_RULE_MOST_SLOTS || spec->rule.slots < needs[spec->rule.kind])
         return dpt_fail(err, DPT_INTERNAL,
                         "steps of %d micro-batches in %d rooms with %d slots of rule %d",
                         (int)spec->micros, spec->rooms, spec->rule.slots, (int)spec->rule.kind);
@@ -296,8 +298,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_rule *rule = &s->spec.rule;
-    const bool adam = rule->kind == DPT_RULE_ADAM;
+    const struct dpt_scalars scalars = dpt_rule_scalars(&s->spec.rule, lr, update);
     enum dpt_status status = DPT_OK;
 
     if (!s->open)
@@ -305,8 +306,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     /* The rates of this room's last step have been read. */
     DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->rooms[s->room].done));
-    dpt_cuda_control_rates(&s->rates[s->room], lr, update, adam ? rule->beta1 : 0,
-                           adam ? rule->beta2 : 0, rule->decoupled ? rule->decay : 0);
+    dpt_cuda_control_rates(&s->rates[s->room], update, &scalars);
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
     DPT_TRY(dpt_cuda_steps_launch(

@@ -107,18 +107,6 @@ out:
     return status;
 }
 
-static enum dpt_cuda_kernel update_kernel(enum dpt_rule_kind kind)
-{
-    static const enum dpt_cuda_kernel kernels[] = {
-        [DPT_RULE_SGD] = DPT_CUDA_K_sgd,
-        [DPT_RULE_MOMENTUM] = DPT_CUDA_K_momentum,
-        [DPT_RULE_NESTEROV] = DPT_CUDA_K_nesterov,
-        [DPT_RULE_ADAM] = DPT_CUDA_K_adam,
-    };
-
-    return kernels[kind];
-}
-
 static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_program *p = s->p;
@@ -145,17 +133,12 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .control = p->control,
         .state = p->state,
         .n = floats,
-        .momentum = (float)rule->momentum,
-        .l2 = rule->decoupled ? 0 : (float)rule->decay,
-        .gain1 = (float)(1 - rule->beta1),
-        .keep2 = (float)rule->beta2,
-        .gain2 = (float)(1 - rule->beta2),
-        .eps = (float)rule->eps,
+        .scalars = dpt_rule_scalars(rule, 0, 1), /* what is the same in every step */
     };
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(launch(s, DPT_CUDA_K_norm, &norm, err));
-    DPT_TRY(launch(s, update_kernel(rule->kind), &update, err));
+    DPT_TRY(launch(s, dpt_cuda_kernel_of_rule(rule->kind), &update, err));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
 out:
     return status;

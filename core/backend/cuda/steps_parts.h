@@ -73,7 +73,7 @@ struct dpt_cuda_steps {
     struct dpt_cuda_replay *replays;
     int n_replays, replay_capacity;
 
-    float *slot[DPT_RULE_SLOTS]; /* device, as all up to `counter` */
+    float *slot[DPT_RULE_MOST_SLOTS]; /* device, as all up to `counter` */
     uint8_t *decays;
     double *partial;
     uint32_t *counter;

@@ -142,15 +142,30 @@ static double gradient_norm(struct step_work *w)
     return sqrt(sum);
 }
 
+/* One of `threads` parts of the update. The norms of the gradient are no longer needed. */
+static void update_range(struct step_work *w, int thread, int threads)
+{
+    struct dpt_trainer *t = w->t;
+    const struct dpt_variant_value *optimizer = &t->job->optimizer;
+    double *squares = t->engine_state->norms;
+    size_t begin, end;
+
+    if (dpt_optimizer_squares(optimizer, &t->model.graph) > 0) {
+        dpt_optimizer_measure(optimizer, &t->model.graph, &w->update, thread, threads,
+                              t->arenas.params, t->reduction.sum, t->arenas.slot, squares);
+        if (threads > 1)
+            dpt_pool_meet(t->team.pool);
+    }
+    dpt_thread_part((size_t)t->model.graph.floats, thread, threads, &begin, &end);
+    dpt_optimizer_apply(optimizer, &t->model.graph, &w->update, begin, end, t->arenas.params,
+                        t->reduction.sum, t->arenas.slot, squares);
+}
+
 static void update_part(void *arg, int thread)
 {
     struct step_work *w = arg;
-    struct dpt_trainer *t = w->t;
-    size_t begin, end;
 
-    dpt_thread_part((size_t)t->model.graph.floats, thread, t->team.threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
-                        t->arenas.params, t->reduction.sum, t->arenas.slot);
+    update_range(w, thread, w->t->team.threads);
 }
 
 /* Half floats' gradients are scaled: refresh begins with it, and it changes. */
@@ -209,9 +224,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
     if (t->model.graph.floats <= ALONE)
-        dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, 0,
-                            (size_t)t->model.graph.floats, t->arenas.params, t->reduction.sum,
-                            t->arenas.slot);
+        update_range(w, 0, 1);
     else
         dpt_pool_run(t->team.pool, update_part, w);
     t->progress.updates++;
@@ -301,13 +314,15 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t floats = (size_t)t->model.graph.floats;
+    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
+    const size_t norms =
+        wanted > dpt_squares_runs(floats) + 1 ? wanted : dpt_squares_runs(floats) + 1;
 
     if (!t->data.train.present)
         return DPT_OK;
     t->engine_state = dpt_alloc(sizeof *t->engine_state);
     if (t->engine_state != NULL)
-        t->engine_state->norms =
-            dpt_alloc_array(dpt_squares_runs(floats) + 1, sizeof *t->engine_state->norms);
+        t->engine_state->norms = dpt_alloc_array(norms, sizeof *t->engine_state->norms);
     if (t->engine_state == NULL || t->engine_state->norms == NULL)
         status = dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float));
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));

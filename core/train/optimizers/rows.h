@@ -1,43 +1,32 @@
 /*
- * rows: the optimizers, one file each.
+ * rows: what the optimizers' tables share; each optimizer is a file.
  */
 #ifndef DPT_TRAIN_OPTIMIZERS_ROWS_H
 #define DPT_TRAIN_OPTIMIZERS_ROWS_H
 
 #include "core/train/optimizer.h"
 
-extern const struct dpt_variant dpt_sgd, dpt_adam, dpt_adamw;
-
-/* What adam and adamw share. */
-struct dpt_adam_options {
-    double lr, beta1, beta2, eps, weight_decay;
-};
-
-/* Their tables but for weight_decay. */
+/* Rows of a table of options, in its order. */
 // clang-format off
-#define DPT_ADAM_ROWS                                                                              \
-    {.name = "lr", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_adam_options, lr),          \
-     .fallback = "1e-3", .min = 0, .max = 1e6, .help = "learning rate"},                           \
-    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_adam_options, beta1),    \
-     .fallback = "0.9", .min = 0, .max = 0.999999,                                                 \
-     .help = "decay of the gradient's running mean"},                                              \
-    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_adam_options, beta2),    \
-     .fallback = "0.999", .min = 0, .max = 0.999999,                                               \
-     .help = "decay of the squared gradient's running mean"},                                      \
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_adam_options, eps),        \
-     .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
+#define DPT_OPTIMIZER_LR(usual)                                                                    \
+    {.name = "lr", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_optimizer_options, lr),     \
+     .fallback = usual, .min = 0, .max = 1e6, .help = "learning rate"}
+#define DPT_OPTIMIZER_DECAY(usual, meaning)                                                        \
+    {.name = "weight_decay", .type = DPT_OPT_REAL,                                                 \
+     .offset = offsetof(struct dpt_optimizer_options, weight_decay), .fallback = usual,            \
+     .min = 0, .max = 1e6, .help = meaning "; spares biases"}
+/* PyTorch's Adam adds it to the gradient, AdamW (Loshchilov & Hutter 2019) takes it off the weight. */
+#define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
+#define DPT_OPTIMIZER_DECOUPLED(usual)                                                             \
+    DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
 // clang-format on
 
-/*
- * Kingma & Ba 2015, algorithm 1, in the order of operations of PyTorch's. l2: added to the gradient
- * as weight x this; keep: weights are multiplied by this first.
- */
-void dpt_adam_pass(const struct dpt_adam_options *options, const struct dpt_update *update,
-                   float l2, float keep, size_t n, float *params, const float *gradient,
-                   float *const *slot);
+/* What decoupled decay leaves of a weight; options: any optimizer's. */
+static inline float dpt_optimizer_keep(double lr, const void *options)
+{
+    const struct dpt_optimizer_options *o = options;
 
-double dpt_adam_lr(const void *options);
-double dpt_adam_weight_decay(const void *options);
-void dpt_adam_rule(const void *options, struct dpt_rule *rule);
+    return (float)(1 - lr * (double)(float)o->weight_decay);
+}
 
 #endif

@@ -27,6 +27,7 @@ CASES = [
     ("adamw", {"weight_decay": 0.0, "eps": 1e-4}),
 ]
 KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+DECAYS = {"adamw": 0.01}  # where the default is not 0
 
 
 def draw(generator, n):
@@ -41,9 +42,9 @@ def array(values):
 def run(kind, options, start, gradients, rates):
     weight, bias = (torch.nn.Parameter(part.clone()) for part in start)
     known = dict(options)
-    if kind != "sgd":
+    if kind.startswith("adam"):
         known["betas"] = (known.pop("beta1", 0.9), known.pop("beta2", 0.999))
-    decay = known.pop("weight_decay", 0.01 if kind == "adamw" else 0.0)
+    decay = known.pop("weight_decay", DECAYS.get(kind, 0.0))
     groups = [{"params": [weight], "weight_decay": decay}, {"params": [bias], "weight_decay": 0.0}]
     optimizer = KINDS[kind](groups, lr=1.0, foreach=False, **known)
     after = []

@@ -1,9 +1,10 @@
-/* The device's norm and optimizers, run on the host, against dpt_optimizer_apply: the same bits. */
+/* The device's norm and rules, run on the host, against dpt_optimizer_apply: the same bits. */
 #include "core/backend/tests/net.h"
 
 #include "core/backend/cuda/tests/emulate.h"
 #include "core/train/optimizer.h"
-#include "core/train/optimizers/rows.h"
+#include "core/train/tests/golden_optimizers.h"
+#include "core/train/tests/variant.h"
 #include "core/train/trainer.h"
 
 /* The kernels have their own names for the words behind a gradient. */
@@ -12,12 +13,6 @@ _Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&
                    (int)DPT_CUDA_TAIL_CORRECT == (int)DPT_TAIL_CORRECT &&
                    (int)DPT_CUDA_TAIL_WEIGHT == (int)DPT_TAIL_WEIGHT,
                "one order of the tail");
-
-/* As sgd.c has it. */
-struct sgd_options {
-    double lr, momentum, weight_decay;
-    bool nesterov;
-};
 
 /* An arena of some tensors, of which every other one decays. */
 struct model {
@@ -60,42 +55,36 @@ static void model_release(struct model *m)
     dpt_free(m->decays);
 }
 
-/* What one of the three is on the host and on the device. */
+/* An optimizer of the golden cases, on the host and on the device. */
 struct optimizer {
+    struct dpt_conf conf;
     struct dpt_variant_value value;
-    enum dpt_cuda_kernel kernel;
+    struct dpt_rule rule;
     struct dpt_cuda_update_args args;
-    double beta1, beta2, decoupled;
 };
 
-union optimizer_options {
-    struct sgd_options sgd;
-    struct dpt_adam_options adam;
-};
+enum { CASES = sizeof golden_optimizers / sizeof golden_optimizers[0] };
 
-static void optimizer_init(struct optimizer *o, int which, union optimizer_options *options)
+static void optimizer_open(struct optimizer *o, int which)
 {
-    *o = (struct optimizer){.value = {.options = options}};
-    if (which < 3) {
-        options->sgd = (struct sgd_options){0.01, which > 0 ? 0.9 : 0, 0.013, which == 2};
-        o->value.variant = &dpt_sgd;
-        o->kernel = which == 0   ? DPT_CUDA_K_sgd
-                    : which == 1 ? DPT_CUDA_K_momentum
-                                 : DPT_CUDA_K_nesterov;
-        o->args.momentum = (float)options->sgd.momentum;
-        o->args.l2 = (float)options->sgd.weight_decay;
-        return;
-    }
-    options->adam = (struct dpt_adam_options){0.001, 0.9, 0.999, 1e-8, 0.017};
-    o->value.variant = which == 3 ? &dpt_adam : &dpt_adamw;
-    o->kernel = DPT_CUDA_K_adam;
-    o->beta1 = 0.9, o->beta2 = 0.999;
-    o->decoupled = which == 4 ? 0.017 : 0;
-    o->args.l2 = which == 3 ? (float)options->adam.weight_decay : 0;
-    o->args.gain1 = (float)(1 - o->beta1);
-    o->args.keep2 = (float)o->beta2;
-    o->args.gain2 = (float)(1 - o->beta2);
-    o->args.eps = (float)options->adam.eps;
+    struct dpt_error err;
+
+    *o = (struct optimizer){0};
+    if (read_variant(&o->conf, dpt_optimizer_variants, golden_optimizers[which].conf, &o->value,
+                     &err) != DPT_OK)
+        fail_msg("%s", err.text);
+    o->rule = dpt_optimizer_rule(&o->value);
+    o->args.scalars = dpt_rule_scalars(&o->rule, 0, 1);
+}
+
+/* The step's scalars, as the host hands them to the device. */
+static struct dpt_cuda_control control_of(const struct optimizer *o, double lr, int64_t step)
+{
+    const struct dpt_scalars scalars = dpt_rule_scalars(&o->rule, lr, step);
+    struct dpt_cuda_control control = {0};
+
+    dpt_cuda_control_rates(&control, step, &scalars);
+    return control;
 }
 
 /* One step on the device: norm, then update. */
@@ -126,7 +115,7 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_co
     o->args.control = control;
     o->args.state = state;
     o->args.n = m->graph.floats;
-    dpt_emulate(o->kernel, &o->args);
+    dpt_emulate(dpt_cuda_kernel_of_rule(o->rule.kind), &o->args);
     dpt_free(partial);
 }
 
@@ -142,24 +131,22 @@ static double plain_norm(const struct model *m)
 static void same_bits(void **state)
 {
     (void)state;
-    for (int seed = 0; seed < 20; seed++) {
+    for (int seed = 0; seed < 2 * CASES; seed++) {
         struct draw d = {(uint64_t)seed};
-        union optimizer_options options;
         struct optimizer o;
         struct model m;
         struct dpt_cuda_state said = {0};
         const float loss = 3;
-        const double clip = seed % 2 ? 0.5 : 0;
+        const double clip = seed < CASES ? 0.5 : 0;
 
         model_init(&m, &d);
-        optimizer_init(&o, seed % 5, &options);
+        optimizer_open(&o, seed % CASES);
         for (int64_t step = 1; step <= 4; step++) {
             const double lr = 0.01 / (double)step;
-            struct dpt_cuda_control control = {0};
+            struct dpt_cuda_control control = control_of(&o, lr, step);
             struct dpt_update update = {.lr = lr, .step = step};
 
             model_gradient(&m, &d);
-            dpt_cuda_control_rates(&control, lr, step, o.beta1, o.beta2, o.decoupled);
             device_step(&m, &o, &control, &said, &loss, clip, false);
             assert_true(fabs(said.norm - plain_norm(&m) / 32) <= 1e-13 * said.norm);
             if (clip > 0)
@@ -169,12 +156,13 @@ static void same_bits(void **state)
                 assert_true(said.scale == 1.0f / 32);
             update.scale = said.scale;
             dpt_optimizer_apply(&o.value, &m.graph, &update, 0, (size_t)m.graph.floats, m.arrays[0],
-                                m.arrays[1], &m.arrays[2]);
+                                m.arrays[1], &m.arrays[2], NULL);
             for (int k = 0; k < 4; k++)
                 assert_memory_equal(m.arrays[k], m.arrays[k + 4],
                                     (size_t)m.graph.floats * sizeof(float));
         }
         assert_int_equal(said.withheld, 0);
+        dpt_conf_release(&o.conf);
         model_release(&m);
     }
 }
@@ -188,18 +176,17 @@ static void withholds(void **state)
     (void)state;
     for (int seed = 0; seed < 40; seed++) {
         struct draw d = {(uint64_t)seed + 50};
-        union optimizer_options options;
         struct optimizer o;
         struct model m;
         struct dpt_cuda_state said = {0};
         const bool skip = seed & 1, by_loss = seed % 4 == 3;
 
         model_init(&m, &d);
-        optimizer_init(&o, seed % 5, &options);
+        optimizer_open(&o, seed % CASES);
         for (int64_t step = 1; step <= 5; step++) {
             const bool now = step == 2 || step == 4;
             const float loss = now && by_loss ? bad[seed / 4 % 3] : 3;
-            struct dpt_cuda_control control = {0};
+            struct dpt_cuda_control control = control_of(&o, 0.01, step);
             float before;
 
             model_gradient(&m, &d);
@@ -208,7 +195,6 @@ static void withholds(void **state)
             if (now && !by_loss)
                 m.arrays[5][m.tensors[m.graph.n_tensors - 1].offset] = bad[seed / 4 % 3];
             before = m.arrays[4][1];
-            dpt_cuda_control_rates(&control, 0.01, step, o.beta1, o.beta2, o.decoupled);
             device_step(&m, &o, &control, &said, &loss, 0, skip);
             assert_int_equal(said.withheld, skip ? now : step >= 2);
             assert_true((m.arrays[4][1] == before) == (said.withheld != 0));
@@ -217,6 +203,7 @@ static void withholds(void **state)
         assert_int_equal(said.skipped, skip ? 2 : 0);
         for (int64_t i = 0; i < m.graph.floats; i++)
             assert_true(isfinite(m.arrays[4][i]));
+        dpt_conf_release(&o.conf);
         model_release(&m);
     }
 }

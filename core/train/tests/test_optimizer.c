@@ -8,11 +8,16 @@
 
 #include "core/base/memory.h"
 #include "core/base/rng.h"
-#include "core/train/optimizer.h"
+#include "core/train/engine.h"
 #include "core/train/tests/golden_optimizers.h"
+#include "core/train/tests/trust.h"
 #include "core/train/tests/variant.h"
 
-enum { GOLDEN_FLOATS = 32, BIAS_AT = 16 };
+enum {
+    GOLDEN_FLOATS = 32,
+    BIAS_AT = 16,
+    GOLDEN_CASES = sizeof golden_optimizers / sizeof golden_optimizers[0]
+};
 
 static void open_optimizer(struct dpt_conf *conf, const char *text, struct dpt_variant_value *value)
 {
@@ -20,6 +25,11 @@ static void open_optimizer(struct dpt_conf *conf, const char *text, struct dpt_v
 
     if (read_variant(conf, dpt_optimizer_variants, text, value, &err) != DPT_OK)
         fail_msg("%s: %s", text, err.text);
+}
+
+static const struct dpt_optimizer_type *optimizer_type(const struct dpt_variant_value *optimizer)
+{
+    return optimizer->variant->impl;
 }
 
 static void place(float *arena, const float *values)
@@ -50,7 +60,7 @@ static void steps_are_pytorchs(void **state)
     const struct dpt_graph graph = {.tensors = tensors, .n_tensors = 2, .floats = GOLDEN_FLOATS};
 
     (void)state;
-    for (size_t k = 0; k < sizeof golden_optimizers / sizeof golden_optimizers[0]; k++) {
+    for (size_t k = 0; k < GOLDEN_CASES; k++) {
         const struct golden_optimizer *golden = &golden_optimizers[k];
         float params[GOLDEN_FLOATS] = {0}, gradient[GOLDEN_FLOATS] = {0};
         float slot0[GOLDEN_FLOATS] = {0}, slot1[GOLDEN_FLOATS] = {0};
@@ -68,15 +78,49 @@ static void steps_are_pytorchs(void **state)
             for (int i = 0; i < GOLDEN_FLOATS; i++)
                 gradient[i] *= 4;
             dpt_optimizer_apply(&optimizer, &graph, &update, 0, GOLDEN_FLOATS, params, gradient,
-                                slots);
+                                slots, NULL);
             assert_close(params, golden->after[step], golden->conf, step);
         }
         dpt_conf_release(&conf);
     }
 }
 
+/* A row whose values nobody compared, and a rule that no case makes use of, would be two. */
+static void no_optimizer_goes_unchecked(void **state)
+{
+    bool checked[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = true};
+
+    (void)state;
+    for (const struct dpt_variant *const *v = dpt_optimizer_variants; *v != NULL; v++) {
+        const struct dpt_optimizer_type *type = (*v)->impl;
+        int cases = 0;
+
+        for (size_t k = 0; k < GOLDEN_CASES; k++) {
+            struct dpt_variant_value optimizer;
+            struct dpt_conf conf;
+
+            open_optimizer(&conf, golden_optimizers[k].conf, &optimizer);
+            cases += optimizer.variant == *v;
+            checked[dpt_optimizer_rule(&optimizer).kind] = true;
+            assert_in_range(dpt_optimizer_slots(&optimizer), 0, optimizer_type(&optimizer)->slots);
+            dpt_conf_release(&conf);
+        }
+        if (cases == 0)
+            fail_msg("%s: golden_optimizers.py has no case of it", (*v)->name);
+        if (type->slots > DPT_MAX_SLOTS || (type->rule == NULL) != (type->step != NULL) ||
+            (type->step == NULL) != (type->direction == NULL) || type->scalars == NULL)
+            fail_msg("%s: its row is not complete", (*v)->name);
+        for (int k = 0; k < type->slots; k++)
+            assert_non_null(type->slot_names[k]);
+    }
+    for (int rule = 0; rule < DPT_RULE_COUNT; rule++)
+        if (!checked[rule])
+            fail_msg("rule %d: golden_optimizers.py has no case of it", rule);
+}
+
 /* Tensors of random sizes, with gaps behind them as in a real arena. */
-static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, uint64_t seed)
+static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, uint64_t seed,
+                           uint64_t most)
 {
     size_t at = 0;
 
@@ -84,7 +128,7 @@ static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, 
     graph->n_tensors = 1 + (int32_t)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, 0, 0) % 6);
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const uint64_t word = dpt_random64(seed, DPT_STREAM_SYNTHETIC, 1, (uint64_t)k);
-        const size_t count = 1 + (size_t)(word % 97);
+        const size_t count = 1 + (size_t)(word % most);
 
         tensors[k] = (struct dpt_tensor){
             .count = (int64_t)count, .offset = (int64_t)at, .decay = (word >> 32) % 2 == 0};
@@ -98,18 +142,11 @@ static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, 
  * outside is not touched. */
 static void pieces_give_the_bits_of_the_whole(void **state)
 {
-    static const char *const texts[] = {
-        "{type: sgd, weight_decay: 0.1}",
-        "{type: sgd, momentum: 0.9, weight_decay: 0.1}",
-        "{type: sgd, momentum: 0.9, nesterov: true}",
-        "{type: adam, weight_decay: 0.01}",
-        "adamw",
-    };
     enum { MOST = 6 * 112 };
 
     (void)state;
     for (uint64_t seed = 0; seed < 200; seed++) {
-        const char *text = texts[seed % (sizeof texts / sizeof texts[0])];
+        const char *text = golden_optimizers[seed % GOLDEN_CASES].conf;
         float whole[3][MOST], pieces[3][MOST], gradient[MOST];
         float *const whole_slots[] = {whole[1], whole[2]}, *const slots[] = {pieces[1], pieces[2]};
         struct dpt_update update = {.lr = 0.05, .scale = 0.125f};
@@ -117,7 +154,7 @@ static void pieces_give_the_bits_of_the_whole(void **state)
         struct dpt_tensor tensors[6];
         struct dpt_graph graph;
         struct dpt_conf conf;
-        const size_t n = random_graph(&graph, tensors, seed);
+        const size_t n = random_graph(&graph, tensors, seed, 97);
 
         open_optimizer(&conf, text, &optimizer);
         memset(whole, 0, sizeof whole);
@@ -126,14 +163,15 @@ static void pieces_give_the_bits_of_the_whole(void **state)
         for (update.step = 1; update.step <= 3; update.step++) {
             dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 3 + (uint64_t)update.step, 0, n,
                               gradient);
-            dpt_optimizer_apply(&optimizer, &graph, &update, 0, n, whole[0], gradient, whole_slots);
+            dpt_optimizer_apply(&optimizer, &graph, &update, 0, n, whole[0], gradient, whole_slots,
+                                NULL);
             for (size_t begin = 0, piece = 0; begin < n; piece++) {
                 const uint64_t word = dpt_random64(seed, DPT_STREAM_SYNTHETIC, 9, piece);
                 const size_t left = n - begin, size = 1 + (size_t)(word % 60);
                 const size_t end = begin + (size < left ? size : left);
 
                 dpt_optimizer_apply(&optimizer, &graph, &update, begin, end, pieces[0], gradient,
-                                    slots);
+                                    slots, NULL);
                 begin = end;
             }
         }
@@ -164,7 +202,7 @@ static void floats_outside_are_left_alone(void **state)
             params[i] = 1;
             gradient[i] = 2;
         }
-        dpt_optimizer_apply(&optimizer, &graph, &update, 3, 30, params, gradient, slots);
+        dpt_optimizer_apply(&optimizer, &graph, &update, 3, 30, params, gradient, slots, NULL);
         for (int i = 0; i < 48; i++) {
             const bool inside = (i >= 3 && i < 5) || (i >= 16 && i < 30);
 
@@ -195,7 +233,7 @@ static void decay_spares_biases(void **state)
         open_optimizer(&conf, text, &optimizer);
         for (int i = 0; i < 32; i++)
             params[i] = 1;
-        dpt_optimizer_apply(&optimizer, &graph, &update, 0, 32, params, gradient, slots);
+        dpt_optimizer_apply(&optimizer, &graph, &update, 0, 32, params, gradient, slots, NULL);
         for (int i = 0; i < 3; i++) {
             assert_true(params[i] < 0.999f);
             assert_true(params[16 + i] == 1.0f);
@@ -233,14 +271,85 @@ static void mistakes_are_told(void **state)
     }
 }
 
+/* With norms of tensors: the values of a slow way in double, and the same bits for any threads. */
+static void norms_do_not_depend_on_threads(void **state)
+{
+    enum { MOST = 8 * 1024 };
+    static float params[2][MOST], gradient[MOST], slot[2][MOST];
+    static double want[MOST], kept[MOST];
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        const struct dpt_update update = {.lr = 0.02, .step = 1, .scale = 0.125f};
+        const int threads = 1 + (int)(seed % 7);
+        struct dpt_tensor tensors[6];
+        struct dpt_graph graph;
+        const size_t n = random_graph(&graph, tensors, seed, 1300);
+        const size_t wanted = dpt_optimizer_squares(&trust, &graph);
+        double *squares = test_malloc(2 * wanted * sizeof *squares);
+
+        assert_true(n <= MOST && wanted >= 2 * (size_t)graph.n_tensors);
+        memset(slot, 0, sizeof slot);
+        memset(kept, 0, sizeof kept);
+        dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 2, 0, n, params[0]);
+        memcpy(params[1], params[0], sizeof params[0]);
+        for (size_t i = 0; i < n; i++)
+            want[i] = (double)params[0][i];
+        for (uint64_t step = 0; step < 3; step++) {
+            dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 3 + step, 0, n, gradient);
+            trust_by_hand(&graph, &update, gradient, kept, want);
+            for (int way = 0; way < 2; way++) {
+                const int parts = way == 0 ? 1 : threads;
+                float *const slots[] = {slot[way]};
+
+                for (int i = parts - 1; i >= 0; i--)
+                    dpt_optimizer_measure(&trust, &graph, &update, i, parts, params[way], gradient,
+                                          slots, squares);
+                for (size_t part = 0; part < (size_t)parts; part++)
+                    dpt_optimizer_apply(&trust, &graph, &update, n * part / (size_t)parts,
+                                        n * (part + 1) / (size_t)parts, params[way], gradient,
+                                        slots, squares);
+            }
+        }
+        assert_memory_equal(params[0], params[1], n * sizeof(float));
+        assert_memory_equal(slot[0], slot[1], n * sizeof(float));
+        for (int32_t k = 0; k < graph.n_tensors; k++)
+            for (int64_t i = tensors[k].offset; i < tensors[k].offset + tensors[k].count; i++)
+                if (!(fabs((double)params[0][i] - want[i]) <= 1e-5 * (1 + fabs(want[i]))))
+                    fail_msg("seed %llu, element %lld: %.9g, not %.9g", (unsigned long long)seed,
+                             (long long)i, (double)params[0][i], want[i]);
+        test_free(squares);
+    }
+}
+
+/* A device that takes whole steps has only rules: others are taken on host arenas. */
+static void a_step_of_its_own_is_taken_on_the_host(void **state)
+{
+    static const struct dpt_backend_steps steps = {0};
+    static const struct dpt_backend device = {.name = "device", .steps = &steps};
+    struct dpt_job job = {.comm.reduction = DPT_REDUCTION_ALLREDUCE};
+    const struct dpt_trainer t = {.job = &job, .backend = &device, .data.train.present = true};
+    struct dpt_conf conf;
+
+    (void)state;
+    open_optimizer(&conf, "adam", &job.optimizer);
+    assert_ptr_equal(dpt_engine_choose(&t), &dpt_engine_device);
+    job.optimizer = trust;
+    assert_ptr_equal(dpt_engine_choose(&t), &dpt_engine_host);
+    dpt_conf_release(&conf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_are_pytorchs),
+        cmocka_unit_test(no_optimizer_goes_unchecked),
         cmocka_unit_test(pieces_give_the_bits_of_the_whole),
         cmocka_unit_test(floats_outside_are_left_alone),
         cmocka_unit_test(decay_spares_biases),
         cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(norms_do_not_depend_on_threads),
+        cmocka_unit_test(a_step_of_its_own_is_taken_on_the_host),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

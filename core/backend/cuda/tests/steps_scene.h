@@ -34,6 +34,11 @@ struct scene_plan {
     enum dpt_precision precision;
 };
 
+struct scene_options {
+    double momentum, beta1, beta2, eps, decay;
+    bool decoupled;
+};
+
 struct scene {
     struct scene_plan plan;
     struct dpt_graph graph;
@@ -46,6 +51,7 @@ struct scene {
     float *params;
     int32_t outputs;
     struct dpt_rule rule;
+    struct scene_options options; /* the rule's */
 };
 
 /* What comes out. */
@@ -77,20 +83,43 @@ static inline void scene_net(struct scene *s)
         g->tensors[t].decay = g->tensors[t].n_dims > 1;
 }
 
+static inline void scene_scalars(const void *options, double lr, int64_t update,
+                                 struct dpt_scalars *f)
+{
+    const struct scene_options *o = options;
+
+    f->lr = (float)lr;
+    if (o->decoupled)
+        f->keep = (float)(1 - lr * (double)(float)o->decay);
+    else
+        f->l2 = (float)o->decay;
+    f->factor[0] = (float)o->momentum;
+    if (o->momentum > 0)
+        return;
+    f->rate[0] = (float)(lr / (1 - pow(o->beta1, (double)update)));
+    f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
+    f->factor[0] = (float)(1 - o->beta1);
+    f->factor[1] = (float)o->beta2;
+    f->factor[2] = (float)(1 - o->beta2);
+    f->factor[3] = (float)o->eps;
+}
+
 static inline void scene_optimizer(struct scene *s)
 {
     static const enum dpt_rule_kind kinds[] = {DPT_RULE_SGD, DPT_RULE_MOMENTUM, DPT_RULE_NESTEROV,
                                                DPT_RULE_ADAM, DPT_RULE_ADAM};
     const int rule = s->plan.rule;
 
+    s->options = (struct scene_options){.momentum = rule == 1 || rule == 2 ? 0.9 : 0,
+                                        .beta1 = 0.9,
+                                        .beta2 = 0.99,
+                                        .eps = 1e-3,
+                                        .decay = 0.01,
+                                        .decoupled = rule == 4};
     s->rule = (struct dpt_rule){.kind = kinds[rule],
                                 .slots = rule < 3 ? 1 : 2,
-                                .momentum = rule == 1 || rule == 2 ? 0.9 : 0,
-                                .beta1 = 0.9,
-                                .beta2 = 0.99,
-                                .eps = 1e-3,
-                                .decay = 0.01,
-                                .decoupled = rule == 4};
+                                .options = &s->options,
+                                .scalars = scene_scalars};
 }
 
 static inline size_t scene_floats(const struct scene *s)
@@ -271,28 +300,29 @@ static inline double scene_rate(int step)
 }
 
 /* One element's update number `step`. */
-static inline void host_element(const struct dpt_rule *rule, double rate, int step, float g,
-                                float decay, float *p, float *m, float *v)
+static inline void host_element(const struct scene *s, double rate, int step, float g, float decay,
+                                float *p, float *m, float *v)
 {
-    const float lr = (float)rate, momentum = (float)rule->momentum;
-    const float l2 = rule->decoupled ? 0 : decay;
-    const float kept = rule->decoupled ? *p * (float)(1 - rate * (double)decay) : *p;
-    const double correct1 = 1 - pow(rule->beta1, step), correct2 = 1 - pow(rule->beta2, step);
+    const struct scene_options *o = &s->options;
+    const float lr = (float)rate, momentum = (float)o->momentum;
+    const float l2 = o->decoupled ? 0 : decay;
+    const float kept = o->decoupled ? *p * (float)(1 - rate * (double)decay) : *p;
+    const double correct1 = 1 - pow(o->beta1, step), correct2 = 1 - pow(o->beta2, step);
 
     g += l2 * kept;
-    if (rule->kind == DPT_RULE_ADAM) {
-        *m += (g - *m) * (float)(1 - rule->beta1);
-        *v = *v * (float)rule->beta2 + g * g * (float)(1 - rule->beta2);
+    if (s->rule.kind == DPT_RULE_ADAM) {
+        *m += (g - *m) * (float)(1 - o->beta1);
+        *v = *v * (float)o->beta2 + g * g * (float)(1 - o->beta2);
         *p = kept - (float)(rate / correct1) *
-                        (*m / (sqrtf(*v) * (float)(1 / sqrt(correct2)) + (float)rule->eps));
+                        (*m / (sqrtf(*v) * (float)(1 / sqrt(correct2)) + (float)o->eps));
         return;
     }
-    if (rule->kind == DPT_RULE_SGD) {
+    if (s->rule.kind == DPT_RULE_SGD) {
         *p -= lr * g;
         return;
     }
     *m = momentum * *m + g;
-    *p -= lr * (rule->kind == DPT_RULE_NESTEROV ? g + momentum * *m : *m);
+    *p -= lr * (s->rule.kind == DPT_RULE_NESTEROV ? g + momentum * *m : *m);
 }
 
 static inline void host_update(const struct scene *s, int step, float scale, struct scene_result *r)
@@ -301,8 +331,8 @@ static inline void host_update(const struct scene *s, int step, float scale, str
         const struct dpt_tensor *t = &s->graph.tensors[k];
 
         for (int64_t i = t->offset; i < t->offset + t->count; i++)
-            host_element(&s->rule, scene_rate(step), step, r->gradient[i] * scale,
-                         t->decay ? (float)s->rule.decay : 0, &r->params[i], &r->slot[0][i],
+            host_element(s, scene_rate(step), step, r->gradient[i] * scale,
+                         t->decay ? (float)s->options.decay : 0, &r->params[i], &r->slot[0][i],
                          &r->slot[1][i]);
     }
 }
