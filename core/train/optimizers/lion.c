@@ -1,0 +1,50 @@
+#include "core/train/optimizers/rows.h"
+
+struct lion_options {
+    struct dpt_optimizer_options common;
+    double beta1, beta2;
+};
+
+static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
+{
+    const struct lion_options *o = options;
+
+    (void)update;
+    f->lr = (float)lr;
+    f->keep = dpt_optimizer_keep(lr, options);
+    f->factor[0] = (float)o->beta1;
+    f->factor[1] = (float)(1 - o->beta1);
+    f->factor[2] = (float)o->beta2;
+    f->factor[3] = (float)(1 - o->beta2);
+}
+
+static enum dpt_rule_kind rule(const void *options)
+{
+    (void)options;
+    return DPT_RULE_LION;
+}
+
+// clang-format off
+static const struct dpt_option table[] = {
+    DPT_OPTIMIZER_LR("1e-4"),
+    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(struct lion_options, beta1),
+     .fallback = "0.9", .min = 0, .max = 0.999999,
+     .help = "share of the running mean in the direction whose sign is taken"},
+    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(struct lion_options, beta2),
+     .fallback = "0.99", .min = 0, .max = 0.999999,
+     .help = "decay of the gradient's running mean"},
+    DPT_OPTIMIZER_DECOUPLED("0"),
+    {0},
+};
+// clang-format on
+
+static const struct dpt_optimizer_type type = {
+    .slots = 1, .slot_names = {"m"}, .scalars = scalars, .rule = rule};
+
+const struct dpt_variant dpt_lion = {
+    .name = "lion",
+    .summary = "Lion (Chen et al. 2023, algorithm 2): the sign of a running mean",
+    .options = table,
+    .size = sizeof(struct lion_options),
+    .impl = &type,
+};
