@@ -28,6 +28,10 @@ CASES = [
     ("lion", {}),
     ("lion", {"beta1": 0.7, "beta2": 0.95, "weight_decay": 0.3}),
     ("lion", {"beta1": 0.0, "weight_decay": 0.1}),
+    ("rmsprop", {}),
+    ("rmsprop", {"alpha": 0.9, "eps": 1e-4, "weight_decay": 0.1}),
+    ("rmsprop", {"momentum": 0.9, "weight_decay": 0.1}),
+    ("rmsprop", {"momentum": 0.5, "alpha": 0.5}),
 ]
 
 
@@ -47,7 +51,8 @@ class Lion(torch.optim.Optimizer):
                 m.copy_(group["beta2"] * m + (1 - group["beta2"]) * p.grad)
 
 
-KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lion": Lion}
+KINDS = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "lion": Lion,
+         "rmsprop": torch.optim.RMSprop}
 DECAYS = {"adamw": 0.01}  # where the default is not 0
 
 

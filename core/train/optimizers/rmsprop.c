@@ -1,0 +1,64 @@
+#include "core/train/optimizers/rows.h"
+
+struct rmsprop_options {
+    struct dpt_optimizer_options common;
+    double alpha, eps, momentum;
+};
+
+static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
+{
+    const struct rmsprop_options *o = options;
+
+    (void)update;
+    f->lr = (float)lr;
+    f->l2 = (float)o->common.weight_decay;
+    f->factor[0] = (float)o->alpha;
+    f->factor[1] = (float)(1 - o->alpha);
+    f->factor[2] = (float)o->eps;
+    f->factor[3] = (float)o->momentum;
+}
+
+static bool has_momentum(const void *options)
+{
+    return ((const struct rmsprop_options *)options)->momentum > 0;
+}
+
+static enum dpt_rule_kind rule(const void *options)
+{
+    return has_momentum(options) ? DPT_RULE_RMSPROP_MOMENTUM : DPT_RULE_RMSPROP;
+}
+
+static int slots_used(const void *options)
+{
+    return has_momentum(options) ? 2 : 1;
+}
+
+// clang-format off
+static const struct dpt_option table[] = {
+    DPT_OPTIMIZER_LR("0.01"),
+    {.name = "alpha", .type = DPT_OPT_REAL, .offset = offsetof(struct rmsprop_options, alpha),
+     .fallback = "0.99", .min = 0, .max = 0.999999,
+     .help = "decay of the squared gradient's running mean"},
+    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct rmsprop_options, eps),
+     .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"},
+    {.name = "momentum", .type = DPT_OPT_REAL,
+     .offset = offsetof(struct rmsprop_options, momentum), .fallback = "0", .min = 0,
+     .max = 0.999999, .help = "share of the last step that is kept"},
+    DPT_OPTIMIZER_L2,
+    {0},
+};
+// clang-format on
+
+static const struct dpt_optimizer_type type = {.slots = 2,
+                                               .slot_names = {"square_avg", "momentum"},
+                                               .slots_used = slots_used,
+                                               .scalars = scalars,
+                                               .rule = rule};
+
+const struct dpt_variant dpt_rmsprop = {
+    .name = "rmsprop",
+    .summary = "RMSprop (Hinton 2012) as in PyTorch, not centered",
+    .options = table,
+    .size = sizeof(struct rmsprop_options),
+    .impl = &type,
+};
