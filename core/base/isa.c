@@ -2,11 +2,7 @@
 
 #include <stdatomic.h>
 
-const char *const dpt_isa_names[DPT_ISA_COUNT] = {
-    [DPT_ISA_PLAIN] = "plain",   [DPT_ISA_AVX2] = "avx2",
-    [DPT_ISA_AVX512] = "avx512", [DPT_ISA_AVX512_BF16] = "avx512_bf16",
-    [DPT_ISA_AMX] = "amx",
-};
+const char *const dpt_isa_names[DPT_ISA_COUNT] = {"plain", DPT_ISA_SETS(DPT_LIST_WORD)};
 
 /* A property of the process like its locale: kernels are chosen in places that know no job. */
 static _Atomic int limit = DPT_ISA_COUNT - 1;

@@ -8,23 +8,28 @@
 #ifndef DPT_BASE_ISA_H
 #define DPT_BASE_ISA_H
 
+#include "core/base/str.h"
+
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #define DPT_X86 1
 #else
 #define DPT_X86 0
 #endif
 
+/* avx2: with FMA; avx512: F, DQ, BW, VL; those behind it only make a difference to libraries. */
+#define DPT_ISA_SETS(X)                                                                            \
+    X(DPT_ISA_AVX2, "avx2")                                                                        \
+    X(DPT_ISA_AVX512, "avx512")                                                                    \
+    X(DPT_ISA_AVX512_BF16, "avx512_bf16")                                                          \
+    X(DPT_ISA_AMX, "amx")
+
 enum dpt_isa {
-    DPT_ISA_PLAIN,       /* whatever the compiler makes of C */
-    DPT_ISA_AVX2,        /* with FMA */
-    DPT_ISA_AVX512,      /* F, DQ, BW, VL */
-    DPT_ISA_AVX512_BF16, /* this and the next only make a difference to libraries */
-    DPT_ISA_AMX,
-    DPT_ISA_COUNT,
+    DPT_ISA_PLAIN, /* whatever the compiler makes of C */
+    DPT_ISA_SETS(DPT_LIST_NAME) DPT_ISA_COUNT,
     DPT_ISA_OWN = DPT_ISA_AVX512 /* the last for which kernels of our own are compiled */
 };
 
-/* "plain", "avx2", "avx512", "avx512_bf16", "amx". */
+/* "plain", "avx2", ... */
 extern const char *const dpt_isa_names[DPT_ISA_COUNT];
 
 /* What this machine has. */

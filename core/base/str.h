@@ -11,6 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/*
+ * An enum and its words are made of one list, so that they cannot disagree:
+ *     #define KINDS(X) X(KIND_AUTO, "auto") X(KIND_NONE, "none")
+ *     enum kind { KINDS(DPT_LIST_NAME) KIND_COUNT };
+ *     const char *const words[] = {KINDS(DPT_LIST_WORD) NULL};
+ */
+#define DPT_LIST_NAME(name, word) name,
+#define DPT_LIST_WORD(name, word) word,
+
 struct dpt_str {
     char *text;
     size_t length, capacity;

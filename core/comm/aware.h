@@ -10,10 +10,12 @@
 #ifndef DPT_COMM_AWARE_H
 #define DPT_COMM_AWARE_H
 
+#include "core/base/str.h"
 #include "core/comm/comm.h"
 
 /* The job's comm.cuda_aware, in the order of its words. */
-enum dpt_aware_wish { DPT_AWARE_AUTO, DPT_AWARE_ON, DPT_AWARE_OFF };
+#define DPT_AWARE_WISHES(X) X(DPT_AWARE_AUTO, "auto") X(DPT_AWARE_ON, "on") X(DPT_AWARE_OFF, "off")
+enum dpt_aware_wish { DPT_AWARE_WISHES(DPT_LIST_NAME) DPT_AWARE_COUNT };
 
 /* How this rank gets a small buffer in its device's memory. The contracts of struct
  * dpt_backend_devices; `arg` comes first. Called only where a sum is tried. */

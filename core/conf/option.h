@@ -70,6 +70,9 @@ struct dpt_every {
     enum dpt_unit unit; /* DPT_AUTO: the row's `word` */
 };
 
+/* The words of a CHOICE, of the list that its enum is made of (base/str.h). */
+#define DPT_CHOICES(list) ((const char *const[]){list(DPT_LIST_WORD) NULL})
+
 /* What another value does to a run that goes on from a checkpoint. */
 enum dpt_effect {
     DPT_EFFECT_AS_ABOVE, /* as the section's, variant's or entry's that the row stands in */

@@ -6,10 +6,7 @@
 #include "core/base/memory.h"
 #include "core/base/str.h"
 
-static const char *const names[] = {[DPT_DEVICE_AUTO] = "auto",
-                                    [DPT_DEVICE_CPU] = "cpu",
-                                    [DPT_DEVICE_REF] = "ref",
-                                    [DPT_DEVICE_CUDA] = "cuda"};
+static const char *const names[] = {DPT_DEVICE_KINDS(DPT_LIST_WORD)};
 
 /* --- what this build has ---------------------------------------------------------------------- */
 

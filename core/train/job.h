@@ -12,10 +12,22 @@
 #include "core/conf/option.h"
 #include "data/sets/dataset.h"
 
-enum dpt_device_kind { DPT_DEVICE_AUTO, DPT_DEVICE_CPU, DPT_DEVICE_REF, DPT_DEVICE_CUDA };
-enum dpt_reduction_kind { DPT_REDUCTION_ALLREDUCE, DPT_REDUCTION_REPRODUCIBLE };
-enum dpt_hierarchical { DPT_HIERARCHICAL_AUTO, DPT_HIERARCHICAL_OFF };
-enum dpt_on_nan { DPT_ON_NAN_STOP, DPT_ON_NAN_SKIP };
+#define DPT_DEVICE_KINDS(X)                                                                        \
+    X(DPT_DEVICE_AUTO, "auto")                                                                     \
+    X(DPT_DEVICE_CPU, "cpu")                                                                       \
+    X(DPT_DEVICE_REF, "ref")                                                                       \
+    X(DPT_DEVICE_CUDA, "cuda")
+#define DPT_REDUCTION_KINDS(X)                                                                     \
+    X(DPT_REDUCTION_ALLREDUCE, "allreduce") X(DPT_REDUCTION_REPRODUCIBLE, "reproducible")
+#define DPT_HIERARCHIES(X) X(DPT_HIERARCHICAL_AUTO, "auto") X(DPT_HIERARCHICAL_OFF, "off")
+#define DPT_ON_NANS(X)     X(DPT_ON_NAN_STOP, "stop") X(DPT_ON_NAN_SKIP, "skip")
+
+enum dpt_device_kind { DPT_DEVICE_KINDS(DPT_LIST_NAME) DPT_DEVICE_KIND_COUNT };
+enum dpt_reduction_kind { DPT_REDUCTION_KINDS(DPT_LIST_NAME) DPT_REDUCTION_KIND_COUNT };
+enum dpt_hierarchical { DPT_HIERARCHIES(DPT_LIST_NAME) DPT_HIERARCHICAL_COUNT };
+enum dpt_on_nan { DPT_ON_NANS(DPT_LIST_NAME) DPT_ON_NAN_COUNT };
+
+enum { DPT_MOST_GLOBAL = 1 << 24 }; /* samples a step */
 
 struct dpt_job {
     const char *name;
@@ -26,7 +38,7 @@ struct dpt_job {
         int64_t threads; /* 0: automatic */
         int precision;   /* enum dpt_precision */
         bool deterministic;
-        int isa;         /* enum dpt_isa; DPT_ISA_PLAIN: whatever there is */
+        int isa; /* enum dpt_isa; DPT_ISA_PLAIN: whatever there is */
     } device;
     struct dpt_data_conf data;
     struct dpt_variant_value model, loss, optimizer, schedule;

@@ -2,7 +2,8 @@
 
 #include <math.h>
 
-enum scale_rule { SCALE_NONE, SCALE_LINEAR, SCALE_SQRT };
+#define SCALE_RULES(X) X(SCALE_NONE, "none") X(SCALE_LINEAR, "linear") X(SCALE_SQRT, "sqrt")
+enum scale_rule { SCALE_RULES(DPT_LIST_NAME) SCALE_RULE_COUNT };
 
 /* The options of every schedule begin with these. */
 struct common {
@@ -67,14 +68,13 @@ static double linear_factor(const void *options, double step, double steps, int6
     return 1 + (o->final - 1) * step / steps;
 }
 
-static const char *const scale_rules[] = {"none", "linear", "sqrt", NULL};
-
 // clang-format off
 #define SCALE(member) .offset = offsetof(struct common, member) - offsetof(struct common, scale)
 
 static const struct dpt_option scale_table[] = {
     {.name = "rule", .type = DPT_OPT_CHOICE, SCALE(scale.rule), .fallback = "none",
-     .choices = scale_rules, .help = "lr is multiplied by batch.global / base_batch, or its root"},
+     .choices = DPT_CHOICES(SCALE_RULES),
+     .help = "lr is multiplied by batch.global / base_batch, or its root"},
     {.name = "base_batch", .type = DPT_OPT_INT, SCALE(scale.base_batch), .fallback = "256",
      .min = 1, .max = 1 << 24, .help = "batch.global that lr is meant for"},
     {0},

@@ -15,8 +15,12 @@
 #include "core/comm/comm.h"
 #include "core/conf/option.h"
 
-enum dpt_cache { DPT_CACHE_AUTO, DPT_CACHE_MEMORY, DPT_CACHE_NONE };
-enum dpt_shuffle { DPT_SHUFFLE_FULL, DPT_SHUFFLE_BLOCK, DPT_SHUFFLE_NONE };
+#define DPT_CACHES(X)                                                                              \
+    X(DPT_CACHE_AUTO, "auto") X(DPT_CACHE_MEMORY, "memory") X(DPT_CACHE_NONE, "none")
+#define DPT_SHUFFLES(X)                                                                            \
+    X(DPT_SHUFFLE_FULL, "full") X(DPT_SHUFFLE_BLOCK, "block") X(DPT_SHUFFLE_NONE, "none")
+enum dpt_cache { DPT_CACHES(DPT_LIST_NAME) DPT_CACHE_COUNT };
+enum dpt_shuffle { DPT_SHUFFLES(DPT_LIST_NAME) DPT_SHUFFLE_COUNT };
 
 struct dpt_normalize {
     struct dpt_reals mean, std; /* one for all channels, or one a channel; empty: 0 and 1 */

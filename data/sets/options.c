@@ -73,9 +73,6 @@ static const struct dpt_option synthetic_options[] = {
     {0},
 };
 
-static const char *const shuffles[] = {"full", "block", "none", NULL};
-static const char *const caches[] = {"auto", "memory", "none", NULL};
-
 const struct dpt_option dpt_data_options[] = {
     {.name = "train",
      .effect = DPT_EFFECT_RESULT,
@@ -113,14 +110,14 @@ const struct dpt_option dpt_data_options[] = {
      .type = DPT_OPT_CHOICE,
      AT(dpt_data_conf, shuffle),
      .fallback = "full",
-     .choices = shuffles,
+     .choices = DPT_CHOICES(DPT_SHUFFLES),
      .help = "order of an epoch; block: long sequential reads, shuffled within blocks"},
     {.name = "cache",
      .effect = DPT_EFFECT_NONE_KEPT,
      .type = DPT_OPT_CHOICE,
      AT(dpt_data_conf, cache),
      .fallback = "auto",
-     .choices = caches,
+     .choices = DPT_CHOICES(DPT_CACHES),
      .help = "samples in memory, one copy a node, or read when needed; auto: memory if half of it "
              "will do"},
     {.name = "drop_last",

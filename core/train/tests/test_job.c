@@ -8,26 +8,6 @@
 
 #include "core/train/job.h"
 
-/* Every row of a table says what another value does to a run that goes on. */
-static void says_it(const struct dpt_option *table, const char *above)
-{
-    for (const struct dpt_option *row = table; row->name != NULL; row++) {
-        if (row->effect == DPT_EFFECT_AS_ABOVE)
-            fail_msg("%s%s: .effect is missing: does it change the bytes of a run?", above,
-                     row->name);
-        if (row->effect == DPT_EFFECT_BY_ROW) {
-            assert_int_equal(row->type, DPT_OPT_SECTION);
-            says_it(row->rows, row->name);
-        }
-    }
-}
-
-static void no_option_forgets_its_effect(void **state)
-{
-    (void)state;
-    says_it(dpt_job_options, "");
-}
-
 static void read_essence(const char *text, struct dpt_str *out)
 {
     struct dpt_conf conf = {0};
@@ -82,7 +62,6 @@ static void essence_leaves_defaults_of_later_options_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(no_option_forgets_its_effect),
         cmocka_unit_test(essence_leaves_defaults_of_later_options_out),
     };
 
