@@ -23,7 +23,11 @@
        {.type = "Mul", .result = "times", .with = {{.source = DPT_ONNX_X}}},                       \
        DPT_ONNX_BY("Mul", NULL, "gelu/half", 0.5F)))                                               \
     X(C, TANH, tanh, "hyperbolic tangent", OUTPUT, 0, 0.1, 0.3, (), ({.type = "Tanh"}))            \
-    X(C, SIGMOID, sigmoid, "1 / (1 + exp(-x))", OUTPUT, 0, 0.1, 0.3, (), ({.type = "Sigmoid"}))
+    X(C, SIGMOID, sigmoid, "1 / (1 + exp(-x))", OUTPUT, 0, 0.1, 0.3, (), ({.type = "Sigmoid"}))    \
+    X(C, LEAKY_RELU, leaky_relu, "x, or slope x where x < 0 (Maas et al. 2013)",                   \
+      OUTPUT, DPT_EXACT, 0.3, 0.3, /* a slope of 0 or more has the output's sign be the input's */ \
+      (DPT_ATTRIBUTE(0, "slope", "0.01", 0, 1000, "what values below 0 are multiplied by")),       \
+      ({.type = "LeakyRelu", .attribute = {{.name = "alpha", .value = DPT_ONNX_FLOAT}}}))
 // clang-format on
 
 /* What stood in parentheses. */

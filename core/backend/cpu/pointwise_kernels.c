@@ -123,6 +123,7 @@ ACTIVATION(relu, v < 0.0f ? 0.0f : v, v > 0.0f ? d : 0.0f)
 ACTIVATION(gelu, v * normal_lane(v, bell_lane(v)), d * gelu_slope(v))
 ACTIVATION(tanh, tanh_lane(v), d * (1.0f - v * v))
 ACTIVATION(sigmoid, 1.0f / (1.0f + exp_lane(-v)), d * v * (1.0f - v))
+ACTIVATION(leaky_relu, v < 0.0f ? a * v : v, v > 0.0f ? d : d * a)
 // clang-format on
 
 DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,

@@ -62,6 +62,7 @@ POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
 POINTWISE(gelu, gelu(v), gelu_slope(v));
 POINTWISE(tanh, tanhf(v), 1 - f * f);
 POINTWISE(sigmoid, (float)(1 / (1 + exp(-(double)v))), (1 - f) * f);
+POINTWISE(leaky_relu, (v < 0) ? a * v : v, (v > 0) ? 1 : a);
 
 static void input_forward(const struct dpt_ref_call *call)
 {

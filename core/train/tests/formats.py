@@ -176,6 +176,7 @@ OPERATORS = {
     "GlobalAveragePool": lambda x: x.mean(axis=(2, 3), keepdims=True),
     "Flatten": lambda x, axis: x.reshape(len(x), -1),
     "Relu": lambda x: np.maximum(x, 0),
+    "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "Erf": np.vectorize(math.erf),
