@@ -27,7 +27,10 @@
     X(C, LEAKY_RELU, leaky_relu, "x, or slope x where x < 0 (Maas et al. 2013)",                   \
       OUTPUT, DPT_EXACT, 0.3, 0.3, /* a slope of 0 or more has the output's sign be the input's */ \
       (DPT_ATTRIBUTE(0, "slope", "0.01", 0, 1000, "what values below 0 are multiplied by")),       \
-      ({.type = "LeakyRelu", .attribute = {{.name = "alpha", .value = DPT_ONNX_FLOAT}}}))
+      ({.type = "LeakyRelu", .attribute = {{.name = "alpha", .value = DPT_ONNX_FLOAT}}}))          \
+    X(C, SILU, silu, "x / (1 + exp(-x)) (Hendrycks & Gimpel 2016, Ramachandran et al. 2017)",      \
+      INPUT, 0, 0.1, 0.1, (),                                                                      \
+      ({.type = "Sigmoid", .result = "gate"}, {.type = "Mul", .with = {{.source = DPT_ONNX_X}}}))
 // clang-format on
 
 /* What stood in parentheses. */

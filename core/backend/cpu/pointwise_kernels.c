@@ -102,6 +102,19 @@ static inline __attribute__((always_inline)) float gelu_slope(float x)
     return normal_lane(x, bell) + x * bell * 0.398942280f;
 }
 
+static inline __attribute__((always_inline)) float logistic_lane(float x)
+{
+    return 1.0f / (1.0f + exp_lane(-x));
+}
+
+/* s (1 + x (1 - s)), s being the logistic function. */
+static inline __attribute__((always_inline)) float silu_slope(float x)
+{
+    const float s = logistic_lane(x);
+
+    return s * (1.0f + x * (1.0f - s));
+}
+
 /* value: of v. back: from v, which is known, and d, the output's gradient. a: the attribute. */
 #define ACTIVATION(name, value, back)                                                              \
     DPT_VECTOR void dpt_##name(int64_t n, float a, const float *x, float *y)                       \
@@ -122,8 +135,9 @@ static inline __attribute__((always_inline)) float gelu_slope(float x)
 ACTIVATION(relu, v < 0.0f ? 0.0f : v, v > 0.0f ? d : 0.0f)
 ACTIVATION(gelu, v * normal_lane(v, bell_lane(v)), d * gelu_slope(v))
 ACTIVATION(tanh, tanh_lane(v), d * (1.0f - v * v))
-ACTIVATION(sigmoid, 1.0f / (1.0f + exp_lane(-v)), d * v * (1.0f - v))
+ACTIVATION(sigmoid, logistic_lane(v), d * v * (1.0f - v))
 ACTIVATION(leaky_relu, v < 0.0f ? a * v : v, v > 0.0f ? d : d * a)
+ACTIVATION(silu, v * logistic_lane(v), d * silu_slope(v))
 // clang-format on
 
 DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,

@@ -57,12 +57,24 @@ static float gelu_slope(double x)
                    x * exp(-0.5 * x * x) * (0.5 * M_2_SQRTPI * M_SQRT1_2));
 }
 
+static double logistic(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+/* s (1 + x (1 - s)), s being the logistic function */
+static float silu_slope(double x)
+{
+    return (float)(logistic(x) * (1 + x * (1 - logistic(x))));
+}
+
 /* v < 0 and not v > 0 in the value: what is not a number must come through. */
 POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
 POINTWISE(gelu, gelu(v), gelu_slope(v));
 POINTWISE(tanh, tanhf(v), 1 - f * f);
-POINTWISE(sigmoid, (float)(1 / (1 + exp(-(double)v))), (1 - f) * f);
+POINTWISE(sigmoid, (float)logistic(v), (1 - f) * f);
 POINTWISE(leaky_relu, (v < 0) ? a * v : v, (v > 0) ? 1 : a);
+POINTWISE(silu, (float)(v * logistic(v)), silu_slope(v));
 
 static void input_forward(const struct dpt_ref_call *call)
 {
