@@ -106,31 +106,40 @@ void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, i
                    size_t stride, const float *y, float *dy, struct dpt_tally *tally)
 {
     const struct loss_type *type = &types[loss->kind];
+    const float *weights = batch->weights;
+    const int32_t *labels = batch->labels;
+    const int32_t count = batch->count;
+    struct target target = {.row = labels == NULL ? batch->targets : NULL};
+    struct dpt_tally sums = *tally; /* in registers: small models have little else to do */
 
-    for (int32_t i = 0; i < batch->count; i++) {
-        const float *row = y + (size_t)i * stride;
-        const float weight = batch->weights != NULL ? batch->weights[i] : 1;
+    for (int32_t i = 0; i < count; i++, y += stride) {
         float *drow = dy != NULL ? dy + (size_t)i * stride : NULL;
-        struct target target = {0};
+        float weight = 1;
 
-        tally->weight += weight;
+        if (labels != NULL)
+            target.label = labels[i];
+        else if (i > 0)
+            target.row += outputs;
+        if (weights != NULL) {
+            weight = weights[i];
+            sums.weight += weight;
+        }
         if (weight == 0) { /* 0 x NaN would count */
             if (drow != NULL)
                 memset(drow, 0, (size_t)outputs * sizeof *drow);
             continue;
         }
-        if (batch->labels != NULL)
-            target.label = batch->labels[i];
-        else
-            target.row = batch->targets + (size_t)i * (size_t)outputs;
-        tally->loss += weight * type->row(loss, &target, outputs, row, drow);
-        for (int32_t j = 0; drow != NULL && weight != 1 && j < outputs; j++)
+        sums.loss += weight * type->row(loss, &target, outputs, y, drow);
+        for (int32_t j = 0; weight != 1 && drow != NULL && j < outputs; j++)
             drow[j] *= weight;
         if (type->classes) {
             const int32_t wanted = target.row != NULL ? arg_max(target.row, outputs) : target.label;
 
-            tally->correct += wanted >= 0 && arg_max(row, outputs) == wanted ? weight : 0;
+            sums.correct += wanted >= 0 && arg_max(y, outputs) == wanted ? weight : 0;
         }
     }
-    tally->samples += batch->count;
+    if (weights == NULL)
+        sums.weight += count;
+    sums.samples += count;
+    *tally = sums;
 }
