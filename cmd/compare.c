@@ -4,50 +4,11 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
 #include "cmd/screen.h"
 #include "core/base/memory.h"
-#include "core/conf/leaves.h"
-#include "core/conf/option.h"
-
-const char *dpt_compare_value(const struct dpt_compare_run *run, const char *key)
-{
-    for (size_t i = 0; i < run->n_leaves; i++)
-        if (strcmp(run->leaves[i].key, key) == 0)
-            return run->leaves[i].value;
-    return NULL;
-}
-
-static void add_leaf(void *arg, const char *path, const struct dpt_conf_node *node)
-{
-    struct dpt_compare_run *run = arg;
-    struct dpt_str text = {0};
-    struct dpt_compare_leaf *leaf;
-
-    if (run->n_leaves == run->room) {
-        const size_t room = run->room * 2 + 64;
-        struct dpt_compare_leaf *larger = reallocarray(run->leaves, room, sizeof *larger);
-
-        if (larger == NULL) {
-            run->job.failed = true;
-            return;
-        }
-        run->leaves = larger;
-        run->room = room;
-    }
-    dpt_conf_leaf_text(node, &text);
-    leaf = &run->leaves[run->n_leaves];
-    leaf->key = dpt_arena_strdup(&run->arena, path);
-    leaf->value = dpt_arena_strdup(&run->arena, text.text != NULL ? text.text : "");
-    if (leaf->key == NULL || leaf->value == NULL || text.failed)
-        run->job.failed = true;
-    else
-        run->n_leaves++;
-    dpt_str_release(&text);
-}
 
 /* A folder without a job, or with one that cannot be read, can still be compared by its results. */
 static enum dpt_status read_job(struct dpt_compare_run *run, struct dpt_log *log,
@@ -65,74 +26,19 @@ static enum dpt_status read_job(struct dpt_compare_run *run, struct dpt_log *log
     if (status != DPT_OK)
         return status;
     run->has_job = true;
-    if (!dpt_conf_leaves(run->job.root, add_leaf, run) || run->job.failed)
-        return dpt_fail_memory(err, path, 0);
     return DPT_OK;
 }
 
-static int by_name(const void *a, const void *b)
+static enum dpt_status compare_jobs(struct dpt_compare *c, struct dpt_error *err)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
+    const struct dpt_conf_node **jobs = dpt_alloc_array(c->n, sizeof *jobs);
+    bool good = jobs != NULL;
 
-/* The keys of all jobs: the first one's, then what others have besides. */
-static enum dpt_status gather_keys(struct dpt_compare *c, struct dpt_error *err)
-{
-    size_t most = 0, n_seen = 0;
-    const char **seen;
-
-    for (size_t i = 0; i < c->n; i++)
-        most += c->runs[i].n_leaves;
-    c->keys = dpt_alloc_array(most, sizeof *c->keys);
-    c->differs = dpt_alloc_array(most, sizeof *c->differs);
-    seen = dpt_alloc_array(most, sizeof *seen);
-    for (size_t i = 0; c->keys != NULL && seen != NULL && i < c->n; i++) {
-        for (size_t k = 0; k < c->runs[i].n_leaves; k++) {
-            const char *key = c->runs[i].leaves[k].key;
-
-            if (bsearch(&key, seen, n_seen, sizeof *seen, by_name) == NULL)
-                c->keys[c->n_keys++] = key;
-        }
-        n_seen = c->n_keys;
-        memcpy(seen, c->keys, n_seen * sizeof *seen);
-        qsort(seen, n_seen, sizeof *seen, by_name);
-    }
-    dpt_free(seen);
-    return c->keys != NULL && c->differs != NULL && seen != NULL
-               ? DPT_OK
-               : dpt_fail_memory(err, "the keys of the jobs", 0);
-}
-
-/* Numbers by what they are, 1e-3 and 0.001, all else by how it is written. */
-static bool same(const char *a, const char *b)
-{
-    double x, y;
-
-    if (a == NULL || b == NULL)
-        return a == b;
-    return strcmp(a, b) == 0 || (dpt_parse_real(a, &x) && dpt_parse_real(b, &y) && x == y);
-}
-
-static void find_differences(struct dpt_compare *c)
-{
-    for (size_t k = 0; k < c->n_keys; k++) {
-        const char *first = NULL;
-        bool any = false;
-
-        if (strcmp(c->keys[k], "output") == 0)
-            continue;
-        for (size_t i = 0; i < c->n; i++) {
-            const char *value = dpt_compare_value(&c->runs[i], c->keys[k]);
-
-            if (!c->runs[i].has_job)
-                continue;
-            if (!any)
-                first = value;
-            else if (!same(value, first))
-                c->differs[k] = true;
-            any = true;
-        }
-    }
+    for (size_t i = 0; good && i < c->n; i++)
+        jobs[i] = c->runs[i].has_job ? c->runs[i].job.root : NULL;
+    good = good && dpt_job_keys_open(&c->jobs, jobs, c->n);
+    dpt_free(jobs);
+    return good ? DPT_OK : dpt_fail_memory(err, "the keys of the jobs", 0);
 }
 
 static enum dpt_status load(struct dpt_compare *c, struct dpt_cli *cli, struct dpt_error *err)
@@ -146,8 +52,7 @@ static enum dpt_status load(struct dpt_compare *c, struct dpt_cli *cli, struct d
         dpt_life_look(&run->history, &run->life);
         DPT_TRY(read_job(run, &cli->log, err));
     }
-    DPT_TRY(gather_keys(c, err));
-    find_differences(c);
+    DPT_TRY(compare_jobs(c, err));
 out:
     return status;
 }
@@ -157,12 +62,9 @@ static void release(struct dpt_compare *c)
     for (size_t i = 0; c->runs != NULL && i < c->n; i++) {
         dpt_history_close(&c->runs[i].history);
         dpt_conf_release(&c->runs[i].job);
-        dpt_arena_release(&c->runs[i].arena);
-        free(c->runs[i].leaves);
     }
     dpt_free(c->runs);
-    dpt_free(c->keys);
-    dpt_free(c->differs);
+    dpt_job_keys_close(&c->jobs);
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)

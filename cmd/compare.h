@@ -6,11 +6,8 @@
 
 #include "core/base/str.h"
 #include "core/conf/yaml.h"
+#include "core/state/jobs.h"
 #include "core/state/life.h"
-
-struct dpt_compare_leaf {
-    const char *key, *value; /* in the run's arena */
-};
 
 /* One of the runs. */
 struct dpt_compare_run {
@@ -18,21 +15,13 @@ struct dpt_compare_run {
     struct dpt_life life;
     struct dpt_conf job; /* job.yaml */
     bool has_job;
-    struct dpt_arena arena;
-    struct dpt_compare_leaf *leaves; /* of the job, in its order */
-    size_t n_leaves, room;
 };
 
 struct dpt_compare {
     struct dpt_compare_run *runs;
     size_t n;
-    const char **keys; /* of all jobs, each once, in their order */
-    bool *differs;     /* [n_keys]: not the same in all jobs; never output, where results go */
-    size_t n_keys;
+    struct dpt_job_keys jobs;
 };
-
-/* What a run's job has under a key; NULL: nothing. */
-const char *dpt_compare_value(const struct dpt_compare_run *run, const char *key);
 
 /* For a person, in so many columns, several blocks of runs where they do not fit beside each
  * other; one JSON object. */

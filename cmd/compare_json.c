@@ -56,11 +56,14 @@ static void write_start(struct dpt_str *out, const struct dpt_history *h)
     text(out, ", ", "hdf5", start->hdf5);
 }
 
-static void write_run(struct dpt_str *out, const struct dpt_compare_run *run)
+static void write_run(struct dpt_str *out, const struct dpt_compare *c, size_t number)
 {
+    const struct dpt_compare_run *run = &c->runs[number];
+    const struct dpt_job_keys *jobs = &c->jobs;
     const struct dpt_history *h = &run->history;
     const struct dpt_history_train *train = h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
     const struct dpt_history_start *start = dpt_history_start(h);
+    bool first = true;
 
     text(out, "{", "folder", h->folder);
     text(out, ", ", "name", start != NULL ? start->name : NULL);
@@ -79,11 +82,14 @@ static void write_run(struct dpt_str *out, const struct dpt_compare_run *run)
     whole(out, "damaged_lines", h->damaged);
     write_start(out, h);
     dpt_str_printf(out, ", \"job\": {");
-    for (size_t i = 0; i < run->n_leaves; i++) {
-        dpt_str_printf(out, "%s", i == 0 ? "" : ", ");
-        dpt_str_json(out, run->leaves[i].key);
+    for (size_t k = 0; k < jobs->n_keys; k++) {
+        if (jobs->keys[k].value[number] == NULL)
+            continue;
+        dpt_str_printf(out, "%s", first ? "" : ", ");
+        dpt_str_json(out, jobs->keys[k].path);
         dpt_str_printf(out, ": ");
-        dpt_str_json(out, run->leaves[i].value);
+        dpt_str_json(out, jobs->keys[k].value[number]);
+        first = false;
     }
     dpt_str_printf(out, "}}");
 }
@@ -93,17 +99,17 @@ void dpt_compare_json(const struct dpt_compare *c, struct dpt_str *out)
     bool first = true;
 
     dpt_str_printf(out, "{\"differs\": [");
-    for (size_t k = 0; k < c->n_keys; k++) {
-        if (!c->differs[k])
+    for (size_t k = 0; k < c->jobs.n_keys; k++) {
+        if (!c->jobs.keys[k].differs)
             continue;
         dpt_str_printf(out, "%s", first ? "" : ", ");
-        dpt_str_json(out, c->keys[k]);
+        dpt_str_json(out, c->jobs.keys[k].path);
         first = false;
     }
     dpt_str_printf(out, "], \"runs\": [");
     for (size_t i = 0; i < c->n; i++) {
         dpt_str_printf(out, "%s\n", i == 0 ? "" : ",");
-        write_run(out, &c->runs[i]);
+        write_run(out, c, i);
     }
     dpt_str_printf(out, "\n]}\n");
 }

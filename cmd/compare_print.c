@@ -254,16 +254,15 @@ static void fill(struct table *t)
 {
     const struct dpt_compare *c = t->c;
 
-    for (size_t k = 0; k < c->n_keys; k++) {
-        if (!c->differs[k])
-            continue;
-        for (size_t i = 0; i < c->n; i++) {
-            const char *value = dpt_compare_value(&c->runs[i], c->keys[k]);
+    for (size_t k = 0; k < c->jobs.n_keys; k++) {
+        const struct dpt_job_key *key = &c->jobs.keys[k];
 
+        if (!key->differs)
+            continue;
+        for (size_t i = 0; i < c->n; i++)
             snprintf(t->cells[t->rows * c->n + i], CELL, "%.*s", CELL - 1,
-                     value != NULL ? value : "-");
-        }
-        add_row(t, c->keys[k]);
+                     key->value[i] != NULL ? key->value[i] : "-");
+        add_row(t, key->path);
     }
     t->jobs = t->rows;
     for (size_t k = 0; k < sizeof results / sizeof *results; k++) {
@@ -374,7 +373,7 @@ static void print_blocks(const struct table *t, struct dpt_str *out)
 
 void dpt_compare_print(const struct dpt_compare *c, int columns, bool ascii, struct dpt_str *out)
 {
-    const size_t most = c->n_keys + sizeof results / sizeof *results;
+    const size_t most = c->jobs.n_keys + sizeof results / sizeof *results;
     struct table t = {.c = c, .columns = columns, .ascii = ascii, .shared = common_folders(c)};
 
     t.names = dpt_alloc_array(most, sizeof *t.names);

@@ -206,28 +206,6 @@ static void write_quantity(struct dpt_page *r, const struct quantity *q)
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
-static bool same_value(const struct dpt_page *r, const char *path)
-{
-    const char *first = dpt_page_value(&r->runs[0], path);
-
-    for (size_t i = 1; i < r->n; i++) {
-        const char *other = dpt_page_value(&r->runs[i], path);
-
-        if ((first == NULL) != (other == NULL) || (first != NULL && strcmp(first, other) != 0))
-            return false;
-    }
-    return true;
-}
-
-/* Whether an earlier run has the key, so that its row is written already. */
-static bool told(const struct dpt_page *r, size_t run, const char *path)
-{
-    for (size_t i = 0; i < run; i++)
-        if (dpt_page_value(&r->runs[i], path) != NULL)
-            return true;
-    return false;
-}
-
 /* A dotted key, that may go on in the next line behind each part. */
 static void write_path(struct dpt_page *r, const char *path)
 {
@@ -245,30 +223,26 @@ static void write_path(struct dpt_page *r, const char *path)
     }
 }
 
-/* Where a run lies always differs, and says nothing. Returns how many do. */
+/* Returns how many do. */
 static int write_differences(struct dpt_page *r)
 {
     int n = 0;
 
-    for (size_t i = 0; i < r->n; i++) {
-        for (size_t k = 0; k < r->runs[i].n_keys; k++) {
-            const char *path = r->runs[i].keys[k].path;
+    for (size_t k = 0; k < r->jobs.n_keys; k++) {
+        const struct dpt_job_key *key = &r->jobs.keys[k];
 
-            if (strcmp(path, "output") == 0 || told(r, i, path) || same_value(r, path))
-                continue;
-            n++;
-            dpt_str_printf(&r->out, "<tr><th scope=\"row\"><code>");
-            write_path(r, path);
-            dpt_str_printf(&r->out, "</code></th>");
-            for (size_t run = 0; run < r->n; run++) {
-                const char *value = dpt_page_value(&r->runs[run], path);
-
-                dpt_str_printf(&r->out, "<td class=\"num\">");
-                dpt_html_text(&r->out, value != NULL ? value : "–");
-                dpt_str_printf(&r->out, "</td>");
-            }
-            dpt_str_printf(&r->out, "</tr>\n");
+        if (!key->differs)
+            continue;
+        n++;
+        dpt_str_printf(&r->out, "<tr><th scope=\"row\"><code>");
+        write_path(r, key->path);
+        dpt_str_printf(&r->out, "</code></th>");
+        for (size_t run = 0; run < r->n; run++) {
+            dpt_str_printf(&r->out, "<td class=\"num\">");
+            dpt_html_text(&r->out, key->value[run] != NULL ? key->value[run] : "–");
+            dpt_str_printf(&r->out, "</td>");
         }
+        dpt_str_printf(&r->out, "</tr>\n");
     }
     return n;
 }

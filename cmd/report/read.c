@@ -5,75 +5,8 @@
 #include "cmd/report/report.h"
 #include "core/base/file.h"
 
-/* Keys of a job as they are found. */
-struct keys {
-    struct dpt_page_key *at;
-    size_t n, capacity;
-    struct dpt_arena *arena;
-    bool failed;
-};
-
-static void add_key(struct keys *keys, const char *path, const char *value)
-{
-    if (keys->n == keys->capacity) {
-        const size_t capacity = keys->capacity == 0 ? 64 : 2 * keys->capacity;
-        struct dpt_page_key *at = dpt_arena_alloc(keys->arena, capacity * sizeof *at);
-
-        if (at == NULL) {
-            keys->failed = true;
-            return;
-        }
-        if (keys->n > 0)
-            memcpy(at, keys->at, keys->n * sizeof *at);
-        keys->at = at;
-        keys->capacity = capacity;
-    }
-    keys->at[keys->n++] = (struct dpt_page_key){path, value};
-    keys->failed = keys->failed || path == NULL || value == NULL;
-}
-
-static bool all_scalars(const struct dpt_conf_node *list)
-{
-    for (size_t i = 0; i < list->n; i++)
-        if (list->items[i]->kind != DPT_NODE_SCALAR)
-            return false;
-    return true;
-}
-
-/* "[3, 3]" */
-static const char *joined(const struct dpt_conf_node *list, struct dpt_arena *arena)
-{
-    const char *text = "";
-
-    for (size_t i = 0; i < list->n && text != NULL; i++)
-        text = dpt_arena_printf(arena, "%s%s%s", text, i == 0 ? "" : ", ", list->items[i]->text);
-    return text == NULL ? NULL : dpt_arena_printf(arena, "[%s]", text);
-}
-
-/* The parser allows no more than DPT_YAML_DEPTH levels. */
-static void flatten(struct keys *keys, const struct dpt_conf_node *node, const char *path)
-{
-    if (path == NULL || keys->failed) {
-        keys->failed = true;
-        return;
-    }
-    if (node->kind == DPT_NODE_SCALAR) {
-        add_key(keys, path, dpt_arena_strdup(keys->arena, node->text));
-    } else if (node->kind == DPT_NODE_LIST && all_scalars(node)) {
-        add_key(keys, path, joined(node, keys->arena));
-    } else {
-        for (size_t i = 0; i < node->n; i++)
-            flatten(keys, node->items[i],
-                    node->kind == DPT_NODE_LIST
-                        ? dpt_arena_printf(keys->arena, "%s[%zu]", path, i)
-                        : dpt_arena_printf(keys->arena, "%s%s%s", path, *path != '\0' ? "." : "",
-                                           node->keys[i]));
-    }
-}
-
 static enum dpt_status read_job(struct dpt_page *r, struct dpt_page_run *run, struct dpt_error *err)
 {
-    struct keys keys = {.arena = &r->arena};
     struct dpt_error why = {0};
     char *text = NULL;
     size_t length = 0;
@@ -88,10 +21,7 @@ static enum dpt_status read_job(struct dpt_page *r, struct dpt_page_run *run, st
     }
     run->job_text = dpt_arena_strndup(&r->arena, text, length);
     free(text);
-    flatten(&keys, run->conf.root, "");
-    run->keys = keys.at;
-    run->n_keys = keys.n;
-    if (keys.failed || run->job_text == NULL)
+    if (run->job_text == NULL)
         return dpt_fail_memory(err, "the report", 0);
     return DPT_OK;
 }
@@ -119,6 +49,17 @@ static void name_runs(struct dpt_page *r)
     }
 }
 
+static enum dpt_status compare_jobs(struct dpt_page *r, struct dpt_error *err)
+{
+    const struct dpt_conf_node **jobs = dpt_arena_alloc(&r->arena, r->n * sizeof *jobs);
+
+    for (size_t i = 0; jobs != NULL && i < r->n; i++)
+        jobs[i] = r->runs[i].no_job == NULL ? r->runs[i].conf.root : NULL;
+    return jobs != NULL && dpt_job_keys_open(&r->jobs, jobs, r->n)
+               ? DPT_OK
+               : dpt_fail_memory(err, "the report", 0);
+}
+
 enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, size_t n,
                               struct dpt_error *err)
 {
@@ -136,16 +77,9 @@ enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, si
         DPT_TRY(read_job(r, run, err));
     }
     name_runs(r);
+    DPT_TRY(compare_jobs(r, err));
 out:
     return status;
-}
-
-const char *dpt_page_value(const struct dpt_page_run *run, const char *path)
-{
-    for (size_t i = 0; i < run->n_keys; i++)
-        if (strcmp(run->keys[i].path, path) == 0)
-            return run->keys[i].value;
-    return NULL;
 }
 
 void dpt_page_close(struct dpt_page *r)
@@ -155,6 +89,7 @@ void dpt_page_close(struct dpt_page *r)
         dpt_conf_release(&r->runs[i].conf);
     }
     free(r->runs);
+    dpt_job_keys_close(&r->jobs);
     dpt_arena_release(&r->arena);
     dpt_str_release(&r->out);
 }

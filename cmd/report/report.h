@@ -13,6 +13,7 @@
 #include "core/comm/comm.h"
 #include "core/conf/yaml.h"
 #include "core/state/history.h"
+#include "core/state/jobs.h"
 #include "core/train/trainer.h"
 
 enum {
@@ -53,11 +54,6 @@ struct dpt_page_verdict {
     double sum, squares, residue; /* of the first output's truth, and of its errors' squares */
 };
 
-/* A key of the resolved job and its value. */
-struct dpt_page_key {
-    const char *path, *value;
-};
-
 struct dpt_page_run {
     const char *path;  /* as given */
     const char *label; /* tells it from the others */
@@ -65,14 +61,13 @@ struct dpt_page_run {
     const char *no_job;   /* not NULL: there is no job.yaml to be read, and why */
     const char *job_text; /* as it stands in the file */
     struct dpt_conf conf;
-    struct dpt_page_key *keys;
-    size_t n_keys;
     struct dpt_page_verdict verdict;
 };
 
 struct dpt_page {
     struct dpt_page_run *runs;
     size_t n;
+    struct dpt_job_keys jobs;
     struct dpt_arena arena;
     struct dpt_str out;
 };
@@ -81,9 +76,6 @@ struct dpt_page {
 enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, size_t n,
                               struct dpt_error *err);
 void dpt_page_close(struct dpt_page *r);
-
-/* The value of a key, NULL: the run has no such key. */
-const char *dpt_page_value(const struct dpt_page_run *run, const char *path);
 
 /* What a run's predictions are made with. */
 struct dpt_page_means {

@@ -3,7 +3,7 @@
 #include "core/conf/text.h"
 
 struct walk {
-    void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf);
+    dpt_leaf_visit *visit;
     void *arg;
     struct dpt_str path;
 };
@@ -18,13 +18,15 @@ static bool is_leaf(const struct dpt_conf_node *node)
     return true;
 }
 
-static void walk(struct walk *w, const struct dpt_conf_node *node)
+static void walk(struct walk *w, const struct dpt_conf_node *node, enum dpt_effect above)
 {
     const size_t length = w->path.length;
+    const enum dpt_effect effect =
+        node->row == NULL || node->row->effect == DPT_EFFECT_AS_ABOVE ? above : node->row->effect;
 
     if (is_leaf(node)) {
         if (!w->path.failed)
-            w->visit(w->arg, length > 0 ? w->path.text : "", node);
+            w->visit(w->arg, length > 0 ? w->path.text : "", node, effect);
         return;
     }
     for (size_t i = 0; i < node->n && !w->path.failed; i++) {
@@ -34,20 +36,18 @@ static void walk(struct walk *w, const struct dpt_conf_node *node)
             dpt_str_printf(&w->path, "[%zu]", i);
         if (w->path.failed)
             return;
-        walk(w, node->items[i]);
+        walk(w, node->items[i], effect);
         w->path.length = length;
         w->path.text[length] = '\0';
     }
 }
 
-bool dpt_conf_leaves(const struct dpt_conf_node *root,
-                     void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf),
-                     void *arg)
+bool dpt_conf_leaves(const struct dpt_conf_node *root, dpt_leaf_visit *visit, void *arg)
 {
     struct walk w = {.visit = visit, .arg = arg};
     bool good;
 
-    walk(&w, root);
+    walk(&w, root, DPT_EFFECT_AS_ABOVE);
     good = !w.path.failed;
     dpt_str_release(&w.path);
     return good;

@@ -7,13 +7,14 @@
 #ifndef DPT_CONF_LEAVES_H
 #define DPT_CONF_LEAVES_H
 
-#include "core/conf/yaml.h"
+#include "core/conf/option.h"
 
-/* Visits the leaves below a node, in the order of the tree. path: lives during the visit. False
- * where memory ran out. */
-bool dpt_conf_leaves(const struct dpt_conf_node *root,
-                     void (*visit)(void *arg, const char *path, const struct dpt_conf_node *leaf),
-                     void *arg);
+/* path: lives during the visit. effect: what its row says of it, or that of what it stands in. */
+typedef void dpt_leaf_visit(void *arg, const char *path, const struct dpt_conf_node *leaf,
+                            enum dpt_effect effect);
+
+/* Visits the leaves below a node, in the order of the tree. False where memory ran out. */
+bool dpt_conf_leaves(const struct dpt_conf_node *root, dpt_leaf_visit *visit, void *arg);
 
 /* Adds a leaf's value in one line as a terminal may show it: `0.1`, `[1, 28, 28]`, `{}`. */
 void dpt_conf_leaf_text(const struct dpt_conf_node *leaf, struct dpt_str *out);

@@ -75,12 +75,13 @@ struct dpt_every {
 
 /* What another value does to a run that goes on from a checkpoint. */
 enum dpt_effect {
-    DPT_EFFECT_AS_ABOVE, /* as the section's, variant's or entry's that the row stands in */
-    DPT_EFFECT_BY_ROW,   /* SECTION: each of its rows says it */
-    DPT_EFFECT_RESULT,   /* other bytes in the weights: a run does not go on with it */
-    DPT_EFFECT_LENGTH,   /* where it ends; up to there its steps are the same */
-    DPT_EFFECT_NONE,     /* no byte is another one; so it does not stand in a checkpoint's job */
-    DPT_EFFECT_NONE_KEPT /* likewise, but the first checkpoints had it in their job */
+    DPT_EFFECT_AS_ABOVE,  /* as the section's, variant's or entry's that the row stands in */
+    DPT_EFFECT_BY_ROW,    /* SECTION: each of its rows says it */
+    DPT_EFFECT_RESULT,    /* other bytes in the weights: a run does not go on with it */
+    DPT_EFFECT_LENGTH,    /* where it ends; up to there its steps are the same */
+    DPT_EFFECT_NONE,      /* no byte is another one; so it does not stand in a checkpoint's job */
+    DPT_EFFECT_NONE_KEPT, /* likewise, but the first checkpoints had it in their job */
+    DPT_EFFECT_OUTPUT     /* as NONE: where results go, and what is told of them */
 };
 
 struct dpt_forms;

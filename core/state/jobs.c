@@ -1,101 +1,138 @@
 #include "core/state/jobs.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/text.h"
-#include "core/conf/yaml.h"
+#include "core/conf/leaves.h"
 
-/* Texts of people's, which may hold anything, as a terminal may show them. */
-static void add_text(const char *text, struct dpt_str *out)
+/* One job's keys, as they are found. */
+struct collector {
+    struct dpt_job_keys *keys;
+    const size_t *sorted; /* numbers of the keys that earlier jobs have, by path */
+    size_t n_sorted, job;
+};
+
+static struct dpt_job_key *find_key(const struct collector *c, const char *path)
 {
-    enum { SHOWN = 400 };
-    char shown[6 * SHOWN + 8];
+    size_t low = 0, high = c->n_sorted;
 
-    dpt_show_text(shown, text, SHOWN);
-    dpt_str_printf(out, "%s", shown);
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        struct dpt_job_key *key = &c->keys->keys[c->sorted[middle]];
+        const int order = strcmp(path, key->path);
+
+        if (order == 0)
+            return key;
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
 }
 
-/* A value in one short line. */
-static void add_value(const struct dpt_conf_node *node, struct dpt_str *out)
+static struct dpt_job_key *add_key(struct dpt_job_keys *keys, const char *path)
 {
-    if (node == NULL) {
-        dpt_str_printf(out, "nothing");
-    } else if (node->kind == DPT_NODE_SCALAR) {
-        add_text(node->text, out);
-    } else {
-        dpt_str_printf(out, "[");
-        for (size_t i = 0; i < node->n; i++) {
-            dpt_str_printf(out, "%s", i > 0 ? ", " : "");
-            if (node->kind == DPT_NODE_MAP) {
-                add_text(node->keys[i], out);
-                dpt_str_printf(out, ": ");
-            }
-            add_value(node->items[i], out);
-        }
-        dpt_str_printf(out, "]");
+    struct dpt_job_key *key;
+
+    if (keys->n_keys == keys->capacity) {
+        const size_t capacity = 2 * keys->capacity + 64;
+        struct dpt_job_key *larger = reallocarray(keys->keys, capacity, sizeof *larger);
+
+        if (larger == NULL)
+            return NULL;
+        keys->keys = larger;
+        keys->capacity = capacity;
     }
+    key = &keys->keys[keys->n_keys];
+    *key =
+        (struct dpt_job_key){.path = dpt_arena_strdup(&keys->arena, path),
+                             .value = dpt_arena_alloc(&keys->arena, keys->n * sizeof *key->value)};
+    if (key->path == NULL || key->value == NULL)
+        return NULL;
+    keys->n_keys++;
+    return key;
 }
 
-/* What a key means to a run that goes on; above: what its section does. */
-static enum dpt_effect effect_of(const struct dpt_conf_node *node, enum dpt_effect above)
+static void collect(void *arg, const char *path, const struct dpt_conf_node *leaf,
+                    enum dpt_effect effect)
 {
-    if (node == NULL || node->row == NULL || node->row->effect == DPT_EFFECT_AS_ABOVE)
-        return above;
-    return node->row->effect;
+    struct collector *c = arg;
+    struct dpt_job_key *key = find_key(c, path);
+    const struct dpt_option *row = leaf->row;
+    struct dpt_str text = {0};
+
+    if (key == NULL)
+        key = add_key(c->keys, path);
+    dpt_conf_leaf_text(leaf, &text);
+    if (key != NULL) {
+        key->value[c->job] = dpt_arena_strdup(&c->keys->arena, text.text != NULL ? text.text : "");
+        key->effect = effect;
+        key->words |= row != NULL && (row->type == DPT_OPT_TEXT || row->type == DPT_OPT_TEXTS);
+    }
+    c->keys->failed |= key == NULL || text.failed || key->value[c->job] == NULL;
+    dpt_str_release(&text);
 }
 
-static bool compare(const struct dpt_conf_node *a, const struct dpt_conf_node *b, const char *path,
-                    enum dpt_effect above, struct dpt_str *changes);
-
-/* Entries of two maps under either's keys. */
-static bool compare_maps(const struct dpt_conf_node *a, const struct dpt_conf_node *b,
-                         const char *path, enum dpt_effect above, struct dpt_str *changes)
+static bool same_value(const char *a, const char *b, bool words)
 {
-    const char *dot = path[0] == '\0' ? "" : ".";
-    bool same = true;
-    char inner[512];
+    double x, y;
 
-    for (size_t i = 0; i < a->n; i++) {
-        snprintf(inner, sizeof inner, "%s%s%s", path, dot, a->keys[i]);
-        same &= compare(a->items[i], dpt_conf_get(b, a->keys[i]), inner, above, changes);
-    }
-    for (size_t i = 0; i < b->n; i++) {
-        if (dpt_conf_get(a, b->keys[i]) != NULL)
-            continue;
-        snprintf(inner, sizeof inner, "%s%s%s", path, dot, b->keys[i]);
-        same &= compare(NULL, b->items[i], inner, above, changes);
-    }
-    return same;
+    if (a == NULL || b == NULL)
+        return a == b;
+    return strcmp(a, b) == 0 ||
+           (!words && dpt_parse_real(a, &x) && dpt_parse_real(b, &y) && x == y);
 }
 
-static bool compare(const struct dpt_conf_node *a, const struct dpt_conf_node *b, const char *path,
-                    enum dpt_effect above, struct dpt_str *changes)
+static void find_difference(struct dpt_job_key *key, const struct dpt_conf_node *const *jobs,
+                            size_t n)
 {
-    const enum dpt_effect effect = effect_of(b != NULL ? b : a, above);
-    const bool kin = a != NULL && b != NULL && a->kind == b->kind;
-    bool same = true;
-    char inner[512];
+    size_t first = 0;
 
-    if (kin && a->kind == DPT_NODE_MAP)
-        return compare_maps(a, b, path, effect, changes);
-    if (kin && a->kind == DPT_NODE_LIST && a->n == b->n) {
-        for (size_t i = 0; i < a->n; i++) {
-            snprintf(inner, sizeof inner, "%s[%zu]", path, i);
-            same &= compare(a->items[i], b->items[i], inner, effect, changes);
-        }
-        return same;
+    while (first < n && jobs[first] == NULL)
+        first++;
+    for (size_t i = first + 1; i < n && strcmp(key->path, "output") != 0; i++)
+        if (jobs[i] != NULL && !same_value(key->value[first], key->value[i], key->words))
+            key->differs = true;
+}
+
+static int by_path(const void *a, const void *b, void *arg)
+{
+    const struct dpt_job_key *keys = arg;
+
+    return strcmp(keys[*(const size_t *)a].path, keys[*(const size_t *)b].path);
+}
+
+bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *const *jobs, size_t n)
+{
+    size_t *sorted = NULL;
+
+    *keys = (struct dpt_job_keys){.n = n};
+    for (size_t i = 0; i < n && !keys->failed; i++) {
+        struct collector c = {keys, sorted, sorted == NULL ? 0 : keys->n_keys, i};
+        size_t *larger;
+
+        if (jobs[i] != NULL && !dpt_conf_leaves(jobs[i], collect, &c))
+            keys->failed = true;
+        larger = reallocarray(sorted, keys->n_keys + 1, sizeof *sorted);
+        keys->failed |= larger == NULL;
+        sorted = larger != NULL ? larger : sorted;
+        for (size_t k = 0; !keys->failed && k < keys->n_keys; k++)
+            sorted[k] = k;
+        if (!keys->failed)
+            qsort_r(sorted, keys->n_keys, sizeof *sorted, by_path, keys->keys);
     }
-    if (kin && a->kind == DPT_NODE_SCALAR && strcmp(a->text, b->text) == 0)
-        return true;
-    dpt_str_printf(changes, "%s", changes->length > 0 ? "\n" : "");
-    add_text(path, changes);
-    dpt_str_printf(changes, ": ");
-    add_value(a, changes);
-    dpt_str_printf(changes, " -> ");
-    add_value(b, changes);
-    return effect >= DPT_EFFECT_LENGTH;
+    free(sorted);
+    for (size_t k = 0; !keys->failed && k < keys->n_keys; k++)
+        find_difference(&keys->keys[k], jobs, n);
+    return !keys->failed;
+}
+
+void dpt_job_keys_close(struct dpt_job_keys *keys)
+{
+    free(keys->keys);
+    dpt_arena_release(&keys->arena);
+    *keys = (struct dpt_job_keys){0};
 }
 
 /* With defaults in place of what is absent. That the text of another version has mistakes does not
@@ -118,14 +155,39 @@ static bool parse(struct dpt_conf *conf, const char *name, const char *text,
     return good;
 }
 
+/* Adds the differing keys. Whether a run may go on with them. */
+static bool tell(const struct dpt_job_keys *keys, struct dpt_str *changes)
+{
+    bool same = true;
+
+    for (size_t k = 0; k < keys->n_keys; k++) {
+        const struct dpt_job_key *key = &keys->keys[k];
+        const char *before = key->value[0], *now = key->value[1];
+
+        if (!key->differs)
+            continue;
+        dpt_str_printf(changes, "%s", changes->length > 0 ? "\n" : "");
+        dpt_str_printable(changes, key->path, strlen(key->path), false);
+        dpt_str_printf(changes, ": %s -> %s", before != NULL ? before : "nothing",
+                       now != NULL ? now : "nothing");
+        same &= key->effect >= DPT_EFFECT_LENGTH;
+    }
+    return same;
+}
+
 bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt_option *table,
                       size_t size, struct dpt_str *changes)
 {
     struct dpt_conf before = {0}, now = {0};
-    const bool same = parse(&before, "checkpoint", old_job, table, size, changes) &&
-                      parse(&now, "job", new_job, table, size, changes) &&
-                      compare(before.root, now.root, "", DPT_EFFECT_RESULT, changes);
+    struct dpt_job_keys keys = {0};
+    bool same = parse(&before, "checkpoint", old_job, table, size, changes) &&
+                parse(&now, "job", new_job, table, size, changes);
 
+    if (same &&
+        dpt_job_keys_open(&keys, (const struct dpt_conf_node *const[]){before.root, now.root}, 2))
+        same = tell(&keys, changes);
+    changes->failed |= keys.failed;
+    dpt_job_keys_close(&keys);
     dpt_conf_release(&before);
     dpt_conf_release(&now);
     return same;

@@ -1,10 +1,34 @@
-/* jobs: in what the job of a checkpoint and the present one differ. */
+/* jobs: in what jobs differ, key by key: of a checkpoint and its continuation, or of several runs.
+ */
 #ifndef DPT_STATE_JOBS_H
 #define DPT_STATE_JOBS_H
 
 #include <stdbool.h>
 
+#include "core/base/memory.h"
 #include "core/conf/option.h"
+
+struct dpt_job_key {
+    const char *path;       /* "optimizer.lr" */
+    const char **value;     /* [jobs]: as a terminal may show it; NULL: that job does not have it */
+    enum dpt_effect effect; /* as its row says; AS_ABOVE where the job was not read by rows */
+    bool words;             /* its row wants text: 01 is not 1 */
+    bool differs;           /* in two jobs; numbers by what they are: 1e-3 is 0.001 */
+};
+
+struct dpt_job_keys {
+    size_t n;                 /* jobs */
+    struct dpt_job_key *keys; /* the first job's in their order, then what others have besides */
+    size_t n_keys, capacity;
+    struct dpt_arena arena;
+    bool failed;
+};
+
+/* Of n jobs; NULL: one that is not known, which takes no part. False where memory ran out; to be
+ * closed in any case. Where a run lies always differs, and counts for nothing. */
+bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *const *jobs,
+                       size_t n);
+void dpt_job_keys_close(struct dpt_job_keys *keys);
 
 /*
  * Compares the job of a checkpoint with the present one. table: the rows of a job, which say what

@@ -240,24 +240,14 @@ static void add_entry(struct dpt_tensorboard *b, const char *key, struct dpt_str
     dpt_str_release(&entry);
 }
 
-/* Whether a key says where results go and what is told, not what they are. */
-static bool is_housekeeping(const char *path)
-{
-    static const char *const keys[] = {"name", "output", "eval.", "checkpoint.", "log."};
-
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-        if (strncmp(path, keys[i], strlen(keys[i])) == 0)
-            return true;
-    return false;
-}
-
-static void visit_key(void *arg, const char *path, const struct dpt_conf_node *leaf)
+static void visit_key(void *arg, const char *path, const struct dpt_conf_node *leaf,
+                      enum dpt_effect effect)
 {
     struct dpt_str value = {0}, text = {0};
     const bool plain = leaf->kind == DPT_NODE_SCALAR && !leaf->quoted;
     double number;
 
-    if (is_housekeeping(path) || dpt_conf_is_null(leaf))
+    if (effect == DPT_EFFECT_OUTPUT || dpt_conf_is_null(leaf))
         return;
     if (plain && dpt_parse_real(leaf->text, &number)) {
         dpt_proto_double(&value, JSON_NUMBER, number);

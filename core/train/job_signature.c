@@ -16,7 +16,8 @@ static bool is_left_out(const struct dpt_conf_node *node)
 {
     const struct dpt_option *row = node->row;
 
-    return row != NULL && (row->effect == DPT_EFFECT_NONE || (row->added && is_default(node)));
+    return row != NULL && (row->effect == DPT_EFFECT_NONE || row->effect == DPT_EFFECT_OUTPUT ||
+                           (row->added && is_default(node)));
 }
 
 /* A copy without what is left out; NULL: nothing remains of a section, or memory ran out. */
