@@ -210,23 +210,7 @@ struct table {
 
 static int width_of(const char *text)
 {
-    int width = 0;
-
-    for (; *text != '\0'; text++)
-        width += ((unsigned char)*text & 0xC0) != 0x80;
-    return width;
-}
-
-/* Bytes of the first n characters. */
-static int bytes_of(const char *text, int n)
-{
-    int bytes = 0;
-
-    for (; text[bytes] != '\0' && n > 0; n--)
-        do
-            bytes++;
-        while (((unsigned char)text[bytes] & 0xC0) == 0x80);
-    return bytes;
+    return (int)dpt_utf8_width(text, strlen(text));
 }
 
 /* Whether a row of results is worth showing: somebody has it, and it is always or it differs. */
@@ -287,9 +271,9 @@ static void add_cell(const struct table *t, const char *text, int width, bool ri
     if (own <= width)
         dpt_str_printf(out, "%s", text);
     else if (keep_end)
-        dpt_str_printf(out, "%s%s", cut, text + bytes_of(text, own - width + 1));
+        dpt_str_printf(out, "%s%s", cut, text + (int)dpt_utf8_bytes(text, own - width + 1));
     else
-        dpt_str_printf(out, "%.*s%s", bytes_of(text, width - 1), text, cut);
+        dpt_str_printf(out, "%.*s%s", (int)dpt_utf8_bytes(text, width - 1), text, cut);
     if (!right && own < width)
         dpt_str_printf(out, "%*s", width - own, "");
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cmd/cli.h"
+#include "core/base/str.h"
 
 enum { COLUMNS = 79, OPTION_COLUMN = 23 };
 
@@ -12,56 +13,13 @@ const struct dpt_cli_option dpt_cli_common_options[] = {
     {0},
 };
 
-/* Characters of the next word, as a terminal counts them (UTF-8), and its bytes. */
-static int word_width(const char *text, size_t *bytes)
-{
-    int width = 0;
-
-    *bytes = strcspn(text, " \n");
-    for (size_t i = 0; i < *bytes; i++)
-        width += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return width;
-}
-
 void dpt_cli_print(int indent, int column, const char *text)
 {
-    while (*text != '\0') {
-        size_t bytes;
-        int width;
+    struct dpt_str lines = {0};
 
-        if (*text == '\n') { /* a paragraph ends */
-            putchar('\n');
-            column = 0;
-            text++;
-            continue;
-        }
-        if (column == 0 && *text == ' ') { /* an example: as it stands */
-            bytes = strcspn(text, "\n");
-            printf("%*s%.*s", indent, "", (int)bytes, text);
-            text += bytes;
-            continue;
-        }
-        if (*text == ' ') {
-            text++;
-            continue;
-        }
-        width = word_width(text, &bytes);
-        if (column > indent && column + 1 + width > COLUMNS) {
-            putchar('\n');
-            column = 0;
-        }
-        if (column < indent) {
-            printf("%*s", indent - column, "");
-            column = indent;
-        } else if (column > indent) {
-            putchar(' ');
-            column++;
-        }
-        printf("%.*s", (int)bytes, text);
-        column += width;
-        text += bytes;
-    }
-    putchar('\n');
+    dpt_str_wrap(&lines, text, (size_t)indent, (size_t)column, COLUMNS);
+    fputs(lines.text != NULL ? lines.text : "", stdout);
+    dpt_str_release(&lines);
 }
 
 static void print_options(const struct dpt_cli_option *options)

@@ -24,7 +24,6 @@ static size_t put_character(struct dpt_str *out, const char *text)
         ['^'] = "\\(ha", ['~'] = "\\(ti", ['"'] = "\\(dq",
     };
     const unsigned char c = (unsigned char)*text;
-    unsigned code = c < 0xE0 ? c & 0x1Fu : c < 0xF0 ? c & 0x0Fu : c & 0x07u;
     size_t n = 1;
 
     if (c < 128) {
@@ -34,44 +33,36 @@ static size_t put_character(struct dpt_str *out, const char *text)
             dpt_str_add(out, text, 1);
         return 1;
     }
-    for (; ((unsigned char)text[n] & 0xC0) == 0x80; n++)
-        code = code << 6 | ((unsigned char)text[n] & 0x3Fu);
-    dpt_str_printf(out, "\\[u%04X]", code);
+    dpt_str_printf(out, "\\[u%04X]", (unsigned)dpt_utf8_decode(text, strlen(text), &n));
     return n;
 }
 
 /* Text as lines of the source; what stands in backquotes is bold where `bold`. */
 static void put_text(struct dpt_str *out, const char *text, bool bold)
 {
-    struct dpt_str word = {0};
-    size_t column = 0;
-    bool inside = false;
+    struct dpt_str words = {0};
+    bool inside = false, begins = true; /* of a word: no line begins with a full stop */
 
     while (*text != '\0') {
-        const size_t n = strcspn(text, " \n");
+        const bool blank = *text == ' ' || *text == '\n';
 
-        dpt_str_clear(&word);
-        for (size_t i = 0; i < n;) {
-            if (bold && text[i] == '`') {
-                inside = !inside;
-                dpt_str_printf(&word, "%s", inside ? "\\fB" : "\\fR");
-                i++;
-            } else {
-                i += put_character(&word, text + i);
-            }
+        if (begins && *text == '.')
+            dpt_str_printf(&words, "\\&");
+        begins = blank;
+        if (blank) {
+            dpt_str_add(&words, " ", words.length > 0);
+            text++;
+        } else if (bold && *text == '`') {
+            inside = !inside;
+            dpt_str_printf(&words, "%s", inside ? "\\fB" : "\\fR");
+            text++;
+        } else {
+            text += put_character(&words, text);
         }
-        if (column > 0 && column + 1 + word.length > WIDTH) {
-            dpt_str_printf(out, "\n");
-            column = 0;
-        }
-        dpt_str_printf(out, "%s%s%s", column > 0 ? " " : "",
-                       column == 0 && *text == '.' ? "\\&" : "",
-                       word.text == NULL ? "" : word.text);
-        column += (column > 0) + word.length;
-        text += n + strspn(text + n, " \n");
     }
-    dpt_str_printf(out, "%s\n", inside ? "\\fR" : "");
-    dpt_str_release(&word);
+    dpt_str_printf(&words, "%s", inside ? "\\fR" : "");
+    dpt_str_wrap(out, words.text != NULL ? words.text : "", 0, 0, WIDTH);
+    dpt_str_release(&words);
 }
 
 static void put_example(struct dpt_str *out, const char *text)

@@ -28,7 +28,7 @@ void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *tex
 
     for (int column = 0; *text != '\0';) {
         const size_t escape = *text == '\033' ? strcspn(text, "m") + 1 : 0;
-        size_t n = 1;
+        const size_t n = dpt_utf8_bytes(text, 1);
 
         if (escape > 0) {
             if (v->color)
@@ -37,8 +37,6 @@ void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *tex
             text += escape;
             continue;
         }
-        while (((unsigned char)text[n] & 0xC0) == 0x80)
-            n++;
         if (column++ == v->columns)
             break;
         if (v->ascii && (n > 1 || (unsigned char)*text > 0x7E))
@@ -68,11 +66,7 @@ static void print_line(const struct dpt_view *v, struct dpt_str *out, const char
 
 static int width_of(const char *text)
 {
-    int width = 0;
-
-    for (; *text != '\0'; text++)
-        width += ((unsigned char)*text & 0xC0) != 0x80;
-    return width;
+    return (int)dpt_utf8_width(text, strlen(text));
 }
 
 /* "0:31", "12:05", "1:02:03", "3 d 04:00" */
@@ -341,13 +335,9 @@ static int name_columns(const struct dpt_view *v)
 /* The end of a name says more than its beginning. */
 static const char *fit(const char *name, int columns)
 {
-    int width = width_of(name);
+    const int width = width_of(name);
 
-    for (; width > columns; width--)
-        do
-            name++;
-        while (((unsigned char)*name & 0xC0) == 0x80);
-    return name;
+    return name + (width > columns ? dpt_utf8_bytes(name, width - columns) : 0);
 }
 
 void dpt_view_head(const struct dpt_view *v, struct dpt_str *out)

@@ -215,22 +215,6 @@ void dpt_log_error(struct dpt_log *log, const struct dpt_error *err)
         put(log, true, "", err->text, true);
 }
 
-/* Bytes of the longest beginning that has at most `limit` characters (UTF-8). */
-static int cut(const char *text, int limit)
-{
-    int bytes = 0, characters = 0;
-
-    while (text[bytes] != '\0') {
-        const bool begins = ((unsigned char)text[bytes] & 0xC0) != 0x80;
-
-        if (begins && characters == limit)
-            break;
-        characters += begins;
-        bytes++;
-    }
-    return bytes;
-}
-
 void dpt_log_live(struct dpt_log *log, const char *text)
 {
     struct dpt_str clean = {0};
@@ -243,7 +227,7 @@ void dpt_log_live(struct dpt_log *log, const char *text)
     }
     dpt_str_printable(&clean, text, strcspn(text, "\n"), false);
     text = clean.text != NULL ? clean.text : "";
-    fprintf(stderr, "\r%.*s\033[K", cut(text, log->columns - 1), text);
+    fprintf(stderr, "\r%.*s\033[K", (int)dpt_utf8_bytes(text, log->columns - 1), text);
     fflush(stderr);
     log->live = true;
     dpt_str_release(&clean);

@@ -92,6 +92,65 @@ int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)
     return c;
 }
 
+size_t dpt_utf8_width(const char *text, size_t n)
+{
+    size_t width = 0;
+
+    for (size_t i = 0; i < n; i++)
+        width += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return width;
+}
+
+size_t dpt_utf8_bytes(const char *text, long characters)
+{
+    size_t bytes = 0;
+
+    for (; text[bytes] != '\0' && characters > 0; characters--)
+        do
+            bytes++;
+        while (((unsigned char)text[bytes] & 0xC0) == 0x80);
+    return bytes;
+}
+
+void dpt_str_wrap(struct dpt_str *s, const char *text, size_t indent, size_t column, size_t width)
+{
+    while (*text != '\0') {
+        size_t bytes, columns;
+
+        if (*text == '\n') { /* a paragraph ends */
+            dpt_str_add(s, "\n", 1);
+            column = 0;
+            text++;
+            continue;
+        }
+        if (column == 0 && *text == ' ') { /* an example: as it stands */
+            bytes = strcspn(text, "\n");
+            dpt_str_printf(s, "%*s%.*s", (int)indent, "", (int)bytes, text);
+            text += bytes;
+            continue;
+        }
+        if (*text == ' ') {
+            text++;
+            continue;
+        }
+        bytes = strcspn(text, " \n");
+        columns = dpt_utf8_width(text, bytes);
+        if (column > indent && column + 1 + columns > width) {
+            dpt_str_add(s, "\n", 1);
+            column = 0;
+        }
+        if (column < indent)
+            dpt_str_printf(s, "%*s", (int)(indent - column), "");
+        else if (column > indent)
+            dpt_str_add(s, " ", 1);
+        column = column <= indent ? indent : column + 1;
+        dpt_str_add(s, text, bytes);
+        column += columns;
+        text += bytes;
+    }
+    dpt_str_add(s, "\n", 1);
+}
+
 bool dpt_shown_character(int32_t c)
 {
     return c >= 0x20 && c != 0x7F && (c < 0x80 || c > 0x9F) && (c < 0x200B || c > 0x200F) &&

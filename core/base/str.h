@@ -45,6 +45,15 @@ void dpt_str_release(struct dpt_str *s);
 
 /* Decodes one character of n > 0 bytes of UTF-8. *length: its bytes. -1 (length 1) where they are no UTF-8 (RFC 3629). */
 int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length);
+/* Columns that n bytes of UTF-8 take on a terminal: their characters. Bytes of a text's first characters. */
+size_t dpt_utf8_width(const char *text, size_t n);
+size_t dpt_utf8_bytes(const char *text, long characters);
+
+/*
+ * Adds words, broken at `width` columns, and ends the line. They begin at `column`, further lines at `indent`. A line break in the
+ * text begins a paragraph, and a paragraph that begins with a blank at column 0 stands as it is.
+ */
+void dpt_str_wrap(struct dpt_str *s, const char *text, size_t indent, size_t column, size_t width);
 
 /* Whether a character can be shown on a terminal, in one line: no controls, line separators or direction marks. */
 bool dpt_shown_character(int32_t c);

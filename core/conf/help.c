@@ -6,41 +6,6 @@
 
 enum { WIDTH = 80, HELP_COLUMN = 28, STEP = 2, NAME = 160 };
 
-/* Characters, as a terminal counts them. */
-static size_t width(const char *text, size_t bytes)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < bytes; i++)
-        n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
-}
-
-/* Adds words from column `at` on, broken at the width, further lines indented to `margin`; ends the
- * line. */
-static void wrap(const char *text, size_t at, size_t margin, struct dpt_str *out)
-{
-    bool first = true;
-
-    while (*text != '\0') {
-        const size_t n = strcspn(text, " "), columns = width(text, n);
-
-        if (!first && at + 1 + columns > WIDTH) {
-            dpt_str_printf(out, "\n%*s", (int)margin, "");
-            at = margin;
-            first = true;
-        }
-        if (!first)
-            dpt_str_printf(out, " ");
-        dpt_str_add(out, text, n);
-        at += columns + !first;
-        first = false;
-        text += n;
-        text += strspn(text, " ");
-    }
-    dpt_str_printf(out, "\n");
-}
-
 void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out)
 {
     char wanted[DPT_VALUE_TEXT], bounds[DPT_VALUE_TEXT];
@@ -57,14 +22,14 @@ void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out)
 /* A name at `indent`, its help beside it, or below where the name is long. */
 static void write_item(const char *name, const char *help, size_t indent, struct dpt_str *out)
 {
-    const size_t columns = indent + width(name, strlen(name));
+    const size_t columns = indent + dpt_utf8_width(name, strlen(name));
 
     dpt_str_printf(out, "%*s%s", (int)indent, "", name);
     if (columns + 2 > HELP_COLUMN)
         dpt_str_printf(out, "\n%*s", HELP_COLUMN, "");
     else
         dpt_str_printf(out, "%*s", (int)(HELP_COLUMN - columns), "");
-    wrap(help, HELP_COLUMN, HELP_COLUMN, out);
+    dpt_str_wrap(out, help, HELP_COLUMN, HELP_COLUMN, WIDTH);
 }
 
 static void write_table(const struct dpt_option *table, const char *prefix, size_t indent,
@@ -89,7 +54,8 @@ static void write_row(const struct dpt_option *row, const char *prefix, size_t i
     write_item(name, help, indent, out);
     dpt_option_describe(row, &described);
     dpt_str_printf(out, "%*s", HELP_COLUMN, "");
-    wrap(described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN, out);
+    dpt_str_wrap(out, described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN,
+                 WIDTH);
     dpt_str_release(&described);
     for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++) {
         const struct dpt_variant *variant = row->variants[i];

@@ -232,9 +232,41 @@ static void lists_ranks(void **state)
     }
 }
 
+/* Words that are broken at the width, by characters, not bytes; what a paragraph is. */
+static void words_are_wrapped(void **state)
+{
+    static const struct {
+        size_t indent, column, width;
+        const char *text, *want;
+    } cases[] = {
+        {0, 0, 10, "", "\n"},
+        {0, 0, 10, "one two three", "one two\nthree\n"},
+        {0, 0, 13, "one two three", "one two three\n"},
+        {2, 4, 10, "one  two three", " one\n  two\n  three\n"},
+        {6, 3, 12, "one two", "   one\n      two\n"},
+        {0, 0, 7, "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc", "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc\n"},
+        {0, 0, 4, "unbreakable it", "unbreakable\nit\n"},
+        {1, 1, 9, "a b\n\n  as it  stands here\nc", "a b\n\n   as it  stands here\n c\n"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct dpt_str s = {0};
+
+        dpt_str_wrap(&s, cases[i].text, cases[i].indent, cases[i].column, cases[i].width);
+        assert_string_equal(s.text, cases[i].want);
+        dpt_str_release(&s);
+    }
+    assert_int_equal(dpt_utf8_width("a\u00e4\u20ac", 6), 3);
+    assert_int_equal(dpt_utf8_bytes("a\u00e4\u20acb", 3), 6);
+    assert_int_equal(dpt_utf8_bytes("ab", 3), 2);
+    assert_int_equal(dpt_utf8_bytes("ab", -1), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(words_are_wrapped),
         cmocka_unit_test(grows),
         cmocka_unit_test(too_much_sets_failed),
         cmocka_unit_test(json_escapes),
