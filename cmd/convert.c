@@ -11,7 +11,7 @@
 
 #include "cmd/cmd.h"
 #include "core/base/str.h"
-#include "data/sources/convert.h"
+#include "data/sources/source.h"
 
 static volatile sig_atomic_t stop_signal;
 
@@ -44,7 +44,7 @@ static void release_signals(const struct sigaction before[STOP_SIGNALS])
         raise(stop_signal);
 }
 
-static void print_result(const struct dpt_convert_result *result)
+static void print_result(const struct dpt_shard_result *result)
 {
     const struct dpt_shard_form *form = &result->form;
     char shards[32], samples[32], classes[32];
@@ -69,17 +69,17 @@ static void print_result(const struct dpt_convert_result *result)
 }
 
 /* Options of the formats as they were given; several values of one are joined in `joined`. */
-static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_convert_job *job,
-                                    struct dpt_str joined[DPT_CONVERT_OPTION_COUNT],
+static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_source_spec *spec,
+                                    struct dpt_str joined[DPT_SOURCE_OPTIONS],
                                     struct dpt_error *err)
 {
     static const char *const names[] = {
-#define X(id, name, value, help) [DPT_CONVERT_##id] = name,
-        DPT_CONVERT_OPTION_LIST(X)
+#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
+        DPT_SOURCE_OPTION_LIST(X)
 #undef X
     };
 
-    for (int i = 0; i < DPT_CONVERT_OPTION_COUNT; i++) {
+    for (int i = 0; i < DPT_SOURCE_OPTIONS; i++) {
         const char *value;
 
         if (!dpt_cli_has(cli, names[i]))
@@ -88,7 +88,7 @@ static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_conver
             dpt_str_printf(&joined[i], "%s%s", k > 0 ? "," : "", value);
         if (joined[i].failed)
             return dpt_fail_memory(err, "the options", (double)joined[i].length);
-        job->option[i] = joined[i].text != NULL ? joined[i].text : "";
+        spec->option[i] = joined[i].text != NULL ? joined[i].text : "";
     }
     return DPT_OK;
 }
@@ -96,39 +96,40 @@ static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_conver
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_str joined[DPT_CONVERT_OPTION_COUNT] = {{0}};
+    struct dpt_str joined[DPT_SOURCE_OPTIONS] = {{0}};
     struct sigaction before[STOP_SIGNALS];
-    const struct dpt_converter *converter;
-    struct dpt_convert_result result = {0};
-    struct dpt_convert_job job = {.log = &cli->log, .result = &result, .stop = &stop_signal};
+    struct dpt_shard_result result = {0};
+    struct dpt_source_spec spec = {.convert = true, .log = &cli->log, .stop = &stop_signal};
+    struct dpt_shard_output output = {.log = &cli->log, .stop = &stop_signal};
     long long shards;
 
     if (cli->log.silent) /* started under mpirun: one rank does it */
         return DPT_OK;
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "which format? `dptrain convert --help` lists them");
-    DPT_TRY(dpt_converter_find(cli->positional[0], &converter, err));
-    job.inputs = cli->positional + 1;
-    job.n_inputs = cli->n_positional - 1;
-    job.prefix = dpt_cli_value(cli, "--output");
-    job.force = dpt_cli_has(cli, "--force");
-    if (job.n_inputs == 0)
+    DPT_TRY(dpt_source_format_find("", cli->positional[0], true, &spec.format, err));
+    spec.inputs = cli->positional + 1;
+    spec.n_inputs = cli->n_positional - 1;
+    output.from = spec.inputs[0];
+    output.prefix = dpt_cli_value(cli, "--output");
+    output.force = dpt_cli_has(cli, "--force");
+    if (spec.n_inputs == 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input: dptrain convert %s %s --output PREFIX",
-                         converter->name, converter->inputs));
-    if (job.prefix == NULL)
+                         spec.format->name, spec.format->inputs));
+    if (output.prefix == NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "where to? --output data/train makes data/train-00000-of-00001.h5"));
     DPT_TRY(dpt_cli_int(cli, "--shards", 1, 99999, 1, &shards, err));
-    job.shards = shards;
-    DPT_TRY(take_options(cli, &job, joined, err));
+    output.shards = shards;
+    DPT_TRY(take_options(cli, &spec, joined, err));
     catch_signals(before);
-    status = dpt_convert(converter, &job, err);
+    status = dpt_source_convert(&spec, &output, &result, err);
     release_signals(before);
     if (status == DPT_OK)
         print_result(&result);
 out:
-    dpt_convert_result_release(&result);
-    for (int i = 0; i < DPT_CONVERT_OPTION_COUNT; i++)
+    dpt_shard_result_release(&result);
+    for (int i = 0; i < DPT_SOURCE_OPTIONS; i++)
         dpt_str_release(&joined[i]);
     return status;
 }
@@ -136,12 +137,14 @@ out:
 static void list_formats(void)
 {
     printf("\nformats:\n");
-    for (size_t i = 0; dpt_converters[i] != NULL; i++) {
-        const struct dpt_converter *c = dpt_converters[i];
+    for (size_t i = 0; dpt_source_formats[i] != NULL; i++) {
+        const struct dpt_source_format *f = dpt_source_formats[i];
 
-        printf("  %s %s\n", c->name, c->inputs);
-        dpt_cli_print(6, 0, c->summary);
-        dpt_cli_print(6, 0, c->details);
+        if (f->inputs == NULL)
+            continue;
+        printf("  %s %s\n", f->name, f->inputs);
+        dpt_cli_print(6, 0, f->summary);
+        dpt_cli_print(6, 0, f->details);
     }
 }
 
@@ -150,7 +153,7 @@ static const struct dpt_cli_option options[] = {
     {"--shards", "N", "number of files (1); their sizes differ by one sample at most"},
     {"--force", NULL, "remove shards of another number under the same PREFIX"},
 #define X(id, name, value, help) {name, value, help},
-    DPT_CONVERT_OPTION_LIST(X)
+    DPT_SOURCE_OPTION_LIST(X)
 #undef X
         {0},
 };

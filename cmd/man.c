@@ -10,7 +10,7 @@
 #include "cmd/man_text.h"
 #include "core/base/str.h"
 #include "core/train/job.h"
-#include "data/sources/convert.h"
+#include "data/sources/source.h"
 
 enum { WIDTH = 76 };
 
@@ -167,13 +167,15 @@ static void put_options(struct dpt_str *out, const struct dpt_cli_option *option
 
 static void put_formats(struct dpt_str *out)
 {
-    for (size_t i = 0; dpt_converters[i] != NULL; i++) {
-        const struct dpt_converter *c = dpt_converters[i];
+    for (size_t i = 0; dpt_source_formats[i] != NULL; i++) {
+        const struct dpt_source_format *f = dpt_source_formats[i];
 
-        put_head(out, c->name, c->inputs);
-        put_text(out, c->summary, true);
+        if (f->inputs == NULL)
+            continue;
+        put_head(out, f->name, f->inputs);
+        put_text(out, f->summary, true);
         dpt_str_printf(out, ".br\n");
-        put_text(out, c->details, true);
+        put_text(out, f->details, true);
     }
 }
 

@@ -14,7 +14,6 @@
 #include "core/train/checkpoint_model.h"
 #include "core/train/predict.h"
 #include "core/train/stop.h"
-#include "data/sources/convert.h"
 #include "data/sources/predictions.h"
 #include "models/model.h"
 
@@ -91,11 +90,14 @@ static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
     s->conf = &p->job.data;
     s->log = &cli->log;
     s->classes = dpt_job_loss(&p->job).kind == DPT_LOSS_CROSS_ENTROPY;
-    s->format = dpt_cli_value(cli, "--format");
-    s->label = dpt_cli_value(cli, "--label");
-    s->header = dpt_cli_value(cli, "--header");
-    s->layout = dpt_cli_value(cli, "--layout");
-    s->invert = dpt_cli_has(cli, "--invert");
+    if (dpt_cli_value(cli, "--format") != NULL)
+        DPT_TRY(dpt_source_format_find("--format ", dpt_cli_value(cli, "--format"), false,
+                                       &s->format, err));
+    s->option[DPT_SOURCE_LABEL] = dpt_cli_value(cli, "--label");
+    s->option[DPT_SOURCE_HEADER] = dpt_cli_value(cli, "--header");
+    s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
+    s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
+    s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
     DPT_TRY(take_list(p, "--input", &s->inputs, &s->n_inputs, err));
     DPT_TRY(take_list(p, "--labels", &s->labels, &s->n_labels, err));
     DPT_TRY(take_shape(p, err));
@@ -445,15 +447,10 @@ out:
 
 static void list_formats(void)
 {
-    static const char *const rows[] = {
-#define X(id, name, help) name ": " help,
-        DPT_SOURCE_LIST(X)
-#undef X
-    };
-
     printf("\nformats:\n");
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        printf("  %s\n", rows[i]);
+    for (size_t i = 0; dpt_source_formats[i] != NULL; i++)
+        if (dpt_source_formats[i]->help != NULL)
+            printf("  %s: %s\n", dpt_source_formats[i]->name, dpt_source_formats[i]->help);
     dpt_job_keys_help();
 }
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/train/job.h"
-#include "data/sources/convert.h"
+#include "data/sources/source.h"
 
 /* What the words in capitals of usage and options stand for. */
 static const struct {
@@ -38,8 +38,9 @@ static bool is_fixed(const char *name, size_t n)
 
 static void add_formats(struct dpt_str *words)
 {
-    for (size_t i = 0; dpt_converters[i] != NULL; i++)
-        dpt_str_printf(words, "%s ", dpt_converters[i]->name);
+    for (size_t i = 0; dpt_source_formats[i] != NULL; i++)
+        if (dpt_source_formats[i]->inputs != NULL)
+            dpt_str_printf(words, "%s ", dpt_source_formats[i]->name);
 }
 
 /* One of the ways that a `|` parts. */

@@ -49,6 +49,20 @@ void dpt_free(void *p)
     free(p);
 }
 
+void *dpt_grow(void *items, size_t *room, size_t n, size_t size)
+{
+    size_t more = *room + *room / 2 + 16;
+    void *larger;
+
+    if (n <= *room && items != NULL)
+        return items;
+    more = more > n ? more : n;
+    larger = more <= SIZE_MAX / size ? realloc(items, more * size) : NULL;
+    if (larger != NULL)
+        *room = more;
+    return larger;
+}
+
 size_t dpt_round_up(size_t n, size_t size)
 {
     const size_t line = DPT_ALIGN / size;

@@ -17,6 +17,12 @@ void *dpt_alloc(size_t bytes);
 void *dpt_alloc_array(size_t n, size_t size);
 void dpt_free(void *p);
 
+/*
+ * Room for n elements in an array of malloc that grows: items, or where *room is too small a larger
+ * one with what was in it, and *room raised by half at least. NULL where memory ran out; items stay.
+ */
+void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
+
 /* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
 size_t dpt_round_up(size_t n, size_t size);
 

@@ -29,18 +29,13 @@ static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt
 static enum dpt_status add(struct dpt_picture_list *list, const char *path, size_t root,
                            struct dpt_error *err)
 {
-    const struct dpt_picture_entry entry = {.path = path, .name = path + root, .class = -1};
+    struct dpt_picture_entry *entries =
+        dpt_grow(list->entries, &list->capacity, list->n + 1, sizeof *entries);
 
-    if (list->n == list->capacity) {
-        const size_t more = list->capacity == 0 ? 256 : 2 * list->capacity;
-        struct dpt_picture_entry *entries = realloc(list->entries, more * sizeof *entries);
-
-        if (entries == NULL)
-            return no_memory(list, err);
-        list->entries = entries;
-        list->capacity = more;
-    }
-    list->entries[list->n++] = entry;
+    if (entries == NULL)
+        return no_memory(list, err);
+    entries[list->n++] = (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1};
+    list->entries = entries;
     return DPT_OK;
 }
 

@@ -55,6 +55,12 @@ struct dpt_data_conf {
 
 extern const struct dpt_option dpt_data_options[];
 
+/* By value: what lies between the members is anything. */
+static inline bool dpt_same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
+{
+    return a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat;
+}
+
 enum dpt_target_kind { DPT_TARGET_CLASS, DPT_TARGET_VECTOR };
 
 struct dpt_dataset {

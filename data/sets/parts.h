@@ -27,6 +27,9 @@ struct dpt_dataset_parts {
    a file twice; `key` in front), RANK. */
 enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
                                struct dpt_error *err);
+/* Adds copies of `count` texts to such an array, of *n. Errors: RANK. */
+enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
+                              struct dpt_error *err);
 void dpt_paths_release(char **paths);
 
 /* The samples [*begin, *end) that this rank of the node reads or makes for all of them. */

@@ -62,29 +62,40 @@ static enum dpt_status no_match(const char *key, const char *pattern, struct dpt
                     folder);
 }
 
+enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char **larger = realloc(*paths, (*n + count + 1) * sizeof *larger);
+
+    if (larger == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *larger));
+    *paths = larger;
+    for (size_t i = 0; i < count; i++) {
+        larger[*n] = strdup(more[i]);
+        if (larger[*n] == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *larger));
+        larger[++*n] = NULL;
+    }
+out:
+    return status;
+}
+
 /* Adds a pattern's files to a list of n. */
 static enum dpt_status add_matches(const char *key, const char *pattern, char ***paths, size_t *n,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     glob_t found = {0};
-    char **more;
     const int code = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
 
     if (code == GLOB_NOMATCH)
         DPT_TRY(no_match(key, pattern, err));
     if (code == GLOB_ABORTED)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_JOB, "%s: '%s' cannot be searched", key, pattern));
-    more = code == 0 ? realloc(*paths, (*n + found.gl_pathc + 1) * sizeof *more) : NULL;
-    if (more == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *more));
-    *paths = more;
-    for (size_t i = 0; i < found.gl_pathc; i++) {
-        more[*n] = strdup(found.gl_pathv[i]);
-        if (more[*n] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *more));
-        more[++*n] = NULL;
-    }
+    if (code != 0)
+        DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof **paths));
+    DPT_TRY(dpt_paths_add(paths, n, found.gl_pathv, found.gl_pathc, err));
 out:
     globfree(&found);
     return status;

@@ -158,17 +158,14 @@ static void describe(struct dpt_inspect *f, struct dpt_inspect_set *set)
 static void add_set(struct walk *w, const char *name, haddr_t place)
 {
     struct dpt_inspect *f = w->f;
-    struct dpt_inspect_set *set;
+    struct dpt_inspect_set *set = dpt_grow(f->sets, &w->capacity, f->n_sets + 1, sizeof *set);
 
-    if (f->n_sets == w->capacity) {
-        set = realloc(f->sets, (w->capacity = 2 * w->capacity + 64) * sizeof *set);
-        if (set == NULL) {
-            w->status = dpt_fail_memory(w->err, "the list of data sets", (double)w->capacity);
-            return;
-        }
-        f->sets = set;
+    if (set == NULL) {
+        w->status = dpt_fail_memory(w->err, "the list of data sets", (double)w->capacity);
+        return;
     }
-    set = &f->sets[f->n_sets];
+    f->sets = set;
+    set += f->n_sets;
     memset(set, 0, sizeof *set);
     set->private = dpt_arena_alloc(&f->arena, sizeof *set->private);
     set->name = dpt_inspect_keep(f, name);

@@ -10,7 +10,7 @@
 #ifndef DPT_DATA_SHARD_SKELETON_H
 #define DPT_DATA_SHARD_SKELETON_H
 
-#include "data/sources/convert.h"
+#include "data/shards/shard_writer.h"
 
 /* An upper bound of the bytes of a skeleton. */
 enum { DPT_SKELETON_MOST = 128 * 1024 };

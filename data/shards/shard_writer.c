@@ -1,5 +1,5 @@
 /* The writer of shards: names, bytes and checksums; what HDF5 adds to them is shard_skeleton.c. */
-#include "data/sources/convert.h"
+#include "data/shards/shard_writer.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -24,7 +24,7 @@ enum {
 };
 
 struct dpt_shard_writer {
-    const struct dpt_convert_job *job;
+    struct dpt_shard_output output;
     struct dpt_shard_form form;
     struct dpt_error failed;         /* status DPT_OK: nothing went wrong so far */
     char *folder, *name;             /* the prefix's parts */
@@ -46,19 +46,19 @@ enum { NARROW = 4096 };
 static void final_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
 {
     snprintf(name, NAME_BYTES, "%s-%05lld-of-%05lld.h5", w->name, (long long)shard,
-             (long long)w->job->shards);
+             (long long)w->output.shards);
 }
 
 /* Begins with a dot and does not end in .h5, so that no glob for shards takes it. */
 static void temporary_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
 {
     snprintf(name, NAME_BYTES, ".%s-%05lld-of-%05lld.h5.tmp-%ld", w->name, (long long)shard,
-             (long long)w->job->shards, (long)getpid());
+             (long long)w->output.shards, (long)getpid());
 }
 
 static int64_t shard_size(const struct dpt_shard_writer *w, int64_t shard)
 {
-    return w->form.samples / w->job->shards + (shard < w->form.samples % w->job->shards);
+    return w->form.samples / w->output.shards + (shard < w->form.samples % w->output.shards);
 }
 
 static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t shard,
@@ -188,12 +188,12 @@ static void show_progress(struct dpt_shard_writer *w)
 {
     char done[32], all[32], line[96];
 
-    if (w->job->log == NULL || dpt_now() - w->shown < 0.1)
+    if (w->output.log == NULL || dpt_now() - w->shown < 0.1)
         return;
     w->shown = dpt_now();
     snprintf(line, sizeof line, "converting: %s of %s", dpt_group_digits(done, w->done),
              dpt_group_digits(all, w->form.samples));
-    dpt_log_live(w->job->log, line);
+    dpt_log_live(w->output.log, line);
 }
 
 static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const int32_t *labels,
@@ -210,7 +210,7 @@ static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const
     for (int64_t i = 0; i < n;) {
         int64_t some = n - i < NARROW ? n - i : NARROW;
 
-        if (w->job->stop != NULL && *w->job->stop != 0)
+        if (w->output.stop != NULL && *w->output.stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
         if (w->fd < 0)
             DPT_TRY(begin_shard(w, err));
@@ -264,7 +264,7 @@ static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *
     file += n + (size_t)end;
     if (hidden)
         *stale = dpt_process_gone(dpt_file_maker(file));
-    return !hidden && *file == '\0' && count != w->job->shards;
+    return !hidden && *file == '\0' && count != w->output.shards;
 }
 
 /* Walks the folder: `visit` is called with each file of another set; temporary files of dead
@@ -301,7 +301,7 @@ out:
 static enum dpt_status refuse_other(struct dpt_shard_writer *w, const char *file,
                                     struct dpt_error *err)
 {
-    if (w->job->force)
+    if (w->output.force)
         return DPT_OK;
     return dpt_fail(err, DPT_USAGE,
                     "%s/%s is there already, from a conversion into another number of shards: a "
@@ -321,7 +321,7 @@ static enum dpt_status remove_other(struct dpt_shard_writer *w, const char *file
 /* Splits the prefix and checks it against what is written. */
 static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error *err)
 {
-    const char *prefix = w->job->prefix;
+    const char *prefix = w->output.prefix;
     const char *slash = strrchr(prefix, '/');
     const char *name = slash != NULL ? slash + 1 : prefix;
     const int folder = slash == NULL ? 1 : slash == prefix ? 1 : (int)(slash - prefix);
@@ -332,7 +332,7 @@ static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error
                         "behind it, as in "
                         "%s%strain for train-00000-of-%05lld.h5",
                         prefix, prefix, prefix[0] == '\0' ? "data/" : "",
-                        (long long)w->job->shards);
+                        (long long)w->output.shards);
     if (strlen(name) > PREFIX_MOST)
         return dpt_fail(err, DPT_USAGE, "--output %s: the name is longer than %d bytes", prefix,
                         PREFIX_MOST);
@@ -350,28 +350,28 @@ static enum dpt_status check_form(struct dpt_shard_writer *w, struct dpt_error *
     int64_t bytes = form->u8 ? 1 : 4, all;
 
     if (form->samples <= 0)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: there are no samples", w->job->inputs[0]);
-    if (w->job->shards < 1 || w->job->shards > 99999)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: there are no samples", w->output.from);
+    if (w->output.shards < 1 || w->output.shards > 99999)
         return dpt_fail(err, DPT_USAGE, "--shards %lld: must be 1 to 99999",
-                        (long long)w->job->shards);
-    if (w->job->shards > form->samples)
+                        (long long)w->output.shards);
+    if (w->output.shards > form->samples)
         return dpt_fail(err, DPT_USAGE, "--shards %lld: there are only %s samples",
-                        (long long)w->job->shards, dpt_group_digits(samples, form->samples));
+                        (long long)w->output.shards, dpt_group_digits(samples, form->samples));
     for (int i = 0; i < form->n_dims; i++)
         if (form->dims[i] <= 0 || __builtin_mul_overflow(bytes, form->dims[i], &bytes))
             return dpt_fail(err, DPT_BAD_DATA, "%s: dimension %d of a sample is %lld",
-                            w->job->inputs[0], i + 1, (long long)form->dims[i]);
+                            w->output.from, i + 1, (long long)form->dims[i]);
     w->image_bytes = (size_t)bytes;
     w->label_bytes = form->targets > 0 ? 4 * (size_t)form->targets : form->classes <= 256 ? 1 : 4;
     if (__builtin_mul_overflow(form->samples, bytes + (int64_t)w->label_bytes, &all))
-        return dpt_fail(
-            err, DPT_BAD_DATA, "%s: %s samples of %lld bytes are more than a file can hold",
-            w->job->inputs[0], dpt_group_digits(samples, form->samples), (long long)bytes);
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: %s samples of %lld bytes are more than a file can hold",
+                        w->output.from, dpt_group_digits(samples, form->samples), (long long)bytes);
     return DPT_OK;
 }
 
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
-                                      const struct dpt_convert_job *job,
+                                      const struct dpt_shard_output *output,
                                       const struct dpt_shard_form *form, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -380,7 +380,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     *writer = NULL;
     if (w == NULL)
         return dpt_fail_memory(err, "the shard writer", sizeof *w);
-    w->job = job;
+    w->output = *output;
     w->form = *form;
     w->dir = w->fd = w->skeleton.memory = -1;
     DPT_TRY(check_prefix(w, err));
@@ -401,19 +401,19 @@ out:
     return status;
 }
 
-static enum dpt_status tell_result(const struct dpt_shard_writer *w, struct dpt_error *err)
+static enum dpt_status tell_result(const struct dpt_shard_writer *w,
+                                   struct dpt_shard_result *result, struct dpt_error *err)
 {
-    struct dpt_convert_result *result = w->job->result;
     char name[NAME_BYTES];
 
     if (result == NULL)
         return DPT_OK;
     result->form = w->form;
     result->form.class_names = NULL;
-    result->shards = w->job->shards;
+    result->shards = w->output.shards;
     result->bytes = w->bytes;
     final_name(w, 0, name);
-    if (strchr(w->job->prefix, '/') != NULL)
+    if (strchr(w->output.prefix, '/') != NULL)
         dpt_str_printf(&result->first, "%s/", strcmp(w->folder, "/") == 0 ? "" : w->folder);
     dpt_str_printf(&result->first, "%s", name);
     for (int64_t i = 0; w->form.class_names != NULL && i < w->form.classes && i < CLASSES_TOLD; i++)
@@ -429,7 +429,8 @@ static enum dpt_status tell_result(const struct dpt_shard_writer *w, struct dpt_
                : DPT_OK;
 }
 
-static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_error *err)
+static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_shard_result *result,
+                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char from[NAME_BYTES], to[NAME_BYTES];
@@ -437,7 +438,7 @@ static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_error *err)
     if (w->done != w->form.samples || w->fd >= 0)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were written", w->folder,
                          (long long)w->done, (long long)w->form.samples));
-    for (int64_t i = 0; i < w->job->shards; i++) {
+    for (int64_t i = 0; i < w->output.shards; i++) {
         temporary_name(w, i, from);
         final_name(w, i, to);
         if (renameat(w->dir, from, w->dir, to) != 0)
@@ -446,27 +447,28 @@ static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_error *err)
     /* Some file systems cannot sync a folder and say EINVAL. */
     if (fsync(w->dir) != 0 && errno != EINVAL)
         DPT_TRY(cannot_write(w, 0, err));
-    if (w->job->force) /* only now: until here the older set is whole */
+    if (w->output.force) /* only now: until here the older set is whole */
         DPT_TRY(walk_folder(w, remove_other, err));
-    DPT_TRY(tell_result(w, err));
+    DPT_TRY(tell_result(w, result, err));
 out:
     return status;
 }
 
-enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_error *err)
+enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_shard_result *result,
+                                        struct dpt_error *err)
 {
     enum dpt_status status = w->failed.status;
 
     if (status == DPT_OK)
-        status = commit(w, err);
+        status = commit(w, result, err);
     else
         *err = w->failed;
     if (status == DPT_OK)
         w->begun = 0;
     else
         w->failed = *err;
-    if (w->job->log != NULL)
-        dpt_log_live(w->job->log, NULL);
+    if (w->output.log != NULL)
+        dpt_log_live(w->output.log, NULL);
     return status;
 }
 
@@ -482,8 +484,8 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
         temporary_name(w, i, name);
         unlinkat(w->dir, name, 0);
     }
-    if (w->job->log != NULL)
-        dpt_log_live(w->job->log, NULL);
+    if (w->output.log != NULL)
+        dpt_log_live(w->output.log, NULL);
     if (w->dir >= 0)
         close(w->dir);
     dpt_skeleton_close(&w->skeleton);
@@ -491,4 +493,10 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
     free(w->folder);
     free(w->name);
     free(w);
+}
+
+void dpt_shard_result_release(struct dpt_shard_result *result)
+{
+    dpt_str_release(&result->first);
+    dpt_str_release(&result->classes);
 }

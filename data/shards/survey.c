@@ -26,7 +26,7 @@ struct look {
     struct dpt_survey *survey;
     struct sums *channels, targets;
     bool begun;
-    int64_t classes_capacity;
+    size_t classes_room;
     bool whole; /* labels */
 };
 
@@ -58,20 +58,16 @@ static enum dpt_status count_class(struct look *look, const struct dpt_shard *sh
                         "%s: /%s[%" PRId64 "] is %" PRId64 ", no class (0 to %d); targets of a "
                         "regression are stored as float32",
                         shard->path, shard->labels.name, row, label, MOST_CLASSES - 1);
-    if (label >= look->classes_capacity) {
-        const int64_t capacity = 2 * label + 16;
-        int64_t *more = realloc(s->counts, (size_t)capacity * sizeof *more);
+    if (label >= s->classes) {
+        int64_t *more = dpt_grow(s->counts, &look->classes_room, (size_t)label + 1, sizeof *more);
 
         if (more == NULL)
-            return dpt_fail_memory(err, "the classes", (double)capacity * sizeof *more);
-        memset(more + look->classes_capacity, 0,
-               (size_t)(capacity - look->classes_capacity) * sizeof *more);
+            return dpt_fail_memory(err, "the classes", (double)label * sizeof *more);
+        memset(more + s->classes, 0, (size_t)(label + 1 - s->classes) * sizeof *more);
         s->counts = more;
-        look->classes_capacity = capacity;
+        s->classes = label + 1;
     }
     s->counts[label]++;
-    if (label >= s->classes)
-        s->classes = label + 1;
     return DPT_OK;
 }
 
@@ -195,11 +191,6 @@ static bool is_whole(const struct dpt_shard *shard)
            (shard->labels.info.type == DPT_H5_U8 || shard->labels.info.type == DPT_H5_INTEGER);
 }
 
-static bool same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
-{
-    return a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat;
-}
-
 /* The first one says what they are like. */
 static enum dpt_status fit(struct look *look, const struct dpt_shard *shard, struct dpt_error *err)
 {
@@ -217,7 +208,7 @@ static enum dpt_status fit(struct look *look, const struct dpt_shard *shard, str
         if (look->channels == NULL)
             return dpt_fail_memory(err, "the channels", (double)s->shape.c * 32);
     }
-    if (!same_shape(&s->shape, &shard->shape))
+    if (!dpt_same_shape(&s->shape, &shard->shape))
         return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, those of other shards %s",
                         shard->path, dpt_shape_text(&shard->shape, a),
                         dpt_shape_text(&s->shape, b));

@@ -1,57 +1,85 @@
-#include "data/sources/convert.h"
-
+/* Files of other programs into shards. */
 #include <string.h>
 
-const struct dpt_converter *const dpt_converters[] = {
-    &dpt_convert_idx, &dpt_convert_cifar10,  &dpt_convert_csv,
-    &dpt_convert_npy, &dpt_convert_pictures, NULL,
-};
+#include "data/sources/source_type.h"
 
-static const struct {
-    const char *name, *value;
-} options[] = {
-#define X(id, name, value, help) [DPT_CONVERT_##id] = {name, value},
-    DPT_CONVERT_OPTION_LIST(X)
-#undef X
-};
+enum { BATCH_BYTES = 1 << 20, LABEL_MOST = INT32_MAX - 1 };
 
-enum dpt_status dpt_converter_find(const char *name, const struct dpt_converter **converter,
-                                   struct dpt_error *err)
+/* One more than the largest label. All are read: they are there, and they are good. */
+static enum dpt_status count_classes(struct dpt_source *s, int64_t batch, struct dpt_error *err)
 {
-    const char *names[sizeof dpt_converters / sizeof dpt_converters[0]];
-    struct dpt_str list = {0};
-    const char *near;
-    size_t n = 0;
+    enum dpt_status status = DPT_OK;
+    const int64_t samples = s->info.samples;
 
-    for (; dpt_converters[n] != NULL; n++) {
-        if (strcmp(dpt_converters[n]->name, name) == 0) {
-            *converter = dpt_converters[n];
-            dpt_str_release(&list);
-            return DPT_OK;
-        }
-        names[n] = dpt_converters[n]->name;
-        dpt_str_printf(&list, "%s%s", n > 0 ? ", " : "", names[n]);
+    for (int64_t at = 0, n; at < samples; at += n) {
+        n = samples - at < batch ? samples - at : batch;
+        DPT_TRY(s->type->read(s, 0, at, n, NULL, s->classes, NULL, err));
+        for (int64_t i = 0; i < n; i++)
+            if (s->classes[i] >= s->info.classes)
+                s->info.classes = (int64_t)s->classes[i] + 1;
     }
-    near = dpt_nearest(name, names, n);
-    dpt_fail(err, DPT_USAGE, "%s: unknown format%s%s%s; there are: %s", name,
-             near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-             near != NULL ? "'" : "", list.text != NULL ? list.text : "");
-    dpt_str_release(&list);
-    return err->status;
+out:
+    return status;
 }
 
-enum dpt_status dpt_convert(const struct dpt_converter *converter,
-                            const struct dpt_convert_job *job, struct dpt_error *err)
+static struct dpt_shard_form form_of(const struct dpt_source *s)
 {
-    for (int i = 0; i < DPT_CONVERT_OPTION_COUNT; i++)
-        if (job->option[i] != NULL && (converter->options & 1u << i) == 0)
-            return dpt_fail(err, DPT_USAGE, "%s is no option of the format %s", options[i].name,
-                            converter->name);
-    return converter->run(job, err);
+    const struct dpt_shape *shape = &s->form.shape;
+    const int last = s->form.nhwc ? 0 : 1;
+    struct dpt_shard_form form = {
+        .samples = s->info.samples,
+        .n_dims = shape->flat ? 1 : 3,
+        .u8 = s->form.u8,
+        .nhwc = s->form.nhwc,
+        .targets = s->info.truth == DPT_TRUTH_VECTOR ? s->info.width : 0,
+        .classes = s->info.classes,
+        .class_names = s->info.class_names,
+    };
+
+    form.dims[last] = shape->h;
+    form.dims[last + 1] = shape->w;
+    form.dims[s->form.nhwc ? 2 : 0] = shape->c;
+    return form;
 }
 
-void dpt_convert_result_release(struct dpt_convert_result *result)
+static enum dpt_status copy(struct dpt_source *s, int64_t batch, struct dpt_shard_writer *writer,
+                            struct dpt_error *err)
 {
-    dpt_str_release(&result->first);
-    dpt_str_release(&result->classes);
+    enum dpt_status status = DPT_OK;
+    const int64_t samples = s->info.samples;
+
+    for (int64_t at = 0, n; at < samples; at += n) {
+        n = samples - at < batch ? samples - at : batch;
+        DPT_TRY(dpt_source_fetch(s, at, n, err));
+        for (int64_t i = 0; s->type->render != NULL && i < n; i++)
+            DPT_TRY(s->type->render(s, at + i, s->stored + (size_t)i * s->form.stride, err));
+        DPT_TRY(dpt_shard_writer_add(writer, s->stored, s->classes, s->targets, n, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
+                                   const struct dpt_shard_output *output,
+                                   struct dpt_shard_result *result, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_source *s = NULL;
+    struct dpt_shard_writer *writer = NULL;
+    struct dpt_shard_form form;
+    int64_t batch;
+
+    DPT_TRY(dpt_source_open(&s, spec, 0, 1, err));
+    batch = s->form.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->form.stride) : 1;
+    DPT_TRY(dpt_source_room(s, batch, err));
+    if (s->info.truth == DPT_TRUTH_CLASS && s->info.classes == 0)
+        DPT_TRY(count_classes(s, batch, err));
+    form = form_of(s);
+    DPT_TRY(dpt_shard_writer_open(&writer, output, &form, err));
+    DPT_TRY(copy(s, batch, writer, err));
+    DPT_TRY(dpt_shard_writer_commit(writer, result, err));
+out:
+    dpt_shard_writer_close(writer);
+    dpt_source_close(s);
+    return status;
 }

@@ -15,15 +15,56 @@
 
 enum { HEAD = 16 };
 
-static const struct dpt_source_type *const types[] = {
-    &dpt_source_h5, &dpt_source_idx, &dpt_source_npy, &dpt_source_pictures, &dpt_source_csv,
+extern const struct dpt_source_format dpt_source_idx, dpt_source_cifar10, dpt_source_csv,
+    dpt_source_npy, dpt_source_pictures, dpt_source_h5;
+
+const struct dpt_source_format *const dpt_source_formats[] = {
+    &dpt_source_h5,
+    &dpt_source_idx,
+    &dpt_source_cifar10,
+    &dpt_source_csv,
+    &dpt_source_npy,
+    &dpt_source_pictures,
+    NULL,
+};
+enum { FORMATS = sizeof dpt_source_formats / sizeof dpt_source_formats[0] - 1 };
+
+static const char *const option_names[DPT_SOURCE_OPTION_COUNT] = {
+#define X(id, name, value, help) [DPT_SOURCE_##id] = name,
+    DPT_SOURCE_OPTION_LIST(X)
+#undef X
+        [DPT_SOURCE_LABELS] = "--labels",
+    [DPT_SOURCE_INVERT] = "--invert",
 };
 
-static const char *const kind_names[] = {
-#define X(id, name, help) name,
-    DPT_SOURCE_LIST(X)
-#undef X
-};
+enum dpt_status dpt_source_format_find(const char *what, const char *name, bool convert,
+                                       const struct dpt_source_format **format,
+                                       struct dpt_error *err)
+{
+    const char *names[FORMATS], *near;
+    struct dpt_str list = {0};
+    size_t n = 0;
+
+    for (size_t i = 0; i < FORMATS; i++) {
+        const struct dpt_source_format *f = dpt_source_formats[i];
+
+        if ((convert ? f->inputs : f->help) == NULL)
+            continue;
+        if (strcmp(f->name, name) == 0) {
+            *format = f;
+            dpt_str_release(&list);
+            return DPT_OK;
+        }
+        dpt_str_printf(&list, "%s%s", n > 0 ? ", " : "", f->name);
+        names[n++] = f->name;
+    }
+    near = dpt_nearest(name, names, n);
+    dpt_fail(err, DPT_USAGE, "%s%s: is none of %s%s%s%s", what, name,
+             list.text != NULL ? list.text : "", near != NULL ? "; did you mean '" : "",
+             near != NULL ? near : "", near != NULL ? "'?" : "");
+    dpt_str_release(&list);
+    return err->status;
+}
 
 enum dpt_status dpt_source_parts(struct dpt_source *s, size_t n, struct dpt_error *err)
 {
@@ -53,26 +94,17 @@ static enum dpt_status add_input(struct dpt_source *s, const char *input, struct
 {
     enum dpt_status status = DPT_OK;
     glob_t found = {0};
-    char **more;
+    char *itself[] = {(char *)input};
     /* A file may be called [1].png: then it is meant, not a pattern. */
-    const int code =
-        dpt_file_exists(input) ? GLOB_NOMATCH : glob(input, GLOB_BRACE | GLOB_TILDE, NULL, &found);
-    const size_t n = code == 0 ? found.gl_pathc : 1;
+    const bool plain = s->spec->convert || dpt_file_exists(input);
+    const int code = plain ? 0 : glob(input, GLOB_BRACE | GLOB_TILDE, NULL, &found);
 
-    if (code == GLOB_NOMATCH && !dpt_file_exists(input))
+    if (code == GLOB_NOMATCH)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--input: there is no '%s'", input));
-    more = code == 0 || code == GLOB_NOMATCH
-               ? realloc(s->paths, (s->n_paths + n + 1) * sizeof *more)
-               : NULL;
-    if (more == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)n * sizeof *more));
-    s->paths = more;
-    for (size_t i = 0; i < n; i++) {
-        more[s->n_paths] = strdup(code == 0 ? found.gl_pathv[i] : input);
-        if (more[s->n_paths] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)n * sizeof *more));
-        more[++s->n_paths] = NULL;
-    }
+    if (code != 0)
+        DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)s->n_paths));
+    DPT_TRY(dpt_paths_add(&s->paths, &s->n_paths, plain ? itself : found.gl_pathv,
+                          plain ? 1 : found.gl_pathc, err));
 out:
     globfree(&found);
     return status;
@@ -91,8 +123,8 @@ static size_t read_head(const char *path, uint8_t head[HEAD])
     return n > 0 ? (size_t)n : 0;
 }
 
-static enum dpt_status kind_of(const char *path, const struct dpt_source_type **type,
-                               struct dpt_error *err)
+static enum dpt_status format_of(const char *path, const struct dpt_source_format **format,
+                                 struct dpt_error *err)
 {
     uint8_t head[HEAD];
     struct stat info;
@@ -101,7 +133,7 @@ static enum dpt_status kind_of(const char *path, const struct dpt_source_type **
     if (stat(path, &info) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path);
     if (S_ISDIR(info.st_mode)) {
-        *type = &dpt_source_pictures;
+        *format = &dpt_source_pictures;
         return DPT_OK;
     }
     if (!S_ISREG(info.st_mode))
@@ -109,48 +141,35 @@ static enum dpt_status kind_of(const char *path, const struct dpt_source_type **
     n = read_head(path, head);
     if (n == 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
-        if (types[i]->is(head, n)) {
-            *type = types[i];
+    for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, behind npy */
+        *format = dpt_source_formats[i];
+        if ((*format)->type->is != NULL && (*format)->type->is(head, n))
             return DPT_OK;
-        }
+    }
     return dpt_fail(err, DPT_BAD_DATA,
                     "%s: is no HDF5, IDX, npy, PNG or JPEG file and no text: nothing that can be "
                     "predicted",
                     path);
 }
 
-/* All inputs of one kind: the one that was asked for, or what they are. */
-static enum dpt_status choose_type(struct dpt_source *s, struct dpt_error *err)
+/* All inputs of one format: the one that was asked for, or what they are. */
+static enum dpt_status choose_format(struct dpt_source *s, struct dpt_error *err)
 {
-    const char *format = s->spec->format;
-    const struct dpt_source_type *type = NULL;
+    const struct dpt_source_format *format = NULL;
     enum dpt_status status = DPT_OK;
 
-    if (format != NULL) {
-        const char *near;
-
-        for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
-            if (strcmp(kind_names[types[i]->kind], format) == 0) {
-                s->type = types[i];
-                return DPT_OK;
-            }
-        near = dpt_nearest(format, kind_names, DPT_SOURCE_KINDS);
-        return dpt_fail(err, DPT_USAGE, "--format %s: is none of h5, idx, csv, npy, pictures%s%s%s",
-                        format, near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
-                        near != NULL ? "'?" : "");
-    }
-    for (size_t i = 0; i < s->n_paths; i++) {
-        DPT_TRY(kind_of(s->paths[i], &type, err));
-        if (s->type == NULL)
-            s->type = type;
-        if (type != s->type)
+    s->format = s->spec->format;
+    for (size_t i = 0; s->spec->format == NULL && i < s->n_paths; i++) {
+        DPT_TRY(format_of(s->paths[i], &format, err));
+        if (s->format == NULL)
+            s->format = format;
+        if (format != s->format)
             DPT_TRY(dpt_fail(err, DPT_USAGE,
                              "--input: '%s' is of the format %s, '%s' of the format %s; one kind "
                              "at a time",
-                             s->paths[0], kind_names[s->type->kind], s->paths[i],
-                             kind_names[type->kind]));
+                             s->paths[0], s->format->name, s->paths[i], format->name));
     }
+    s->type = s->format->type;
 out:
     return status;
 }
@@ -159,23 +178,13 @@ out:
 static enum dpt_status check_options(const struct dpt_source *s, struct dpt_error *err)
 {
     const struct dpt_source_spec *spec = s->spec;
-    const unsigned is = 1u << s->type->kind;
-    const struct {
-        const char *name;
-        bool given;
-        unsigned of;
-    } rows[] = {
-        {"--labels", spec->n_labels > 0, 1u << DPT_SOURCE_IDX | 1u << DPT_SOURCE_NPY},
-        {"--label", spec->label != NULL, 1u << DPT_SOURCE_CSV},
-        {"--header", spec->header != NULL, 1u << DPT_SOURCE_CSV},
-        {"--layout", spec->layout != NULL, 1u << DPT_SOURCE_NPY},
-        {"--invert", spec->invert, 1u << DPT_SOURCE_PICTURES},
-    };
 
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        if (rows[i].given && (rows[i].of & is) == 0)
-            return dpt_fail(err, DPT_USAGE, "%s is no option for inputs of the format %s",
-                            rows[i].name, kind_names[s->type->kind]);
+    for (int i = 0; i < DPT_SOURCE_OPTION_COUNT; i++)
+        if (spec->option[i] != NULL && (s->format->options & 1u << i) == 0)
+            return dpt_fail(err, DPT_USAGE,
+                            spec->convert ? "%s is no option of the format %s"
+                                          : "%s is no option for inputs of the format %s",
+                            option_names[i], s->format->name);
     if (spec->n_labels > 0 && spec->n_labels != s->n_paths)
         return dpt_fail(err, DPT_USAGE, "--labels: %zu files for %zu inputs; one each is needed",
                         spec->n_labels, s->n_paths);
@@ -189,7 +198,6 @@ static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
     struct dpt_dataset *form = &s->form;
     char have[40], want[40];
 
-    form->stride = (size_t)dpt_shape_size(&form->shape) * (form->u8 ? 1 : sizeof(float));
     form->nhwc = form->nhwc && form->shape.c > 1;
     s->info.shape = form->shape;
     if (!model->known)
@@ -212,11 +220,8 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
         DPT_TRY(add_input(s, s->spec->inputs[i], err));
     if (s->n_paths == 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input"));
-    s->job.inputs = (const char *const *)s->paths;
-    s->job.n_inputs = s->n_paths;
-    DPT_TRY(choose_type(s, err));
+    DPT_TRY(choose_format(s, err));
     DPT_TRY(check_options(s, err));
-    s->info.kind = s->type->kind;
     s->form.parts = calloc(1, sizeof *s->form.parts);
     if (s->form.parts == NULL)
         DPT_TRY(dpt_fail_memory(err, "the inputs", 0));
@@ -229,6 +234,9 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     if (s->info.samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no sample", s->paths[0]));
     s->info.named = s->type->name != NULL;
+    s->form.stride = (size_t)dpt_shape_size(&s->form.shape) * (s->form.u8 ? 1 : sizeof(float));
+    if (s->spec->convert)
+        goto out;
     DPT_TRY(fit_shape(s, err));
     DPT_TRY(dpt_fill_prepare(&s->form, &s->spec->conf->normalize, err));
 out:
@@ -245,8 +253,6 @@ enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_sou
     if (s == NULL)
         return dpt_fail_memory(err, "the inputs", sizeof *s);
     s->spec = spec;
-    s->job.option[DPT_CONVERT_HEADER] = spec->header;
-    s->job.option[DPT_CONVERT_LAYOUT] = spec->layout;
     status = open_source(s, rank, ranks, err);
     if (status == DPT_OK)
         *source = s;
@@ -264,6 +270,7 @@ void dpt_source_close(struct dpt_source *s)
     if (s->form.parts != NULL)
         dpt_dataset_close(&s->form, NULL);
     dpt_paths_release(s->paths);
+    dpt_arena_release(&s->arena);
     dpt_free(s->parts);
     dpt_free(s->stored);
     dpt_free(s->classes);
@@ -271,7 +278,7 @@ void dpt_source_close(struct dpt_source *s)
     free(s);
 }
 
-static enum dpt_status make_room(struct dpt_source *s, int64_t n, struct dpt_error *err)
+enum dpt_status dpt_source_room(struct dpt_source *s, int64_t n, struct dpt_error *err)
 {
     const bool classes = s->info.truth == DPT_TRUTH_CLASS,
                targets = s->info.truth == DPT_TRUTH_VECTOR;
@@ -297,7 +304,7 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(make_room(s, n, err));
+    DPT_TRY(dpt_source_room(s, n, err));
     s->first = first;
     s->n = n;
     for (int64_t at = first, some; at < first + n; at += some) {

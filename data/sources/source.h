@@ -1,32 +1,73 @@
 /*
- * source: samples to predict, from files of any kind that dptrain reads, with or without labels.
+ * source: samples in files of any kind that dptrain reads, with or without labels.
  *
- * HDF5 shards, IDX, CSV and npy files, and pictures, one by one or folders of them. Every rank
- * opens all of a source and reads from it what it needs: memory is one window of samples, whatever
- * the size of the files. A sample becomes what training would have made of it: normalised NCHW
- * floats. One thread fetches; any thread may fill from what was fetched last.
+ * HDF5 shards, IDX, CIFAR-10, CSV and npy files, and pictures, one by one or folders of them, to be
+ * predicted or to become shards. Memory is one window of samples, whatever the size of the files.
+ * To predict, every rank opens all of a source and reads from it what it needs, and a sample
+ * becomes what training would have made of it: normalised NCHW floats. One thread fetches; any
+ * thread may fill from what was fetched last.
  */
 #ifndef DPT_DATA_SOURCE_H
 #define DPT_DATA_SOURCE_H
 
+#include <signal.h>
+
 #include "core/base/log.h"
 #include "core/base/memory.h"
 #include "data/sets/dataset.h"
+#include "data/shards/shard_writer.h"
 
-/* Kind, name on the command line, what it is. */
-#define DPT_SOURCE_LIST(X)                                                                         \
-    X(H5, "h5", "HDF5 shards")                                                                     \
-    X(IDX, "idx", "IDX files of unsigned bytes")                                                   \
-    X(CSV, "csv", "comma-separated text")                                                          \
-    X(NPY, "npy", "NumPy arrays")                                                                  \
-    X(PICTURES, "pictures", "PNG and JPEG files, or folders of them")
+/* What `convert` can say of single formats: name, what it takes (NULL: a switch), help. Several
+ * values are joined by commas. */
+#define DPT_SOURCE_OPTION_LIST(X)                                                                  \
+    X(LABEL, "--label", "COLUMN,...",                                                              \
+      "csv: label column by name or number (1 is the first, -1 the last; default)")                \
+    X(HEADER, "--header", "auto|yes|no", "csv: does the first line hold the names of the columns") \
+    X(CLASSES, "--classes", NULL, "csv: labels are names of classes, also where they are numbers") \
+    X(REGRESSION, "--regression", NULL,                                                            \
+      "csv: labels are targets of a regression, also whole numbers")                               \
+    X(SHAPE, "--shape", "C,H,W", "csv: the features are an image of this shape")                   \
+    X(U8, "--u8", NULL, "csv: store uint8; all features are whole numbers from 0 to 255")          \
+    X(LAYOUT, "--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)")        \
+    X(SIZE, "--size", "HxW", "pictures: stretch all to this size; else they must have one")        \
+    X(GREY, "--grey", NULL, "pictures: one channel, also of those in colour")                      \
+    X(LIKE, "--like", "SHARD",                                                                     \
+      "csv, pictures: classes and form as in this shard, for a test set beside its training set")  \
+    X(SHUFFLE, "--shuffle", "SEED",                                                                \
+      "pictures: store them in an order drawn by this number, not that of their names")
 
-enum dpt_source_kind {
-#define X(id, name, help) DPT_SOURCE_##id,
-    DPT_SOURCE_LIST(X)
+enum dpt_source_option {
+#define X(id, name, value, help) DPT_SOURCE_##id,
+    DPT_SOURCE_OPTION_LIST(X)
 #undef X
-        DPT_SOURCE_KINDS
+        DPT_SOURCE_OPTIONS,
+    /* Of `predict` alone, which has others of those above, too. */
+    DPT_SOURCE_LABELS = DPT_SOURCE_OPTIONS,
+    DPT_SOURCE_INVERT,
+    DPT_SOURCE_OPTION_COUNT,
 };
+
+/* A format: what can be read, and what of it the commands tell. One file each; source_type.h has
+ * the functions. */
+struct dpt_source_type;
+struct dpt_source_format {
+    const char *name;    /* "idx" */
+    const char *help;    /* for predict; NULL: it takes none of these */
+    const char *inputs;  /* for convert: "IMAGES LABELS"; NULL: it takes none of these */
+    const char *summary; /* one line */
+    const char *details; /* some lines for --help: what files, what becomes of them */
+    unsigned options;    /* bits 1 << enum dpt_source_option of those it understands */
+    const struct dpt_source_type *type;
+};
+
+/* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
+extern const struct dpt_source_format *const dpt_source_formats[];
+
+/* The one of a name that convert, or else predict, takes. what: stands before the name in the
+ * message. Errors: USAGE (lists them, suggests one). */
+enum dpt_status dpt_source_format_find(const char *what, const char *name, bool convert,
+                                       const struct dpt_source_format **format,
+                                       struct dpt_error *err);
 
 /* What is known of the samples that the model was made for, from the job's own data. Zero: nothing.
  */
@@ -40,22 +81,24 @@ struct dpt_source_model {
 };
 
 struct dpt_source_spec {
-    const char *const *inputs; /* files, globs, folders */
+    const char *const *inputs; /* files, globs, folders; convert: files, the labels' too */
     size_t n_inputs;
+    const struct dpt_source_format *format; /* NULL: look into the files */
+    /* NULL: not given; "" for a switch that was. --label of predict may be "none". */
+    const char *option[DPT_SOURCE_OPTION_COUNT];
+    struct dpt_log *log;
+    const volatile sig_atomic_t *stop; /* not 0: give up as soon as possible; or NULL */
+    /* To become shards: labels must be there, and say with the options what the samples are.
+     * What follows is predict's. */
+    bool convert;
     const char *const *labels; /* files of labels of idx and npy inputs: none, or one each */
     size_t n_labels;
-    const char *format; /* its name; NULL: look into the files */
-    const char *label;  /* csv: the label column(s), or "none"; NULL: as the model suggests */
-    const char *header; /* csv: auto, yes, no; NULL: auto */
-    const char *layout; /* npy: nchw, nhwc; NULL */
     const struct dpt_shape *shape; /* what pictures are made to, where the model's is not known, or
                                       is no picture's; NULL: not given */
-    bool invert;                   /* pictures: dark becomes light */
     bool classes;                  /* the loss wants classes, else targets */
     int32_t outputs;               /* of targets, where these are wanted; 0: not known */
     const struct dpt_data_conf *conf;
     struct dpt_source_model model;
-    struct dpt_log *log;
 };
 
 /* Looks into the first file of each of the job's data sets, of which there may be none here.
@@ -71,12 +114,14 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
 enum dpt_truth { DPT_TRUTH_NONE, DPT_TRUTH_CLASS, DPT_TRUTH_VECTOR };
 
 struct dpt_source_info {
-    enum dpt_source_kind kind;
     int64_t samples;
     struct dpt_shape shape; /* of one, as the model gets it */
     enum dpt_truth truth;   /* what comes with the samples */
     int32_t width;          /* VECTOR: numbers a sample */
     bool named;             /* each sample has a name: its file's */
+    /* Of one that becomes shards, with CLASS: labels are below `classes`; 0: nobody counted. */
+    int64_t classes;
+    const char *const *class_names; /* [classes], or NULL */
 };
 
 struct dpt_source;
@@ -105,6 +150,12 @@ const float *dpt_source_target(const struct dpt_source *source, int64_t sample);
 const struct dpt_source_info *dpt_source_info(const struct dpt_source *source);
 /* The name of a sample of a named source; borrowed. */
 const char *dpt_source_name(const struct dpt_source *source, int64_t sample);
+/* Makes shards of files: opens a source (spec->convert), and copies it. Errors: USAGE, BAD_DATA
+ * (names file and place), IO, RANK, STOPPED. */
+enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
+                                   const struct dpt_shard_output *output,
+                                   struct dpt_shard_result *result, struct dpt_error *err);
+
 /* "digits.csv, sample 12" of any sample, for messages; returns buf (at least 512 bytes). */
 const char *dpt_source_where(const struct dpt_source *source, int64_t sample, char *buf);
 

@@ -1,23 +1,44 @@
 /*
- * CSV files as samples to predict. Rows are counted first; then each rank walks over all rows and
- * takes its own, so that numbers, the dear part, are read once.
+ * CSV files: features and labels in columns. Rows are counted first, and what is to become shards
+ * is looked at for what its labels are; then rows are read as they are wanted. So memory is some
+ * rows and the names of the classes, whatever the files' size. Each rank that predicts walks over
+ * all rows and takes its own, so that numbers, the dear part, are read once.
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/base/str.h"
 #include "data/sources/source_type.h"
 #include "data/tables/csv_table.h"
+
+enum { LABEL_MOST = INT32_MAX - 1 };
+
+struct class_name {
+    const char *text;
+    bool is_number;
+    double value;
+    int32_t class;
+};
 
 struct state {
     struct dpt_csv_table table;
     bool opened;
     struct dpt_csv_cursor cursor;
     int64_t row; /* that the cursor gives next */
-    struct dpt_str label;
     size_t features;
+    struct dpt_str label;     /* --label, where it was guessed */
+    const char *shard;        /* --like; NULL: not given */
+    struct class_name *names; /* sorted: the model's classes, or those that were found */
+    size_t n_names, room, longest;
+    bool given;                      /* the names are the model's, or those of --like */
+    bool named;                      /* labels are names, also where they are numbers */
+    bool regression;                 /* labels are targets */
+    bool whole;                      /* all are whole numbers from 0 on */
+    double largest;                  /* label that is a number */
+    char *first_number, *first_word; /* where the first of each kind is, and what; NULL: none */
 };
 
 /* Text that is no other kind's: so asked last. */
@@ -29,15 +50,247 @@ static bool is(const uint8_t *head, size_t n)
     return n > 0;
 }
 
+/* --- cells ------------------------------------------------------------------------------------ */
+
+static const struct dpt_csv_cell *cell_at(const struct state *state, size_t column)
+{
+    return &state->cursor.csv.cells[column];
+}
+
+/* What is wrong with a cell: the place, the text and the rest of the sentence. */
+static enum dpt_status refuse(const struct state *state, size_t column, const char *what,
+                              struct dpt_error *err)
+{
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+
+    return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is %s",
+                    dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                    dpt_csv_shown(cell_at(state, column)->text, shown), what);
+}
+
+/* A cell that had to be a number and is none. */
+static enum dpt_status no_number(const struct state *state, size_t column, enum dpt_csv_kind kind,
+                                 struct dpt_error *err)
+{
+    char where[DPT_CSV_WHERE];
+
+    if (cell_at(state, column)->text[0] == '\0')
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is empty: a value is missing",
+                        dpt_csv_where(&state->table, &state->cursor.csv, column, where));
+    if (kind == DPT_CSV_TEXT)
+        return refuse(state, column,
+                      state->row == 0 && state->table.names == NULL
+                          ? "not a number; are these the names of the columns (--header yes)?"
+                          : "not a number",
+                      err);
+    return refuse(state, column, kind == DPT_CSV_MISSING ? "a missing value" : "not finite", err);
+}
+
+static enum dpt_status number_in(const struct state *state, size_t column, double *value,
+                                 struct dpt_error *err)
+{
+    const enum dpt_csv_kind kind =
+        dpt_csv_number(cell_at(state, column), state->table.c_locale, value);
+
+    if (kind != DPT_CSV_NUMBER)
+        return no_number(state, column, kind, err);
+    return isfinite((float)*value) ? DPT_OK
+                                   : refuse(state, column, "too large for a 32-bit float", err);
+}
+
+/* --- names of classes ------------------------------------------------------------------------- */
+
+/* Numbers by their value, before words by their bytes (which is the order of code points in UTF-8).
+ */
+static int compare_names(const struct class_name *a, const struct class_name *b)
+{
+    if (a->is_number != b->is_number)
+        return a->is_number ? -1 : 1;
+    if (a->is_number && a->value != b->value)
+        return a->value < b->value ? -1 : 1;
+    return strcmp(a->text, b->text);
+}
+
+static struct class_name name_of(const struct state *state, const char *text)
+{
+    const struct dpt_csv_cell cell = {.text = text};
+    struct class_name name = {.text = text};
+
+    name.is_number = dpt_csv_number(&cell, state->table.c_locale, &name.value) == DPT_CSV_NUMBER;
+    return name;
+}
+
+/* The place of a name among the sorted ones; *there: it is one of them. */
+static size_t place_of(const struct state *state, const struct class_name *name, bool *there)
+{
+    size_t low = 0, high = state->n_names;
+
+    *there = false;
+    while (low < high && !*there) {
+        const size_t middle = low + (high - low) / 2;
+        const int order = compare_names(name, &state->names[middle]);
+
+        *there = order == 0;
+        if (order > 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return high;
+}
+
+/* text: for as long as the source. */
+static enum dpt_status add_name(struct state *state, const char *text, int32_t class,
+                                struct dpt_error *err)
+{
+    struct class_name name, *more;
+    bool there;
+    size_t at;
+
+    more = dpt_grow(state->names, &state->room, state->n_names + 1, sizeof *more);
+    if (text == NULL || more == NULL)
+        return dpt_fail_memory(err, "the names of the classes", (double)state->n_names);
+    state->names = more;
+    name = name_of(state, text);
+    name.class = class;
+    at = place_of(state, &name, &there);
+    if (there)
+        return DPT_OK;
+    memmove(state->names + at + 1, state->names + at, (state->n_names - at) * sizeof *state->names);
+    state->names[at] = name;
+    state->n_names++;
+    return DPT_OK;
+}
+
+/* Those that the model, or the shard of --like, gives its classes. */
+static enum dpt_status take_names(struct state *state, const struct dpt_source_model *model,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < model->n_classes; i++)
+        DPT_TRY(add_name(state, model->classes[i], (int32_t)i, err));
+    state->given = model->n_classes > 0;
+out:
+    return status;
+}
+
+/* --- a first reading: what the labels are ----------------------------------------------------- */
+
+static enum dpt_status find_name(struct state *state, size_t column, struct dpt_error *err)
+{
+    const struct dpt_csv_cell *cell = cell_at(state, column);
+    const struct class_name name = name_of(state, cell->text);
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+    bool there;
+
+    place_of(state, &name, &there);
+    if (there)
+        return DPT_OK;
+    if (state->given)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is no class of %s",
+                        dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                        dpt_csv_shown(cell->text, shown), state->shard);
+    if (cell->length > state->longest)
+        state->longest = cell->length;
+    if ((state->n_names + 1) * state->longest > DPT_CLASS_NAME_BYTES)
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: '%s' is label no. %zu that differs from all before: too many for names of "
+            "classes; is this the column of the labels?",
+            dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+            dpt_csv_shown(cell->text, shown), state->n_names + 1);
+    return add_name(state, dpt_arena_strndup(&state->table.arena, cell->text, cell->length), 0,
+                    err);
+}
+
+static enum dpt_status remember(struct state *state, size_t column, char **first,
+                                struct dpt_error *err)
+{
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+
+    if (*first != NULL)
+        return DPT_OK;
+    *first = dpt_arena_printf(&state->table.arena, "%s: '%s'",
+                              dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                              dpt_csv_shown(cell_at(state, column)->text, shown));
+    return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", sizeof where);
+}
+
+static enum dpt_status scan_label(struct state *state, size_t column, struct dpt_error *err)
+{
+    const struct dpt_csv_cell *cell = cell_at(state, column);
+    enum dpt_status status = DPT_OK;
+    double value;
+    const enum dpt_csv_kind kind = dpt_csv_number(cell, state->table.c_locale, &value);
+
+    if (state->named && cell->length > 0) {
+        DPT_TRY(find_name(state, column, err));
+    } else if (kind == DPT_CSV_NUMBER) {
+        state->whole = state->whole && value >= 0 && value == floor(value);
+        state->largest = value > state->largest ? value : state->largest;
+        DPT_TRY(remember(state, column, &state->first_number, err));
+    } else if (kind == DPT_CSV_TEXT && !state->regression) {
+        DPT_TRY(remember(state, column, &state->first_word, err));
+        DPT_TRY(find_name(state, column, err));
+    } else {
+        DPT_TRY(no_number(state, column, kind, err));
+    }
+    if (state->first_number != NULL && state->first_word != NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s is a number, but %s is none; --classes takes all as names of classes",
+                         state->first_number, state->first_word));
+out:
+    return status;
+}
+
+/* Walks over all rows, and leaves the cursor in front of the first again. */
+static enum dpt_status scan(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_log *log = s->spec->convert ? s->spec->log : NULL;
+    char count[32], line[64];
+    double shown = 0;
+    bool more;
+
+    for (state->row = 0;; state->row++) {
+        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        if (!more)
+            break;
+        for (size_t i = 0; s->spec->convert && i < state->table.n_labels; i++)
+            DPT_TRY(scan_label(state, state->table.labels[i], err));
+        if (log != NULL && state->row % 1024 == 1023 && dpt_now() - shown > 0.1) {
+            shown = dpt_now();
+            snprintf(line, sizeof line, "counting rows: %s",
+                     dpt_group_digits(count, state->row + 1));
+            dpt_log_live(log, line);
+        }
+    }
+    s->parts[0].samples = state->row;
+out:
+    dpt_csv_cursor_close(&state->cursor);
+    state->row = 0;
+    return status;
+}
+
+/* --- opening ---------------------------------------------------------------------------------- */
+
 static enum dpt_status open_table(struct dpt_source *s, const char *label, struct dpt_error *err)
 {
     struct state *state = s->state;
+    const struct dpt_csv_spec spec = {
+        .inputs = (const char *const *)s->paths,
+        .n_inputs = s->n_paths,
+        .label = label,
+        .header = s->spec->option[DPT_SOURCE_HEADER],
+        .stop = s->spec->stop,
+    };
 
     if (state->opened)
         dpt_csv_table_close(&state->table);
-    s->job.option[DPT_CONVERT_LABEL] = label;
     state->opened = true;
-    return dpt_csv_table_open(&state->table, &s->job, err);
+    return dpt_csv_table_open(&state->table, &spec, err);
 }
 
 /* Which columns hold labels, where nobody said it: as many as there are beyond what the model
@@ -64,21 +317,141 @@ static enum dpt_status guess_labels(struct dpt_source *s, struct dpt_error *err)
     return open_table(s, state->label.text, err);
 }
 
-static enum dpt_status count_row(void *arg, const struct dpt_csv *row, struct dpt_error *err)
+static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *err)
 {
-    struct dpt_source *s = arg;
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const char *label = s->spec->option[DPT_SOURCE_LABEL];
+    const size_t *labels = &state->table.n_labels;
 
-    (void)row;
-    (void)err;
-    s->parts[0].samples++;
+    DPT_TRY(open_table(s, label == NULL || strcmp(label, "none") == 0 ? "" : label, err));
+    if (label == NULL)
+        DPT_TRY(guess_labels(s, err));
+    s->form.u8 = s->spec->model.typed && s->spec->model.u8;
+    if (*labels > 0)
+        s->info.truth = s->spec->classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
+    if (s->spec->classes && *labels > 1)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: names %zu columns; classes are one", *labels));
+    state->largest = LABEL_MOST;
+    DPT_TRY(take_names(state, &s->spec->model, err));
+out:
+    return status;
+}
+
+static enum dpt_status take_shape(struct dpt_source *s, struct dpt_error *err)
+{
+    const char *text = s->spec->option[DPT_SOURCE_SHAPE];
+    const long long features = (long long)((const struct state *)s->state)->features;
+    struct dpt_shape *d = &s->form.shape;
+    int end = 0;
+
+    if (text == NULL)
+        return DPT_OK;
+    if (sscanf(text, "%6d,%6d,%6d%n", &d->c, &d->h, &d->w, &end) != 3 || text[end] != '\0' ||
+        d->c < 1 || d->h < 1 || d->w < 1)
+        return dpt_fail(err, DPT_USAGE,
+                        "--shape %s: must be channels, height and width, as in 1,28,28", text);
+    d->flat = false;
+    if ((long long)d->c * d->h * d->w != features)
+        return dpt_fail(err, DPT_USAGE,
+                        "--shape %s: makes %lld values, %s has %lld columns besides the label",
+                        text, (long long)d->c * d->h * d->w, s->paths[0], features);
     return DPT_OK;
+}
+
+/* The shard of --like says how rows are stored, too. */
+static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const struct dpt_source_model *like = &s->like;
+    const char *const *option = s->spec->option;
+
+    state->shard = option[DPT_SOURCE_LIKE];
+    if (state->shard == NULL)
+        return DPT_OK;
+    if (s->form.u8 || option[DPT_SOURCE_SHAPE] != NULL)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--like says how rows are stored; leave --u8 and --shape out"));
+    DPT_TRY(dpt_source_model_of(&s->like, state->shard, !state->regression, &s->arena, err));
+    if (dpt_shape_size(&like->shape) != (int64_t)state->features)
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA, "%s: has %zu columns beside the label, %s has %lld numbers a sample",
+            s->paths[0], state->features, state->shard, (long long)dpt_shape_size(&like->shape)));
+    s->form.u8 = like->u8;
+    if (!like->shape.flat)
+        s->form.shape = like->shape;
+    DPT_TRY(take_names(state, like, err));
+    state->named = state->given;
+out:
+    return status;
+}
+
+/* Says what the labels are, once all were seen. */
+static enum dpt_status decide(struct dpt_source *s, struct dpt_error *err)
+{
+    struct state *state = s->state;
+    const char **names;
+
+    if (s->parts[0].samples == 0)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: has no row of data", s->paths[0]);
+    s->info.truth = DPT_TRUTH_CLASS;
+    if (state->regression || (!state->named && state->first_word == NULL && !state->whole)) {
+        s->info.truth = DPT_TRUTH_VECTOR;
+    } else if (state->given) {
+        s->info.classes = (int64_t)s->like.n_classes;
+        s->info.class_names = s->like.classes;
+    } else if (state->n_names > 0) {
+        names = dpt_arena_alloc(&s->arena, state->n_names * sizeof *names);
+        if (names == NULL)
+            return dpt_fail_memory(err, "the names of the classes", (double)state->n_names);
+        for (size_t i = 0; i < state->n_names; i++) {
+            names[i] = state->names[i].text;
+            state->names[i].class = (int32_t)i;
+        }
+        state->named = true;
+        s->info.classes = (int64_t)state->n_names;
+        s->info.class_names = names;
+    } else if (state->largest > LABEL_MOST) {
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: the largest label is %.0f: too large for the number of a class; --classes takes "
+            "labels as names, --regression as targets",
+            s->paths[0], state->largest);
+    } else {
+        s->info.classes = (int64_t)state->largest + 1;
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const char *const *option = s->spec->option, *label = option[DPT_SOURCE_LABEL];
+
+    state->named = option[DPT_SOURCE_CLASSES] != NULL;
+    state->regression = option[DPT_SOURCE_REGRESSION] != NULL;
+    state->whole = true;
+    s->form.u8 = option[DPT_SOURCE_U8] != NULL;
+    if (state->named && state->regression)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other"));
+    if (label != NULL && label[0] == '\0')
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: which column? a name or a number"));
+    DPT_TRY(open_table(s, label, err));
+    if (state->table.n_labels > 1 && state->named)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes takes one label column, --label names %zu",
+                         state->table.n_labels));
+    state->regression = state->regression || state->table.n_labels > 1;
+out:
+    return status;
 }
 
 static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const bool convert = s->spec->convert;
     struct state *state = calloc(1, sizeof *state);
-    const char *label = s->spec->label;
 
     (void)rank;
     (void)ranks;
@@ -86,20 +459,18 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     if (state == NULL)
         DPT_TRY(dpt_fail_memory(err, "the inputs", sizeof *state));
     DPT_TRY(dpt_source_parts(s, 1, err));
-    DPT_TRY(open_table(s, label == NULL || strcmp(label, "none") == 0 ? "" : label, err));
-    if (label == NULL)
-        DPT_TRY(guess_labels(s, err));
+    DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
     state->cursor.table = &state->table;
     state->features = state->table.columns - state->table.n_labels;
     s->form.shape = (struct dpt_shape){(int32_t)state->features, 1, 1, true};
-    s->form.u8 = s->spec->model.typed && s->spec->model.u8;
-    if (state->table.n_labels > 0)
-        s->info.truth = s->spec->classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
+    if (convert) {
+        DPT_TRY(take_shape(s, err));
+        DPT_TRY(take_like(s, err));
+    }
+    DPT_TRY(scan(s, err));
+    if (convert)
+        DPT_TRY(decide(s, err));
     s->info.width = s->info.truth == DPT_TRUTH_VECTOR ? (int32_t)state->table.n_labels : 0;
-    if (s->spec->classes && state->table.n_labels > 1)
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "--label: names %zu columns; classes are one",
-                         state->table.n_labels));
-    DPT_TRY(dpt_csv_table_walk(&state->table, count_row, s, err));
 out:
     return status;
 }
@@ -112,52 +483,41 @@ static void close_source(struct dpt_source *s)
     if (state->opened)
         dpt_csv_table_close(&state->table);
     dpt_str_release(&state->label);
+    free(state->names);
     free(state);
 }
 
-static enum dpt_status number_in(const struct state *state, size_t column, double *value,
-                                 struct dpt_error *err)
-{
-    const struct dpt_csv *row = &state->cursor.csv;
-    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+/* --- rows ------------------------------------------------------------------------------------- */
 
-    if (dpt_csv_number(&row->cells[column], state->table.c_locale, value) == DPT_CSV_NUMBER &&
-        isfinite((float)*value))
-        return DPT_OK;
-    dpt_csv_where(&state->table, row, column, where);
-    if (row->cells[column].text[0] == '\0')
-        return dpt_fail(err, DPT_BAD_DATA, "%s: is empty: a value is missing", where);
-    return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is no finite number", where,
-                    dpt_csv_shown(row->cells[column].text, shown));
+static enum dpt_status changed(const struct dpt_source *s, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", s->paths[0]);
 }
 
-/* The class that a cell names: one of the model's, else its number. */
+/* The class that a cell names, else its number. */
 static enum dpt_status class_in(const struct dpt_source *s, size_t column, int32_t *class,
                                 struct dpt_error *err)
 {
     const struct state *state = s->state;
-    const struct dpt_source_model *model = &s->spec->model;
-    const struct dpt_csv_cell *cell = &state->cursor.csv.cells[column];
-    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
-    double value;
+    const struct class_name name = name_of(state, cell_at(state, column)->text);
+    bool there;
+    const size_t place = place_of(state, &name, &there);
 
-    for (size_t i = 0; i < model->n_classes; i++)
-        if (strcmp(model->classes[i], cell->text) == 0) {
-            *class = (int32_t)i;
-            return DPT_OK;
-        }
-    if (dpt_csv_number(cell, state->table.c_locale, &value) == DPT_CSV_NUMBER && value >= 0 &&
-        value < INT32_MAX && value == floor(value)) {
-        *class = (int32_t)value;
-        return DPT_OK;
-    }
-    return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is %s",
-                    dpt_csv_where(&state->table, &state->cursor.csv, column, where),
-                    dpt_csv_shown(cell->text, shown),
-                    model->n_classes > 0
-                        ? "none of the classes in the job's training data"
-                        : "no number of a class, and the job's training data, which could name "
-                          "the classes, do not");
+    if (there)
+        *class = state->names[place].class;
+    else if (!state->named && name.is_number && name.value >= 0 && name.value <= state->largest &&
+             name.value == floor(name.value))
+        *class = (int32_t)name.value;
+    else if (s->spec->convert)
+        return changed(s, err);
+    else
+        return refuse(state, column,
+                      state->given
+                          ? "none of the classes in the job's training data"
+                          : "no number of a class, and the job's training data, which could name "
+                            "the classes, do not",
+                      err);
+    return DPT_OK;
 }
 
 static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored,
@@ -166,7 +526,7 @@ static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored
     enum dpt_status status = DPT_OK;
     const struct state *state = s->state;
     float *floats = (float *)(void *)stored;
-    char where[DPT_CSV_WHERE];
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
     double value;
     size_t at = 0;
 
@@ -175,9 +535,11 @@ static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored
             continue;
         DPT_TRY(number_in(state, i, &value, err));
         if (s->form.u8 && (value < 0 || value > 255 || value != floor(value)))
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                             "%s: is no whole number from 0 to 255, as in the training data",
-                             dpt_csv_where(&state->table, &state->cursor.csv, i, where)));
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is no whole number from 0 to 255, as %s",
+                             dpt_csv_where(&state->table, &state->cursor.csv, i, where),
+                             dpt_csv_shown(cell_at(state, i)->text, shown),
+                             s->spec->option[DPT_SOURCE_U8] != NULL ? "--u8 needs"
+                                                                    : "in the training data"));
         if (s->form.u8)
             stored[at] = (uint8_t)value;
         else
@@ -211,31 +573,53 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
+    const size_t labels = state->table.n_labels;
     double value;
     bool more;
 
-    (void)part;
     DPT_TRY(seek(s, row, err));
     for (int64_t i = 0; i < n; i++, state->row++) {
         DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
         if (!more)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", s->paths[0]));
+            DPT_TRY(changed(s, err));
         DPT_TRY(take_features(s, stored + (size_t)i * s->form.stride, err));
         if (classes != NULL)
             DPT_TRY(class_in(s, state->table.labels[0], &classes[i], err));
-        for (size_t k = 0; targets != NULL && k < state->table.n_labels; k++) {
+        for (size_t k = 0; targets != NULL && k < labels; k++) {
             DPT_TRY(number_in(state, state->table.labels[k], &value, err));
-            targets[(size_t)i * state->table.n_labels + k] = (float)value;
+            targets[(size_t)i * labels + k] = (float)value;
         }
+    }
+    if (state->row == s->parts[part].samples) {
+        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        if (more)
+            DPT_TRY(changed(s, err));
     }
 out:
     return status;
 }
 
-const struct dpt_source_type dpt_source_csv = {
-    .kind = DPT_SOURCE_CSV,
+static const struct dpt_source_type type = {
     .is = is,
     .open = open_source,
     .close = close_source,
     .read = read_rows,
+};
+
+const struct dpt_source_format dpt_source_csv = {
+    .name = "csv",
+    .help = "comma-separated text",
+    .inputs = "FILE...",
+    .summary = "comma-separated text (RFC 4180), gzipped or not: features and labels in columns",
+    .details =
+        "Features become float32 [N,D], or [N,C,H,W] with --shape, or uint8 with --u8. "
+        "Labels that are whole numbers "
+        "from 0 on are classes; words become classes in sorted order, their names an "
+        "attribute of /labels; other "
+        "numbers, several label columns and --regression make targets [N,K]. A test set goes "
+        "with --like TRAINSHARD, so that its classes have the same numbers.",
+    .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
+               1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |
+               1u << DPT_SOURCE_U8,
+    .type = &type,
 };

@@ -202,10 +202,15 @@ out:
     return status;
 }
 
-const struct dpt_source_type dpt_source_h5 = {
-    .kind = DPT_SOURCE_H5,
+static const struct dpt_source_type type = {
     .is = is,
     .open = open_source,
     .close = close_source,
     .read = read_rows,
+};
+
+const struct dpt_source_format dpt_source_h5 = {
+    .name = "h5",
+    .help = "HDF5 shards",
+    .type = &type,
 };

@@ -1,25 +1,251 @@
 /*
- * Pictures as samples to predict: files, or folders of them. Each thread decodes those of its own
- * micro-batches.
+ * Pictures as samples: files, or folders of them; for shards one folder with a sub-folder a class.
+ * Each thread that predicts decodes those of its own micro-batches.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "core/base/clock.h"
+#include "core/base/rng.h"
+#include "core/base/str.h"
 #include "data/pictures/picture.h"
 #include "data/pictures/picture_list.h"
 #include "data/sources/source_type.h"
 
 struct state {
     struct dpt_picture_list list;
-    int32_t *classes; /* [list.n_classes]: the model's number of each sub-folder */
-    struct dpt_picture_form form;
+    int32_t *classes;             /* [list.n_classes]: the class of each sub-folder */
+    struct dpt_picture_form form; /* height, channels 0: not known yet */
+    double shown;                 /* time of the last live line */
 };
 
 static bool is(const uint8_t *head, size_t n)
 {
     return dpt_picture_is(head, n);
 }
+
+/* Room for the numbers of the sub-folders. */
+static enum dpt_status make_classes(struct state *state, struct dpt_error *err)
+{
+    state->classes = calloc(state->list.n_classes, sizeof *state->classes);
+    return state->classes != NULL
+               ? DPT_OK
+               : dpt_fail_memory(err, "the classes", (double)state->list.n_classes);
+}
+
+/* The class of that name, or -1. */
+static int32_t class_named(const char *const *classes, size_t n, const char *name)
+{
+    for (size_t k = 0; k < n; k++)
+        if (strcmp(classes[k], name) == 0)
+            return (int32_t)k;
+    return -1;
+}
+
+/* --- to become shards ------------------------------------------------------------------------- */
+
+static enum dpt_status take_size(struct dpt_source *s, struct dpt_error *err)
+{
+    struct dpt_picture_form *form = &((struct state *)s->state)->form;
+    const char *text = s->spec->option[DPT_SOURCE_SIZE];
+    int end = 0;
+
+    if (text == NULL)
+        return DPT_OK;
+    if (sscanf(text, "%6dx%6d%n", &form->height, &form->width, &end) != 2 || text[end] != '\0' ||
+        form->height < 1 || form->width < 1 || form->height > DPT_PICTURE_SIDE ||
+        form->width > DPT_PICTURE_SIDE)
+        return dpt_fail(err, DPT_USAGE, "--size %s: must be height and width, as in 32x32", text);
+    return DPT_OK;
+}
+
+/* Stores them in an order drawn by --shuffle. */
+static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
+{
+    struct dpt_picture_list *list = &((struct state *)s->state)->list;
+    const char *text = s->spec->option[DPT_SOURCE_SHUFFLE];
+    struct dpt_picture_entry *drawn;
+    uint64_t seed;
+    char *end;
+
+    if (text == NULL)
+        return DPT_OK;
+    seed = strtoull(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0')
+        return dpt_fail(err, DPT_USAGE, "--shuffle %s: must be a whole number from 0 on", text);
+    drawn = malloc(list->n * sizeof *drawn);
+    if (drawn == NULL)
+        return dpt_fail_memory(err, "the list of pictures", (double)list->n * sizeof *drawn);
+    for (size_t i = 0; i < list->n; i++)
+        drawn[i] = list->entries[dpt_permute(seed, DPT_STREAM_SHUFFLE, 0, list->n, i)];
+    free(list->entries);
+    list->entries = drawn;
+    list->capacity = list->n;
+    return DPT_OK;
+}
+
+/* Another set's form and classes. */
+static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_picture_form *form = &((struct state *)s->state)->form;
+    const char *path = s->spec->option[DPT_SOURCE_LIKE];
+    const struct dpt_shape *shape = &s->like.shape;
+    char text[40];
+
+    if (path == NULL)
+        return DPT_OK;
+    if (form->height > 0 || form->channels > 0)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "--like says of what size and colour they are; leave "
+                         "--size and --grey out"));
+    DPT_TRY(dpt_source_model_of(&s->like, path, true, &s->arena, err));
+    if (!s->like.u8 || shape->flat || (shape->c != 1 && shape->c != 3))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "--like: %s holds samples of %s %s, which are no pictures", path,
+                         dpt_shape_text(shape, text), s->like.u8 ? "uint8" : "float32"));
+    if (s->like.n_classes == 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--like: %s does not name its classes", path));
+    *form = (struct dpt_picture_form){shape->c, shape->h, shape->w, false};
+out:
+    return status;
+}
+
+/* Each picture needs a class, and each class a picture. */
+static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *err)
+{
+    const struct dpt_picture_list *list = &((struct state *)s->state)->list;
+    const char *folder = s->paths[0];
+
+    if (list->n_classes == 0)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: holds pictures, but no sub-folders: a sub-folder a class is needed, "
+                        "as in %s/cat/1.png and %s/dog/1.png",
+                        folder, folder, folder);
+    for (size_t i = 0; i < list->n; i++)
+        if (list->entries[i].class < 0)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: lies beside the sub-folders of the classes: of which class is it? "
+                            "Move it into one of them",
+                            list->entries[i].path);
+    if (list->empty != NULL)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: holds no picture (.png, .jpg, .jpeg), so there is nothing to learn "
+                        "this class from; remove the sub-folder or fill it",
+                        list->empty);
+    if (list->n_classes == 1 && s->spec->log != NULL && s->info.classes < 2)
+        dpt_log_warn(s->spec->log, "%s: one class only, '%s': there is nothing to tell apart",
+                     folder, list->classes[0]);
+    return DPT_OK;
+}
+
+/* The class numbers of the sub-folders. */
+static enum dpt_status number_classes(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const struct dpt_picture_list *list = &state->list;
+    const bool like = s->like.n_classes > 0;
+    const char *const *names = like ? s->like.classes : list->classes;
+    const size_t n = like ? s->like.n_classes : list->n_classes;
+    size_t longest = 1;
+
+    DPT_TRY(make_classes(state, err));
+    for (size_t i = 0; i < list->n_classes; i++) {
+        state->classes[i] = like ? class_named(names, n, list->classes[i]) : (int32_t)i;
+        if (state->classes[i] < 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s/%s: is no class of %s", s->paths[0],
+                             list->classes[i], s->spec->option[DPT_SOURCE_LIKE]));
+    }
+    for (size_t k = 0; k < n; k++)
+        longest = strlen(names[k]) > longest ? strlen(names[k]) : longest;
+    if (n * longest > DPT_CLASS_NAME_BYTES)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: %zu sub-folders with names of up to %zu bytes are too many for names "
+                         "of classes",
+                         s->paths[0], n, longest));
+    s->info.truth = DPT_TRUTH_CLASS;
+    s->info.classes = (int64_t)n;
+    s->info.class_names = names;
+out:
+    return status;
+}
+
+static void show(struct dpt_source *s, size_t n)
+{
+    struct state *state = s->state;
+    char done[32], all[32], line[96];
+
+    if (s->spec->log == NULL || dpt_now() - state->shown < 0.1)
+        return;
+    state->shown = dpt_now();
+    snprintf(line, sizeof line, "looking at pictures: %s of %s",
+             dpt_group_digits(done, (long long)n), dpt_group_digits(all, (long long)state->list.n));
+    dpt_log_live(s->spec->log, line);
+}
+
+/* Finds the size and colour that were not given: one size for all, colour where any has it. */
+static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_picture_form *form = &state->form;
+    const bool size = form->height == 0, colour = form->channels == 0;
+    struct dpt_picture one = {0};
+
+    for (size_t i = 0; (size || colour) && i < state->list.n; i++) {
+        const char *path = state->list.entries[i].path;
+
+        if (s->spec->stop != NULL && *s->spec->stop != 0)
+            DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
+        DPT_TRY(dpt_picture_look(&one, path, err));
+        if (colour && one.channels > form->channels)
+            form->channels = one.channels;
+        if (size && i == 0) {
+            form->height = one.height;
+            form->width = one.width;
+        }
+        if (size && (one.height != form->height || one.width != form->width))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s is %d high and %d wide, %s %d high and %d wide: --size %dx%d "
+                             "makes all of one size",
+                             state->list.entries[0].path, form->height, form->width, path,
+                             one.height, one.width, form->height, form->width));
+        show(s, i);
+    }
+out:
+    if (s->spec->log != NULL)
+        dpt_log_live(s->spec->log, NULL);
+    return status;
+}
+
+static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+
+    if (s->n_paths != 1)
+        DPT_TRY(
+            dpt_fail(err, DPT_USAGE, "pictures takes one folder; %zu inputs given", s->n_paths));
+    DPT_TRY(take_size(s, err));
+    state->form.channels = s->spec->option[DPT_SOURCE_GREY] != NULL ? 1 : 0;
+    DPT_TRY(take_like(s, err));
+    DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[0], err));
+    DPT_TRY(shuffle(s, err));
+    DPT_TRY(number_classes(s, err));
+    DPT_TRY(check_list(s, err));
+    DPT_TRY(find_form(s, err));
+    if (s->spec->log != NULL)
+        dpt_picture_list_tell(&state->list, s->spec->log);
+    s->form.shape =
+        (struct dpt_shape){state->form.channels, state->form.height, state->form.width, false};
+out:
+    return status;
+}
+
+/* --- to be predicted -------------------------------------------------------------------------- */
 
 /* The model's number of a class by its sub-folder's name; -1: none. */
 static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_list *list, size_t i)
@@ -29,11 +255,8 @@ static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_lis
     char *end;
     long number;
 
-    for (size_t k = 0; k < model->n_classes; k++)
-        if (strcmp(model->classes[k], name) == 0)
-            return (int32_t)k;
     if (model->n_classes > 0)
-        return -1;
+        return class_named(model->classes, model->n_classes, name);
     number = strtol(name, &end, 10);
     if (name[0] >= '0' && name[0] <= '9' && *end == '\0' && number < s->spec->outputs)
         return (int32_t)number;
@@ -44,6 +267,7 @@ static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_lis
  * where no names are known and there are as many as classes, by their order. */
 static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     const struct dpt_picture_list *list = &state->list;
 
@@ -52,9 +276,7 @@ static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
             return DPT_OK;
     if (!s->spec->classes || list->n_classes == 0)
         return DPT_OK;
-    state->classes = calloc(list->n_classes, sizeof *state->classes);
-    if (state->classes == NULL)
-        return dpt_fail_memory(err, "the classes", (double)list->n_classes);
+    DPT_TRY(make_classes(state, err));
     for (size_t i = 0; i < list->n_classes; i++) {
         state->classes[i] = class_of(s, list, i);
         if (state->classes[i] < 0) {
@@ -66,7 +288,8 @@ static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
         }
     }
     s->info.truth = DPT_TRUTH_CLASS;
-    return DPT_OK;
+out:
+    return status;
 }
 
 /* One line about what happens to pictures of another size or colour; by the first of them. */
@@ -99,19 +322,14 @@ out:
     return status;
 }
 
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = calloc(1, sizeof *state);
+    struct state *state = s->state;
     const struct dpt_shape *shape = s->spec->shape != NULL ? s->spec->shape : &s->spec->model.shape;
     struct stat info;
     char text[40];
 
-    (void)rank;
-    (void)ranks;
-    s->state = state;
-    if (state == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the pictures", sizeof *state));
     if (!s->spec->model.known && s->spec->shape == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "what size do the pictures have to be? The job's training data, which "
@@ -121,19 +339,35 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
                          "the model takes samples of %s, which are no pictures: --shape 1,H,W or "
                          "3,H,W says of what size they are to be",
                          dpt_shape_text(shape, text)));
-    state->form = (struct dpt_picture_form){shape->c, shape->h, shape->w, s->spec->invert};
+    state->form = (struct dpt_picture_form){shape->c, shape->h, shape->w,
+                                            s->spec->option[DPT_SOURCE_INVERT] != NULL};
     for (size_t i = 0; i < s->n_paths; i++) {
         if (stat(s->paths[i], &info) == 0 && S_ISDIR(info.st_mode))
             DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[i], err));
         else
             DPT_TRY(dpt_picture_list_add(&state->list, s->paths[i], err));
     }
-    DPT_TRY(dpt_source_parts(s, 1, err));
-    s->parts[0].samples = (int64_t)state->list.n;
     s->form.shape = *shape;
-    s->form.u8 = true;
     DPT_TRY(find_truth(s, err));
     DPT_TRY(tell_scaling(s, err));
+out:
+    return status;
+}
+
+static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = calloc(1, sizeof *state);
+
+    (void)rank;
+    (void)ranks;
+    s->state = state;
+    if (state == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the pictures", sizeof *state));
+    DPT_TRY((s->spec->convert ? open_to_convert : open_to_predict)(s, err));
+    DPT_TRY(dpt_source_parts(s, 1, err));
+    s->parts[0].samples = (int64_t)state->list.n;
+    s->form.u8 = true;
 out:
     return status;
 }
@@ -181,12 +415,27 @@ static const char *name(const struct dpt_source *s, int64_t sample)
     return ((const struct state *)s->state)->list.entries[sample].name;
 }
 
-const struct dpt_source_type dpt_source_pictures = {
-    .kind = DPT_SOURCE_PICTURES,
+static const struct dpt_source_type type = {
     .is = is,
     .open = open_source,
     .close = close_source,
     .read = read_rows,
     .render = render,
     .name = name,
+};
+
+const struct dpt_source_format dpt_source_pictures = {
+    .name = "pictures",
+    .help = "PNG and JPEG files, or folders of them",
+    .inputs = "FOLDER",
+    .summary = "a folder of PNG and JPEG files, with a sub-folder a class",
+    .details =
+        "FOLDER/CLASS/... with pictures at any depth become uint8 [N,C,H,W], grey where all "
+        "are grey, in the order of their names. The sub-folders' names, sorted (numbers by "
+        "their value), are the classes, an attribute of /labels. Transparent is white; JPEGs "
+        "are turned upright as their EXIF says; --size stretches. A test set goes with "
+        "--like TRAINSHARD, so that its classes have the same numbers.",
+    .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
+               1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT,
+    .type = &type,
 };

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/base/memory.h"
+
 enum { END = -1 };
 
 enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read *read, void *from,
@@ -44,30 +46,22 @@ out:
     return status;
 }
 
-static bool grow(void **items, size_t *capacity, size_t size, size_t first)
-{
-    const size_t more = *capacity == 0 ? first : *capacity * 2;
-    void *p = realloc(*items, more * size);
-
-    if (p == NULL)
-        return false;
-    *items = p;
-    *capacity = more;
-    return true;
-}
-
 /* Adds a byte to the record's text. Cells are NUL-terminated there, and found again by their
  * lengths. */
 static inline enum dpt_status put(struct dpt_csv *csv, char byte, struct dpt_error *err)
 {
     if (csv->text_length == csv->text_capacity) {
+        char *more;
+
         if (csv->text_length >= DPT_CSV_RECORD_MOST)
             return dpt_fail(
                 err, DPT_BAD_DATA,
                 "%s:%lld: a record longer than %d MB begins here; a quote that is not closed?",
                 csv->path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20);
-        if (!grow((void **)&csv->text, &csv->text_capacity, 1, 4096))
+        more = dpt_grow(csv->text, &csv->text_capacity, csv->text_length + 1, 1);
+        if (more == NULL)
             return dpt_fail_memory(err, csv->path, 2.0 * (double)csv->text_capacity);
+        csv->text = more;
     }
     csv->text[csv->text_length++] = byte;
     return DPT_OK;
@@ -156,9 +150,13 @@ static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_err
     struct dpt_csv_cell *cell;
     int byte;
 
-    if (csv->n_cells == csv->cells_capacity &&
-        !grow((void **)&csv->cells, &csv->cells_capacity, sizeof *cell, 64))
-        return dpt_fail_memory(err, csv->path, 2.0 * (double)csv->cells_capacity * sizeof *cell);
+    if (csv->n_cells == csv->cells_capacity) {
+        cell = dpt_grow(csv->cells, &csv->cells_capacity, csv->n_cells + 1, sizeof *cell);
+        if (cell == NULL)
+            return dpt_fail_memory(err, csv->path,
+                                   2.0 * (double)csv->cells_capacity * sizeof *cell);
+        csv->cells = cell;
+    }
     cell = &csv->cells[csv->n_cells];
     *cell = (struct dpt_csv_cell){.line = csv->next_line};
     DPT_TRY(peek(csv, &byte, err));

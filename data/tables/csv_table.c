@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/str.h"
+
 static enum dpt_status read_input(void *from, void *bytes, size_t capacity, size_t *got,
                                   struct dpt_error *err)
 {
@@ -53,7 +55,7 @@ static enum dpt_status unknown_column(const struct dpt_csv_table *t, const char 
     near = dpt_nearest(name, (const char *const *)t->names, t->columns);
     dpt_fail(err, DPT_USAGE, "--label %s: no such column%s%s%s; %s has: %.400s%s", name,
              near != NULL ? ", did you mean '" : "", near != NULL ? near : "",
-             near != NULL ? "'" : "", t->job->inputs[0], list.text != NULL ? list.text : "",
+             near != NULL ? "'" : "", t->spec.inputs[0], list.text != NULL ? list.text : "",
              list.length > 400 ? "…" : "");
     dpt_str_release(&list);
     return err->status;
@@ -86,7 +88,7 @@ static enum dpt_status resolve_item(const struct dpt_csv_table *t, const char *i
 
 static bool unlabelled(const struct dpt_csv_table *t)
 {
-    const char *item = t->job->option[DPT_CONVERT_LABEL];
+    const char *item = t->spec.label;
 
     return item != NULL && item[0] == '\0';
 }
@@ -94,7 +96,7 @@ static bool unlabelled(const struct dpt_csv_table *t)
 /* Fills labels and is_label from --label; without one the last column. */
 static enum dpt_status resolve_labels(struct dpt_csv_table *t, struct dpt_error *err)
 {
-    const char *item = t->job->option[DPT_CONVERT_LABEL];
+    const char *item = t->spec.label;
     size_t column = 0;
 
     t->n_labels = 0;
@@ -202,7 +204,7 @@ static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct
 /* Looks at the first record of the first file. */
 static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct dpt_error *err)
 {
-    const char *const option = t->job->option[DPT_CONVERT_HEADER];
+    const char *const option = t->spec.header;
     const bool automatic = option == NULL || strcmp(option, "auto") == 0;
     bool header = option != NULL && strcmp(option, "yes") == 0;
     enum dpt_status status = DPT_OK;
@@ -224,7 +226,7 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
             names = NULL;
     if (t->labels == NULL || t->is_label == NULL || names == NULL)
         DPT_TRY(dpt_fail_memory(err, csv->path, (double)t->columns * sizeof *names));
-    if (automatic && !unlabelled(t) && labels_need_names(t->job->option[DPT_CONVERT_LABEL])) {
+    if (automatic && !unlabelled(t) && labels_need_names(t->spec.label)) {
         header = true;
     } else if (automatic) {
         DPT_TRY(resolve_labels(t, err));
@@ -236,19 +238,19 @@ out:
     return status;
 }
 
-enum dpt_status dpt_csv_table_open(struct dpt_csv_table *t, const struct dpt_convert_job *job,
+enum dpt_status dpt_csv_table_open(struct dpt_csv_table *t, const struct dpt_csv_spec *spec,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_input in = {0};
     struct dpt_csv csv = {0};
 
-    *t = (struct dpt_csv_table){.job = job};
+    *t = (struct dpt_csv_table){.spec = *spec};
     t->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (t->c_locale == (locale_t)0)
         DPT_TRY(dpt_fail_memory(err, "a locale", 0));
-    DPT_TRY(dpt_input_open(&in, job->inputs[0], job, err));
-    DPT_TRY(dpt_csv_open(&csv, job->inputs[0], read_input, &in, err));
+    DPT_TRY(dpt_input_open(&in, spec->inputs[0], spec->stop, err));
+    DPT_TRY(dpt_csv_open(&csv, spec->inputs[0], read_input, &in, err));
     DPT_TRY(look(t, &csv, err));
 out:
     dpt_csv_close(&csv);
@@ -287,7 +289,7 @@ static bool same_names(const struct dpt_csv_table *t, const struct dpt_csv *csv)
 static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt_csv *csv,
                                  bool first, bool *skip, struct dpt_error *err)
 {
-    const char *const option = t->job->option[DPT_CONVERT_HEADER];
+    const char *const option = t->spec.header;
 
     *skip = false;
     if (first && t->names != NULL) {
@@ -297,11 +299,11 @@ static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt
         if ((option != NULL && strcmp(option, "yes") == 0) || only_words(t, csv))
             return dpt_fail(err, DPT_BAD_DATA,
                             "%s:%lld: the names of the columns are not those of %s", csv->path,
-                            (long long)csv->line, t->job->inputs[0]);
+                            (long long)csv->line, t->spec.inputs[0]);
     }
     if (csv->n_cells != t->columns)
         return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has %zu columns, the first line of %s has %zu",
-                        csv->path, (long long)csv->line, csv->n_cells, t->job->inputs[0],
+                        csv->path, (long long)csv->line, csv->n_cells, t->spec.inputs[0],
                         t->columns);
     return DPT_OK;
 }
@@ -315,16 +317,16 @@ static void close_file(struct dpt_csv_cursor *c)
 
 enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *c, bool *more, struct dpt_error *err)
 {
-    const struct dpt_convert_job *job = c->table->job;
+    const struct dpt_csv_spec *spec = &c->table->spec;
     enum dpt_status status = DPT_OK;
     bool first = false, skip = true;
 
     *more = false;
-    while (skip && c->file < job->n_inputs) {
+    while (skip && c->file < spec->n_inputs) {
         if (!c->opened) {
             c->opened = first = true;
-            DPT_TRY(dpt_input_open(&c->in, job->inputs[c->file], job, err));
-            DPT_TRY(dpt_csv_open(&c->csv, job->inputs[c->file], read_input, &c->in, err));
+            DPT_TRY(dpt_input_open(&c->in, spec->inputs[c->file], spec->stop, err));
+            DPT_TRY(dpt_csv_open(&c->csv, spec->inputs[c->file], read_input, &c->in, err));
         }
         DPT_TRY(dpt_csv_next(&c->csv, more, err));
         if (*more) {
@@ -343,24 +345,4 @@ void dpt_csv_cursor_close(struct dpt_csv_cursor *c)
 {
     close_file(c);
     c->file = 0;
-}
-
-enum dpt_status dpt_csv_table_walk(const struct dpt_csv_table *t,
-                                   enum dpt_status (*visit)(void *, const struct dpt_csv *,
-                                                            struct dpt_error *),
-                                   void *arg, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_csv_cursor c = {.table = t};
-    bool more;
-
-    for (;;) {
-        DPT_TRY(dpt_csv_cursor_next(&c, &more, err));
-        if (!more)
-            break;
-        DPT_TRY(visit(arg, &c.csv, err));
-    }
-out:
-    dpt_csv_cursor_close(&c);
-    return status;
 }

@@ -3,18 +3,27 @@
  * over their rows.
  *
  * The first file says how many columns there are and, with a header, their names; all others must
- * agree. Owned by one converter.
+ * agree. Owned by one source.
  */
 #ifndef DPT_DATA_CSV_TABLE_H
 #define DPT_DATA_CSV_TABLE_H
 
 #include "core/base/memory.h"
-#include "data/sources/convert_input.h"
 #include "data/tables/csv.h"
+#include "data/tables/input.h"
 
-/* Zero-initialise: {0}. With the option --label "" there is no label column. */
+/* What is to be read, and what was said of it; borrowed. */
+struct dpt_csv_spec {
+    const char *const *inputs;
+    size_t n_inputs;
+    const char *label; /* --label: columns by name or number; NULL: the last; "": none has labels */
+    const char *header;                /* --header: auto, yes, no; NULL: auto */
+    const volatile sig_atomic_t *stop; /* as in struct dpt_input */
+};
+
+/* Zero-initialise: {0}. */
 struct dpt_csv_table {
-    const struct dpt_convert_job *job;
+    struct dpt_csv_spec spec;
     locale_t c_locale;
     size_t columns, n_labels;
     size_t *labels; /* the label columns, in the order they were asked for */
@@ -24,7 +33,7 @@ struct dpt_csv_table {
 };
 
 /* Looks at the first file and resolves --header and --label. Errors: USAGE, BAD_DATA, IO, RANK. */
-enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_convert_job *job,
+enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_csv_spec *spec,
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
 
@@ -37,17 +46,11 @@ struct dpt_csv_cursor {
     struct dpt_input in;
 };
 
-/* The next row; it has table->columns cells. Errors: BAD_DATA (a row of another length), IO. */
+/* The next row; it has table->columns cells. Errors: BAD_DATA (a row of another length), IO,
+ * STOPPED. */
 enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *cursor, bool *more,
                                     struct dpt_error *err);
 void dpt_csv_cursor_close(struct dpt_csv_cursor *cursor);
-
-/* Calls visit with each row of each file; it has table->columns cells. Errors: BAD_DATA (a row of
- * another length), visit's. */
-enum dpt_status dpt_csv_table_walk(const struct dpt_csv_table *table,
-                                   enum dpt_status (*visit)(void *arg, const struct dpt_csv *row,
-                                                            struct dpt_error *err),
-                                   void *arg, struct dpt_error *err);
 
 /* "iris.csv:5: column 3 (petal_length)" of a cell, for messages; returns buf. */
 enum { DPT_CSV_WHERE = 1024 };

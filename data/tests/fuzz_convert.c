@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "data/sets/parts.h"
-#include "data/sources/convert.h"
+#include "data/sources/source.h"
 #include "data/tests/forge.h"
 #include "data/tests/make_shards.h"
 
@@ -22,17 +22,17 @@ static const char *const layouts[] = {NULL, "nhwc"};
 static const char *const switches[] = {NULL, ""};
 
 /* Options from bits, those that the format has. */
-static void choose(const struct dpt_converter *format, unsigned bits, const char **option)
+static void choose(const struct dpt_source_format *format, unsigned bits, const char **option)
 {
     const struct {
-        enum dpt_convert_option which;
+        enum dpt_source_option which;
         const char *const *values;
         unsigned n;
     } rows[] = {
-        {DPT_CONVERT_LABEL, labels, 8},     {DPT_CONVERT_HEADER, headers, 4},
-        {DPT_CONVERT_SHAPE, shapes, 4},     {DPT_CONVERT_LAYOUT, layouts, 2},
-        {DPT_CONVERT_CLASSES, switches, 2}, {DPT_CONVERT_REGRESSION, switches, 2},
-        {DPT_CONVERT_U8, switches, 2},
+        {DPT_SOURCE_LABEL, labels, 8},     {DPT_SOURCE_HEADER, headers, 4},
+        {DPT_SOURCE_SHAPE, shapes, 4},     {DPT_SOURCE_LAYOUT, layouts, 2},
+        {DPT_SOURCE_CLASSES, switches, 2}, {DPT_SOURCE_REGRESSION, switches, 2},
+        {DPT_SOURCE_U8, switches, 2},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -65,7 +65,7 @@ static size_t put_files(const uint8_t *data, size_t size, const char *folder,
 }
 
 /* What was written is as it was said, and can be read. */
-static void demand_readable(const struct dpt_convert_result *result, const char *prefix)
+static void demand_readable(const struct dpt_shard_result *result, const char *prefix)
 {
     static const struct dpt_comm lone = {.world = {.size = 1}, .node = {.size = 1}};
     char pattern[PATH + 16];
@@ -95,29 +95,28 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char folder[128], prefix[PATH], paths[MOST_FILES][PATH];
     const char *const inputs[MOST_FILES] = {paths[0], paths[1], paths[2]};
     struct dpt_log log = {.silent = true};
-    struct dpt_convert_result result = {0};
-    const struct dpt_converter *format;
+    struct dpt_shard_result result = {0};
+    const struct dpt_source_format *format;
     struct dpt_error err = {0};
     enum dpt_status status;
 
     if (size < HEAD)
         return -1;
-    format = dpt_converters[data[0] % 4];
+    format = dpt_source_formats[1 + data[0] % 4]; /* idx, cifar10, csv, npy */
     make_folder(folder);
     snprintf(prefix, sizeof prefix, "%s/out", folder);
-    struct dpt_convert_job job = {.inputs = inputs,
-                                  .prefix = prefix,
-                                  .shards = 1 + data[0] / 4 % 3,
-                                  .log = &log,
-                                  .result = &result};
-    choose(format, (unsigned)data[1] | (unsigned)data[2] << 8, job.option);
-    job.n_inputs = put_files(data + HEAD, size - HEAD, folder, paths);
-    status = dpt_convert(format, &job, &err);
+    struct dpt_source_spec spec = {
+        .convert = true, .format = format, .inputs = inputs, .log = &log};
+    const struct dpt_shard_output output = {
+        .prefix = prefix, .from = paths[0], .shards = 1 + data[0] / 4 % 3, .log = &log};
+    choose(format, (unsigned)data[1] | (unsigned)data[2] << 8, spec.option);
+    spec.n_inputs = put_files(data + HEAD, size - HEAD, folder, paths);
+    status = dpt_source_convert(&spec, &output, &result, &err);
     if (status == DPT_OK)
         demand_readable(&result, prefix);
     else
         demand_reason(status, &err);
-    dpt_convert_result_release(&result);
+    dpt_shard_result_release(&result);
     make_remove_folder(folder);
     return 0;
 }

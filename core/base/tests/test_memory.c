@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/error.h"
@@ -70,6 +71,31 @@ static void arena_pieces_do_not_overlap(void **state)
     assert_null(arena.head);
 }
 
+/* What is in an array stays when it grows, and also where there is no memory to grow. */
+static void arrays_grow(void **state)
+{
+    size_t room = 0, n = 0;
+    uint32_t *items = NULL;
+
+    (void)state;
+    for (size_t want = 1; want < 100000; want += 1 + want / 7) {
+        uint32_t *more = dpt_grow(items, &room, want, sizeof *items);
+
+        assert_non_null(more);
+        assert_true(room >= want);
+        items = more;
+        for (size_t i = 0; i < n; i++)
+            assert_int_equal(items[i], (uint32_t)(i * i));
+        for (; n < want; n++)
+            items[n] = (uint32_t)(n * n);
+        assert_ptr_equal(dpt_grow(items, &room, room, sizeof *items), items);
+    }
+    n = room;
+    assert_null(dpt_grow(items, &room, SIZE_MAX / 2, sizeof *items));
+    assert_int_equal(room, n);
+    free(items);
+}
+
 static void arena_copies_text(void **state)
 {
     struct dpt_arena arena = {0};
@@ -117,6 +143,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(buffers_are_aligned_and_zero),
         cmocka_unit_test(arena_pieces_do_not_overlap),
+        cmocka_unit_test(arrays_grow),
         cmocka_unit_test(arena_copies_text),
         cmocka_unit_test(errors_say_what_and_which_code),
     };

@@ -1,29 +1,31 @@
 /*
- * convert_input: reading what a converter is given, gzipped or not.
+ * input: reading a file of another program, gzipped or not.
  *
  * A regular file, read from front to back; one that begins as gzip does is unpacked on the way. A
  * stream that ends early, a damaged one and one that promises more than it can hold are errors. One
  * thread.
  */
-#ifndef DPT_DATA_CONVERT_INPUT_H
-#define DPT_DATA_CONVERT_INPUT_H
+#ifndef DPT_DATA_INPUT_H
+#define DPT_DATA_INPUT_H
 
+#include <signal.h>
+#include <stdint.h>
 #include <zlib.h>
 
-#include "data/sources/convert.h"
+#include "core/base/error.h"
 
 /* Zero-initialise: {0}. */
 struct dpt_input {
     const char *path; /* borrowed */
     gzFile gz;
-    int64_t size; /* of the file as it lies on disk */
-    int64_t read; /* unpacked bytes handed out */
-    const volatile sig_atomic_t *stop;
+    int64_t size;                      /* of the file as it lies on disk */
+    int64_t read;                      /* unpacked bytes handed out */
+    const volatile sig_atomic_t *stop; /* not 0: give up as soon as possible; or NULL */
 };
 
 /* Errors: IO (missing, unreadable), BAD_DATA (no regular file). */
 enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
-                               const struct dpt_convert_job *job, struct dpt_error *err);
+                               const volatile sig_atomic_t *stop, struct dpt_error *err);
 void dpt_input_close(struct dpt_input *in);
 
 /* Up to `capacity` bytes; *got is less only at the end. Errors: BAD_DATA (damaged gzip stream), IO,

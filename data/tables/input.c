@@ -1,4 +1,4 @@
-#include "data/sources/convert_input.h"
+#include "data/tables/input.h"
 
 #include <errno.h>
 #include <sys/stat.h>
@@ -14,12 +14,12 @@ enum {
 };
 
 enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
-                               const struct dpt_convert_job *job, struct dpt_error *err)
+                               const volatile sig_atomic_t *stop, struct dpt_error *err)
 {
     struct stat st;
     int fd;
 
-    *in = (struct dpt_input){.path = path, .stop = job->stop};
+    *in = (struct dpt_input){.path = path, .stop = stop};
     /* A regular file, since it is read more than once. */
     if (dpt_file_open(path, DPT_FILE_READ,
                       stat(path, &st) == 0 && !S_ISREG(st.st_mode) ? DPT_BAD_DATA : DPT_IO, &fd,

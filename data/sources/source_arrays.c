@@ -1,0 +1,325 @@
+/*
+ * Arrays of NumPy and IDX: a file of images or rows, and one of labels or targets, which may be
+ * missing where samples are predicted.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "data/sources/source_type.h"
+#include "data/tables/array.h"
+
+/* The files that are open. */
+struct state {
+    struct dpt_array images, labels;
+    size_t part;  /* n_parts: none */
+    uint8_t *raw; /* rows as they lie in the file */
+    size_t room;
+};
+
+static bool is_npy(const uint8_t *head, size_t n)
+{
+    return n >= 6 && memcmp(head, "\x93NUMPY", 6) == 0;
+}
+
+static bool is_idx(const uint8_t *head, size_t n)
+{
+    return n >= 4 && head[0] == 0 && head[1] == 0 && head[2] >= 0x08 && head[2] <= 0x0E &&
+           head[3] > 0;
+}
+
+static bool from_idx(const struct dpt_source *s)
+{
+    return s->type->is == is_idx;
+}
+
+/* The file of labels that belongs to a part, or NULL. */
+static const char *labels_of(const struct dpt_source *s, size_t part)
+{
+    if (s->spec->convert)
+        return s->paths[1];
+    return s->spec->n_labels > 0 ? s->spec->labels[part] : NULL;
+}
+
+static enum dpt_status check_idx(const struct dpt_array *images, const struct dpt_array *labels,
+                                 const char *path, struct dpt_error *err)
+{
+    const char *a = images->in.path;
+
+    if (images->npy.n_dims == 1 && path != NULL && labels->npy.n_dims > 1)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: holds labels (magic number 00 00 08 01) and %s images (00 00 08 "
+                        "%02x): swapped? Images come first",
+                        a, path, labels->npy.n_dims);
+    if (images->npy.n_dims == 1)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: has magic number 00 00 08 01: labels, where images are wanted%s", a,
+                        path == NULL ? "; --labels takes them beside their images" : "");
+    if (path != NULL && labels->npy.n_dims != 1)
+        return dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: has magic number 00 00 08 %02x: images, where labels (00 00 08 01) are wanted",
+            path, labels->npy.n_dims);
+    return DPT_OK;
+}
+
+static enum dpt_status check_npy(const struct dpt_array *images, const struct dpt_array *labels,
+                                 const char *path, struct dpt_error *err)
+{
+    const struct dpt_npy *npy = &images->npy;
+
+    if (npy->kind != 'f' && !(npy->kind == 'u' && npy->size == 1))
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: samples are of the type '%s'; save them as uint8 "
+                        "(a.astype(numpy.uint8)) or float32",
+                        images->in.path, npy->descr);
+    if (npy->n_dims < 2 || npy->n_dims > 4)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: has %d dimensions; samples are [N,D], [N,H,W] or [N,C,H,W], one "
+                        "alone too (a[None])",
+                        images->in.path, npy->n_dims);
+    if (path != NULL && labels->npy.n_dims > 2)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: has %d dimensions; labels are [N], targets [N] or [N,K]", path,
+                        labels->npy.n_dims);
+    if (path != NULL && labels->npy.kind != 'f' && labels->row != 1)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: integer labels are [N], these are [N,%lld]; one-hot labels are saved "
+                        "as a.argmax(1), targets as floats",
+                        path, (long long)labels->row);
+    return DPT_OK;
+}
+
+static void close_files(struct state *state)
+{
+    dpt_input_close(&state->images.in);
+    dpt_input_close(&state->labels.in);
+}
+
+/* Opens the files of a part at their first row. */
+static enum dpt_status open_files(struct dpt_source *s, size_t part, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    const struct dpt_array *images = &state->images, *labels = &state->labels;
+    const char *path = labels_of(s, part);
+    const bool idx = from_idx(s);
+
+    close_files(state);
+    state->part = s->n_parts;
+    DPT_TRY((idx ? dpt_array_open_idx : dpt_array_open_npy)(&state->images, s->paths[part],
+                                                            s->spec->stop, err));
+    if (path != NULL)
+        DPT_TRY((idx ? dpt_array_open_idx : dpt_array_open_npy)(&state->labels, path, s->spec->stop,
+                                                                err));
+    DPT_TRY((idx ? check_idx : check_npy)(images, labels, path, err));
+    if (path != NULL && labels->npy.dims[0] != images->npy.dims[0])
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s has %lld images, but %s has %lld labels",
+                         images->in.path, (long long)images->npy.dims[0], path,
+                         (long long)labels->npy.dims[0]));
+    state->part = part;
+out:
+    return status;
+}
+
+static enum dpt_status shape_of(const struct dpt_source *s, const struct dpt_array *a,
+                                struct dpt_shape *shape, struct dpt_error *err)
+{
+    const char *layout = s->spec->option[DPT_SOURCE_LAYOUT];
+    const bool nhwc = layout != NULL && strcmp(layout, "nhwc") == 0;
+    const int64_t *d = a->npy.dims;
+    const int n = a->npy.n_dims;
+
+    if (layout != NULL && !nhwc && strcmp(layout, "nchw") != 0)
+        return dpt_fail(err, DPT_USAGE, "--layout %s: must be nchw or nhwc", layout);
+    if (nhwc && n != 4)
+        return dpt_fail(err, DPT_USAGE, "--layout nhwc: %s has %d dimensions, not 4", a->in.path,
+                        n);
+    if (a->row > INT32_MAX / 8)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: samples of %lld numbers are too large", a->in.path,
+                        (long long)a->row);
+    if (s->spec->convert && !from_idx(s) && layout == NULL && n == 4 && d[1] > 4 &&
+        (d[3] == 1 || d[3] == 3) && s->spec->log != NULL)
+        dpt_log_warn(s->spec->log,
+                     "%s: [%lld,%lld,%lld,%lld] is taken as [N,C,H,W]; if the channels are last, "
+                     "give --layout nhwc",
+                     a->in.path, (long long)d[0], (long long)d[1], (long long)d[2],
+                     (long long)d[3]);
+    *shape = (struct dpt_shape){.c = 1, .h = 1, .w = 1, .flat = n == 2};
+    if (n != 3)
+        shape->c = (int32_t)d[nhwc ? 3 : 1];
+    if (n > 2) {
+        shape->h = (int32_t)d[n - (nhwc ? 3 : 2)];
+        shape->w = (int32_t)d[n - (nhwc ? 2 : 1)];
+    }
+    return DPT_OK;
+}
+
+/* What the first part says of the form; the others must be alike. */
+static enum dpt_status take_form(struct dpt_source *s, size_t part, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *layout = s->spec->option[DPT_SOURCE_LAYOUT];
+    const struct state *state = s->state;
+    const bool u8 = state->images.npy.kind == 'u';
+    const enum dpt_truth truth = labels_of(s, part) == NULL      ? DPT_TRUTH_NONE
+                                 : state->labels.npy.kind == 'f' ? DPT_TRUTH_VECTOR
+                                                                 : DPT_TRUTH_CLASS;
+    const int32_t width = truth == DPT_TRUTH_VECTOR ? (int32_t)state->labels.row : 0;
+    struct dpt_shape shape;
+
+    DPT_TRY(shape_of(s, &state->images, &shape, err));
+    if (part == 0) {
+        s->form.shape = shape;
+        s->form.u8 = u8;
+        s->form.nhwc = layout != NULL && strcmp(layout, "nhwc") == 0;
+        s->info.truth = truth;
+        s->info.width = width;
+    }
+    if (!dpt_same_shape(&shape, &s->form.shape) || u8 != s->form.u8 || truth != s->info.truth ||
+        width != s->info.width)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s and %s hold samples or labels of different sizes or types: inputs "
+                         "must be alike",
+                         s->paths[0], s->paths[part]));
+    s->parts[part].samples = state->images.npy.dims[0];
+out:
+    return status;
+}
+
+static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    (void)rank;
+    (void)ranks;
+    s->state = calloc(1, sizeof(struct state));
+    if (s->state == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the inputs", sizeof(struct state)));
+    if (s->spec->convert && s->n_paths != 2)
+        DPT_TRY(dpt_fail(err, DPT_USAGE, "%s takes two files, images and labels; %zu given",
+                         s->format->name, s->n_paths));
+    DPT_TRY(dpt_source_parts(s, s->spec->convert ? 1 : s->n_paths, err));
+    for (size_t i = 0; i < s->n_parts; i++) {
+        DPT_TRY(open_files(s, i, err));
+        DPT_TRY(take_form(s, i, err));
+    }
+out:
+    return status;
+}
+
+static void close_source(struct dpt_source *s)
+{
+    struct state *state = s->state;
+
+    close_files(state);
+    dpt_free(state->raw);
+    free(state);
+}
+
+/* n rows of a file into `raw`. */
+static enum dpt_status read_raw(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
+                                struct dpt_error *err)
+{
+    const size_t need = (size_t)(n * a->row * a->npy.size);
+
+    if (need > state->room) {
+        dpt_free(state->raw);
+        state->raw = dpt_alloc(need);
+        state->room = state->raw != NULL ? need : 0;
+        if (state->raw == NULL)
+            return dpt_fail_memory(err, a->in.path, (double)need);
+    }
+    return dpt_array_read(a, row, n, state->raw, err);
+}
+
+static enum dpt_status read_floats(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
+                                   float *out, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(read_raw(state, a, row, n, err));
+    DPT_TRY(dpt_array_floats(a, state->raw, row, n, out, err));
+out:
+    return status;
+}
+
+/* What is no class of any model stays none, where it is to be compared with what a model says. */
+static enum dpt_status read_classes(struct dpt_source *s, int64_t row, int64_t n, int32_t *classes,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+    struct dpt_array *labels = &state->labels;
+
+    DPT_TRY(read_raw(state, labels, row, n, err));
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t value = dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size);
+
+        classes[i] = value < 0 ? -1 : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+        if (s->spec->convert && (value < 0 || value >= INT32_MAX))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: the label of sample %lld is %lld: no number of a class",
+                             labels->in.path, (long long)(row + i), (long long)value));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
+                                 uint8_t *stored, int32_t *classes, float *targets,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct state *state = s->state;
+
+    if (state->part != part)
+        DPT_TRY(open_files(s, part, err));
+    if (stored != NULL && s->form.u8)
+        DPT_TRY(dpt_array_read(&state->images, row, n, stored, err));
+    else if (stored != NULL)
+        DPT_TRY(read_floats(state, &state->images, row, n, (float *)(void *)stored, err));
+    if (classes != NULL)
+        DPT_TRY(read_classes(s, row, n, classes, err));
+    if (targets != NULL)
+        DPT_TRY(read_floats(state, &state->labels, row, n, targets, err));
+out:
+    return status;
+}
+
+static const struct dpt_source_type idx = {
+    .is = is_idx,
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
+};
+
+const struct dpt_source_format dpt_source_idx = {
+    .name = "idx",
+    .help = "IDX files of unsigned bytes",
+    .inputs = "IMAGES LABELS",
+    .summary = "IDX files of unsigned bytes, as MNIST's; gzipped or not",
+    .details = "Images [N,H,W] become uint8 [N,1,H,W]; [N,C,H,W] and [N,D] stay as they are. "
+               "Labels: one byte each.",
+    .options = 1u << DPT_SOURCE_LABELS,
+    .type = &idx,
+};
+
+static const struct dpt_source_type npy = {
+    .is = is_npy,
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
+};
+
+const struct dpt_source_format dpt_source_npy = {
+    .name = "npy",
+    .help = "NumPy arrays",
+    .inputs = "IMAGES.npy LABELS.npy",
+    .summary = "NumPy arrays as numpy.save writes them",
+    .details = "Images [N,D], [N,H,W], [N,C,H,W] or, with --layout nhwc, [N,H,W,C], of uint8, "
+               "float32 or float64 (becomes "
+               "float32). Labels: integers [N] are classes, floats [N] or [N,K] are targets.",
+    .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS,
+    .type = &npy,
+};

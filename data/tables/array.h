@@ -1,0 +1,44 @@
+/*
+ * array: files of one array of numbers, NumPy's (npy.h) and IDX, read from front to back.
+ *
+ * IDX is the format of MNIST, http://yann.lecun.com/exdb/mnist/ ("THE IDX FILE FORMAT"): two zero
+ * bytes, a type, the number of dimensions, each dimension as a big-endian 32-bit number, the
+ * values; only those of unsigned bytes are taken, which are told as NumPy's |u1. Gzipped or not.
+ */
+#ifndef DPT_DATA_ARRAY_H
+#define DPT_DATA_ARRAY_H
+
+#include "data/tables/input.h"
+#include "data/tables/npy.h"
+
+enum { DPT_IDX_DIMS = 4 };
+
+/* A file open behind its header, read in rows: all numbers of one sample. Zero-initialise; close
+ * `in`. */
+struct dpt_array {
+    struct dpt_input in;
+    struct dpt_npy npy;
+    int64_t row; /* numbers of a row */
+    int64_t at;  /* the row that is read next */
+};
+
+/* Errors: BAD_DATA (no file of this kind, no samples, too short for its header), IO, RANK. */
+enum dpt_status dpt_array_open_npy(struct dpt_array *a, const char *path,
+                                   const volatile sig_atomic_t *stop, struct dpt_error *err);
+enum dpt_status dpt_array_open_idx(struct dpt_array *a, const char *path,
+                                   const volatile sig_atomic_t *stop, struct dpt_error *err);
+
+/* Rows [row, row + n) as they lie in the file; behind the last one nothing may be left. Going on
+ * where the last call ended is cheap, going back is slow in gzipped files. Errors: BAD_DATA, IO. */
+enum dpt_status dpt_array_read(struct dpt_array *a, int64_t row, int64_t n, void *raw,
+                               struct dpt_error *err);
+
+/* An integer; those above INT64_MAX become INT64_MAX, which is too large for a label as well. */
+int64_t dpt_npy_integer(const struct dpt_npy *npy, const uint8_t *at);
+
+/* n rows of raw floats; `row` is the number of the first, for messages. Errors: BAD_DATA (one is
+ * not finite). */
+enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, int64_t row,
+                                 int64_t n, float *out, struct dpt_error *err);
+
+#endif
