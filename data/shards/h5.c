@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -378,4 +379,81 @@ out:
         H5Oclose(data);
     dpt_h5_leave();
     return status;
+}
+
+/* More than any attribute has, but damage may say so. */
+static const double TEXTS_MOST = 64e6;
+
+/* Text i of an attribute's bytes: `width` of them, or where it is variable a pointer to it. */
+static const char *text_at(const char *bytes, size_t i, size_t width, bool variable, size_t *length)
+{
+    const char *text = variable ? ((char *const *)(const void *)bytes)[i] : bytes + i * width;
+
+    *length = text == NULL ? 0 : variable ? strlen(text) : strnlen(text, width);
+    return text != NULL ? text : "";
+}
+
+static const char *const *copy_texts(const char *bytes, size_t n, size_t width, bool variable)
+{
+    size_t all = n * sizeof(char *), length;
+    const char **texts;
+    char *to;
+
+    for (size_t i = 0; i < n; i++) {
+        text_at(bytes, i, width, variable, &length);
+        all += length + 1;
+    }
+    texts = malloc(all);
+    if (texts == NULL)
+        return NULL;
+    to = (char *)(texts + n);
+    for (size_t i = 0; i < n; i++) {
+        const char *from = text_at(bytes, i, width, variable, &length);
+
+        texts[i] = memcpy(to, from, length);
+        to[length] = '\0';
+        to += length + 1;
+    }
+    return texts;
+}
+
+const char *const *dpt_h5_texts_of(hid_t attribute, size_t *n)
+{
+    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
+    const bool text = type >= 0 && H5Tget_class(type) == H5T_STRING;
+    const bool variable = text && H5Tis_variable_str(type) > 0;
+    const hssize_t count = space >= 0 ? H5Sget_simple_extent_npoints(space) : 0;
+    const size_t width = variable ? sizeof(char *) : text ? H5Tget_size(type) : 0;
+    const char *const *texts = NULL;
+    char *bytes = NULL;
+
+    *n = 0;
+    if (width == 0 || count < 1 || (double)count * (double)width > TEXTS_MOST)
+        goto out;
+    bytes = calloc((size_t)count, width);
+    if (bytes == NULL || H5Aread(attribute, type, bytes) >= 0)
+        *n = (size_t)count;
+    if (bytes != NULL && *n > 0)
+        texts = copy_texts(bytes, *n, width, variable);
+    if (bytes != NULL && variable)
+        H5Dvlen_reclaim(type, space, H5P_DEFAULT, bytes);
+out:
+    free(bytes);
+    H5Sclose(space);
+    H5Tclose(type);
+    return texts;
+}
+
+const char *const *dpt_h5_texts(hid_t object, const char *name, size_t *n)
+{
+    const hid_t attribute =
+        H5Aexists(object, name) > 0 ? H5Aopen(object, name, H5P_DEFAULT) : H5I_INVALID_HID;
+    const char *const *texts;
+
+    *n = 0;
+    if (attribute < 0)
+        return NULL;
+    texts = dpt_h5_texts_of(attribute, n);
+    H5Aclose(attribute);
+    return texts;
 }

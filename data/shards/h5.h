@@ -61,4 +61,13 @@ struct dpt_h5_info {
 enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
                             struct dpt_h5_info *info, struct dpt_error *err);
 
+/*
+ * The texts of an attribute of an open object, in the order of the attribute: one block, to be
+ * freed. NULL where there is no such attribute, or it is damaged or holds something else; then *n
+ * is 0, or where memory ran out the number of texts. Under dpt_h5_enter.
+ */
+const char *const *dpt_h5_texts(hid_t object, const char *name, size_t *n);
+/* The same of an attribute that is open already. */
+const char *const *dpt_h5_texts_of(hid_t attribute, size_t *n);
+
 #endif

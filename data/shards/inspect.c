@@ -12,9 +12,8 @@
 
 enum {
     NAME_BYTES = 512,
-    DEPTH_MOST = 16,       /* of groups in groups */
-    LINKS_MOST = 100000,   /* looked at in all */
-    TEXTS_MOST = 16 << 20, /* bytes of an attribute's texts */
+    DEPTH_MOST = 16,     /* of groups in groups */
+    LINKS_MOST = 100000, /* looked at in all */
 };
 
 /* A walk through the groups. */
@@ -271,41 +270,21 @@ static void walk_group(struct walk *w, hid_t group, const char *path, int depth)
 
 bool dpt_inspect_strings(struct dpt_inspect *f, hid_t attribute, const char ***texts, size_t *n)
 {
-    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
-    const bool text = type >= 0 && H5Tget_class(type) == H5T_STRING;
-    const bool variable = text && H5Tis_variable_str(type) > 0;
-    const hssize_t count = space >= 0 ? H5Sget_simple_extent_npoints(space) : 0;
-    const size_t width = variable ? sizeof(char *) : text ? H5Tget_size(type) : 0;
-    char *bytes = NULL, *one = NULL;
-    bool good = true;
+    const char *const *found = dpt_h5_texts_of(attribute, n);
+    bool good = found != NULL || *n == 0;
 
     *texts = NULL;
-    *n = 0;
-    if (width == 0 || count < 1 || count > DPT_INSPECT_CLASSES ||
-        width > TEXTS_MOST / (size_t)count) /* as none has, and damage may say */
-        goto out;
-    bytes = calloc((size_t)count, width);
-    one = calloc(1, width + 1);
-    *texts = dpt_arena_alloc(&f->arena, (size_t)count * sizeof **texts);
-    good = bytes != NULL && one != NULL && *texts != NULL;
-    if (good && H5Aread(attribute, type, bytes) >= 0)
-        for (; good && *n < (size_t)count; ++*n) {
-            const char *value = variable ? ((char **)bytes)[*n] : one;
-
-            if (!variable)
-                memcpy(one, bytes + *n * width, width);
-            (*texts)[*n] = dpt_inspect_keep(f, value != NULL ? value : "");
-            good = (*texts)[*n] != NULL;
+    if (found != NULL && *n <= DPT_INSPECT_CLASSES) {
+        *texts = dpt_arena_alloc(&f->arena, *n * sizeof **texts);
+        good = *texts != NULL;
+        for (size_t i = 0; good && i < *n; i++) {
+            (*texts)[i] = dpt_inspect_keep(f, found[i]);
+            good = (*texts)[i] != NULL;
         }
-    else
-        *texts = NULL;
-    if (variable && bytes != NULL)
-        H5Dvlen_reclaim(type, space, H5P_DEFAULT, bytes);
-out:
-    free(one);
-    free(bytes);
-    H5Sclose(space);
-    H5Tclose(type);
+    } else {
+        *n = 0;
+    }
+    free((void *)found);
     return good;
 }
 

@@ -11,9 +11,7 @@
 enum {
     PIECE_BYTES = 4 << 20,
     ROW_MOST = 1 << 30, /* of rows that HDF5 must read whole */
-    CACHE_LEAST = 1 << 20,
-    CACHE_MOST = 256 << 20,
-    RUN = 1024, /* items turned into numbers at once */
+    RUN = 1024,         /* items turned into numbers at once */
 };
 
 enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set *set,
@@ -21,8 +19,6 @@ enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set
 {
     enum dpt_status status = DPT_OK;
     struct dpt_field *field = &set->private->field;
-    double cache = (double)field->info.chunk_rows * (double)field->row_bytes * 1.25;
-    hid_t access = -1, stored = -1;
 
     if (field->info.contiguous || set->bytes == 0)
         return DPT_OK;
@@ -30,35 +26,15 @@ enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set
         return dpt_fail(err, DPT_BAD_DATA, "%s: %s has rows of %zu bytes, too many to read",
                         f->path, set->name, field->row_bytes);
     dpt_h5_enter();
-    access = H5Pcreate(H5P_DATASET_ACCESS);
-    cache = cache < CACHE_LEAST ? CACHE_LEAST : cache > CACHE_MOST ? CACHE_MOST : cache;
-    H5Pset_chunk_cache(access, 1009, (size_t)cache, 1.0);
-    field->data = H5Dopen2(f->file->id, set->private->path, access);
-    if (field->data < 0)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be opened", f->path, set->name));
-    stored = H5Dget_type(field->data);
-    field->type = H5Tcopy(stored);
-    if (set->numbers)
-        H5Tset_order(field->type, H5T_ORDER_LE);
-out:
-    if (stored >= 0)
-        H5Tclose(stored);
-    if (access >= 0)
-        H5Pclose(access);
+    status = dpt_field_open(field, f->file->id, f->path, set->private->path, err);
     dpt_h5_leave();
     return status;
 }
 
 void dpt_inspect_detach(struct dpt_inspect_set *set)
 {
-    struct dpt_field *field = &set->private->field;
-
     dpt_h5_enter();
-    if (field->type >= 0)
-        H5Tclose(field->type);
-    if (field->data >= 0)
-        H5Dclose(field->data);
-    field->data = field->type = H5I_INVALID_HID;
+    dpt_field_close(&set->private->field);
     dpt_h5_leave();
 }
 
@@ -86,34 +62,6 @@ size_t dpt_inspect_piece_bytes(const struct dpt_inspect_set *set)
     return least > PIECE_BYTES ? least : PIECE_BYTES;
 }
 
-/* Whole rows through HDF5. */
-static enum dpt_status read_rows(struct dpt_inspect *f, struct dpt_inspect_set *set, int64_t row,
-                                 int64_t rows, void *raw, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_field *field = &set->private->field;
-    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
-    hid_t in_file, in_memory;
-    bool good;
-
-    for (int i = 1; i < set->n_dims; i++)
-        count[i] = (hsize_t)set->dims[i];
-    dpt_h5_enter();
-    in_file = H5Dget_space(field->data);
-    in_memory =
-        set->n_dims > 0 ? H5Screate_simple(set->n_dims, count, NULL) : H5Screate(H5S_SCALAR);
-    good = set->n_dims == 0 ||
-           H5Sselect_hyperslab(in_file, H5S_SELECT_SET, start, NULL, count, NULL) >= 0;
-    if (!good || H5Dread(field->data, field->type, in_memory, in_file, H5P_DEFAULT, raw) < 0)
-        status =
-            dpt_h5_fail(err, DPT_BAD_DATA, "%s is damaged: %s cannot be read (rows %lld to %lld)",
-                        f->path, set->name, (long long)row, (long long)(row + rows - 1));
-    H5Sclose(in_memory);
-    H5Sclose(in_file);
-    dpt_h5_leave();
-    return status;
-}
-
 enum dpt_status dpt_inspect_items(struct dpt_inspect *f, struct dpt_inspect_set *set, int64_t first,
                                   int64_t n, void *raw, struct dpt_error *err)
 {
@@ -123,7 +71,8 @@ enum dpt_status dpt_inspect_items(struct dpt_inspect *f, struct dpt_inspect_set 
     if (f->watch != NULL)
         f->watch(f->watch_arg, set->name);
     if (!field->info.contiguous)
-        return read_rows(f, set, first / field->row_items, n / field->row_items, raw, err);
+        return dpt_field_read(field, f->path, set->name, first / field->row_items,
+                              n / field->row_items, raw, err);
     if (dpt_pread_all(f->file->fd, raw, (size_t)(n * size), field->info.offset + first * size) == 0)
         return DPT_OK;
     if (errno == EPIPE)

@@ -74,54 +74,22 @@ static enum dpt_status find_field(hid_t file, const char *path, const char *name
     return DPT_BAD_DATA;
 }
 
-/* Reads an attribute that is one string, of fixed or variable length. False where it is something
- * else. */
-static bool read_string(hid_t data, const char *name, char *text, size_t size)
-{
-    const hid_t attribute = H5Aopen(data, name, H5P_DEFAULT);
-    const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
-    bool good = attribute >= 0 && H5Tget_class(type) == H5T_STRING &&
-                H5Sget_simple_extent_npoints(space) == 1;
-
-    text[0] = '\0';
-    if (good && H5Tis_variable_str(type) > 0) {
-        char *value = NULL;
-
-        good = H5Aread(attribute, type, &value) >= 0 && value != NULL;
-        if (good)
-            snprintf(text, size, "%s", value);
-        if (value != NULL)
-            H5Dvlen_reclaim(type, space, H5P_DEFAULT, &value);
-    } else if (good) {
-        const size_t length = H5Tget_size(type);
-        char *value = calloc(length + 1, 1);
-
-        good = value != NULL && H5Aread(attribute, type, value) >= 0;
-        if (good)
-            snprintf(text, size, "%s", value);
-        free(value);
-    }
-    H5Sclose(space);
-    H5Tclose(type);
-    H5Aclose(attribute);
-    return good;
-}
-
 static enum dpt_status read_order(hid_t file, struct dpt_shard *shard, struct dpt_error *err)
 {
     const hid_t data = H5Dopen2(file, shard->images.name, H5P_DEFAULT);
     enum dpt_status status = DPT_OK;
-    char text[16] = "";
+    const char *const *texts;
+    size_t n;
 
     shard->unsaid = H5Aexists(data, "layout") == 0;
     if (!shard->unsaid) {
-        const bool good = read_string(data, "layout", text, sizeof text);
-
-        shard->nhwc = strcasecmp(text, "NHWC") == 0;
-        if (!good || (!shard->nhwc && strcasecmp(text, "NCHW") != 0))
-            status = dpt_fail(err, DPT_BAD_DATA,
-                              "%s: the attribute layout of /%s is '%s', not NCHW or NHWC",
-                              shard->path, shard->images.name, text);
+        texts = dpt_h5_texts(data, "layout", &n);
+        shard->nhwc = texts != NULL && n == 1 && strcasecmp(texts[0], "NHWC") == 0;
+        if (texts == NULL || n != 1 || (!shard->nhwc && strcasecmp(texts[0], "NCHW") != 0))
+            status = dpt_fail(
+                err, DPT_BAD_DATA, "%s: the attribute layout of /%s is '%.15s', not NCHW or NHWC",
+                shard->path, shard->images.name, texts != NULL && n == 1 ? texts[0] : "");
+        free((void *)texts);
     }
     H5Dclose(data);
     return status;
@@ -321,9 +289,8 @@ void dpt_shard_close(struct dpt_shard *shard)
     shard->path = NULL;
 }
 
-/* Opens a field for HDF5 to read, with room in its cache for the chunks of one row. */
-static enum dpt_status attach_field(struct dpt_shard *shard, struct dpt_field *field,
-                                    struct dpt_error *err)
+enum dpt_status dpt_field_open(struct dpt_field *field, hid_t file, const char *path,
+                               const char *name, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
@@ -332,15 +299,51 @@ static enum dpt_status attach_field(struct dpt_shard *shard, struct dpt_field *f
 
     cache = cache < CACHE_LEAST ? CACHE_LEAST : cache > CACHE_MOST ? CACHE_MOST : cache;
     H5Pset_chunk_cache(access, 1009, (size_t)cache, 1.0);
-    field->data = H5Dopen2(shard->h5, field->name, access);
+    field->data = H5Dopen2(file, name, access);
     if (field->data < 0)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: opening /%s failed", shard->path, field->name));
+        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: /%s cannot be opened", path,
+                            name + (*name == '/')));
     stored = H5Dget_type(field->data);
     field->type = H5Tcopy(stored);
-    H5Tset_order(field->type, H5T_ORDER_LE);
+    if (field->info.type != DPT_H5_OTHER)
+        H5Tset_order(field->type, H5T_ORDER_LE);
     H5Tclose(stored);
 out:
     H5Pclose(access);
+    return status;
+}
+
+void dpt_field_close(struct dpt_field *field)
+{
+    if (field->type >= 0)
+        H5Tclose(field->type);
+    if (field->data >= 0)
+        H5Dclose(field->data);
+    field->data = field->type = H5I_INVALID_HID;
+}
+
+/* One plain block: lists of blocks are far slower. */
+enum dpt_status dpt_field_read(const struct dpt_field *field, const char *path, const char *name,
+                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int n = field->info.n_dims;
+    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
+    hid_t file_space, memory_space;
+
+    for (int i = 1; i < n; i++)
+        count[i] = (hsize_t)field->info.dims[i];
+    dpt_h5_enter();
+    file_space = H5Dget_space(field->data);
+    memory_space = n > 0 ? H5Screate_simple(n, count, NULL) : H5Screate(H5S_SCALAR);
+    if ((n > 0 && H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) < 0) ||
+        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, raw) < 0)
+        status =
+            dpt_h5_fail(err, DPT_BAD_DATA, "%s is damaged: /%s cannot be read (rows %lld to %lld)",
+                        path, name + (*name == '/'), (long long)row, (long long)(row + rows - 1));
+    H5Sclose(memory_space);
+    H5Sclose(file_space);
+    dpt_h5_leave();
     return status;
 }
 
@@ -362,7 +365,7 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
             continue;
         if (shard->h5 < 0)
             DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));
-        DPT_TRY(attach_field(shard, field, err));
+        DPT_TRY(dpt_field_open(field, shard->h5, shard->path, field->name, err));
     }
     DPT_TRY(dpt_shard_check_mark(shard, err));
 out:
@@ -377,15 +380,8 @@ void dpt_shard_detach(struct dpt_shard *shard)
     if (!shard->attached)
         return;
     dpt_h5_enter();
-    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
-        struct dpt_field *field = dpt_shard_field(shard, i);
-
-        if (field->type >= 0)
-            H5Tclose(field->type);
-        if (field->data >= 0)
-            H5Dclose(field->data);
-        field->data = field->type = H5I_INVALID_HID;
-    }
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
+        dpt_field_close(dpt_shard_field(shard, i));
     if (shard->h5 >= 0)
         H5Fclose(shard->h5);
     shard->h5 = H5I_INVALID_HID;
@@ -401,29 +397,6 @@ bool dpt_shard_direct(const struct dpt_shard *shard)
     return shard->images.info.contiguous && shard->images.info.type != DPT_H5_F64;
 }
 
-/* Rows of a field through HDF5. One plain block: lists of blocks are far slower. */
-static enum dpt_status read_h5(const struct dpt_shard *shard, const struct dpt_field *field,
-                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
-    hid_t file_space, memory_space;
-
-    for (int i = 1; i < field->info.n_dims; i++)
-        count[i] = (hsize_t)field->info.dims[i];
-    dpt_h5_enter();
-    file_space = H5Dget_space(field->data);
-    memory_space = H5Screate_simple(field->info.n_dims, count, NULL);
-    if (H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) < 0 ||
-        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, raw) < 0)
-        status = dpt_h5_fail(err, DPT_BAD_DATA, "%s: reading /%s[%lld to %lld] failed", shard->path,
-                             field->name, (long long)row, (long long)(row + rows - 1));
-    H5Sclose(memory_space);
-    H5Sclose(file_space);
-    dpt_h5_leave();
-    return status;
-}
-
 enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_field *field,
                                int64_t row, int64_t rows, void *raw, struct dpt_error *err)
 {
@@ -432,7 +405,7 @@ enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_f
     if (rows == 0)
         return DPT_OK;
     if (!info->contiguous)
-        return read_h5(shard, field, row, rows, raw, err);
+        return dpt_field_read(field, shard->path, field->name, row, rows, raw, err);
     if (dpt_pread_all(shard->fd, raw, (size_t)rows * field->row_bytes,
                       info->offset + row * (int64_t)field->row_bytes) == 0)
         return DPT_OK;

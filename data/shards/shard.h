@@ -12,8 +12,29 @@
 #define DPT_DATA_SHARD_H
 
 #include "data/sets/dataset.h"
-#include "data/shards/class_names.h"
 #include "data/shards/h5.h"
+
+/*
+ * What a shard calls its classes: the attribute `classes` of its labels, an array of strings, in
+ * the order of their numbers; h5py or `dptrain convert` wrote it. A shard need not have it, and may
+ * name fewer classes than another: only those that both name are compared.
+ */
+struct dpt_class_names {
+    const char *const *at; /* one block with its texts; NULL: no names */
+    size_t n;
+};
+
+/* Of the data set `labels` of an open file; none where the attribute is missing, damaged or holds
+ * something else. Under dpt_h5_enter. Errors: RANK. */
+enum dpt_status dpt_class_names_read(struct dpt_class_names *names, hid_t file, const char *labels,
+                                     struct dpt_error *err);
+void dpt_class_names_release(struct dpt_class_names *names);
+
+/* Fails where a class is called otherwise in the file `path` than in the file `other`. Errors:
+ * BAD_DATA (names both files, the first such class, and what to do). */
+enum dpt_status dpt_class_names_check(const struct dpt_class_names *names, const char *path,
+                                      const struct dpt_class_names *others, const char *other,
+                                      struct dpt_error *err);
 
 /* One of a shard's data sets. */
 struct dpt_field {
@@ -99,6 +120,15 @@ bool dpt_shard_direct(const struct dpt_shard *shard);
 
 /* Raw rows [row, row + rows) of a field. Errors: BAD_DATA (the file became shorter), IO. */
 enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_field *field,
+                               int64_t row, int64_t rows, void *raw, struct dpt_error *err);
+
+/* Opens the data set `name` for HDF5 to read, with room in its cache for the chunks of one row; and
+ * closes it. Under HDF5's lock. Errors: BAD_DATA. */
+enum dpt_status dpt_field_open(struct dpt_field *field, hid_t file, const char *path,
+                               const char *name, struct dpt_error *err);
+void dpt_field_close(struct dpt_field *field);
+/* Reads whole rows of an open field through HDF5. Errors: BAD_DATA. */
+enum dpt_status dpt_field_read(const struct dpt_field *field, const char *path, const char *name,
                                int64_t row, int64_t rows, void *raw, struct dpt_error *err);
 
 /* How many rows from `row` on to read at once (some MiB, whole chunks), none at or behind `end`. */

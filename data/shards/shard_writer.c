@@ -1,4 +1,4 @@
-/* The writer of shards: names, bytes and checksums; what HDF5 adds to them is shard_skeleton.c. */
+/* The writer of shards: names, bytes and checksums; what HDF5 adds to them is skeleton.c. */
 #include "data/shards/shard_writer.h"
 
 #include <ctype.h>
@@ -15,7 +15,7 @@
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/memory.h"
-#include "data/shards/shard_skeleton.h"
+#include "data/shards/skeleton.h"
 
 enum {
     NAME_BYTES = 320,  /* of a file name in the folder: the prefix's last part and what is added */
@@ -38,10 +38,12 @@ struct dpt_shard_writer {
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
     struct dpt_skeleton skeleton;
+    struct dpt_skeleton_set sets[2]; /* IMAGES, LABELS */
     uint32_t crc_images, crc_labels;
 };
 
 enum { NARROW = 4096 };
+enum { IMAGES, LABELS };
 
 static void final_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
 {
@@ -107,9 +109,38 @@ static enum dpt_status check_name(const struct dpt_shard_writer *w, struct dpt_e
     return status;
 }
 
+/* The data sets of the shard that is written, with the checksums of what was. */
 static enum dpt_status make_skeleton(struct dpt_shard_writer *w, struct dpt_error *err)
 {
-    return dpt_skeleton_make(&w->skeleton, &w->form, w->size, w->crc_images, w->crc_labels, err);
+    const struct dpt_shard_form *form = &w->form;
+    struct dpt_skeleton_set images = {
+        .name = "images",
+        .n_dims = form->n_dims + 1,
+        .dims = {(hsize_t)w->size},
+        .crc = &w->crc_images,
+        .layout = form->nhwc ? "NHWC" : NULL,
+    };
+    enum dpt_status status;
+
+    dpt_h5_enter(); /* its types are calls */
+    images.type = form->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT;
+    for (int i = 0; i < form->n_dims; i++)
+        images.dims[i + 1] = (hsize_t)form->dims[i];
+    w->sets[IMAGES] = images;
+    w->sets[LABELS] = (struct dpt_skeleton_set){
+        .name = "labels",
+        .type = form->targets > 0      ? H5T_NATIVE_FLOAT
+                : form->classes <= 256 ? H5T_NATIVE_UINT8
+                                       : H5T_NATIVE_INT32,
+        .n_dims = form->targets > 0 ? 2 : 1,
+        .dims = {(hsize_t)w->size, (hsize_t)form->targets},
+        .crc = &w->crc_labels,
+        .classes = form->class_names,
+        .n_classes = (size_t)form->classes,
+    };
+    status = dpt_skeleton_make(&w->skeleton, err);
+    dpt_h5_leave();
+    return status;
 }
 
 static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error *err)
@@ -139,11 +170,13 @@ out:
 static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_skeleton before = w->skeleton;
+    const int64_t images = w->sets[IMAGES].first, labels = w->sets[LABELS].first;
+    const int64_t total = w->skeleton.total;
     const int fd = w->fd;
 
     DPT_TRY(make_skeleton(w, err));
-    if (memcmp(&before, &w->skeleton, sizeof before) != 0)
+    if (images != w->sets[IMAGES].first || labels != w->sets[LABELS].first ||
+        total != w->skeleton.total)
         DPT_TRY(
             dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways", w->folder));
     if (dpt_skeleton_copy(&w->skeleton, fd) != 0 || fsync(fd) != 0)
@@ -170,12 +203,11 @@ static enum dpt_status add_some(struct dpt_shard_writer *w, const void *images, 
                                 int64_t n, struct dpt_error *err)
 {
     const size_t image_n = (size_t)n * w->image_bytes, label_n = (size_t)n * w->label_bytes;
-    const struct dpt_skeleton *s = &w->skeleton;
 
-    if (dpt_pwrite_all(w->fd, images, image_n, s->images + w->in_shard * (int64_t)w->image_bytes) !=
-            0 ||
-        dpt_pwrite_all(w->fd, labels, label_n, s->labels + w->in_shard * (int64_t)w->label_bytes) !=
-            0)
+    if (dpt_pwrite_all(w->fd, images, image_n,
+                       w->sets[IMAGES].first + w->in_shard * (int64_t)w->image_bytes) != 0 ||
+        dpt_pwrite_all(w->fd, labels, label_n,
+                       w->sets[LABELS].first + w->in_shard * (int64_t)w->label_bytes) != 0)
         return cannot_write(w, w->begun - 1, err);
     w->crc_images = dpt_crc32(w->crc_images, images, image_n);
     w->crc_labels = dpt_crc32(w->crc_labels, labels, label_n);
@@ -382,7 +414,8 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
         return dpt_fail_memory(err, "the shard writer", sizeof *w);
     w->output = *output;
     w->form = *form;
-    w->dir = w->fd = w->skeleton.memory = -1;
+    w->dir = w->fd = -1;
+    w->skeleton = (struct dpt_skeleton){.memory = -1, .sets = w->sets, .n_sets = 2};
     DPT_TRY(check_prefix(w, err));
     DPT_TRY(check_form(w, err));
     w->narrow = dpt_alloc(NARROW);

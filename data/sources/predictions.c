@@ -9,34 +9,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "data/shards/h5_make.h"
+#include "data/shards/skeleton.h"
 
-enum { COPY = 64 * 1024, HEADERS = 1 << 20 };
+enum { HEADERS = 1 << 20 };
 
 enum which { VALUES, PROBABILITIES, LABELS, TARGETS, LOSS, NAMES, SETS };
-
-/* A data set of the file. */
-struct set {
-    const char *name; /* NULL: not there */
-    hid_t type;
-    size_t row;      /* bytes */
-    int64_t width;   /* 0: [N] */
-    int64_t at, end; /* in the file */
-};
 
 struct dpt_predictions {
     struct dpt_predictions_form form;
     const char *path;
     char *temporary; /* NULL: none is there */
     int fd;
-    struct set sets[SETS];
+    struct dpt_skeleton_set sets[SETS];
     int64_t done;
     char *names; /* of one run, as stored */
     size_t names_room;
@@ -47,127 +36,40 @@ static enum dpt_status cannot_write(const struct dpt_predictions *p, struct dpt_
     return dpt_fail_errno(err, DPT_IO, "%s: cannot write", p->path);
 }
 
+/* A data set with so many numbers a sample; 0: one, [N]. */
+static void add_set(struct dpt_predictions *p, enum which which, const char *name, hid_t type,
+                    int32_t width)
+{
+    p->sets[which] = (struct dpt_skeleton_set){
+        .name = name,
+        .type = type,
+        .n_dims = width > 0 ? 2 : 1,
+        .dims = {(hsize_t)p->form.samples, (hsize_t)width},
+    };
+}
+
 /* Which data sets there are. */
 static void list_sets(struct dpt_predictions *p)
 {
     const struct dpt_predictions_form *f = &p->form;
-    const size_t wide = (size_t)f->outputs * sizeof(float);
 
-    p->sets[VALUES] =
-        (struct set){f->classes ? "logits" : "predictions", H5T_IEEE_F32LE, wide, f->outputs, 0, 0};
+    add_set(p, VALUES, f->classes ? "logits" : "predictions", H5T_IEEE_F32LE, f->outputs);
     if (f->classes) {
-        p->sets[PROBABILITIES] =
-            (struct set){"probabilities", H5T_IEEE_F32LE, wide, f->outputs, 0, 0};
-        p->sets[LABELS] = (struct set){"labels", H5T_STD_I32LE, sizeof(int32_t), 0, 0, 0};
+        add_set(p, PROBABILITIES, "probabilities", H5T_IEEE_F32LE, f->outputs);
+        add_set(p, LABELS, "labels", H5T_STD_I32LE, 0);
+        p->sets[LABELS].classes = f->class_names;
+        p->sets[LABELS].n_classes = f->n_classes;
     }
     if (f->truth == DPT_TRUTH_CLASS)
-        p->sets[TARGETS] = (struct set){"targets", H5T_STD_I32LE, sizeof(int32_t), 0, 0, 0};
+        add_set(p, TARGETS, "targets", H5T_STD_I32LE, 0);
     if (f->truth == DPT_TRUTH_VECTOR)
-        p->sets[TARGETS] = (struct set){"targets", H5T_IEEE_F32LE, wide, f->outputs, 0, 0};
+        add_set(p, TARGETS, "targets", H5T_IEEE_F32LE, f->outputs);
     if (f->truth != DPT_TRUTH_NONE)
-        p->sets[LOSS] = (struct set){"loss", H5T_IEEE_F32LE, sizeof(float), 0, 0, 0};
-    if (f->name_bytes > 0)
-        p->sets[NAMES] = (struct set){"names", H5I_INVALID_HID, f->name_bytes, 0, 0, 0};
-}
-
-static bool add_set(hid_t file, const struct dpt_predictions *p, enum which which, struct set *set)
-{
-    const struct dpt_predictions_form *f = &p->form;
-    const hsize_t dims[2] = {(hsize_t)f->samples, (hsize_t)set->width};
-    hid_t type = H5I_INVALID_HID, id;
-    bool good = true;
-
-    if (which == NAMES) {
-        type = H5Tcopy(H5T_C_S1);
-        good = H5Tset_size(type, set->row) >= 0 && H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 &&
-               H5Tset_cset(type, H5T_CSET_UTF8) >= 0;
+        add_set(p, LOSS, "loss", H5T_IEEE_F32LE, 0);
+    if (f->name_bytes > 0) {
+        add_set(p, NAMES, "names", H5I_INVALID_HID, 0);
+        p->sets[NAMES].text_bytes = f->name_bytes;
     }
-    id = dpt_h5_make(file, set->name, which == NAMES ? type : set->type, set->width > 0 ? 2 : 1,
-                     dims);
-    good = good && id >= 0 && dpt_h5_place(id, &set->at, &set->end);
-    if (which == LABELS && f->class_names != NULL)
-        good =
-            good && dpt_h5_put_texts(id, "classes", f->class_names, (int64_t)f->n_classes, false);
-    if (type >= 0)
-        H5Tclose(type);
-    return (id < 0 || H5Dclose(id) >= 0) && good;
-}
-
-static bool add_attributes(hid_t file, const struct dpt_predictions_form *f)
-{
-    const hid_t scalar = H5Screate(H5S_SCALAR);
-    const bool good = dpt_h5_put_texts(file, "checkpoint", &f->checkpoint, 1, true) &&
-                      dpt_h5_put(file, "step", H5T_NATIVE_INT64, scalar, &f->step) &&
-                      dpt_h5_put_texts(file, "job", &f->job, 1, true) &&
-                      dpt_h5_put_texts(file, "version", &f->version, 1, true);
-
-    H5Sclose(scalar);
-    return good;
-}
-
-/* The whole file in memory, its data sets as holes. */
-static enum dpt_status make_skeleton(struct dpt_predictions *p, int memory, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    hid_t plist, access, file = H5I_INVALID_HID;
-    char path[64];
-    bool good;
-
-    snprintf(path, sizeof path, "/proc/self/fd/%d", memory);
-    dpt_h5_enter();
-    plist = H5Pcreate(H5P_FILE_CREATE);
-    access = H5Pcreate(H5P_FILE_ACCESS); /* the stdio driver: a file in memory has no real path */
-    if (plist >= 0 && access >= 0 && H5Pset_fapl_stdio(access) >= 0 &&
-        H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
-        H5Pset_obj_track_times(plist, false) >= 0)
-        file = H5Fcreate(path, H5F_ACC_TRUNC, plist, access);
-    list_sets(p);
-    good = file >= 0 && add_attributes(file, &p->form);
-    for (int i = 0; good && i < SETS; i++)
-        good = p->sets[i].name == NULL || add_set(file, p, (enum which)i, &p->sets[i]);
-    if (!good)
-        status = dpt_h5_fail(err, DPT_INTERNAL, "%s: cannot make an HDF5 file in memory", p->path);
-    if (file >= 0 && H5Fclose(file) < 0 && status == DPT_OK)
-        status = dpt_h5_fail(err, DPT_INTERNAL, "%s: cannot close an HDF5 file in memory", p->path);
-    H5Pclose(access);
-    H5Pclose(plist);
-    dpt_h5_leave();
-    return status;
-}
-
-static int by_place(const void *a, const void *b)
-{
-    const struct set *x = *(const struct set *const *)a, *y = *(const struct set *const *)b;
-
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-/* Copies what lies between the data sets. 0, or -1 with errno. */
-static int copy_headers(struct dpt_predictions *p, int memory, int64_t size)
-{
-    const struct set *sets[SETS];
-    char buffer[COPY];
-    int64_t at = 0;
-    int n = 0;
-
-    for (int i = 0; i < SETS; i++)
-        if (p->sets[i].name != NULL)
-            sets[n++] = &p->sets[i];
-    qsort(sets, (size_t)n, sizeof *sets, by_place);
-    for (int i = 0; i <= n; i++) {
-        const int64_t end = i < n ? sets[i]->at : size;
-
-        while (at < end) {
-            const size_t some = end - at < COPY ? (size_t)(end - at) : COPY;
-
-            if (dpt_pread_all(memory, buffer, some, at) != 0 ||
-                dpt_pwrite_all(p->fd, buffer, some, at) != 0)
-                return -1;
-            at += (int64_t)some;
-        }
-        at = i < n ? sets[i]->end : at;
-    }
-    return 0;
 }
 
 /* Beyond the limit HDF5 could not even close the skeleton. */
@@ -189,27 +91,38 @@ static enum dpt_status check_limit(const struct dpt_predictions *p, struct dpt_e
 static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int memory = memfd_create("predictions", MFD_CLOEXEC);
-    struct stat st;
+    const struct dpt_predictions_form *f = &p->form;
+    const struct dpt_skeleton_attribute attributes[] = {
+        {"checkpoint", f->checkpoint, 0},
+        {"step", NULL, f->step},
+        {"job", f->job, 0},
+        {"version", f->version, 0},
+    };
+    struct dpt_skeleton skeleton = {
+        .memory = -1,
+        .sets = p->sets,
+        .n_sets = SETS,
+        .attributes = attributes,
+        .n_attributes = sizeof attributes / sizeof attributes[0],
+    };
 
-    if (memory < 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot make a file in memory"));
+    DPT_TRY(dpt_skeleton_open(&skeleton, err));
     DPT_TRY(check_limit(p, err));
-    DPT_TRY(make_skeleton(p, memory, err));
-    if (fstat(memory, &st) != 0)
-        DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot read a file in memory"));
+    dpt_h5_enter(); /* which knows the types once it is up */
+    list_sets(p);
+    dpt_h5_leave();
+    DPT_TRY(dpt_skeleton_make(&skeleton, err));
     DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
     p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (p->fd < 0)
         DPT_TRY(cannot_write(p, err));
     /* A disk that is too full is told now. File systems that cannot promise space tell it later. */
-    if (fallocate(p->fd, 0, 0, st.st_size) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    if (fallocate(p->fd, 0, 0, skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         DPT_TRY(cannot_write(p, err));
-    if (copy_headers(p, memory, st.st_size) != 0)
+    if (dpt_skeleton_copy(&skeleton, p->fd) != 0)
         DPT_TRY(cannot_write(p, err));
 out:
-    if (memory >= 0)
-        close(memory);
+    dpt_skeleton_close(&skeleton);
     return status;
 }
 
@@ -271,10 +184,11 @@ enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
                                    (double)rows->count * (double)p->form.name_bytes);
     }
     for (int i = 0; i < SETS; i++) {
-        const struct set *set = &p->sets[i];
+        const struct dpt_skeleton_set *set = &p->sets[i];
+        const int64_t row = (set->end - set->first) / p->form.samples;
 
-        if (set->name != NULL && dpt_pwrite_all(p->fd, from[i], (size_t)rows->count * set->row,
-                                                set->at + p->done * (int64_t)set->row) != 0)
+        if (set->name != NULL && dpt_pwrite_all(p->fd, from[i], (size_t)(rows->count * row),
+                                                set->first + p->done * row) != 0)
             return cannot_write(p, err);
     }
     p->done += rows->count;
