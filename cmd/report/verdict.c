@@ -7,7 +7,7 @@
 
 #include "cmd/report/html.h"
 #include "cmd/report/report.h"
-#include "core/base/png.h"
+#include "data/pictures/picture.h"
 
 enum {
     MATRIX = 20, /* classes up to which the whole matrix is shown */
@@ -228,8 +228,8 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_verdict *v,
     dpt_str_printf(
         &r->out, " with probability %.2f\" width=\"%d\" height=\"%d\" src=\"data:image/png;base64,",
         (double)w->p_chosen, v->width, v->height);
-    dpt_png_write(&png, w->pixels, v->width, v->height, v->channels);
-    dpt_base64(&r->out, png.text, png.length);
+    dpt_picture_write(&png, w->pixels, v->width, v->height, v->channels);
+    dpt_str_base64(&r->out, png.text, png.length);
     r->out.failed = r->out.failed || png.failed;
     dpt_str_release(&png);
     dpt_str_printf(&r->out, "\"><figcaption><b>");

@@ -256,6 +256,25 @@ void dpt_str_number(struct dpt_str *s, double value)
     dpt_str_add(s, text, strlen(text));
 }
 
+void dpt_str_base64(struct dpt_str *out, const void *bytes, size_t n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *p = bytes;
+
+    for (size_t i = 0; i < n; i += 3) {
+        const uint32_t word = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) |
+                              (i + 2 < n ? p[i + 2] : 0);
+        const char four[4] = {
+            digits[word >> 18],
+            digits[word >> 12 & 63],
+            i + 1 < n ? digits[word >> 6 & 63] : '=',
+            i + 2 < n ? digits[word & 63] : '=',
+        };
+
+        dpt_str_add(out, four, 4);
+    }
+}
+
 void dpt_str_clear(struct dpt_str *s)
 {
     s->length = 0;

@@ -40,6 +40,8 @@ void dpt_str_printable(struct dpt_str *s, const char *text, size_t n, bool lines
 void dpt_str_json(struct dpt_str *s, const char *text);
 /* Adds the shortest decimal that reads back as the same double; JSON null for NaN and infinities. */
 void dpt_str_number(struct dpt_str *s, double value);
+/* Adds bytes in base 64 (RFC 4648), padded. */
+void dpt_str_base64(struct dpt_str *s, const void *bytes, size_t n);
 void dpt_str_clear(struct dpt_str *s);
 void dpt_str_release(struct dpt_str *s);
 

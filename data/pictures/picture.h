@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "core/base/error.h"
+#include "core/base/str.h"
 
 /* Pixels of a side, and bytes of a decoded picture, at most. */
 enum { DPT_PICTURE_SIDE = 1 << 15, DPT_PICTURE_BYTES = 1 << 29 };
@@ -36,6 +37,11 @@ enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path,
 enum dpt_status dpt_picture_look(struct dpt_picture *picture, const char *path,
                                  struct dpt_error *err);
 void dpt_picture_release(struct dpt_picture *picture);
+
+/* Adds the bytes of a PNG file to out: 8 bits a sample, rows from the top. channels: 1 (grey) or 3
+ * (red, green, blue), interleaved. Check out->failed. */
+void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,
+                       int channels);
 
 /* What becomes of a picture. */
 struct dpt_picture_form {

@@ -141,3 +141,45 @@ out:
 }
 
 const struct dpt_picture_decoder dpt_picture_png = {"\x89PNG\r\n\x1a\n", 8, decode};
+
+/* --- writing ---------------------------------------------------------------------------------- */
+
+static void add_bytes(png_structp png, png_bytep bytes, size_t n)
+{
+    dpt_str_add(png_get_io_ptr(png), (const char *)bytes, n);
+}
+
+static void no_flush(png_structp png)
+{
+    (void)png;
+}
+
+static void leave(png_structp png, png_const_charp text)
+{
+    (void)text;
+    png_longjmp(png, 1);
+}
+
+void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,
+                       int channels)
+{
+    png_structp png = png_create_write_struct(PNG_LIBPNG_VER_STRING, NULL, leave, warn);
+    png_infop info = png != NULL ? png_create_info_struct(png) : NULL;
+
+    if (info == NULL || setjmp(png_jmpbuf(png)) != 0) {
+        out->failed = true;
+        png_destroy_write_struct(&png, &info);
+        return;
+    }
+    png_set_write_fn(png, out, add_bytes, no_flush);
+    png_set_filter(png, PNG_FILTER_TYPE_BASE, PNG_FILTER_NONE); /* drawings pack best as they are */
+    png_set_compression_level(png, 9);
+    png_set_IHDR(png, info, (png_uint_32)width, (png_uint_32)height, 8,
+                 channels == 3 ? PNG_COLOR_TYPE_RGB : PNG_COLOR_TYPE_GRAY, PNG_INTERLACE_NONE,
+                 PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
+    png_write_info(png, info);
+    for (int y = 0; y < height; y++)
+        png_write_row(png, pixels + (size_t)y * (size_t)width * (size_t)channels);
+    png_write_end(png, NULL);
+    png_destroy_write_struct(&png, &info);
+}

@@ -9,7 +9,6 @@
 #include "core/base/thread.h"
 #include "data/sets/augment.h"
 #include "data/sets/parts.h"
-#include "data/sets/stream.h"
 
 enum { LEAST_AHEAD = 3, MOST_AHEAD = 16 };
 
@@ -47,7 +46,7 @@ struct dpt_loader {
     double waited;
 
     /* Only for streaming; all below under the lock, but for slots that are lent or being filled. */
-    struct dpt_stream *stream; /* the thread's */
+    struct dpt_reader *reader; /* the thread's */
     struct slot *slots;        /* [ahead] */
     int ahead;
     pthread_t thread;
@@ -89,7 +88,7 @@ static void fill_slot(struct dpt_loader *loader, struct slot *slot)
     slot->samples = (int32_t)(end - begin);
     dpt_sampler_samples(&loader->sampler, slot->epoch, begin, end - begin, slot->index);
     slot->status =
-        dpt_stream_read(loader->stream, slot->index, slot->samples, slot->bytes, &slot->err);
+        dpt_reader_read(loader->reader, slot->index, slot->samples, slot->bytes, &slot->err);
 }
 
 static void *read_ahead(void *arg)
@@ -161,7 +160,7 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
             DPT_TRY(dpt_fail_memory(err, "reading ahead",
                                     (double)samples * (double)loader->set->stride));
     }
-    DPT_TRY(dpt_stream_open(&loader->stream, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
+    DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
     DPT_TRY(start_thread(loader, err));
 out:
@@ -217,7 +216,7 @@ void dpt_loader_close(struct dpt_loader *loader)
         pthread_cond_destroy(&loader->done);
         pthread_mutex_destroy(&loader->lock);
     }
-    dpt_stream_close(loader->stream);
+    dpt_reader_close(loader->reader);
     for (int i = 0; loader->slots != NULL && i < loader->ahead; i++) {
         dpt_free(loader->slots[i].index);
         dpt_free(loader->slots[i].bytes);

@@ -67,4 +67,21 @@ void dpt_fill_sample(const struct dpt_dataset *set, const uint8_t *stored, float
 /* The first of n floats (any alignment) that is NaN or infinite, or -1. */
 int64_t dpt_find_nonfinite(const void *floats, size_t n);
 
+/*
+ * A reader: any samples of a data set from its shards, many at a time, in the order of the files,
+ * neighbours with one call. It belongs to one thread; several may read one data set.
+ */
+struct dpt_reader;
+
+/* most: samples a read. sequential: neighbours will be asked for soon. set is borrowed, its shards
+ * attached. Errors: RANK. */
+enum dpt_status dpt_reader_open(struct dpt_reader **reader, const struct dpt_dataset *set,
+                                size_t most, bool sequential, struct dpt_error *err);
+void dpt_reader_close(struct dpt_reader *reader);
+
+/* bytes: out, [n][stride], in the order of `sample`. Errors: BAD_DATA, IO (names the file and the
+ * sample). */
+enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
+                                uint8_t *bytes, struct dpt_error *err);
+
 #endif

@@ -8,7 +8,6 @@
 
 #include "data/sets/dataset.h"
 #include "data/sets/parts.h"
-#include "data/sets/stream.h"
 #include "data/shards/h5.h"
 #include "data/tests/forge.h"
 
@@ -134,18 +133,18 @@ static void demand_sound(const struct dpt_dataset *set)
 static bool read_all(const struct dpt_dataset *set, uint8_t *bytes)
 {
     int64_t *numbers = calloc((size_t)set->samples, sizeof *numbers);
-    struct dpt_stream *stream = NULL;
+    struct dpt_reader *reader = NULL;
     struct dpt_error err = {0};
     enum dpt_status status =
-        dpt_stream_open(&stream, set, (size_t)set->samples, set->samples % 2 == 0, &err);
+        dpt_reader_open(&reader, set, (size_t)set->samples, set->samples % 2 == 0, &err);
 
     DEMAND(status == DPT_OK && numbers != NULL, "%s", err.text);
     for (int64_t i = 0; i < set->samples; i++)
         numbers[i] = i;
-    status = dpt_stream_read(stream, numbers, (int32_t)set->samples, bytes, &err);
+    status = dpt_reader_read(reader, numbers, (int32_t)set->samples, bytes, &err);
     if (status != DPT_OK)
         demand_reason(status, &err);
-    dpt_stream_close(stream);
+    dpt_reader_close(reader);
     free(numbers);
     return status == DPT_OK;
 }

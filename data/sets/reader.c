@@ -1,5 +1,3 @@
-#include "data/sets/stream.h"
-
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,7 +19,7 @@ struct want {
     int32_t place;
 };
 
-struct dpt_stream {
+struct dpt_reader {
     const struct dpt_dataset *set;
     struct want *wants; /* [most] */
     void *raw;          /* a piece, for shards that HDF5 reads */
@@ -30,41 +28,41 @@ struct dpt_stream {
     struct iovec to[RUN];
 };
 
-enum dpt_status dpt_stream_open(struct dpt_stream **out, const struct dpt_dataset *set, size_t most,
+enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_dataset *set, size_t most,
                                 bool sequential, struct dpt_error *err)
 {
-    struct dpt_stream *stream = dpt_alloc(sizeof *stream);
+    struct dpt_reader *reader = dpt_alloc(sizeof *reader);
 
     *out = NULL;
-    if (stream == NULL)
-        return dpt_fail_memory(err, "a reader", sizeof *stream);
-    stream->set = set;
+    if (reader == NULL)
+        return dpt_fail_memory(err, "a reader", sizeof *reader);
+    reader->set = set;
     for (size_t i = 0; i < set->parts->n_shards; i++) {
         const struct dpt_shard *shard = &set->parts->shards[i];
         const size_t need = dpt_field_piece_bytes(&shard->images);
 
         if (!dpt_shard_direct(shard))
-            stream->raw_bytes = need > stream->raw_bytes ? need : stream->raw_bytes;
+            reader->raw_bytes = need > reader->raw_bytes ? need : reader->raw_bytes;
         else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
             posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
     }
-    stream->wants = dpt_alloc_array(most, sizeof *stream->wants);
-    stream->raw = dpt_alloc(stream->raw_bytes);
-    if (stream->wants == NULL || stream->raw == NULL) {
-        dpt_stream_close(stream);
-        return dpt_fail_memory(err, "a reader", (double)stream->raw_bytes);
+    reader->wants = dpt_alloc_array(most, sizeof *reader->wants);
+    reader->raw = dpt_alloc(reader->raw_bytes);
+    if (reader->wants == NULL || reader->raw == NULL) {
+        dpt_reader_close(reader);
+        return dpt_fail_memory(err, "a reader", (double)reader->raw_bytes);
     }
-    *out = stream;
+    *out = reader;
     return DPT_OK;
 }
 
-void dpt_stream_close(struct dpt_stream *stream)
+void dpt_reader_close(struct dpt_reader *reader)
 {
-    if (stream == NULL)
+    if (reader == NULL)
         return;
-    dpt_free(stream->wants);
-    dpt_free(stream->raw);
-    dpt_free(stream);
+    dpt_free(reader->wants);
+    dpt_free(reader->raw);
+    dpt_free(reader);
 }
 
 static int compare(const void *a, const void *b)
@@ -75,11 +73,11 @@ static int compare(const void *a, const void *b)
 }
 
 /* One by one, to find the sample that could not be read. */
-static enum dpt_status read_singly(struct dpt_stream *stream, const struct dpt_shard *shard,
+static enum dpt_status read_singly(struct dpt_reader *reader, const struct dpt_shard *shard,
                                    const struct want *wants, int32_t n, uint8_t *bytes,
                                    struct dpt_error *err)
 {
-    const size_t stride = stream->set->stride;
+    const size_t stride = reader->set->stride;
 
     for (int32_t i = 0; i < n; i++) {
         const int64_t row = wants[i].sample - shard->first;
@@ -99,37 +97,37 @@ static enum dpt_status read_singly(struct dpt_stream *stream, const struct dpt_s
 }
 
 /* Neighbours that lie in one run of bytes, each to its own place. */
-static enum dpt_status read_direct(struct dpt_stream *stream, const struct dpt_shard *shard,
+static enum dpt_status read_direct(struct dpt_reader *reader, const struct dpt_shard *shard,
                                    const struct want *wants, int32_t n, uint8_t *bytes,
                                    struct dpt_error *err)
 {
-    const size_t stride = stream->set->stride;
+    const size_t stride = reader->set->stride;
     const int64_t row = wants[0].sample - shard->first;
 
     for (int32_t i = 0; i < n; i++)
-        stream->to[i] = (struct iovec){bytes + (size_t)wants[i].place * stride, stride};
-    if (preadv(shard->fd, stream->to, n, shard->images.info.offset + row * (int64_t)stride) ==
+        reader->to[i] = (struct iovec){bytes + (size_t)wants[i].place * stride, stride};
+    if (preadv(shard->fd, reader->to, n, shard->images.info.offset + row * (int64_t)stride) ==
         (ssize_t)(stride * (size_t)n))
         return DPT_OK;
-    return read_singly(stream, shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
+    return read_singly(reader, shard, wants, n, bytes, err); /* interrupted, cut short, or failed */
 }
 
 /* Neighbours through HDF5, as many at a time as `raw` holds. */
-static enum dpt_status read_indirect(struct dpt_stream *stream, const struct dpt_shard *shard,
+static enum dpt_status read_indirect(struct dpt_reader *reader, const struct dpt_shard *shard,
                                      const struct want *wants, int32_t n, uint8_t *bytes,
                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &shard->images;
-    const size_t stride = stream->set->stride;
+    const size_t stride = reader->set->stride;
     const int64_t first = wants[0].sample - shard->first;
-    const int64_t most = (int64_t)(stream->raw_bytes / field->row_bytes);
+    const int64_t most = (int64_t)(reader->raw_bytes / field->row_bytes);
 
     for (int64_t done = 0, rows; done < n; done += rows) {
         rows = n - done < most ? n - done : most;
-        DPT_TRY(dpt_shard_read(shard, field, first + done, rows, stream->raw, err));
+        DPT_TRY(dpt_shard_read(shard, field, first + done, rows, reader->raw, err));
         for (int64_t i = 0; i < rows; i++) {
-            const uint8_t *raw = (const uint8_t *)stream->raw + (size_t)i * field->row_bytes;
+            const uint8_t *raw = (const uint8_t *)reader->raw + (size_t)i * field->row_bytes;
             uint8_t *place = bytes + (size_t)wants[done + i].place * stride;
 
             if (field->info.type == DPT_H5_F64)
@@ -142,39 +140,39 @@ out:
     return status;
 }
 
-static enum dpt_status look_at_shards(struct dpt_stream *stream, struct dpt_error *err)
+static enum dpt_status look_at_shards(struct dpt_reader *reader, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_dataset_parts *parts = stream->set->parts;
+    struct dpt_dataset_parts *parts = reader->set->parts;
     const double now = dpt_now();
 
-    if (now < stream->look_at)
+    if (now < reader->look_at)
         return DPT_OK;
-    stream->look_at = now + LOOK;
+    reader->look_at = now + LOOK;
     for (size_t i = 0; i < parts->n_shards; i++)
         DPT_TRY(dpt_shard_look(&parts->shards[i], parts->verify, err));
 out:
     return status;
 }
 
-enum dpt_status dpt_stream_read(struct dpt_stream *stream, const int64_t *sample, int32_t n,
+enum dpt_status dpt_reader_read(struct dpt_reader *reader, const int64_t *sample, int32_t n,
                                 uint8_t *bytes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct want *wants = stream->wants;
+    struct want *wants = reader->wants;
 
-    DPT_TRY(look_at_shards(stream, err));
+    DPT_TRY(look_at_shards(reader, err));
     for (int32_t i = 0; i < n; i++)
         wants[i] = (struct want){sample[i], i};
     qsort(wants, (size_t)n, sizeof *wants, compare);
     for (int32_t i = 0, run; i < n; i += run) {
-        const struct dpt_shard *shard = dpt_dataset_shard(stream->set, wants[i].sample);
+        const struct dpt_shard *shard = dpt_dataset_shard(reader->set, wants[i].sample);
 
         for (run = 1; i + run < n && run < RUN; run++)
             if (wants[i + run].sample != wants[i].sample + run ||
                 wants[i + run].sample >= shard->first + shard->samples)
                 break;
-        DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(stream, shard, wants + i,
+        DPT_TRY((dpt_shard_direct(shard) ? read_direct : read_indirect)(reader, shard, wants + i,
                                                                         run, bytes, err));
     }
 out:
