@@ -10,6 +10,8 @@
 #   deb            a Debian package
 #   clean          removes what make built
 #   format         clang-format over all C files
+#   style          do they look as clang-format has them, and what shellcheck finds in the scripts
+#   lint           that, and what clang-tidy finds in the C files (.clang-tidy); FILES='cmd/%' takes some only
 #   help           this text
 #
 # Knobs: `make NAME=value`, or from the environment. A change of one rebuilds what it touches.
@@ -43,7 +45,7 @@ DEBUG ?= 0
 SANITIZE ?= 0
 ifeq ($(SANITIZE),1)
 BUILD ?= build/sanitize
-CFLAGS ?= -O1 -g -fno-omit-frame-pointer
+CFLAGS ?= -O0 -g -fno-omit-frame-pointer
 else ifeq ($(DEBUG),1)
 BUILD ?= build/debug
 CFLAGS ?= -O0 -g3
@@ -83,8 +85,8 @@ silent := $(findstring s,$(firstword -$(MAKEFLAGS)))
 MAKEFLAGS += --no-builtin-rules
 # One line a command: `CC file`; the command itself with V=1; nothing with make -s.
 say = @$(if $(filter 1,$(V)),set -x;,$(if $(silent),,printf '  %-5s %s\n' $1 $2;))
-.PHONY: all check-units install uninstall dist bundle deb clean format help
-building := $(filter-out clean format help uninstall dist,$(or $(MAKECMDGOALS),all))
+.PHONY: all check-units install uninstall dist bundle deb clean format style lint help
+building := $(filter-out clean format style help uninstall dist,$(or $(MAKECMDGOALS),all))
 
 # A stamp is a file with a text: written anew only where the text changed, so that what hangs on it is rebuilt then.
 quote = '$(subst ','\'',$1)'
@@ -139,8 +141,11 @@ needed := -std=gnu11 -D_GNU_SOURCE -I. -pthread -ffp-contract=off -fno-math-errn
 defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1) \
 	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1)
 
+# What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time.
+computes := core/base/% core/backend/cpu/% core/backend/ref/% core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake.c
 # Only these rooms see these libraries.
-room_flags = $(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
+room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1)) \
+	$(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
 	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
@@ -179,10 +184,15 @@ $(BUILD)/obj/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
 	$(call say,CC,$<) $(call compile,$<) -MMD -MP -c -o $@ $<
 
-# The kernels for the GPU, which module.c makes a part of the program.
-image := $(BUILD)/kernels.fatbin
+# The kernels for the GPU, which module.c makes a part of the program. The sanitizers' and the
+# debugger's build have those of the plain one.
+with_plain := $(if $(filter build/sanitize build/debug,$(BUILD)),../)
+image := $(if $(with_plain),build,$(BUILD))/kernels.fatbin
 nvcc_flags = -I. -std=c++17 -O3 -fmad=false -Xfatbin -compress-all --threads 0 $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(BUILD)/flags
+ifeq ($(WITH_CUDA),1)
+$(call stamp,$(with_plain)kernels.fatbin.flags,$(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE))
+endif
+$(image): $(wildcard $(addprefix core/backend/cuda/,kernels*.cu kernels*.h *.inc device.h)) core/backend/activations.h core/backend/loss_scale.h core/backend/optimizers.inc $(image).flags
 	$(call say,NVCC,core/backend/cuda/kernels.cu) $(CUDA_NVCC) $(nvcc_flags) $(CUDA_CODE) -fatbin -o $@ core/backend/cuda/kernels.cu
 $(BUILD)/obj/core/backend/cuda/module.o: $(image)
 
@@ -266,11 +276,22 @@ deb: $(installed)
 
 # Names what make writes: BUILD may be a folder with other things in it.
 clean:
-	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin deps.mk knobs flags sources)
+	rm -rf $(addprefix $(BUILD)/,obj tests share dist libdptrain.a dptrain kernels.fatbin kernels.fatbin.flags deps.mk knobs flags sources)
 	-rmdir $(BUILD) 2>/dev/null || true
 
+written := find core models data cmd scripts -name '*.[ch]'
 format:
-	clang-format -i $$(find core models data cmd -name '*.[ch]')
+	clang-format -i $$($(written))
+
+style:
+	@$(written) -print0 | xargs -0 -n 100 clang-format --dry-run -Werror
+	@shellcheck -x .ci/run $$(find scripts -name '*.sh') scripts/slurm/*.sbatch scripts/packaging/bundle-run
+
+FILES ?= %
+tidy = clang-tidy --quiet "$$@" -- -std=gnu11 -w -I. -D_GNU_SOURCE $(defines) -DDPT_CUDA_IMAGE='"$(image)"' $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) \
+	$(CUDA_CFLAGS) $(YAML_CFLAGS) $(CMOCKA_CFLAGS) $(shell $(MPICC) --showme:compile 2>/dev/null)
+lint: style
+	@printf '%s\n' $(filter $(FILES),$(sources) $(tests)) | xargs -P $$(nproc) -n 8 sh -c $(call quote,$(tidy)) lint
 
 help:
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile

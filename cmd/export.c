@@ -36,8 +36,8 @@ static void print_result(const struct dpt_checkpoint_model *m,
         printf(", input [batch, %s], output [batch, %d]", dpt_shape_text(&g->nodes[0].out, shape),
                g->nodes[g->n_nodes - 1].out.c);
     if (stat(path, &info) == 0)
-        printf(", %.*f %s", 1, (double)info.st_size / (info.st_size < 1e5 ? 1e3 : 1e6),
-               info.st_size < 1e5 ? "kB" : "MB");
+        printf(", %.*f %s", 1, (double)info.st_size / (info.st_size < 100000 ? 1e3 : 1e6),
+               info.st_size < 100000 ? "kB" : "MB");
     printf("\n");
 }
 

@@ -30,7 +30,9 @@ static size_t diff_attributes(const struct dpt_inspect *a, const struct dpt_insp
         const struct dpt_inspect_attribute *y = dpt_inspect_attribute(b, x->name);
 
         if (y != NULL && x->kind == y->kind && strcmp(x->text, y->text) == 0 &&
-            x->integer == y->integer && memcmp(&x->real, &y->real, sizeof x->real) == 0)
+            x->integer == y->integer &&
+            /* The bits, so that a NaN is as itself. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
+            memcmp(&x->real, &y->real, sizeof x->real) == 0)
             continue;
         begin("attributes", &lines);
         print_change(x->name, x->text, y != NULL ? y->text : "nothing");

@@ -41,7 +41,7 @@ void dpt_predict_print(const struct dpt_predict_told *told, const struct dpt_pre
     if (dpt_source_info(told->source)->named)
         print_name(dpt_source_name(told->source, d->first + i), ": ");
     else
-        printf("sample %lld: ", (long long)(d->first + i));
+        printf("sample %lld: ", (long long)d->first + i);
     if (d->labels != NULL) {
         print_class(told, d->labels[i]);
         printf(", probability %s",

@@ -1,20 +1,23 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, runs all tests. The last line is `N passed, N failed, N skipped`; exit 1 where one failed.
 #
-#   scripts/test.sh [PATTERN] [--heavy] [--no-sanitize] [--list]
+#   scripts/test.sh [PATTERN] [--quick] [--heavy] [--no-sanitize] [--list]
 #
 #   PATTERN        only test programs whose line matches it (grep -E): 'base', 'mpi_', 'sanitize.*str', 'cmd/tests'
+#   --quick        after a change: the style, the C tests of the normal build, and one job of each kind, in about a minute
 #   --heavy        longer versions too (DPT_HEAVY=1), and the end-to-end tests once more with the sanitizer build
 #   --no-sanitize  leave out the AddressSanitizer and UBSan build
 #   --list         print the lines and run nothing
 #
-# One line a program; the output of those that failed is shown, all of it is in build/test-logs.
+# One line a program; the output of those that failed is shown, all of it is in build/test-logs, and how long each took in
+# build/test-logs/seconds.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
-pattern=. heavy=0 sanitize=1 list=0
+pattern=. quick=0 heavy=0 sanitize=1 list=0
 for arg in "$@"; do
     case $arg in
+    --quick) quick=1 sanitize=0 ;;
     --heavy) heavy=1 ;;
     --no-sanitize) sanitize=0 ;;
     --list) list=1 ;;
@@ -32,10 +35,8 @@ done
 
 cores=$(nproc)
 logs=build/test-logs
-rm -rf "$logs"
-mkdir -p "$logs"
 
-# Each job is a line: build folder, kind, program, ranks (0: not under mpirun).
+# Each job is a line: build folder, kind, program, ranks (0: not under mpirun), and for pytest perhaps which of a file's tests.
 tests() {
     find core models data cmd configs scripts -path "*/tests/$1" -type f | LC_ALL=C sort
 }
@@ -49,22 +50,49 @@ unit_jobs() {
         done
     done
 }
+# Those that take longest come first, so that none of them trails alone: they wait more than they compute.
+long='scripts/tests/test_(slurm|gpu_check|fuzz|tree|packaging|docs)|core/comm/tests/test_nodes|core/train/tests/test_(device|reproducible|faults|resume|crash|instructions)'
 python_jobs() {
-    tests 'test_*.py' | sed "s|.*|$1 pytest & 0|"
+    tests 'test_*.py' | grep -E "$long" | sort -r | sed "s|.*|$1 pytest & 0|"
+    tests 'test_*.py' | grep -Ev "$long" | sed "s|.*|$1 pytest & 0|"
 }
-{
+# One of each kind: on one rank and several, on the CPU and on what stands in for a GPU; what comes before a job and after it.
+quick_jobs() {
+    while read -r file which; do
+        echo "build pytest $file 0 \"$which\""
+    done <<'END'
+core/train/tests/test_device.py test_gives_what_the_cpu_gives or test_checkpoints_are_the_cpus
+cmd/tests/test_configs.py test_runs and (1 or 3)
+core/train/tests/test_reproducible.py test_ranks_and_threads
+core/train/tests/test_resume.py test_killed_ends_with_the_same_bytes or test_finished_says_so
+core/train/tests/test_faults.py test_one_rank_at_a_step and kill
+core/train/tests/test_train.py test_rank_count_changes_nothing or test_same_job_same_bytes
+core/train/tests/test_predict.py test_as_eval
+core/train/tests/test_export.py test_all_formats_hold_the_weights_to_the_bit
+data/tests/test_convert.py test_mnist or test_cifar10
+cmd/tests/test_job_file.py test_
+scripts/tests/test_tree.py not make and not build and not install and not onednn and not link and not setup
+END
+}
+jobs=$({
+    if [ $quick = 1 ]; then
+        echo "build style . 0"
+        quick_jobs
+    else
+        python_jobs build
+    fi
     unit_jobs build
-    # The tests of the tree start builds of their own and take longest: early, so that they do not trail alone.
-    python_jobs build | sort -k3,3r
     if [ $sanitize = 1 ]; then
         unit_jobs build/sanitize
         [ $heavy = 0 ] || python_jobs build/sanitize | grep -v scripts/tests
     fi
-} | grep -E -- "$pattern" >"$logs/jobs"
+} | grep -E -- "$pattern")
 if [ $list = 1 ]; then
-    cat "$logs/jobs"
+    printf '%s\n' "$jobs"
     exit 0
 fi
+rm -rf "$logs"
+mkdir -p "$logs"
 
 ./scripts/setup.sh --test || exit 1
 # shellcheck source=scripts/lib/mpi-env.sh
@@ -72,19 +100,32 @@ fi
 
 # A program that does not build fails alone: the others are run. `-k` makes what can be made.
 build() {
-    local log=$logs/make$2.log
-    echo "building ${2:+with $2 }..."
+    local log=$logs/make$1.log
+    echo "building ${1:+with $1 }..." >&2
     # shellcheck disable=SC2086
-    if ! make -k -j"$cores" $2 all check-units >"$log" 2>&1; then
-        grep -E 'error|warning|undefined|\*\*\*' "$log" | head -n 40
-        echo "some of it did not build, see $log"
-        echo "0 1 0" >"$logs/make$2.count"
+    if ! make -k -j"$cores" $1 all check-units >"$log" 2>&1; then
+        # Old test programs would hide that theirs no longer build.
+        find "$2/tests" -maxdepth 1 -type f -perm -u+x -delete 2>/dev/null
+        # shellcheck disable=SC2086
+        make -k -j"$cores" $1 all check-units >"$log" 2>&1
+        grep -E 'error|warning|undefined|\*\*\*' "$log" | head -n 40 >&2
+        echo "some of it did not build, see $log" >&2
+        echo "0 1 0" >"$logs/make$1.count"
     fi
 }
-# Old test programs would hide that theirs no longer builds.
-rm -rf build/tests build/sanitize/tests
-build "$PWD" ""
-grep -q '^build/sanitize' "$logs/jobs" && build "$PWD" SANITIZE=1
+# The sanitizers' programs are made while the others run: what tells their jobs to the pool waits for them.
+all_jobs() {
+    grep -v '^build/sanitize' <<<"$jobs"
+    if grep -q '^build/sanitize' <<<"$jobs"; then
+        build SANITIZE=1 build/sanitize
+        # LeakSanitizer needs ptrace, which some containers forbid.
+        if ASAN_OPTIONS=detect_leaks=1 ./build/sanitize/dptrain --version >/dev/null 2>&1; then
+            : >"$logs/leaks"
+        fi
+        grep '^build/sanitize' <<<"$jobs"
+    fi
+}
+build "" build
 
 export DPT_HEAVY=$heavy DPT_LOGS=$logs PYTHONDONTWRITEBYTECODE=1
 # Debian's own Python is the one that Debian's pytest, h5py and numpy belong to; another may come first in the PATH.
@@ -92,13 +133,12 @@ export DPT_PYTHON=python3
 for python in python3 /usr/bin/python3; do
     "$python" -c 'import pytest, h5py, numpy' 2>/dev/null && DPT_PYTHON=$python
 done
-# LeakSanitizer needs ptrace, which some containers forbid.
-export DPT_LEAKS=0
-if [ -x build/sanitize/dptrain ] && ASAN_OPTIONS=detect_leaks=1 ./build/sanitize/dptrain --version >/dev/null 2>&1; then
-    DPT_LEAKS=1
-fi
-xargs -P "$cores" -L 1 ./scripts/lib/run-test.sh <"$logs/jobs"
+# More at once than there are cores, since many of them wait for time-outs, daemons and each other.
+[ -z "$jobs" ] || all_jobs | xargs -P $((cores + 1)) -L 1 ./scripts/lib/run-test.sh
 
-[ -s "$logs/jobs" ] || echo "no test matches '$pattern'"
+[ -n "$jobs" ] || echo "no test matches '$pattern'"
+awk '{ took[FILENAME] = $1; used[FILENAME] = $2 + $3; all += $2 + $3 } END {
+    for (name in took) printf "%7.1f s, %6.1f s of a core  %s\n", took[name], used[name], name
+    printf "%7s    %6.1f s of a core  all\n", "", all }' "$logs"/*.time 2>/dev/null | sort -rn >"$logs/seconds"
 cat "$logs"/*.count 2>/dev/null | awk '{ p += $1; f += $2; s += $3 }
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s; exit f > 0 || p == 0 }'

@@ -7,8 +7,8 @@
  * own, ends the child and is told; and this process has not begun to use the driver.
  */
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdint.h>

@@ -34,7 +34,7 @@ static enum dpt_status draw(const struct dpt_page_verdict *v, const struct dpt_t
 {
     const struct dpt_normalize *normalize = &t->job->data.normalize;
     const int side = set->shape.w / v->width;
-    const size_t all = (size_t)(v->width * v->height * v->channels);
+    const size_t all = (size_t)v->width * (size_t)v->height * (size_t)v->channels;
     double *value = malloc(all * sizeof *value), low = INFINITY, high = -INFINITY;
     size_t n = 0;
 
@@ -77,8 +77,8 @@ static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_verdict *v
         for (int32_t k = 0; k < batch->count; k++) {
             if (batch->sample[k] != v->wrong[i].sample)
                 continue;
-            v->wrong[i].pixels =
-                dpt_arena_alloc(&r->arena, (size_t)(v->width * v->height * v->channels));
+            v->wrong[i].pixels = dpt_arena_alloc(&r->arena, (size_t)v->width * (size_t)v->height *
+                                                                (size_t)v->channels);
             if (v->wrong[i].pixels == NULL)
                 DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
             DPT_TRY(

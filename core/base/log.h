@@ -37,9 +37,12 @@ enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_e
 void dpt_log_close(struct dpt_log *log);
 
 /* A line; shown unless --quiet, only with --verbose, always ("warning: " in front), always (as it is). */
-void dpt_log_info(struct dpt_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void dpt_log_detail(struct dpt_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void dpt_log_warn(struct dpt_log *log, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void dpt_log_info(struct dpt_log *log, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void dpt_log_detail(struct dpt_log *log, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void dpt_log_warn(struct dpt_log *log, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 void dpt_log_error(struct dpt_log *log, const struct dpt_error *err);
 
 /* A line of progress: the live line on a terminal, a line of its own elsewhere; always a line of log.txt. */

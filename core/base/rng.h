@@ -13,11 +13,11 @@
 
 /* What a draw is for; part of the key, so that no two uses share a stream. Values are part of the format: never renumber. */
 enum dpt_stream {
-    DPT_STREAM_INIT = 1,     /* a: tensor number,     b: 4 elements at a time */
-    DPT_STREAM_SHUFFLE = 2,  /* a: epoch,             b: 0 (the keys of the permutation) */
-    DPT_STREAM_DROPOUT = 3,  /* a: step << 16 | node, b: sample << 24 | 4 elements at a time (see backend.h) */
-    DPT_STREAM_SYNTHETIC = 4,/* a: what,              b: sample or element */
-    DPT_STREAM_HOLDOUT = 5,  /* a: 0,                 b: group */
+    DPT_STREAM_INIT = 1,      /* a: tensor number,     b: 4 elements at a time */
+    DPT_STREAM_SHUFFLE = 2,   /* a: epoch,             b: 0 (the keys of the permutation) */
+    DPT_STREAM_DROPOUT = 3,   /* a: step << 16 | node, b: sample << 24 | 4 elements at a time */
+    DPT_STREAM_SYNTHETIC = 4, /* a: what,              b: sample or element */
+    DPT_STREAM_HOLDOUT = 5,   /* a: 0,                 b: group */
     DPT_STREAM_AUGMENT = 6,
 };
 

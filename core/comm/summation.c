@@ -429,7 +429,7 @@ enum dpt_status dpt_summation_sum(struct dpt_summation *s, const bool *filled,
     const bool together = s->local->size > 1;
 
     for (int i = 0; i < s->buffers; i++)
-        place(s, s->first + i)[-LINE] = filled[i] || i == 0;
+        place(s, s->first + i)[-LINE] = filled[i] || i == 0 ? 1.0f : 0.0f;
     if (together && !s->small) {
         find_filled(s);
         run(s, pool, give_part, (s->n - (s->end - s->begin)) * (size_t)s->n_from);

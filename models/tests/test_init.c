@@ -38,7 +38,7 @@ static struct moments measure(const float *x, int64_t n)
 
     for (int64_t i = 0; i < n; i++) {
         m.mean += x[i] / (double)n;
-        m.largest = fmax(m.largest, fabs(x[i]));
+        m.largest = fmax(m.largest, fabs((double)x[i]));
     }
     for (int64_t i = 0; i < n; i++) {
         const double square = (x[i] - m.mean) * (x[i] - m.mean);

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Runs one test program and prints one line; its output too where it failed. Called by test.sh, from the top of the tree.
 #   run-test.sh BUILD unit FILE.c RANKS     a cmocka program; RANKS > 0: under mpirun
-#   run-test.sh BUILD pytest FILE.py 0      a file of pytest, with BUILD/dptrain
-# Leaves `passed failed skipped` in $DPT_LOGS/NAME.count.
+#   run-test.sh BUILD pytest FILE.py 0 [WHICH]   a file of pytest, or those of its tests that -k WHICH takes, with BUILD/dptrain
+#   run-test.sh BUILD style . 0             clang-format and shellcheck
+# Leaves `passed failed skipped` in $DPT_LOGS/NAME.count, and seconds, user's and system's processor seconds in NAME.time.
 set -u
-build=$1 kind=$2 file=$3 ranks=$4
+build=$1 kind=$2 file=$3 ranks=$4 which=${5:-}
 name=${build//\//-}-${file//\//-}-$ranks
 log=$DPT_LOGS/$name.log
 label=$file
@@ -16,10 +17,19 @@ if [ "$build" != build ]; then
 fi
 
 # MPI's own start-up keeps memory until the end of the process.
-leaks=$DPT_LEAKS
+leaks=0
+[ ! -e "$DPT_LOGS/leaks" ] || leaks=1
 [ "$kind" = unit ] && [ "$ranks" = 0 ] || leaks=0
 export ASAN_OPTIONS="detect_leaks=$leaks:abort_on_error=0" UBSAN_OPTIONS=print_stacktrace=1
 
+# The log, and how long it took.
+TIMEFORMAT='%R %U %S'
+timed() {
+    local rc
+    { time "$@" >"$log" 2>&1 </dev/null; } 2>"$DPT_LOGS/$name.time"
+    rc=$?
+    return $rc
+}
 passed=0 failed=0 skipped=0
 start=$SECONDS
 case $kind in
@@ -33,7 +43,7 @@ unit)
     command=("$program")
     # Only rank 0's lines are counted, all of them are shown.
     [ "$ranks" = 0 ] || command=(mpirun --tag-output -np "$ranks" "$program")
-    timeout -k 10 "$limit" "${command[@]}" >"$log" 2>&1 </dev/null
+    timed timeout -k 10 "$limit" "${command[@]}"
     rc=$?
     read -r passed failed skipped < <(
         sed -e 's/^\[[0-9]*,0\]<std[a-z]*>://' -e '/^\[[0-9]*,[0-9]*\]</d' "$log" | awk '
@@ -47,11 +57,17 @@ pytest)
     limit=900
     [ "$DPT_HEAVY" = 0 ] || limit=3600
     # Where CI is set pytest shows every difference in full, which takes minutes for a checkpoint's bytes.
-    env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short -p no:cacheprovider \
-        --import-mode=importlib "$file" >"$log" 2>&1 </dev/null
+    timed env -u CI -u BUILD_NUMBER DPTRAIN="$PWD/$build/dptrain" timeout -k 10 "$limit" "$DPT_PYTHON" -m pytest -q -rs --tb=short \
+        -p no:cacheprovider --import-mode=importlib ${which:+-k "$which"} "$file"
     rc=$?
     count() { grep -Eo "[0-9]+ $1" <(tail -n 1 "$log") | awk '{ n += $1 } END { print n + 0 }'; }
     passed=$(count passed) failed=$(($(count failed) + $(count error))) skipped=$(count skipped)
+    ;;
+style)
+    timed make -s style
+    rc=$?
+    if [ "$rc" = 0 ]; then passed=1; else failed=1; fi
+    label=style
     ;;
 esac
 seconds=$((SECONDS - start))

@@ -344,10 +344,11 @@ def test_install_and_uninstall(tmp_path):
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
-def test_build_without_onednn_runs(tmp_path):
+def test_build_with_neither_onednn_nor_cuda_runs(tmp_path):
+    """The smallest one, not optimised, since that takes longest."""
     build = tmp_path / "b"
-    make("-j2", f"BUILD={build}", "ONEDNN=0")
-    assert not (build / "obj/core/backend/cpu").exists()
+    make("-j2", "DEBUG=1", f"BUILD={build}", "ONEDNN=0", "CUDA=0")
+    assert not (build / "obj/core/backend/cpu").exists() and not (build / "kernels.fatbin").exists()
     listed = subprocess.run(["ldd", build / "dptrain"], capture_output=True, text=True).stdout
     assert "dnnl" not in listed
     done = subprocess.run([build / "dptrain", "configs/smoke.yaml", "--output", tmp_path / "run",

@@ -81,7 +81,8 @@ static void mean_over_three_ranks(void **state)
 /* Rank r's element i in round `round`: whole numbers, so that sums are exact in any order. */
 static int64_t value(int r, size_t i, int round)
 {
-    return (int64_t)(dpt_random64(1, DPT_STREAM_SYNTHETIC, (uint64_t)(r * 1000 + round), i) %
+    return (int64_t)(dpt_random64(1, DPT_STREAM_SYNTHETIC, (uint64_t)r * 1000 + (uint64_t)round,
+                                  i) %
                      2001) -
            1000;
 }
@@ -117,7 +118,8 @@ static void sums_of_all_lengths(void **state)
         const int to = round % 2;
 
         for (size_t i = 0; i <= MOST; i++) {
-            f[1][i] = d[1][i] = 9999.0F;
+            f[1][i] = 9999.0F;
+            d[1][i] = 9999.0;
             n[1][i] = 9999;
             f[to][i] = (float)(n[to][i] = value(comm.world.rank, i, round));
             f[0][i] = (float)(n[0][i] = value(comm.world.rank, i, round));
@@ -153,6 +155,7 @@ static void all_ranks_get_the_same_bits(void **state)
     CHECK_OK(dpt_group_sum_floats(world(), x, x, N, &err));
     memcpy(root, x, N * sizeof *x);
     CHECK_OK(dpt_group_broadcast(world(), 0, root, N * sizeof *root, &err));
+    /* The bits. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
     CHECK(memcmp(x, root, N * sizeof *x) == 0);
     free(x);
     free(root);

@@ -73,7 +73,7 @@ static void one_sum(struct dpt_reduction *d, uint64_t seed, size_t n)
         words[i] = (float)(comm.world.rank + i);
     assert_int_equal(dpt_reduction_offer(d, &tree, words, said, DPT_REDUCTION_WORDS, &err), DPT_OK);
     for (int i = 0; i < DPT_REDUCTION_WORDS; i++)
-        assert_true(said[i] == (float)(ranks * (ranks - 1) / 2 + ranks * i));
+        assert_true(said[i] == (float)ranks * (float)(ranks - 1) / 2 + (float)(ranks * i));
     assert_int_equal(dpt_reduction_sum(d, &tree, first, &err), DPT_OK);
     define(seed, total, n, want);
     assert_memory_equal(dpt_reduction_result(d), want, n * sizeof *want);

@@ -107,7 +107,8 @@ static void open_world(struct world *w, uint64_t seed)
         t->n_dims = 1 + (int)dice(seed, 10 + (uint64_t)i, 4);
         t->count = 1;
         for (int d = 0; d < t->n_dims; d++)
-            t->count *= t->dims[d] = 1 + (int64_t)dice(seed, (uint64_t)(100 + 10 * i + d), 6);
+            t->count *= t->dims[d] =
+                1 + (int64_t)dice(seed, 100 + 10 * (uint64_t)i + (uint64_t)d, 6);
         t->offset = g->floats;
         g->floats += (t->count + 15) / 16 * 16;
         g->parameters += t->count;
