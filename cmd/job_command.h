@@ -31,9 +31,8 @@
 
 /*
  * Loads the job of the command line, starts MPI, and runs `work` on every rank; with --ranks does
- * so in N ranks that it starts. extra: further
- * --set texts, or NULL-terminated empty. The job file is read before MPI starts, so its mistakes
- * cost nothing. Errors: as work's; USAGE, BAD_JOB.
+ * so in N ranks that it starts. The job file is read before MPI starts, so its mistakes cost
+ * nothing. Errors: as work's; USAGE, BAD_JOB.
  */
 enum dpt_status
 dpt_job_command(struct dpt_cli *cli,

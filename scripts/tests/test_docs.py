@@ -30,6 +30,8 @@ ELSEWHERE = [
     (r"make install.*", "scripts/tests/test_tree.py", '"install"'),
     (r"make SANITIZE=1", "scripts/test.sh", "SANITIZE=1"),
     (r"make -j8 HDF5_ROOT=.*", "scripts/tests/test_tree.py", "HDF5_ROOT"),
+    (r"make style", "scripts/lib/run-test.sh", "make -s style"),
+    (r"make (format|lint)", None, "one changes the tree, the other takes minutes"),
     (r"make help", "scripts/tests/test_tree.py", '"help"'),
     (r"make( -j\d*)?", "scripts/test.sh", "make -k"),
     (r"make (dist|bundle|deb)\b.*", "scripts/tests/test_packaging.py", "bundle"),
