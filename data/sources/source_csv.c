@@ -12,16 +12,10 @@
 #include "core/base/clock.h"
 #include "core/base/str.h"
 #include "data/sources/source_type.h"
+#include "data/tables/csv_names.h"
 #include "data/tables/csv_table.h"
 
 enum { LABEL_MOST = INT32_MAX - 1 };
-
-struct class_name {
-    const char *text;
-    bool is_number;
-    double value;
-    int32_t class;
-};
 
 struct state {
     struct dpt_csv_table table;
@@ -29,10 +23,10 @@ struct state {
     struct dpt_csv_cursor cursor;
     int64_t row; /* that the cursor gives next */
     size_t features;
-    struct dpt_str label;     /* --label, where it was guessed */
-    const char *shard;        /* --like; NULL: not given */
-    struct class_name *names; /* sorted: the model's classes, or those that were found */
-    size_t n_names, room, longest;
+    struct dpt_str label;            /* --label, where it was guessed */
+    const char *shard;               /* --like; NULL: not given */
+    struct dpt_csv_names names;      /* the model's classes, or those that were found */
+    size_t longest;                  /* name, in bytes */
     bool given;                      /* the names are the model's, or those of --like */
     bool named;                      /* labels are names, also where they are numbers */
     bool regression;                 /* labels are targets */
@@ -100,68 +94,6 @@ static enum dpt_status number_in(const struct state *state, size_t column, doubl
 
 /* --- names of classes ------------------------------------------------------------------------- */
 
-/* Numbers by their value, before words by their bytes (which is the order of code points in UTF-8).
- */
-static int compare_names(const struct class_name *a, const struct class_name *b)
-{
-    if (a->is_number != b->is_number)
-        return a->is_number ? -1 : 1;
-    if (a->is_number && a->value != b->value)
-        return a->value < b->value ? -1 : 1;
-    return strcmp(a->text, b->text);
-}
-
-static struct class_name name_of(const struct state *state, const char *text)
-{
-    const struct dpt_csv_cell cell = {.text = text};
-    struct class_name name = {.text = text};
-
-    name.is_number = dpt_csv_number(&cell, state->table.c_locale, &name.value) == DPT_CSV_NUMBER;
-    return name;
-}
-
-/* The place of a name among the sorted ones; *there: it is one of them. */
-static size_t place_of(const struct state *state, const struct class_name *name, bool *there)
-{
-    size_t low = 0, high = state->n_names;
-
-    *there = false;
-    while (low < high && !*there) {
-        const size_t middle = low + (high - low) / 2;
-        const int order = compare_names(name, &state->names[middle]);
-
-        *there = order == 0;
-        if (order > 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return high;
-}
-
-/* text: for as long as the source. */
-static enum dpt_status add_name(struct state *state, const char *text, int32_t class,
-                                struct dpt_error *err)
-{
-    struct class_name name, *more;
-    bool there;
-    size_t at;
-
-    more = dpt_grow(state->names, &state->room, state->n_names + 1, sizeof *more);
-    if (text == NULL || more == NULL)
-        return dpt_fail_memory(err, "the names of the classes", (double)state->n_names);
-    state->names = more;
-    name = name_of(state, text);
-    name.class = class;
-    at = place_of(state, &name, &there);
-    if (there)
-        return DPT_OK;
-    memmove(state->names + at + 1, state->names + at, (state->n_names - at) * sizeof *state->names);
-    state->names[at] = name;
-    state->n_names++;
-    return DPT_OK;
-}
-
 /* Those that the model, or the shard of --like, gives its classes. */
 static enum dpt_status take_names(struct state *state, const struct dpt_source_model *model,
                                   struct dpt_error *err)
@@ -169,7 +101,8 @@ static enum dpt_status take_names(struct state *state, const struct dpt_source_m
     enum dpt_status status = DPT_OK;
 
     for (size_t i = 0; i < model->n_classes; i++)
-        DPT_TRY(add_name(state, model->classes[i], (int32_t)i, err));
+        DPT_TRY(dpt_csv_names_add(&state->names, model->classes[i], (int32_t)i,
+                                  state->table.c_locale, err));
     state->given = model->n_classes > 0;
 out:
     return status;
@@ -180,12 +113,10 @@ out:
 static enum dpt_status find_name(struct state *state, size_t column, struct dpt_error *err)
 {
     const struct dpt_csv_cell *cell = cell_at(state, column);
-    const struct class_name name = name_of(state, cell->text);
+    const struct dpt_csv_name name = dpt_csv_name(cell->text, state->table.c_locale);
     char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
-    bool there;
 
-    place_of(state, &name, &there);
-    if (there)
+    if (dpt_csv_names_find(&state->names, &name) != NULL)
         return DPT_OK;
     if (state->given)
         return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is no class of %s",
@@ -193,15 +124,16 @@ static enum dpt_status find_name(struct state *state, size_t column, struct dpt_
                         dpt_csv_shown(cell->text, shown), state->shard);
     if (cell->length > state->longest)
         state->longest = cell->length;
-    if ((state->n_names + 1) * state->longest > DPT_CLASS_NAME_BYTES)
+    if ((state->names.n + 1) * state->longest > DPT_CLASS_NAME_BYTES)
         return dpt_fail(
             err, DPT_BAD_DATA,
             "%s: '%s' is label no. %zu that differs from all before: too many for names of "
             "classes; is this the column of the labels?",
             dpt_csv_where(&state->table, &state->cursor.csv, column, where),
-            dpt_csv_shown(cell->text, shown), state->n_names + 1);
-    return add_name(state, dpt_arena_strndup(&state->table.arena, cell->text, cell->length), 0,
-                    err);
+            dpt_csv_shown(cell->text, shown), state->names.n + 1);
+    return dpt_csv_names_add(&state->names,
+                             dpt_arena_strndup(&state->table.arena, cell->text, cell->length), 0,
+                             state->table.c_locale, err);
 }
 
 static enum dpt_status remember(struct state *state, size_t column, char **first,
@@ -401,16 +333,16 @@ static enum dpt_status decide(struct dpt_source *s, struct dpt_error *err)
     } else if (state->given) {
         s->info.classes = (int64_t)s->like.n_classes;
         s->info.class_names = s->like.classes;
-    } else if (state->n_names > 0) {
-        names = dpt_arena_alloc(&s->arena, state->n_names * sizeof *names);
+    } else if (state->names.n > 0) {
+        names = dpt_arena_alloc(&s->arena, state->names.n * sizeof *names);
         if (names == NULL)
-            return dpt_fail_memory(err, "the names of the classes", (double)state->n_names);
-        for (size_t i = 0; i < state->n_names; i++) {
-            names[i] = state->names[i].text;
-            state->names[i].class = (int32_t)i;
+            return dpt_fail_memory(err, "the names of the classes", (double)state->names.n);
+        for (size_t i = 0; i < state->names.n; i++) {
+            names[i] = state->names.at[i].text;
+            state->names.at[i].class = (int32_t)i;
         }
         state->named = true;
-        s->info.classes = (int64_t)state->n_names;
+        s->info.classes = (int64_t)state->names.n;
         s->info.class_names = names;
     } else if (state->largest > LABEL_MOST) {
         return dpt_fail(
@@ -483,7 +415,7 @@ static void close_source(struct dpt_source *s)
     if (state->opened)
         dpt_csv_table_close(&state->table);
     dpt_str_release(&state->label);
-    free(state->names);
+    dpt_csv_names_release(&state->names);
     free(state);
 }
 
@@ -499,12 +431,12 @@ static enum dpt_status class_in(const struct dpt_source *s, size_t column, int32
                                 struct dpt_error *err)
 {
     const struct state *state = s->state;
-    const struct class_name name = name_of(state, cell_at(state, column)->text);
-    bool there;
-    const size_t place = place_of(state, &name, &there);
+    const struct dpt_csv_name name =
+        dpt_csv_name(cell_at(state, column)->text, state->table.c_locale);
+    const struct dpt_csv_name *known = dpt_csv_names_find(&state->names, &name);
 
-    if (there)
-        *class = state->names[place].class;
+    if (known != NULL)
+        *class = known->class;
     else if (!state->named && name.is_number && name.value >= 0 && name.value <= state->largest &&
              name.value == floor(name.value))
         *class = (int32_t)name.value;
