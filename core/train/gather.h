@@ -9,7 +9,7 @@
  * a gradient no more often than with `allreduce`. The shortest of 800 steps of an MLP 784-256-10,
  * batch 128, 2 ranks, microseconds (AMD EPYC 9004, 2 cores): allreduce 586, reproducible 626; one
  * micro-batch after another 747. Either way the sum carries the tail (enum dpt_tail) behind the
- * gradient, and what the ranks have to tell each other (struct dpt_trainer's `said`) is known on
+ * gradient, and what the ranks have to tell each other (t->reduction.said) is known on
  * all of them afterwards.
  */
 #ifndef DPT_TRAIN_GATHER_H

@@ -9,7 +9,6 @@
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/gather.h"
-#include "core/train/schedule.h"
 #include "core/train/step.h"
 
 /* Below this many floats one thread is faster than waking the others. */
