@@ -3,9 +3,9 @@
  *
  * A row each, the first one that can. `device`: the backend takes whole steps in its device's
  * memory, and nobody has to see each gradient on the host (under `reproducible`, with log.hashes
- * or log.trace, or a fault that strikes a gradient somebody does). `host`: on arenas in host
- * memory, by any backend. Whoever else works with a trainer calls dpt_trainer_step and the
- * functions beside it, and need not know which it is.
+ * or log.trace, or a fault that strikes a gradient somebody does), and the optimizer has a rule.
+ * `host`: on arenas in host memory, by any backend. Whoever else works with a trainer calls
+ * dpt_trainer_step and the functions beside it, and need not know which it is.
  */
 #ifndef DPT_TRAIN_ENGINE_H
 #define DPT_TRAIN_ENGINE_H

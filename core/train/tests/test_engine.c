@@ -32,15 +32,23 @@ static void rows_are_whole(void **state)
     assert_true(n > 1);
 }
 
+static enum dpt_rule_kind any_rule(const void *options)
+{
+    (void)options;
+    return (enum dpt_rule_kind)(DPT_RULE_NONE + 1);
+}
+
 /* All combinations of what decides: only where nobody has to see each gradient a device steps. */
 static void a_device_steps_where_nobody_sees_gradients(void **state)
 {
     static const struct dpt_backend_steps steps;
+    const struct dpt_optimizer_type by_rule = {.rule = any_rule}, by_step = {0};
+    const struct dpt_variant rule = {.impl = &by_rule}, own_step = {.impl = &by_step};
     const struct dpt_backend with = {.name = "with", .steps = &steps},
                              without = {.name = "without"};
 
     (void)state;
-    for (unsigned bits = 0; bits < 1U << 6; bits++) {
+    for (unsigned bits = 0; bits < 1U << 7; bits++) {
         struct dpt_job job = {0};
         struct dpt_trainer t = {.job = &job, .backend = bits & 1 ? &with : &without};
         const bool wanted = (bits & 3) == 3 && bits >> 2 == 0;
@@ -49,6 +57,7 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
         job.comm.reduction = bits & 4 ? DPT_REDUCTION_REPRODUCIBLE : DPT_REDUCTION_ALLREDUCE;
         job.log.hashes = (bits & 8) != 0;
         job.log.trace = (bits & 16) != 0;
+        job.optimizer.variant = bits & 64 ? &own_step : &rule;
         if (bits & 32) {
             assert_int_equal(setenv("DPTRAIN_FAULT", "flip-gradient:rank=0:step=1", 1), 0);
             assert_int_equal(dpt_fault_read(&t.fault, &(struct dpt_error){0}), DPT_OK);
