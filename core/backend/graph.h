@@ -42,6 +42,8 @@ struct dpt_shape {
  * global_avgpool: mean over h x w; gives a flat vector of c
  * flatten: [c][h][w] read as one vector; moves nothing in canonical layout
  * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
+ * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
+ *     numbers of a sample, whose shape weight and bias have
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X)
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
@@ -52,7 +54,8 @@ struct dpt_shape {
     X(GLOBAL_AVGPOOL, global_avgpool)                                                              \
     X(FLATTEN, flatten)                                                                            \
     X(DROPOUT, dropout)                                                                            \
-    DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)
+    DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)                                                   \
+    X(LAYERNORM, layernorm)
 #define DPT_ACTIVATION_OPERATION(X, NAME, name, ...) X(NAME, name)
 
 #define X(NAME, name) DPT_OP_##NAME,

@@ -5,6 +5,7 @@
  */
 #ifdef T
 #include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_layernorm.inc"
 #include "core/backend/cuda/kernels_layout.inc"
 #include "core/backend/cuda/kernels_loss.inc"
 #include "core/backend/cuda/kernels_pointwise.inc"
@@ -166,9 +167,28 @@ struct dpt_cuda_scan_args {
     uint64_t *found;
 };
 
+/*
+ * layernorm: y = (x - mean) scale weight + bias over all channels and pixels of a sample, a block
+ * each; statistics: out: mean and scale of each; NULL: not wanted. layernorm_back: dx, to y.
+ * layernorm_weights: the sums of dy x' and dy over n samples, x' being what is normalised, to
+ * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
+ * to what is there. weight, bias: [area][pitch] of the tensor's type.
+ */
+enum { DPT_CUDA_LAYERNORM_COLUMNS = 8 };
+struct dpt_cuda_layernorm_args {
+    struct dpt_cuda_counted counted;
+    const void *x, *dy, *weight, *bias;
+    void *y;
+    float *statistics, *dweight, *dbias;
+    const struct dpt_cuda_state *state;
+    int32_t n, channels, pitch, area, add;
+    float eps;
+};
+
 /* Whose names have "_args" behind. */
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
-    X(act) X(act_back) X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan)
+    X(act) X(act_back) X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan)  \
+    X(layernorm)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */
@@ -193,7 +213,10 @@ struct dpt_cuda_scan_args {
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \
     X(gather_f32_##t, gather_f32, gather, lanes, false)                                            \
-    X(nonfinite_##t, scan, scan, lanes, false)
+    X(nonfinite_##t, scan, scan, lanes, false)                                                     \
+    X(layernorm_##t, counted, layernorm, lanes, true)                                              \
+    X(layernorm_back_##t, counted, layernorm, lanes, true)                                         \
+    X(layernorm_weights_##t, counted, layernorm, lanes, true)
 // clang-format on
 
 #endif

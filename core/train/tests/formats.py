@@ -168,6 +168,13 @@ def avgpool(x, *, count_include_pad, **window):
     return windows(x, **window).mean(axis=(4, 5))
 
 
+def layernorm(x, weight, bias, *, axis, epsilon):
+    axes = tuple(range(axis, x.ndim))
+    assert weight.shape == x.shape[axis:]
+    mean = x.mean(axis=axes, keepdims=True)
+    return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=axes, keepdims=True) + epsilon) * weight + bias
+
+
 OPERATORS = {
     "Conv": conv,
     "Gemm": gemm,
@@ -175,6 +182,7 @@ OPERATORS = {
     "AveragePool": avgpool,
     "GlobalAveragePool": lambda x: x.mean(axis=(2, 3), keepdims=True),
     "Flatten": lambda x, axis: x.reshape(len(x), -1),
+    "LayerNormalization": layernorm,
     "Relu": lambda x: np.maximum(x, 0),
     "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
     "Tanh": np.tanh,

@@ -1,0 +1,148 @@
+#include <math.h>
+
+#include "core/backend/cpu/kernels.h"
+#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/program.h"
+#include "core/base/memory.h"
+
+/* Over all numbers of a sample, which lie in canonical layout. In a team each thread takes some
+ * samples, and then, for the gradient of weight and bias, some of their numbers. */
+
+enum { LANES = DPT_LANES };
+
+struct layernorm {
+    struct dpt_product sums; /* over samples, by leaves */
+    int statistics;          /* buffer: mean and scale of each sample */
+    int products;            /* buffer: dy times what is normalised */
+};
+
+static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct layernorm *own = node->own = dpt_alloc(sizeof *own);
+
+    if (own == NULL)
+        return dpt_fail_memory(err, node->name, sizeof *own);
+    own->sums =
+        (struct dpt_product){.outputs = dpt_shape_size(&node->in), .leaf = dpt_cpu_leaf(program)};
+    DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
+    dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
+    own->statistics = dpt_cpu_reserve(program, 2 * (int64_t)program->spec.micro);
+    if (program->spec.training)
+        own->products = dpt_cpu_reserve(program, node->y_floats);
+out:
+    return status;
+}
+
+static double sum_of(const double *lanes)
+{
+    double sum = 0;
+
+    for (int lane = 0; lane < LANES; lane++)
+        sum += lanes[lane];
+    return sum;
+}
+
+/* Sums in lanes, whose order does not hang on the machine. statistics: out: mean, scale. */
+DPT_VECTOR static void normalise(int64_t n, float eps, const float *restrict x,
+                                 const float *restrict weight, const float *restrict bias,
+                                 float *restrict y, float *restrict statistics)
+{
+    double lanes[LANES] = {0}, mean;
+    float center, scale;
+
+    for (int64_t i = 0; i < n; i++)
+        lanes[i % LANES] += x[i];
+    mean = sum_of(lanes) / (double)n;
+    for (int lane = 0; lane < LANES; lane++)
+        lanes[lane] = 0;
+    for (int64_t i = 0; i < n; i++)
+        lanes[i % LANES] += (x[i] - mean) * (x[i] - mean);
+    statistics[0] = center = (float)mean;
+    statistics[1] = scale = (float)(1 / sqrt(sum_of(lanes) / (double)n + (double)eps));
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x[i] - center) * scale * weight[i] + bias[i];
+}
+
+/* dx = scale (g - mean of g - x' mean of (g x')), with x' what is normalised and g = dy weight;
+ * NULL: not wanted. products: out: dy x'. */
+DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const float *restrict x,
+                            const float *restrict weight, const float *restrict dy,
+                            float *restrict products, float *restrict dx)
+{
+    const float center = statistics[0], scale = statistics[1];
+    double sums[LANES] = {0}, inner[LANES] = {0};
+    float sum, product;
+
+    for (int64_t i = 0; i < n; i++)
+        products[i] = dy[i] * ((x[i] - center) * scale);
+    if (dx == NULL)
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        sums[i % LANES] += dy[i] * weight[i];
+        inner[i % LANES] += products[i] * weight[i];
+    }
+    sum = (float)(sum_of(sums) / (double)n);
+    product = (float)(sum_of(inner) / (double)n);
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * product);
+}
+
+static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               struct dpt_error *err)
+{
+    const struct layernorm *own = node->own;
+    const struct dpt_graph_node *graph = node->graph;
+    const int64_t n = own->sums.outputs;
+    const float *weight = run->params + dpt_cpu_offset(run->program, graph->weight);
+    const float *bias = run->params + dpt_cpu_offset(run->program, graph->bias);
+    int64_t first, last;
+
+    (void)err;
+    dpt_cpu_part(run, run->rows, 1, &first, &last);
+    for (int64_t row = first; row < last; row++)
+        normalise(n, graph->attribute[0], dpt_cpu_buffer(run, node->x) + row * n, weight, bias,
+                  dpt_cpu_buffer(run, node->y) + row * n,
+                  dpt_cpu_buffer(run, own->statistics) + 2 * row);
+    return DPT_OK;
+}
+
+static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                struct dpt_error *err)
+{
+    const struct layernorm *own = node->own;
+    const int64_t n = own->sums.outputs;
+    const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
+    const int64_t bias = dpt_cpu_offset(run->program, node->graph->bias);
+    const float *dy = dpt_cpu_buffer(run, node->dy);
+    float *products = dpt_cpu_buffer(run, own->products);
+    struct dpt_product sums = own->sums;
+    int64_t first, last;
+
+    (void)err;
+    dpt_cpu_part(run, run->rows, 1, &first, &last);
+    for (int64_t row = first; row < last; row++)
+        back(n, dpt_cpu_buffer(run, own->statistics) + 2 * row,
+             dpt_cpu_buffer(run, node->x) + row * n, run->params + weight, dy + row * n,
+             products + row * n, node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);
+    dpt_cpu_meet_within(run, node, DPT_PASS_BACKWARD);
+    sums.rows = run->rows;
+    dpt_cpu_part(run, n, LANES, &first, &last);
+    dpt_product_bias(&sums, products, run->add, first, last, run->gradient + weight);
+    dpt_product_bias(&sums, dy, run->add, first, last, run->gradient + bias);
+    return DPT_OK;
+}
+
+static void close_layernorm(struct dpt_cpu_node *node)
+{
+    dpt_free(node->own);
+}
+
+const struct dpt_cpu_op dpt_cpu_layernorm = {
+    .plan = plan,
+    .forward = forward,
+    .backward = backward,
+    .close = close_layernorm,
+    .shares = true,
+};
