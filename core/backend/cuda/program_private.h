@@ -80,7 +80,7 @@ static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
     return spec->leaf > 0 ? spec->leaf : spec->micro;
 }
 
-/* --- launches: program_lists.c, program_layers.c, program_run.c ------------------------------- */
+/* --- launches: program_lists.c, program_run.c ------------------------------------------------ */
 
 /* What cuDNN or cuBLASLt computes: the problem, and the plan that was chosen for it. */
 struct dpt_cuda_math {
