@@ -195,6 +195,13 @@ def test_links(page):
         assert re.match(r"https?://", link) or (page.parent / link).exists(), f"{page.relative_to(TOP)}: {link} leads nowhere"
 
 
+def test_contributing_names_what_is_there():
+    """Each file and folder of its lists, but for names that stand for a new one."""
+    text = (TOP / ".github/CONTRIBUTING.md").read_text().split("\n## ", 1)[1]
+    named = [name for name in re.findall(r"`([^`\s]+/[^`\s]*)`", text) if "NAME" not in name]
+    assert len(named) > 30 and not [name for name in named if not (TOP / name).exists()]
+
+
 def test_rooms_have_pages():
     for room in ("cmd", "core", "core/base", "core/conf", "core/comm", "core/backend", "core/trace", "core/state", "core/interchange", "core/train", "core/plan", "models", "data",
                  "configs", "scripts", "scripts/slurm", "scripts/simulate"):
