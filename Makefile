@@ -30,7 +30,7 @@
 #   CUDA_ARCHS=         or for these only: CUDA_ARCHS='80 90'; the first one's PTX serves all later ones
 #   CUDA_HOME= CUDNN_ROOT=
 #                       where the toolkit and cuDNN lie; nothing is linked to them, so they may also be missing at run time
-#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= ZLIB_ROOT= LIBZIP_ROOT= PNG_ROOT= JPEG_ROOT= CMOCKA_ROOT=
+#   HDF5_ROOT= ONEDNN_ROOT= YAML_ROOT= JANSSON_ROOT= ZLIB_ROOT= LIBZIP_ROOT= PNG_ROOT= JPEG_ROOT= CMOCKA_ROOT=
 #                       where a library lies (its include/ and lib/ or lib64/), as a cluster's modules set it;
 #                       its lib folder is written into the binary (rpath). Empty: pkg-config, then the compiler's own paths
 #   PKG_CONFIG=pkg-config
@@ -69,6 +69,7 @@ CUDNN_ROOT ?=
 HDF5_ROOT ?=
 ONEDNN_ROOT ?=
 YAML_ROOT ?=
+JANSSON_ROOT ?=
 ZLIB_ROOT ?=
 LIBZIP_ROOT ?=
 PNG_ROOT ?=
@@ -95,7 +96,7 @@ stamp = $(if $(building),$(shell mkdir -p $(BUILD); printf '%s\n' $(call quote,$
 
 # deps.mk says which libraries were found and how to use them: HDF5_CFLAGS, HDF5_LIBS and so on. They are looked for again
 # when a knob or a search path changes, or one that may be missing appears.
-knobs := CC MPICC ONEDNN CUDA CUDA_ARCHS CUDA_HOME CUDNN_ROOT HDF5_ROOT ONEDNN_ROOT YAML_ROOT ZLIB_ROOT LIBZIP_ROOT PNG_ROOT JPEG_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
+knobs := CC MPICC ONEDNN CUDA CUDA_ARCHS CUDA_HOME CUDNN_ROOT HDF5_ROOT ONEDNN_ROOT YAML_ROOT JANSSON_ROOT ZLIB_ROOT LIBZIP_ROOT PNG_ROOT JPEG_ROOT CMOCKA_ROOT PKG_CONFIG CPPFLAGS LDFLAGS
 $(call stamp,knobs,$(foreach knob,$(knobs),$(knob)=$($(knob))) $(PKG_CONFIG_PATH) $(CPATH) $(LIBRARY_PATH) \
 	$(shell command -v $(MPICC); command -v nvcc) $(wildcard /usr/include/dnnl.h /usr/include/cmocka.h /usr/local/cuda/bin/nvcc))
 $(BUILD)/deps.mk: scripts/check-deps.sh $(BUILD)/knobs
@@ -151,7 +152,7 @@ room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1)) \
 	$(if $(filter core/backend/cuda/tests/emulate.c,$1),-fPIC -fvisibility=hidden) \
 	$(if $(filter core/backend/cuda/module.c,$1),-DDPT_CUDA_IMAGE='"$(image)"') \
 	$(if $(filter data/%,$1),$(ZLIB_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS)) $(if $(filter core/base/%,$1),$(ZLIB_CFLAGS)) \
-	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) \
+	$(if $(filter core/interchange/%,$1),$(LIBZIP_CFLAGS)) $(if $(filter core/interchange/% core/state/% core/base/tests/%,$1),$(JANSSON_CFLAGS)) \
 	$(if $(filter core/conf/%,$1),$(YAML_CFLAGS)) $(if $(findstring /tests/,$1),$(CMOCKA_CFLAGS))
 # The wrapper, made to use our compiler, for the one room that calls MPI and for the link.
 mpi_cc = OMPI_CC='$(CC)' MPICH_CC='$(CC)' I_MPI_CC='$(CC)' $(MPICC)
@@ -159,11 +160,11 @@ with_mpi := core/comm/% $(if $(HDF5_NEEDS_MPI),data/% core/state/%)
 compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
-libraries := $(HDF5_LIBS) $(YAML_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
+libraries := $(HDF5_LIBS) $(YAML_LIBS) $(JANSSON_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
 link = $(mpi_cc) $(needed) $(CFLAGS) $(LDFLAGS)
 
 ifdef WITH_ONEDNN # deps.mk is there
-$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(YAML_CFLAGS) $(CMOCKA_CFLAGS) \
+$(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(YAML_CFLAGS) $(JANSSON_CFLAGS) $(CMOCKA_CFLAGS) \
 	$(link) $(libraries) $(CMOCKA_LIBS))
 $(call stamp,sources,$(sources))
 endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cmd/job_command.h"
+#include "cmd/output.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 
@@ -330,19 +331,15 @@ out:
 static enum dpt_status print(const struct dpt_bench *b, const struct dpt_cli *cli,
                              struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    struct dpt_json json = {.file = stdout};
     struct dpt_str out = {0};
 
-    if (dpt_cli_has(cli, "--json"))
-        dpt_bench_json(b, &out);
-    else
-        dpt_bench_print(b, cli->log.terminal ? cli->log.columns : 0, &out);
-    if (out.failed)
-        DPT_TRY(dpt_fail_memory(err, "the table", 0));
-    fputs(out.text, stdout);
-out:
-    dpt_str_release(&out);
-    return status;
+    if (dpt_cli_has(cli, "--json")) {
+        dpt_bench_json(b, &json);
+        return dpt_json_finish(&json, "the table", err);
+    }
+    dpt_bench_print(b, cli->log.terminal ? cli->log.columns : 0, &out);
+    return dpt_output_text(&out, "the table", err);
 }
 
 static enum dpt_status bench(struct dpt_cli *cli, const struct dpt_job *job,

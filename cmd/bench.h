@@ -4,7 +4,7 @@
 #ifndef DPT_CMD_BENCH_H
 #define DPT_CMD_BENCH_H
 
-#include "core/base/str.h"
+#include "core/base/json.h"
 #include "core/plan/cost.h"
 #include "core/plan/plan_gpu.h"
 #include "core/trace/profile.h"
@@ -71,6 +71,6 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
 /* For a person, in so many columns where the names allow it (0: names are not cut); one JSON
  * object. */
 void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out);
-void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out);
+void dpt_bench_json(const struct dpt_bench *b, struct dpt_json *j);
 
 #endif

@@ -194,99 +194,94 @@ void dpt_bench_print(const struct dpt_bench *b, int columns, struct dpt_str *out
         dpt_str_printf(out, "less than can be seen (%.1f %%)\n", 100 * noise(b));
 }
 
-static void field(struct dpt_str *out, const char *before, const char *key, double value)
+static void json_machine(const struct dpt_machine *m, struct dpt_json *j)
 {
-    dpt_str_printf(out, "%s\"%s\": ", before, key);
-    dpt_str_number(out, value);
-}
-
-static void json_machine(const struct dpt_machine *m, struct dpt_str *out)
-{
-    field(out, ", \"machine\": {", "flop_per_s_thread", m->flops);
-    dpt_str_printf(out, ", \"bandwidth_thread\": [");
+    dpt_json_object(j, "machine");
+    dpt_json_real(j, "flop_per_s_thread", m->flops);
+    dpt_json_array(j, "bandwidth_thread");
     for (int i = 0; i < DPT_MACHINE_SIZES; i++) {
-        field(out, i == 0 ? "{" : ", {", "bytes", m->memory[i].bytes);
-        field(out, ", ", "bytes_per_s", m->memory[i].rate);
-        dpt_str_printf(out, "}");
+        dpt_json_object(j, NULL);
+        dpt_json_real(j, "bytes", m->memory[i].bytes);
+        dpt_json_real(j, "bytes_per_s", m->memory[i].rate);
+        dpt_json_end(j);
     }
-    dpt_str_printf(out, "]}");
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
-static void json_gpu(const struct dpt_bench *b, struct dpt_str *out)
+static void json_gpu(const struct dpt_bench *b, struct dpt_json *j)
 {
-    dpt_str_printf(out, ", \"gpu\": {\"name\": ");
-    dpt_str_json(out, b->gpu.name);
-    dpt_str_printf(out, ", \"precision\": ");
-    dpt_str_json(out, dpt_job_precision(b->t->job));
-    field(out, ", ", "flop_per_s", b->flops);
-    field(out, ", ", "bytes_per_s", b->gpu.bandwidth);
-    dpt_str_printf(out, "}");
+    dpt_json_object(j, "gpu");
+    dpt_json_text(j, "name", b->gpu.name);
+    dpt_json_text(j, "precision", dpt_job_precision(b->t->job));
+    dpt_json_real(j, "flop_per_s", b->flops);
+    dpt_json_real(j, "bytes_per_s", b->gpu.bandwidth);
+    dpt_json_end(j);
 }
 
-static void json_row(const struct dpt_bench_row *row, struct dpt_str *out)
+static void json_row(const struct dpt_bench_row *row, struct dpt_json *j)
 {
-    dpt_str_printf(out, "{\"part\": ");
-    dpt_str_json(out, row->part);
-    dpt_str_printf(out, ", \"pass\": ");
-    dpt_str_json(out, row->pass);
-    dpt_str_printf(out, ", \"waiting\": %s", row->waiting ? "true" : "false");
-    field(out, ", ", "seconds", row->seconds);
-    field(out, ", ", "limit_s", row->limit);
-    field(out, ", ", "flop", row->cost.flop);
-    field(out, ", ", "bytes", dpt_cost_bytes(&row->cost));
-    dpt_str_printf(out, ", \"by\": %s}",
-                   row->limit <= 0 ? "null"
-                   : row->by_bytes ? "\"bytes\""
-                                   : "\"flop\"");
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "part", row->part);
+    dpt_json_text(j, "pass", row->pass);
+    dpt_json_bool(j, "waiting", row->waiting);
+    dpt_json_real(j, "seconds", row->seconds);
+    dpt_json_real(j, "limit_s", row->limit);
+    dpt_json_real(j, "flop", row->cost.flop);
+    dpt_json_real(j, "bytes", dpt_cost_bytes(&row->cost));
+    dpt_json_text(j, "by", row->limit <= 0 ? NULL : row->by_bytes ? "bytes" : "flop");
+    dpt_json_end(j);
 }
 
-static void json_spread(const char *key, const struct dpt_bench_spread *s, struct dpt_str *out)
+static void json_spread(const char *key, const struct dpt_bench_spread *s, struct dpt_json *j)
 {
-    dpt_str_printf(out, ", \"%s\": ", key);
-    field(out, "{", "median", s->median);
-    field(out, ", ", "low", s->low);
-    field(out, ", ", "high", s->high);
-    field(out, ", ", "least", s->least);
-    field(out, ", ", "most", s->most);
-    dpt_str_printf(out, "}");
+    dpt_json_object(j, key);
+    dpt_json_real(j, "median", s->median);
+    dpt_json_real(j, "low", s->low);
+    dpt_json_real(j, "high", s->high);
+    dpt_json_real(j, "least", s->least);
+    dpt_json_real(j, "most", s->most);
+    dpt_json_end(j);
 }
 
-void dpt_bench_json(const struct dpt_bench *b, struct dpt_str *out)
+void dpt_bench_json(const struct dpt_bench *b, struct dpt_json *j)
 {
     const struct dpt_trainer *t = b->t;
 
-    dpt_str_printf(out, "{\"name\": ");
-    dpt_str_json(out, t->job->name);
-    dpt_str_printf(out, ", \"version\": ");
-    dpt_str_json(out, DPT_VERSION);
-    dpt_str_printf(out, ", \"ranks\": %d, \"nodes\": %d, \"threads\": %lld, \"backend\": ",
-                   t->comm->world.size, t->comm->nodes, (long long)t->team.all_threads);
-    dpt_str_json(out, t->backend->name);
-    dpt_str_printf(out, ", \"library\": ");
-    dpt_str_json(out, t->backend->describe());
-    dpt_str_printf(out, ", \"batch\": {\"global\": %d, \"micro\": %d}, \"parameters\": %lld",
-                   t->data.train.sampler.global, t->data.train.sampler.micro,
-                   (long long)t->model.graph.parameters);
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "name", t->job->name);
+    dpt_json_text(j, "version", DPT_VERSION);
+    dpt_json_int(j, "ranks", t->comm->world.size);
+    dpt_json_int(j, "nodes", t->comm->nodes);
+    dpt_json_int(j, "threads", t->team.all_threads);
+    dpt_json_text(j, "backend", t->backend->name);
+    dpt_json_text(j, "library", t->backend->describe());
+    dpt_json_object(j, "batch");
+    dpt_json_int(j, "global", t->data.train.sampler.global);
+    dpt_json_int(j, "micro", t->data.train.sampler.micro);
+    dpt_json_end(j);
+    dpt_json_int(j, "parameters", t->model.graph.parameters);
     if (b->runs > 0)
-        json_gpu(b, out);
+        json_gpu(b, j);
     else
-        json_machine(&b->machine, out);
-    dpt_str_printf(out, ", \"steps\": %lld", (long long)b->steps);
-    json_spread("step_s", &b->step, out);
-    field(out, ", ", "samples_per_s", b->samples_per_s);
+        json_machine(&b->machine, j);
+    dpt_json_int(j, "steps", b->steps);
+    json_spread("step_s", &b->step, j);
+    dpt_json_real(j, "samples_per_s", b->samples_per_s);
     if (b->runs == 0) {
-        json_spread("timed_s", &b->timed, out);
-        dpt_str_printf(out, ", \"timed_every\": %d", b->every);
-        field(out, ", ", "overhead", b->overhead);
-        field(out, ", ", "scale", b->scale);
+        json_spread("timed_s", &b->timed, j);
+        dpt_json_int(j, "timed_every", b->every);
+        dpt_json_real(j, "overhead", b->overhead);
+        dpt_json_real(j, "scale", b->scale);
     }
-    dpt_str_printf(out, ", \"rows\": [");
-    for (size_t i = 0; i < b->n_rows; i++) {
-        dpt_str_printf(out, "%s", i == 0 ? "" : ", ");
-        json_row(&b->rows[i], out);
-    }
-    field(out, "], \"sum\": {", "seconds", b->seconds);
-    field(out, ", ", "limit_s", b->limit);
-    field(out, ", ", "of_limit", b->limit / b->seconds);
-    dpt_str_printf(out, "}}\n");
+    dpt_json_array(j, "rows");
+    for (size_t i = 0; i < b->n_rows; i++)
+        json_row(&b->rows[i], j);
+    dpt_json_end(j);
+    dpt_json_object(j, "sum");
+    dpt_json_real(j, "seconds", b->seconds);
+    dpt_json_real(j, "limit_s", b->limit);
+    dpt_json_real(j, "of_limit", b->limit / b->seconds);
+    dpt_json_end(j);
+    dpt_json_end(j);
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "cmd/output.h"
 #include "cmd/screen.h"
 #include "core/base/memory.h"
 
@@ -71,6 +72,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_compare c = {.n = cli->n_positional};
+    struct dpt_json json = {.file = stdout};
     struct dpt_str out = {0};
     int columns, rows;
 
@@ -86,16 +88,15 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(load(&c, cli, err));
     setlocale(LC_CTYPE, "");
     dpt_screen_size(&columns, &rows);
-    if (dpt_cli_has(cli, "--json"))
-        dpt_compare_json(&c, &out);
-    else
+    if (dpt_cli_has(cli, "--json")) {
+        dpt_compare_json(&c, &json);
+        status = dpt_json_finish(&json, "the table", err);
+    } else {
         dpt_compare_print(&c, columns, strcmp(nl_langinfo(CODESET), "UTF-8") != 0, &out);
-    if (out.failed)
-        DPT_TRY(dpt_fail_memory(err, "the table", (double)out.length));
-    fputs(out.text, stdout);
+        status = dpt_output_text(&out, "the table", err);
+    }
 out:
     release(&c);
-    dpt_str_release(&out);
     return status;
 }
 

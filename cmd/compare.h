@@ -4,7 +4,7 @@
 #ifndef DPT_CMD_COMPARE_H
 #define DPT_CMD_COMPARE_H
 
-#include "core/base/str.h"
+#include "core/base/json.h"
 #include "core/conf/yaml.h"
 #include "core/state/jobs.h"
 #include "core/state/life.h"
@@ -26,6 +26,6 @@ struct dpt_compare {
 /* For a person, in so many columns, several blocks of runs where they do not fit beside each
  * other; one JSON object. */
 void dpt_compare_print(const struct dpt_compare *c, int columns, bool ascii, struct dpt_str *out);
-void dpt_compare_json(const struct dpt_compare *c, struct dpt_str *out);
+void dpt_compare_json(const struct dpt_compare *c, struct dpt_json *j);
 
 #endif

@@ -1,5 +1,6 @@
 /* `dptrain completion`: what a shell needs to complete the command line. */
 #include "cmd/completion.h"
+#include "cmd/output.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -48,7 +49,6 @@ static enum dpt_status unknown_shell(const char *name, struct dpt_error *err)
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_word_keys *keys = NULL;
     struct dpt_str text = {0};
     size_t i = 0;
@@ -66,13 +66,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     keys = dpt_word_keys_make();
     if (keys != NULL)
         shells[i].write(keys, &text);
-    if (keys == NULL || text.failed)
-        DPT_TRY(dpt_fail_memory(err, "the script", (double)text.length));
-    fputs(text.text, stdout);
-out:
+    text.failed = text.failed || keys == NULL;
     dpt_word_keys_free(keys);
-    dpt_str_release(&text);
-    return status;
+    return dpt_output_text(&text, "the script", err);
 }
 
 static const struct dpt_cli_option options[] = {{0}};

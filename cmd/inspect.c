@@ -19,7 +19,7 @@
 
 #include "cmd/cmd.h"
 #include "cmd/inspect_print.h"
-#include "cmd/streams.h"
+#include "cmd/output.h"
 #include "core/base/str.h"
 #include "core/train/audit.h"
 
@@ -152,7 +152,7 @@ static void be_child(struct look *look)
         dup2(nowhere, STDERR_FILENO);
     look->status = look_at(look, &look->err);
     if (look->status == DPT_OK)
-        look->status = dpt_streams_flush(&look->err);
+        look->status = dpt_output_flush(&look->err);
     else
         fflush(stdout);
     look->ended = true;

@@ -4,7 +4,6 @@
 
 #include "cmd/cli.h"
 #include "cmd/output.h"
-#include "cmd/streams.h"
 #include "core/comm/comm.h"
 
 static enum dpt_status run(struct dpt_cli *cli, bool leads, struct dpt_error *err)
@@ -45,7 +44,6 @@ int main(int argc, char **argv)
     struct dpt_error err = {0};
     const bool leads = dpt_launcher_rank() == 0;
 
-    dpt_streams_repair();
     dpt_output_begin();
     status = dpt_cli_parse(&cli, argc, argv, &wish, &err);
     if (status == DPT_OK && wish == DPT_CLI_RUN)
@@ -61,7 +59,7 @@ int main(int argc, char **argv)
         dpt_cli_version();
     }
     dpt_cli_release(&cli);
-    if (status == DPT_OK && (status = dpt_streams_finish(&err)) != DPT_OK)
+    if (status == DPT_OK && (status = dpt_output_end(&err)) != DPT_OK)
         fprintf(stderr, "%s\n", err.text);
     return dpt_exit_code(status);
 }

@@ -8,6 +8,7 @@
 
 #include "cmd/cli.h"
 #include "cmd/man_text.h"
+#include "cmd/output.h"
 #include "core/base/str.h"
 #include "core/train/job.h"
 #include "data/sources/source.h"
@@ -268,7 +269,6 @@ static void put_page(struct dpt_str *out)
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     struct dpt_str page = {0};
 
     if (cli->log.silent) /* started under mpirun: one rank does it */
@@ -276,12 +276,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (cli->n_positional > 0)
         return dpt_fail(err, DPT_USAGE, "dptrain man: takes no argument");
     put_page(&page);
-    if (page.failed)
-        DPT_TRY(dpt_fail_memory(err, "the manual page", (double)page.length));
-    fputs(page.text, stdout);
-out:
-    dpt_str_release(&page);
-    return status;
+    return dpt_output_text(&page, "the manual page", err);
 }
 
 static const struct dpt_cli_option options[] = {{0}};

@@ -1,14 +1,31 @@
 #include "cmd/output.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/streams.h"
-#include "core/base/str.h"
+bool dpt_output_write(int fd, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        const ssize_t put = write(fd, bytes, n);
+
+        if (put < 0 && errno == EAGAIN) { /* whoever shares it with us made it so */
+            struct pollfd on = {.fd = fd, .events = POLLOUT};
+
+            poll(&on, 1, -1);
+        } else if (put < 0 && errno != EINTR) {
+            return false;
+        }
+        bytes += put > 0 ? put : 0;
+        n -= put > 0 ? (size_t)put : 0;
+    }
+    return true;
+}
 
 /* Bytes at the end of a text that begin a character of UTF-8 whose rest is still to come. */
 static size_t begun(const char *text, size_t n)
@@ -37,7 +54,7 @@ static ssize_t print(void *rest, const char *bytes, size_t n)
     good = !text->failed && !clean.failed;
     if (!good)
         errno = ENOMEM;
-    good = good && dpt_streams_write(STDOUT_FILENO, clean.text, clean.length);
+    good = good && dpt_output_write(STDOUT_FILENO, clean.text, clean.length);
     dpt_str_release(&clean);
     if (!text->failed)
         memmove(text->text, text->text + text->length - kept, kept);
@@ -46,12 +63,22 @@ static ssize_t print(void *rest, const char *bytes, size_t n)
     return good ? (ssize_t)n : 0;
 }
 
+static void repair_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", O_RDWR) != fd)
+            return; /* no /dev/null: nothing better can be done */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file over the limit is an error of write(), not the end */
+}
+
 void dpt_output_begin(void)
 {
     struct dpt_str *rest = calloc(1, sizeof *rest); /* the stream's, until the process ends */
     FILE *stream =
         rest == NULL ? NULL : fopencookie(rest, "w", (cookie_io_functions_t){.write = print});
 
+    repair_streams();
     if (stream == NULL) {
         free(rest);
         return;
@@ -60,10 +87,56 @@ void dpt_output_begin(void)
     stdout = stream;
 }
 
+/* Whether nobody reads any more what is written here. */
+static bool reader_left(int fd)
+{
+    struct pollfd on = {.fd = fd, .events = POLLOUT};
+
+    return poll(&on, 1, 0) == 1 && (on.revents & (POLLERR | POLLHUP)) != 0;
+}
+
+static enum dpt_status check(bool written, struct dpt_error *err)
+{
+    if ((written && !ferror(stdout)) || (!written && errno == EPIPE) || reader_left(STDOUT_FILENO))
+        return DPT_OK;
+    if (!written)
+        return dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
+    /* An earlier write failed, and nobody kept its reason. */
+    return dpt_fail(err, DPT_IO, "standard output: not all could be written; is the disk full?");
+}
+
+enum dpt_status dpt_output_flush(struct dpt_error *err)
+{
+    return check(fflush(stdout) == 0, err);
+}
+
+enum dpt_status dpt_output_end(struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_output_flush(err));
+    if (close(STDOUT_FILENO) != 0 && errno != EBADF && errno != EPIPE)
+        status = dpt_fail_errno(err, DPT_IO, "standard output: cannot write");
+out:
+    return status;
+}
+
+enum dpt_status dpt_output_text(struct dpt_str *text, const char *what, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (text->failed)
+        status = dpt_fail_memory(err, what, (double)text->length);
+    else if (text->text != NULL)
+        fputs(text->text, stdout);
+    dpt_str_release(text);
+    return status;
+}
+
 enum dpt_status dpt_output_colored(const char *text, struct dpt_error *err)
 {
-    if ((fflush(stdout) == 0 && dpt_streams_write(STDOUT_FILENO, text, strlen(text))) ||
+    if ((fflush(stdout) == 0 && dpt_output_write(STDOUT_FILENO, text, strlen(text))) ||
         errno == EPIPE)
-        return DPT_OK; /* as dpt_streams_finish has it: a reader that left has what it wanted */
+        return DPT_OK; /* as dpt_output_end has it: a reader that left has what it wanted */
     return dpt_fail_errno(err, DPT_IO, "standard output");
 }

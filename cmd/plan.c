@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cmd/job_command.h"
+#include "cmd/output.h"
 #include "core/train/schedule.h"
 
 /* What networks between nodes are like, and what is between two of them. */
@@ -122,6 +123,7 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     struct dpt_plan plan = {0};
+    struct dpt_json json = {.file = stdout};
     struct dpt_str out = {0};
 
     DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
@@ -129,15 +131,14 @@ static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
     dpt_trainer_warn_idle(&plan.t, &cli->log);
     if (!dpt_cli_has(cli, "--no-time"))
         DPT_TRY(dpt_plan_time(&plan, err));
-    if (dpt_cli_has(cli, "--json"))
-        dpt_plan_json(&plan, &out);
-    else
+    if (dpt_cli_has(cli, "--json")) {
+        dpt_plan_json(&plan, &json);
+        status = dpt_json_finish(&json, "the plan", err);
+    } else {
         dpt_plan_print(&plan, &out);
-    if (out.failed)
-        DPT_TRY(dpt_fail_memory(err, "the plan", 0));
-    fputs(out.text, stdout);
+        status = dpt_output_text(&out, "the plan", err);
+    }
 out:
-    dpt_str_release(&out);
     dpt_plan_close(&plan);
     return status;
 }

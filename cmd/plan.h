@@ -4,7 +4,7 @@
 #ifndef DPT_CMD_PLAN_H
 #define DPT_CMD_PLAN_H
 
-#include "core/base/str.h"
+#include "core/base/json.h"
 #include "core/plan/plan.h"
 
 enum { DPT_PLAN_RATES = 9, DPT_PLAN_SCALES = 11 };
@@ -30,6 +30,6 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
 
 /* For a person, in 80 columns; one JSON object. */
 void dpt_plan_print(const struct dpt_plan *plan, struct dpt_str *out);
-void dpt_plan_json(const struct dpt_plan *plan, struct dpt_str *out);
+void dpt_plan_json(const struct dpt_plan *plan, struct dpt_json *j);
 
 #endif

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cmd/streams.h"
+#include "cmd/output.h"
 
 /* How often a child is looked for that may have left its pipes to others. */
 enum { LOOK_MILLISECONDS = 250, PIECE = 1 << 16 };
@@ -80,7 +80,7 @@ static void pass_on(int *from, int to, int *lost)
 
     if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN))
         close_end(from);
-    else if (n > 0 && *lost == 0 && !dpt_streams_write(to, bytes, (size_t)n))
+    else if (n > 0 && *lost == 0 && !dpt_output_write(to, bytes, (size_t)n))
         *lost = errno;
 }
 

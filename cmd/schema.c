@@ -7,16 +7,10 @@
 
 static enum dpt_status print_schema(struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    struct dpt_str text = {0};
+    struct dpt_json json = {.file = stdout, .indent = true};
 
-    dpt_options_schema(dpt_job_options, "dptrain job", &text);
-    if (text.failed)
-        DPT_TRY(dpt_fail_memory(err, "the schema", (double)text.length));
-    fputs(text.text, stdout);
-out:
-    dpt_str_release(&text);
-    return status;
+    dpt_options_schema(dpt_job_options, "dptrain job", &json);
+    return dpt_json_finish(&json, "the schema", err);
 }
 
 /* All of them; the code is that of the first that is wrong. */

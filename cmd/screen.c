@@ -8,7 +8,7 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include "cmd/streams.h"
+#include "cmd/output.h"
 #include "core/base/clock.h"
 
 enum { COLUMNS = 80, ROWS = 24, MOST = 10000 };
@@ -56,12 +56,12 @@ static void take_over(struct dpt_screen *screen)
         raw.c_cc[VTIME] = 0;
         tcsetattr(STDIN_FILENO, TCSANOW, &raw);
     }
-    dpt_streams_write(STDOUT_FILENO, enter, sizeof enter - 1);
+    dpt_output_write(STDOUT_FILENO, enter, sizeof enter - 1);
 }
 
 static void give_back(struct dpt_screen *screen)
 {
-    dpt_streams_write(STDOUT_FILENO, leave, sizeof leave - 1);
+    dpt_output_write(STDOUT_FILENO, leave, sizeof leave - 1);
     if (screen->keys)
         tcsetattr(STDIN_FILENO, TCSANOW, &screen->before);
 }
@@ -112,7 +112,7 @@ enum dpt_status dpt_screen_show(struct dpt_screen *screen, const struct dpt_str 
     dpt_str_printf(&frame, "\033[J");
     if (frame.failed)
         status = dpt_fail_memory(err, "the screen", (double)lines->length);
-    else if (!dpt_streams_write(STDOUT_FILENO, frame.text, frame.length))
+    else if (!dpt_output_write(STDOUT_FILENO, frame.text, frame.length))
         status = dpt_fail_errno(err, DPT_IO, "the terminal");
     dpt_str_release(&frame);
     return status;

@@ -1,6 +1,7 @@
 #include <stdio.h>
 
 #include "cmd/job_command.h"
+#include "cmd/output.h"
 #include "core/plan/advice.h"
 #include "core/train/run.h"
 #include "core/train/stop.h"
@@ -34,8 +35,8 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
     struct dpt_str summary = {0};
 
     status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
-    if (status == DPT_OK && summary.text != NULL)
-        fputs(summary.text, stdout);
+    if (status == DPT_OK)
+        status = dpt_output_text(&summary, "the summary", err);
     if (status == DPT_RANK && err->memory && comm->world.rank == 0)
         advise(job, conf, comm, err);
     dpt_str_release(&summary);

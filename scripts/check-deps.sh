@@ -15,6 +15,7 @@ missing=()
 mpi=("MPI" "mpi.h" "MPI_Init(0, 0)" mpi "MPICC=/path/to/mpicc")
 hdf5=("HDF5 1.10 or later" "hdf5.h" "H5open()" hdf5 "HDF5_ROOT=/path")
 yaml=("libyaml" "yaml.h" "yaml_get_version_string() == 0" yaml "YAML_ROOT=/path")
+jansson=("jansson 2.8 or later" "jansson.h" "json_object() == NULL" jansson "JANSSON_ROOT=/path")
 zlib=("zlib" "zlib.h" "zlibVersion() == 0" zlib "ZLIB_ROOT=/path")
 libzip=("libzip 1.4 or later" "zip.h" "zip_source_buffer_fragment_create(0, 0, 0, 0) == 0" libzip "LIBZIP_ROOT=/path")
 png=("libpng 1.6 or later" "png.h" "png_access_version_number() == 0" libpng "PNG_ROOT=/path")
@@ -80,7 +81,7 @@ if ! $CC -o "$scratch/cc" "$scratch/cc.c" >"$scratch/log" 2>&1; then
     {
         echo "dptrain needs a C compiler, and '$CC' does not compile a program. It and the libraries that cannot be looked for yet:"
         miss "C compiler" "" "" compiler "CC=/path/to/gcc"
-        for row in mpi hdf5 yaml zlib libzip png jpeg onednn; do
+        for row in mpi hdf5 yaml jansson zlib libzip png jpeg onednn; do
             declare -n entry=$row
             miss "${entry[@]}"
         done
@@ -103,6 +104,7 @@ else
     miss "${hdf5[@]}"
 fi
 need YAML "$YAML_ROOT" yaml-0.1 "-lyaml" "${yaml[@]}"
+need JANSSON "$JANSSON_ROOT" jansson "-ljansson" "${jansson[@]}"
 need ZLIB "$ZLIB_ROOT" zlib "-lz" "${zlib[@]}"
 need LIBZIP "$LIBZIP_ROOT" libzip "-lzip" "${libzip[@]}"
 need PNG "$PNG_ROOT" libpng "-lpng" "${png[@]}"

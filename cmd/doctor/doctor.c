@@ -7,6 +7,7 @@
 
 #include "cmd/doctor/guard.h"
 #include "cmd/job_command.h"
+#include "cmd/output.h"
 #include "core/base/file.h"
 #include "core/train/choose.h"
 #include "core/train/trainer.h"
@@ -90,26 +91,25 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_doctor_report all = {0};
+    struct dpt_json json = {.file = stdout};
     struct dpt_str out = {0};
 
     dpt_comm_note(&d->comm, -1, "bringing all findings together");
     DPT_TRY(dpt_doctor_gather(d, &all, err));
     if (d->comm.world.rank == 0 && !d->cli->log.silent) {
-        if (dpt_cli_has(d->cli, "--json"))
-            dpt_doctor_json(d, &all, &out);
-        else
+        if (dpt_cli_has(d->cli, "--json")) {
+            dpt_doctor_json(d, &all, &json);
+            status = dpt_json_finish(&json, "the report", err);
+        } else {
             dpt_doctor_print(d, &all, d->cli->log.level == DPT_LOG_QUIET, &out);
-        if (out.failed)
-            status = dpt_fail_memory(err, "the report", 0);
-        else
-            fputs(out.text, stdout);
+            status = dpt_output_text(&out, "the report", err);
+        }
     }
     DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
     err->text[0] = '\0'; /* the report says it */
     status = all.count[DPT_DOCTOR_FAILED] > 0 ? DPT_FAILED : DPT_OK;
 out:
     dpt_doctor_report_release(&all);
-    dpt_str_release(&out);
     return status;
 }
 

@@ -14,7 +14,7 @@
 
 #include "cmd/cmd.h"
 #include "core/backend/devices.h"
-#include "core/base/str.h"
+#include "core/base/json.h"
 #include "core/comm/comm.h"
 #include "core/plan/plan.h"
 
@@ -134,7 +134,7 @@ void dpt_doctor_report_release(struct dpt_doctor_report *report);
 void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
                       bool quiet, struct dpt_str *out);
 void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
-                     struct dpt_str *out);
+                     struct dpt_json *j);
 /* "rank 3 (node07)", "ranks 0-2, 5 (node01, node02)" into buf; returns buf. */
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
                            size_t size);

@@ -167,44 +167,43 @@ void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report
 
 /* --- for a program ---------------------------------------------------------------------------- */
 
-static void json_line(const struct dpt_doctor_line *line, struct dpt_str *out)
+static void json_line(const struct dpt_doctor_line *line, struct dpt_json *j)
 {
-    const struct {
-        const char *key, *text;
-    } texts[] = {{"section", line->check->section}, {"check", line->check->name},
-                 {"name", line->finding.name},      {"level", levels[line->finding.level]},
-                 {"found", line->finding.found},    {"advice", line->finding.advice}};
-
-    dpt_str_printf(out, "{");
-    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
-        dpt_str_printf(out, "%s\"%s\": ", i > 0 ? ", " : "", texts[i].key);
-        dpt_str_json(out, texts[i].text);
-    }
+    dpt_json_break(j);
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "section", line->check->section);
+    dpt_json_text(j, "check", line->check->name);
+    dpt_json_text(j, "name", line->finding.name);
+    dpt_json_text(j, "level", levels[line->finding.level]);
+    dpt_json_text(j, "found", line->finding.found);
+    dpt_json_text(j, "advice", line->finding.advice);
     if (line->ranks != NULL) {
-        dpt_str_printf(out, ", \"ranks\": [");
+        dpt_json_array(j, "ranks");
         for (int i = 0; i < line->n_ranks; i++)
-            dpt_str_printf(out, "%s%d", i > 0 ? ", " : "", line->ranks[i]);
-        dpt_str_printf(out, "]");
+            dpt_json_int(j, NULL, line->ranks[i]);
+        dpt_json_end(j);
     }
-    dpt_str_printf(out, "}");
+    dpt_json_end(j);
 }
 
 void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
-                     struct dpt_str *out)
+                     struct dpt_json *j)
 {
-    dpt_str_printf(out, "{\"dptrain\": \"" DPT_VERSION "\", \"ranks\": %d, \"nodes\": %d",
-                   d->comm.world.size, d->comm.nodes);
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "dptrain", DPT_VERSION);
+    dpt_json_int(j, "ranks", d->comm.world.size);
+    dpt_json_int(j, "nodes", d->comm.nodes);
     for (int i = 0; i < DPT_DOCTOR_LEVELS; i++)
-        dpt_str_printf(out, ", \"%s\": %d", levels[i], report->count[i]);
-    dpt_str_printf(out, ",\n\"hosts\": [");
-    for (int r = 0; r < d->comm.world.size; r++) {
-        dpt_str_printf(out, "%s", r > 0 ? ", " : "");
-        dpt_str_json(out, dpt_comm_host(&d->comm, r));
-    }
-    dpt_str_printf(out, "],\n\"checks\": [");
-    for (size_t i = 0; i < report->n; i++) {
-        dpt_str_printf(out, "%s\n", i > 0 ? "," : "");
-        json_line(&report->lines[i], out);
-    }
-    dpt_str_printf(out, "]}\n");
+        dpt_json_int(j, levels[i], report->count[i]);
+    dpt_json_break(j);
+    dpt_json_array(j, "hosts");
+    for (int r = 0; r < d->comm.world.size; r++)
+        dpt_json_text(j, NULL, dpt_comm_host(&d->comm, r));
+    dpt_json_end(j);
+    dpt_json_break(j);
+    dpt_json_array(j, "checks");
+    for (size_t i = 0; i < report->n; i++)
+        json_line(&report->lines[i], j);
+    dpt_json_end(j);
+    dpt_json_end(j);
 }

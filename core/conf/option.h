@@ -31,6 +31,7 @@
 
 #include <stdint.h>
 
+#include "core/base/json.h"
 #include "core/conf/yaml.h"
 
 enum dpt_option_type {
@@ -201,7 +202,7 @@ void dpt_options_help(const struct dpt_option *table, const char *prefix, struct
  * dpt_options_read accepts, but for rules between keys, those of CUSTOM rows beyond their `forms`,
  * and how a scalar is spelt (32.0 where 32 is wanted).
  */
-void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_str *out);
+void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_json *j);
 
 /* A row on a walk over all tables that a table leads to. */
 struct dpt_option_visit {

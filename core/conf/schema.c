@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/conf/json.h"
+#include "core/base/json.h"
 #include "core/conf/option.h"
 
 enum { NAMES = 128 };
@@ -49,16 +49,16 @@ static void write_node(struct dpt_json *j, const char *name, const struct dpt_co
     double number;
 
     if (node->kind != DPT_NODE_SCALAR) {
-        dpt_json_open(j, name, node->kind == DPT_NODE_LIST ? '[' : '{');
+        node->kind == DPT_NODE_LIST ? dpt_json_array(j, name) : dpt_json_object(j, name);
         for (size_t i = 0; i < node->n; i++)
             write_node(j, node->kind == DPT_NODE_LIST ? NULL : node->keys[i], node->items[i]);
-        dpt_json_close(j, node->kind == DPT_NODE_LIST ? ']' : '}');
+        dpt_json_end(j);
     } else if (dpt_conf_is_null(node)) {
-        dpt_json_word(j, name, "null");
+        dpt_json_null(j, name);
     } else if (!node->quoted && (strcmp(node->text, "true") == 0 || !strcmp(node->text, "false"))) {
-        dpt_json_word(j, name, node->text);
+        dpt_json_bool(j, name, *node->text == 't');
     } else if (!node->quoted && dpt_parse_real(node->text, &number)) {
-        dpt_json_number(j, name, number);
+        dpt_json_real(j, name, number);
     } else {
         dpt_json_text(j, name, node->text);
     }
@@ -81,6 +81,20 @@ static void write_default(struct dpt_json *j, const struct dpt_option *row)
 
 /* --- scalars and lists of them ---------------------------------------------------------------- */
 
+/* n texts in one line, with null at the end where `null`. */
+static void write_texts(struct dpt_json *j, const char *key, const char *const *values, size_t n,
+                        bool null)
+{
+    dpt_json_array(j, key);
+    j->indent = false;
+    for (size_t i = 0; i < n; i++)
+        dpt_json_text(j, NULL, values[i]);
+    if (null)
+        dpt_json_null(j, NULL);
+    dpt_json_end(j);
+    j->indent = true;
+}
+
 static void write_types(struct dpt_json *j, const char *const *types, bool null)
 {
     struct names all = {0};
@@ -92,7 +106,7 @@ static void write_types(struct dpt_json *j, const char *const *types, bool null)
     if (all.n == 1)
         dpt_json_text(j, "type", all.at[0]);
     else
-        dpt_json_texts(j, "type", all.at, all.n, false);
+        write_texts(j, "type", all.at, all.n, false);
 }
 
 static void write_bounds(struct dpt_json *j, const struct dpt_option *row)
@@ -102,14 +116,14 @@ static void write_bounds(struct dpt_json *j, const struct dpt_option *row)
     if (row->min == 0 && row->max == 0 && !whole)
         return;
     if (row->min == 0 && row->max == 0) { /* what 64 bits hold */
-        dpt_json_word(j, "minimum", "-9223372036854775808");
-        dpt_json_word(j, "maximum", "9223372036854775807");
+        dpt_json_int(j, "minimum", INT64_MIN);
+        dpt_json_int(j, "maximum", INT64_MAX);
         return;
     }
     if (isfinite(row->min))
-        dpt_json_number(j, "minimum", row->min);
+        dpt_json_real(j, "minimum", row->min);
     if (isfinite(row->max))
-        dpt_json_number(j, "maximum", row->max);
+        dpt_json_real(j, "maximum", row->max);
 }
 
 static void write_number(struct dpt_json *j, const struct dpt_option *row, bool null)
@@ -118,18 +132,18 @@ static void write_number(struct dpt_json *j, const struct dpt_option *row, bool 
     const bool word = row->word != NULL && strcmp(row->word, "null") != 0;
 
     if (word) {
-        dpt_json_open(j, "anyOf", '[');
-        dpt_json_open(j, NULL, '{');
+        dpt_json_array(j, "anyOf");
+        dpt_json_object(j, NULL);
     }
     write_types(j, types, null || (row->word != NULL && !word));
     write_bounds(j, row);
     if (!word)
         return;
-    dpt_json_close(j, '}');
-    dpt_json_open(j, NULL, '{');
+    dpt_json_end(j);
+    dpt_json_object(j, NULL);
     dpt_json_text(j, "const", row->word);
-    dpt_json_close(j, '}');
-    dpt_json_close(j, ']');
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
 /* A list, or one entry for a list of one. */
@@ -149,14 +163,14 @@ static void write_list(struct dpt_json *j, const struct dpt_option *row, bool nu
     for (size_t i = 0; types[i + 1] != NULL; i++)
         add_name(&entry, types[i]);
     add_name(&entry, NULL);
-    dpt_json_open(j, "items", '{');
+    dpt_json_object(j, "items");
     write_types(j, entry.at, false);
     if (row->type != DPT_OPT_TEXTS)
         write_bounds(j, row);
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
     if (most > 0) {
-        dpt_json_number(j, "minItems", 1);
-        dpt_json_number(j, "maxItems", (double)most);
+        dpt_json_real(j, "minItems", 1);
+        dpt_json_real(j, "maxItems", (double)most);
     }
 }
 
@@ -203,7 +217,7 @@ static void write_choice(struct dpt_json *j, const struct dpt_option *row, bool 
 
     while (row->choices[n] != NULL)
         n++;
-    dpt_json_texts(j, "enum", row->choices, n, null);
+    write_texts(j, "enum", row->choices, n, null);
 }
 
 /* --- maps ------------------------------------------------------------------------------------- */
@@ -213,18 +227,18 @@ static void write_table(struct dpt_json *j, const struct dpt_option *table, bool
 {
     struct names needed = {0};
 
-    dpt_json_open(j, "properties", '{');
+    dpt_json_object(j, "properties");
     if (typed)
-        dpt_json_word(j, "type", "true");
+        dpt_json_bool(j, "type", true);
     for (const struct dpt_option *row = table; row->name != NULL; row++) {
         write_row(j, row->name, row);
         if (!may_be_null(row))
             add_name(&needed, row->name);
     }
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
     if (needed.n > 0)
-        dpt_json_texts(j, "required", needed.at, needed.n, false);
-    dpt_json_word(j, "additionalProperties", "false");
+        write_texts(j, "required", needed.at, needed.n, false);
+    dpt_json_bool(j, "additionalProperties", false);
 }
 
 static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
@@ -235,13 +249,13 @@ static void write_section(struct dpt_json *j, const struct dpt_option *row, bool
     write_table(j, row->rows, false);
 }
 
-/* {"if": {"type": kind}, "then": {…: the members up to dpt_json_close. */
+/* {"if": {"type": kind}, "then": {…: the members up to dpt_json_end. */
 static void open_if(struct dpt_json *j, const char *type)
 {
-    dpt_json_open(j, "if", '{');
+    dpt_json_object(j, "if");
     dpt_json_text(j, "type", type);
-    dpt_json_close(j, '}');
-    dpt_json_open(j, "then", '{');
+    dpt_json_end(j);
+    dpt_json_object(j, "then");
 }
 
 /* `optimizer: adam`, or {type: adam, …}. */
@@ -255,40 +269,40 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
             add_name(&alone, row->variants[i]->name);
     }
     open_if(j, "object");
-    dpt_json_open(j, "properties", '{');
-    dpt_json_open(j, "type", '{');
-    dpt_json_texts(j, "enum", all.at, all.n, row->fallback != NULL);
-    dpt_json_close(j, '}');
-    dpt_json_close(j, '}');
+    dpt_json_object(j, "properties");
+    dpt_json_object(j, "type");
+    write_texts(j, "enum", all.at, all.n, row->fallback != NULL);
+    dpt_json_end(j);
+    dpt_json_end(j);
     if (row->fallback == NULL)
-        dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
-    dpt_json_open(j, "allOf", '[');
+        write_texts(j, "required", (const char *const[]){"type"}, 1, false);
+    dpt_json_array(j, "allOf");
     for (size_t i = 0; row->variants[i] != NULL; i++) {
         /* Of a map without a type nothing contradicts the default's. */
         const bool left_out =
             row->fallback != NULL && strcmp(row->fallback, row->variants[i]->name) == 0;
 
-        dpt_json_open(j, NULL, '{');
-        dpt_json_open(j, "if", '{');
-        dpt_json_open(j, "properties", '{');
-        dpt_json_open(j, "type", '{');
-        dpt_json_texts(j, "enum", &row->variants[i]->name, 1, left_out);
-        dpt_json_close(j, '}');
-        dpt_json_close(j, '}');
+        dpt_json_object(j, NULL);
+        dpt_json_object(j, "if");
+        dpt_json_object(j, "properties");
+        dpt_json_object(j, "type");
+        write_texts(j, "enum", &row->variants[i]->name, 1, left_out);
+        dpt_json_end(j);
+        dpt_json_end(j);
         if (!left_out)
-            dpt_json_texts(j, "required", (const char *const[]){"type"}, 1, false);
-        dpt_json_close(j, '}');
-        dpt_json_open(j, "then", '{');
+            write_texts(j, "required", (const char *const[]){"type"}, 1, false);
+        dpt_json_end(j);
+        dpt_json_object(j, "then");
         dpt_json_text(j, "description", row->variants[i]->summary);
         write_table(j, row->variants[i]->options, true);
-        dpt_json_close(j, '}');
-        dpt_json_close(j, '}');
+        dpt_json_end(j);
+        dpt_json_end(j);
     }
-    dpt_json_close(j, ']');
-    dpt_json_close(j, '}');
-    dpt_json_open(j, "else", '{');
-    dpt_json_texts(j, "enum", alone.at, alone.n, null);
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
+    dpt_json_end(j);
+    dpt_json_object(j, "else");
+    write_texts(j, "enum", alone.at, alone.n, null);
+    dpt_json_end(j);
 }
 
 /* --- what CUSTOM rows read -------------------------------------------------------------------- */
@@ -300,18 +314,18 @@ static void write_kind(struct dpt_json *j, const struct dpt_option_kind *kind)
 
     while (kind->bare != NULL && strcmp(row->name, kind->bare) != 0)
         row++;
-    dpt_json_open(j, kind->name, '{');
+    dpt_json_object(j, kind->name);
     dpt_json_text(j, "description", kind->summary);
     open_if(j, "object");
     write_table(j, kind->options, false);
-    dpt_json_close(j, '}');
-    dpt_json_open(j, "else", '{');
+    dpt_json_end(j);
+    dpt_json_object(j, "else");
     if (kind->bare == NULL)
         dpt_json_text(j, "type", "null");
     else
         write_value(j, row, !must_give(kind->options));
-    dpt_json_close(j, '}');
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
 static void write_kinds(struct dpt_json *j, const struct dpt_forms *forms)
@@ -320,26 +334,26 @@ static void write_kinds(struct dpt_json *j, const struct dpt_forms *forms)
     struct dpt_option_kind kind;
 
     dpt_json_text(j, "type", "array");
-    dpt_json_number(j, "minItems", 1);
+    dpt_json_real(j, "minItems", 1);
     if (forms->most > 0)
-        dpt_json_number(j, "maxItems", (double)forms->most);
+        dpt_json_real(j, "maxItems", (double)forms->most);
     for (size_t i = 0; forms->kind(i, &kind); i++)
         if (!must_give(kind.options))
             add_name(&alone, kind.name);
-    dpt_json_open(j, "items", '{');
+    dpt_json_object(j, "items");
     open_if(j, "object");
-    dpt_json_open(j, "properties", '{');
+    dpt_json_object(j, "properties");
     for (size_t i = 0; forms->kind(i, &kind); i++)
         write_kind(j, &kind);
-    dpt_json_close(j, '}');
-    dpt_json_number(j, "minProperties", 1);
-    dpt_json_number(j, "maxProperties", 1);
-    dpt_json_word(j, "additionalProperties", "false");
-    dpt_json_close(j, '}');
-    dpt_json_open(j, "else", '{');
-    dpt_json_texts(j, "enum", alone.at, alone.n, false);
-    dpt_json_close(j, '}');
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
+    dpt_json_real(j, "minProperties", 1);
+    dpt_json_real(j, "maxProperties", 1);
+    dpt_json_bool(j, "additionalProperties", false);
+    dpt_json_end(j);
+    dpt_json_object(j, "else");
+    write_texts(j, "enum", alone.at, alone.n, false);
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
 static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool null)
@@ -352,17 +366,17 @@ static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool n
         write_kinds(j, forms);
         return;
     }
-    dpt_json_open(j, "anyOf", '[');
+    dpt_json_array(j, "anyOf");
     for (const struct dpt_option *form = forms->either; form->name != NULL; form++) {
-        dpt_json_open(j, NULL, '{');
+        dpt_json_object(j, NULL);
         if (form->type == DPT_OPT_INTS || form->type == DPT_OPT_REALS ||
             form->type == DPT_OPT_TEXTS)
             write_list(j, form, null, forms->most);
         else
             write_value(j, form, null);
-        dpt_json_close(j, '}');
+        dpt_json_end(j);
     }
-    dpt_json_close(j, ']');
+    dpt_json_end(j);
 }
 
 /* --- a row ------------------------------------------------------------------------------------ */
@@ -410,7 +424,7 @@ static void write_row(struct dpt_json *j, const char *name, const struct dpt_opt
 {
     struct dpt_str text = {0};
 
-    dpt_json_open(j, name, '{');
+    dpt_json_object(j, name);
     dpt_str_printf(&text, "%s", row->help == NULL ? "" : row->help);
     if (row->type != DPT_OPT_SECTION) {
         dpt_str_printf(&text, "\n\n");
@@ -420,18 +434,15 @@ static void write_row(struct dpt_json *j, const char *name, const struct dpt_opt
     dpt_str_release(&text);
     write_default(j, row);
     write_value(j, row, may_be_null(row));
-    dpt_json_close(j, '}');
+    dpt_json_end(j);
 }
 
-void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_str *out)
+void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_json *j)
 {
-    struct dpt_json j = {.out = out};
-
-    dpt_json_open(&j, NULL, '{');
-    dpt_json_text(&j, "$schema", "http://json-schema.org/draft-07/schema#");
-    dpt_json_text(&j, "title", title);
-    dpt_json_text(&j, "type", "object");
-    write_table(&j, table, false);
-    dpt_json_close(&j, '}');
-    dpt_str_printf(out, "\n");
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "$schema", "http://json-schema.org/draft-07/schema#");
+    dpt_json_text(j, "title", title);
+    dpt_json_text(j, "type", "object");
+    write_table(j, table, false);
+    dpt_json_end(j);
 }

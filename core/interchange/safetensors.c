@@ -11,8 +11,10 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include <jansson.h>
+
 #include "core/base/file.h"
-#include "core/conf/json_read.h"
+#include "core/base/json.h"
 #include "core/interchange/weights.h"
 
 enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGN = 8, PIECE = 1 << 20 };
@@ -51,42 +53,48 @@ static enum dpt_status wrong_entry(const struct dpt_weights *w, const char *name
     return dpt_fail(err, DPT_BAD_DATA, "%s: the header's entry '%.64s' %s", w->path, name, what);
 }
 
+/* -1 where it is no whole number. */
+static int64_t integer(const json_t *value)
+{
+    return json_is_integer(value) ? json_integer_value(value) : -1;
+}
+
 /* `shape`: sizes of the dimensions. */
 static enum dpt_status take_shape(const struct dpt_weights *w, struct dpt_weight *weight,
-                                  const struct dpt_json_node *shape, struct dpt_error *err)
+                                  const json_t *shape, struct dpt_error *err)
 {
-    if (shape == NULL || shape->kind != DPT_JSON_LIST)
+    if (!json_is_array(shape))
         return wrong_entry(w, weight->name, "has no shape", err);
-    if (shape->n > DPT_WEIGHT_DIMS)
+    if (json_array_size(shape) > DPT_WEIGHT_DIMS)
         return wrong_entry(w, weight->name, "has more than 8 dimensions", err);
-    for (const struct dpt_json_node *d = shape->first; d != NULL; d = d->next)
-        weight->dims[weight->n_dims++] = dpt_json_int(d, -1);
+    for (size_t d = 0; d < json_array_size(shape); d++)
+        weight->dims[weight->n_dims++] = integer(json_array_get(shape, d));
     return dpt_weight_count(w, weight, err);
 }
 
 /* One tensor's entry; `bytes`: of all tensors. *end: out, where its own end. */
-static enum dpt_status take_entry(struct dpt_weights *w, const struct dpt_json_node *entry,
+static enum dpt_status take_entry(struct dpt_weights *w, const char *name, const json_t *entry,
                                   int64_t bytes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *type = dpt_json_string(dpt_json_get(entry, "dtype"), NULL);
-    const struct dpt_json_node *offsets = dpt_json_get(entry, "data_offsets");
+    const char *type = json_string_value(json_object_get(entry, "dtype"));
+    const json_t *offsets = json_object_get(entry, "data_offsets");
     struct dpt_weight *weight;
     int64_t begin, end;
     size_t i = 0;
 
-    DPT_TRY(dpt_weights_add(w, entry->key, strlen(entry->key), &weight, err));
+    DPT_TRY(dpt_weights_add(w, name, strlen(name), &weight, err));
     while (type != NULL && i < TYPES && strcmp(type, types[i].name) != 0)
         i++;
     if (type == NULL || i == TYPES)
         DPT_TRY(wrong_entry(w, weight->name, "has a type that is not known here", err));
     weight->type = types[i].name;
     weight->kind = types[i].kind;
-    DPT_TRY(take_shape(w, weight, dpt_json_get(entry, "shape"), err));
-    if (offsets == NULL || offsets->kind != DPT_JSON_LIST || offsets->n != 2)
+    DPT_TRY(take_shape(w, weight, json_object_get(entry, "shape"), err));
+    if (json_array_size(offsets) != 2)
         DPT_TRY(wrong_entry(w, weight->name, "has no data_offsets", err));
-    begin = dpt_json_int(offsets->first, -1);
-    end = dpt_json_int(offsets->first->next, -1);
+    begin = integer(json_array_get(offsets, 0));
+    end = integer(json_array_get(offsets, 1));
     if (begin < 0 || end < begin || end > bytes)
         DPT_TRY(
             wrong_entry(w, weight->name, "lies outside of the file, which may be cut short", err));
@@ -134,24 +142,25 @@ static enum dpt_status take_header(struct dpt_weights *w, const char *text, size
                                    int64_t bytes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_arena arena = {0};
-    const struct dpt_json_node *root;
-    char what[256];
+    json_error_t wrong;
+    json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &wrong), *entry;
+    const char *name;
 
-    snprintf(what, sizeof what, "%.200s: header", w->path);
-    DPT_TRY(dpt_json_parse(&root, &arena, what, text, length, err));
-    if (root->kind != DPT_JSON_MAP)
+    if (root == NULL)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: header: byte %d: %s", w->path, wrong.position,
+                         wrong.text));
+    if (!json_is_object(root))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its header is no object", w->path));
-    for (const struct dpt_json_node *entry = root->first; entry != NULL; entry = entry->next) {
-        if (strcmp(entry->key, "__metadata__") == 0)
-            continue;
-        DPT_TRY(take_entry(w, entry, bytes, err));
+    json_object_foreach(root, name, entry)
+    {
+        if (strcmp(name, "__metadata__") != 0)
+            DPT_TRY(take_entry(w, name, entry, bytes, err));
     }
     DPT_TRY(check_cover(w, bytes, err));
     for (size_t i = 0; i < w->n; i++)
         w->at[i].place += LENGTH + length;
 out:
-    dpt_arena_release(&arena);
+    json_decref(root);
     return status;
 }
 
@@ -209,55 +218,67 @@ static void close_safetensors(struct dpt_weights *w)
     (void)w;
 }
 
-static void add_text(struct dpt_str *out, const char *name, const struct dpt_str *text)
+static void add_reals(struct dpt_json *j, const char *key, const struct dpt_reals *reals)
 {
-    dpt_str_printf(out, ", \"%s\": ", name);
-    dpt_str_json(out, text->text != NULL ? text->text : "");
+    struct dpt_str text = {0};
+
+    dpt_reals_json(reals, &text);
+    j->text.failed = j->text.failed || text.failed;
+    dpt_json_text(j, key, text.text);
+    dpt_str_release(&text);
 }
 
 /* "format": "pt" is what readers of PyTorch's files ask for: names and layouts are PyTorch's. All
  * values are texts. */
-static void add_metadata(const struct dpt_model_view *view, struct dpt_str *out)
+static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
 {
     const struct dpt_shape *input = &view->graph->nodes[0].out;
-    struct dpt_str text = {0};
+    const int64_t sizes[] = {input->c, input->h, input->w};
+    char text[DPT_DIMS_TEXT];
 
-    dpt_str_printf(out, "{\"__metadata__\": {\"format\": \"pt\", \"producer\": ");
-    dpt_str_json(out, view->producer);
-    dpt_str_printf(out, ", \"step\": \"%lld\"", (long long)view->step);
-    if (input->flat)
-        dpt_str_printf(out, ", \"input_shape\": \"[%d]\"", input->c);
-    else
-        dpt_str_printf(out, ", \"input_shape\": \"[%d, %d, %d]\"", input->c, input->h, input->w);
-    dpt_reals_json(&view->normalize->mean, &text);
-    add_text(out, "normalize_mean", &text);
-    dpt_str_clear(&text);
-    dpt_reals_json(&view->normalize->std, &text);
-    add_text(out, "normalize_std", &text);
-    dpt_str_printf(out, "}");
-    out->failed = out->failed || text.failed;
-    dpt_str_release(&text);
+    dpt_json_object(j, "__metadata__");
+    dpt_json_text(j, "format", "pt");
+    dpt_json_text(j, "producer", view->producer);
+    snprintf(text, sizeof text, "%lld", (long long)view->step);
+    dpt_json_text(j, "step", text);
+    dpt_json_text(j, "input_shape", dpt_dims_text(input->flat ? 1 : 3, sizes, text));
+    add_reals(j, "normalize_mean", &view->normalize->mean);
+    add_reals(j, "normalize_std", &view->normalize->std);
+    dpt_json_end(j);
+}
+
+static void add_tensor(const struct dpt_tensor *t, int64_t at, struct dpt_json *j)
+{
+    char name[DPT_NAME];
+
+    dpt_json_object(j, dpt_weight_name(t, name));
+    dpt_json_text(j, "dtype", "F32");
+    dpt_json_array(j, "shape");
+    for (int d = 0; d < t->n_dims; d++)
+        dpt_json_int(j, NULL, t->dims[d]);
+    dpt_json_end(j);
+    dpt_json_array(j, "data_offsets");
+    dpt_json_int(j, NULL, at);
+    dpt_json_int(j, NULL, at + t->count * (int64_t)sizeof(float));
+    dpt_json_end(j);
+    dpt_json_end(j);
 }
 
 /* The length and the header, filled up with spaces so that the bytes behind it are aligned. */
 static void write_header(const struct dpt_model_view *view, struct dpt_str *out)
 {
-    char name[DPT_NAME], dims[DPT_DIMS_TEXT];
+    struct dpt_json j = {0};
     int64_t at = 0;
 
-    dpt_str_add(out, "        ", LENGTH);
-    add_metadata(view, out);
+    dpt_str_add(&j.text, "        ", LENGTH);
+    dpt_json_object(&j, NULL);
+    add_metadata(view, &j);
     for (int32_t k = 0; k < view->graph->n_tensors; k++) {
-        const struct dpt_tensor *t = &view->graph->tensors[k];
-        const int64_t bytes = t->count * (int64_t)sizeof(float);
-
-        dpt_str_printf(out, ", \"%s\": {\"dtype\": \"F32\", \"shape\": %s, ",
-                       dpt_weight_name(t, name), dpt_dims_text(t->n_dims, t->dims, dims));
-        dpt_str_printf(out, "\"data_offsets\": [%lld, %lld]}", (long long)at,
-                       (long long)(at + bytes));
-        at += bytes;
+        add_tensor(&view->graph->tensors[k], at, &j);
+        at += view->graph->tensors[k].count * (int64_t)sizeof(float);
     }
-    dpt_str_printf(out, "}");
+    dpt_json_end(&j);
+    *out = j.text;
     while (!out->failed && out->length % ALIGN != 0)
         dpt_str_add(out, " ", 1);
     for (int i = 0; !out->failed && i < LENGTH; i++)

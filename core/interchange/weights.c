@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/str.h"
+#include "core/base/json.h"
 
 const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME])
 {
@@ -74,10 +74,11 @@ const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT])
 
 void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out)
 {
-    dpt_str_printf(out, "[");
-    for (size_t i = 0; i < reals->n; i++) {
-        dpt_str_printf(out, "%s", i > 0 ? ", " : "");
-        dpt_str_number(out, reals->at[i]);
-    }
-    dpt_str_printf(out, "]");
+    struct dpt_json j = {.text = *out};
+
+    dpt_json_array(&j, NULL);
+    for (size_t i = 0; i < reals->n; i++)
+        dpt_json_real(&j, NULL, reals->at[i]);
+    dpt_json_end(&j);
+    *out = j.text;
 }

@@ -9,8 +9,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <jansson.h>
+
 #include "core/base/file.h"
-#include "core/conf/json_read.h"
 
 /* Bytes read at a time; no line is longer. */
 enum { PIECE = 1 << 20 };
@@ -22,24 +23,28 @@ enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
 
 /* A line that is looked at. */
 struct line {
-    const struct dpt_json_node *map;
+    json_t *map;
     bool no_memory;
 };
 
 static int64_t whole(const struct line *line, const char *key)
 {
-    return dpt_json_int(dpt_json_get(line->map, key), -1);
+    const json_t *value = json_object_get(line->map, key);
+
+    return json_is_integer(value) ? json_integer_value(value) : -1;
 }
 
 static double real(const struct line *line, const char *key)
 {
-    return dpt_json_real(dpt_json_get(line->map, key), NAN);
+    const json_t *value = json_object_get(line->map, key);
+
+    return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
 static const char *text(struct dpt_history *h, struct line *line, const char *key)
 {
-    const char *value = dpt_json_string(dpt_json_get(line->map, key), "");
-    const char *copy = dpt_arena_strdup(&h->texts, value);
+    const char *value = json_string_value(json_object_get(line->map, key));
+    const char *copy = dpt_arena_strdup(&h->texts, value != NULL ? value : "");
 
     line->no_memory = line->no_memory || copy == NULL;
     return copy != NULL ? copy : "";
@@ -105,23 +110,22 @@ static bool add_start(struct dpt_history *h, struct line *line)
 /* Adds a list of seconds, one a rank, to what the newest start's ranks worked. */
 static void add_ranks(struct dpt_history *h, struct line *line)
 {
-    const struct dpt_json_node *list = dpt_json_get(line->map, "rank_seconds");
+    const json_t *list = json_object_get(line->map, "rank_seconds");
     struct dpt_history_start *s = h->n_starts > 0 ? &h->starts[h->n_starts - 1] : NULL;
-    size_t i = 0;
+    const size_t n = json_array_size(list);
 
-    if (s == NULL || list == NULL || list->kind != DPT_JSON_LIST || list->n == 0 ||
-        (int64_t)list->n != s->ranks)
+    if (s == NULL || n == 0 || (int64_t)n != s->ranks)
         return;
     if (s->rank_seconds == NULL) {
-        s->rank_seconds = dpt_arena_alloc(&h->texts, list->n * sizeof *s->rank_seconds);
+        s->rank_seconds = dpt_arena_alloc(&h->texts, n * sizeof *s->rank_seconds);
         if (s->rank_seconds == NULL) {
             line->no_memory = true;
             return;
         }
-        s->n_rank_seconds = list->n;
+        s->n_rank_seconds = n;
     }
-    for (const struct dpt_json_node *n = list->first; n != NULL; n = n->next)
-        s->rank_seconds[i++] += fmax(0, dpt_json_real(n, 0));
+    for (size_t i = 0; i < n; i++)
+        s->rank_seconds[i] += fmax(0, json_number_value(json_array_get(list, i)));
 }
 
 static bool add_train(struct dpt_history *h, struct line *line)
@@ -178,9 +182,9 @@ static bool add_epoch(struct dpt_history *h, struct line *line)
 
 static bool add_eval(struct dpt_history *h, struct line *line)
 {
-    const char *name = dpt_json_string(dpt_json_get(line->map, "split"), "");
+    const char *name = json_string_value(json_object_get(line->map, "split"));
 
-    for (int split = DPT_HISTORY_VALID; split < DPT_HISTORY_SPLITS; split++)
+    for (int split = DPT_HISTORY_VALID; name != NULL && split < DPT_HISTORY_SPLITS; split++)
         if (strcmp(name, dpt_history_splits[split]) == 0)
             return add_means(h, line, (enum dpt_history_split)split);
     return false;
@@ -236,19 +240,17 @@ static const struct {
 static enum dpt_status add_line(struct dpt_history *h, const char *bytes, size_t n,
                                 bool *whole_line, struct dpt_error *err)
 {
-    struct dpt_arena arena = {0};
-    struct line line = {0};
-    enum dpt_status status = dpt_json_parse(&line.map, &arena, h->path, bytes, n, err);
-    const char *event = dpt_json_string(dpt_json_get(line.map, "event"), NULL);
+    json_error_t wrong;
+    struct line line = {.map = json_loadb(bytes, n, 0, &wrong)};
+    const char *event = json_string_value(json_object_get(line.map, "event"));
 
-    *whole_line = status == DPT_OK && event != NULL;
+    line.no_memory = line.map == NULL && json_error_code(&wrong) == json_error_out_of_memory;
+    *whole_line = event != NULL;
     for (size_t i = 0; *whole_line && i < sizeof events / sizeof *events; i++)
         if (strcmp(event, events[i].name) == 0)
             *whole_line = events[i].add(h, &line);
-    dpt_arena_release(&arena);
-    if (line.no_memory)
-        return dpt_fail_memory(err, h->path, 0);
-    return status == DPT_BAD_DATA ? DPT_OK : status;
+    json_decref(line.map);
+    return line.no_memory ? dpt_fail_memory(err, h->path, 0) : DPT_OK;
 }
 
 /* Takes the whole lines of a piece. *used: out, its bytes that are done with. */

@@ -1,6 +1,7 @@
 #include "core/state/metrics.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,54 +21,42 @@ void dpt_metrics_close(struct dpt_metrics *m)
     if (m->file != NULL)
         fclose(m->file);
     m->file = NULL;
-    dpt_str_release(&m->line);
-}
-
-/* The start of a field; false where there is no file to write it to. */
-static bool key(struct dpt_metrics *m, const char *name)
-{
-    if (m->file == NULL)
-        return false;
-    dpt_str_printf(&m->line, ", ");
-    dpt_str_json(&m->line, name);
-    dpt_str_printf(&m->line, ": ");
-    return true;
+    dpt_str_release(&m->line.text);
 }
 
 void dpt_metrics_begin(struct dpt_metrics *m, const char *event)
 {
-    if (m->file == NULL)
-        return;
-    dpt_str_clear(&m->line);
-    dpt_str_printf(&m->line, "{\"event\": ");
-    dpt_str_json(&m->line, event);
+    dpt_str_clear(&m->line.text);
+    m->line = (struct dpt_json){.text = m->line.text};
+    dpt_json_object(&m->line, NULL);
+    dpt_json_text(&m->line, "event", event);
 }
 
 void dpt_metrics_int(struct dpt_metrics *m, const char *name, int64_t value)
 {
-    if (key(m, name))
-        dpt_str_printf(&m->line, "%lld", (long long)value);
+    dpt_json_int(&m->line, name, value);
 }
 
 void dpt_metrics_real(struct dpt_metrics *m, const char *name, double value)
 {
-    if (key(m, name))
-        dpt_str_number(&m->line, value);
+    dpt_json_real(&m->line, name, value);
 }
 
 void dpt_metrics_text(struct dpt_metrics *m, const char *name, const char *value)
 {
-    if (key(m, name))
-        dpt_str_json(&m->line, value);
+    dpt_json_text(&m->line, name, value);
 }
 
 void dpt_metrics_reals(struct dpt_metrics *m, const char *name, const double *values, size_t n)
 {
-    if (!key(m, name))
-        return;
-    for (size_t i = 0; i < n; i++)
-        dpt_str_printf(&m->line, "%s%.6g", i == 0 ? "[" : ", ", values[i]);
-    dpt_str_printf(&m->line, n == 0 ? "[]" : "]");
+    char digits[32];
+
+    dpt_json_array(&m->line, name);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(digits, sizeof digits, "%.6g", values[i]);
+        dpt_json_real(&m->line, NULL, strtod(digits, NULL));
+    }
+    dpt_json_end(&m->line);
 }
 
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
@@ -77,8 +66,9 @@ enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
 
     if (m->file == NULL)
         return DPT_OK;
-    dpt_str_printf(&m->line, "}\n");
-    if (m->line.failed)
+    dpt_json_end(&m->line);
+    dpt_str_add(&m->line.text, "\n", 1);
+    if (m->line.text.failed)
         return dpt_fail_memory(err, "a line of metrics", 0);
     fd = fileno(m->file);
     if (fstat(fd, &before) != 0)
@@ -90,7 +80,7 @@ enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
                      m->path);
         m->told = true;
     }
-    if (dpt_pwrite_all(fd, m->line.text, m->line.length, before.st_size) == 0)
+    if (dpt_pwrite_all(fd, m->line.text.text, m->line.text.length, before.st_size) == 0)
         return DPT_OK;
     dpt_fail_errno(err, DPT_IO, "%s", m->path);
     /* What a full disk took of the line must not stand in front of a later one; where it cannot be

@@ -13,13 +13,13 @@
 #include <stdio.h>
 
 #include "core/base/error.h"
+#include "core/base/json.h"
 #include "core/base/log.h"
-#include "core/base/str.h"
 
 struct dpt_metrics {
     FILE *file;
     const char *path; /* borrowed */
-    struct dpt_str line;
+    struct dpt_json line;
     struct dpt_log *log; /* borrowed; NULL: nobody is told */
     bool told;           /* that the file is no longer there */
 };

@@ -2,14 +2,15 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/json.h"
 #include "core/base/memory.h"
-#include "core/base/str.h"
 
 /* Spans kept of a thread: at most so many, and of all threads of all ranks together. */
 enum { MOST_EVENTS = 1 << 16, LEAST_EVENTS = 1 << 10, ALL_EVENTS = 1 << 21 };
@@ -173,57 +174,89 @@ static void put_pass(const struct dpt_trace_spec *spec, int32_t node, enum dpt_s
     dpt_str_printf(name, " %s", passes[pass]);
 }
 
-static void put_name(const struct dpt_trace_spec *spec, int what, struct dpt_str *line)
+static void put_name(const struct dpt_trace_spec *spec, int what, struct dpt_json *j)
 {
     struct dpt_str name = {0};
 
     if (what < DPT_SPAN_NODES) {
-        dpt_str_json(line, names[what]);
+        dpt_json_text(j, "name", names[what]);
         return;
     }
     what -= DPT_SPAN_NODES;
     put_pass(spec, what / DPT_SPAN_PASSES, (enum dpt_span_pass)(what % DPT_SPAN_PASSES), &name);
-    line->failed = line->failed || name.failed;
-    if (!name.failed)
-        dpt_str_json(line, name.text);
+    j->text.failed = j->text.failed || name.failed;
+    dpt_json_text(j, "name", name.text);
     dpt_str_release(&name);
 }
 
-static void put_event(const struct dpt_trace_spec *spec, int rank, int thread,
-                      const struct event *e, struct dpt_str *line)
+/* Opens an event, a line each: of a thread, or of the whole process (-1). */
+static void open_event(struct dpt_json *j, const char *kind, int rank, int thread)
 {
-    dpt_str_printf(line, ",\n{\"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"name\": ", rank, thread);
-    put_name(spec, e->what, line);
-    dpt_str_printf(line, ", \"cat\": \"%s\", \"ts\": %.3f, \"dur\": %.3f", category(e->what),
-                   e->start, e->end - e->start);
-    dpt_str_printf(line, ", \"args\": {\"step\": %d}}", e->step);
+    dpt_json_break(j);
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "ph", kind);
+    dpt_json_int(j, "pid", rank);
+    if (thread >= 0)
+        dpt_json_int(j, "tid", thread);
+}
+
+static void close_event(struct dpt_json *j)
+{
+    dpt_json_end(j); /* "args" */
+    dpt_json_end(j);
+}
+
+static void open_about(struct dpt_json *j, const char *what, int rank, int thread)
+{
+    open_event(j, "M", rank, thread);
+    dpt_json_text(j, "name", what);
+    dpt_json_object(j, "args");
+}
+
+/* Times to a thousandth: finer than any clock here, and short. */
+static void put_time(struct dpt_json *j, const char *key, double value)
+{
+    dpt_json_real(j, key, rint(value * 1e3) / 1e3);
+}
+
+static void put_event(const struct dpt_trace_spec *spec, int rank, int thread, const struct event *e,
+                      struct dpt_json *j)
+{
+    open_event(j, "X", rank, thread);
+    put_name(spec, e->what, j);
+    dpt_json_text(j, "cat", category(e->what));
+    put_time(j, "ts", e->start);
+    put_time(j, "dur", e->end - e->start);
+    dpt_json_object(j, "args");
+    dpt_json_int(j, "step", e->step);
+    close_event(j);
 }
 
 static void put_process(const struct dpt_trace_spec *spec, int rank, const struct head *head,
-                        int64_t dropped, struct dpt_str *line)
+                        int64_t dropped, struct dpt_json *j)
 {
     char text[DPT_HOST_TEXT + 64];
+    int n;
 
     snprintf(text, sizeof text, "rank %d (%s)", rank, dpt_comm_host(spec->comm, rank));
-    dpt_str_printf(line,
-                   "%s{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_name\", "
-                   "\"args\": {\"name\": ",
-                   rank == 0 ? "[\n" : ",\n", rank);
-    dpt_str_json(line, text);
-    dpt_str_printf(line,
-                   "}},\n{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_sort_index\", "
-                   "\"args\": {\"sort_index\": %d}}",
-                   rank, rank);
-    snprintf(text, sizeof text, head->bound > 0 ? "clock within %.1f us of rank 0's" : "same clock",
-             head->bound * 1e-3);
-    dpt_str_printf(line,
-                   ",\n{\"ph\": \"M\", \"pid\": %d, \"name\": \"process_labels\", \"args\": "
-                   "{\"labels\": \"%s, %lld older events dropped\", \"dropped\": %lld, "
-                   "\"clock_bound_us\": %.3f}}",
-                   rank, text, (long long)dropped, (long long)dropped, head->bound * 1e-3);
+    open_about(j, "process_name", rank, -1);
+    dpt_json_text(j, "name", text);
+    close_event(j);
+    open_about(j, "process_sort_index", rank, -1);
+    dpt_json_int(j, "sort_index", rank);
+    close_event(j);
+    n = snprintf(text, sizeof text,
+                 head->bound > 0 ? "clock within %.1f us of rank 0's" : "same clock",
+                 head->bound * 1e-3);
+    snprintf(text + n, sizeof text - (size_t)n, ", %lld older events dropped", (long long)dropped);
+    open_about(j, "process_labels", rank, -1);
+    dpt_json_text(j, "labels", text);
+    dpt_json_int(j, "dropped", dropped);
+    put_time(j, "clock_bound_us", head->bound * 1e-3);
+    close_event(j);
 }
 
-static void put_thread(int rank, int thread, const struct head *head, struct dpt_str *line)
+static void put_thread(int rank, int thread, const struct head *head, struct dpt_json *j)
 {
     char name[32];
 
@@ -234,38 +267,15 @@ static void put_thread(int rank, int thread, const struct head *head, struct dpt
     else
         snprintf(name, sizeof name, "%s",
                  thread == head->threads + DPT_PROFILE_LOADER ? "loader" : "saver");
-    dpt_str_printf(line,
-                   ",\n{\"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"name\": \"thread_name\", "
-                   "\"args\": {\"name\": \"%s\"}}",
-                   rank, thread, name);
-}
-
-/* A text for a file, and what went wrong first. */
-struct sink {
-    FILE *file; /* NULL on other ranks than 0 */
-    const char *path;
-    char *temporary; /* under which it is written */
-    struct dpt_str line;
-    enum dpt_status status;
-    struct dpt_error *err;
-};
-
-static void pour(struct sink *sink)
-{
-    const struct dpt_str *line = &sink->line;
-
-    if (sink->status == DPT_OK && line->failed)
-        sink->status = dpt_fail_memory(sink->err, "a trace", 0);
-    if (sink->status == DPT_OK && sink->file != NULL && line->length > 0 &&
-        fwrite(line->text, 1, line->length, sink->file) != line->length)
-        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
-    dpt_str_clear(&sink->line);
+    open_about(j, "thread_name", rank, thread);
+    dpt_json_text(j, "name", name);
+    close_event(j);
 }
 
 /* The events of one thread of one rank come to all; rank 0 writes them. Collective. */
 static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int thread,
                                    const struct head *first, struct event *events,
-                                   struct sink *sink, struct dpt_error *err)
+                                   struct dpt_json *j, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &trace->spec.comm->world;
@@ -277,20 +287,16 @@ static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int 
     DPT_TRY(dpt_group_broadcast(world, rank, events, (size_t)head.events * sizeof *events, err));
     if (world->rank != 0 || (thread >= head.threads && head.events == 0))
         return DPT_OK;
-    put_thread(rank, thread, &head, &sink->line);
-    for (int64_t i = 0; i < head.events; i++) {
-        put_event(&trace->spec, rank, thread, &events[i], &sink->line);
-        if (i % 256 == 255)
-            pour(sink);
-    }
-    pour(sink);
+    put_thread(rank, thread, &head, j);
+    for (int64_t i = 0; i < head.events; i++)
+        put_event(&trace->spec, rank, thread, &events[i], j);
 out:
     return status;
 }
 
 /* All of one rank's. Collective. */
 static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct event *events,
-                                 struct sink *sink, struct dpt_error *err)
+                                 struct dpt_json *j, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &trace->spec.comm->world;
@@ -304,31 +310,35 @@ static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct
     }
     DPT_TRY(dpt_group_broadcast(world, rank, &head, sizeof head, err));
     if (world->rank == 0) {
-        put_process(&trace->spec, rank, &head, head.dropped, &sink->line);
-        pour(sink);
+        put_process(&trace->spec, rank, &head, head.dropped, j);
         if (head.dropped > 0 && rank == 0)
             dpt_log_info(trace->spec.log, "trace.json holds the newest %lld events of each thread",
                          (long long)trace->profile.timeline.threads[0].capacity);
     }
     for (int thread = 0; thread < head.threads + DPT_PROFILE_HELPERS; thread++)
-        DPT_TRY(send_thread(trace, rank, thread, &head, events, sink, err));
+        DPT_TRY(send_thread(trace, rank, thread, &head, events, j, err));
 out:
     return status;
 }
 
-/* The whole file or the old one: under a temporary name first. */
-static void finish_file(struct sink *sink)
+/* The whole file or the old one: it is written under a temporary name first. */
+static enum dpt_status finish_file(struct dpt_json *j, const char *temporary, const char *path,
+                                   struct dpt_error *err)
 {
-    if (sink->file == NULL)
-        return;
-    dpt_str_printf(&sink->line, "\n]\n");
-    pour(sink);
-    if (fclose(sink->file) != 0 && sink->status == DPT_OK)
-        sink->status = dpt_fail_errno(sink->err, DPT_IO, "%s", sink->path);
-    if (sink->status == DPT_OK)
-        sink->status = dpt_file_commit(sink->temporary, sink->path, sink->err);
-    else
-        unlink(sink->temporary);
+    enum dpt_status status;
+
+    dpt_json_break(j);
+    dpt_json_end(j);
+    status = dpt_json_finish(j, "a trace", err);
+    if ((fclose(j->file) != 0 || j->error != 0) && status == DPT_OK) {
+        errno = j->error != 0 ? j->error : errno;
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+    }
+    j->file = NULL;
+    if (status == DPT_OK)
+        return dpt_file_commit(temporary, path, err);
+    unlink(temporary);
+    return status;
 }
 
 enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, struct dpt_error *err)
@@ -338,7 +348,8 @@ enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, str
     const uint64_t capacity = trace->profile.timeline.threads[0].capacity;
     struct event *events = dpt_alloc_array(capacity, sizeof *events);
     char path[PATH_MAX];
-    struct sink sink = {.path = path, .err = err};
+    char *temporary = NULL;
+    struct dpt_json j = {0};
 
     dpt_comm_note(comm, -1, "writing trace.json");
     dpt_tick_rate_read(&trace->profile.rate, 1);
@@ -348,22 +359,25 @@ enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, str
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(compare_clocks(comm, &trace->end, err));
     if (comm->world.rank == 0) {
-        sink.status = dpt_file_temporary(path, &sink.temporary, err);
-        if (sink.status == DPT_OK)
-            sink.status = dpt_file_stream(sink.temporary, DPT_FILE_APPEND, DPT_IO, &sink.file, err);
+        status = dpt_file_temporary(path, &temporary, err);
+        if (status == DPT_OK)
+            status = dpt_file_stream(temporary, DPT_FILE_APPEND, DPT_IO, &j.file, err);
     }
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    if (comm->world.rank == 0)
+        dpt_json_array(&j, NULL);
     for (int rank = 0; rank < comm->world.size; rank++)
-        DPT_TRY(send_rank(trace, rank, events, &sink, err));
-    finish_file(&sink);
-    sink.file = NULL;
-    DPT_TRY(dpt_group_agree(&comm->world, sink.status, err));
+        DPT_TRY(send_rank(trace, rank, events, &j, err));
+    if (comm->world.rank == 0)
+        status = finish_file(&j, temporary, path, err);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
-    if (sink.file != NULL) {
-        fclose(sink.file);
-        unlink(sink.temporary);
+    if (j.file != NULL) {
+        fclose(j.file);
+        unlink(temporary);
     }
-    free(sink.temporary);
-    dpt_str_release(&sink.line);
+    free(temporary);
+    dpt_str_release(&j.text);
     dpt_free(events);
     return status;
 }

@@ -21,32 +21,40 @@ enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error
     return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, file, err);
 }
 
-enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
-                               struct dpt_error *err)
+static void hash(struct dpt_json *j, const char *key, const float *x, size_t n)
 {
-    const size_t n = (size_t)t->model.graph.floats;
+    char digits[DIGITS + 1];
 
-    dpt_str_clear(line);
-    dpt_str_printf(line,
-                   "{\"step\": %" PRId64 ", \"weights\": \"%016" PRIx64
-                   "\", \"gradient\": \"%016" PRIx64 "\", \"layers\": [",
-                   t->progress.step, dpt_hash_floats(t->arenas.params, n, 0),
-                   dpt_hash_floats(t->reduction.sum, n, 0));
+    snprintf(digits, sizeof digits, "%016" PRIx64, dpt_hash_floats(x, n, 0));
+    dpt_json_text(j, key, digits);
+}
+
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_json j = {.file = file};
+
+    dpt_json_object(&j, NULL);
+    dpt_json_int(&j, "step", t->progress.step);
+    hash(&j, "weights", t->arenas.params, (size_t)t->model.graph.floats);
+    hash(&j, "gradient", t->reduction.sum, (size_t)t->model.graph.floats);
+    dpt_json_array(&j, "layers");
     for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
         const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
-        const size_t count = (size_t)tensor->count;
 
-        dpt_str_printf(line, "%s[\"%s\", \"%016" PRIx64 "\", \"%016" PRIx64 "\"]",
-                       i > 0 ? ", " : "", tensor->name,
-                       dpt_hash_floats(t->arenas.params + tensor->offset, count, 0),
-                       dpt_hash_floats(t->reduction.sum + tensor->offset, count, 0));
+        dpt_json_array(&j, NULL);
+        dpt_json_text(&j, NULL, tensor->name);
+        hash(&j, NULL, t->arenas.params + tensor->offset, (size_t)tensor->count);
+        hash(&j, NULL, t->reduction.sum + tensor->offset, (size_t)tensor->count);
+        dpt_json_end(&j);
     }
-    dpt_str_printf(line, "]}\n");
-    if (line->failed)
-        return dpt_fail_memory(err, "a line of hashes", 0);
-    if (fwrite(line->text, 1, line->length, file) != line->length || fflush(file) != 0)
-        return dpt_fail_errno(err, DPT_IO, "hashes.jsonl");
-    return DPT_OK;
+    dpt_json_end(&j);
+    dpt_json_end(&j);
+    DPT_TRY(dpt_json_finish(&j, "a line of hashes", err));
+    if (j.error != 0 || fflush(file) != 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "hashes.jsonl"));
+out:
+    return status;
 }
 
 /* One of the two files, with its present line. */

@@ -13,14 +13,13 @@
 #ifndef DPT_TRAIN_AUDIT_H
 #define DPT_TRAIN_AUDIT_H
 
-#include "core/base/str.h"
+#include "core/base/json.h"
 #include "core/train/trainer.h"
 
 /* Opens FOLDER/hashes.jsonl for appending. *file: out. Errors: IO. */
 enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error *err);
-/* Writes the line of the step just done; line: room to build it in. Errors: IO, RANK. */
-enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_str *line,
-                               struct dpt_error *err);
+/* Writes the line of the step just done. Errors: IO, RANK. */
+enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err);
 
 /*
  * Compares the hashes.jsonl of two run folders (or two such files). said: out, one or two lines for

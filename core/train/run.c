@@ -228,7 +228,7 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     const bool line = every->unit == DPT_SECONDS ? run->window.seconds >= every->n : due(t, every);
 
     if (run->hashes != NULL)
-        DPT_TRY(dpt_audit_step(run->hashes, t, &run->hash_line, err));
+        DPT_TRY(dpt_audit_step(run->hashes, t, err));
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
     if (line)
@@ -470,7 +470,6 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
     dpt_metrics_close(&run->metrics);
     if (run->hashes != NULL)
         fclose(run->hashes);
-    dpt_str_release(&run->hash_line);
     if (dpt_lock_check(run->lock, &second) != DPT_OK)
         dpt_log_close(log); /* log.txt is another run's now: what remains goes to stderr alone */
     dpt_lock_release(run->lock);

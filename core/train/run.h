@@ -36,7 +36,6 @@ struct dpt_run {
     char metrics_path[PATH_MAX];
     struct dpt_board board; /* log.tensorboard, rank 0 */
     FILE *hashes;           /* log.hashes, rank 0 */
-    struct dpt_str hash_line;
     struct dpt_trace *trace;    /* log.trace */
     struct dpt_str job_text;    /* for checkpoints */
     struct dpt_str resolved;    /* for the run folder */

@@ -22,6 +22,7 @@ LIBRARIES = {
     r"dnnl.*\.h|oneapi/.*|omp\.h": r"core/backend/cpu/",
     r"(cuda|cudnn|cublas)\w*\.h": r"core/backend/cuda/",
     r"yaml\.h": r"core/conf/",
+    r"jansson\.h": r"core/state/history\.c|core/interchange/safetensors\.c|core/base/tests/",
     r"png\.h": r"data/pictures/picture_png\.c",
     r"jpeglib\.h|jerror\.h": r"data/pictures/picture_jpeg\.c",
     r"zip\.h": r"core/interchange/",

@@ -26,6 +26,7 @@ class Dptrain(MakefilePackage):
     depends_on("mpi")
     depends_on("hdf5@1.10:")
     depends_on("libyaml")
+    depends_on("jansson@2.8:")
     depends_on("zlib-api")
     depends_on("libzip@1.4:")
     depends_on("libpng@1.6:")
@@ -36,6 +37,7 @@ class Dptrain(MakefilePackage):
     roots = {
         "HDF5_ROOT": "hdf5",
         "YAML_ROOT": "libyaml",
+        "JANSSON_ROOT": "jansson",
         "ZLIB_ROOT": "zlib-api",
         "LIBZIP_ROOT": "libzip",
         "PNG_ROOT": "libpng",
