@@ -9,6 +9,7 @@
 #include "cmd/output.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 
 enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15, OFTEN = 2, SELDOM = 8 };
 
@@ -70,13 +71,6 @@ out:
     return status;
 }
 
-int dpt_bench_by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* --- running ---------------------------------------------------------------------------------- */
 
 enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err)
@@ -96,8 +90,7 @@ enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct
         DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, &over, sizeof over, err));
     }
     n = n < LAST ? n : LAST;
-    qsort(last, (size_t)n, sizeof *last, dpt_bench_by_value);
-    *seconds = last[n / 2];
+    *seconds = dpt_median(last, (size_t)n);
     DPT_TRY(dpt_group_broadcast(&t->comm->world, 0, seconds, sizeof *seconds, err));
 out:
     return status;
@@ -301,14 +294,14 @@ static enum dpt_status evaluate(struct dpt_bench *b, const struct dpt_trainer *t
     DPT_TRY(mean_over_ranks(t, r->timed, n, ranks, err));
     DPT_TRY(align_arrivals(t, r, last, err));
     memcpy(sorted, r->timed, n * sizeof *sorted);
-    qsort(sorted, n, sizeof *sorted, dpt_bench_by_value);
+    dpt_sort(sorted, n);
     b->timed = dpt_bench_spread_of(sorted, r->n);
     /* With few steps the quarters lie between two of them: at least one must be in. */
     average(t, r, last, n < 4 ? 0 : b->timed.low, n < 4 ? INFINITY : b->timed.high, seconds);
     DPT_TRY(mean_over_ranks(t, seconds, whats, (double)t->team.all_threads, err));
     DPT_TRY(mean_over_ranks(t, r->calls, whats, 1, err));
-    qsort(r->plain, n, sizeof *r->plain, dpt_bench_by_value);
-    qsort(r->with, n, sizeof *r->with, dpt_bench_by_value);
+    dpt_sort(r->plain, n);
+    dpt_sort(r->with, n);
     b->steps = r->n;
     b->step = dpt_bench_spread_of(r->plain, r->n);
     b->every = r->every;

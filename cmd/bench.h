@@ -57,8 +57,6 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
  * Collective. */
 enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err);
 struct dpt_bench_spread dpt_bench_spread_of(const double *sorted, int64_t n);
-/* qsort's, for doubles. */
-int dpt_bench_by_value(const void *a, const void *b);
 
 /*
  * Measures and fills b where the trainer takes its steps on a device: runs of steps that are waited

@@ -8,6 +8,7 @@
 #include "core/backend/devices.h"
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 
 enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 
@@ -41,7 +42,7 @@ static enum dpt_status measure(struct dpt_bench *b, struct dpt_trainer *t, int64
     DPT_TRY(dpt_group_sum_doubles(&t->comm->world, seconds, seconds, RUNS, err));
     for (int i = 0; i < RUNS; i++)
         seconds[i] /= t->comm->world.size;
-    qsort(seconds, RUNS, sizeof *seconds, dpt_bench_by_value);
+    dpt_sort(seconds, RUNS);
     b->step = dpt_bench_spread_of(seconds, RUNS);
     b->steps = RUNS * each;
     b->runs = RUNS;

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/doctor/guard.h"
 #include "cmd/job_command.h"
 #include "cmd/output.h"
 #include "core/base/file.h"
@@ -81,9 +80,10 @@ static void run_checks(struct dpt_doctor *d, bool together, struct dpt_error *er
         d->check = check;
         snprintf(note, sizeof note, "checking %s (%s)", check->name, check->section);
         dpt_comm_note(&d->comm, -1, note);
-        dpt_guard_note(d->guard, note);
-        if (check->look(d, err) != DPT_OK)
-            dpt_doctor_say(d, DPT_DOCTOR_FAILED, NULL, "%s", err->text);
+        if (!together)
+            check->look(d);
+        else if (check->together(d, err) != DPT_OK)
+            dpt_failed(d, NULL, "%s", err->text);
     }
 }
 
@@ -109,7 +109,7 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
     err->text[0] = '\0'; /* the report says it */
     status = all.count[DPT_DOCTOR_FAILED] > 0 ? DPT_FAILED : DPT_OK;
 out:
-    dpt_doctor_report_release(&all);
+    dpt_arena_release(&all.arena);
     return status;
 }
 
@@ -121,18 +121,17 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 
     DPT_TRY(read_options(&d, err));
     DPT_TRY(dpt_launch_ranks(cli, DPT_DEVICE_AUTO, err));
-    dpt_doctor_look_for_gpus(&d.gpus);
+    dpt_gpu_query(&d.gpus);
     if (d.gpus.own_bus[0] != '\0') /* the driver works, and MPI is to find the device in use */
         dpt_choose_early(DPT_DEVICE_AUTO);
     DPT_TRY(start(&d, err));
     /* Several ranks have watchdogs that name who does not come. */
     if (d.comm.world.size == 1)
-        DPT_TRY(dpt_guard_open(&d.guard, &d.comm, d.limit, err));
+        DPT_TRY(dpt_comm_guard(&d.comm, d.limit, err));
     run_checks(&d, false, &other);
     run_checks(&d, true, &other);
     DPT_TRY(report(&d, err));
 out:
-    dpt_guard_close(d.guard);
     dpt_str_release(&d.findings);
     /* The line must be out before the launcher sees the first rank go. */
     if (status != DPT_OK && d.comm.started && err->text[0] != '\0') {

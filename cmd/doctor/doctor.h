@@ -13,8 +13,9 @@
 #include <stdbool.h>
 
 #include "cmd/cmd.h"
-#include "core/backend/devices.h"
+#include "core/backend/gpu_query.h"
 #include "core/base/json.h"
+#include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/plan/plan.h"
 
@@ -39,49 +40,24 @@ struct dpt_finding {
     enum dpt_doctor_level level;
     bool quiet; /* told only where the ranks differ */
     double value;
-    char name[DPT_DOCTOR_NAME * 2];
-    char found[DPT_DOCTOR_LINE];
-    char advice[DPT_DOCTOR_LINE]; /* "": none */
+    const char *name, *found, *advice; /* advice "": none */
 };
 
 struct dpt_doctor;
-struct dpt_guard;
 
 struct dpt_doctor_check {
     const char *section;
     const char *name; /* of its findings, unless they have names of their own */
     enum dpt_doctor_scope scope;
     enum dpt_doctor_compare compare;
-    /* Errors, of a check of the world only: RANK; all ranks fail together. */
-    enum dpt_status (*look)(struct dpt_doctor *d, struct dpt_error *err);
+    void (*look)(struct dpt_doctor *d);
+    /* Of a check of the world instead. Errors: RANK; all ranks fail together. */
+    enum dpt_status (*together)(struct dpt_doctor *d, struct dpt_error *err);
     enum dpt_doctor_level differ; /* what it is where ranks differ */
     const char *advice;           /* then */
 };
 
 extern const struct dpt_doctor_check dpt_doctor_checks[]; /* ends with a row without a name */
-
-/* GPUs as a process of its own saw them, before MPI ran. */
-enum { DPT_DOCTOR_GPUS = 16 };
-struct dpt_doctor_gpus {
-    bool library;     /* libcuda is there */
-    int code;         /* of its start: 0 is well */
-    int driver;       /* 12040: the CUDA version that the driver knows */
-    char version[32]; /* of the driver, by libnvidia-ml; "": unknown */
-    char nvml[64];    /* what libnvidia-ml has to say against it; "": nothing */
-    int count;        /* of the devices, DPT_DOCTOR_GPUS at most are described */
-    struct {
-        char name[64];
-        double memory, available; /* bytes */
-        int major, minor;         /* compute capability */
-    } gpu[DPT_DOCTOR_GPUS];
-    int message; /* device memory through MPI: 1 arrived whole, 0 did not, -1 was not tried */
-    char why[128];
-    char libraries[96]; /* "driver for CUDA 13.0, cuDNN 9.19.0, ..." */
-    struct dpt_device_library library_files[DPT_DEVICE_LIBRARIES];
-    char missing[DPT_DOCTOR_LINE]; /* what keeps this program from using them; "": nothing */
-    /* The one that would be this rank's; "": it has none. */
-    char own_bus[32], own_name[64];
-};
 
 struct dpt_doctor {
     struct dpt_cli *cli;
@@ -96,18 +72,20 @@ struct dpt_doctor {
     bool crowded;               /* some ranks share a core */
     struct dpt_machine machine; /* one thread of this rank; zero: not measured */
     struct dpt_fabric fabric;   /* between nodes, at worst; zero: not measured */
-    struct dpt_doctor_gpus gpus;
-    struct dpt_guard *guard;              /* of a lone rank */
+    struct dpt_gpu_query gpus;
     const struct dpt_doctor_check *check; /* whose findings are added now */
     struct dpt_str findings;              /* packed, of this rank */
 };
 
-/* Adds a finding of the check that looks. name: NULL for the check's own. */
-struct dpt_finding dpt_doctor_finding(const struct dpt_doctor *d, const char *name);
-void dpt_doctor_add(struct dpt_doctor *d, const struct dpt_finding *finding);
-/* The same in one go; advice may be NULL. */
-void dpt_doctor_say(struct dpt_doctor *d, enum dpt_doctor_level level, const char *advice,
+/* Adds what the check that looks has found. advice: may be NULL. Without a name of its own it is
+ * the check's. */
+void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char *advice,
                     const char *format, ...) __attribute__((format(printf, 4, 5)));
+#define dpt_doctor_say(d, at, advice, ...)                                                         \
+    dpt_doctor_add(d, (struct dpt_finding){.level = (at)}, advice, __VA_ARGS__)
+#define dpt_ok(d, ...)              dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, __VA_ARGS__)
+#define dpt_warning(d, advice, ...) dpt_doctor_say(d, DPT_DOCTOR_WARNING, advice, __VA_ARGS__)
+#define dpt_failed(d, advice, ...)  dpt_doctor_say(d, DPT_DOCTOR_FAILED, advice, __VA_ARGS__)
 
 /* --- the report, on rank 0 ------------------------------------------------------------------- */
 
@@ -115,21 +93,21 @@ void dpt_doctor_say(struct dpt_doctor *d, enum dpt_doctor_level level, const cha
 struct dpt_doctor_line {
     const struct dpt_doctor_check *check;
     struct dpt_finding finding;
-    int *ranks; /* NULL: all that looked; the report's */
+    int *ranks; /* NULL: all that looked */
     int n_ranks;
 };
 
 struct dpt_doctor_report {
+    struct dpt_arena arena; /* holds all of it; the caller releases it */
     struct dpt_doctor_line *lines;
-    size_t n, capacity;
+    size_t n;
     int count[DPT_DOCTOR_LEVELS];
 };
 
-/* Collective where MPI runs. Brings all ranks' findings together; the report is rank 0's. Errors:
- * RANK. */
+/* Collective where MPI runs. Brings all ranks' findings together; the report, zeroed before, is
+ * rank 0's. Errors: RANK. */
 enum dpt_status dpt_doctor_gather(struct dpt_doctor *d, struct dpt_doctor_report *report,
                                   struct dpt_error *err);
-void dpt_doctor_report_release(struct dpt_doctor_report *report);
 /* For a person, in 80 columns; quiet: without what is ok. One JSON object. */
 void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
                       bool quiet, struct dpt_str *out);
@@ -149,33 +127,25 @@ bool dpt_doctor_read_line(const char *path, char *line, size_t size);
 /* The first number of a file; `otherwise` where there is none. */
 double dpt_doctor_read_number(const char *path, double otherwise);
 
-/* The kind of file system that a path lies on. */
-struct dpt_doctor_fs {
-    const char *name; /* "ext4" */
-    bool remote;
-    bool fleeting;    /* in memory: lost with the machine, and takes its memory */
-    const char *note; /* what matters for runs there, or NULL */
-};
-const struct dpt_doctor_fs *dpt_doctor_fs(const char *path);
-
-/* Before MPI starts: what libcuda and libnvidia-ml say, found out by a child process: on the first
- * rank of a node all that there is, on the others which device is theirs. */
-void dpt_doctor_look_for_gpus(struct dpt_doctor_gpus *gpus);
-
-/* What the checks do. */
+/* What the checks do: each rank or node for itself, or all ranks together. */
 // clang-format off
 #define DPT_DOCTOR_LOOKS(X)                                                                        \
     X(program) X(backend) X(user)                                                                  \
-    X(start) X(library) X(launcher) X(threads) X(ranks) X(cores) X(shared)                         \
-    X(latency) X(sum) X(links) X(clocks) X(speed)                                                  \
+    X(start) X(library) X(launcher) X(threads)                                                     \
     X(system) X(processor) X(governor) X(numa) X(pages) X(load) X(memory) X(dev_shm) X(temporary)  \
-    X(driver) X(libraries) X(library_files) X(devices) X(gpu_ranks) X(cuda_aware) X(gpu_sum)       \
-    X(hdf5) X(output) X(disk) X(lock)                                                              \
+    X(driver) X(libraries) X(library_files) X(devices) X(cuda_aware)                               \
+    X(hdf5) X(output) X(disk)                                                                      \
     X(limits) X(variables)                                                                         \
     X(slurm) X(slurm_cores) X(slurm_time) X(slurm_requeue)
+#define DPT_DOCTOR_COLLECTIVES(X)                                                                  \
+    X(ranks) X(cores) X(shared) X(latency) X(sum) X(links) X(clocks) X(speed) X(gpu_ranks)         \
+    X(gpu_sum) X(lock)
 // clang-format on
-#define X(name) enum dpt_status dpt_doctor_##name(struct dpt_doctor *d, struct dpt_error *err);
+#define X(name) void dpt_doctor_##name(struct dpt_doctor *d);
 DPT_DOCTOR_LOOKS(X)
+#undef X
+#define X(name) enum dpt_status dpt_doctor_##name(struct dpt_doctor *d, struct dpt_error *err);
+DPT_DOCTOR_COLLECTIVES(X)
 #undef X
 
 #endif

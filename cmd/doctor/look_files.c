@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
+#include "core/base/filesystem.h"
 #include "core/base/memory.h"
 #include "core/state/lock.h"
 #include "data/sets/dataset.h"
@@ -25,74 +25,12 @@ enum { SAMPLE = 1 << 20, RESERVED = 16 << 20, TAKES = 3 };
 static const double least_room = 50e6, little_room = 1e9;
 static const double least_files = 50, little_files = 1000;
 
-/* statfs(2). */
-static const struct {
-    unsigned long magic;
-    struct dpt_doctor_fs fs;
-} kinds[] = {
-    {0xEF53, {.name = "ext4"}},
-    {0x58465342, {.name = "xfs"}},
-    {0x9123683E, {.name = "btrfs"}},
-    {0x2FC12FC1, {.name = "zfs"}},
-    {0xF2F52010, {.name = "f2fs"}},
-    {0x01021997, {.name = "9p"}},
-    {0x01021994,
-     {.name = "tmpfs",
-      .fleeting = true,
-      .note = "in memory: takes the job's, and is lost with the "
-              "machine"}},
-    {0x858458F6,
-     {.name = "ramfs",
-      .fleeting = true,
-      .note = "in memory: takes the job's, and is lost with the "
-              "machine"}},
-    {0x794C7630, {.name = "overlay", .note = "a container's own: lost with it; mount a folder"}},
-    {0x6969,
-     {.name = "NFS",
-      .remote = true,
-      .note = "mount it `hard`; the run's lock needs no NFS locking"}},
-    {0x0BD00BD0,
-     {.name = "Lustre",
-      .remote = true,
-      .note = "for checkpoints of gigabytes: lfs setstripe -c 4"}},
-    {0x47504653, {.name = "GPFS", .remote = true}},
-    {0x19830326, {.name = "BeeGFS", .remote = true}},
-    {0x00C36400, {.name = "CephFS", .remote = true}},
-    {0x20030528, {.name = "OrangeFS", .remote = true}},
-    {0xAAD7AAEA, {.name = "PanFS", .remote = true}},
-    {0x5346414F,
-     {.name = "AFS", .remote = true, .note = "does its token last as long as the run? (krenew)"}},
-    {0xFF534D42, {.name = "CIFS", .remote = true}},
-    {0xFE534D42, {.name = "SMB", .remote = true}},
-    {0x65735546,
-     {.name = "FUSE",
-      .remote = true,
-      .note = "sshfs, s3fs and the like neither keep nor lock as "
-              "a disk does"}},
-};
-
-const struct dpt_doctor_fs *dpt_doctor_fs(const char *path)
-{
-    static const struct dpt_doctor_fs unknown = {.name = "an unknown file system"};
-    struct statfs info;
-
-    if (statfs(path, &info) != 0)
-        return &unknown;
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (kinds[i].magic == ((unsigned long)info.f_type & 0xFFFFFFFF))
-            return &kinds[i].fs;
-    return &unknown;
-}
-
-enum dpt_status dpt_doctor_hdf5(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_hdf5(struct dpt_doctor *d)
 {
     const char *locking = getenv("HDF5_USE_FILE_LOCKING");
 
-    (void)err;
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s%s%s", dpt_h5_version(),
-                   locking != NULL ? ", HDF5_USE_FILE_LOCKING=" : "",
-                   locking != NULL ? locking : "");
-    return DPT_OK;
+    dpt_ok(d, "%s%s%s", dpt_h5_version(), locking != NULL ? ", HDF5_USE_FILE_LOCKING=" : "",
+           locking != NULL ? locking : "");
 }
 
 /* --- a folder of our own in it ---------------------------------------------------------------- */
@@ -218,46 +156,41 @@ static int save_file(const char *path, double *seconds)
 static void tell_unwritable(struct dpt_doctor *d, const char *place, int code)
 {
     d->unwritable = true;
-    dpt_doctor_say(d, DPT_DOCTOR_FAILED, remedy(code), "%s: %s", place, strerror(code));
+    dpt_failed(d, remedy(code), "%s: %s", place, strerror(code));
 }
 
-enum dpt_status dpt_doctor_output(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_output(struct dpt_doctor *d)
 {
     char place[PATH_MAX], folder[PATH_MAX], path[PATH_MAX + 64], time[32];
-    const struct dpt_doctor_fs *fs;
-    struct dpt_finding locking = dpt_doctor_finding(d, "flock");
+    const struct dpt_filesystem *fs;
     double seconds;
     int code;
 
-    (void)err;
     find_place(d, place);
     if (!make_folder(place, folder)) {
         tell_unwritable(d, place, errno);
-        return DPT_OK;
+        return;
     }
     path_in(folder, "checkpoint", path);
     code = save_file(path, &seconds);
-    fs = dpt_doctor_fs(folder);
+    fs = dpt_filesystem(folder);
     if (code != 0) {
         tell_unwritable(d, place, code);
         remove_folder(folder);
-        return DPT_OK;
+        return;
     }
-    dpt_doctor_say(d, fs->fleeting ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK, fs->note,
-                   "%s%s, %s: 1 MB safe in %s", place,
+    dpt_doctor_say(d, fs->kind == DPT_FILESYSTEM_MEMORY ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+                   fs->note, "%s%s, %s: 1 MB safe in %s", place,
                    strcmp(place, d->output) != 0 ? " (exists)" : "", fs->name,
                    dpt_doctor_seconds(seconds, time));
     code = try_flock(path);
     remove_folder(folder);
-    snprintf(locking.found, sizeof locking.found, "%s",
-             code == 0 ? "works; dptrain does not need it" : strerror(code));
-    if (code != 0) {
-        locking.level = DPT_DOCTOR_WARNING;
-        snprintf(locking.advice, sizeof locking.advice,
-                 "for h5py: export HDF5_USE_FILE_LOCKING=FALSE; dptrain needs nothing");
-    }
-    dpt_doctor_add(d, &locking);
-    return DPT_OK;
+    dpt_doctor_add(d,
+                   (struct dpt_finding){.name = "flock",
+                                        .level = code != 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK},
+                   code != 0 ? "for h5py: export HDF5_USE_FILE_LOCKING=FALSE; dptrain needs nothing"
+                             : NULL,
+                   "%s", code == 0 ? "works; dptrain does not need it" : strerror(code));
 }
 
 /* 0, or why RESERVED bytes cannot be had: a quota shows here, and in no count of free blocks. */
@@ -278,17 +211,16 @@ static int try_reserve(const char *place)
     return code;
 }
 
-enum dpt_status dpt_doctor_disk(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_disk(struct dpt_doctor *d)
 {
     char place[PATH_MAX], has[32], had[32], files[32];
     struct statvfs fs;
     double room, count;
     int code;
 
-    (void)err;
     find_place(d, place);
     if (d->unwritable || statvfs(place, &fs) != 0)
-        return DPT_OK;
+        return;
     code = try_reserve(place);
     room = (double)fs.f_bavail * (double)fs.f_frsize;
     count = fs.f_files > 0 ? (double)fs.f_favail : little_files; /* some have no such number */
@@ -296,8 +228,8 @@ enum dpt_status dpt_doctor_disk(struct dpt_doctor *d, struct dpt_error *err)
     dpt_doctor_bytes((double)fs.f_blocks * (double)fs.f_frsize, had);
     dpt_group_digits(files, (long long)count);
     if (code != 0 || room < least_room)
-        dpt_doctor_say(d, DPT_DOCTOR_FAILED, remedy(code != 0 ? code : ENOSPC), "%s of %s%s", has,
-                       had, code == EDQUOT ? ", but your quota is used up" : "");
+        dpt_failed(d, remedy(code != 0 ? code : ENOSPC), "%s of %s%s", has, had,
+                   code == EDQUOT ? ", but your quota is used up" : "");
     else if (count < little_files)
         dpt_doctor_say(d, count < least_files ? DPT_DOCTOR_FAILED : DPT_DOCTOR_WARNING,
                        "remove small files, or choose another --output", "%s of %s, but %s files",
@@ -308,7 +240,6 @@ enum dpt_status dpt_doctor_disk(struct dpt_doctor *d, struct dpt_error *err)
                            ? "`dptrain plan JOB.yaml` tells a checkpoint's size; checkpoint.keep"
                            : NULL,
                        "%s of %s", has, had);
-    return DPT_OK;
 }
 
 /* --- locking, and who sees it ----------------------------------------------------------------- */
@@ -384,7 +315,7 @@ static void open_meeting(struct dpt_doctor *d, struct meeting *m)
 
 static void tell_seen(struct dpt_doctor *d, const unsigned char *seen)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, "seen by");
+    struct dpt_finding f = {.name = "seen by"};
     const int n = d->comm.world.size;
     int blind = 0, first = -1;
 
@@ -395,16 +326,13 @@ static void tell_seen(struct dpt_doctor *d, const unsigned char *seen)
         }
     if (d->comm.nodes == 1 && blind == 0)
         return;
-    if (blind == 0) {
-        snprintf(f.found, sizeof f.found, "all %d nodes", d->comm.nodes);
-    } else {
-        f.level = DPT_DOCTOR_WARNING;
-        snprintf(f.found, sizeof f.found, "not by rank %d (%s)%s", first,
-                 dpt_comm_host(&d->comm, first), blind > 1 ? " and others" : "");
-        snprintf(f.advice, sizeof f.advice,
-                 "a run started there would begin anew: use a folder that all share");
-    }
-    dpt_doctor_add(d, &f);
+    f.level = blind > 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
+    if (blind == 0)
+        dpt_doctor_add(d, f, NULL, "all %d nodes", d->comm.nodes);
+    else
+        dpt_doctor_add(d, f, "a run started there would begin anew: use a folder that all share",
+                       "not by rank %d (%s)%s", first, dpt_comm_host(&d->comm, first),
+                       blind > 1 ? " and others" : "");
 }
 
 static void tell_lock(struct dpt_doctor *d, const struct meeting *m, int other,
@@ -417,17 +345,14 @@ static void tell_lock(struct dpt_doctor *d, const struct meeting *m, int other,
     path_in(m->folder, "count", path);
     count = (long)dpt_doctor_read_number(path, 0);
     if (status != DPT_OK)
-        dpt_doctor_say(d, DPT_DOCTOR_FAILED, "two runs could not be kept apart: another --output",
-                       "%s", said->text);
+        dpt_failed(d, "two runs could not be kept apart: another --output", "%s", said->text);
     else if (count != wanted)
-        dpt_doctor_say(d, DPT_DOCTOR_FAILED, "it does not keep two runs apart: another --output",
-                       "taken %ld times, but %ld were counted", wanted, count);
+        dpt_failed(d, "it does not keep two runs apart: another --output",
+                   "taken %ld times, but %ld were counted", wanted, count);
     else if (other > 0)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "rank 0 and rank %d (%s) took turns", other,
-                       dpt_comm_host(&d->comm, other));
+        dpt_ok(d, "rank 0 and rank %d (%s) took turns", other, dpt_comm_host(&d->comm, other));
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "taken and given back%s",
-                       d->comm.world.size > 1 ? ", by rank 0 alone" : "");
+        dpt_ok(d, "taken and given back%s", d->comm.world.size > 1 ? ", by rank 0 alone" : "");
 }
 
 /* Who takes the lock beside rank 0: on another node, if any sees the folder; 0: nobody. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
+#include "core/base/filesystem.h"
 #include "core/base/isa.h"
 #include "data/sets/dataset.h"
 
@@ -65,53 +66,48 @@ static bool find_value(const char *path, const char *label, char *value, size_t 
 
 /* --- what it is ------------------------------------------------------------------------------- */
 
-enum dpt_status dpt_doctor_system(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_system(struct dpt_doctor *d)
 {
     struct utsname name;
     char system[80] = "Linux";
 
-    (void)err;
     find_value("/etc/os-release", "PRETTY_NAME", system, sizeof system);
     if (uname(&name) != 0)
         strcpy(name.release, "unknown");
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, %.40s", system, name.release);
-    return DPT_OK;
+    dpt_ok(d, "%s, %.40s", system, name.release);
 }
 
-enum dpt_status dpt_doctor_processor(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_processor(struct dpt_doctor *d)
 {
     char model[80] = "";
 
-    (void)err;
     find_value("/proc/cpuinfo", "model name", model, sizeof model);
     if (model[0] == '\0')
         snprintf(model, sizeof model, "unknown model");
 #if DPT_X86
     if (dpt_isa_machine() >= DPT_ISA_AVX512)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, AVX-512", model);
+        dpt_ok(d, "%s, AVX-512", model);
     else if (dpt_isa_machine() >= DPT_ISA_AVX2)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, AVX2", model);
+        dpt_ok(d, "%s, AVX2", model);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "several times slower than a processor with AVX2",
-                       "%s, neither AVX2 nor AVX-512", model);
+        dpt_warning(d, "several times slower than a processor with AVX2",
+                    "%s, neither AVX2 nor AVX-512", model);
 #else
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", model);
+    dpt_ok(d, "%s", model);
 #endif
-    return DPT_OK;
 }
 
-enum dpt_status dpt_doctor_governor(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_governor(struct dpt_doctor *d)
 {
     static const char folder[] = "/sys/devices/system/cpu";
     char path[128], governor[40], driver[40] = "";
     double boost, no_turbo;
     bool saves;
 
-    (void)err;
     snprintf(path, sizeof path, "%s/cpu0/cpufreq/scaling_governor", folder);
     if (!dpt_doctor_read_line(path, governor, sizeof governor)) {
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "the host's own affair (no cpufreq here)");
-        return DPT_OK;
+        dpt_ok(d, "the host's own affair (no cpufreq here)");
+        return;
     }
     snprintf(path, sizeof path, "%s/cpu0/cpufreq/scaling_driver", folder);
     dpt_doctor_read_line(path, driver, sizeof driver);
@@ -126,146 +122,121 @@ enum dpt_status dpt_doctor_governor(struct dpt_doctor *d, struct dpt_error *err)
     dpt_doctor_say(d, saves ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
                    saves ? "cpupower frequency-set -g performance" : NULL, "%s (%s)%s", governor,
                    driver, boost == 0 || no_turbo == 1 ? ", turbo off" : "");
-    return DPT_OK;
 }
 
-enum dpt_status dpt_doctor_numa(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_numa(struct dpt_doctor *d)
 {
     glob_t nodes = {0};
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     size_t n = 1;
 
-    (void)err;
     if (glob("/sys/devices/system/node/node[0-9]*", 0, NULL, &nodes) == 0)
         n = nodes.gl_pathc;
     globfree(&nodes);
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%zu memory node%s, %ld core%s", n, n == 1 ? "" : "s",
-                   cores, cores == 1 ? "" : "s");
-    return DPT_OK;
+    dpt_ok(d, "%zu memory node%s, %ld core%s", n, n == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
 }
 
-enum dpt_status dpt_doctor_pages(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_pages(struct dpt_doctor *d)
 {
     char line[128] = "", *begin;
 
-    (void)err;
     dpt_doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line);
     begin = strchr(line, '['); /* "always [madvise] never" */
     if (begin == NULL) {
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "not known here");
-        return DPT_OK;
+        dpt_ok(d, "not known here");
+        return;
     }
     begin[strcspn(begin, "]")] = '\0';
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "transparent: %s", begin + 1);
-    return DPT_OK;
+    dpt_ok(d, "transparent: %s", begin + 1);
 }
 
 /* --- what is free ----------------------------------------------------------------------------- */
 
-enum dpt_status dpt_doctor_load(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_load(struct dpt_doctor *d)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, NULL);
     const double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    struct dpt_finding f = {0};
     double load;
 
-    (void)err;
     if (getloadavg(&load, 1) != 1)
-        return DPT_OK;
+        return;
     f.value = -load / cores;
     f.level = load > 0.5 * cores ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
-    snprintf(f.found, sizeof f.found, "%.1f on %.0f core%s in the last minute", load, cores,
-             cores > 1 ? "s" : "");
-    if (f.level != DPT_DOCTOR_OK)
-        snprintf(f.advice, sizeof f.advice,
-                 "others compute there: steps take longer, on all ranks");
-    dpt_doctor_add(d, &f);
-    return DPT_OK;
+    dpt_doctor_add(
+        d, f,
+        f.level != DPT_DOCTOR_OK ? "others compute there: steps take longer, on all ranks" : NULL,
+        "%.1f on %.0f core%s in the last minute", load, cores, cores > 1 ? "s" : "");
 }
 
-enum dpt_status dpt_doctor_memory(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_memory(struct dpt_doctor *d)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, NULL);
     const double all = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     const double ranks = d->comm.node.size;
+    struct dpt_finding f = {.value = dpt_memory_available()};
     char has[32], had[32], each[32];
 
-    (void)err;
-    f.value = dpt_memory_available();
     if (f.value < 0)
-        return DPT_OK;
-    dpt_doctor_bytes(f.value, has);
-    dpt_doctor_bytes(all, had);
-    dpt_doctor_bytes(f.value / ranks, each);
+        return;
     f.level = f.value < least_memory * ranks    ? DPT_DOCTOR_FAILED
               : f.value < little_memory * ranks ? DPT_DOCTOR_WARNING
                                                 : DPT_DOCTOR_OK;
-    if (ranks > 1)
-        snprintf(f.found, sizeof f.found, "%s of %s free, %s a rank", has, had, each);
-    else
-        snprintf(f.found, sizeof f.found, "%s of %s free", has, had);
-    if (f.level != DPT_DOCTOR_OK)
-        snprintf(f.advice, sizeof f.advice,
-                 "ask for more (sbatch --mem); `dptrain plan` tells what a job needs");
-    dpt_doctor_add(d, &f);
-    return DPT_OK;
+    dpt_doctor_bytes(f.value / ranks, each);
+    dpt_doctor_add(d, f,
+                   f.level != DPT_DOCTOR_OK
+                       ? "ask for more (sbatch --mem); `dptrain plan` tells what a job needs"
+                       : NULL,
+                   "%s of %s free%s%s%s", dpt_doctor_bytes(f.value, has),
+                   dpt_doctor_bytes(all, had), ranks > 1 ? ", " : "", ranks > 1 ? each : "",
+                   ranks > 1 ? " a rank" : "");
 }
 
-enum dpt_status dpt_doctor_dev_shm(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_dev_shm(struct dpt_doctor *d)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, NULL);
-    const double wanted = d->comm.node.size > 1 ? shm_rank * d->comm.node.size : 0;
+    const bool wanted = d->comm.node.size > 1;
+    const double wants = wanted ? shm_rank * d->comm.node.size : 0;
+    struct dpt_finding f = {0};
     struct statvfs fs;
-    char has[32], had[32], wants[32];
+    char has[32], had[32], text[32], advice[DPT_DOCTOR_LINE];
 
-    (void)err;
     if (statvfs("/dev/shm", &fs) != 0 || access("/dev/shm", W_OK) != 0) {
-        f.level = d->comm.node.size > 1 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
-        snprintf(f.found, sizeof f.found, "cannot be used");
-        if (f.level != DPT_DOCTOR_OK)
-            snprintf(f.advice, sizeof f.advice,
-                     "MPI sends through it: mount a tmpfs there that all may write to");
-        dpt_doctor_add(d, &f);
-        return DPT_OK;
+        dpt_doctor_say(d, wanted ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+                       wanted ? "MPI sends through it: mount a tmpfs there that all may write to"
+                              : NULL,
+                       "cannot be used");
+        return;
     }
     f.value = (double)fs.f_bavail * (double)fs.f_frsize;
-    dpt_doctor_bytes(f.value, has);
-    dpt_doctor_bytes((double)fs.f_blocks * (double)fs.f_frsize, had);
-    dpt_doctor_bytes(wanted, wants);
-    f.level = f.value < wanted ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
-    snprintf(f.found, sizeof f.found, "%s of %s free", has, had);
-    if (f.level != DPT_DOCTOR_OK)
-        snprintf(f.advice, sizeof f.advice,
-                 "MPI may want %s there for so many ranks (docker run --shm-size=1g)", wants);
-    dpt_doctor_add(d, &f);
-    return DPT_OK;
+    f.level = f.value < wants ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
+    snprintf(advice, sizeof advice,
+             "MPI may want %s there for so many ranks (docker run --shm-size=1g)",
+             dpt_doctor_bytes(wants, text));
+    dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s of %s free",
+                   dpt_doctor_bytes(f.value, has),
+                   dpt_doctor_bytes((double)fs.f_blocks * (double)fs.f_frsize, had));
 }
 
-enum dpt_status dpt_doctor_temporary(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_temporary(struct dpt_doctor *d)
 {
     static const char *const names[] = {"OMPI_MCA_orte_tmpdir_base", "TMPDIR", "TEMP", "TMP"};
     const char *path = NULL;
-    const struct dpt_doctor_fs *fs;
+    const struct dpt_filesystem *fs;
     struct statvfs space = {0};
     char has[32];
 
-    (void)err;
     for (size_t i = 0; i < sizeof names / sizeof names[0] && path == NULL; i++)
         path = getenv(names[i]);
     path = path != NULL && path[0] != '\0' ? path : "/tmp";
-    fs = dpt_doctor_fs(path);
+    fs = dpt_filesystem(path);
     if (access(path, W_OK | X_OK) != 0)
-        dpt_doctor_say(d, DPT_DOCTOR_FAILED, "MPI keeps its session there: set TMPDIR to a folder",
-                       "%s cannot be written to", path);
-    else if (fs->remote)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "MPI's start and its session are slow there: export TMPDIR=/tmp",
-                       "%s, on %s", path, fs->name);
+        dpt_failed(d, "MPI keeps its session there: set TMPDIR to a folder",
+                   "%s cannot be written to", path);
+    else if (fs->kind == DPT_FILESYSTEM_REMOTE)
+        dpt_warning(d, "MPI's start and its session are slow there: export TMPDIR=/tmp",
+                    "%s, on %s", path, fs->name);
     else if (statvfs(path, &space) == 0 &&
              (double)space.f_bavail * (double)space.f_frsize < least_temporary)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "MPI needs some room there: clear it, or set TMPDIR",
-                       "%s has %s free", path,
-                       dpt_doctor_bytes((double)space.f_bavail * (double)space.f_frsize, has));
+        dpt_warning(d, "MPI needs some room there: clear it, or set TMPDIR", "%s has %s free", path,
+                    dpt_doctor_bytes((double)space.f_bavail * (double)space.f_frsize, has));
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, on %s", path, fs->name);
-    return DPT_OK;
+        dpt_ok(d, "%s, on %s", path, fs->name);
 }

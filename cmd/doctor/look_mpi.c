@@ -8,91 +8,49 @@
 #include "core/base/memory.h"
 #include "core/comm/probe.h"
 
-enum dpt_status dpt_doctor_start(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_start(struct dpt_doctor *d)
 {
-    (void)err;
     if (d->alone)
-        dpt_doctor_say(d, DPT_DOCTOR_FAILED, "what needs several ranks was left out", "%s", d->why);
-    return DPT_OK;
+        dpt_failed(d, "what needs several ranks was left out", "%s", d->why);
 }
 
-enum dpt_status dpt_doctor_library(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_library(struct dpt_doctor *d)
 {
     const char *built = dpt_comm_version();
     char runs[128];
 
-    (void)err;
     if (d->alone) {
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "built with %s", built);
-        return DPT_OK;
+        dpt_ok(d, "built with %s", built);
+        return;
     }
     dpt_probe_library(runs, sizeof runs);
     if (strcmp(runs, built) == 0)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", runs);
+        dpt_ok(d, "%s", runs);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "build dptrain with the MPI that it runs with, or load its module",
-                       "%s, but built with %s", runs, built);
-    return DPT_OK;
+        dpt_warning(d, "build dptrain with the MPI that it runs with, or load its module",
+                    "%s, but built with %s", runs, built);
 }
 
 /* --- who started it --------------------------------------------------------------------------- */
 
-/* Names of processes that start ranks. */
-static const struct {
-    const char *process, *text;
-} launchers[] = {
-    {"mpirun", "mpirun"},   {"orterun", "mpirun"},        {"mpiexec", "mpiexec"},
-    {"orted", "mpirun"},    {"prterun", "mpirun"},        {"prted", "mpirun"},
-    {"slurmstepd", "srun"}, {"hydra_pmi_proxy", "Hydra"}, {"mpiexec.hydra", "Hydra"},
-};
-
-/* The nearest of our ancestors that starts ranks; NULL: none. */
-static const char *find_launcher(void)
+void dpt_doctor_launcher(struct dpt_doctor *d)
 {
-    int pid = getppid();
+    const char *name = dpt_launcher_name(), *pmix = getenv("PMIX_RANK");
 
-    for (int depth = 0; depth < 16 && pid > 1; depth++) {
-        char path[64], line[512], name[64];
-        const char *end;
-
-        snprintf(path, sizeof path, "/proc/%d/stat", pid);
-        if (!dpt_doctor_read_line(path, line, sizeof line) ||
-            sscanf(line, "%*d (%63[^)]", name) != 1)
-            return NULL;
-        for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
-            if (strcmp(name, launchers[i].process) == 0)
-                return launchers[i].text;
-        end = strrchr(line, ')');
-        if (end == NULL || sscanf(end + 1, " %*c %d", &pid) != 1)
-            return NULL;
-    }
-    return NULL;
-}
-
-enum dpt_status dpt_doctor_launcher(struct dpt_doctor *d, struct dpt_error *err)
-{
-    const char *name = find_launcher(), *pmix = getenv("PMIX_RANK");
-
-    (void)err;
     if (d->alone)
-        return DPT_OK;
+        return;
     if (!dpt_launcher_present())
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "none: one process by itself (--ranks N, mpirun)");
+        dpt_ok(d, "none: one process by itself (--ranks N, mpirun)");
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s%s%s", name != NULL ? name : "unknown",
-                       name != NULL && strcmp(name, "srun") == 0 && pmix != NULL ? " --mpi=pmix"
-                                                                                 : "",
-                       getenv("DPTRAIN_LAUNCHED") != NULL ? ", started by --ranks" : "");
-    return DPT_OK;
+        dpt_ok(d, "%s%s%s", name != NULL ? name : "unknown",
+               name != NULL && strcmp(name, "srun") == 0 && pmix != NULL ? " --mpi=pmix" : "",
+               getenv("DPTRAIN_LAUNCHED") != NULL ? ", started by --ranks" : "");
 }
 
-enum dpt_status dpt_doctor_threads(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_threads(struct dpt_doctor *d)
 {
-    (void)err;
     if (!d->alone)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", dpt_probe_threads());
-    return DPT_OK;
+        dpt_ok(d, "%s", dpt_probe_threads());
 }
 
 /* --- where the ranks are ---------------------------------------------------------------------- */
@@ -150,12 +108,12 @@ enum dpt_status dpt_doctor_ranks(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_group_max(&d->comm.world, d->comm.node.size, &most, err));
     DPT_TRY(dpt_group_max(&d->comm.world, -d->comm.node.size, &least, err));
     if (nodes == 1)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%d on %s", ranks, d->comm.host);
+        dpt_ok(d, "%d on %s", ranks, d->comm.host);
     else if (most + least > 0)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "the fullest node is waited for: deal them evenly",
-                       "%d on %d nodes, %.0f to %.0f on each", ranks, nodes, -least, most);
+        dpt_warning(d, "the fullest node is waited for: deal them evenly",
+                    "%d on %d nodes, %.0f to %.0f on each", ranks, nodes, -least, most);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%d on %d nodes, %.0f on each", ranks, nodes, most);
+        dpt_ok(d, "%d on %d nodes, %.0f on each", ranks, nodes, most);
 out:
     return status;
 }
@@ -209,26 +167,24 @@ static bool warn_of_node(struct dpt_doctor *d, const struct bench *b, const char
 {
     if (b->ranks > b->all) {
         d->crowded = true;
-        dpt_doctor_say(
-            d, DPT_DOCTOR_WARNING,
-            yields() ? "they take turns: no faster than one rank a core; start fewer"
-                     : "start fewer, or set OMPI_MCA_mpi_yield_when_idle=1: waiting is busy",
-            "%d ranks on %d core%s of %s", b->ranks, b->all, b->all == 1 ? "" : "s", host);
+        dpt_warning(d,
+                    yields()
+                        ? "they take turns: no faster than one rank a core; start fewer"
+                        : "start fewer, or set OMPI_MCA_mpi_yield_when_idle=1: waiting is busy",
+                    "%d ranks on %d core%s of %s", b->ranks, b->all, b->all == 1 ? "" : "s", host);
     } else if (b->cramped >= 0) {
         d->crowded = true;
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "mpirun --report-bindings shows who is where",
-                       "rank %d (%s) shares its core with others, and %d are there", b->cramped,
-                       host, b->online);
+        dpt_warning(d, "mpirun --report-bindings shows who is where",
+                    "rank %d (%s) shares its core with others, and %d are there", b->cramped, host,
+                    b->online);
     } else if (b->quota < 0.999 * b->ranks) {
         d->crowded = true;
-        dpt_doctor_say(
-            d, DPT_DOCTOR_WARNING, "the container is throttled: give it more, or start fewer ranks",
-            "%d ranks may use %.1f cores of %s (cgroup cpu.max)", b->ranks, b->quota, host);
+        dpt_warning(d, "the container is throttled: give it more, or start fewer ranks",
+                    "%d ranks may use %.1f cores of %s (cgroup cpu.max)", b->ranks, b->quota, host);
     } else if (b->all < b->online && b->online >= 2 * b->all) {
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "mpirun --bind-to none, srun --cpus-per-task=N, or more ranks",
-                       "%d rank%s on %d of the %d cores of %s", b->ranks, b->ranks == 1 ? "" : "s",
-                       b->all, b->online, host);
+        dpt_warning(d, "mpirun --bind-to none, srun --cpus-per-task=N, or more ranks",
+                    "%d rank%s on %d of the %d cores of %s", b->ranks, b->ranks == 1 ? "" : "s",
+                    b->all, b->online, host);
     } else {
         return false;
     }
@@ -253,12 +209,11 @@ static void judge_seats(struct dpt_doctor *d, const struct seat *seats)
         most = b.most > most ? b.most : most;
     }
     if (least != most)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%d to %d for each rank", least, most);
+        dpt_ok(d, "%d to %d for each rank", least, most);
     else if (first.ranks > 1 && first.least == first.all)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%d, which %d ranks share, not bound", least,
-                       first.ranks);
+        dpt_ok(d, "%d, which %d ranks share, not bound", least, first.ranks);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%d of %d for each rank", least, first.online);
+        dpt_ok(d, "%d of %d for each rank", least, first.online);
 }
 
 enum dpt_status dpt_doctor_cores(struct dpt_doctor *d, struct dpt_error *err)
@@ -288,19 +243,17 @@ enum dpt_status dpt_doctor_shared(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_group_gather(&d->comm.world, &mine, all, sizeof mine, err));
     for (int r = 0; r < ranks; r++)
         if (!all[r].memfd && !all[r].dev_shm) {
-            dpt_doctor_say(d, DPT_DOCTOR_FAILED,
-                           "a node's ranks share memory: free /dev/shm (docker --shm-size=1g)",
-                           "neither memfd nor /dev/shm works on %s", dpt_comm_host(&d->comm, r));
+            dpt_failed(d, "a node's ranks share memory: free /dev/shm (docker --shm-size=1g)",
+                       "neither memfd nor /dev/shm works on %s", dpt_comm_host(&d->comm, r));
             goto out;
         }
     for (int r = 0; r < ranks; r++)
         if (!all[r].memfd) {
-            dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                           "its size bounds the model; ranks in one container need it not",
-                           "only through /dev/shm on %s: no memfd", dpt_comm_host(&d->comm, r));
+            dpt_warning(d, "its size bounds the model; ranks in one container need it not",
+                        "only through /dev/shm on %s: no memfd", dpt_comm_host(&d->comm, r));
             goto out;
         }
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "memfd%s", mine.dev_shm ? ", /dev/shm" : "");
+    dpt_ok(d, "memfd%s", mine.dev_shm ? ", /dev/shm" : "");
 out:
     dpt_free(all);
     return status;

@@ -10,32 +10,28 @@
 #include "core/backend/backend.h"
 #include "core/base/hash.h"
 
-enum dpt_status dpt_doctor_program(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_program(struct dpt_doctor *d)
 {
     static char bytes[1 << 16];
     FILE *file = fopen("/proc/self/exe", "re");
     uint32_t crc = 0;
     size_t n;
 
-    (void)err;
     while (file != NULL && (n = fread(bytes, 1, sizeof bytes, file)) > 0)
         crc = dpt_crc32(crc, bytes, n);
     if (file != NULL)
         fclose(file);
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s, checksum %08x", DPT_VERSION, crc);
-    return DPT_OK;
+    dpt_ok(d, "%s, checksum %08x", DPT_VERSION, crc);
 }
 
-enum dpt_status dpt_doctor_backend(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_backend(struct dpt_doctor *d)
 {
-    (void)err;
     dpt_doctor_say(d,
                    strcmp(dpt_backends[0]->name, "ref") == 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
                    strcmp(dpt_backends[0]->name, "ref") == 0
                        ? "plain C computes: right, but slow; build with oneDNN"
                        : NULL,
                    "%s: %s", dpt_backends[0]->name, dpt_backends[0]->describe());
-    return DPT_OK;
 }
 
 static bool is_set(const char *name)
@@ -45,22 +41,18 @@ static bool is_set(const char *name)
     return text != NULL && text[0] != '\0';
 }
 
-enum dpt_status dpt_doctor_user(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_user(struct dpt_doctor *d)
 {
     const bool root = geteuid() == 0;
     const bool allowed =
         is_set("OMPI_ALLOW_RUN_AS_ROOT") && is_set("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM");
 
-    (void)err;
     if (root && !allowed && !dpt_launcher_present() &&
         strstr(dpt_comm_version(), "Open MPI") != NULL)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                       "root, whom mpirun refuses (--ranks N does not)");
+        dpt_warning(d, "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                    "root, whom mpirun refuses (--ranks N does not)");
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s%ld%s", root ? "root (" : "number ",
-                       (long)geteuid(), root ? ")" : "");
-    return DPT_OK;
+        dpt_ok(d, "%s%ld%s", root ? "root (" : "number ", (long)geteuid(), root ? ")" : "");
 }
 
 /* --- limits ----------------------------------------------------------------------------------- */
@@ -114,7 +106,8 @@ static bool has_fast_network(void)
 
 static void look_at_limit(struct dpt_doctor *d, size_t i)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, limits[i].name);
+    struct dpt_finding f = {.name = limits[i].name};
+    char text[64];
     const char *advice = limits[i].advice;
     double warns = limits[i].warns;
     struct rlimit limit;
@@ -130,18 +123,14 @@ static void look_at_limit(struct dpt_doctor *d, size_t i)
     f.level = value < limits[i].fails ? DPT_DOCTOR_FAILED
               : value < warns         ? DPT_DOCTOR_WARNING
                                       : DPT_DOCTOR_OK;
-    write_limit(f.found, sizeof f.found, value, limits[i].unit);
-    if (f.level != DPT_DOCTOR_OK)
-        snprintf(f.advice, sizeof f.advice, "%s", advice);
-    dpt_doctor_add(d, &f);
+    write_limit(text, sizeof text, value, limits[i].unit);
+    dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s", text);
 }
 
-enum dpt_status dpt_doctor_limits(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_limits(struct dpt_doctor *d)
 {
-    (void)err;
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
         look_at_limit(d, i);
-    return DPT_OK;
 }
 
 /* --- environment ------------------------------------------------------------------------------ */
@@ -226,23 +215,22 @@ static void write_value(char *text, size_t size, const char *value)
 
 static void look_at_variable(struct dpt_doctor *d, const char *name, const char *value)
 {
-    struct dpt_finding f = dpt_doctor_finding(d, name);
     const char *advice = harm(name, value);
+    const struct dpt_finding f = {.name = name,
+                                  .quiet = advice == NULL,
+                                  .level = advice != NULL ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK};
+    char text[DPT_DOCTOR_LINE];
 
-    f.quiet = advice == NULL;
-    f.level = advice != NULL ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
-    snprintf(f.advice, sizeof f.advice, "%s", advice != NULL ? advice : "");
-    write_value(f.found, sizeof f.found, value);
-    dpt_doctor_add(d, &f);
+    write_value(text, sizeof text, value);
+    dpt_doctor_add(d, f, advice, "%s", text);
 }
 
-enum dpt_status dpt_doctor_variables(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_variables(struct dpt_doctor *d)
 {
-    struct dpt_finding none = dpt_doctor_finding(d, NULL);
+    struct dpt_finding none = {0};
 
-    (void)err;
     for (char **at = environ; *at != NULL; at++) {
-        char name[sizeof none.name];
+        char name[2 * DPT_DOCTOR_NAME];
         const size_t n = strcspn(*at, "=");
 
         if ((*at)[n] == '\0' || n >= sizeof name)
@@ -255,8 +243,6 @@ enum dpt_status dpt_doctor_variables(struct dpt_doctor *d, struct dpt_error *err
             look_at_variable(d, name, *at + n + 1);
         none.quiet |= harm(name, *at + n + 1) != NULL;
     }
-    snprintf(none.found, sizeof none.found, "none that hurts%s",
-             is_set("OMP_NUM_THREADS") ? " (OMP_NUM_THREADS is not heeded)" : "");
-    dpt_doctor_add(d, &none);
-    return DPT_OK;
+    dpt_doctor_add(d, none, NULL, "none that hurts%s",
+                   is_set("OMP_NUM_THREADS") ? " (OMP_NUM_THREADS is not heeded)" : "");
 }

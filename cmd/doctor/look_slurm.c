@@ -30,64 +30,56 @@ static const char *job(void)
     return text != NULL && text[0] != '\0' ? text : NULL;
 }
 
-enum dpt_status dpt_doctor_slurm(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_slurm(struct dpt_doctor *d)
 {
     const long nodes = number_of("SLURM_JOB_NUM_NODES", number_of("SLURM_NNODES", 1));
     const long tasks = number_of("SLURM_STEP_NUM_TASKS", number_of("SLURM_NTASKS", 0));
     const int ranks = d->comm.world.size;
 
-    (void)err;
     if (job() == NULL)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "not in one");
+        dpt_ok(d, "not in one");
     else if (d->alone)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s", job());
+        dpt_ok(d, "%s", job());
     else if (tasks > 0 && tasks != ranks)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "srun --mpi=pmix, or mpirun without -np, starts a rank for each",
-                       "%s: %ld task%s, but %d rank%s", job(), tasks, tasks == 1 ? "" : "s", ranks,
-                       ranks == 1 ? "" : "s");
+        dpt_warning(d, "srun --mpi=pmix, or mpirun without -np, starts a rank for each",
+                    "%s: %ld task%s, but %d rank%s", job(), tasks, tasks == 1 ? "" : "s", ranks,
+                    ranks == 1 ? "" : "s");
     else if (nodes > d->comm.nodes)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING, "sbatch --ntasks-per-node deals the ranks to them",
-                       "%s: %ld nodes, but the ranks are on %d", job(), nodes, d->comm.nodes);
+        dpt_warning(d, "sbatch --ntasks-per-node deals the ranks to them",
+                    "%s: %ld nodes, but the ranks are on %d", job(), nodes, d->comm.nodes);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s: %d rank%s on %ld node%s", job(), ranks,
-                       ranks == 1 ? "" : "s", nodes, nodes == 1 ? "" : "s");
-    return DPT_OK;
+        dpt_ok(d, "%s: %d rank%s on %ld node%s", job(), ranks, ranks == 1 ? "" : "s", nodes,
+               nodes == 1 ? "" : "s");
 }
 
-enum dpt_status dpt_doctor_slurm_cores(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_slurm_cores(struct dpt_doctor *d)
 {
     const long given = number_of("SLURM_CPUS_ON_NODE", 0);
     const double used = d->node_cores;
 
-    (void)err;
     if (job() == NULL || given == 0 || d->alone)
-        return DPT_OK;
+        return;
     if (used < (double)given - 0.5)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "srun --cpus-per-task=N (sbatch's is lost), mpirun --bind-to none",
-                       "%ld given, the ranks may use %.0f of them", given, used);
+        dpt_warning(d, "srun --cpus-per-task=N (sbatch's is lost), mpirun --bind-to none",
+                    "%ld given, the ranks may use %.0f of them", given, used);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%ld given, the ranks may use %.0f", given, used);
-    return DPT_OK;
+        dpt_ok(d, "%ld given, the ranks may use %.0f", given, used);
 }
 
-enum dpt_status dpt_doctor_slurm_time(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_slurm_time(struct dpt_doctor *d)
 {
     double left;
 
-    (void)err;
     if (job() == NULL)
-        return DPT_OK;
+        return;
     left = dpt_stop_deadline(0) - dpt_now();
     if (isinf(left))
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "no end is known");
+        dpt_ok(d, "no end is known");
     else
         dpt_doctor_say(d, left < little_time ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
                        left < little_time ? "a run would save and stop soon: sbatch --time" : NULL,
                        "%d:%02d:%02d left; a run saves and stops before", (int)(left / 3600),
                        (int)(left / 60) % 60, (int)left % 60);
-    return DPT_OK;
 }
 
 /* The number behind "Requeue=" and the like in what Slurm says about the job; -1: none. */
@@ -98,33 +90,30 @@ static long field(const char *text, const char *name)
     return at != NULL ? strtol(at + strlen(name), NULL, 10) : -1;
 }
 
-enum dpt_status dpt_doctor_slurm_requeue(struct dpt_doctor *d, struct dpt_error *err)
+void dpt_doctor_slurm_requeue(struct dpt_doctor *d)
 {
     char command[160], text[4096] = "";
     const char *id = job();
     FILE *pipe;
     long restarts;
 
-    (void)err;
     if (id == NULL || strspn(id, "0123456789") != strlen(id) || strlen(id) > 20)
-        return DPT_OK;
+        return;
     snprintf(command, sizeof command, "timeout 5 scontrol show job -o %s 2>/dev/null", id);
     pipe = popen(command, "re");
     if (pipe == NULL)
-        return DPT_OK;
+        return;
     if (fgets(text, sizeof text, pipe) == NULL)
         text[0] = '\0';
     pclose(pipe);
     restarts = number_of("SLURM_RESTART_COUNT", field(text, " Restarts="));
     if (field(text, " Requeue=") == 1 && restarts > 0)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "yes; started again %ld time%s so far", restarts,
-                       restarts == 1 ? "" : "s");
+        dpt_ok(d, "yes; started again %ld time%s so far", restarts, restarts == 1 ? "" : "s");
     else if (field(text, " Requeue=") == 1)
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "yes");
+        dpt_ok(d, "yes");
     else if (field(text, " Requeue=") == 0)
         dpt_doctor_say(d, DPT_DOCTOR_OK,
                        "with sbatch --requeue a preempted job is started again, and goes on", "no");
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "not known: scontrol does not tell");
-    return DPT_OK;
+        dpt_ok(d, "not known: scontrol does not tell");
 }

@@ -3,9 +3,11 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 #include "core/comm/probe.h"
 #include "core/plan/machine.h"
 #include "core/plan/plan.h"
@@ -47,20 +49,12 @@ out:
     return status;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double middle(const double *values, int n)
 {
     double sorted[n];
 
     memcpy(sorted, values, sizeof sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_value);
-    return sorted[n / 2];
+    return dpt_median(sorted, (size_t)n);
 }
 
 /* The ranks whose value is too far below the middle one; how many. */
@@ -87,15 +81,14 @@ static void judge_speed(struct dpt_doctor *d, const double *flops, const double 
 
         if (found == 0)
             continue;
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "each step waits for it: old or throttled, or is the host busy?",
-                       "%s %s at %.0f %% of the others' speed",
-                       dpt_doctor_who(d, slow, found, who, sizeof who), what[k],
-                       100 * of[k][slow[0]] / middle(of[k], n));
+        dpt_warning(d, "each step waits for it: old or throttled, or is the host busy?",
+                    "%s %s at %.0f %% of the others' speed",
+                    dpt_doctor_who(d, slow, found, who, sizeof who), what[k],
+                    100 * of[k][slow[0]] / middle(of[k], n));
         return;
     }
-    dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%.3g GFLOP/s and %.3g GB/s a rank, all at once",
-                   middle(flops, n) / 1e9, middle(rates, n) / 1e9);
+    dpt_ok(d, "%.3g GFLOP/s and %.3g GB/s a rank, all at once", middle(flops, n) / 1e9,
+           middle(rates, n) / 1e9);
 }
 
 enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
@@ -150,16 +143,14 @@ static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links
     dpt_doctor_seconds(links[late].latency, time);
     dpt_doctor_bytes(links[narrow].bandwidth, bytes);
     if (links[narrow].bandwidth < narrow_link)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "10 Gbit/s give 1.1 GB/s: OMPI_MCA_btl_tcp_if_include=the fast one?",
-                       "%s/s to %s", bytes, dpt_comm_host(&d->comm, firsts[narrow]));
+        dpt_warning(d, "10 Gbit/s give 1.1 GB/s: OMPI_MCA_btl_tcp_if_include=the fast one?",
+                    "%s/s to %s", bytes, dpt_comm_host(&d->comm, firsts[narrow]));
     else if (links[late].latency > slow_link)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "InfiniBand takes 2 us, Ethernet 15 to 40: is it the fast network?",
-                       "%s for a message to %s", time, dpt_comm_host(&d->comm, firsts[late]));
+        dpt_warning(d, "InfiniBand takes 2 us, Ethernet 15 to 40: is it the fast network?",
+                    "%s for a message to %s", time, dpt_comm_host(&d->comm, firsts[late]));
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s and %s/s at worst, from %s to %d other%s", time,
-                       bytes, d->comm.host, d->comm.nodes - 1, d->comm.nodes == 2 ? "" : "s");
+        dpt_ok(d, "%s and %s/s at worst, from %s to %d other%s", time, bytes, d->comm.host,
+               d->comm.nodes - 1, d->comm.nodes == 2 ? "" : "s");
 }
 
 enum dpt_status dpt_doctor_links(struct dpt_doctor *d, struct dpt_error *err)
@@ -203,18 +194,17 @@ enum dpt_status dpt_doctor_latency(struct dpt_doctor *d, struct dpt_error *err)
     char time[32];
 
     if (d->comm.world.size == 1) {
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "one rank waits for nobody (--ranks N measures it)");
+        dpt_ok(d, "one rank waits for nobody (--ranks N measures it)");
         return DPT_OK;
     }
     DPT_TRY(dpt_probe_sum(&d->comm, SMALL, true, !d->crowded, budget, &seconds, err));
     dpt_doctor_seconds(seconds, time);
     if (seconds > usual && !d->crowded)
-        dpt_doctor_say(d, DPT_DOCTOR_WARNING,
-                       "1 to 5 us are usual on a node: are other processes on these cores?",
-                       "%s for %d floats", time, SMALL);
+        dpt_warning(d, "1 to 5 us are usual on a node: are other processes on these cores?",
+                    "%s for %d floats", time, SMALL);
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s for %d floats%s", time, SMALL,
-                       d->crowded ? ", by ranks that share cores" : "");
+        dpt_ok(d, "%s for %d floats%s", time, SMALL,
+               d->crowded ? ", by ranks that share cores" : "");
 out:
     return status;
 }
@@ -246,51 +236,60 @@ enum dpt_status dpt_doctor_sum(struct dpt_doctor *d, struct dpt_error *err)
     part = ideal / seconds;
     dpt_doctor_seconds(seconds, time);
     if (part < slow_sum && !d->crowded)
-        dpt_doctor_say(
-            d, DPT_DOCTOR_WARNING,
+        dpt_warning(
+            d,
             d->comm.nodes > 1 ? "does MPI take the fast network? (OMPI_MCA_btl, OMPI_MCA_pml)"
                               : "40 to 80 % are usual: are other processes at work on this node?",
             "%s for 4.2 MB: %.0f %% of what %s allow%s", time, 100 * part,
             d->comm.nodes > 1 ? "memory and network" : "the memory", d->comm.nodes > 1 ? "" : "s");
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "%s for 4.2 MB: %.0f %% of %s", time, 100 * part,
-                       d->comm.nodes > 1 ? "the network's speed" : "the memory's speed");
+        dpt_ok(d, "%s for 4.2 MB: %.0f %% of %s", time, 100 * part,
+               d->comm.nodes > 1 ? "the network's speed" : "the memory's speed");
 out:
     return status;
 }
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
+static double wall_clock(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 enum dpt_status dpt_doctor_clocks(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int n = d->comm.world.size;
-    struct dpt_probe_clock *clocks = dpt_alloc_array((size_t)n, sizeof *clocks);
+    struct {
+        double offset, bound;
+    } mine, *all = dpt_alloc_array((size_t)n, sizeof *all);
     int worst = 0;
     char who[128], time[32];
     double off;
 
-    if (clocks == NULL)
-        status = dpt_fail_memory(err, "the list of clocks", (double)n * sizeof *clocks);
+    if (all == NULL)
+        status = dpt_fail_memory(err, "the list of clocks", (double)n * sizeof *all);
     DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
     if (n == 1)
         goto out;
-    DPT_TRY(dpt_probe_clocks(&d->comm, clocks, err));
-    if (d->comm.world.rank != 0)
-        goto out;
+    DPT_TRY(dpt_clock_offset(&d->comm.world, wall_clock, &mine.offset, &mine.bound, err));
+    DPT_TRY(dpt_group_gather(&d->comm.world, &mine, all, sizeof mine, err));
     for (int r = 1; r < n; r++)
-        if (clocks[r].bound >= 0 && fabs(clocks[r].ahead) > fabs(clocks[worst].ahead))
+        if (fabs(all[r].offset) > fabs(all[worst].offset))
             worst = r;
-    off = fabs(clocks[worst].ahead);
-    dpt_doctor_seconds(fmax(1e-6, fmax(off, clocks[worst].bound)), time);
-    if (off - clocks[worst].bound > odd_clock)
+    off = fabs(all[worst].offset);
+    dpt_doctor_seconds(fmax(1e-6, fmax(off, all[worst].bound)), time);
+    if (off - all[worst].bound > odd_clock)
         dpt_doctor_say(d, off > wrong_clock ? DPT_DOCTOR_FAILED : DPT_DOCTOR_WARNING,
                        "start a time service there (chrony, ntpd): Slurm and files need it",
                        "%s is %s %s rank 0", dpt_doctor_who(d, &worst, 1, who, sizeof who), time,
-                       clocks[worst].ahead > 0 ? "ahead of" : "behind");
+                       all[worst].offset < 0 ? "ahead of" : "behind");
     else
-        dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, "within %s of rank 0's", time);
+        dpt_ok(d, "within %s of rank 0's", time);
 out:
-    dpt_free(clocks);
+    dpt_free(all);
     return status;
 }

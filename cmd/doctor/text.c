@@ -39,19 +39,6 @@ const char *dpt_doctor_seconds(double seconds, char *buf)
 
 /* --- who -------------------------------------------------------------------------------------- */
 
-static void list_ranks(const int *ranks, int n, struct dpt_str *out)
-{
-    dpt_str_printf(out, "rank%s ", n == 1 ? "" : "s");
-    for (int i = 0, last; i < n; i = last + 1) {
-        last = i;
-        while (last + 1 < n && ranks[last + 1] == ranks[last] + 1)
-            last++;
-        dpt_str_printf(out, "%s%d", i > 0 ? ", " : "", ranks[i]);
-        if (last > i)
-            dpt_str_printf(out, last > i + 1 ? "-%d" : ", %d", ranks[last]);
-    }
-}
-
 /* The hosts of some ranks, each once; how many there are. */
 static int list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int most,
                       struct dpt_str *out)
@@ -78,7 +65,8 @@ const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, 
 {
     struct dpt_str text = {0};
 
-    list_ranks(ranks, n, &text);
+    dpt_str_printf(&text, "rank%s ", n == 1 ? "" : "s");
+    dpt_str_ranks(&text, ranks, n);
     dpt_str_printf(&text, " (");
     list_hosts(d, ranks, n, 3, &text);
     dpt_str_printf(&text, ")");

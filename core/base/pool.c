@@ -1,16 +1,15 @@
 #include "core/base/pool.h"
 
 #include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 #include "core/base/memory.h"
 
 static const double spin_seconds = 50e-6;
@@ -44,25 +43,6 @@ struct dpt_pool {
     atomic_uint resting; /* threads that sleep on `meeting`, or are about to */
 };
 
-static void futex_wait(atomic_uint *word, unsigned value)
-{
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
-}
-
-static void futex_wake(atomic_uint *word)
-{
-    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
-}
-
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /*
  * Waits until *word is no longer `value` and gives what it became.
  *
@@ -78,7 +58,7 @@ static unsigned wait_change(const struct dpt_pool *pool, atomic_uint *word, unsi
 
     while (pool->spin && now == value) {
         for (int i = 0; i < 64 && now == value; i++) {
-            relax();
+            dpt_relax();
             now = atomic_load_explicit(word, memory_order_acquire);
         }
         if (now != value)
@@ -93,7 +73,7 @@ static unsigned wait_change(const struct dpt_pool *pool, atomic_uint *word, unsi
         return now;
     atomic_fetch_add(asleep, 1);
     while ((now = atomic_load(word)) == value)
-        futex_wait(word, value);
+        dpt_futex_wait(word, value, DPT_FUTEX_THREADS, NULL);
     atomic_fetch_sub(asleep, 1);
     return now;
 }
@@ -122,7 +102,7 @@ static void *worker_main(void *arg)
             return NULL;
         run_observed(pool, self->thread);
         if (atomic_fetch_sub(&pool->left, 1) == 1 && atomic_load(&pool->caller_sleeps) != 0)
-            futex_wake(&pool->left);
+            dpt_futex_wake(&pool->left, DPT_FUTEX_THREADS);
     }
 }
 
@@ -133,7 +113,7 @@ static void publish(struct dpt_pool *pool, void (*work)(void *arg, int thread), 
     atomic_store(&pool->left, (unsigned)pool->started);
     atomic_fetch_add(&pool->run, 1);
     if (atomic_load(&pool->sleepers) != 0)
-        futex_wake(&pool->run);
+        dpt_futex_wake(&pool->run, DPT_FUTEX_THREADS);
 }
 
 enum dpt_status dpt_pool_open(struct dpt_pool **result, int threads, bool spin,
@@ -226,7 +206,7 @@ void dpt_pool_meet(struct dpt_pool *pool)
     atomic_store(&pool->come, 0);
     atomic_fetch_add(&pool->meeting, 1);
     if (atomic_load(&pool->resting) != 0)
-        futex_wake(&pool->meeting);
+        dpt_futex_wake(&pool->meeting, DPT_FUTEX_THREADS);
 }
 
 int dpt_pool_threads(const struct dpt_pool *pool)

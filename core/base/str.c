@@ -366,21 +366,29 @@ const char *dpt_group_digits(char *buf, long long value)
     return buf;
 }
 
-void dpt_str_ranks(struct dpt_str *s, const bool *is, int n)
+void dpt_str_ranks(struct dpt_str *s, const int *ranks, int n)
 {
     enum { MOST = 8 };
     int listed = 0;
 
-    for (int i = 0, last; i < n; i = last + 1) {
+    for (int i = 0, last; i < n; i = last + 1, listed++) {
         last = i;
-        if (!is[i])
-            continue;
-        while (last + 1 < n && is[last + 1])
+        while (last + 1 < n && ranks[last + 1] == ranks[last] + 1)
             last++;
-        if (listed == MOST)
+        if (listed == MOST) {
             dpt_str_printf(s, ", ...");
-        if (listed++ >= MOST)
-            continue;
-        dpt_str_printf(s, last > i ? "%s%d-%d" : "%s%d", listed == 1 ? "" : ", ", i, last);
+            return;
+        }
+        dpt_str_printf(s, last > i ? "%s%d-%d" : "%s%d", listed == 0 ? "" : ", ", ranks[i], ranks[last]);
     }
+}
+
+void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n)
+{
+    int ranks[n], found = 0;
+
+    for (int i = 0; i < n; i++)
+        if (is[i])
+            ranks[found++] = i;
+    dpt_str_ranks(s, ranks, found);
 }

@@ -69,8 +69,9 @@ void dpt_show_text(char *out, const char *text, size_t limit);
 /* The one of n names that is nearest to `name` by edit distance and close enough to suggest, or NULL. */
 const char *dpt_nearest(const char *name, const char *const *names, size_t n);
 
-/* Adds the numbers of 0 ... n-1 that `is` marks: "0-2, 5"; of many the first runs, and "...". */
-void dpt_str_ranks(struct dpt_str *s, const bool *is, int n);
+/* Adds n rising numbers: "0-2, 5"; of many the first runs, and "...". The second one: those of 0 ... n-1 that `is` marks; n > 0. */
+void dpt_str_ranks(struct dpt_str *s, const int *ranks, int n);
+void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n);
 
 /* Writes a count with thin groups ("60 000") into buf (at least 32 bytes) and returns buf. */
 const char *dpt_group_digits(char *buf, long long value);

@@ -202,8 +202,11 @@ void dpt_comm_close(struct dpt_comm *comm)
 {
     struct dpt_watch *watch = comm->watch;
 
-    if (!comm->started)
+    if (!comm->started) {
+        dpt_watch_close(watch);
+        comm->watch = NULL;
         return;
+    }
     dpt_comm_note(comm, -1, "ending");
     if (!is_alone(&comm->world)) {
         dpt_group_enter(&comm->world);
@@ -236,6 +239,14 @@ void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
 {
     if (comm->watch != NULL)
         dpt_watch_limit(comm->watch, seconds);
+}
+
+enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
+{
+    if (comm->watch == NULL && dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
+        return err->status;
+    dpt_watch_patience(comm->watch, seconds);
+    return DPT_OK;
 }
 
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)

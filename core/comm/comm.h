@@ -41,6 +41,8 @@ struct dpt_comm {
  * launcher at all. */
 int dpt_launcher_rank(void);
 bool dpt_launcher_present(void);
+/* "mpirun", "srun": the nearest of our ancestors that starts ranks; NULL: none. */
+const char *dpt_launcher_name(void);
 /* This rank among those of its node; 0 without a launcher, -1 where it does not say. */
 int dpt_launcher_local_rank(void);
 /*
@@ -64,6 +66,9 @@ void dpt_comm_abort(struct dpt_comm *comm, int code) __attribute__((noreturn));
 /* How many seconds a rank may wait in a collective until the watchdog ends the job; 0: for ever. 60
  * until this is called. */
 void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
+/* For the only rank of a job, also where MPI did not start: ends the process with one line where a note is the last one for so
+ * many seconds. dpt_comm_close ends it. Errors: RANK. */
+enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err);
 /* What this rank does now, and in which step (from 1; 0: before the first): for the line of the
  * watchdog. Costs some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);

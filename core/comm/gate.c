@@ -1,14 +1,9 @@
 #include "core/comm/gate.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
-#include <stdatomic.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/futex.h"
 #include "core/comm/mpi_call.h"
 
 /* Two lines, which the processor fetches together. */
@@ -46,15 +41,6 @@ void dpt_gate_open(struct dpt_gate *gate, const struct dpt_group *node, void *me
     *gate = (struct dpt_gate){.node = node, .page = memory, .spin = spin};
 }
 
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 /* *from: the first rank that has not been seen to have arrived. */
 static bool all_here(const struct dpt_gate *gate, int *from)
 {
@@ -79,7 +65,7 @@ static bool wait_awake(const struct dpt_gate *gate, int *from)
         if (passed > gaze)
             sched_yield();
         else
-            relax();
+            dpt_relax();
         if (passed <= gaze && look % LOOKS != 0)
             continue;
         if (start <= 0)
@@ -107,7 +93,7 @@ static void wait_asleep(const struct dpt_gate *gate, int *from)
 
         if (all_here(gate, from))
             break;
-        syscall(SYS_futex, &page->pulse, FUTEX_WAIT, pulse, &nap, NULL, 0);
+        dpt_futex_wait(&page->pulse, pulse, DPT_FUTEX_SHARED, &nap);
         MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, dpt_mpi_comm(gate->node), &there,
                    MPI_STATUS_IGNORE);
     }
@@ -125,7 +111,7 @@ void dpt_gate_pass(struct dpt_gate *gate)
     if (all_here(gate, &from)) {
         if (atomic_load(&page->sleepers) != 0) {
             atomic_fetch_add(&page->pulse, 1);
-            syscall(SYS_futex, &page->pulse, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+            dpt_futex_wake(&page->pulse, DPT_FUTEX_SHARED);
         }
     } else if (!wait_awake(gate, &from)) {
         wait_asleep(gate, &from);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "core/comm/internal.h"
+#include "core/comm/watch.h"
 
 static bool is_set(const char *name)
 {
@@ -143,4 +144,27 @@ void dpt_host_name(char host[DPT_HOST_TEXT])
     name[strcspn(name, ".")] = '\0';
     name[DPT_HOST_TEXT - 1] = '\0';
     strcpy(host, name);
+}
+
+/* Names of processes that start ranks. */
+static const struct {
+    const char *process, *text;
+} launchers[] = {
+    {"mpirun", "mpirun"},   {"orterun", "mpirun"},        {"mpiexec", "mpiexec"},
+    {"orted", "mpirun"},    {"prterun", "mpirun"},        {"prted", "mpirun"},
+    {"slurmstepd", "srun"}, {"hydra_pmi_proxy", "Hydra"}, {"mpiexec.hydra", "Hydra"},
+};
+
+const char *dpt_launcher_name(void)
+{
+    struct dpt_process process;
+    int pid = getppid();
+
+    for (int depth = 0; depth < 16 && pid > 1 && dpt_process_read(pid, &process); depth++) {
+        for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
+            if (strcmp(process.name, launchers[i].process) == 0)
+                return launchers[i].text;
+        pid = process.parent;
+    }
+    return NULL;
 }

@@ -9,6 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 #include "core/comm/internal.h"
 #include "core/comm/mpi_call.h"
 #include "core/comm/summation.h"
@@ -19,7 +20,7 @@
 #endif
 #endif
 
-enum { CLOCK_ROUNDS = 16, MOST_PARTNERS = 64, MOST_SAMPLES = 101 };
+enum { MOST_PARTNERS = 64, MOST_SAMPLES = 101 };
 /* Messages that are small, and large enough for all of a network's bandwidth. */
 enum { SMALL = 8, LARGE = 4 << 20, SMALL_ROUNDS = 41, LARGE_ROUNDS = 5 };
 enum { TAG = 71 };
@@ -68,100 +69,40 @@ int dpt_probe_claims_cuda(void)
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
-static double wall_clock(void)
+enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void), double *offset,
+                                 double *bound, struct dpt_error *err)
 {
-    struct timespec now;
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
-/* Rank 0's side. */
-static enum dpt_status ask_clock(const struct dpt_group *g, int other,
-                                 struct dpt_probe_clock *clock, struct dpt_error *err)
-{
+    enum { ROUNDS = 32 };
     enum dpt_status status = DPT_OK;
-    const MPI_Comm comm = dpt_mpi_comm(g);
-    char question = 0;
+    double *all = calloc((size_t)g->size + 1, sizeof *all);
 
-    clock->bound = INFINITY;
-    for (int i = 0; i < CLOCK_ROUNDS; i++) {
-        double before = wall_clock(), after, theirs;
+    *offset = 0;
+    *bound = INFINITY;
+    if (all == NULL)
+        status = dpt_fail_memory(err, "the clocks of all ranks", (double)g->size * sizeof *all);
+    DPT_TRY(dpt_group_agree(g, status, err));
+    for (int round = 0; round < ROUNDS; round++) {
+        /* Rank 0's clock before the others' and after: theirs was read in between. */
+        double times[2] = {clock()}, mine;
 
-        DPT_TRY_MPI(MPI_Send, &question, 1, MPI_BYTE, other, TAG, comm);
-        DPT_TRY_MPI(MPI_Recv, &theirs, 1, MPI_DOUBLE, other, TAG, comm, MPI_STATUS_IGNORE);
-        after = wall_clock();
-        if ((after - before) / 2 < clock->bound) {
-            clock->bound = (after - before) / 2;
-            clock->ahead = theirs - (before + after) / 2;
+        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times[0], err));
+        mine = clock();
+        DPT_TRY(dpt_group_gather(g, &mine, all, sizeof mine, err));
+        times[1] = clock();
+        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times, err));
+        if ((times[1] - times[0]) / 2 < *bound) {
+            *bound = (times[1] - times[0]) / 2;
+            *offset = (times[0] + times[1]) / 2 - mine;
         }
     }
-out:
-    return status;
-}
-
-static enum dpt_status tell_clock(const struct dpt_group *g, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const MPI_Comm comm = dpt_mpi_comm(g);
-    char question;
-
-    for (int i = 0; i < CLOCK_ROUNDS; i++) {
-        double now;
-
-        DPT_TRY_MPI(MPI_Recv, &question, 1, MPI_BYTE, 0, TAG, comm, MPI_STATUS_IGNORE);
-        now = wall_clock();
-        DPT_TRY_MPI(MPI_Send, &now, 1, MPI_DOUBLE, 0, TAG, comm);
-    }
-out:
-    return status;
-}
-
-enum dpt_status dpt_probe_clocks(const struct dpt_comm *comm, struct dpt_probe_clock *clocks,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *g = &comm->world;
-    const unsigned char mine = g->size <= MOST_PARTNERS || comm->node.rank == 0;
-    unsigned char *asked = NULL;
-
     if (g->rank == 0)
-        for (int r = 0; r < g->size; r++)
-            clocks[r] = (struct dpt_probe_clock){.bound = r == 0 ? 0 : -1};
-    if (g->size == 1)
-        return DPT_OK;
-    asked = dpt_alloc((size_t)g->size);
-    if (asked == NULL)
-        status = dpt_fail_memory(err, "a list of ranks", g->size);
-    DPT_TRY(dpt_group_agree(g, status, err));
-    DPT_TRY(dpt_group_gather(g, &mine, asked, 1, err));
-    dpt_group_enter(g); /* who waits for a message here is kept by another */
-    if (g->rank == 0)
-        for (int r = 1; r < g->size && status == DPT_OK; r++)
-            status = asked[r] ? ask_clock(g, r, &clocks[r], err) : DPT_OK;
-    else if (mine)
-        status = tell_clock(g, err);
-    dpt_group_leave(g);
-    DPT_TRY(dpt_group_agree(g, status, err));
+        *offset = *bound = 0;
 out:
-    dpt_free(asked);
+    free(all);
     return status;
 }
 
 /* --- links between nodes ---------------------------------------------------------------------- */
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double middle(double *values, int n)
-{
-    qsort(values, (size_t)n, sizeof *values, by_value);
-    return values[n / 2];
-}
 
 /* To and fro, the middle one of some: seconds one way. On the first rank of the two. */
 static enum dpt_status bounce(const struct dpt_group *g, int other, char *bytes, int n, int rounds,
@@ -182,7 +123,7 @@ static enum dpt_status bounce(const struct dpt_group *g, int other, char *bytes,
             DPT_TRY_MPI(MPI_Send, bytes, n, MPI_BYTE, 0, TAG, comm);
         taken[i] = (dpt_now() - start) / 2;
     }
-    *seconds = middle(taken, rounds);
+    *seconds = dpt_median(taken, (size_t)rounds);
 out:
     return status;
 }
@@ -280,7 +221,7 @@ enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierar
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, &rounds, sizeof rounds, err));
     for (int64_t i = 0; i < rounds; i++)
         DPT_TRY(time_sum(comm, sum, n, together, &taken[i], err));
-    *seconds = middle(taken, (int)rounds);
+    *seconds = dpt_median(taken, (size_t)rounds);
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, seconds, sizeof *seconds, err));
 out:
     if (sum != NULL)

@@ -18,16 +18,12 @@ const char *dpt_probe_threads(void);
 int dpt_probe_claims_cuda(void);
 
 /*
- * Collective over the world. The ranks' clocks against rank 0's, by messages to and fro (Cristian,
- * "Probabilistic clock synchronization", 1989): the quickest of some tells most. clocks: out on
- * rank 0, one a rank; only of each node's first rank where there are more than 64. Errors: RANK.
+ * Collective. What to add to this rank's clock to get rank 0's, and how far off that may be, by letting all ranks tell the time
+ * between two readings of rank 0's clock (Cristian, "Probabilistic clock synchronization", 1989): the quickest of some rounds
+ * tells most. Both are 0 on rank 0. Errors: RANK.
  */
-struct dpt_probe_clock {
-    double ahead; /* seconds */
-    double bound; /* that this may be wrong by; < 0: not asked */
-};
-enum dpt_status dpt_probe_clocks(const struct dpt_comm *comm, struct dpt_probe_clock *clocks,
-                                 struct dpt_error *err);
+enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void), double *offset,
+                                 double *bound, struct dpt_error *err);
 
 /*
  * Collective over the world. Messages between the first node's first rank and that of each other

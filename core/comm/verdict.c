@@ -1,6 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/str.h"
 #include "core/comm/watch.h"
 
 /* What a rank is to the one that looks: waiting too, or what it waits for. */
@@ -20,19 +21,13 @@ static bool is_missing(const struct dpt_seen *s, const struct dpt_seen *me, doub
     return !dpt_watch_waits(s) && s->phase < me->phase && s->still >= limit;
 }
 
-/* "2" or "0-2, 4, 6-7" */
 static void list(const int *ranks, int n, char *out, size_t size)
 {
-    size_t used = 0;
+    struct dpt_str text = {0};
 
-    out[0] = '\0';
-    for (int i = 0, last; i < n && used < size; i = last + 1) {
-        last = i;
-        while (last + 1 < n && ranks[last + 1] == ranks[last] + 1)
-            last++;
-        used += (size_t)snprintf(out + used, size - used, last > i ? "%s%d-%d" : "%s%d",
-                                 i > 0 ? ", " : "", ranks[i], ranks[last]);
-    }
+    dpt_str_ranks(&text, ranks, n);
+    snprintf(out, size, "%s", text.text != NULL ? text.text : "");
+    dpt_str_release(&text);
 }
 
 /* The ranks that `which` picks; NULL: all. Returns how many. */

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/base/clock.h"
+#include "core/base/memory.h"
 #include "core/base/str.h"
 #include "core/base/thread.h"
 #include "core/comm/internal.h"
@@ -51,6 +52,8 @@ struct dpt_watch {
     _Atomic bool closing; /* MPI_Abort may not be called any more */
     int rank;
     double limit, looked;
+    double patience, lasted; /* that a note may be the last one, and is; 0: for ever */
+    unsigned word;           /* that was the last one at the last tick */
     double waited; /* for the start of MPI */
     bool slept;    /* it was stopped itself, and others may have spoken meanwhile */
     struct dpt_kin kin;
@@ -58,8 +61,8 @@ struct dpt_watch {
     char host[DPT_HOST_TEXT];
     struct dpt_shared shared;
     struct page *page;
-    struct dpt_slot *mine;
-    struct memory *memory; /* [n] */
+    struct dpt_slot *mine, own; /* own: until it is attached */
+    struct memory *memory;      /* [n] */
     struct dpt_seen *seen; /* [n] */
     bool *visible;         /* [n]: its process can be looked at from here */
     struct dpt_nodes nodes;
@@ -284,6 +287,21 @@ static void check_start(struct dpt_watch *w, double passed)
     }
 }
 
+/* This process works alone: what it does is the only sign of life. */
+static void check_note(struct dpt_watch *w, double passed)
+{
+    const unsigned word = atomic_load_explicit(&w->mine->word, memory_order_acquire);
+    char line[DPT_NOTE_TEXT + 128];
+
+    w->lasted = word == w->word ? w->lasted + passed : 0;
+    w->word = word;
+    if (w->lasted < w->patience)
+        return;
+    snprintf(line, sizeof line, "no answer for %g s while %.*s: is a file server or a device gone?",
+             w->patience, DPT_NOTE_TEXT - 1, w->mine->words[word & 1]);
+    end_job(w, dpt_exit_code(DPT_RANK), line);
+}
+
 static void *serve(void *arg)
 {
     struct dpt_watch *w = arg;
@@ -305,6 +323,10 @@ static void *serve(void *arg)
         passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
         w->slept |= now - w->looked > GRACE;
         w->looked = now;
+        if (w->patience > 0) {
+            check_note(w, passed);
+            continue;
+        }
         if (w->n == 0) {
             check_start(w, passed);
             continue;
@@ -321,7 +343,7 @@ static void *serve(void *arg)
 
 enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_error *err)
 {
-    struct dpt_watch *w = calloc(1, sizeof *w);
+    struct dpt_watch *w = dpt_alloc(sizeof *w);
     pthread_condattr_t attributes;
     int code;
 
@@ -330,6 +352,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     w->rank = rank;
     w->limit = USUAL_LIMIT;
     w->looked = dpt_now();
+    w->mine = &w->own;
     pthread_mutex_init(&w->lock, NULL);
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
@@ -339,7 +362,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     if (code != 0) {
         pthread_cond_destroy(&w->wake);
         pthread_mutex_destroy(&w->lock);
-        free(w);
+        dpt_free(w);
         return dpt_fail(err, DPT_RANK, "not enough memory or threads for the watchdog: %s",
                         strerror(code));
     }
@@ -448,8 +471,7 @@ void dpt_watch_close(struct dpt_watch *w)
 {
     if (w == NULL)
         return;
-    if (w->mine != NULL)
-        atomic_store(&w->mine->ended, true);
+    atomic_store(&w->mine->ended, true);
     if (w->n > 1) {
         dpt_watch_leave(w, true); /* MPI_Finalize: its waiting is over */
         await_others(w);
@@ -466,7 +488,7 @@ void dpt_watch_close(struct dpt_watch *w)
     free(w->memory);
     free(w->seen);
     free(w->visible);
-    free(w);
+    dpt_free(w);
 }
 
 void dpt_watch_limit(struct dpt_watch *w, double seconds)
@@ -476,17 +498,24 @@ void dpt_watch_limit(struct dpt_watch *w, double seconds)
     pthread_mutex_unlock(&w->lock);
 }
 
+void dpt_watch_patience(struct dpt_watch *w, double seconds)
+{
+    pthread_mutex_lock(&w->lock);
+    w->patience = seconds;
+    pthread_mutex_unlock(&w->lock);
+}
+
 void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
 {
     struct dpt_slot *slot = w->mine;
-    const unsigned next = atomic_load_explicit(&slot->word, memory_order_relaxed) ^ 1;
+    const unsigned next = atomic_load_explicit(&slot->word, memory_order_relaxed) + 1;
     size_t n = strlen(what);
 
     if (step >= 0)
         atomic_store_explicit(&slot->step, step, memory_order_relaxed);
     n = n < DPT_NOTE_TEXT - 1 ? n : DPT_NOTE_TEXT - 1;
-    memcpy(slot->words[next], what, n);
-    slot->words[next][n] = '\0';
+    memcpy(slot->words[next & 1], what, n);
+    slot->words[next & 1][n] = '\0';
     atomic_store_explicit(&slot->word, next, memory_order_release);
 }
 

@@ -37,7 +37,7 @@ struct dpt_slot {
     _Atomic bool aside; /* inside of a collective of fewer ranks */
     _Atomic bool ended; /* came to its regular end: its process may go */
     _Atomic int64_t step;
-    _Atomic unsigned word; /* which of the two notes is the last one */
+    _Atomic unsigned word; /* notes so far; the last one is that of this number, modulo 2 */
     char words[2][DPT_NOTE_TEXT];
     int32_t rank, pid;
     uint64_t born; /* start time of the process, to tell it from a later one of the same number */
@@ -58,6 +58,8 @@ void dpt_watch_close(struct dpt_watch *watch);
 
 /* Seconds that a rank may wait; 0: for ever. */
 void dpt_watch_limit(struct dpt_watch *watch, double seconds);
+/* Of a process that works alone: the seconds that a note may be its last one; nothing else is looked at then. */
+void dpt_watch_patience(struct dpt_watch *watch, double seconds);
 /* step < 0: as before. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
 

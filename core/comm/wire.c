@@ -1,10 +1,13 @@
 #include "core/comm/wire.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include "core/base/str.h"
 
 /* Seconds from one question to the next; and for which an answer is news. */
 static const double PAUSE = 0.9, FRESH = 2;
@@ -190,17 +193,6 @@ static void send_datagram(struct dpt_wire *wire, int to, struct datagram *datagr
     }
 }
 
-/* A note may hold names of any bytes: controls, also those of two bytes in UTF-8, are not shown. */
-static void clean(char *word)
-{
-    for (unsigned char *p = (unsigned char *)word; *p != '\0'; p++) {
-        if (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0)
-            p[0] = p[1] = '?';
-        else if (*p < ' ' || *p == 0x7f)
-            *p = '?';
-    }
-}
-
 /* A report from outside: numbers within bounds, texts with an end. */
 static void take_report(struct peer *peer, const struct dpt_wire_report *report, double now)
 {
@@ -209,9 +201,11 @@ static void take_report(struct peer *peer, const struct dpt_wire_report *report,
         peer->report.n = 0;
     for (int i = 0; i < peer->report.n; i++) {
         struct dpt_seen *seen = &peer->report.late[i];
+        char word[6 * sizeof seen->word + 8];
 
         seen->word[sizeof seen->word - 1] = '\0';
-        clean(seen->word);
+        dpt_show_text(word, seen->word, sizeof seen->word);
+        snprintf(seen->word, sizeof seen->word, "%.*s", DPT_NOTE_TEXT - 1, word);
         if (seen->process != DPT_PROCESS_STOPPED && seen->process != DPT_PROCESS_GONE)
             seen->process = DPT_PROCESS_RUNS;
     }

@@ -4,6 +4,7 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
+#include "core/base/sort.h"
 #include "core/plan/plan.h"
 #include "core/train/gather.h"
 #include "models/model.h"
@@ -36,17 +37,10 @@ struct run {
     bool add;
 };
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Machines have slow spells: the lower quarter is nearer to what a step has. */
 static double typical(double *times, int n)
 {
-    qsort(times, (size_t)n, sizeof *times, by_value);
+    dpt_sort(times, (size_t)n);
     return times[n / 4];
 }
 

@@ -12,6 +12,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 #include "core/base/stream.h"
 #include "core/base/vector.h"
 #include "core/plan/plan.h"
@@ -159,13 +160,6 @@ static void meet_rounds(void *arg, int thread)
     }
 }
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* The lower quarter, as of other trials; 0: there was no round that counts. */
 static double typical(struct sums *s, void (*rounds)(void *arg, int thread), bool apart)
 {
@@ -176,7 +170,7 @@ static double typical(struct sums *s, void (*rounds)(void *arg, int thread), boo
     dpt_pool_run(s->pool, rounds, s);
     if (s->rounds == 0)
         return 0;
-    qsort(s->each, (size_t)s->rounds, sizeof *s->each, by_value);
+    dpt_sort(s->each, (size_t)s->rounds);
     return s->each[s->rounds / 4];
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/comm/probe.h"
 
 enum dpt_status dpt_profile_open(struct dpt_profile *p, int threads, int32_t nodes, uint64_t events,
                                  struct dpt_error *err)
@@ -89,37 +90,9 @@ void dpt_profile_take(struct dpt_profile *p, struct dpt_span_sum *sums)
 
 /* --- clocks ----------------------------------------------------------------------------------- */
 
-enum dpt_status dpt_clock_offset(const struct dpt_group *g, double *offset, double *bound,
-                                 struct dpt_error *err)
+static double nanoseconds(void)
 {
-    enum { ROUNDS = 32 };
-    enum dpt_status status = DPT_OK;
-    double *all = calloc((size_t)g->size + 1, sizeof *all);
-
-    *offset = 0;
-    *bound = INFINITY;
-    if (all == NULL)
-        status = dpt_fail_memory(err, "the clocks of all ranks", (double)g->size * sizeof *all);
-    DPT_TRY(dpt_group_agree(g, status, err));
-    for (int round = 0; round < ROUNDS; round++) {
-        /* Rank 0's clock before the others' and after: theirs was read in between. */
-        double times[2] = {(double)dpt_now_ns()}, mine;
-
-        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times[0], err));
-        mine = (double)dpt_now_ns();
-        DPT_TRY(dpt_group_gather(g, &mine, all, sizeof mine, err));
-        times[1] = (double)dpt_now_ns();
-        DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times, err));
-        if ((times[1] - times[0]) / 2 < *bound) {
-            *bound = (times[1] - times[0]) / 2;
-            *offset = (times[0] + times[1]) / 2 - mine;
-        }
-    }
-    if (g->rank == 0)
-        *offset = *bound = 0;
-out:
-    free(all);
-    return status;
+    return (double)dpt_now_ns();
 }
 
 enum dpt_status dpt_profile_offset(const struct dpt_comm *comm, double *offset, double *bound,
@@ -130,7 +103,7 @@ enum dpt_status dpt_profile_offset(const struct dpt_comm *comm, double *offset, 
 
     if (comm->nodes > 1) {
         if (comm->leaders.rank >= 0)
-            status = dpt_clock_offset(&comm->leaders, &both[0], &both[1], err);
+            status = dpt_clock_offset(&comm->leaders, nanoseconds, &both[0], &both[1], err);
         DPT_TRY(dpt_group_agree(&comm->world, status, err));
         DPT_TRY(dpt_group_broadcast(&comm->node, 0, both, sizeof both, err));
     }

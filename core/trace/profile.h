@@ -48,10 +48,6 @@ void dpt_profile_take(struct dpt_profile *p, struct dpt_span_sum *sums);
  */
 enum dpt_status dpt_profile_offset(const struct dpt_comm *comm, double *offset, double *bound,
                                    struct dpt_error *err);
-/* The same among the ranks of a group, for each to rank 0's, by letting all of them tell the time
- * between two readings of rank 0's clock (Cristian 1989). Collective. */
-enum dpt_status dpt_clock_offset(const struct dpt_group *g, double *offset, double *bound,
-                                 struct dpt_error *err);
 
 /* Something begins, on all threads, in step number `step` (from 1). p: NULL is fine, as below. */
 static inline void dpt_profile_begin(struct dpt_profile *p, int64_t step)

@@ -84,7 +84,7 @@ const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, c
     for (int r = 0; r < n; r++)
         ranks += is[r];
     dpt_str_printf(&text, "rank%s ", ranks == 1 ? "" : "s");
-    dpt_str_ranks(&text, is, n);
+    dpt_str_ranks_where(&text, is, n);
     for (int r = 0; r < n; r++) {
         if (!is[r] || (host != NULL && strcmp(host, dpt_comm_host(comm, r)) == 0))
             continue;

@@ -129,7 +129,7 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
         dpt_sampler_deal(&step, 0, r, ranks, &first, &last);
         idle[r] = first == last;
     }
-    dpt_str_ranks(&who, idle, ranks);
+    dpt_str_ranks_where(&who, idle, ranks);
     if (feeding > 0)
         dpt_str_printf(&cure, "batch.micro: %lld%s would feed all", (long long)feeding,
                        feeding > 1 ? " or less" : "");

@@ -226,7 +226,7 @@ static void lists_ranks(void **state)
 
         for (int i = 0; i < n; i++)
             is[i] = cases[k].marks[i] == '+';
-        dpt_str_ranks(&s, is, n);
+        dpt_str_ranks_where(&s, is, n);
         assert_string_equal(s.text != NULL ? s.text : "", cases[k].text);
         dpt_str_release(&s);
     }

@@ -227,7 +227,7 @@ static void recorded_ones_are_not_heard_again(void **state)
     pass_on(&relay, &net.cards[1], answer, (size_t)answered);
     dpt_wire_turn(net.wires[1], false, 100.5);
     assert_int_equal(dpt_wire_look(net.wires[1], 0, 101, &got), DPT_FAR_HEARD);
-    assert_string_equal(got->late[0].word, "reading ?[2J??x.h5");
+    assert_string_equal(got->late[0].word, "reading \\x1b[2J\\u009bx.h5");
     /* The same answer again and again: node 0 has fallen silent all the same. */
     for (double now = 101; now < 105; now += 0.25) {
         pass_on(&relay, &net.cards[1], answer, (size_t)answered);

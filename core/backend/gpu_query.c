@@ -1,0 +1,305 @@
+#include "core/backend/gpu_query.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "core/backend/backend.h"
+#include "core/base/clock.h"
+#include "core/comm/probe.h"
+
+enum { PATIENCE = 10, BYTES = 1 << 16 };
+
+/* cuda.h's and nvml.h's, as far as they are used; both promise that these stay as they are. */
+#define CUDA(X)                                                                                    \
+    X(init, "cuInit", unsigned flags)                                                              \
+    X(driver_version, "cuDriverGetVersion", int *version)                                          \
+    X(error_name, "cuGetErrorName", int code, const char **name)                                   \
+    X(device_count, "cuDeviceGetCount", int *count)                                                \
+    X(device, "cuDeviceGet", int *device, int number)                                              \
+    X(device_name, "cuDeviceGetName", char *name, int size, int device)                            \
+    X(device_memory, "cuDeviceTotalMem_v2", size_t *bytes, int device)                             \
+    X(attribute, "cuDeviceGetAttribute", int *value, int attribute, int device)                    \
+    X(bus, "cuDeviceGetPCIBusId", char *text, int size, int device)                                \
+    X(retain, "cuDevicePrimaryCtxRetain", void **context, int device)                              \
+    X(use, "cuCtxSetCurrent", void *context)                                                       \
+    X(memory_info, "cuMemGetInfo_v2", size_t *available, size_t *total)                            \
+    X(allocate, "cuMemAlloc_v2", uintptr_t *address, size_t bytes)                                 \
+    X(set, "cuMemsetD8Async", uintptr_t address, unsigned char byte, size_t bytes, void *stream)   \
+    X(to_host, "cuMemcpyDtoHAsync_v2", void *to, uintptr_t from, size_t bytes, void *stream)       \
+    X(wait, "cuCtxSynchronize", void)
+
+struct cuda {
+#define X(member, symbol, ...) int (*member)(__VA_ARGS__);
+    CUDA(X)
+#undef X
+};
+
+static const struct {
+    const char *name;
+    size_t offset;
+} symbols[] = {
+#define X(member, symbol, ...) {symbol, offsetof(struct cuda, member)},
+    CUDA(X)
+#undef X
+};
+
+enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_* */
+
+/* --- in the child ----------------------------------------------------------------------------- */
+
+static bool load_cuda(struct cuda *cuda)
+{
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
+
+    for (size_t i = 0; library != NULL && i < sizeof symbols / sizeof symbols[0]; i++) {
+        void *symbol = dlsym(library, symbols[i].name);
+
+        if (symbol == NULL)
+            return false;
+        memcpy((char *)cuda + symbols[i].offset, &symbol, sizeof symbol);
+    }
+    return library != NULL;
+}
+
+/* The driver's version, or what its library has to say against it. */
+static void ask_nvml(struct dpt_gpu_query *gpus)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    int (*init)(void), (*version)(char *text, unsigned size);
+    const char *(*error)(int code);
+    int code;
+
+    if (library == NULL)
+        return;
+    *(void **)&init = dlsym(library, "nvmlInit_v2");
+    *(void **)&version = dlsym(library, "nvmlSystemGetDriverVersion");
+    *(void **)&error = dlsym(library, "nvmlErrorString");
+    if (init == NULL || version == NULL || error == NULL)
+        return;
+    code = init();
+    if (code == 0)
+        code = version(gpus->version, sizeof gpus->version);
+    if (code != 0)
+        snprintf(gpus->nvml, sizeof gpus->nvml, "%s", error(code));
+}
+
+static void ask_device(const struct cuda *cuda, struct dpt_gpu_query *gpus, int i)
+{
+    size_t bytes = 0, available = 0;
+    void *context = NULL;
+    int device;
+
+    if (cuda->device(&device, i) != 0)
+        return;
+    cuda->device_name(gpus->gpu[i].name, sizeof gpus->gpu[i].name, device);
+    cuda->device_memory(&bytes, device);
+    cuda->attribute(&gpus->gpu[i].major, COMPUTE_MAJOR, device);
+    cuda->attribute(&gpus->gpu[i].minor, COMPUTE_MINOR, device);
+    gpus->gpu[i].memory = (double)bytes;
+    gpus->gpu[i].available = -1;
+    if (cuda->retain(&context, device) == 0 && cuda->use(context) == 0 &&
+        cuda->memory_info(&available, &bytes) == 0)
+        gpus->gpu[i].available = (double)available;
+}
+
+/* A message from device memory to device memory: 1 arrived whole, 0 did not. */
+static int try_message(const struct cuda *cuda, struct dpt_gpu_query *gpus)
+{
+    static unsigned char back[BYTES];
+    uintptr_t from = 0, to = 0;
+    void *context = NULL;
+    struct dpt_error err = {0};
+    int device;
+
+    if (cuda->device(&device, 0) != 0 || cuda->retain(&context, device) != 0 ||
+        cuda->use(context) != 0 || cuda->allocate(&from, BYTES) != 0 ||
+        cuda->allocate(&to, BYTES) != 0 || cuda->set(from, 7, BYTES, NULL) != 0 ||
+        cuda->set(to, 0, BYTES, NULL) != 0 || cuda->wait() != 0) {
+        snprintf(gpus->why, sizeof gpus->why, "no memory on device 0");
+        return -1;
+    }
+    if (dpt_probe_device_message((const void *)from, (void *)to, BYTES, &err) != DPT_OK) {
+        snprintf(gpus->why, sizeof gpus->why, "%.100s", err.text);
+        return 0;
+    }
+    if (cuda->to_host(back, to, BYTES, NULL) != 0 || cuda->wait() != 0)
+        return 0;
+    for (int i = 0; i < BYTES; i++)
+        if (back[i] != 7)
+            return 0;
+    return 1;
+}
+
+/* After each step what is known so far goes into the pipe; the last one that came counts. */
+static void put(int fd, const struct dpt_gpu_query *gpus)
+{
+    const char *at = (const char *)gpus;
+
+    for (size_t done = 0; done < sizeof *gpus;) {
+        const ssize_t n = write(fd, at + done, sizeof *gpus - done);
+
+        if (n <= 0)
+            _exit(1);
+        done += (size_t)n;
+    }
+}
+
+const struct dpt_backend *dpt_gpu_backend(void)
+{
+    for (size_t i = 0; dpt_backends[i] != NULL; i++)
+        if (dpt_backends[i]->devices != NULL)
+            return dpt_backends[i];
+    return NULL;
+}
+
+/* Which one would be this rank's. */
+static void ask_own(const struct cuda *cuda, struct dpt_gpu_query *gpus, int local)
+{
+    int device;
+
+    if (dpt_gpu_backend() == NULL || gpus->count == 0 ||
+        cuda->device(&device, local % gpus->count) != 0)
+        return;
+    cuda->device_name(gpus->own_name, sizeof gpus->own_name, device);
+    cuda->bus(gpus->own_bus, sizeof gpus->own_bus, device);
+}
+
+/* What this program needs beside the driver. */
+static void ask_backend(struct dpt_gpu_query *gpus)
+{
+    const struct dpt_backend *backend = dpt_gpu_backend();
+    struct dpt_device_info info;
+    struct dpt_error err = {0};
+    int count;
+
+    if (backend == NULL)
+        return;
+    if (backend->devices->count(&count, &err) == DPT_OK &&
+        backend->devices->info(0, &info, &err) == DPT_OK &&
+        backend->devices->libraries(gpus->library_files, &err) == DPT_OK)
+        snprintf(gpus->libraries, sizeof gpus->libraries, "%s", info.driver);
+    else
+        snprintf(gpus->missing, sizeof gpus->missing, "%.*s", (int)sizeof gpus->missing - 1,
+                 err.text);
+}
+
+static void ask(int fd, bool all)
+{
+    struct dpt_gpu_query gpus = {.library = true, .code = -1, .message = -1};
+    const int local = dpt_launcher_local_rank();
+    struct cuda cuda;
+    const char *name = NULL;
+
+    dpt_probe_leave_launcher();
+    snprintf(gpus.why, sizeof gpus.why, "the driver gave no answer");
+    put(fd, &gpus);
+    if (!load_cuda(&cuda)) {
+        snprintf(gpus.why, sizeof gpus.why, "libcuda.so.1 lacks what a driver has");
+        put(fd, &gpus);
+        return;
+    }
+    ask_nvml(&gpus);
+    gpus.code = cuda.init(0);
+    cuda.driver_version(&gpus.driver);
+    if (gpus.code == 0)
+        cuda.device_count(&gpus.count);
+    if (gpus.code != 0 && (cuda.error_name(gpus.code, &name) != 0 || name == NULL))
+        name = "unknown error";
+    snprintf(gpus.why, sizeof gpus.why, "%s", name != NULL ? name : "");
+    ask_own(&cuda, &gpus, local < 0 ? 0 : local);
+    put(fd, &gpus);
+    if (!all)
+        return;
+    for (int i = 0; i < gpus.count && i < DPT_GPU_QUERY_MOST; i++)
+        ask_device(&cuda, &gpus, i);
+    put(fd, &gpus);
+    if (gpus.code != 0 || gpus.count == 0)
+        return;
+    ask_backend(&gpus);
+    put(fd, &gpus);
+    gpus.message = 0;
+    snprintf(gpus.why, sizeof gpus.why, "it crashed or hung");
+    put(fd, &gpus);
+    gpus.why[0] = '\0';
+    gpus.message = try_message(&cuda, &gpus);
+    put(fd, &gpus);
+}
+
+/* --- in the parent ---------------------------------------------------------------------------- */
+
+/* What comes until the child ends or the time is over. */
+static void listen_to(int fd, struct dpt_gpu_query *gpus)
+{
+    const double end = dpt_now() + PATIENCE;
+    struct dpt_gpu_query next;
+    struct pollfd wait = {.fd = fd, .events = POLLIN};
+    size_t done = 0;
+
+    while (dpt_now() < end) {
+        ssize_t n;
+
+        if (poll(&wait, 1, (int)((end - dpt_now()) * 1e3) + 1) < 0 && errno != EINTR)
+            return;
+        if (wait.revents == 0)
+            continue;
+        n = read(fd, (char *)&next + done, sizeof next - done);
+        if (n <= 0)
+            return;
+        done += (size_t)n;
+        if (done == sizeof next) {
+            *gpus = next;
+            done = 0;
+        }
+    }
+}
+
+/* A child has the messages of a failing MPI to itself. */
+static void be_child(int fd, bool all)
+{
+    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0 || dup2(nowhere, STDERR_FILENO) < 0)
+        _exit(1);
+    signal(SIGSEGV, SIG_DFL);
+    ask(fd, all);
+    _exit(0);
+}
+
+void dpt_gpu_query(struct dpt_gpu_query *gpus)
+{
+    void *library;
+    int ends[2];
+    pid_t child;
+
+    *gpus = (struct dpt_gpu_query){.message = -1};
+    library = dlopen("libcuda.so.1", RTLD_LAZY); /* loading it starts nothing */
+    if (library == NULL)
+        return;
+    dlclose(library);
+    gpus->library = true;
+    gpus->code = -1;
+    snprintf(gpus->why, sizeof gpus->why, "it could not be asked");
+    if (pipe(ends) != 0)
+        return;
+    child = fork();
+    if (child == 0) {
+        close(ends[0]);
+        be_child(ends[1], dpt_launcher_local_rank() <= 0);
+    }
+    close(ends[1]);
+    if (child > 0) {
+        listen_to(ends[0], gpus);
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+    close(ends[0]);
+}
