@@ -117,16 +117,6 @@ void dpt_doctor_json(const struct dpt_doctor *d, const struct dpt_doctor_report 
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,
                            size_t size);
 
-/* --- for checks ------------------------------------------------------------------------------ */
-
-/* "1.54 GB" into buf (at least 32 bytes); returns buf. "1.2 us" likewise. */
-const char *dpt_doctor_bytes(double bytes, char *buf);
-const char *dpt_doctor_seconds(double seconds, char *buf);
-/* The first line of a file without its end; false where there is none. */
-bool dpt_doctor_read_line(const char *path, char *line, size_t size);
-/* The first number of a file; `otherwise` where there is none. */
-double dpt_doctor_read_number(const char *path, double otherwise);
-
 /* What the checks do: each rank or node for itself, or all ranks together. */
 // clang-format off
 #define DPT_DOCTOR_LOOKS(X)                                                                        \

@@ -182,7 +182,7 @@ void dpt_doctor_output(struct dpt_doctor *d)
     dpt_doctor_say(d, fs->kind == DPT_FILESYSTEM_MEMORY ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
                    fs->note, "%s%s, %s: 1 MB safe in %s", place,
                    strcmp(place, d->output) != 0 ? " (exists)" : "", fs->name,
-                   dpt_doctor_seconds(seconds, time));
+                   dpt_show_seconds(seconds, time));
     code = try_flock(path);
     remove_folder(folder);
     dpt_doctor_add(d,
@@ -224,8 +224,8 @@ void dpt_doctor_disk(struct dpt_doctor *d)
     code = try_reserve(place);
     room = (double)fs.f_bavail * (double)fs.f_frsize;
     count = fs.f_files > 0 ? (double)fs.f_favail : little_files; /* some have no such number */
-    dpt_doctor_bytes(room, has);
-    dpt_doctor_bytes((double)fs.f_blocks * (double)fs.f_frsize, had);
+    dpt_show_bytes(room, has);
+    dpt_show_bytes((double)fs.f_blocks * (double)fs.f_frsize, had);
     dpt_group_digits(files, (long long)count);
     if (code != 0 || room < least_room)
         dpt_failed(d, remedy(code != 0 ? code : ENOSPC), "%s of %s%s", has, had,
@@ -253,7 +253,7 @@ static void count_one(const char *folder)
     long count;
 
     path_in(folder, "count", path);
-    count = (long)dpt_doctor_read_number(path, 0);
+    count = (long)dpt_file_number(path, 0);
     nanosleep(&moment, NULL); /* someone else in between would be noticed */
     snprintf(text, sizeof text, "%ld\n", count + 1);
     dpt_file_write(path, text, strlen(text), &ignored);
@@ -293,7 +293,7 @@ static bool sees(const struct meeting *m)
     char path[PATH_MAX + 64], token[sizeof m->token];
 
     path_in(m->folder, "token", path);
-    return dpt_doctor_read_line(path, token, sizeof token) && strcmp(token, m->token) == 0;
+    return dpt_file_line(path, token, sizeof token) && strcmp(token, m->token) == 0;
 }
 
 static void open_meeting(struct dpt_doctor *d, struct meeting *m)
@@ -343,7 +343,7 @@ static void tell_lock(struct dpt_doctor *d, const struct meeting *m, int other,
     long count;
 
     path_in(m->folder, "count", path);
-    count = (long)dpt_doctor_read_number(path, 0);
+    count = (long)dpt_file_number(path, 0);
     if (status != DPT_OK)
         dpt_failed(d, "two runs could not be kept apart: another --output", "%s", said->text);
     else if (count != wanted)

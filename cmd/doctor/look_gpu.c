@@ -68,10 +68,10 @@ static void tell_devices(struct dpt_doctor *d)
                 f.level = DPT_DOCTOR_WARNING;
                 snprintf(advice, sizeof advice,
                          "others use it: device %d has %s free (nvidia-smi shows who)", k,
-                         dpt_doctor_bytes(g->gpu[k].available, has));
+                         dpt_show_bytes(g->gpu[k].available, has));
             }
         dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s, %s, compute %d.%d",
-                       g->gpu[i].name, dpt_doctor_bytes(g->gpu[i].memory, has), g->gpu[i].major,
+                       g->gpu[i].name, dpt_show_bytes(g->gpu[i].memory, has), g->gpu[i].major,
                        g->gpu[i].minor);
         i = last;
     }
@@ -250,8 +250,8 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
         return DPT_OK;
     DPT_TRY(dpt_choose_sums(comm, backend, device, LARGE, DPT_AWARE_ON, &on_device, how, err));
     DPT_TRY(time_sums(d, backend, device, &seconds, err));
-    dpt_doctor_seconds(seconds, time);
-    dpt_doctor_bytes(4.0 * LARGE / seconds, rate);
+    dpt_show_seconds(seconds, time);
+    dpt_show_bytes(4.0 * LARGE / seconds, rate);
     dpt_doctor_say(d, DPT_DOCTOR_OK,
                    dpt_probe_claims_cuda() == 1
                        ? NULL

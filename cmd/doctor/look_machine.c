@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
+#include "core/base/file.h"
 #include "core/base/filesystem.h"
 #include "core/base/isa.h"
 #include "data/sets/dataset.h"
@@ -18,31 +19,6 @@ static const double least_memory = 128e6, little_memory = 512e6, shm_rank = 16e6
 static const double least_temporary = 20e6;
 
 /* --- reading what the system says ------------------------------------------------------------- */
-
-bool dpt_doctor_read_line(const char *path, char *line, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    bool found;
-
-    if (file == NULL)
-        return false;
-    found = fgets(line, (int)size, file) != NULL;
-    fclose(file);
-    if (found)
-        line[strcspn(line, "\n")] = '\0';
-    return found;
-}
-
-double dpt_doctor_read_number(const char *path, double otherwise)
-{
-    char line[128], *end;
-    double value;
-
-    if (!dpt_doctor_read_line(path, line, sizeof line))
-        return otherwise;
-    value = strtod(line, &end);
-    return end != line ? value : otherwise;
-}
 
 /* The value behind `label`, as in "model name\t: AMD EPYC"; false: there is none. */
 static bool find_value(const char *path, const char *label, char *value, size_t size)
@@ -105,16 +81,16 @@ void dpt_doctor_governor(struct dpt_doctor *d)
     bool saves;
 
     snprintf(path, sizeof path, "%s/cpu0/cpufreq/scaling_governor", folder);
-    if (!dpt_doctor_read_line(path, governor, sizeof governor)) {
+    if (!dpt_file_line(path, governor, sizeof governor)) {
         dpt_ok(d, "the host's own affair (no cpufreq here)");
         return;
     }
     snprintf(path, sizeof path, "%s/cpu0/cpufreq/scaling_driver", folder);
-    dpt_doctor_read_line(path, driver, sizeof driver);
+    dpt_file_line(path, driver, sizeof driver);
     snprintf(path, sizeof path, "%s/cpufreq/boost", folder);
-    boost = dpt_doctor_read_number(path, 1);
+    boost = dpt_file_number(path, 1);
     snprintf(path, sizeof path, "%s/intel_pstate/no_turbo", folder);
-    no_turbo = dpt_doctor_read_number(path, 0);
+    no_turbo = dpt_file_number(path, 0);
     /* In these drivers' own modes `powersave` is the usual one, and runs as fast as needed. */
     saves = strcmp(governor, "conservative") == 0 ||
             (strcmp(governor, "powersave") == 0 && strcmp(driver, "intel_pstate") != 0 &&
@@ -140,7 +116,7 @@ void dpt_doctor_pages(struct dpt_doctor *d)
 {
     char line[128] = "", *begin;
 
-    dpt_doctor_read_line("/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line);
+    dpt_file_line("/sys/kernel/mm/transparent_hugepage/enabled", line, sizeof line);
     begin = strchr(line, '['); /* "always [madvise] never" */
     if (begin == NULL) {
         dpt_ok(d, "not known here");
@@ -180,14 +156,13 @@ void dpt_doctor_memory(struct dpt_doctor *d)
     f.level = f.value < least_memory * ranks    ? DPT_DOCTOR_FAILED
               : f.value < little_memory * ranks ? DPT_DOCTOR_WARNING
                                                 : DPT_DOCTOR_OK;
-    dpt_doctor_bytes(f.value / ranks, each);
+    dpt_show_bytes(f.value / ranks, each);
     dpt_doctor_add(d, f,
                    f.level != DPT_DOCTOR_OK
                        ? "ask for more (sbatch --mem); `dptrain plan` tells what a job needs"
                        : NULL,
-                   "%s of %s free%s%s%s", dpt_doctor_bytes(f.value, has),
-                   dpt_doctor_bytes(all, had), ranks > 1 ? ", " : "", ranks > 1 ? each : "",
-                   ranks > 1 ? " a rank" : "");
+                   "%s of %s free%s%s%s", dpt_show_bytes(f.value, has), dpt_show_bytes(all, had),
+                   ranks > 1 ? ", " : "", ranks > 1 ? each : "", ranks > 1 ? " a rank" : "");
 }
 
 void dpt_doctor_dev_shm(struct dpt_doctor *d)
@@ -209,10 +184,10 @@ void dpt_doctor_dev_shm(struct dpt_doctor *d)
     f.level = f.value < wants ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
     snprintf(advice, sizeof advice,
              "MPI may want %s there for so many ranks (docker run --shm-size=1g)",
-             dpt_doctor_bytes(wants, text));
+             dpt_show_bytes(wants, text));
     dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s of %s free",
-                   dpt_doctor_bytes(f.value, has),
-                   dpt_doctor_bytes((double)fs.f_blocks * (double)fs.f_frsize, had));
+                   dpt_show_bytes(f.value, has),
+                   dpt_show_bytes((double)fs.f_blocks * (double)fs.f_frsize, had));
 }
 
 void dpt_doctor_temporary(struct dpt_doctor *d)
@@ -236,7 +211,7 @@ void dpt_doctor_temporary(struct dpt_doctor *d)
     else if (statvfs(path, &space) == 0 &&
              (double)space.f_bavail * (double)space.f_frsize < least_temporary)
         dpt_warning(d, "MPI needs some room there: clear it, or set TMPDIR", "%s has %s free", path,
-                    dpt_doctor_bytes((double)space.f_bavail * (double)space.f_frsize, has));
+                    dpt_show_bytes((double)space.f_bavail * (double)space.f_frsize, has));
     else
         dpt_ok(d, "%s, on %s", path, fs->name);
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
+#include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/comm/probe.h"
 
@@ -55,11 +56,14 @@ void dpt_doctor_threads(struct dpt_doctor *d)
 
 /* --- where the ranks are ---------------------------------------------------------------------- */
 
-/* Of each rank, for rank 0 to look at. */
+/* Of each rank: what it and the ranks of its node may use. */
 struct seat {
-    cpu_set_t cores;
-    int32_t leader; /* the world's number of its node's first rank */
+    int32_t first;  /* the world's number of its node's first rank */
+    int32_t ranks;  /* of its node */
     int32_t online; /* cores of its node */
+    int32_t all;    /* of these any rank of the node may use */
+    int32_t own;    /* and this rank may */
+    float share;    /* of these are its own where ranks share cores */
     float quota;    /* cores that the node's control group may use */
 };
 
@@ -69,34 +73,12 @@ static double cpu_quota(double otherwise)
     char line[128];
     double most, period;
 
-    if (dpt_doctor_read_line("/sys/fs/cgroup/cpu.max", line, sizeof line))
+    if (dpt_file_line("/sys/fs/cgroup/cpu.max", line, sizeof line))
         return sscanf(line, "%lf %lf", &most, &period) == 2 && period > 0 ? most / period
                                                                           : otherwise;
-    most = dpt_doctor_read_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", -1);
-    period = dpt_doctor_read_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 0);
+    most = dpt_file_number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", -1);
+    period = dpt_file_number("/sys/fs/cgroup/cpu/cpu.cfs_period_us", 0);
     return most > 0 && period > 0 ? most / period : otherwise;
-}
-
-/* Collective. seats: [ranks], out on all ranks. */
-static enum dpt_status gather_seats(struct dpt_doctor *d, struct seat **seats,
-                                    struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm.world;
-    struct seat mine = {.leader = world->rank};
-
-    *seats = dpt_alloc_array((size_t)world->size, sizeof **seats);
-    if (*seats == NULL)
-        status = dpt_fail_memory(err, "the list of cores", (double)world->size * sizeof mine);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    if (sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0)
-        CPU_SET(0, &mine.cores);
-    mine.online = (int32_t)sysconf(_SC_NPROCESSORS_ONLN);
-    mine.quota = (float)cpu_quota(mine.online);
-    DPT_TRY(dpt_group_broadcast(&d->comm.node, 0, &mine.leader, sizeof mine.leader, err));
-    DPT_TRY(dpt_group_gather(world, &mine, *seats, sizeof mine, err));
-out:
-    return status;
 }
 
 enum dpt_status dpt_doctor_ranks(struct dpt_doctor *d, struct dpt_error *err)
@@ -118,42 +100,6 @@ out:
     return status;
 }
 
-/* What the ranks of a node may use. */
-struct bench {
-    int ranks, online, all; /* all: cores that any rank may use */
-    int least, most;        /* cores that a rank may use */
-    int cramped;            /* a rank that has less than a core to itself; -1: none */
-    double quota;
-};
-
-static struct bench look_at_node(const struct seat *seats, int ranks, int first)
-{
-    struct bench b = {.online = seats[first].online, .quota = seats[first].quota, .cramped = -1};
-    int users[CPU_SETSIZE] = {0};
-
-    for (int r = first; r < ranks; r++)
-        if (seats[r].leader == first) {
-            const int n = CPU_COUNT(&seats[r].cores);
-
-            b.least = b.ranks == 0 || n < b.least ? n : b.least;
-            b.most = n > b.most ? n : b.most;
-            b.ranks++;
-            for (int c = 0; c < CPU_SETSIZE; c++)
-                users[c] += CPU_ISSET(c, &seats[r].cores) != 0;
-        }
-    for (int c = 0; c < CPU_SETSIZE; c++)
-        b.all += users[c] > 0;
-    for (int r = ranks - 1; r >= first; r--)
-        if (seats[r].leader == first) {
-            double share = 0;
-
-            for (int c = 0; c < CPU_SETSIZE; c++)
-                share += CPU_ISSET(c, &seats[r].cores) ? 1.0 / users[c] : 0;
-            b.cramped = share < 0.999 ? r : b.cramped;
-        }
-    return b;
-}
-
 /* Open MPI's way for ranks that wait to leave their core to others. */
 static bool yields(void)
 {
@@ -162,67 +108,82 @@ static bool yields(void)
     return strstr(dpt_comm_version(), "Open MPI") == NULL || (text != NULL && atoi(text) != 0);
 }
 
-/* A warning about a node, the worst there is; false: it is well. */
-static bool warn_of_node(struct dpt_doctor *d, const struct bench *b, const char *host)
+/* A warning about the node whose first rank is `first`, the worst there is; false: it is well. */
+static bool warn_of_node(struct dpt_doctor *d, const struct seat *seats, int first)
 {
-    if (b->ranks > b->all) {
-        d->crowded = true;
+    const struct seat *s = &seats[first];
+    const char *host = dpt_comm_host(&d->comm, first);
+    int cramped = first;
+
+    while (cramped < d->comm.world.size &&
+           (seats[cramped].first != first || seats[cramped].share >= 0.999F))
+        cramped++;
+    d->crowded =
+        s->ranks > s->all || cramped < d->comm.world.size || s->quota < 0.999F * (float)s->ranks;
+    if (s->ranks > s->all)
         dpt_warning(d,
                     yields()
                         ? "they take turns: no faster than one rank a core; start fewer"
                         : "start fewer, or set OMPI_MCA_mpi_yield_when_idle=1: waiting is busy",
-                    "%d ranks on %d core%s of %s", b->ranks, b->all, b->all == 1 ? "" : "s", host);
-    } else if (b->cramped >= 0) {
-        d->crowded = true;
+                    "%d ranks on %d core%s of %s", s->ranks, s->all, s->all == 1 ? "" : "s", host);
+    else if (cramped < d->comm.world.size)
         dpt_warning(d, "mpirun --report-bindings shows who is where",
-                    "rank %d (%s) shares its core with others, and %d are there", b->cramped, host,
-                    b->online);
-    } else if (b->quota < 0.999 * b->ranks) {
-        d->crowded = true;
+                    "rank %d (%s) shares its core with others, and %d are there", cramped, host,
+                    s->online);
+    else if (d->crowded)
         dpt_warning(d, "the container is throttled: give it more, or start fewer ranks",
-                    "%d ranks may use %.1f cores of %s (cgroup cpu.max)", b->ranks, b->quota, host);
-    } else if (b->all < b->online && b->online >= 2 * b->all) {
+                    "%d ranks may use %.1f cores of %s (cgroup cpu.max)", s->ranks, s->quota, host);
+    else if (s->online >= 2 * s->all)
         dpt_warning(d, "mpirun --bind-to none, srun --cpus-per-task=N, or more ranks",
-                    "%d rank%s on %d of the %d cores of %s", b->ranks, b->ranks == 1 ? "" : "s",
-                    b->all, b->online, host);
-    } else {
+                    "%d rank%s on %d of the %d cores of %s", s->ranks, s->ranks == 1 ? "" : "s",
+                    s->all, s->online, host);
+    else
         return false;
-    }
     return true;
 }
 
+/* All ranks judge alike, and so know whether it is crowded. */
 static void judge_seats(struct dpt_doctor *d, const struct seat *seats)
 {
-    const int ranks = d->comm.world.size;
-    struct bench first = look_at_node(seats, ranks, 0);
-    int least = first.least, most = first.most;
+    int least = seats[0].own, most = least;
 
-    for (int r = 0; r < ranks; r++) {
-        struct bench b;
-
-        if (seats[r].leader != r)
-            continue;
-        b = look_at_node(seats, ranks, r);
-        if (warn_of_node(d, &b, dpt_comm_host(&d->comm, r)))
+    for (int r = 0; r < d->comm.world.size; r++) {
+        if (seats[r].first == r && warn_of_node(d, seats, r))
             return;
-        least = b.least < least ? b.least : least;
-        most = b.most > most ? b.most : most;
+        least = seats[r].own < least ? seats[r].own : least;
+        most = seats[r].own > most ? seats[r].own : most;
     }
     if (least != most)
         dpt_ok(d, "%d to %d for each rank", least, most);
-    else if (first.ranks > 1 && first.least == first.all)
-        dpt_ok(d, "%d, which %d ranks share, not bound", least, first.ranks);
+    else if (seats[0].ranks > 1 && least == seats[0].all)
+        dpt_ok(d, "%d, which %d ranks share, not bound", least, seats[0].ranks);
     else
-        dpt_ok(d, "%d of %d for each rank", least, first.online);
+        dpt_ok(d, "%d of %d for each rank", least, seats[0].online);
 }
 
 enum dpt_status dpt_doctor_cores(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct seat *seats = NULL;
+    const struct dpt_group *world = &d->comm.world;
+    const int online = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    struct seat mine = {.first = world->rank,
+                        .ranks = d->comm.node.size,
+                        .online = online,
+                        .all = (int32_t)(d->node_cores + 0.5),
+                        .own = 1,
+                        .share = (float)d->cores,
+                        .quota = (float)cpu_quota(online)};
+    struct seat *seats = dpt_alloc_array((size_t)world->size, sizeof *seats);
+    cpu_set_t cores;
 
-    DPT_TRY(gather_seats(d, &seats, err));
-    judge_seats(d, seats); /* all ranks judge alike, and so know whether it is crowded */
+    if (seats == NULL)
+        status = dpt_fail_memory(err, "the list of cores", (double)world->size * sizeof mine);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (sched_getaffinity(0, sizeof cores, &cores) == 0)
+        mine.own = CPU_COUNT(&cores);
+    DPT_TRY(dpt_group_broadcast(&d->comm.node, 0, &mine.first, sizeof mine.first, err));
+    DPT_TRY(dpt_group_gather(world, &mine, seats, sizeof mine, err));
+    judge_seats(d, seats);
 out:
     dpt_free(seats);
     return status;

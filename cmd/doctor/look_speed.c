@@ -140,8 +140,8 @@ static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links
         return;
     d->fabric.latency = links[late].latency;
     d->fabric.bandwidth = links[narrow].bandwidth;
-    dpt_doctor_seconds(links[late].latency, time);
-    dpt_doctor_bytes(links[narrow].bandwidth, bytes);
+    dpt_show_seconds(links[late].latency, time);
+    dpt_show_bytes(links[narrow].bandwidth, bytes);
     if (links[narrow].bandwidth < narrow_link)
         dpt_warning(d, "10 Gbit/s give 1.1 GB/s: OMPI_MCA_btl_tcp_if_include=the fast one?",
                     "%s/s to %s", bytes, dpt_comm_host(&d->comm, firsts[narrow]));
@@ -198,7 +198,7 @@ enum dpt_status dpt_doctor_latency(struct dpt_doctor *d, struct dpt_error *err)
         return DPT_OK;
     }
     DPT_TRY(dpt_probe_sum(&d->comm, SMALL, true, !d->crowded, budget, &seconds, err));
-    dpt_doctor_seconds(seconds, time);
+    dpt_show_seconds(seconds, time);
     if (seconds > usual && !d->crowded)
         dpt_warning(d, "1 to 5 us are usual on a node: are other processes on these cores?",
                     "%s for %d floats", time, SMALL);
@@ -234,7 +234,7 @@ enum dpt_status dpt_doctor_sum(struct dpt_doctor *d, struct dpt_error *err)
     DPT_TRY(dpt_group_max(&d->comm.world, ideal_sum(d), &ideal, err));
     DPT_TRY(dpt_probe_sum(&d->comm, LARGE, true, !d->crowded, budget, &seconds, err));
     part = ideal / seconds;
-    dpt_doctor_seconds(seconds, time);
+    dpt_show_seconds(seconds, time);
     if (part < slow_sum && !d->crowded)
         dpt_warning(
             d,
@@ -281,7 +281,7 @@ enum dpt_status dpt_doctor_clocks(struct dpt_doctor *d, struct dpt_error *err)
         if (fabs(all[r].offset) > fabs(all[worst].offset))
             worst = r;
     off = fabs(all[worst].offset);
-    dpt_doctor_seconds(fmax(1e-6, fmax(off, all[worst].bound)), time);
+    dpt_show_seconds(fmax(1e-6, fmax(off, all[worst].bound)), time);
     if (off - all[worst].bound > odd_clock)
         dpt_doctor_say(d, off > wrong_clock ? DPT_DOCTOR_FAILED : DPT_DOCTOR_WARNING,
                        "start a time service there (chrony, ntpd): Slurm and files need it",

@@ -9,34 +9,6 @@ enum { LEVEL_AT = 2, NAME_AT = 11, FOUND_AT = 28, ADVICE_AT = 11, COLUMNS = 79 }
 static const char *const levels[DPT_DOCTOR_LEVELS] = {
     [DPT_DOCTOR_OK] = "ok", [DPT_DOCTOR_WARNING] = "warning", [DPT_DOCTOR_FAILED] = "failed"};
 
-static const char *with_unit(double value, const char *const *units, double step, char *buf)
-{
-    while (units[1] != NULL && value >= 0.9995 * step) {
-        value /= step;
-        units++;
-    }
-    snprintf(buf, 32, "%.*f %s",
-             value >= 99.95 || value == 0 ? 0
-             : value >= 9.995             ? 1
-                                          : 2,
-             value, *units);
-    return buf;
-}
-
-const char *dpt_doctor_bytes(double bytes, char *buf)
-{
-    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", NULL};
-
-    return with_unit(bytes, units, 1000, buf);
-}
-
-const char *dpt_doctor_seconds(double seconds, char *buf)
-{
-    static const char *const units[] = {"us", "ms", "s", NULL};
-
-    return with_unit(seconds * 1e6, units, 1000, buf);
-}
-
 /* --- who -------------------------------------------------------------------------------------- */
 
 /* The hosts of some ranks, each once; how many there are. */

@@ -409,3 +409,25 @@ out:
     dpt_str_release(&part);
     return status;
 }
+
+bool dpt_file_line(const char *path, char *line, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    const bool found = file != NULL && fgets(line, (int)size, file) != NULL;
+
+    if (file != NULL)
+        fclose(file);
+    line[found ? strcspn(line, "\n") : 0] = '\0';
+    return found;
+}
+
+double dpt_file_number(const char *path, double otherwise)
+{
+    char line[128], *end;
+    double value;
+
+    if (!dpt_file_line(path, line, sizeof line))
+        return otherwise;
+    value = strtod(line, &end);
+    return end != line ? value : otherwise;
+}

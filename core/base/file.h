@@ -86,4 +86,9 @@ bool dpt_file_exists(const char *path);
 int dpt_pread_all(int fd, void *bytes, size_t n, long long offset);
 int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset);
 
+/* The first line of a file without its end, as /proc and /sys have them; false, and "", where there is none. */
+bool dpt_file_line(const char *path, char *line, size_t size);
+/* The number that a file begins with; `otherwise` where there is none. */
+double dpt_file_number(const char *path, double otherwise);
+
 #endif

@@ -15,19 +15,6 @@ static const char erase_line[] = "\r\033[K";
 
 enum { DEFAULT_COLUMNS = 80, LINE_TEXT = 1024 };
 
-/* Reads the first line of a small file; "" where that fails. */
-static void first_line(const char *path, char *text, size_t size)
-{
-    FILE *file = fopen(path, "re");
-
-    text[0] = '\0';
-    if (file == NULL)
-        return;
-    if (fgets(text, (int)size, file) != NULL)
-        text[strcspn(text, "\n")] = '\0';
-    fclose(file);
-}
-
 /*
  * The terminal behind a launcher: under mpirun our stderr is a pipe, which mpirun copies to its
  * own. Opens that terminal; -1 where the parent is no launcher, or writes elsewhere.
@@ -40,7 +27,7 @@ static int open_launcher_terminal(void)
     ssize_t n;
 
     snprintf(path, sizeof path, "/proc/%ld/comm", (long)getppid());
-    first_line(path, text, sizeof text);
+    dpt_file_line(path, text, sizeof text);
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         if (strcmp(text, launchers[i]) != 0)
             continue;

@@ -392,3 +392,31 @@ void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n)
             ranks[found++] = i;
     dpt_str_ranks(s, ranks, found);
 }
+
+static const char *with_unit(double value, const char *const *units, double step, char *buf)
+{
+    while (units[1] != NULL && value >= 0.9995 * step) {
+        value /= step;
+        units++;
+    }
+    snprintf(buf, 32, "%.*f %s",
+             value >= 99.95 || value == 0 ? 0
+             : value >= 9.995             ? 1
+                                          : 2,
+             value, *units);
+    return buf;
+}
+
+const char *dpt_show_bytes(double bytes, char *buf)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", NULL};
+
+    return with_unit(bytes, units, 1000, buf);
+}
+
+const char *dpt_show_seconds(double seconds, char *buf)
+{
+    static const char *const units[] = {"us", "ms", "s", NULL};
+
+    return with_unit(seconds * 1e6, units, 1000, buf);
+}

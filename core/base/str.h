@@ -76,4 +76,8 @@ void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n);
 /* Writes a count with thin groups ("60 000") into buf (at least 32 bytes) and returns buf. */
 const char *dpt_group_digits(char *buf, long long value);
 
+/* "1.54 GB", "1.2 us" into buf (at least 32 bytes); return buf. */
+const char *dpt_show_bytes(double bytes, char *buf);
+const char *dpt_show_seconds(double seconds, char *buf);
+
 #endif

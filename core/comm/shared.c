@@ -10,6 +10,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
 #include "core/comm/internal.h"
 
 /*
@@ -28,20 +29,6 @@ struct offer {
     uint64_t device;      /* and which it is: in another container the path may name another one */
     uint64_t number;
 };
-
-/* A number in a one-number file, or `otherwise`, also where the file says "max". */
-static double number_in(const char *path, double otherwise)
-{
-    FILE *file = fopen(path, "re");
-    double value;
-
-    if (file == NULL)
-        return otherwise;
-    if (fscanf(file, "%lf", &value) != 1)
-        value = otherwise;
-    fclose(file);
-    return value;
-}
 
 /* The memory limit that a container or batch system set for this process, version 2 or 1 of control
  * groups; or `otherwise`. */
@@ -63,9 +50,9 @@ static double group_limit(double otherwise)
             continue;
         own[strcspn(own, "\n")] = '\0';
         snprintf(path, sizeof path, "%s%s/%s", folder, own, name);
-        least = fmin(least, number_in(path, otherwise));
+        least = fmin(least, dpt_file_number(path, otherwise));
         snprintf(path, sizeof path, "%s/%s", folder, name);
-        least = fmin(least, number_in(path, otherwise));
+        least = fmin(least, dpt_file_number(path, otherwise));
     }
     if (file != NULL)
         fclose(file);
