@@ -1,0 +1,153 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/bench/bench.h"
+#include "core/backend/operation.h"
+#include "core/base/memory.h"
+
+/* What is no layer, in the order of a step; layers stand before and behind the loss. */
+static const struct part {
+    int what;
+    const char *name;
+    bool waiting;
+} before[] = {{DPT_SPAN_DATA, "data", false}}, middle[] = {{DPT_SPAN_LOSS, "loss", false}},
+  behind[] = {
+      {DPT_SPAN_REDUCTION, "reduction", false},
+      {DPT_SPAN_NORM, "gradient norm", false},
+      {DPT_SPAN_OPTIMIZER, "optimizer", false},
+      {DPT_SPAN_LAYOUTS, "weight layouts", false},
+      {DPT_SPAN_OTHER, "other", false},
+      {DPT_SPAN_WAIT_LOADER, "waiting for samples", true},
+      {DPT_SPAN_WAIT_THREADS, "waiting for threads", true},
+      /* Made of the reduction's time: no thread marks it. */
+      {DPT_SPAN_STEP, "waiting for ranks", true},
+};
+
+/* The layers that are computed in the passes of one. */
+struct group {
+    int32_t first, last; /* first > last: none */
+};
+
+static struct group group_of(const struct dpt_trainer *t, int32_t node, bool backward)
+{
+    struct group g = {t->model.graph.n_nodes, -1};
+
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
+        const int32_t in =
+            t->backend->runs_in != NULL ? t->backend->runs_in(t->model.program, i, backward) : i;
+
+        if (in != node)
+            continue;
+        g.first = i < g.first ? i : g.first;
+        g.last = i;
+    }
+    return g;
+}
+
+static bool learns(const struct dpt_graph *graph, int32_t first, int32_t last)
+{
+    for (int32_t i = first; i <= last; i++)
+        if (graph->nodes[i].weight >= 0 || graph->nodes[i].bias >= 0)
+            return true;
+    return false;
+}
+
+static void add_row(struct dpt_bench *b, const struct dpt_bench_row *row)
+{
+    struct dpt_bench_row *added = &b->rows[b->n_rows++];
+
+    *added = *row;
+    added->limit =
+        dpt_cost_limit(&row->cost, &b->machine, b->t->team.all_threads, &added->by_bytes);
+    b->seconds += added->seconds;
+    b->limit += added->limit;
+}
+
+static void add_parts(struct dpt_bench *b, const struct part *parts, size_t n,
+                      const double *seconds)
+{
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_bench_row row = {.pass = "",
+                                    .waiting = parts[i].waiting,
+                                    .seconds = seconds[parts[i].what],
+                                    .cost = dpt_cost_of_part(b->t, parts[i].what)};
+
+        if ((parts[i].what == DPT_SPAN_STEP && b->t->comm->world.size == 1) ||
+            (parts[i].what == DPT_SPAN_WAIT_THREADS &&
+             b->t->team.all_threads == b->t->comm->world.size))
+            continue;
+        row.small = parts[i].what == DPT_SPAN_LAYOUTS;
+        snprintf(row.part, sizeof row.part, "%s", parts[i].name);
+        add_row(b, &row);
+    }
+}
+
+static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
+                      enum dpt_cost_pass kind, bool wants_data, double seconds)
+{
+    const struct dpt_graph_node *nodes = b->t->model.graph.nodes;
+    struct dpt_bench_row row = {.pass = pass, .seconds = seconds};
+    size_t used = 0;
+
+    for (int32_t i = g.first; i <= g.last && used < sizeof row.part; i++)
+        used += (size_t)snprintf(row.part + used, sizeof row.part - used, "%s%s",
+                                 i == g.first ? "" : "+", nodes[i].name);
+    row.small = g.first == g.last && dpt_operation_of(&nodes[g.first])->kind == DPT_CLASS_NOTHING;
+    if (!row.small) /* they need not move anything */
+        row.cost = dpt_cost_of_nodes(b->t, g.first, g.last, kind, wants_data);
+    add_row(b, &row);
+}
+
+static void add_forward(struct dpt_bench *b, const double *seconds, const double *calls)
+{
+    for (int32_t i = 0; i < b->t->model.graph.n_nodes; i++) {
+        const int what = dpt_span_node(i, DPT_PASS_FORWARD);
+        const struct group g = group_of(b->t, i, false);
+
+        if (calls[what] > 0 && g.first <= g.last)
+            add_nodes(b, g, "forward", DPT_COST_FORWARD, true, seconds[what]);
+    }
+}
+
+static void add_backward(struct dpt_bench *b, const double *seconds, const double *calls)
+{
+    const struct dpt_graph *graph = &b->t->model.graph;
+
+    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
+        const int weights = dpt_span_node(i, DPT_PASS_WEIGHTS);
+        const int rest = dpt_span_node(i, DPT_PASS_BACKWARD);
+        const struct group g = group_of(b->t, i, true);
+        const bool wants_data = g.first <= g.last && learns(graph, 0, g.first - 1);
+
+        if (g.first > g.last || calls[weights] + calls[rest] == 0)
+            continue;
+        if (calls[weights] > 0) {
+            add_nodes(b, g, "backward-weights", DPT_COST_WEIGHTS, false,
+                      seconds[weights] + (wants_data ? 0 : seconds[rest]));
+            if (wants_data)
+                add_nodes(b, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
+        } else if (learns(graph, g.first, g.last)) {
+            add_nodes(b, g, wants_data ? "backward" : "backward-weights", DPT_COST_BACKWARD,
+                      wants_data, seconds[rest]);
+        } else {
+            add_nodes(b, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
+        }
+    }
+}
+
+enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const double *calls,
+                               struct dpt_error *err)
+{
+    const size_t most = DPT_SPAN_NODES + (size_t)b->t->model.graph.n_nodes * DPT_SPAN_PASSES;
+
+    b->rows = dpt_alloc_array(most, sizeof *b->rows);
+    if (b->rows == NULL)
+        return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
+    add_parts(b, before, sizeof before / sizeof *before, seconds);
+    add_forward(b, seconds, calls);
+    add_parts(b, middle, sizeof middle / sizeof *middle, seconds);
+    add_backward(b, seconds, calls);
+    add_parts(b, behind, sizeof behind / sizeof *behind, seconds);
+    return DPT_OK;
+}

@@ -1,0 +1,159 @@
+#include "cmd/cli.h"
+#include "cmd/completion/completion.h"
+
+// clang-format off
+static const char head[] =
+    "# bash completion for dptrain, made by `dptrain completion bash`\n\n";
+
+static const char tail[] =
+    "\n"
+    "# Adds to COMPREPLY what $3 can become: words of $2, and files of kind $1; $4 stands before each.\n"
+    "_dptrain_offer()\n"
+    "{\n"
+    "    local files=()\n"
+    "\n"
+    "    mapfile -t COMPREPLY < <(compgen -P \"$4\" -W \"$2\" -- \"$3\")\n"
+    "    case $1 in\n"
+    "    file) mapfile -t files < <(compgen -f -- \"$3\") ;;\n"
+    "    folder) mapfile -t files < <(compgen -d -- \"$3\") ;;\n"
+    "    job) mapfile -t files < <(for x in '*.yaml' '*.yml'; do compgen -f -X \"!$x\" -- \"$3\"; done\n"
+    "        compgen -d -- \"$3\") ;;\n"
+    "    hdf5) mapfile -t files < <(compgen -f -X '!*.h5' -- \"$3\"; compgen -d -- \"$3\") ;;\n"
+    "    esac\n"
+    "    if ((${#files[@]} > 0)); then\n"
+    "        compopt -o filenames 2>/dev/null\n"
+    "        COMPREPLY+=(\"${files[@]/#/$4}\")\n"
+    "    fi\n"
+    "}\n"
+    "\n"
+    "# KEY=VALUE of the job file.\n"
+    "_dptrain_setting()\n"
+    "{\n"
+    "    local values before=\n"
+    "\n"
+    "    if [[ $1 != *=* ]]; then\n"
+    "        mapfile -t COMPREPLY < <(compgen -S = -W \"$_dptrain_keys\" -- \"$1\")\n"
+    "        compopt -o nospace 2>/dev/null\n"
+    "        return\n"
+    "    fi\n"
+    "    # Where `=` parts words, only what stands behind it is replaced.\n"
+    "    [[ $COMP_WORDBREAKS == *=* ]] || before=${1%%=*}=\n"
+    "    values=$(_dptrain_values \"${1%%=*}\")\n"
+    "    if [[ $values ]]; then\n"
+    "        _dptrain_offer any \"$values\" \"${1#*=}\" \"$before\"\n"
+    "    else\n"
+    "        _dptrain_offer file '' \"${1#*=}\" \"$before\"\n"
+    "    fi\n"
+    "}\n"
+    "\n"
+    "_dptrain()\n"
+    "{\n"
+    "    local all=() command=train cur prev before= i kind words value\n"
+    "\n"
+    "    COMPREPLY=()\n"
+    "    for ((i = 0; i <= COMP_CWORD; i++)); do # put together again what `=` parted\n"
+    "        if ((${#all[@]} > 1)) && [[ ${COMP_WORDS[i]} == =* || ${all[-1]} == *= ]]; then\n"
+    "            all[-1]+=${COMP_WORDS[i]}\n"
+    "        else\n"
+    "            all+=(\"${COMP_WORDS[i]}\")\n"
+    "        fi\n"
+    "    done\n"
+    "    ((${#all[@]} > 1)) || return\n"
+    "    cur=${all[-1]} prev=${all[-2]}\n"
+    "    if ((${#all[@]} == 2)) && [[ $cur != -* ]]; then\n"
+    "        _dptrain_offer job \"$_dptrain_commands\" \"$cur\"\n"
+    "        return\n"
+    "    fi\n"
+    "    [[ \" $_dptrain_commands \" == *\" ${all[1]} \"* ]] && command=${all[1]}\n"
+    "    if [[ $cur == --*=* ]]; then\n"
+    "        [[ $COMP_WORDBREAKS == *=* ]] || before=${cur%%=*}=\n"
+    "        prev=${cur%%=*} cur=${cur#*=}\n"
+    "    fi\n"
+    "    value=$(_dptrain_option \"$command:$prev\")\n"
+    "    [[ $value ]] || { value=$(_dptrain_arguments \"$command\"); before=; }\n"
+    "    read -r kind words <<<\"$value\"\n"
+    "    if [[ $kind == setting ]]; then\n"
+    "        _dptrain_setting \"$cur\"\n"
+    "    elif [[ $cur == -* ]]; then\n"
+    "        mapfile -t COMPREPLY < <(compgen -W \"$(_dptrain_options \"$command\")\" -- \"$cur\")\n"
+    "    else\n"
+    "        _dptrain_offer \"$kind\" \"$words\" \"$cur\" \"$before\"\n"
+    "    fi\n"
+    "}\n"
+    "\n"
+    "complete -F _dptrain dptrain\n";
+// clang-format on
+
+static const char *text_of(const struct dpt_str *s)
+{
+    return s->text == NULL ? "" : s->text;
+}
+
+static void write_options(struct dpt_str *out)
+{
+    dpt_str_printf(out, "_dptrain_options()\n{\n    case $1 in\n");
+    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
+        const struct dpt_cli_option *const tables[] = {dpt_commands[i]->options,
+                                                       dpt_cli_common_options};
+
+        dpt_str_printf(out, "    %s) echo '", dpt_commands[i]->name);
+        for (size_t t = 0; t < 2; t++)
+            for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++)
+                dpt_str_printf(out, "%s ", o->name);
+        dpt_str_printf(out, "--version' ;;\n");
+    }
+    dpt_str_printf(out, "    esac\n}\n\n");
+}
+
+/* The kind of what an option or a command takes, and words for it. */
+static void write_values(struct dpt_str *out)
+{
+    struct dpt_word word;
+
+    dpt_str_printf(out, "_dptrain_option()\n{\n    case $1 in\n");
+    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
+        for (const struct dpt_cli_option *o = dpt_commands[i]->options; o->name != NULL; o++) {
+            if (o->value == NULL)
+                continue;
+            dpt_word_of_value(o->value, &word);
+            dpt_str_printf(out, "    %s:%s) echo '%s %s' ;;\n", dpt_commands[i]->name, o->name,
+                           dpt_completion_kinds[word.kind], text_of(&word.words));
+            dpt_str_release(&word.words);
+        }
+    }
+    dpt_str_printf(out, "    esac\n}\n\n_dptrain_arguments()\n{\n    case $1 in\n");
+    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
+        dpt_word_of_command(dpt_commands[i], &word);
+        dpt_str_printf(out, "    %s) echo '%s %s' ;;\n", dpt_commands[i]->name,
+                       dpt_completion_kinds[word.kind], text_of(&word.words));
+        dpt_str_release(&word.words);
+    }
+    dpt_str_printf(out, "    esac\n}\n\n");
+}
+
+static void write_keys(const struct dpt_word_keys *keys, struct dpt_str *out)
+{
+    dpt_str_printf(out, "_dptrain_keys='");
+    for (size_t i = 0; i < dpt_word_keys_count(keys); i++)
+        dpt_str_printf(out, "%s%s", i > 0 ? "\n" : "", dpt_word_keys_at(keys, i).path);
+    dpt_str_printf(out, "'\n\n_dptrain_values()\n{\n    case $1 in\n");
+    for (size_t i = 0; i < dpt_word_keys_count(keys); i++) {
+        const struct dpt_word_key key = dpt_word_keys_at(keys, i);
+
+        if (key.values[0] != '\0')
+            dpt_str_printf(out, "    %s) echo '%s' ;;\n", key.path, key.values);
+    }
+    dpt_str_printf(out, "    esac\n}\n");
+}
+
+void dpt_completion_bash(const struct dpt_word_keys *keys, struct dpt_str *out)
+{
+    dpt_str_printf(out, "%s_dptrain_commands='", head);
+    for (size_t i = 0; dpt_commands[i] != NULL; i++)
+        dpt_str_printf(out, "%s%s", i > 0 ? " " : "", dpt_commands[i]->name);
+    dpt_str_printf(out, "'\n\n");
+    write_options(out);
+    write_values(out);
+    write_keys(keys, out);
+    dpt_str_printf(out, "%s", tail);
+}

@@ -1,0 +1,430 @@
+/* `dptrain init`: a job file for a data set. */
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+#include "cmd/init/job.h"
+#include "core/base/file.h"
+
+enum part { TRAIN, VALID, TEST, PARTS };
+
+/* Files of one part, as they are to be read. */
+struct files {
+    char **at;
+    size_t n;
+};
+
+struct init {
+    struct files parts[PARTS];
+    struct dpt_str values[PARTS]; /* YAML */
+};
+
+static enum dpt_status push(struct files *files, const char *path, struct dpt_error *err)
+{
+    char **more = realloc(files->at, (files->n + 1) * sizeof *more);
+
+    if (more != NULL) {
+        files->at = more;
+        more[files->n] = strdup(path);
+    }
+    if (more == NULL || more[files->n] == NULL)
+        return dpt_fail_memory(err, "the list of files", (double)files->n * 8);
+    files->n++;
+    return DPT_OK;
+}
+
+static void release(struct init *init)
+{
+    for (int p = 0; p < PARTS; p++) {
+        for (size_t i = 0; i < init->parts[p].n; i++)
+            free(init->parts[p].at[i]);
+        free(init->parts[p].at);
+        dpt_str_release(&init->values[p]);
+    }
+}
+
+/* --- which files ------------------------------------------------------------------------------ */
+
+static const char *base_of(const char *path)
+{
+    return strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
+}
+
+/* By the file's name, as people call them. */
+static enum part part_of(const char *path)
+{
+    const char *base = base_of(path);
+
+    if (strstr(base, "test") != NULL || strncmp(base, "t10k", 4) == 0)
+        return TEST;
+    return strstr(base, "valid") != NULL || strncmp(base, "val-", 4) == 0 ||
+                   strncmp(base, "val.", 4) == 0 || strncmp(base, "dev", 3) == 0
+               ? VALID
+               : TRAIN;
+}
+
+/* Adds what a pattern matches; *n: how many. */
+static enum dpt_status add_matches(struct init *init, const char *pattern, size_t *n,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    glob_t found = {0};
+
+    *n = 0;
+    if (glob(pattern, 0, NULL, &found) == 0) {
+        *n = found.gl_pathc;
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            DPT_TRY(push(&init->parts[part_of(found.gl_pathv[i])], found.gl_pathv[i], err));
+    }
+out:
+    globfree(&found);
+    return status;
+}
+
+/* Adds text to a pattern so that it means itself. */
+static void add_literal(struct dpt_str *pattern, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        dpt_str_printf(pattern, "%s%c", strchr("*?[]{}\\", text[i]) != NULL ? "\\" : "", text[i]);
+}
+
+/* One argument: a file, a folder of shards, or a pattern in quotes. */
+static enum dpt_status add_argument(struct init *init, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str pattern = {0};
+    struct stat st;
+    size_t n = 0;
+
+    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
+        return push(&init->parts[part_of(path)], path, err);
+    if (stat(path, &st) == 0) {
+        const size_t length = strlen(path);
+
+        add_literal(&pattern, path, length > 1 && path[length - 1] == '/' ? length - 1 : length);
+        dpt_str_printf(&pattern, "/*.h5");
+        if (pattern.failed)
+            DPT_TRY(dpt_fail_memory(err, "the pattern", 0));
+        DPT_TRY(add_matches(init, pattern.text, &n, err));
+        if (n == 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: no *.h5 in this folder; `dptrain convert` makes them of CSV, "
+                             "NumPy, MNIST and CIFAR-10 files",
+                             path));
+    } else {
+        DPT_TRY(add_matches(init, path, &n, err));
+        if (n == 0)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: no such file or folder", path));
+    }
+out:
+    dpt_str_release(&pattern);
+    return status;
+}
+
+/* --- how the job names them ------------------------------------------------------------------- */
+
+/* Bytes in front of "-00000-of-00004.h5", or 0. */
+static size_t prefix_length(const char *path)
+{
+    static const char form[] = "-ddddd-of-ddddd.h5";
+    const size_t n = strlen(path), m = sizeof form - 1;
+
+    if (n <= m)
+        return 0;
+    for (size_t i = 0; i < m; i++) {
+        const char c = path[n - m + i];
+
+        if (form[i] == 'd' ? c < '0' || c > '9' : c != form[i])
+            return 0;
+    }
+    return n - m;
+}
+
+/* The first of the n files with this prefix counts them; `train-*.h5` if it means just these. */
+static bool as_pattern(const struct files *files, size_t i, struct dpt_str *pattern)
+{
+    const size_t length = prefix_length(files->at[i]);
+    size_t alike = 0, matched;
+    glob_t found = {0};
+
+    if (length == 0)
+        return false;
+    for (size_t k = 0; k < files->n; k++)
+        alike += prefix_length(files->at[k]) == length &&
+                 strncmp(files->at[k], files->at[i], length) == 0;
+    add_literal(pattern, files->at[i], length);
+    dpt_str_printf(pattern, "-*.h5");
+    matched = !pattern->failed && glob(pattern->text, 0, NULL, &found) == 0 ? found.gl_pathc : 0;
+    globfree(&found);
+    return alike > 1 && matched == alike;
+}
+
+/* A scalar; in quotes where YAML or the reader would take it for something else. */
+static void add_scalar(struct dpt_str *out, const char *text)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./*-";
+
+    if (strspn(text, plain) == strlen(text) && strchr("*-0123456789", text[0]) == NULL)
+        dpt_str_printf(out, "%s", text);
+    else
+        dpt_str_json(out, text);
+}
+
+/* One name, or a list of them, a line each. */
+static void name_files(const struct files *files, struct dpt_str *value)
+{
+    struct dpt_str names = {0}, pattern = {0}, last = {0};
+    size_t n = 0;
+
+    for (size_t i = 0; i < files->n; i++) {
+        dpt_str_clear(&pattern);
+        if (!as_pattern(files, i, &pattern)) {
+            dpt_str_clear(&pattern);
+            add_literal(&pattern, files->at[i], strlen(files->at[i]));
+        }
+        if (pattern.failed || (last.text != NULL && strcmp(last.text, pattern.text) == 0))
+            continue;
+        dpt_str_clear(&last);
+        dpt_str_printf(&last, "%s", pattern.text);
+        dpt_str_printf(&names, "\n    - ");
+        add_scalar(n == 0 ? value : &names, pattern.text);
+        if (n++ == 0)
+            add_scalar(&names, pattern.text);
+    }
+    if (n > 1) {
+        dpt_str_clear(value);
+        dpt_str_printf(value, "%s", names.text == NULL ? "" : names.text);
+    }
+    dpt_str_release(&names);
+    dpt_str_release(&pattern);
+    dpt_str_release(&last);
+}
+
+/* Of the job: that of its file, unless that says nothing; else of the data. */
+static void name_job(const char *output, const struct files *train, struct dpt_str *name)
+{
+    const char *base = base_of(output), *dot = strrchr(base, '.');
+    size_t n = dot != NULL ? (size_t)(dot - base) : strlen(base);
+    const char *file = train->n > 0 ? train->at[0] : "";
+
+    if ((n == 3 && strncmp(base, "job", 3) == 0) || strcmp(output, "-") == 0 || n == 0) {
+        base = strrchr(file, '/') != NULL ? file : "first";
+        n = strrchr(file, '/') != NULL ? (size_t)(strrchr(file, '/') - file) : strlen(base);
+        while (n > 0 && memrchr(base, '/', n) != NULL) {
+            const char *slash = memrchr(base, '/', n);
+
+            n -= (size_t)(slash + 1 - base);
+            base = slash + 1;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        const bool good = (base[i] >= 'a' && base[i] <= 'z') ||
+                          (base[i] >= 'A' && base[i] <= 'Z') ||
+                          (i > 0 && ((base[i] >= '0' && base[i] <= '9') || base[i] == '-'));
+
+        dpt_str_printf(name, "%c", good ? base[i] : '_');
+    }
+    if (name->length == 0)
+        dpt_str_printf(name, "first");
+}
+
+/* --- the command ------------------------------------------------------------------------------ */
+
+/* A file of another kind is the likeliest mistake. */
+static void advise(const char *const *paths, size_t n, struct dpt_error *err)
+{
+    static const char signature[] = "\211HDF\r\n\032\n";
+
+    for (size_t i = 0; i < n; i++) {
+        char bytes[sizeof signature - 1] = "";
+        struct dpt_error ignored;
+        bool read;
+        int fd;
+
+        if (dpt_file_open(paths[i], DPT_FILE_READ, DPT_BAD_DATA, &fd, &ignored) != DPT_OK)
+            continue;
+        read = dpt_pread_all(fd, bytes, sizeof bytes, 0) == 0;
+        close(fd);
+        if (strncmp(err->text, paths[i], strlen(paths[i])) == 0 &&
+            (!read || memcmp(bytes, signature, sizeof bytes) != 0)) {
+            dpt_fail(err, DPT_BAD_DATA,
+                     "%s: no HDF5 file; `dptrain convert` makes shards of CSV, NumPy, MNIST and "
+                     "CIFAR-10 files",
+                     paths[i]);
+            return;
+        }
+    }
+}
+
+static enum dpt_status survey(const struct files *files, struct dpt_survey *s,
+                              struct dpt_error *err)
+{
+    const enum dpt_status status =
+        dpt_survey_shards(s, (const char *const *)files->at, files->n, err);
+
+    if (status == DPT_BAD_DATA)
+        advise((const char *const *)files->at, files->n, err);
+    return status;
+}
+
+/* All parts must be alike; classes are those of all of them. */
+static enum dpt_status look(const struct init *init, struct dpt_survey *train,
+                            struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_survey s = {0};
+    char a[40], b[40];
+
+    DPT_TRY(survey(&init->parts[TRAIN], train, err));
+    for (int p = VALID; p < PARTS; p++) {
+        const struct files *files = &init->parts[p];
+
+        if (files->n == 0)
+            continue;
+        DPT_TRY(survey(files, &s, err));
+        if (strcmp(dpt_shape_text(&s.shape, a), dpt_shape_text(&train->shape, b)) != 0 ||
+            s.width != train->width)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: samples are %s with %lld targets, those of %s are %s with %lld",
+                             files->at[0], a, (long long)s.width, init->parts[TRAIN].at[0], b,
+                             (long long)train->width));
+        if (s.classes > train->classes)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: has labels up to %lld, those of %s end at %lld: nothing could "
+                             "learn them",
+                             files->at[0], (long long)s.classes - 1, init->parts[TRAIN].at[0],
+                             (long long)train->classes - 1));
+        dpt_survey_release(&s);
+    }
+out:
+    dpt_survey_release(&s);
+    return status;
+}
+
+static enum dpt_status find_files(const struct dpt_cli *cli, struct init *init,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (size_t i = 0; i < cli->n_positional; i++)
+        DPT_TRY(add_argument(init, cli->positional[i], err));
+    for (int p = TEST; p > TRAIN && init->parts[TRAIN].n == 0; p--) { /* all there is */
+        const struct files none = init->parts[TRAIN];
+
+        init->parts[TRAIN] = init->parts[p];
+        init->parts[p] = none;
+    }
+    for (int p = 0; p < PARTS; p++) {
+        name_files(&init->parts[p], &init->values[p]);
+        if (init->values[p].failed)
+            DPT_TRY(dpt_fail_memory(err, "the list of files", 0));
+    }
+out:
+    return status;
+}
+
+/* Never over a file that is there, also one that came meanwhile, unless that is wanted. */
+static enum dpt_status write_file(const char *path, const struct dpt_str *text, bool force,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int fd = -1;
+
+    if (strcmp(path, "-") == 0) {
+        fputs(text->text, stdout);
+        return DPT_OK;
+    }
+    if (force)
+        return dpt_file_write(path, text->text, text->length, err);
+    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == EEXIST)
+        return dpt_fail(err, DPT_USAGE,
+                        "%s is there already; --force replaces it, --output writes another", path);
+    if (fd < 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", path);
+    if (dpt_pwrite_all(fd, text->text, text->length, 0) != 0) {
+        status = dpt_fail_errno(err, DPT_IO, "%s", path);
+        unlink(path);
+    }
+    close(fd);
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *output = dpt_cli_value(cli, "--output");
+    const bool force = dpt_cli_has(cli, "--force");
+    struct init init = {0};
+    struct dpt_survey survey_of = {0};
+    struct dpt_str name = {0}, text = {0};
+    struct dpt_init_job job = {0};
+    struct dpt_word_keys *keys = NULL;
+
+    if (cli->log.silent) /* started under mpirun: one rank does it */
+        return DPT_OK;
+    output = output == NULL ? "job.yaml" : output;
+    if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
+        return dpt_fail(err, DPT_USAGE,
+                        "%s is there already; --force replaces it, --output writes another",
+                        output);
+    keys = dpt_word_keys_make();
+    if (keys == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    DPT_TRY(find_files(cli, &init, err));
+    if (init.parts[TRAIN].n > 0)
+        DPT_TRY(look(&init, &survey_of, err));
+    name_job(output, &init.parts[TRAIN], &name);
+    job = (struct dpt_init_job){.name = name.text,
+                                .path = strcmp(output, "-") == 0 ? NULL : output,
+                                .survey = init.parts[TRAIN].n > 0 ? &survey_of : NULL,
+                                .train = init.values[TRAIN],
+                                .valid = init.values[VALID],
+                                .test = init.values[TEST],
+                                .keys = keys};
+    if (!name.failed)
+        dpt_init_job_write(&job, &text);
+    if (name.failed || text.failed)
+        DPT_TRY(dpt_fail_memory(err, "the job file", (double)text.length));
+    DPT_TRY(write_file(output, &text, force, err));
+    if (job.path != NULL)
+        printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);
+out:
+    dpt_word_keys_free(keys);
+    dpt_str_release(&name);
+    dpt_str_release(&text);
+    dpt_survey_release(&survey_of);
+    release(&init);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--output", "OUT.yaml", "the job file (job.yaml); - for standard output"},
+    {"--force", NULL, "replace a file that is there"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_init = {
+    .name = "init",
+    .usage = "[DATA...] [--output OUT.yaml] [--force]",
+    .summary = "write a job file for a data set, with comments",
+    .details =
+        "Looks into shards (files, patterns, or folders of *.h5): what the samples are like, the "
+        "classes or targets, mean and standard deviation. Writes a job file that trains on them "
+        "at once, whose comments say what each line does and what else could stand there: a small "
+        "convolutional network for images, dense layers for rows; classes with cross-entropy, "
+        "other targets with the mean squared error. Files with `test` in their names are for "
+        "testing, those with `valid` for validation; without the latter a part of the training "
+        "data is held out. Without DATA the job is one for made-up images. `dptrain convert` makes "
+        "shards of other files.\n\n"
+        "  dptrain init data/mnist --output mnist.yaml",
+    .options = options,
+    .run = run,
+};

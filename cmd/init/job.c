@@ -1,0 +1,307 @@
+#include "cmd/init/job.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    COMMENT = 38, /* column of comments behind lines */
+    WIDTH = 80,
+    IMAGE_SIDE = 4, /* smaller images are no matter for convolutions */
+    MOST_BLOCKS = 5,
+    WIDE = 8192,        /* a longer vector is averaged over the image before dense layers */
+    FEW_CHANNELS = 16,  /* a mean each */
+    FEW_FEATURES = 512, /* likewise */
+    STEPS = 2500,       /* that a first run is to have, about */
+};
+
+/* What follows from the data. */
+struct choice {
+    bool image, classes;
+    int64_t samples, outputs, batch, epochs, warmup;
+    double valid; /* fraction held out; 0: none */
+    int blocks;
+};
+
+/* A line, and what it means from a column on. */
+static void line(struct dpt_str *out, const char *comment, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void line(struct dpt_str *out, const char *comment, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (comment == NULL)
+        dpt_str_printf(out, "%s\n", text);
+    else if (strlen(text) >= COMMENT || COMMENT + 2 + strlen(comment) > WIDTH)
+        dpt_str_printf(out, "%*s# %s\n%s\n", (int)strspn(text, " "), "", comment, text);
+    else
+        dpt_str_printf(out, "%-*s# %s\n", COMMENT, text, comment);
+}
+
+/* A line whose comment names the values that its key takes, from the tables. */
+static void choices(const struct dpt_init_job *init, struct dpt_str *out, const char *key,
+                    const char *text)
+{
+    struct dpt_str comment = {0};
+
+    for (size_t i = 0; i < dpt_word_keys_count(init->keys); i++) {
+        const struct dpt_word_key found = dpt_word_keys_at(init->keys, i);
+        const char *at = found.values;
+
+        for (; strcmp(found.path, key) == 0 && *at != '\0'; at += strcspn(at, " ") + 1)
+            dpt_str_printf(&comment, "%s%.*s", comment.length > 0 ? " | " : "",
+                           (int)strcspn(at, " "), at);
+    }
+    line(out, comment.text, "%s", text);
+    dpt_str_release(&comment);
+}
+
+static int64_t clamp(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+static struct choice choose(const struct dpt_init_job *init)
+{
+    const struct dpt_survey *s = init->survey;
+    struct choice c = {.samples = 4096, .outputs = 10, .image = true, .classes = true};
+    int64_t side = 28, trained;
+
+    if (s != NULL) {
+        side = s->shape.h < s->shape.w ? s->shape.h : s->shape.w;
+        c.samples = s->samples;
+        c.classes = s->classes > 0 || s->probabilities;
+        c.outputs = s->classes > 0 ? s->classes : s->width;
+        c.image = !s->shape.flat && side >= IMAGE_SIDE;
+    }
+    for (c.blocks = 1; c.blocks < MOST_BLOCKS && side >> (c.blocks + 1) >= IMAGE_SIDE;)
+        c.blocks++;
+    if (init->valid.length == 0 && c.samples >= 50 && s != NULL)
+        c.valid = c.samples >= 20000 ? 0.05 : 0.1;
+    trained = (int64_t)((double)c.samples * (1 - c.valid));
+    c.batch = 16;
+    while (c.batch < 128 && c.batch * 100 < trained)
+        c.batch *= 2;
+    c.epochs = s == NULL ? 5 : clamp(STEPS * c.batch / (trained + 1) + 1, 3, 100);
+    c.warmup = clamp(c.epochs * trained / c.batch / 20, 1, 200);
+    return c;
+}
+
+/* --- data ------------------------------------------------------------------------------------- */
+
+static void write_numbers(struct dpt_str *out, const char *key, const double *values, size_t n)
+{
+    size_t column = (size_t)snprintf(NULL, 0, "    %s: [", key);
+
+    dpt_str_printf(out, "    %s: [", key);
+    for (size_t i = 0; i < n; i++) {
+        char text[40];
+        const size_t length =
+            (size_t)snprintf(text, sizeof text, "%.4g%s", values[i], i + 1 < n ? "," : "]");
+
+        if (column + length + 1 > WIDTH) {
+            dpt_str_printf(out, "\n     ");
+            column = 5;
+        }
+        dpt_str_printf(out, "%s%s", i > 0 ? " " : "", text);
+        column += length + (i > 0);
+    }
+    dpt_str_printf(out, "\n");
+}
+
+static void write_normalize(const struct dpt_survey *s, struct dpt_str *out)
+{
+    const size_t channels = (size_t)s->shape.c;
+    const bool each =
+        channels <= FEW_CHANNELS || (s->shape.flat && !s->u8 && channels <= FEW_FEATURES);
+    double mean = 0, squares = 0, std;
+    char digits[32];
+
+    for (size_t c = 0; c < channels; c++) {
+        mean += s->mean[c] / (double)channels;
+        squares += (s->std[c] * s->std[c] + s->mean[c] * s->mean[c]) / (double)channels;
+    }
+    std = sqrt(fmax(1e-12, squares - mean * mean));
+    dpt_str_printf(out, "  # (x - mean) / std%s; from %s of the samples\n",
+                   s->u8 ? ", after bytes were divided by 255" : "",
+                   dpt_group_digits(digits, s->looked));
+    dpt_str_printf(out, "  normalize:\n");
+    write_numbers(out, "mean", each ? s->mean : &mean, each ? channels : 1);
+    write_numbers(out, "std", each ? s->std : &std, each ? channels : 1);
+}
+
+static void write_data(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
+{
+    const struct dpt_survey *s = init->survey;
+
+    line(out, NULL, "data:");
+    if (s == NULL) {
+        line(out, "or shards: data/train-*.h5, or a list", "  train: synthetic");
+        line(out, "never looked at while training", "  test: synthetic");
+        line(out, NULL, "  synthetic: {samples: 4096, shape: [1, 28, 28], classes: 10}");
+        line(out, NULL, "  normalize: {mean: [0.5], std: [0.25]}");
+    } else {
+        line(out, "a file, a glob, or a list of them", "  train: %s", init->train.text);
+        if (init->valid.length > 0)
+            line(out, "evaluated while it trains", "  valid: %s", init->valid.text);
+        else if (c->valid > 0)
+            line(out, "held out of train; `best` goes by it", "  valid: %g", c->valid);
+        if (init->test.length > 0)
+            line(out, "never looked at while training", "  test: %s", init->test.text);
+        else
+            line(out, "if there is one", "  # test: data/test-*.h5");
+        write_normalize(s, out);
+    }
+    if (c->image) {
+        line(out, NULL,
+             "  # More images than there are: random shifts, and mirrored left to right.");
+        line(out, NULL, "  # augment: {crop_padding: 2, flip: true}");
+    }
+    choices(init, out, "data.shuffle", "  shuffle: full");
+    choices(init, out, "data.cache", "  cache: auto");
+}
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+static void write_cnn(const struct dpt_survey *s, const struct choice *c, struct dpt_str *out)
+{
+    const int64_t h = (s == NULL ? 28 : s->shape.h) >> c->blocks;
+    const int64_t w = (s == NULL ? 28 : s->shape.w) >> c->blocks;
+    int64_t channels = c->blocks >= 4 ? 16 : 32;
+
+    line(out, "or linear | mlp | cnn: short forms", "  type: sequential");
+    line(out, "`dptrain man` lists the kinds", "  layers:");
+    for (int i = 0; i < c->blocks; i++) {
+        if (i > 0)
+            channels = clamp(2 * channels, 0, 256);
+        line(out, i == 0 ? "3x3, the size stays" : NULL,
+             "    - conv: {channels: %lld, kernel: 3, padding: same}", (long long)channels);
+        line(out, i == 0 ? "or gelu, tanh, sigmoid" : NULL, "    - relu");
+        line(out, i == 0 ? "half as high and wide" : NULL, "    - maxpool: 2");
+    }
+    if (channels * h * w > WIDE) {
+        line(out, "a number a channel", "    - global_avgpool");
+    } else {
+        line(out, "one vector", "    - flatten");
+        line(out, "more if valid is worse than train", "    - dropout: 0.25");
+        line(out, NULL, "    - dense: 128");
+        line(out, NULL, "    - relu");
+    }
+    line(out, c->classes ? "a number a class" : "a number a target", "    - dense: %lld",
+         (long long)c->outputs);
+}
+
+static void write_model(const struct dpt_init_job *init, const struct choice *c,
+                        struct dpt_str *out)
+{
+    line(out, NULL, "\nmodel:");
+    if (c->image) {
+        write_cnn(init->survey, c, out);
+        return;
+    }
+    line(out, "or linear; sequential takes a list of layers", "  type: mlp");
+    line(out, "outputs of the layers before the last",
+         c->samples < 2000 ? "  hidden: [64, 64]" : "  hidden: [256, 128]");
+    choices(init, out, "model.activation", "  activation: relu");
+    line(out, "0.2 or so if valid is worse than train", "  dropout: 0");
+    line(out, c->classes ? "a number a class" : "a number a target", "  outputs: %lld",
+         (long long)c->outputs);
+}
+
+/* --- the rest --------------------------------------------------------------------------------- */
+
+static void write_training(const struct dpt_init_job *init, const struct choice *c,
+                           struct dpt_str *out)
+{
+    const struct dpt_survey *s = init->survey;
+
+    dpt_str_printf(out, "\n");
+    if (!c->classes)
+        dpt_str_printf(out,
+                       "# The targets are about %.4g on average, and vary by %.4g. Where that is\n"
+                       "# far from 1, training is quicker with targets divided by it.\n",
+                       s->target_mean, s->target_std);
+    choices(init, out, "loss", c->classes ? "loss: cross_entropy" : "loss: mse");
+    line(out, NULL, "\nbatch:");
+    line(out, "samples a step, over all ranks; or per_rank", "  global: %lld", (long long)c->batch);
+    line(out, "samples a pass; auto: chosen", "  micro: auto");
+    line(out, NULL, "\noptimizer:");
+    choices(init, out, "optimizer.type", "  type: adam");
+    line(out, "the rate; try three times more and less", "  lr: 1.0e-3");
+    line(out, "shrinks the weights; adamw likes 0.01", "  weight_decay: 0");
+    line(out, NULL, "\nschedule:");
+    choices(init, out, "schedule.type", "  type: cosine");
+    line(out, "steps in which the rate rises", "  warmup: %lld", (long long)c->warmup);
+    line(out, NULL, "\ntrain:");
+    line(out, "passes over the data; or steps: N", "  epochs: %lld", (long long)c->epochs);
+    line(out, "1.0: no step is longer; null: never", "  clip_norm: null");
+    line(out, NULL, "\neval:");
+    line(out, "or 500 steps, never", "  every: 1 epoch");
+    line(out, NULL, "\ncheckpoint:");
+    line(out, "or 10 min, 500 steps, never", "  every: 1 epoch");
+    line(out, "the newest ones; or all", "  keep: 3");
+    line(out, NULL, "\nlog:");
+    line(out, "a line of loss, accuracy, samples/s; or 50 steps, 10 s", "  every: auto");
+    line(out, NULL, "\ncomm:");
+    line(out, "reproducible: at any ranks alike", "  reduction: allreduce");
+}
+
+/* What the data are, in comments. */
+static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
+{
+    const struct dpt_survey *s = init->survey;
+    char samples[32], fewest[32], most[32], shape[40];
+    int64_t least, greatest;
+
+    if (s == NULL) {
+        dpt_str_printf(
+            out, "# Made-up images of ten kinds: it trains at once, and shows what a job is.\n");
+        return;
+    }
+    dpt_str_printf(out, "# %s samples of %s %s, ", dpt_group_digits(samples, s->samples),
+                   dpt_shape_text(&s->shape, shape), s->u8 ? "bytes" : "numbers");
+    if (s->classes == 0) {
+        dpt_str_printf(out, "%lld %s each\n", (long long)s->width,
+                       s->probabilities ? "class probabilities"
+                       : s->width == 1  ? "target"
+                                        : "targets");
+        return;
+    }
+    least = greatest = s->counts[0];
+    for (int64_t i = 1; i < s->classes; i++) {
+        least = s->counts[i] < least ? s->counts[i] : least;
+        greatest = s->counts[i] > greatest ? s->counts[i] : greatest;
+    }
+    dpt_str_printf(out, "%lld classes of %s to %s samples\n", (long long)s->classes,
+                   dpt_group_digits(fewest, least), dpt_group_digits(most, greatest));
+}
+
+void dpt_init_job_write(const struct dpt_init_job *init, struct dpt_str *out)
+{
+    const struct choice c = choose(init);
+    const char *path = init->path == NULL ? "JOB.yaml" : init->path;
+
+    dpt_str_printf(out, "# A job for dptrain, written by `dptrain init`.\n#\n");
+    write_found(init, out);
+    dpt_str_printf(out,
+                   "#\n# Every key, its bounds and its default: dptrain train --help\n"
+                   "# Is it right? dptrain schema --check %s\n"
+                   "# Train on all cores: dptrain %s --ranks auto\n\n",
+                   path, path);
+    line(out, "of the run", "name: %s", init->name);
+    line(out, "of all randomness: the same run again", "seed: 1");
+    line(out, "log, metrics and checkpoints", "output: runs/%s", init->name);
+    line(out, NULL, "\ndevice:");
+    choices(init, out, "device.kind", "  kind: auto");
+    line(out, "CPU threads a rank; auto: its cores", "  threads: auto");
+    dpt_str_printf(out, "\n");
+    write_data(init, &c, out);
+    write_model(init, &c, out);
+    write_training(init, &c, out);
+}

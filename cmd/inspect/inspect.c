@@ -1,0 +1,292 @@
+/*
+ * `dptrain inspect`: what is in a checkpoint or shard, on one process.
+ *
+ * HDF5 can crash on a damaged file, or never return from it. So each file is looked at in a child
+ * process, which prints what it finds; its end, whatever it is, becomes our exit code.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+#include "cmd/inspect/print.h"
+#include "cmd/output.h"
+#include "core/base/str.h"
+#include "core/train/audit.h"
+
+enum {
+    STUCK_SECONDS = 30, /* of a processor's time on one piece, which takes milliseconds */
+    MORE_MEMORY_GIB = 4,
+};
+
+/* One look at a file or two. In memory shared with the child. */
+struct look {
+    const char *path, *other; /* other: to compare with, or NULL */
+    bool job, verbose;
+    char reading[PATH_MAX + 600]; /* "FILE: NAME" */
+    bool ended;                   /* the child came to its end, with this: */
+    enum dpt_status status;
+    struct dpt_error err;
+};
+
+static void watch(void *arg, const char *name)
+{
+    const struct itimerval most = {.it_value = {.tv_sec = STUCK_SECONDS}};
+    char *reading = arg, *end = strchr(reading, '\n');
+
+    snprintf(end + 1, 512, "%s", name);
+    setitimer(ITIMER_PROF, &most, NULL);
+}
+
+/* Lists a file and reads all of it. */
+static enum dpt_status read_file(struct look *look, const char *path, struct dpt_inspect *f,
+                                 enum dpt_trailer *trailer, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char file[PATH_MAX];
+
+    dpt_checkpoint_resolve(path, file);
+    snprintf(look->reading, sizeof look->reading, "%s\n", file);
+    f->watch = watch;
+    f->watch_arg = look->reading;
+    DPT_TRY(dpt_checkpoint_trailer(file, trailer, err));
+    status = dpt_inspect_open(f, file, err);
+    if (status == DPT_BAD_DATA && *trailer == DPT_TRAILER_WRONG)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s is damaged in its metadata: the checksum of the whole does not match, "
+                        "and HDF5 cannot open it",
+                        file);
+    DPT_TRY(status);
+    for (size_t i = 0; i < f->n_sets && !ferror(stdout); i++)
+        DPT_TRY(dpt_inspect_read(f, &f->sets[i], err));
+out:
+    return status;
+}
+
+static enum dpt_status print_job(struct dpt_inspect *f, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_inspect_set *set = dpt_inspect_find(f, "/job");
+    const char *text = NULL;
+
+    if (set != NULL)
+        DPT_TRY(dpt_inspect_text(f, set, &text, err));
+    if (text == NULL)
+        return dpt_fail(err, DPT_BAD_DATA, "%s holds no job: it is no checkpoint", f->path);
+    fputs(text, stdout);
+out:
+    return status;
+}
+
+static enum dpt_status look_at(struct look *look, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_inspect f = {0}, other = {0};
+    enum dpt_trailer trailer, other_trailer;
+
+    DPT_TRY(read_file(look, look->path, &f, &trailer, err));
+    if (look->other != NULL) {
+        DPT_TRY(dpt_inspect_verdict(&f, trailer, err));
+        DPT_TRY(read_file(look, look->other, &other, &other_trailer, err));
+        DPT_TRY(dpt_inspect_verdict(&other, other_trailer, err));
+        DPT_TRY(dpt_inspect_diff(&f, &other, err));
+        goto out;
+    }
+    status = look->job ? print_job(&f, err) : dpt_inspect_print(&f, trailer, err);
+    if (status == DPT_OK || status == DPT_BAD_DATA) { /* damage comes before what it leads to */
+        struct dpt_error verdict;
+
+        if (dpt_inspect_verdict(&f, trailer, &verdict) != DPT_OK) {
+            *err = verdict;
+            status = verdict.status;
+        }
+    }
+out:
+    dpt_inspect_close(&f);
+    dpt_inspect_close(&other);
+    return status;
+}
+
+/* A damaged size must not take all of the machine's memory: what we have now, and some GiB. */
+static void limit_memory(void)
+{
+    const rlim_t more = (rlim_t)MORE_MEMORY_GIB << 30;
+    FILE *file = fopen("/proc/self/statm", "re");
+    unsigned long long pages;
+    struct rlimit limit;
+
+    /* The sixth number: what RLIMIT_DATA counts. */
+    if (file != NULL && fscanf(file, "%*u %*u %*u %*u %*u %llu", &pages) == 1 &&
+        getrlimit(RLIMIT_DATA, &limit) == 0) {
+        const rlim_t wanted = (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE) + more;
+
+        if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur > wanted)
+            limit.rlim_cur = wanted;
+        setrlimit(RLIMIT_DATA, &limit);
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+static void be_child(struct look *look)
+{
+    static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
+    const struct rlimit no_core = {0, 0};
+    const int nowhere = look->verbose ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setrlimit(RLIMIT_CORE, &no_core);
+    limit_memory();
+    for (size_t i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+        signal(fatal[i], SIG_DFL);
+    if (nowhere >= 0) /* a crash is told by the parent, in our words */
+        dup2(nowhere, STDERR_FILENO);
+    look->status = look_at(look, &look->err);
+    if (look->status == DPT_OK)
+        look->status = dpt_output_flush(&look->err);
+    else
+        fflush(stdout);
+    look->ended = true;
+    _exit(0);
+}
+
+/* What a child that did not come to its end died of. */
+static enum dpt_status tell_crash(struct look *look, int how, struct dpt_error *err)
+{
+    const int number = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
+    char *name = strchr(look->reading, '\n');
+
+    if (name == NULL)
+        return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d", look->path,
+                        number);
+    *name++ = '\0';
+    name = *name != '\0' ? name : "its bytes";
+    if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP)
+        return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d, at %s%s",
+                        look->reading, number, name,
+                        number == SIGKILL ? "; did memory run out?" : "");
+    if (number == SIGPROF)
+        return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: HDF5 found no end in %d s of reading %s",
+                        look->reading, STUCK_SECONDS, name);
+    return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: it made HDF5 crash (signal %d) at %s",
+                    look->reading, number, name);
+}
+
+static enum dpt_status in_child(const struct look *wanted, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct look *look =
+        mmap(NULL, sizeof *look, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child;
+    int how;
+
+    if (look == MAP_FAILED)
+        return dpt_fail_errno(err, DPT_RANK, "cannot share memory with a process");
+    *look = *wanted;
+    fflush(stdout);
+    child = fork();
+    if (child == 0)
+        be_child(look);
+    if (child < 0)
+        DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot start a process"));
+    while (waitpid(child, &how, 0) < 0)
+        if (errno != EINTR)
+            DPT_TRY(dpt_fail_errno(err, DPT_RANK, "waiting for a process"));
+    if (!look->ended)
+        DPT_TRY(tell_crash(look, how, err));
+    *err = look->err;
+    status = look->status;
+out:
+    munmap(look, sizeof *look);
+    return status;
+}
+
+static enum dpt_status audit(const struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_str said = {0};
+    bool same = true;
+
+    if (cli->n_positional != 2)
+        return dpt_fail(err, DPT_USAGE, "dptrain inspect: --audit compares two run folders");
+    DPT_TRY(dpt_audit_compare(cli->positional[0], cli->positional[1], &said, &same, err));
+    fputs(said.text != NULL ? said.text : "", stdout);
+    if (!same) {
+        err->text[0] = '\0'; /* all is said */
+        status = DPT_FAILED;
+    }
+out:
+    dpt_str_release(&said);
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct look look = {.other = dpt_cli_value(cli, "--diff"),
+                        .job = dpt_cli_has(cli, "--job"),
+                        .verbose = cli->log.level == DPT_LOG_VERBOSE};
+
+    if (cli->log.silent) /* started under mpirun: one rank does it */
+        return DPT_OK;
+    if (dpt_cli_has(cli, "--audit"))
+        return audit(cli, err);
+    if (cli->n_positional == 0)
+        return dpt_fail(err, DPT_USAGE, "dptrain inspect: which checkpoint or shard?");
+    if (look.other != NULL && (cli->n_positional > 1 || look.job))
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain inspect: --diff compares one file with one other%s",
+                        look.job ? ", jobs included: leave --job out" : "");
+    for (size_t i = 0; i < cli->n_positional; i++) {
+        struct dpt_error this = {0};
+        enum dpt_status found;
+
+        look.path = cli->positional[i];
+        if (i > 0)
+            putchar('\n');
+        found = in_child(&look, &this);
+        if (found == DPT_OK)
+            continue;
+        if (status != DPT_OK) /* the last one is printed by our caller */
+            dpt_log_error(&cli->log, err);
+        *err = this;
+        status = status != DPT_OK ? status : found;
+    }
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--diff", "OTHER", "say where FILE and OTHER differ; exit 1 if they do"},
+    {"--audit", NULL, "two runs with log.hashes: the first step and tensor at which they part"},
+    {"--job", NULL, "print only the job that the checkpoint was made by"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_inspect = {
+    .name = "inspect",
+    .usage = "FILE... [--job | --diff OTHER] | --audit RUN RUN",
+    .summary = "what is in a checkpoint or a shard; verifies its checksums",
+    .details =
+        "Lists the data sets of each file with their shapes, types and the range of their values: "
+        "of a checkpoint also how far the run was and what made it, of a shard the samples of each "
+        "class. All checksums are verified, and exit code 65 says that a file is damaged or cannot "
+        "be read. A run folder stands for its latest checkpoint.\n\n"
+        "With --diff the attributes, the jobs and every value are compared by their bits: the "
+        "first difference, and for each data set how many values differ and by how much at most, "
+        "absolutely and relative to the larger of the two.\n\n"
+        "  dptrain inspect runs/mnist-cnn\n"
+        "  dptrain inspect data/mnist/train-*.h5\n"
+        "  dptrain inspect runs/a --diff runs/b\n"
+        "  dptrain inspect --audit runs/a runs/b",
+    .options = options,
+    .run = run,
+};

@@ -1,0 +1,201 @@
+#include <math.h>
+
+#include "cmd/plan/plan.h"
+
+static void layers(const struct dpt_plan *p, struct dpt_json *j)
+{
+    const struct dpt_graph *graph = &p->t.model.graph;
+    char shape[40];
+
+    dpt_json_array(j, "layers");
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        double forward, backward;
+        int64_t count = 0;
+
+        for (int k = 0; k < 2; k++) {
+            const int32_t tensor = k == 0 ? node->weight : node->bias;
+
+            count += tensor < 0 ? 0 : graph->tensors[tensor].count;
+        }
+        dpt_plan_flop(p, i, &forward, &backward);
+        dpt_json_object(j, NULL);
+        dpt_json_text(j, "name", node->name);
+        dpt_json_text(j, "output", dpt_shape_text(&node->out, shape));
+        dpt_json_int(j, "parameters", count);
+        dpt_json_real(j, "flop_forward", forward);
+        dpt_json_real(j, "flop_backward", backward);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_int(j, "parameters", graph->parameters);
+}
+
+static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct dpt_json *j)
+{
+    dpt_json_array(j, key);
+    for (int r = 0; r < p->spec.ranks; r++) {
+        int32_t first, last;
+
+        dpt_sampler_deal(&p->t.data.train.sampler, step, r, p->spec.ranks, &first, &last);
+        dpt_json_array(j, NULL);
+        dpt_json_int(j, NULL, first);
+        dpt_json_int(j, NULL, last);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+}
+
+static void steps(const struct dpt_plan *p, struct dpt_json *j)
+{
+    const struct dpt_trainer *t = &p->t;
+    const struct dpt_sampler *s = &t->data.train.sampler;
+
+    dpt_json_object(j, "batch");
+    dpt_json_int(j, "global", s->global);
+    dpt_json_int(j, "micro", s->micro);
+    dpt_json_end(j);
+    dpt_json_object(j, "steps");
+    dpt_json_int(j, "samples_per_epoch", s->samples);
+    dpt_json_int(j, "held_out", s->held_out);
+    dpt_json_int(j, "per_epoch", t->steps_per_epoch);
+    dpt_json_int(j, "last_samples", dpt_sampler_count(s, t->steps_per_epoch - 1));
+    dpt_json_int(j, "total", t->steps);
+    deal(p, 0, "deal", j);
+    deal(p, t->steps_per_epoch - 1, "last_deal", j);
+    dpt_json_end(j);
+}
+
+static void rates(const struct dpt_plan *p, struct dpt_json *j)
+{
+    struct dpt_plan_rate found[DPT_PLAN_RATES];
+    const int n = dpt_plan_rates(p, found);
+
+    dpt_json_array(j, "lr");
+    for (int i = 0; i < n; i++) {
+        dpt_json_object(j, NULL);
+        dpt_json_int(j, "step", found[i].step);
+        dpt_json_real(j, "lr", found[i].lr);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+}
+
+static void memory(const struct dpt_plan *p, struct dpt_json *j)
+{
+    static const char *const scopes[] = {"rank", "rank 0", "node"};
+
+    dpt_json_object(j, "memory");
+    dpt_json_object(j, "parts");
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++)
+        dpt_json_real(j, p->memory[i].key, p->memory[i].bytes);
+    dpt_json_end(j);
+    dpt_json_object(j, "of");
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++)
+        dpt_json_text(j, p->memory[i].key, scopes[p->memory[i].scope]);
+    dpt_json_end(j);
+    dpt_json_real(j, "rank_0", p->first_rank);
+    dpt_json_real(j, "rank", p->other_rank);
+    dpt_json_real(j, "node", p->node);
+    dpt_json_real(j, "available", p->available >= 0 ? p->available : NAN);
+    if (p->available < 0)
+        dpt_json_null(j, "fits");
+    else
+        dpt_json_bool(j, "fits", p->node <= p->available);
+    dpt_json_end(j);
+    dpt_json_int(j, "checkpoint_bytes", p->checkpoint);
+    dpt_json_real(j, "reduced_bytes", p->reduced);
+}
+
+static void device(const struct dpt_plan *p, struct dpt_json *j)
+{
+    dpt_json_object(j, "device");
+    dpt_json_text(j, "name", p->gpu.name);
+    dpt_json_bool(j, "here", p->gpu_here);
+    dpt_json_text(j, "precision", dpt_job_precision(p->t.job));
+    dpt_json_real(j, "memory_bytes", p->gpu.memory);
+    dpt_json_real(j, "bytes_per_s", p->gpu.bandwidth);
+    dpt_json_real(j, "flop_per_s", p->gpu.flops[p->t.job->device.precision]);
+    dpt_json_object(j, "parts");
+    for (int i = 0; i < DPT_PLAN_DEVICE; i++)
+        dpt_json_real(j, p->device[i].key, p->device[i].bytes);
+    dpt_json_end(j);
+    dpt_json_real(j, "bytes", p->device_bytes);
+    dpt_json_bool(j, "fits", p->device_bytes <= p->gpu.memory);
+    dpt_json_real(j, "micro_that_fits", p->device_micro > 0 ? p->device_micro : NAN);
+    dpt_json_end(j);
+}
+
+static void step(const char *key, const struct dpt_plan_step *s, int64_t global, struct dpt_json *j)
+{
+    if (s->total <= 0) {
+        dpt_json_null(j, key);
+        return;
+    }
+    dpt_json_object(j, key);
+    dpt_json_real(j, "seconds", s->total);
+    dpt_json_real(j, "samples_per_s", (double)global / s->total);
+    dpt_json_int(j, "global", global);
+    dpt_json_int(j, "micro", s->micro);
+    dpt_json_real(j, "compute_s", s->compute);
+    dpt_json_real(j, "data_s", s->data);
+    dpt_json_real(j, "local_sum_s", s->local);
+    dpt_json_real(j, "network_sum_s", s->network);
+    dpt_json_real(j, "update_s", s->update);
+    dpt_json_end(j);
+}
+
+static void time(const struct dpt_plan *p, struct dpt_json *j)
+{
+    const struct dpt_fabric *f = &p->spec.fabric;
+    struct dpt_plan_scale scales[DPT_PLAN_SCALES];
+
+    dpt_plan_scales(p, scales);
+    dpt_json_object(j, "time");
+    dpt_json_bool(j, "tried", p->trial.done);
+    dpt_json_real(j, "flop_per_s_thread", p->machine.flops);
+    dpt_json_real(j, "memory_bytes_per_s_thread", p->machine.memory[DPT_MACHINE_SIZES - 1].rate);
+    dpt_json_object(j, "fabric");
+    dpt_json_real(j, "latency_s", f->latency);
+    dpt_json_real(j, "overhead_s", f->overhead);
+    dpt_json_real(j, "bytes_per_s", f->bandwidth);
+    dpt_json_end(j);
+    step("step", &p->step, p->t.data.train.sampler.global, j);
+    dpt_json_real(j, "training_s", p->step.total * (double)p->t.steps);
+    dpt_json_array(j, "scaling");
+    for (int i = 0; i < DPT_PLAN_SCALES; i++) {
+        const struct dpt_plan_scale *s = &scales[i];
+
+        dpt_json_object(j, NULL);
+        dpt_json_int(j, "ranks", s->ranks);
+        step("strong", &s->strong, p->t.data.train.sampler.global, j);
+        step("weak", &s->weak, s->weak_global, j);
+        dpt_json_end(j);
+    }
+    dpt_json_end(j);
+    dpt_json_end(j);
+}
+
+void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
+{
+    const struct dpt_trainer *t = &p->t;
+
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "name", t->job->name);
+    dpt_json_text(j, "version", DPT_VERSION);
+    dpt_json_int(j, "ranks", p->spec.ranks);
+    dpt_json_int(j, "ranks_per_node", p->spec.node_ranks);
+    dpt_json_int(j, "nodes", p->nodes);
+    dpt_json_int(j, "threads", t->team.threads);
+    dpt_json_text(j, "backend", t->backend->name);
+    dpt_json_text(j, "library", t->backend->describe());
+    layers(p, j);
+    steps(p, j);
+    rates(p, j);
+    memory(p, j);
+    if (p->gpu.name[0] != '\0')
+        device(p, j);
+    if (p->step.total > 0)
+        time(p, j);
+    dpt_json_end(j);
+}

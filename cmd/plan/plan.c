@@ -1,0 +1,210 @@
+#include "cmd/plan/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/job_command.h"
+#include "cmd/output.h"
+#include "core/train/schedule.h"
+
+/* What networks between nodes are like, and what is between two of them. */
+static const struct {
+    const char *name;
+    struct dpt_fabric fabric;
+} fabrics[] = {
+    {"10", {10e-6, 1e-6, 0.94 * 10e9 / 8}},
+    {"100", {2e-6, 0.5e-6, 0.94 * 100e9 / 8}},
+};
+
+int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES])
+{
+    const struct dpt_trainer *t = &plan->t;
+    int n = 0;
+
+    for (int i = 0; i < DPT_PLAN_RATES; i++) {
+        const struct dpt_schedule_point point = {
+            .step = (t->steps - 1) / (DPT_PLAN_RATES - 1) * i +
+                    (t->steps - 1) % (DPT_PLAN_RATES - 1) * i / (DPT_PLAN_RATES - 1),
+            .steps = t->steps,
+            .steps_per_epoch = t->steps_per_epoch,
+        };
+
+        if (n > 0 && rates[n - 1].step == point.step + 1)
+            continue;
+        rates[n++] = (struct dpt_plan_rate){point.step + 1,
+                                            dpt_schedule_rate(&t->job->schedule, t->lr, &point)};
+    }
+    return n;
+}
+
+static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                    struct dpt_plan_step *step)
+{
+    dpt_plan_predict(plan, ranks, global, step);
+    if (dpt_feeding_micro(global, ranks) < step->micro) /* some would stay idle */
+        memset(step, 0, sizeof *step);
+}
+
+void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES])
+{
+    const int64_t global = plan->t.job->batch.global;
+    const int64_t each = (global + plan->spec.ranks - 1) / plan->spec.ranks;
+
+    for (int i = 0; i < DPT_PLAN_SCALES; i++) {
+        struct dpt_plan_scale *s = &scales[i];
+
+        s->ranks = 1 << i;
+        s->weak_global = each * s->ranks;
+        predict(plan, s->ranks, global, &s->strong);
+        predict(plan, s->ranks, s->weak_global, &s->weak);
+    }
+}
+
+/* A number above zero in place of *value, where the option is given; in `unit`s. */
+static enum dpt_status read_real(const struct dpt_cli *cli, const char *name, double unit,
+                                 double *value, struct dpt_error *err)
+{
+    const char *text = dpt_cli_value(cli, name);
+    double number;
+
+    if (text == NULL)
+        return DPT_OK;
+    if (!dpt_parse_real(text, &number) || !(number > 0) || number > 1e9)
+        return dpt_fail(err, DPT_USAGE, "dptrain plan: %s %s: a number above 0 is wanted", name,
+                        text);
+    *value = number * unit;
+    return DPT_OK;
+}
+
+static enum dpt_status read_fabric(const struct dpt_cli *cli, struct dpt_fabric *fabric,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *name = dpt_cli_value(cli, "--fabric");
+    const size_t n = sizeof fabrics / sizeof fabrics[0];
+    size_t i = 0;
+
+    while (name != NULL && i < n && strcmp(name, fabrics[i].name) != 0)
+        i++;
+    if (i == n)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain plan: --fabric %s: 10 or 100 (Gbit/s); --bandwidth and --latency "
+                         "say anything else",
+                         name));
+    *fabric = fabrics[i].fabric;
+    DPT_TRY(read_real(cli, "--bandwidth", 1e9 / 8, &fabric->bandwidth, err));
+    DPT_TRY(read_real(cli, "--latency", 1e-6, &fabric->latency, err));
+out:
+    return status;
+}
+
+static enum dpt_status read_spec(const struct dpt_cli *cli, struct dpt_plan_spec *spec,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    long long ranks, node_ranks;
+
+    DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
+    DPT_TRY(dpt_cli_int(cli, "--ranks-per-node", 1, 65536, 0, &node_ranks, err));
+    spec->ranks = (int)ranks;
+    spec->node_ranks = (int)node_ranks;
+    spec->trial = !dpt_cli_has(cli, "--no-trial");
+    if (dpt_cli_value(cli, "--device") != NULL)
+        spec->gpu = dpt_gpu_type_find(dpt_cli_value(cli, "--device"));
+    DPT_TRY(read_fabric(cli, &spec->fabric, err));
+out:
+    return status;
+}
+
+static enum dpt_status plan_job(struct dpt_cli *cli, const struct dpt_job *job,
+                                const struct dpt_plan_spec *spec, const char *job_text,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_plan plan = {0};
+    struct dpt_json json = {.file = stdout};
+    struct dpt_str out = {0};
+
+    DPT_TRY(dpt_plan_open(&plan, job, spec, job_text, err));
+    dpt_trainer_warn_layout(&plan.t, &cli->log);
+    dpt_trainer_warn_idle(&plan.t, &cli->log);
+    if (!dpt_cli_has(cli, "--no-time"))
+        DPT_TRY(dpt_plan_time(&plan, err));
+    if (dpt_cli_has(cli, "--json")) {
+        dpt_plan_json(&plan, &json);
+        status = dpt_json_finish(&json, "the plan", err);
+    } else {
+        dpt_plan_print(&plan, &out);
+        status = dpt_output_text(&out, "the plan", err);
+    }
+out:
+    dpt_plan_close(&plan);
+    return status;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_conf conf = {0};
+    struct dpt_plan_spec spec = {0};
+    struct dpt_str essence = {0};
+    struct dpt_job job;
+
+    DPT_TRY(read_spec(cli, &spec, err));
+    DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
+    DPT_TRY(dpt_job_for_ranks(&job, spec.ranks, err));
+    dpt_job_essence(&job, &conf, &essence);
+    if (essence.failed)
+        DPT_TRY(dpt_fail_memory(err, "the job", 0));
+    DPT_TRY(plan_job(cli, &job, &spec, essence.text, err));
+out:
+    if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)
+        dpt_job_command_name(conf.path, err);
+    dpt_str_release(&essence);
+    dpt_conf_release(&conf);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    {"--ranks", "N", "plan for N ranks; left out: 1. None is started"},
+    {"--ranks-per-node", "N",
+     "ranks that share a node; left out: as many as this one has cores; of GPUs those that are "
+     "here, "
+     "or 8"},
+    {"--device", "NAME", "short for --set device.kind=NAME; or a GPU's name: h100, see above"},
+    {"--fabric", "GBITS", "network between the nodes: 10 (with 10 us) or 100 (2 us); 10"},
+    {"--bandwidth", "GBITS", "the network's Gbit/s, instead of the fabric's"},
+    {"--latency", "US", "microseconds from node to node, instead of the fabric's"},
+    {"--no-trial", NULL, "estimate a micro-batch's time, also where it could be tried"},
+    {"--no-time", NULL, "leave the seconds out; done in some milliseconds"},
+    {"--set", "KEY=VALUE", "override a key of the job file (batch.global=512); repeatable"},
+    {"--json", NULL, "one JSON object"},
+    {0},
+};
+
+const struct dpt_command dpt_cmd_plan = {
+    .name = "plan",
+    .usage = "JOB.yaml [--ranks N] [--ranks-per-node N] [--json] [options]",
+    .summary = "what the job would do and need: layers, steps, memory, time",
+    .details =
+        "Starts no ranks, reads no samples and makes nothing of the model's size, so it plans "
+        "models that do not fit this machine. The shapes of samples come from the shards that the "
+        "job names, or from data.synthetic.\n\n"
+        "Memory is that of a process at its highest, its program and libraries included; ranks of "
+        "a node share their samples. Times are for nodes like this machine, which is measured for "
+        "half a second. A model that needs less than 250 MB is tried for another second: some "
+        "micro-batches and updates, on all cores that the ranks of a node would use. Of a larger "
+        "one the time is estimated from its FLOP and bytes, and is less certain, and so it is for "
+        "a "
+        "GPU. "
+        "Between nodes the sum is that of Thakur, Rabenseifner and Gropp (2005): a lower bound, "
+        "which small sums on many nodes miss by up to half.\n\n"
+        "No GPU need be here to plan for one: v100, t4, a100, a10, l4, l40s, h100, h200 or b200 by "
+        "its data sheet; `cuda` is the one of this machine, else an h200.\n\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100\n"
+        "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",
+    .options = options,
+    .run = run,
+    .more_help = dpt_job_keys_help,
+};

@@ -1,0 +1,282 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cmd/plan/plan.h"
+#include "core/train/optimizer.h"
+
+enum { DIGITS = 40, SHOWN_RANKS = 6 };
+
+/* A quantity with three digits and a prefix: "1.54 MB", "832 B". */
+static const char *with_unit(double value, const char *unit, char *buf)
+{
+    static const char *const prefixes[] = {"", "k", "M", "G", "T", "P"};
+    size_t i = 0;
+
+    while (value >= 999.5 && i + 1 < sizeof prefixes / sizeof prefixes[0]) {
+        value /= 1000;
+        i++;
+    }
+    snprintf(buf, DIGITS, "%.*f %s%s",
+             i == 0 || value >= 99.95 ? 0
+             : value >= 9.995         ? 1
+                                      : 2,
+             value, prefixes[i], unit);
+    return buf;
+}
+
+static const char *bytes_text(double bytes, char *buf)
+{
+    return with_unit(bytes, "B", buf);
+}
+
+static const char *time_text(double seconds, char *buf)
+{
+    static const struct {
+        const char *name;
+        double seconds;
+    } units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"days", 86400}};
+    size_t i = 0;
+    double value;
+
+    while (i + 1 < sizeof units / sizeof units[0] && seconds >= 2 * units[i + 1].seconds)
+        i++;
+    value = seconds / units[i].seconds;
+    snprintf(buf, DIGITS, "%.*f %s", value >= 100 ? 0 : value >= 10 ? 1 : 2, value, units[i].name);
+    return buf;
+}
+
+static void print_head(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = &p->t;
+    char a[DIGITS], b[DIGITS];
+
+    dpt_str_printable(out, t->job->name, strlen(t->job->name), false);
+    dpt_str_printf(out, ": %d rank%s on %d node%s, %d thread%s each, %s\n", p->spec.ranks,
+                   p->spec.ranks == 1 ? "" : "s", p->nodes, p->nodes == 1 ? "" : "s",
+                   t->team.threads, t->team.threads == 1 ? "" : "s", t->backend->name);
+    if (p->gpu.name[0] == '\0')
+        dpt_str_printf(out, "%s\n\n", t->backend->uses());
+    else
+        dpt_str_printf(out, "%s of %s, %s/s, %s%s\n\n", p->gpu.name, bytes_text(p->gpu.memory, a),
+                       bytes_text(p->gpu.bandwidth, b), dpt_job_precision(t->job),
+                       p->gpu_here ? "" : "; by its data sheet");
+}
+
+static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_graph *graph = &p->t.model.graph;
+    double forward = 0, backward = 0;
+    char shape[DIGITS], count[DIGITS], ahead[DIGITS], back[DIGITS];
+
+    dpt_str_printf(out, "%-24s %14s %14s %10s %10s\n", "layer", "output", "parameters", "FLOP",
+                   "backward");
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        double f, b;
+
+        dpt_plan_flop(p, i, &f, &b);
+        forward += f;
+        backward += b;
+        count[0] = ahead[0] = back[0] = '\0';
+        if (node->weight >= 0 || node->bias >= 0)
+            dpt_group_digits(count, (node->weight < 0 ? 0 : graph->tensors[node->weight].count) +
+                                        (node->bias < 0 ? 0 : graph->tensors[node->bias].count));
+        if (f > 0) {
+            with_unit(f, "", ahead);
+            with_unit(b, "", back);
+        }
+        dpt_str_printf(out, "%-24.24s %14s%s%14s%s%10s%s%10s\n", node->name,
+                       dpt_shape_text(&node->out, shape), count[0] ? " " : "", count,
+                       ahead[0] ? " " : "", ahead, back[0] ? " " : "", back);
+    }
+    dpt_str_printf(out, "%-24s %14s %14s %10s %10s\n\n", "a sample", "",
+                   dpt_group_digits(count, graph->parameters), with_unit(forward, "", ahead),
+                   with_unit(backward, "", back));
+}
+
+/* "rank 0: 0-3" or, of one micro-batch, "rank 0: 0". */
+static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
+                       struct dpt_str *out)
+{
+    const int ranks = p->spec.ranks;
+    const int shown = ranks <= SHOWN_RANKS ? ranks : SHOWN_RANKS - 2;
+
+    dpt_str_printf(out, "  %-9s", name);
+    for (int r = 0; r < ranks; r++) {
+        int32_t first, last;
+
+        if (r == shown && ranks > shown) {
+            dpt_str_printf(out, "  ...");
+            r = ranks - 1;
+        }
+        dpt_sampler_deal(&p->t.data.train.sampler, step, r, ranks, &first, &last);
+        if (last <= first)
+            dpt_str_printf(out, "  %d: none", r);
+        else if (last - first == 1)
+            dpt_str_printf(out, "  %d: %d", r, first);
+        else
+            dpt_str_printf(out, "  %d: %d-%d", r, first, last - 1);
+    }
+    dpt_str_printf(out, "\n");
+}
+
+static void print_steps(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = &p->t;
+    const struct dpt_sampler *s = &t->data.train.sampler;
+    const int64_t end = t->steps_per_epoch - 1;
+    char a[DIGITS], b[DIGITS], c[DIGITS];
+
+    dpt_str_printf(out, "%s samples an epoch", dpt_group_digits(a, s->samples));
+    if (s->held_out > 0)
+        dpt_str_printf(out, ", %s held out", dpt_group_digits(b, s->held_out));
+    dpt_str_printf(out, ": %s step%s of %d, the last of %d\n",
+                   dpt_group_digits(c, t->steps_per_epoch), t->steps_per_epoch == 1 ? "" : "s",
+                   s->global, dpt_sampler_count(s, end));
+    dpt_str_printf(out, "%s steps in all, %.4g epochs; micro-batches of %d:\n",
+                   dpt_group_digits(a, t->steps), (double)t->steps / (double)t->steps_per_epoch,
+                   s->micro);
+    print_deal(p, 0, "by rank", out);
+    if (dpt_sampler_micro_batches(s, end) != dpt_sampler_micro_batches(s, 0))
+        print_deal(p, end, "last step", out);
+    dpt_str_printf(out, "\n");
+}
+
+static void print_rates(const struct dpt_plan *p, struct dpt_str *out)
+{
+    struct dpt_plan_rate rates[DPT_PLAN_RATES];
+    const int n = dpt_plan_rates(p, rates);
+    char step[DIGITS];
+
+    dpt_str_printf(out, "%14s   learning rate (%s)\n", "step", p->t.job->schedule.variant->name);
+    for (int i = 0; i < n; i++) {
+        /* What lies between equal ones is told by its ends. */
+        if (i > 0 && i < n - 1 && rates[i].lr == rates[i - 1].lr && rates[i].lr == rates[i + 1].lr)
+            continue;
+        dpt_str_printf(out, "%14s   %.6g\n", dpt_group_digits(step, rates[i].step), rates[i].lr);
+    }
+    dpt_str_printf(out, "\n");
+}
+
+static void print_device(const struct dpt_plan *p, struct dpt_str *out)
+{
+    char a[DIGITS], b[DIGITS];
+
+    dpt_str_printf(out, "%-28s %10s\n", "memory of the GPU", "a rank");
+    for (int i = 0; i < DPT_PLAN_DEVICE; i++)
+        if (p->device[i].bytes > 0)
+            dpt_str_printf(out, "  %-26s %10s\n", p->device[i].name,
+                           bytes_text(p->device[i].bytes, a));
+    dpt_str_printf(out, "%s of %s: ", bytes_text(p->device_bytes, a), bytes_text(p->gpu.memory, b));
+    if (p->device_bytes <= p->gpu.memory)
+        dpt_str_printf(out, "fits\n\n");
+    else if (p->device_micro > 0)
+        dpt_str_printf(out, "does not fit; batch.micro=%d would\n\n", p->device_micro);
+    else
+        dpt_str_printf(out, "does not fit\n\n");
+}
+
+static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
+{
+    static const char *const scopes[] = {"", "rank 0", "a node"};
+    char a[DIGITS], b[DIGITS], c[DIGITS];
+
+    dpt_str_printf(out, "%-28s %10s\n", p->gpu.name[0] != '\0' ? "memory of the host" : "memory",
+                   "a rank");
+    for (int i = 0; i < DPT_PLAN_MEMORY; i++) {
+        const struct dpt_plan_memory *m = &p->memory[i];
+
+        if (m->bytes > 0)
+            dpt_str_printf(out, "  %-26s %10s%s%s\n", m->name, bytes_text(m->bytes, a),
+                           m->scope == DPT_PLAN_RANK ? "" : "  ", scopes[m->scope]);
+    }
+    dpt_str_printf(out, "rank 0 %s", bytes_text(p->first_rank, a));
+    if (p->spec.ranks > 1)
+        dpt_str_printf(out, ", the others %s, a node %s", bytes_text(p->other_rank, a),
+                       bytes_text(p->node, b));
+    if (p->available >= 0)
+        dpt_str_printf(out, "; free here %s: %s", bytes_text(p->available, c),
+                       p->node <= p->available ? "fits" : "does not fit");
+    dpt_str_printf(out, "\n\ncheckpoint  %s", bytes_text((double)p->checkpoint, a));
+    if (p->t.job->checkpoint.every.unit == DPT_NEVER)
+        dpt_str_printf(out, ", never written");
+    else if (p->t.job->checkpoint.keep > 0)
+        dpt_str_printf(out, "; the newest %lld and the best are kept",
+                       (long long)p->t.job->checkpoint.keep);
+    dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
+}
+
+static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,
+                             struct dpt_str *out)
+{
+    char time[DIGITS], rate[DIGITS];
+
+    if (step->total <= 0) {
+        dpt_str_printf(out, " %32s", "too few micro-batches");
+        return;
+    }
+    dpt_str_printf(out, " %11s %11s %6.0f %%", time_text(step->total, time),
+                   dpt_group_digits(rate, llround((double)global / step->total)),
+                   100 * (double)global / step->total / per_rank);
+}
+
+static void print_scales(const struct dpt_plan *p, struct dpt_str *out)
+{
+    struct dpt_plan_scale scales[DPT_PLAN_SCALES];
+    const int64_t global = p->t.job->batch.global;
+    double strong, weak;
+
+    dpt_plan_scales(p, scales);
+    strong = scales[0].strong.total > 0 ? (double)global / scales[0].strong.total : 1;
+    weak = scales[0].weak.total > 0 ? (double)scales[0].weak_global / scales[0].weak.total : 1;
+    dpt_str_printf(out, "\n%6s %32s %32s\n", "", "strong: the batch stays", "weak: it grows");
+    dpt_str_printf(out, "%6s %11s %11s %8s %11s %11s %8s\n", "ranks", "a step", "samples/s", "eff.",
+                   "a step", "samples/s", "eff.");
+    for (int i = 0; i < DPT_PLAN_SCALES; i++) {
+        const struct dpt_plan_scale *s = &scales[i];
+
+        dpt_str_printf(out, "%6d", s->ranks);
+        print_scale_cell(&s->strong, global, strong * s->ranks, out);
+        print_scale_cell(&s->weak, s->weak_global, weak * s->ranks, out);
+        dpt_str_printf(out, "\n");
+    }
+}
+
+static void print_time(const struct dpt_plan *p, struct dpt_str *out)
+{
+    const struct dpt_trainer *t = &p->t;
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {
+        {"forward and backward", p->step.compute},
+        {"samples", p->step.data},
+        {"sum on a node", p->step.local},
+        {"sum between nodes", p->step.network},
+        {"update", p->step.update},
+    };
+    char a[DIGITS], b[DIGITS], c[DIGITS];
+
+    dpt_str_printf(
+        out, "\na step      %s, %s samples/s; training %s  (%s)\n", time_text(p->step.total, a),
+        dpt_group_digits(b, llround(t->data.train.sampler.global / p->step.total)),
+        time_text(p->step.total * (double)t->steps, c), p->trial.done ? "tried" : "estimated");
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        if (parts[i].seconds > 0)
+            dpt_str_printf(out, "  %-26s %10s\n", parts[i].name, time_text(parts[i].seconds, a));
+    print_scales(p, out);
+}
+
+void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
+{
+    print_head(p, out);
+    print_layers(p, out);
+    print_steps(p, out);
+    print_rates(p, out);
+    if (p->gpu.name[0] != '\0')
+        print_device(p, out);
+    print_memory(p, out);
+    if (p->step.total > 0)
+        print_time(p, out);
+}

@@ -1,0 +1,479 @@
+/*
+ * `dptrain predict`: what a checkpoint says to samples of any kind, over all ranks.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cmd/job_command.h"
+#include "cmd/predict/print.h"
+#include "core/base/clock.h"
+#include "core/state/checkpoint.h"
+#include "core/train/checkpoint_model.h"
+#include "core/train/predict.h"
+#include "core/train/stop.h"
+#include "data/sources/predictions.h"
+#include "models/model.h"
+
+/* So many samples are printed one by one. */
+enum { FEW = 10, MICRO_IMAGES = 16, MICRO_ROWS = 64 };
+
+/* What is known of the checkpoint, by rank 0; told to all. */
+struct found {
+    bool shaped;
+    struct dpt_shape shape;
+    int64_t step;
+    char name[NAME_MAX + 1]; /* of the file */
+};
+
+struct predict {
+    struct dpt_cli *cli;
+    const struct dpt_comm *comm;
+    struct dpt_job job; /* with batches that no rank count decides */
+    struct dpt_arena arena;
+    struct dpt_source_spec spec;
+    struct dpt_shape shape; /* --shape */
+    const char *weights;    /* where they are */
+    struct found found;
+    struct dpt_source *source;
+    const struct dpt_source_info *info;
+    struct dpt_trainer trainer;
+    struct dpt_predictions *file; /* rank 0; NULL: none is asked for */
+    double shown;                 /* when the live line was drawn */
+    const char **names;           /* of one run */
+    int32_t names_room;
+};
+
+/* All values of a repeatable option. */
+static enum dpt_status take_list(struct predict *p, const char *option, const char *const **list,
+                                 size_t *n, struct dpt_error *err)
+{
+    const char **all;
+    size_t given = 0;
+
+    while (dpt_cli_nth(p->cli, option, given) != NULL)
+        given++;
+    all = dpt_arena_alloc(&p->arena, (given + 1) * sizeof *all);
+    if (all == NULL)
+        return dpt_fail_memory(err, "the command line", (double)given);
+    for (size_t i = 0; i < given; i++)
+        all[i] = dpt_cli_nth(p->cli, option, i);
+    *list = all;
+    *n = given;
+    return DPT_OK;
+}
+
+static enum dpt_status take_shape(struct predict *p, struct dpt_error *err)
+{
+    const char *text = dpt_cli_value(p->cli, "--shape");
+    struct dpt_shape *s = &p->shape;
+    int end = 0;
+
+    if (text == NULL)
+        return DPT_OK;
+    if (sscanf(text, "%6d,%6d,%6d%n", &s->c, &s->h, &s->w, &end) != 3 || text[end] != '\0' ||
+        s->c < 1 || s->h < 1 || s->w < 1)
+        return dpt_fail(err, DPT_USAGE,
+                        "--shape %s: must be channels, height and width, as in 1,28,28", text);
+    p->spec.shape = s;
+    return DPT_OK;
+}
+
+static enum dpt_status take_options(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_cli *cli = p->cli;
+    struct dpt_source_spec *s = &p->spec;
+
+    s->conf = &p->job.data;
+    s->log = &cli->log;
+    s->classes = dpt_job_loss(&p->job).kind == DPT_LOSS_CROSS_ENTROPY;
+    if (dpt_cli_value(cli, "--format") != NULL)
+        DPT_TRY(dpt_source_format_find("--format ", dpt_cli_value(cli, "--format"), false,
+                                       &s->format, err));
+    s->option[DPT_SOURCE_LABEL] = dpt_cli_value(cli, "--label");
+    s->option[DPT_SOURCE_HEADER] = dpt_cli_value(cli, "--header");
+    s->option[DPT_SOURCE_LAYOUT] = dpt_cli_value(cli, "--layout");
+    s->option[DPT_SOURCE_LABELS] = dpt_cli_value(cli, "--labels");
+    s->option[DPT_SOURCE_INVERT] = dpt_cli_has(cli, "--invert") ? "" : NULL;
+    DPT_TRY(take_list(p, "--input", &s->inputs, &s->n_inputs, err));
+    DPT_TRY(take_list(p, "--labels", &s->labels, &s->n_labels, err));
+    DPT_TRY(take_shape(p, err));
+out:
+    return status;
+}
+
+/* Rank 0: looks into the checkpoint. Other programs' files say nothing but names and numbers. */
+static enum dpt_status look(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_checkpoint checkpoint = {0};
+    struct dpt_graph none = {0};
+    struct dpt_state state = {.graph = &none};
+    char path[PATH_MAX], real[PATH_MAX];
+    const char *slash;
+
+    const char *file = path;
+
+    if (dpt_weights_foreign(p->weights, &dpt_weights_checkpoint)) {
+        file = p->weights;
+    } else {
+        file = dpt_checkpoint_resolve(p->weights, path);
+        DPT_TRY(dpt_checkpoint_verify(file, err));
+        DPT_TRY(dpt_checkpoint_open(&checkpoint, file, err));
+        p->found.shaped = dpt_checkpoint_input(&checkpoint, &p->found.shape);
+        DPT_TRY(dpt_checkpoint_read(&checkpoint, &state, DPT_LOAD_PROGRESS, NULL, err));
+        p->found.step = state.progress.step;
+    }
+    if (realpath(file, real) == NULL) /* `latest` is a link to the one that is meant */
+        snprintf(real, sizeof real, "%s", file);
+    slash = strrchr(real, '/');
+    snprintf(p->found.name, sizeof p->found.name, "%.255s", slash != NULL ? slash + 1 : real);
+out:
+    dpt_checkpoint_close(&checkpoint);
+    return status;
+}
+
+/* What the model takes and gives, as far as the checkpoint and the job's data tell. Collective. */
+static enum dpt_status find_model(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &p->comm->world;
+    struct dpt_source_model *model = &p->spec.model;
+    struct dpt_graph graph = {0};
+
+    DPT_TRY(dpt_group_agree(world, world->rank == 0 ? look(p, err) : DPT_OK, err));
+    DPT_TRY(dpt_group_broadcast(world, 0, &p->found, sizeof p->found, err));
+    status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->arena, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (p->found.shaped) {
+        model->known = true;
+        model->shape = p->found.shape;
+    } else if (!model->known && p->spec.shape != NULL) {
+        model->known = true;
+        model->shape = p->shape;
+    }
+    if (model->known) {
+        status = dpt_model_build(&p->job.model, &model->shape, &graph, err);
+        p->spec.outputs = status == DPT_OK ? dpt_graph_outputs(&graph) : 0;
+        dpt_graph_release(&graph);
+    }
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    return status;
+}
+
+/* Collective. */
+static enum dpt_status open_source(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &p->comm->world;
+    int64_t mine, first;
+
+    dpt_comm_note(p->comm, 0, "opening the inputs");
+    status = dpt_source_open(&p->source, &p->spec, world->rank, world->size, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    p->info = dpt_source_info(p->source);
+    mine = first = p->info->samples;
+    DPT_TRY(dpt_group_broadcast(world, 0, &first, sizeof first, err));
+    if (mine != first)
+        status = dpt_fail(err, DPT_BAD_DATA,
+                          "--input: here are %lld samples, on rank 0 %lld: all nodes need the same "
+                          "files",
+                          (long long)mine, (long long)first);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (p->info->samples > FEW && dpt_cli_value(p->cli, "--out") == NULL)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain predict: %lld samples are too many to print: --out FILE.h5 says "
+                         "where to put what the model says",
+                         (long long)p->info->samples));
+out:
+    return status;
+}
+
+/* Collective. */
+static enum dpt_status open_trainer(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_job *job = &p->job;
+
+    /* The size of a micro-batch may show in the last bits, so it follows from the model alone. */
+    job->batch.micro = p->info->shape.h * p->info->shape.w > 1 ? MICRO_IMAGES : MICRO_ROWS;
+    job->batch.global = job->batch.micro * p->comm->world.size;
+    DPT_TRY(dpt_trainer_open_model(&p->trainer, job, p->comm, &p->cli->log, &p->info->shape, err));
+    DPT_TRY(dpt_job_command_load_weights(p->cli, &p->trainer, err));
+out:
+    return status;
+}
+
+/* Names of classes, where there are as many as outputs and an attribute holds them. */
+static const char *const *class_names(const struct predict *p)
+{
+    const struct dpt_source_model *model = &p->spec.model;
+    size_t longest = 1;
+
+    if (model->n_classes == 0 ||
+        model->n_classes > (size_t)dpt_graph_outputs(&p->trainer.model.graph))
+        return NULL;
+    for (size_t i = 0; i < model->n_classes; i++)
+        longest = strlen(model->classes[i]) > longest ? strlen(model->classes[i]) : longest;
+    return longest * model->n_classes <= DPT_CLASS_NAME_BYTES ? model->classes : NULL;
+}
+
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+/* Rank 0. */
+static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
+{
+    const char *out = dpt_cli_value(p->cli, "--out");
+    struct dpt_predictions_form form = {
+        .samples = p->info->samples,
+        .outputs = dpt_graph_outputs(&p->trainer.model.graph),
+        .classes = p->spec.classes,
+        .truth = p->info->truth,
+        .checkpoint = p->found.name,
+        .step = p->found.step,
+        .job = p->job.name,
+        .version = DPT_VERSION,
+        .class_names = class_names(p),
+    };
+    struct stat info;
+
+    if (out == NULL)
+        return DPT_OK;
+    if (stat(out, &info) == 0 && S_ISDIR(info.st_mode))
+        return dpt_fail(err, DPT_USAGE, "--out %s: is a folder; a file's name is needed", out);
+    if (same_file(out, p->weights))
+        return dpt_fail(err, DPT_USAGE, "--out %s: is the checkpoint", out);
+    for (size_t i = 0; i < p->spec.n_inputs; i++)
+        if (same_file(out, p->spec.inputs[i]))
+            return dpt_fail(err, DPT_USAGE, "--out %s: is one of the inputs", out);
+    form.n_classes = form.class_names != NULL ? p->spec.model.n_classes : 0;
+    for (int64_t i = 0; p->info->named && i < p->info->samples; i++) {
+        const size_t n = strlen(dpt_source_name(p->source, i));
+
+        form.name_bytes = n > form.name_bytes ? n : form.name_bytes;
+    }
+    return dpt_predictions_open(&p->file, out, &form, err);
+}
+
+static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
+                                 struct dpt_error *err)
+{
+    if (d->count > p->names_room) {
+        const char **names = realloc(p->names, (size_t)d->count * sizeof *names);
+
+        if (names == NULL)
+            return dpt_fail_memory(err, "names", (double)d->count * sizeof *names);
+        p->names = names;
+        p->names_room = d->count;
+    }
+    for (int32_t i = 0; i < d->count; i++)
+        p->names[i] = dpt_source_name(p->source, d->first + i);
+    return DPT_OK;
+}
+
+static void show(struct predict *p, int64_t done)
+{
+    char some[32], all[32], line[96];
+
+    if (dpt_now() - p->shown < 0.1)
+        return;
+    p->shown = dpt_now();
+    snprintf(line, sizeof line, "predicting: %s of %s", dpt_group_digits(some, done),
+             dpt_group_digits(all, p->info->samples));
+    dpt_log_live(&p->cli->log, line);
+}
+
+static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct predict *p = arg;
+    const struct dpt_predict_told told = {p->source, class_names(p), p->spec.model.n_classes};
+    struct dpt_predictions_rows rows = {
+        .count = d->count,
+        .values = d->values,
+        .probabilities = d->probabilities,
+        .labels = d->labels,
+        .classes = d->classes,
+        .targets = d->targets,
+        .loss = d->loss,
+    };
+
+    if (dpt_stop_signal() != 0) /* so that nothing is left under a temporary name */
+        DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
+                         dpt_stop_name(dpt_stop_signal())));
+    for (int32_t i = 0; p->info->samples <= FEW && i < d->count; i++)
+        dpt_predict_print(&told, d, i);
+    show(p, d->first + d->count);
+    if (p->file == NULL)
+        return DPT_OK;
+    if (p->info->named) {
+        DPT_TRY(name_rows(p, d, err));
+        rows.names = p->names;
+    }
+    DPT_TRY(dpt_predictions_add(p->file, &rows, err));
+out:
+    return status;
+}
+
+static void print_summary(const struct predict *p, const struct dpt_tally *tally)
+{
+    const double n = (double)tally->samples;
+    char digits[32];
+
+    if (p->info->truth != DPT_TRUTH_NONE) {
+        if (p->spec.classes)
+            printf("accuracy %.4f, ", tally->correct / n);
+        printf("loss %.6g on %s sample%s\n", tally->loss / n,
+               dpt_group_digits(digits, tally->samples), tally->samples == 1 ? "" : "s");
+    }
+    if (p->file != NULL)
+        printf("%s: %s sample%s, %s\n", dpt_cli_value(p->cli, "--out"),
+               dpt_group_digits(digits, p->info->samples), p->info->samples == 1 ? "" : "s",
+               p->spec.classes ? "logits, probabilities and labels" : "predictions");
+}
+
+/* Collective. */
+static enum dpt_status predict_all(struct predict *p, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &p->comm->world;
+    struct dpt_tally tally;
+
+    DPT_TRY(dpt_group_agree(world, world->rank == 0 ? open_out(p, err) : DPT_OK, err));
+    status = dpt_trainer_predict_source(&p->trainer, p->source, take, p, &tally, err);
+    dpt_log_live(&p->cli->log, NULL);
+    DPT_TRY(status);
+    if (p->file != NULL)
+        status = dpt_predictions_commit(p->file, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (world->rank == 0)
+        print_summary(p, &tally);
+out:
+    return status;
+}
+
+static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
+                               const struct dpt_conf *conf, const struct dpt_comm *comm,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct predict *p = calloc(1, sizeof *p);
+
+    (void)conf;
+    if (p == NULL)
+        return dpt_fail_memory(err, "the prediction", sizeof *p);
+    p->cli = cli;
+    p->comm = comm;
+    p->job = *job;
+    DPT_TRY(dpt_job_command_weights(cli, job, &p->weights, err));
+    DPT_TRY(dpt_group_agree(&comm->world, take_options(p, err), err));
+    DPT_TRY(find_model(p, err));
+    DPT_TRY(open_source(p, err));
+    DPT_TRY(open_trainer(p, err));
+    DPT_TRY(predict_all(p, err));
+out:
+    dpt_predictions_close(p->file);
+    if (p->trainer.comm != NULL)
+        dpt_trainer_close(&p->trainer);
+    dpt_source_close(p->source);
+    dpt_arena_release(&p->arena);
+    free(p->names);
+    free(p);
+    return status;
+}
+
+static const struct dpt_cli_option options[] = {
+    DPT_WEIGHTS_CLI_OPTIONS,
+    {"--input", "PATH", "a file, a folder of pictures, a glob; repeatable"},
+    {"--out", "OUT.h5", "where to put the outputs; may be left out for up to 10 samples"},
+    {"--format", "h5|idx|csv|npy|pictures", "what the inputs are (what they look like)"},
+    {"--labels", "PATH", "idx, npy: the labels of an input; repeatable, one for each"},
+    {"--label", "COLUMN,...", "csv: the label column, or none (the last, where there is one more)"},
+    {"--header", "auto|yes|no", "csv: does the first line hold the names of the columns"},
+    {"--layout", "nchw|nhwc", "npy: order of the four dimensions (default: nchw)"},
+    {"--shape", "C,H,W", "pictures: the size to make them (what the model takes)"},
+    {"--invert", NULL,
+     "pictures: dark becomes light, for ink on paper where training had light on "
+     "dark"},
+    DPT_JOB_CLI_OPTIONS,
+    {0},
+};
+
+/* What stands behind the job file are inputs, too: a shell makes many words of one pattern. */
+static enum dpt_status take_words(struct dpt_cli *cli, struct dpt_error *err)
+{
+    const size_t more = cli->n_positional > 1 ? cli->n_positional - 1 : 0;
+    const struct dpt_cli_option *input = options;
+    struct dpt_cli_given *given;
+
+    if (more == 0)
+        return DPT_OK;
+    while (strcmp(input->name, "--input") != 0)
+        input++;
+    given = realloc(cli->given, (cli->n_given + more) * sizeof *given);
+    if (given == NULL)
+        return dpt_fail_memory(err, "the command line", (double)more * sizeof *given);
+    cli->given = given;
+    for (size_t i = 0; i < more; i++)
+        given[cli->n_given++] =
+            (struct dpt_cli_given){.option = input, .value = cli->positional[i + 1]};
+    cli->n_positional = 1;
+    return DPT_OK;
+}
+
+static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    dpt_stop_catch();
+    DPT_TRY(take_words(cli, err));
+    if (dpt_cli_value(cli, "--input") == NULL)
+        DPT_TRY(dpt_fail(err, DPT_USAGE,
+                         "dptrain predict: which samples? --input FILE or FOLDER, or several of "
+                         "them behind the job"));
+    DPT_TRY(dpt_job_command(cli, predict, err));
+out:
+    return status;
+}
+
+static void list_formats(void)
+{
+    printf("\nformats:\n");
+    for (size_t i = 0; dpt_source_formats[i] != NULL; i++)
+        if (dpt_source_formats[i]->help != NULL)
+            printf("  %s: %s\n", dpt_source_formats[i]->name, dpt_source_formats[i]->help);
+    dpt_job_keys_help();
+}
+
+const struct dpt_command dpt_cmd_predict = {
+    .name = "predict",
+    .usage = "JOB.yaml --checkpoint C --input PATH... [--out OUT.h5] [options]",
+    .summary = "what a checkpoint says to new samples, or to pictures",
+    .details =
+        "Shares the samples out over all ranks; memory is a window of them, whatever their number. "
+        "OUT.h5 gets, in the order of the inputs, /logits, /probabilities [N,K] and /labels [N] "
+        "(with loss mse /predictions), with known labels /targets and /loss, and for pictures "
+        "/names. The file has the same bytes for any number of ranks. Up to 10 samples are also "
+        "printed. Known labels give accuracy and loss.\n\n"
+        "Samples are normalised as the job says. Pictures (PNG, JPEG) are stretched to the size "
+        "that the model takes and made grey or colour as it wants; a folder is searched with its "
+        "sub-folders, and where these are called as the classes they are the labels.\n\n"
+        "C may also be weights in safetensors or npz, from PyTorch or NumPy, for the job's model: "
+        "nothing has to be trained first.\n\n"
+        "  dptrain predict job.yaml --checkpoint runs/mine --input three.png --invert\n"
+        "  dptrain predict job.yaml --checkpoint weights.safetensors --input x.npy\n"
+        "  mpirun -np 2 dptrain predict job.yaml --checkpoint runs/mine \\\n"
+        "      --input 'data/mine/test-*.h5' --out predicted.h5",
+    .options = options,
+    .run = run,
+    .more_help = list_formats,
+};

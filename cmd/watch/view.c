@@ -1,0 +1,384 @@
+#include "cmd/watch/view.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/watch/curves.h"
+#include "cmd/watch/plot.h"
+#include "core/conf/text.h"
+
+enum { DIGITS = 32, SHOWN = 200, SHOWN_BYTES = 6 * SHOWN + 8 };
+/* Rows of a plot: at least, and where nothing bounds them. */
+enum { PLOT_LEAST = 3, PLOT_FREE = 8 };
+/* Train events that the present speed is the median of. */
+enum { RECENT = 5 };
+/* Seconds without a sign of life after which a person should hear of it. */
+static const double QUIET = 30;
+
+static const char bold[] = "\033[1m", green[] = "\033[32m", red[] = "\033[31m";
+static const char yellow[] = "\033[33m";
+
+void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *text)
+{
+    const size_t before = out->length;
+    bool colored = false;
+
+    for (int column = 0; *text != '\0';) {
+        const size_t escape = *text == '\033' ? strcspn(text, "m") + 1 : 0;
+        const size_t n = dpt_utf8_bytes(text, 1);
+
+        if (escape > 0) {
+            if (v->color)
+                dpt_str_add(out, text, escape);
+            colored = v->color;
+            text += escape;
+            continue;
+        }
+        if (column++ == v->columns)
+            break;
+        if (v->ascii && (n > 1 || (unsigned char)*text > 0x7E))
+            dpt_str_add(out, "?", 1);
+        else
+            dpt_str_add(out, text, n);
+        text += n;
+    }
+    while (!colored && out->length > before && out->text[out->length - 1] == ' ')
+        out->length--;
+    dpt_str_printf(out, "%s\n", colored ? DPT_PLOT_PLAIN : "");
+}
+
+static void print_line(const struct dpt_view *v, struct dpt_str *out, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+static void print_line(const struct dpt_view *v, struct dpt_str *out, const char *format, ...)
+{
+    char text[4 * SHOWN_BYTES];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    dpt_view_add(v, out, text);
+}
+
+static int width_of(const char *text)
+{
+    return (int)dpt_utf8_width(text, strlen(text));
+}
+
+/* "0:31", "12:05", "1:02:03", "3 d 04:00" */
+static const char *time_text(double seconds, char buf[DIGITS])
+{
+    const long long s = (long long)(fmin(fmax(seconds, 0), 1e12) + 0.5);
+
+    if (s >= 86400)
+        snprintf(buf, DIGITS, "%lld d %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
+    else if (s >= 3600)
+        snprintf(buf, DIGITS, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, DIGITS, "%lld:%02lld", s / 60, s % 60);
+    return buf;
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+/* Samples/s at present; NAN: unknown. */
+static double present_rate(const struct dpt_history *h)
+{
+    double rates[RECENT];
+    size_t n = 0;
+
+    for (size_t i = h->n_train; i-- > 0 && n < RECENT;) {
+        if (h->train[i].start != (int32_t)h->n_starts - 1)
+            break;
+        if (h->train[i].rate > 0)
+            rates[n++] = h->train[i].rate;
+    }
+    qsort(rates, n, sizeof *rates, by_size);
+    return n > 0 ? rates[n / 2] : NAN;
+}
+
+/* Seconds of training that are left at the present speed; NAN: unknown, or it does not run. */
+static double seconds_left(const struct dpt_history *h, const struct dpt_life *life)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+    const double rate = present_rate(h);
+
+    if (start == NULL || life->state != DPT_LIFE_RUNNING || start->steps < 0 || start->global < 1)
+        return NAN;
+    return (double)(start->steps - dpt_history_step(h)) * (double)start->global / rate;
+}
+
+static double done_part(const struct dpt_history *h)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+
+    if (start == NULL || start->steps <= 0)
+        return 0;
+    return fmin((double)dpt_history_step(h) / (double)start->steps, 1);
+}
+
+static const char *state_ink(enum dpt_life_state state)
+{
+    return state == DPT_LIFE_RUNNING || state == DPT_LIFE_DONE ? green
+           : state == DPT_LIFE_STOPPED                         ? yellow
+                                                               : red;
+}
+
+static void state_text(const struct dpt_life *life, char *buf, size_t size)
+{
+    const char *word = dpt_life_words[life->state];
+    char silent[DIGITS];
+
+    if (life->state != DPT_LIFE_RUNNING)
+        snprintf(buf, size, "%s", word);
+    else if (life->silent > QUIET)
+        snprintf(buf, size, "%s on %s, silent for %s", word, life->owner.host,
+                 time_text(life->silent, silent));
+    else
+        snprintf(buf, size, "%s on %s", word, life->owner.pid > 0 ? life->owner.host : "?");
+}
+
+static void view_title(const struct dpt_view *v, const struct dpt_history *h,
+                       const struct dpt_life *life, struct dpt_str *out)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+    char name[SHOWN_BYTES], folder[SHOWN_BYTES], state[2 * DPT_OWNER_WORD];
+    int space;
+
+    dpt_show_text(name, start != NULL ? start->name : "", 40);
+    dpt_show_text(folder, h->folder, SHOWN);
+    state_text(life, state, sizeof state);
+    space = v->columns - width_of(name) - 2 - width_of(folder) - width_of(state);
+    print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_PLOT_PLAIN, folder,
+               space > 2 ? space : 2, "", state_ink(life->state), state);
+}
+
+static void view_bar(const struct dpt_view *v, const struct dpt_history *h, struct dpt_str *out)
+{
+    /* Eighths of a block, U+2588 and down. */
+    static const char *const parts[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+    const double part = done_part(h);
+    const int cells = v->columns - 9 > 5 ? v->columns - 9 : 5;
+    const int eighths = (int)floor(part * cells * 8), full = eighths / 8;
+    struct dpt_str line = {0};
+
+    dpt_str_printf(&line, "[%s", green);
+    for (int i = 0; i < full; i++)
+        dpt_str_printf(&line, "%s", v->ascii ? "#" : "█");
+    dpt_str_printf(&line, "%s%s", v->ascii ? "" : parts[eighths % 8], DPT_PLOT_PLAIN);
+    dpt_str_printf(&line, "%*s] %3.0f %%", cells - full - (!v->ascii && eighths % 8 > 0), "",
+                   floor(100 * part));
+    dpt_view_add(v, out, line.text != NULL ? line.text : "");
+    dpt_str_release(&line);
+}
+
+static void view_progress(const struct dpt_view *v, const struct dpt_history *h,
+                          const struct dpt_life *life, struct dpt_str *out)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+    const int64_t step = dpt_history_step(h);
+    const double left = seconds_left(h, life), took = dpt_history_seconds(h);
+    char steps[DIGITS], all[DIGITS], rest[DIGITS], time[2 * DIGITS] = "";
+
+    if (start == NULL)
+        return;
+    if (isfinite(left))
+        snprintf(time, sizeof time, "%s left", time_text(left, rest));
+    else if (life->state != DPT_LIFE_RUNNING && !isnan(took))
+        snprintf(time, sizeof time, "took %s", time_text(took, rest));
+    print_line(v, out, "epoch %lld of %lld   step %s of %s   %s",
+               (long long)dpt_history_epoch(h, step), (long long)dpt_history_epochs(h),
+               dpt_group_digits(steps, step), dpt_group_digits(all, start->steps), time);
+}
+
+static void view_numbers(const struct dpt_view *v, const struct dpt_history *h, struct dpt_str *out)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+    const struct dpt_history_train *last = h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
+    const double rate = present_rate(h);
+    struct dpt_str line = {0};
+    char digits[DIGITS];
+
+    if (last != NULL)
+        dpt_str_printf(&line, "loss %.4g   ", last->loss);
+    if (last != NULL && !isnan(last->accuracy))
+        dpt_str_printf(&line, "accuracy %.4f   ", last->accuracy);
+    if (last != NULL && !isnan(last->lr))
+        dpt_str_printf(&line, "lr %.3g   ", last->lr);
+    if (!isnan(rate))
+        dpt_str_printf(&line, "%s samples/s   ", dpt_group_digits(digits, (long long)rate));
+    if (start != NULL && start->ranks > 0)
+        dpt_str_printf(&line, "%lld rank%s%s%s", (long long)start->ranks,
+                       start->ranks == 1 ? "" : "s", start->device[0] != '\0' ? ", " : "",
+                       start->device);
+    if (line.length > 0)
+        dpt_view_add(v, out, line.text);
+    dpt_str_release(&line);
+}
+
+static void view_split(const struct dpt_view *v, const struct dpt_history *h,
+                       enum dpt_history_split split, struct dpt_str *out)
+{
+    const struct dpt_history_eval *last = dpt_history_last(h, split);
+    const struct dpt_history_eval *best = dpt_history_best(h, split);
+    char step[DIGITS], best_step[DIGITS], accuracy[DIGITS] = "", most[4 * DIGITS] = "";
+
+    if (last == NULL)
+        return;
+    dpt_group_digits(step, last->step);
+    dpt_group_digits(best_step, best->step);
+    if (!isnan(last->accuracy)) {
+        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f", last->accuracy);
+        snprintf(most, sizeof most, "; best %.4f at step %s", best->accuracy, best_step);
+    } else {
+        snprintf(most, sizeof most, "; best %.4g at step %s", best->loss, best_step);
+    }
+    print_line(v, out, "%-6sloss %.4g%s at step %s%s", dpt_history_splits[split], last->loss,
+               accuracy, step, split == DPT_HISTORY_VALID ? most : "");
+}
+
+static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
+                      const struct dpt_life *life, struct dpt_str *out)
+{
+    const struct dpt_history_start *start = dpt_history_start(h);
+    char step[DIGITS], shown[SHOWN_BYTES];
+
+    for (int split = 0; split < DPT_HISTORY_SPLITS; split++)
+        view_split(v, h, (enum dpt_history_split)split, out);
+    if (h->n_saves > 0)
+        print_line(v, out, "saved step %s", dpt_group_digits(step, h->saves[h->n_saves - 1].step));
+    if (start != NULL && start->resumed_from >= 0)
+        print_line(v, out, "resumed at step %s", dpt_group_digits(step, start->resumed_from));
+    if (h->damaged > 0)
+        print_line(v, out, "%lld line%s of metrics.jsonl make%s no sense", (long long)h->damaged,
+                   h->damaged == 1 ? "" : "s", h->damaged == 1 ? "s" : "");
+    if (life->state == DPT_LIFE_LOST)
+        print_line(v, out, "%sno process runs it and it did not say its end: stopped by force",
+                   red);
+    if (life->state != DPT_LIFE_STOPPED && life->state != DPT_LIFE_FAILED)
+        return;
+    dpt_show_text(shown, life->reason, SHOWN);
+    print_line(v, out, "%s%s", state_ink(life->state), shown);
+}
+
+static bool has_accuracy(const struct dpt_history *h)
+{
+    return (h->n_train > 0 && !isnan(h->train[h->n_train - 1].accuracy)) ||
+           (h->n_evals > 0 && !isnan(h->evals[h->n_evals - 1].accuracy));
+}
+
+static int lines_in(const struct dpt_str *s)
+{
+    int n = 0;
+
+    for (size_t i = 0; i < s->length; i++)
+        n += s->text[i] == '\n';
+    return n;
+}
+
+/* Rows of each plot, its legend not counted, and how many there are. */
+static int plot_rows(const struct dpt_view *v, const struct dpt_history *h, int others, int *plots)
+{
+    int rows;
+
+    *plots = h->n_train + h->n_evals == 0 ? 0 : has_accuracy(h) ? 2 : 1;
+    if (v->rows == 0)
+        return PLOT_FREE;
+    for (; *plots > 0; --*plots) {
+        rows = (v->rows - others) / *plots - 1;
+        if (rows >= PLOT_LEAST)
+            return rows;
+    }
+    return 0;
+}
+
+void dpt_view_run(const struct dpt_view *v, const struct dpt_history *h,
+                  const struct dpt_life *life, struct dpt_str *out)
+{
+    struct dpt_str foot = {0};
+    char digits[DIGITS];
+    const int before = lines_in(out);
+    int plots, rows;
+
+    view_foot(v, h, life, &foot);
+    view_title(v, h, life, out);
+    view_bar(v, h, out);
+    view_progress(v, h, life, out);
+    view_numbers(v, h, out);
+    rows = plot_rows(v, h, lines_in(out) - before + lines_in(&foot) + 1, &plots);
+    for (int i = 0; i < plots; i++)
+        dpt_view_curve(v, h, &dpt_view_curves[i], rows, out);
+    if (plots > 0)
+        print_line(v, out, "%*s0%*s", 10, "", v->columns > 12 ? v->columns - 11 : 1,
+                   dpt_group_digits(digits, dpt_history_step(h)));
+    if (foot.length > 0)
+        dpt_str_add(out, foot.text, foot.length);
+    out->failed = out->failed || foot.failed;
+    dpt_str_release(&foot);
+}
+
+/* Columns of a folder's name where several runs stand below each other. */
+static int name_columns(const struct dpt_view *v)
+{
+    return v->columns > 12 + 58 ? v->columns - 58 : 12;
+}
+
+/* The end of a name says more than its beginning. */
+static const char *fit(const char *name, int columns)
+{
+    const int width = width_of(name);
+
+    return name + (width > columns ? dpt_utf8_bytes(name, width - columns) : 0);
+}
+
+void dpt_view_head(const struct dpt_view *v, struct dpt_str *out)
+{
+    print_line(v, out, "%s%-*s %-8s %13s %8s %6s %9s %8s", bold, name_columns(v), "run", "state",
+               "step", "loss", "acc.", "samples/s", "left");
+}
+
+void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
+                   const struct dpt_life *life, struct dpt_str *out)
+{
+    const struct dpt_history_train *train = h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
+    const struct dpt_history_eval *best = dpt_history_best(h, DPT_HISTORY_VALID);
+    const double rate = present_rate(h), left = seconds_left(h, life);
+    const double accuracy = best != NULL ? best->accuracy : train != NULL ? train->accuracy : NAN;
+    char shown[SHOWN_BYTES], step[2 * DIGITS], digits[DIGITS];
+    char loss[DIGITS] = "", share[DIGITS] = "", speed[DIGITS] = "", rest[DIGITS] = "";
+    const char *name;
+
+    dpt_show_text(shown, h->folder, SHOWN);
+    name = fit(shown, name_columns(v));
+    snprintf(step, sizeof step, "%s %3.0f%%", dpt_group_digits(digits, dpt_history_step(h)),
+             floor(100 * done_part(h)));
+    if (train != NULL)
+        snprintf(loss, sizeof loss, "%.4g", train->loss);
+    if (!isnan(accuracy))
+        snprintf(share, sizeof share, "%.4f", accuracy);
+    if (!isnan(rate))
+        dpt_group_digits(speed, (long long)rate);
+    if (isfinite(left))
+        time_text(left, rest);
+    print_line(v, out, "%s%*s %s%-8s%s %13s %8s %6s %9s %8s", name,
+               name_columns(v) - width_of(name), "", state_ink(life->state),
+               dpt_life_words[life->state], DPT_PLOT_PLAIN, step, loss, share, speed, rest);
+}
+
+void dpt_view_waiting(const struct dpt_view *v, const char *folder, struct dpt_str *out)
+{
+    const int columns = v->columns - 26;
+    char shown[SHOWN_BYTES];
+
+    dpt_show_text(shown, folder, SHOWN);
+    print_line(v, out, "%s: it has told nothing yet", fit(shown, columns > 12 ? columns : 12));
+}
