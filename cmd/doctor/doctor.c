@@ -2,7 +2,6 @@
 #include "cmd/doctor/doctor.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/job_command.h"
@@ -57,16 +56,12 @@ static enum dpt_status start(struct dpt_doctor *d, struct dpt_error *err)
 
 static bool takes_part(const struct dpt_doctor *d, const struct dpt_doctor_check *check)
 {
-    switch (check->scope) {
-    case DPT_DOCTOR_NODE:
-        return d->comm.node.rank == 0;
-    case DPT_DOCTOR_FIRST:
-        return d->comm.world.rank == 0;
-    case DPT_DOCTOR_WORLD:
-        return !d->alone;
-    default:
-        return true;
-    }
+    const bool takes[] = {[DPT_DOCTOR_RANK] = true,
+                          [DPT_DOCTOR_NODE] = d->comm.node.rank == 0,
+                          [DPT_DOCTOR_FIRST] = d->comm.world.rank == 0,
+                          [DPT_DOCTOR_WORLD] = !d->alone};
+
+    return takes[check->scope];
 }
 
 /* First what each rank does for itself, then what needs all of them. */

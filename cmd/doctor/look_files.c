@@ -1,8 +1,6 @@
 /* Checks of the folder that runs go to: whether a run could save there, and lock it. */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/filesystem.h"
+#include "core/base/folder.h"
 #include "core/base/memory.h"
 #include "core/state/lock.h"
 #include "data/sets/dataset.h"
@@ -31,28 +30,6 @@ void dpt_doctor_hdf5(struct dpt_doctor *d)
 
     dpt_ok(d, "%s%s%s", dpt_h5_version(), locking != NULL ? ", HDF5_USE_FILE_LOCKING=" : "",
            locking != NULL ? locking : "");
-}
-
-/* --- a folder of our own in it ---------------------------------------------------------------- */
-
-/* What of the output folder's path is there: a run would make the rest. */
-static void find_place(const struct dpt_doctor *d, char place[PATH_MAX])
-{
-    snprintf(place, PATH_MAX, "%s", d->output);
-    while (access(place, F_OK) != 0 && errno == ENOENT) {
-        char *end = strrchr(place, '/');
-
-        while (end != NULL && end > place && end[1] == '\0') { /* a slash at the end */
-            *end = '\0';
-            end = strrchr(place, '/');
-        }
-        if (end == NULL)
-            strcpy(place, ".");
-        else if (end == place)
-            end[1] = '\0';
-        else
-            *end = '\0';
-    }
 }
 
 /* Advice for what the system said. */
@@ -78,34 +55,6 @@ static const char *remedy(int code)
     return "choose another --output";
 }
 
-/* A new folder in `place`, for us alone; false with errno. */
-static bool make_folder(const char *place, char folder[PATH_MAX])
-{
-    char whole[PATH_MAX];
-
-    if (realpath(place, whole) == NULL)
-        return false;
-    if (snprintf(folder, PATH_MAX, "%s/.dptrain-doctor-XXXXXX", whole) >= PATH_MAX) {
-        errno = ENAMETOOLONG;
-        return false;
-    }
-    return mkdtemp(folder) != NULL;
-}
-
-/* All files in it are ours. */
-static void remove_folder(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    const struct dirent *entry;
-
-    while (dir != NULL && (entry = readdir(dir)) != NULL)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    if (dir != NULL)
-        closedir(dir);
-    rmdir(folder);
-}
-
 static void path_in(const char *folder, const char *name, char path[PATH_MAX + 64])
 {
     snprintf(path, PATH_MAX + 64, "%s/%s", folder, name);
@@ -127,14 +76,13 @@ static int try_flock(const char *path)
 /* A file as a checkpoint is made: another name, fsync, rename, fsync of the folder. errno or 0. */
 static int save_file(const char *path, double *seconds)
 {
-    char *bytes = dpt_alloc(SAMPLE), *back = NULL;
+    static char bytes[SAMPLE];
+    char *back = NULL;
     struct dpt_error err = {0};
     double start = dpt_now();
     size_t length = 0;
     int code = 0;
 
-    if (bytes == NULL)
-        return ENOMEM;
     memset(bytes, 'x', SAMPLE);
     errno = 0;
     if (dpt_file_write(path, bytes, SAMPLE, &err) != DPT_OK) {
@@ -149,7 +97,6 @@ static int save_file(const char *path, double *seconds)
                       length != SAMPLE || memcmp(back, bytes, SAMPLE) != 0))
         code = EIO;
     free(back);
-    dpt_free(bytes);
     return code;
 }
 
@@ -166,8 +113,8 @@ void dpt_doctor_output(struct dpt_doctor *d)
     double seconds;
     int code;
 
-    find_place(d, place);
-    if (!make_folder(place, folder)) {
+    dpt_folder_present(d->output, place);
+    if (!dpt_folder_scratch(place, folder)) {
         tell_unwritable(d, place, errno);
         return;
     }
@@ -176,7 +123,7 @@ void dpt_doctor_output(struct dpt_doctor *d)
     fs = dpt_filesystem(folder);
     if (code != 0) {
         tell_unwritable(d, place, code);
-        remove_folder(folder);
+        dpt_folder_remove(folder);
         return;
     }
     dpt_doctor_say(d, fs->kind == DPT_FILESYSTEM_MEMORY ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
@@ -184,7 +131,7 @@ void dpt_doctor_output(struct dpt_doctor *d)
                    strcmp(place, d->output) != 0 ? " (exists)" : "", fs->name,
                    dpt_show_seconds(seconds, time));
     code = try_flock(path);
-    remove_folder(folder);
+    dpt_folder_remove(folder);
     dpt_doctor_add(d,
                    (struct dpt_finding){.name = "flock",
                                         .level = code != 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK},
@@ -199,7 +146,7 @@ static int try_reserve(const char *place)
     char folder[PATH_MAX], path[PATH_MAX + 64];
     int fd, code = 0;
 
-    if (!make_folder(place, folder))
+    if (!dpt_folder_scratch(place, folder))
         return 0; /* told by another check */
     path_in(folder, "room", path);
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -207,7 +154,7 @@ static int try_reserve(const char *place)
         code = errno == ENOSPC || errno == EDQUOT ? errno : 0;
     if (fd >= 0)
         close(fd);
-    remove_folder(folder);
+    dpt_folder_remove(folder);
     return code;
 }
 
@@ -218,7 +165,7 @@ void dpt_doctor_disk(struct dpt_doctor *d)
     double room, count;
     int code;
 
-    find_place(d, place);
+    dpt_folder_present(d->output, place);
     if (d->unwritable || statvfs(place, &fs) != 0)
         return;
     code = try_reserve(place);
@@ -301,8 +248,8 @@ static void open_meeting(struct dpt_doctor *d, struct meeting *m)
     char place[PATH_MAX], path[PATH_MAX + 64];
     struct dpt_error ignored;
 
-    find_place(d, place);
-    if (!make_folder(place, m->folder)) {
+    dpt_folder_present(d->output, place);
+    if (!dpt_folder_scratch(place, m->folder)) {
         m->folder[0] = '\0';
         return;
     }
@@ -396,7 +343,7 @@ enum dpt_status dpt_doctor_lock(struct dpt_doctor *d, struct dpt_error *err)
     status = DPT_OK;
 out:
     if (world->rank == 0 && m.folder[0] != '\0')
-        remove_folder(m.folder);
+        dpt_folder_remove(m.folder);
     dpt_free(seen);
     return status;
 }

@@ -1,7 +1,5 @@
 /* Checks of a node: its system, processor, memory, and what else it is busy with. */
 #include <glob.h>
-#include <math.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -18,28 +16,6 @@
 static const double least_memory = 128e6, little_memory = 512e6, shm_rank = 16e6;
 static const double least_temporary = 20e6;
 
-/* --- reading what the system says ------------------------------------------------------------- */
-
-/* The value behind `label`, as in "model name\t: AMD EPYC"; false: there is none. */
-static bool find_value(const char *path, const char *label, char *value, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    const size_t n = strlen(label);
-    char line[4096];
-    bool found = false;
-
-    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
-        if (strncmp(line, label, n) == 0) {
-            const char *at = line + n + strspn(line + n, " \t:=\"");
-
-            snprintf(value, size, "%.*s", (int)strcspn(at, "\"\n"), at);
-            found = true;
-        }
-    if (file != NULL)
-        fclose(file);
-    return found;
-}
-
 /* --- what it is ------------------------------------------------------------------------------- */
 
 void dpt_doctor_system(struct dpt_doctor *d)
@@ -47,7 +23,7 @@ void dpt_doctor_system(struct dpt_doctor *d)
     struct utsname name;
     char system[80] = "Linux";
 
-    find_value("/etc/os-release", "PRETTY_NAME", system, sizeof system);
+    dpt_file_value("/etc/os-release", "PRETTY_NAME", system, sizeof system);
     if (uname(&name) != 0)
         strcpy(name.release, "unknown");
     dpt_ok(d, "%s, %.40s", system, name.release);
@@ -57,7 +33,7 @@ void dpt_doctor_processor(struct dpt_doctor *d)
 {
     char model[80] = "";
 
-    find_value("/proc/cpuinfo", "model name", model, sizeof model);
+    dpt_file_value("/proc/cpuinfo", "model name", model, sizeof model);
     if (model[0] == '\0')
         snprintf(model, sizeof model, "unknown model");
 #if DPT_X86
@@ -131,13 +107,13 @@ void dpt_doctor_pages(struct dpt_doctor *d)
 void dpt_doctor_load(struct dpt_doctor *d)
 {
     const double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    struct dpt_finding f = {0};
+    struct dpt_finding f;
     double load;
 
     if (getloadavg(&load, 1) != 1)
         return;
-    f.value = -load / cores;
-    f.level = load > 0.5 * cores ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
+    f = (struct dpt_finding){.value = -load / cores,
+                             .level = load > 0.5 * cores ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK};
     dpt_doctor_add(
         d, f,
         f.level != DPT_DOCTOR_OK ? "others compute there: steps take longer, on all ranks" : NULL,

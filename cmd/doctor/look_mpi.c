@@ -196,25 +196,25 @@ enum dpt_status dpt_doctor_shared(struct dpt_doctor *d, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int ranks = d->comm.world.size;
     struct dpt_probe_shared mine = {0}, *all = dpt_alloc_array((size_t)ranks, sizeof *all);
+    int none = -1, only = -1; /* ranks that have none, or only /dev/shm */
 
     if (all == NULL)
         status = dpt_fail_memory(err, "a list of ranks", ranks);
     DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
     DPT_TRY(dpt_probe_shared(&d->comm, &mine, err));
     DPT_TRY(dpt_group_gather(&d->comm.world, &mine, all, sizeof mine, err));
-    for (int r = 0; r < ranks; r++)
-        if (!all[r].memfd && !all[r].dev_shm) {
-            dpt_failed(d, "a node's ranks share memory: free /dev/shm (docker --shm-size=1g)",
-                       "neither memfd nor /dev/shm works on %s", dpt_comm_host(&d->comm, r));
-            goto out;
-        }
-    for (int r = 0; r < ranks; r++)
-        if (!all[r].memfd) {
-            dpt_warning(d, "its size bounds the model; ranks in one container need it not",
-                        "only through /dev/shm on %s: no memfd", dpt_comm_host(&d->comm, r));
-            goto out;
-        }
-    dpt_ok(d, "memfd%s", mine.dev_shm ? ", /dev/shm" : "");
+    for (int r = ranks - 1; r >= 0; r--) {
+        none = !all[r].memfd && !all[r].dev_shm ? r : none;
+        only = !all[r].memfd ? r : only;
+    }
+    if (none >= 0)
+        dpt_failed(d, "a node's ranks share memory: free /dev/shm (docker --shm-size=1g)",
+                   "neither memfd nor /dev/shm works on %s", dpt_comm_host(&d->comm, none));
+    else if (only >= 0)
+        dpt_warning(d, "its size bounds the model; ranks in one container need it not",
+                    "only through /dev/shm on %s: no memfd", dpt_comm_host(&d->comm, only));
+    else
+        dpt_ok(d, "memfd%s", mine.dev_shm ? ", /dev/shm" : "");
 out:
     dpt_free(all);
     return status;

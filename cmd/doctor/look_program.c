@@ -2,7 +2,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -59,6 +58,7 @@ void dpt_doctor_user(struct dpt_doctor *d)
 
 enum unit { COUNT, BYTES, SECONDS };
 
+// clang-format off
 static const struct {
     const char *name;
     int resource;
@@ -66,23 +66,16 @@ static const struct {
     double fails, warns; /* below these */
     const char *advice;
 } limits[] = {
-    {"open files", RLIMIT_NOFILE, COUNT, 64, 1024,
-     "ulimit -n 4096: shards, ranks and MPI's "
-     "connections are files"},
+    {"open files", RLIMIT_NOFILE, COUNT, 64, 1024, "ulimit -n 4096: shards, ranks and MPI's connections are files"},
     {"processes", RLIMIT_NPROC, COUNT, 0, 256, "ulimit -u 4096: each rank has several threads"},
     {"stack", RLIMIT_STACK, BYTES, 256e3, 1e6, "ulimit -s 8192"},
-    {"address space", RLIMIT_AS, BYTES, 1e9, INFINITY,
-     "ulimit -v unlimited: it bounds addresses, which "
-     "MPI takes plenty of"},
+    {"address space", RLIMIT_AS, BYTES, 1e9, INFINITY, "ulimit -v unlimited: it bounds addresses, which MPI takes plenty of"},
     {"locked memory", RLIMIT_MEMLOCK, BYTES, 0, 0, NULL},
-    {"file size", RLIMIT_FSIZE, BYTES, 1e6, INFINITY,
-     "ulimit -f unlimited: a checkpoint beyond it "
-     "cannot be written"},
-    {"processor time", RLIMIT_CPU, SECONDS, 60, INFINITY,
-     "ulimit -t unlimited: a run that is over "
-     "it is killed without saving"},
+    {"file size", RLIMIT_FSIZE, BYTES, 1e6, INFINITY, "ulimit -f unlimited: a checkpoint beyond it cannot be written"},
+    {"processor time", RLIMIT_CPU, SECONDS, 60, INFINITY, "ulimit -t unlimited: a run that is over it is killed without saving"},
     {"core dumps", RLIMIT_CORE, BYTES, 0, 0, NULL},
 };
+// clang-format on
 
 static void write_limit(char *text, size_t size, double value, enum unit unit)
 {

@@ -5,6 +5,7 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
+#include "core/base/file.h"
 #include "core/train/stop.h"
 
 /* Seconds that should be left. */
@@ -92,20 +93,14 @@ static long field(const char *text, const char *name)
 
 void dpt_doctor_slurm_requeue(struct dpt_doctor *d)
 {
-    char command[160], text[4096] = "";
+    char command[160], text[4096];
     const char *id = job();
-    FILE *pipe;
     long restarts;
 
     if (id == NULL || strspn(id, "0123456789") != strlen(id) || strlen(id) > 20)
         return;
     snprintf(command, sizeof command, "timeout 5 scontrol show job -o %s 2>/dev/null", id);
-    pipe = popen(command, "re");
-    if (pipe == NULL)
-        return;
-    if (fgets(text, sizeof text, pipe) == NULL)
-        text[0] = '\0';
-    pclose(pipe);
+    dpt_command_line(command, text, sizeof text);
     restarts = number_of("SLURM_RESTART_COUNT", field(text, " Restarts="));
     if (field(text, " Requeue=") == 1 && restarts > 0)
         dpt_ok(d, "yes; started again %ld time%s so far", restarts, restarts == 1 ? "" : "s");

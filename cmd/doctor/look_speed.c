@@ -1,7 +1,6 @@
 /* Checks that measure: the ranks' cores, the sums that a step waits for, the network, the clocks.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -115,17 +114,7 @@ out:
 
 /* --- the network ------------------------------------------------------------------------------ */
 
-/* The first rank of each node, in the order of the nodes. */
-static void find_firsts(const struct dpt_doctor *d, const unsigned char *leads, int *firsts)
-{
-    int n = 0;
-
-    for (int r = 0; r < d->comm.world.size; r++)
-        if (leads[r])
-            firsts[n++] = r;
-}
-
-static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links, const int *firsts)
+static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links)
 {
     int late = -1, narrow = -1;
     char bytes[32], time[32];
@@ -144,10 +133,10 @@ static void judge_links(struct dpt_doctor *d, const struct dpt_probe_link *links
     dpt_show_bytes(links[narrow].bandwidth, bytes);
     if (links[narrow].bandwidth < narrow_link)
         dpt_warning(d, "10 Gbit/s give 1.1 GB/s: OMPI_MCA_btl_tcp_if_include=the fast one?",
-                    "%s/s to %s", bytes, dpt_comm_host(&d->comm, firsts[narrow]));
+                    "%s/s to %s", bytes, dpt_comm_host(&d->comm, links[narrow].rank));
     else if (links[late].latency > slow_link)
         dpt_warning(d, "InfiniBand takes 2 us, Ethernet 15 to 40: is it the fast network?",
-                    "%s for a message to %s", time, dpt_comm_host(&d->comm, firsts[late]));
+                    "%s for a message to %s", time, dpt_comm_host(&d->comm, links[late].rank));
     else
         dpt_ok(d, "%s and %s/s at worst, from %s to %d other%s", time, bytes, d->comm.host,
                d->comm.nodes - 1, d->comm.nodes == 2 ? "" : "s");
@@ -157,29 +146,20 @@ enum dpt_status dpt_doctor_links(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm.world;
-    const unsigned char mine = d->comm.node.rank == 0;
-    struct dpt_probe_link *links = NULL;
-    unsigned char *leads = NULL;
-    int *firsts = NULL;
+    struct dpt_probe_link *links;
 
     if (d->comm.nodes == 1)
         return DPT_OK;
     links = dpt_alloc_array((size_t)d->comm.nodes, sizeof *links);
-    firsts = dpt_alloc_array((size_t)d->comm.nodes, sizeof *firsts);
-    leads = dpt_alloc((size_t)world->size);
-    if (links == NULL || firsts == NULL || leads == NULL)
+    if (links == NULL)
         status = dpt_fail_memory(err, "the list of nodes", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_gather(world, &mine, leads, 1, err));
     DPT_TRY(dpt_probe_links(&d->comm, links, err));
-    find_firsts(d, leads, firsts);
     if (world->rank == 0)
-        judge_links(d, links, firsts);
+        judge_links(d, links);
     DPT_TRY(dpt_group_broadcast(world, 0, &d->fabric, sizeof d->fabric, err));
 out:
     dpt_free(links);
-    dpt_free(firsts);
-    dpt_free(leads);
     return status;
 }
 

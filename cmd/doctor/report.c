@@ -55,23 +55,18 @@ static const char *unpack(const char *at, struct item *item)
     return f->advice + strlen(f->advice) + 1;
 }
 
-/* all: [ranks] packets, `room` bytes apart, of so many bytes each. at NULL: only counts. */
-static size_t unpack_all(const char *all, size_t room, const int64_t *lengths, int ranks,
-                         struct item *at)
+/* all: [ranks] packets, `room` bytes apart, of so many bytes each. */
+static void unpack_all(const char *all, size_t room, const int64_t *lengths, int ranks,
+                       struct items *items)
 {
-    size_t n = 0;
-
     for (int r = 0; r < ranks; r++) {
         const char *next = all + (size_t)r * room, *const end = next + lengths[r];
-        struct item item = {.rank = r};
 
-        for (; next < end; n++) {
-            next = unpack(next, &item);
-            if (at != NULL)
-                at[n] = item;
+        for (; next < end; items->n++) {
+            items->at[items->n].rank = r;
+            next = unpack(next, &items->at[items->n]);
         }
     }
-    return n;
 }
 
 /* --- groups of ranks that found the same ------------------------------------------------------ */
@@ -292,16 +287,14 @@ enum dpt_status dpt_doctor_gather(struct dpt_doctor *d, struct dpt_doctor_report
         memcpy(mine, d->findings.text, (size_t)length);
     DPT_TRY(dpt_group_gather(world, mine, all, (size_t)most, err));
     if (world->rank == 0) {
-        items.n = unpack_all(all, (size_t)most, lengths, world->size, NULL);
-        items.at = dpt_arena_alloc(&report->arena, (items.n + 1) * sizeof *items.at);
-        if (items.at == NULL)
-            status = dpt_fail_memory(err, "the report", 0);
-        else
-            unpack_all(all, (size_t)most, lengths, world->size, items.at);
-        if (status == DPT_OK && items.n > 0)
+        items.at = dpt_arena_alloc(&report->arena, n * (size_t)most / HEAD * sizeof *items.at + 1);
+        if (items.at != NULL) {
+            unpack_all(all, (size_t)most, lengths, world->size, &items);
             qsort(items.at, items.n, sizeof *items.at, by_check);
-        if (status == DPT_OK)
             status = sum_up(&items, world->size, report, err);
+        } else {
+            status = dpt_fail_memory(err, "the report", 0);
+        }
     }
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, report->count, sizeof report->count, err));

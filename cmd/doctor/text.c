@@ -11,9 +11,9 @@ static const char *const levels[DPT_DOCTOR_LEVELS] = {
 
 /* --- who -------------------------------------------------------------------------------------- */
 
-/* The hosts of some ranks, each once; how many there are. */
-static int list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int most,
-                      struct dpt_str *out)
+/* The hosts of some ranks, each once. */
+static void list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int most,
+                       struct dpt_str *out)
 {
     int found = 0;
 
@@ -29,7 +29,6 @@ static int list_hosts(const struct dpt_doctor *d, const int *ranks, int n, int m
     }
     if (found > most)
         dpt_str_printf(out, " and %d more", found - most);
-    return found;
 }
 
 const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, char *buf,

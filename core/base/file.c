@@ -431,3 +431,32 @@ double dpt_file_number(const char *path, double otherwise)
     value = strtod(line, &end);
     return end != line ? value : otherwise;
 }
+
+bool dpt_file_value(const char *path, const char *label, char *value, size_t size)
+{
+    FILE *file = fopen(path, "re");
+    const size_t n = strlen(label);
+    char line[4096];
+    bool found = false;
+
+    while (file != NULL && !found && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, label, n) == 0) {
+            const char *at = line + n + strspn(line + n, " \t:=\"");
+
+            snprintf(value, size, "%.*s", (int)strcspn(at, "\"\n"), at);
+            found = true;
+        }
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
+void dpt_command_line(const char *command, char *line, size_t size)
+{
+    FILE *pipe = popen(command, "re");
+
+    if (pipe == NULL || fgets(line, (int)size, pipe) == NULL)
+        line[0] = '\0';
+    if (pipe != NULL)
+        pclose(pipe);
+}

@@ -136,7 +136,8 @@ static enum dpt_status measure_link(const struct dpt_group *g, int other, char *
 
     DPT_TRY(bounce(g, other, bytes, SMALL, SMALL_ROUNDS, &small, err));
     DPT_TRY(bounce(g, other, bytes, LARGE, LARGE_ROUNDS, &large, err));
-    *link = (struct dpt_probe_link){small, LARGE / fmax(large - small, 1e-9)};
+    link->latency = small;
+    link->bandwidth = LARGE / fmax(large - small, 1e-9);
 out:
     return status;
 }
@@ -155,6 +156,7 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
     enum dpt_status status = DPT_OK;
     const struct dpt_group *g = &comm->leaders;
     char *bytes = NULL;
+    int *ranks = NULL;
 
     if (comm->nodes <= 1) {
         links[0] = (struct dpt_probe_link){0};
@@ -162,18 +164,22 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
     }
     if (g->rank >= 0) {
         bytes = dpt_alloc(LARGE);
-        if (bytes == NULL)
+        ranks = dpt_alloc_array((size_t)g->size, sizeof *ranks);
+        if (bytes == NULL || ranks == NULL)
             status = dpt_fail_memory(err, "messages", LARGE);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    if (g->rank >= 0)
+        status = dpt_group_gather(g, &comm->world.rank, ranks, sizeof *ranks, err);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
     dpt_group_enter(&comm->world);
     for (int node = 0; node < g->size && g->rank == 0 && status == DPT_OK; node++) {
-        links[node] = (struct dpt_probe_link){0};
+        links[node] = (struct dpt_probe_link){.rank = ranks[node]};
         if (is_asked(node, g->size))
             status = measure_link(g, node, bytes, &links[node], err);
     }
     if (g->rank > 0 && is_asked(g->rank, g->size)) {
-        struct dpt_probe_link own;
+        struct dpt_probe_link own = {0};
 
         status = measure_link(g, 0, bytes, &own, err);
     }
@@ -181,6 +187,7 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
     dpt_free(bytes);
+    dpt_free(ranks);
     return status;
 }
 

@@ -33,6 +33,7 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
 struct dpt_probe_link {
     double latency;   /* seconds, one way; 0: not asked */
     double bandwidth; /* bytes a second */
+    int rank;         /* the world's number of the other one */
 };
 enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_link *links,
                                 struct dpt_error *err);

@@ -62,18 +62,14 @@ static double group_limit(double otherwise)
 /* Bytes that this machine could give now. */
 static double available_memory(void)
 {
-    FILE *file = fopen("/proc/meminfo", "re");
     struct sysinfo info;
-    char line[256];
-    double kilobytes, bytes = 1e18;
+    char kilobytes[64];
+    double bytes = 1e18;
 
     if (sysinfo(&info) == 0)
         bytes = (double)info.totalram * info.mem_unit;
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "MemAvailable: %lf kB", &kilobytes) == 1)
-            bytes = fmin(bytes, kilobytes * 1024.0);
-    if (file != NULL)
-        fclose(file);
+    if (dpt_file_value("/proc/meminfo", "MemAvailable", kilobytes, sizeof kilobytes))
+        bytes = fmin(bytes, atof(kilobytes) * 1024.0);
     return group_limit(bytes);
 }
 

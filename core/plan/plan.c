@@ -3,8 +3,10 @@
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/squares.h"
 #include "core/state/checkpoint.h"
@@ -63,16 +65,10 @@ static int threads_of(const struct dpt_plan *p)
 /* The most that this process ever had: the program, its libraries, what planning made of them. */
 static double own_peak(void)
 {
-    FILE *file = fopen("/proc/self/status", "r");
-    double kilobytes = 0;
-    char line[256];
+    char kilobytes[64] = "0";
 
-    while (file != NULL && fgets(line, sizeof line, file) != NULL)
-        if (sscanf(line, "VmHWM: %lf", &kilobytes) == 1)
-            break;
-    if (file != NULL)
-        fclose(file);
-    return kilobytes * 1024;
+    dpt_file_value("/proc/self/status", "VmHWM", kilobytes, sizeof kilobytes);
+    return atof(kilobytes) * 1024;
 }
 
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */

@@ -10,6 +10,7 @@
 #include <time.h>
 
 #include "core/base/clock.h"
+#include "core/base/file.h"
 
 static const struct {
     int number;
@@ -99,8 +100,7 @@ static bool slurm_job(char *id, size_t room)
 static time_t slurm_end(void)
 {
     const char *end = getenv("SLURM_JOB_END_TIME");
-    char id[48], command[192], text[64] = "";
-    FILE *pipe;
+    char id[48], command[192], text[64];
 
     if (end != NULL && atoll(end) > 0)
         return (time_t)atoll(end);
@@ -110,12 +110,7 @@ static time_t slurm_end(void)
     snprintf(command, sizeof command,
              "TZ=UTC0 SLURM_TIME_FORMAT=standard timeout 10 squeue -h -j %s -o %%e 2>/dev/null",
              id);
-    pipe = popen(command, "re");
-    if (pipe == NULL)
-        return -1;
-    if (fgets(text, sizeof text, pipe) == NULL)
-        text[0] = '\0';
-    pclose(pipe);
+    dpt_command_line(command, text, sizeof text);
     return parse_time(text);
 }
 
