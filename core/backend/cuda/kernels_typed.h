@@ -3,14 +3,7 @@
  * and, where kernels.cu has defined the type, T, their source. Part of kernels.h, which says what
  * all of them have in common.
  */
-#ifdef T
-#include "core/backend/cuda/kernels_bias.inc"
-#include "core/backend/cuda/kernels_layernorm.inc"
-#include "core/backend/cuda/kernels_layout.inc"
-#include "core/backend/cuda/kernels_loss.inc"
-#include "core/backend/cuda/kernels_pointwise.inc"
-#include "core/backend/cuda/kernels_pool.inc"
-#elif !defined(DPT_BACKEND_CUDA_KERNELS_TYPED_H)
+#ifndef DPT_BACKEND_CUDA_KERNELS_TYPED_H
 #define DPT_BACKEND_CUDA_KERNELS_TYPED_H
 
 /* y = f(x) for vectors of 16 bytes. 2 reads and writes of the tensor: in place allowed. */
@@ -219,4 +212,14 @@ struct dpt_cuda_layernorm_args {
     X(layernorm_weights_##t, counted, layernorm, lanes, true)
 // clang-format on
 
+#endif
+
+/* Once for each type, behind the guard. */
+#ifdef T
+#include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_layernorm.inc"
+#include "core/backend/cuda/kernels_layout.inc"
+#include "core/backend/cuda/kernels_loss.inc"
+#include "core/backend/cuda/kernels_pointwise.inc"
+#include "core/backend/cuda/kernels_pool.inc"
 #endif
