@@ -107,10 +107,9 @@ static enum dpt_status take_option(struct dpt_cli *cli, int argc, char **argv, i
     return DPT_OK;
 }
 
-/* The command, or a wish for help or version that stands in its place. *i: the first word behind
- * it. */
+/* The command, or an option for help or version in its place. *i: the first word behind it. */
 static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, int *i,
-                                    enum dpt_cli_wish *wish, struct dpt_error *err)
+                                    enum dpt_cli_action *action, struct dpt_error *err)
 {
     const char *word = argc > 1 ? argv[1] : "--help";
 
@@ -119,11 +118,11 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
     if (argc <= 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
         strcmp(word, "help") == 0) {
         cli->command = argc > 2 ? find_command(argv[2]) : NULL;
-        *wish = DPT_CLI_HELP;
+        *action = DPT_CLI_HELP;
         return argc > 2 && cli->command == NULL ? unknown_command(argv[2], err) : DPT_OK;
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
-        *wish = DPT_CLI_VERSION;
+        *action = DPT_CLI_VERSION;
         return DPT_OK;
     }
     if (word[0] == '-')
@@ -136,27 +135,27 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
     return looks_like_file(word) ? DPT_OK : unknown_command(word, err);
 }
 
-enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv, enum dpt_cli_wish *wish,
-                              struct dpt_error *err)
+enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv,
+                              enum dpt_cli_action *action, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     bool only_words = false;
     int i;
 
     memset(cli, 0, sizeof *cli);
-    *wish = DPT_CLI_RUN;
+    *action = DPT_CLI_RUN;
     cli->program = argv[0];
     cli->argv = argv;
     cli->given = calloc((size_t)argc + 1, sizeof *cli->given);
     cli->positional = calloc((size_t)argc + 1, sizeof *cli->positional);
     if (cli->given == NULL || cli->positional == NULL)
         DPT_TRY(dpt_fail_memory(err, "the command line", 0));
-    DPT_TRY(take_command(cli, argc, argv, &i, wish, err));
-    for (; *wish == DPT_CLI_RUN && i < argc; i++) {
+    DPT_TRY(take_command(cli, argc, argv, &i, action, err));
+    for (; *action == DPT_CLI_RUN && i < argc; i++) {
         if (!only_words && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0))
-            *wish = DPT_CLI_HELP;
+            *action = DPT_CLI_HELP;
         else if (!only_words && strcmp(argv[i], "--version") == 0)
-            *wish = DPT_CLI_VERSION;
+            *action = DPT_CLI_VERSION;
         else if (!only_words && strcmp(argv[i], "--") == 0)
             only_words = true;
         else if (!only_words && argv[i][0] == '-' && argv[i][1] != '\0')

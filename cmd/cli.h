@@ -6,15 +6,15 @@
 
 #include "cmd/cmd.h"
 
-/* What the command line asks for besides running a command. */
-enum dpt_cli_wish { DPT_CLI_RUN, DPT_CLI_HELP, DPT_CLI_VERSION };
+/* What the command line asks the program to do. */
+enum dpt_cli_action { DPT_CLI_RUN, DPT_CLI_HELP, DPT_CLI_VERSION };
 
 /*
  * Fills *cli (release it in any case). The command `train` may be left out. Errors: USAGE, with a
  * suggestion for a misspelt name.
  */
-enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv, enum dpt_cli_wish *wish,
-                              struct dpt_error *err);
+enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv,
+                              enum dpt_cli_action *action, struct dpt_error *err);
 void dpt_cli_release(struct dpt_cli *cli);
 
 /* Options of every command. */

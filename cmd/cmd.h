@@ -47,7 +47,7 @@ struct dpt_command {
     const char
         *details; /* paragraphs for --help (dpt_cli_print fills them), ends with an example */
     const struct dpt_cli_option *options; /* beside the common ones (--quiet, --verbose, --help) */
-    /* Does it. Errors: any; the text is printed by the caller, and the status becomes the exit
+    /* Runs the command. Errors: any; the caller prints the text, and the status becomes the exit
      * code. */
     enum dpt_status (*run)(struct dpt_cli *cli, struct dpt_error *err);
     void (*more_help)(

@@ -46,20 +46,20 @@ static void release_signals(const struct sigaction before[STOP_SIGNALS])
 
 static void print_result(const struct dpt_shard_result *result)
 {
-    const struct dpt_shard_form *form = &result->form;
+    const struct dpt_shard_format *format = &result->format;
     char shards[32], samples[32], classes[32];
 
     printf("%s%s %s shard%s, %s samples of ", result->first.text, result->shards > 1 ? " …" : ":",
            dpt_group_digits(shards, result->shards), result->shards > 1 ? "s" : "",
-           dpt_group_digits(samples, form->samples));
-    for (int i = 0; i < form->n_dims; i++)
-        printf("%s%lld", i > 0 ? "x" : "", (long long)form->dims[i]);
-    printf(" %s, ", form->u8 ? "uint8" : "float32");
-    if (form->targets > 0)
-        printf("%lld target%s", (long long)form->targets, form->targets > 1 ? "s" : "");
+           dpt_group_digits(samples, format->samples));
+    for (int i = 0; i < format->n_dims; i++)
+        printf("%s%lld", i > 0 ? "x" : "", (long long)format->dims[i]);
+    printf(" %s, ", format->u8 ? "uint8" : "float32");
+    if (format->targets > 0)
+        printf("%lld target%s", (long long)format->targets, format->targets > 1 ? "s" : "");
     else
-        printf("%s class%s", dpt_group_digits(classes, form->classes),
-               form->classes > 1 ? "es" : "");
+        printf("%s class%s", dpt_group_digits(classes, format->classes),
+               format->classes > 1 ? "es" : "");
     if (result->bytes < 1e5)
         printf(", %.1f kB\n", result->bytes / 1e3);
     else

@@ -14,17 +14,17 @@ static const struct {
 };
 
 static enum dpt_status print_result(const struct dpt_trainer *t, const struct dpt_split *split,
-                                    const struct dpt_tally *tally)
+                                    const struct dpt_metric_sums *metric_sums)
 {
     char digits[32];
 
     printf("%s ", split->name);
     if (t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY)
-        printf("accuracy %.4f, ", dpt_tally_accuracy(tally));
-    printf("loss %.6g on %s samples", dpt_tally_loss(tally),
-           dpt_group_digits(digits, tally->samples));
-    if (tally->weight != (double)tally->samples)
-        printf(" (weights sum to %.6g)", tally->weight);
+        printf("accuracy %.4f, ", dpt_metric_sums_accuracy(metric_sums));
+    printf("loss %.6g on %s samples", dpt_metric_sums_loss(metric_sums),
+           dpt_group_digits(digits, metric_sums->samples));
+    if (metric_sums->weight != (double)metric_sums->samples)
+        printf(" (weights sum to %.6g)", metric_sums->weight);
     printf("\n");
     return DPT_OK;
 }
@@ -37,7 +37,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     const char *name = dpt_cli_value(cli, "--split");
     struct dpt_trainer t = {0};
     struct dpt_split *const by_index[] = {&t.data.test, &t.data.valid, &t.data.train};
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     const char *weights;
     size_t i = 0;
 
@@ -53,9 +53,9 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));
     DPT_TRY(dpt_job_command_load_weights(cli, &t, err));
-    DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &tally, err));
+    DPT_TRY(dpt_trainer_evaluate(&t, by_index[i], &metric_sums, err));
     if (comm->world.rank == 0)
-        status = print_result(&t, by_index[i], &tally);
+        status = print_result(&t, by_index[i], &metric_sums);
 out:
     if (t.comm != NULL)
         dpt_trainer_close(&t);

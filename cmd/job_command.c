@@ -80,14 +80,14 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
         return dpt_trainer_load_params(t, checkpoint, dpt_cli_has(cli, "--allow-nan"), err);
     DPT_TRY(dpt_init_weights(t, &result, err));
     if (t->comm->world.rank == 0)
-        dpt_init_tell(t, &result, false);
+        dpt_init_log(t, &result, false);
 out:
     dpt_init_release(&result);
     return status;
 }
 
 /* --init-from and what goes with it, as texts for --set. */
-static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *arena,
+static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_region *region,
                                  const char **sets, size_t *n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -97,7 +97,7 @@ static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *ar
     if (init_file(cli) != NULL) {
         dpt_str_printf(&from, "init.from=");
         dpt_str_json(&from, init_file(cli));
-        sets[(*n)++] = dpt_arena_strdup(arena, from.text != NULL ? from.text : "");
+        sets[(*n)++] = dpt_region_strdup(region, from.text != NULL ? from.text : "");
     }
     for (size_t i = 0; (rule = dpt_cli_nth(cli, "--map", i)) != NULL; i++) {
         dpt_str_printf(&map, i == 0 ? "init.map=[" : ", ");
@@ -105,7 +105,7 @@ static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_arena *ar
     }
     if (map.length > 0) {
         dpt_str_printf(&map, "]");
-        sets[(*n)++] = dpt_arena_strdup(arena, map.text);
+        sets[(*n)++] = dpt_region_strdup(region, map.text);
     }
     if (dpt_cli_has(cli, "--map-by-order"))
         sets[(*n)++] = "init.by_order=true";
@@ -125,7 +125,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     const char **sets = calloc(cli->n_given + 1, sizeof *sets);
-    struct dpt_arena init = {0};
+    struct dpt_region init = {0};
     char *output = NULL, *device = NULL;
     size_t n = 0;
 
@@ -160,7 +160,7 @@ enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
     DPT_TRY(init_sets(cli, &init, sets, &n, err));
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:
-    dpt_arena_release(&init);
+    dpt_region_release(&init);
     free(output);
     free(device);
     free(sets);

@@ -17,7 +17,7 @@
         "--ranks", "N|auto", "start N ranks of this under mpirun; auto: one a GPU, else a core"    \
     }
 
-/* Of those that compute with weights that exist. */
+/* Options of the commands that compute with trained weights. */
 #define DPT_WEIGHTS_CLI_OPTIONS                                                                    \
     {"--checkpoint", "C",                                                                          \
      "a checkpoint, a run folder for its latest, or weights in safetensors or npz (default: the "  \
@@ -45,18 +45,18 @@ dpt_job_command(struct dpt_cli *cli,
  * USAGE, BAD_JOB. */
 enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err);
-/* A mistake that showed only when the job was set up says which file it is in, too. */
+/* Adds the job file's name to a mistake that was found only when the job was set up. */
 void dpt_job_command_name(const char *path, struct dpt_error *err);
 
 /*
- * Of commands that compute with weights that exist: where these are, --checkpoint's file or else
- * the job's init.from. A --checkpoint in a format of other programs stands for init.from. Errors:
- * USAGE (neither is given).
+ * The file of weights of such a command: --checkpoint's file or else the job's init.from. A
+ * --checkpoint in a format of other programs stands for init.from. Errors: USAGE (neither is
+ * given).
  */
 enum dpt_status dpt_job_command_weights(const struct dpt_cli *cli, const struct dpt_job *job,
                                         const char **path, struct dpt_error *err);
-/* Collective. Loads them into a trainer, and tells what was taken from a file of other programs.
- * Errors: as dpt_trainer_load_params and dpt_init_weights. */
+/* Collective. Loads these weights into a trainer, and logs what was taken from a file of other
+ * programs. Errors: as dpt_trainer_load_params and dpt_init_weights. */
 enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct dpt_trainer *t,
                                              struct dpt_error *err);
 

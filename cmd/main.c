@@ -39,21 +39,21 @@ static enum dpt_status check_stack(struct dpt_error *err)
 int main(int argc, char **argv)
 {
     enum dpt_status status;
-    enum dpt_cli_wish wish;
+    enum dpt_cli_action action;
     struct dpt_cli cli;
     struct dpt_error err = {0};
     const bool leads = dpt_launcher_rank() == 0;
 
     dpt_output_begin();
-    status = dpt_cli_parse(&cli, argc, argv, &wish, &err);
-    if (status == DPT_OK && wish == DPT_CLI_RUN)
+    status = dpt_cli_parse(&cli, argc, argv, &action, &err);
+    if (status == DPT_OK && action == DPT_CLI_RUN)
         status = check_stack(&err);
-    if (status == DPT_OK && wish == DPT_CLI_RUN) {
+    if (status == DPT_OK && action == DPT_CLI_RUN) {
         status = run(&cli, leads, &err);
     } else if (status != DPT_OK) {
         if (leads)
             dpt_log_error(&cli.log, &err);
-    } else if (leads && wish == DPT_CLI_HELP) {
+    } else if (leads && action == DPT_CLI_HELP) {
         dpt_cli_help(cli.command);
     } else if (leads) {
         dpt_cli_version();

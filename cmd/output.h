@@ -6,10 +6,10 @@
  * at the end. A reader that went away (`| head -1`) has what it wanted, so that is no failure;
  * SIGPIPE is ignored, and shows as EPIPE. A full disk is one.
  *
- * Names of runs, classes, files and data sets come from anywhere, and what steers a terminal may
- * hide in them. So all that is printed goes through dpt_str_printable on its way out, whichever
- * command prints it; JSON stays JSON thereby, since its strings have such characters escaped
- * already.
+ * Names of runs, classes, files and data sets come from anywhere, and they may contain terminal
+ * control sequences. So all that is printed goes through dpt_str_printable on its way out,
+ * whichever command prints it; JSON stays JSON thereby, since its strings have such characters
+ * escaped already.
  */
 #ifndef DPT_CMD_OUTPUT_H
 #define DPT_CMD_OUTPUT_H

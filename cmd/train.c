@@ -12,14 +12,14 @@ static void advise(const struct dpt_job *job, const struct dpt_conf *conf,
 {
     const struct dpt_plan_spec spec = {.ranks = comm->world.size, .node_ranks = comm->node.size};
     const struct dpt_error plain = *err;
-    struct dpt_str essence = {0}, advice = {0};
+    struct dpt_str signature = {0}, advice = {0};
 
-    dpt_job_essence(job, conf, &essence);
-    if (!essence.failed)
-        dpt_plan_advise(job, &spec, essence.text, &advice);
+    dpt_job_signature(job, conf, &signature);
+    if (!signature.failed)
+        dpt_plan_advise(job, &spec, signature.text, &advice);
     if (!advice.failed && advice.length > 0)
         dpt_fail(err, plain.status, "%.2000s\n%s", plain.text, advice.text);
-    dpt_str_release(&essence);
+    dpt_str_release(&signature);
     dpt_str_release(&advice);
 }
 
@@ -28,13 +28,13 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                              struct dpt_error *err)
 {
     enum dpt_status status;
-    const struct dpt_run_wish wish = {.version = DPT_VERSION,
-                                      .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"),
-                                                                 dpt_cli_has(cli, "--overwrite"),
-                                                                 dpt_cli_has(cli, "--allow-nan"))};
+    const struct dpt_run_options run_options = {
+        .version = DPT_VERSION,
+        .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"), dpt_cli_has(cli, "--overwrite"),
+                                   dpt_cli_has(cli, "--allow-nan"))};
     struct dpt_str summary = {0};
 
-    status = dpt_run_job(job, conf, comm, &cli->log, &wish, &summary, err);
+    status = dpt_run_job(job, conf, comm, &cli->log, &run_options, &summary, err);
     if (status == DPT_OK)
         status = dpt_output_text(&summary, "the summary", err);
     if (status == DPT_RANK && err->memory && comm->world.rank == 0)

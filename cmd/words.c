@@ -169,9 +169,10 @@ static void add_values(struct key *key, const struct dpt_option *row)
         add_value(key, row->word);
     if (row->type == DPT_OPT_EVERY && (row->units == 0 || row->units >> DPT_NEVER & 1))
         add_value(key, "never");
-    for (const struct dpt_option *form = row->forms == NULL ? NULL : row->forms->either;
-         form != NULL && form->name != NULL; form++)
-        add_values(key, form);
+    for (const struct dpt_option *value_text =
+             row->alternatives == NULL ? NULL : row->alternatives->either;
+         value_text != NULL && value_text->name != NULL; value_text++)
+        add_values(key, value_text);
 }
 
 static void visit(void *arg, const struct dpt_option_visit *at)
@@ -182,7 +183,8 @@ static void visit(void *arg, const struct dpt_option_visit *at)
 
     /* Layers stand in a list: their options have no name for --set but with a number. */
     if (keys->failed || at->row == NULL || at->listed || at->row->type == DPT_OPT_SECTION ||
-        (at->row->type == DPT_OPT_CUSTOM && at->row->forms != NULL && at->row->forms->kind != NULL))
+        (at->row->type == DPT_OPT_CUSTOM && at->row->alternatives != NULL &&
+         at->row->alternatives->kind != NULL))
         return;
     key = need_key(keys, at->path, at->row->help);
     if (key != NULL)

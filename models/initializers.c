@@ -14,7 +14,7 @@ static void fill_normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, d
 {
     const float factor = (float)deviation;
 
-    dpt_random_normal(seed, DPT_STREAM_INIT, k, 0, (size_t)t->count, x);
+    dpt_random_normal(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
     for (int64_t i = 0; i < t->count; i++)
         x[i] *= factor;
 }
@@ -36,7 +36,7 @@ static void xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float 
 {
     const float limit = (float)sqrt(6.0 / (double)(t->fan_in + t->fan_out));
 
-    dpt_random_uniform(seed, DPT_STREAM_INIT, k, 0, (size_t)t->count, x);
+    dpt_random_uniform(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
     for (int64_t i = 0; i < t->count; i++)
         x[i] = (2.0f * x[i] - 1.0f) * limit;
 }
@@ -97,9 +97,9 @@ static void refuse(struct dpt_conf *conf, struct dpt_conf_node *node, const char
         return;
     }
     if (name[0] == '\0')
-        dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_FORM);
+        dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_VALUE_TEXT);
     else
-        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_FORM "%s",
+        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_VALUE_TEXT "%s",
                          dpt_conf_show(conf, name),
                          dpt_value_suggestion(conf, NULL, name, names, TYPES));
 }
@@ -134,4 +134,4 @@ static const struct dpt_option either[] = {
     {0},
 };
 
-const struct dpt_forms dpt_initializer_forms = {.either = either};
+const struct dpt_alternatives dpt_initializer_alternatives = {.either = either};

@@ -83,22 +83,23 @@ DPT_LAYER_OPERATIONS(X)
         .fallback = "auto", .help = "name in messages and checkpoints; auto: type and number",     \
     }
 
-/* A way how weights begin: fills tensor number k, which is zero, from the counter RNG. options: the
- * one number that it is given, with the way's name; NULL: none. */
+/* An initializer of weights: fills tensor number k, which is zero, from the counter RNG. options:
+ * the one number that it is given, with the way's name; NULL: none. */
 struct dpt_initializer_type {
     const char *name;
     void (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
     const struct dpt_option *options;
 };
 
-#define DPT_INITIALIZER_FORM "zero, he, xavier or {normal: SIGMA}"
+#define DPT_INITIALIZER_VALUE_TEXT "zero, he, xavier or {normal: SIGMA}"
 
 /* The row of layers that have weights, and of the short forms. */
 #define DPT_INITIALIZER_ROW(options, member, otherwise)                                            \
     {                                                                                              \
         .name = "init", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),               \
-        .fallback = otherwise, .read = dpt_read_initializer, .forms = &dpt_initializer_forms,      \
-        .form = DPT_INITIALIZER_FORM, .help = "how weights begin; biases begin at 0",              \
+        .fallback = otherwise, .read = dpt_read_initializer,                                       \
+        .alternatives = &dpt_initializer_alternatives, .value_text = DPT_INITIALIZER_VALUE_TEXT,   \
+        .help = "how weights begin; biases begin at 0",                                            \
     }
 
 /* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, read as zeros) and struct
@@ -108,17 +109,17 @@ bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, co
                            void *dest);
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest);
-/* Of struct dpt_initializer. */
+/* The CUSTOM reader of struct dpt_initializer. */
 bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest);
 
-/* What they read. */
-extern const struct dpt_forms dpt_pair_forms, dpt_pair_or_auto_forms, dpt_padding_forms,
-    dpt_initializer_forms;
+/* The values that the readers accept. */
+extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
+    dpt_padding_alternatives, dpt_initializer_alternatives;
 
-/* A list of layers that grows in an arena. */
+/* A list of layers that grows in a region. */
 struct dpt_layer_list {
-    struct dpt_arena *arena;
+    struct dpt_region *region;
     struct dpt_layer *at;
     size_t n, capacity;
 };

@@ -17,13 +17,13 @@ const struct dpt_variant *const dpt_model_variants[] = {
 
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
 {
-    void *options = dpt_arena_alloc(list->arena, type->size);
+    void *options = dpt_region_alloc(list->region, type->size);
 
     if (options == NULL)
         return NULL;
     if (list->n == list->capacity) {
         const size_t capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
-        struct dpt_layer *larger = dpt_arena_alloc(list->arena, capacity * sizeof *larger);
+        struct dpt_layer *larger = dpt_region_alloc(list->region, capacity * sizeof *larger);
 
         if (larger == NULL)
             return NULL;
@@ -121,8 +121,8 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
                                 struct dpt_error *err)
 {
     const struct dpt_model_type *type = model->variant->impl;
-    struct dpt_arena arena = {0};
-    struct dpt_layer_list list = {.arena = &arena};
+    struct dpt_region region = {0};
+    struct dpt_layer_list list = {.region = &region};
     struct dpt_builder builder = {
         .graph = graph,
         .model = model,
@@ -138,7 +138,7 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
     DPT_TRY(add_input(&builder, input, err));
     DPT_TRY(add_layers(&builder, &list, err));
 out:
-    dpt_arena_release(&arena);
+    dpt_region_release(&region);
     if (status != DPT_OK)
         dpt_graph_release(graph);
     return status;

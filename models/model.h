@@ -2,7 +2,7 @@
  * model: from the job's `model` section to a graph.
  *
  * A layer type is a row: a name, its options, and how it adds itself to a graph (shape inference,
- * parameters). A model type is a row likewise: the short forms (linear, mlp, cnn) write a list of
+ * parameters). A model type is a row as well: the short forms (linear, mlp, cnn) write a list of
  * layers and so are the same as `sequential`. Models know nothing of MPI, HDF5 or devices.
  */
 #ifndef DPT_MODELS_MODEL_H

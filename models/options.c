@@ -90,6 +90,6 @@ static const struct dpt_option padding[] = {
     NUMBERS(0), {.name = "word", .type = DPT_OPT_CHOICE, .choices = rules}, {0}};
 // clang-format on
 
-const struct dpt_forms dpt_pair_forms = {.either = pair, .most = 2};
-const struct dpt_forms dpt_pair_or_auto_forms = {.either = pair_or_auto, .most = 2};
-const struct dpt_forms dpt_padding_forms = {.either = padding, .most = 2};
+const struct dpt_alternatives dpt_pair_alternatives = {.either = pair, .most = 2};
+const struct dpt_alternatives dpt_pair_or_auto_alternatives = {.either = pair_or_auto, .most = 2};
+const struct dpt_alternatives dpt_padding_alternatives = {.either = padding, .most = 2};

@@ -54,7 +54,7 @@ static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const
         return !conf->failed;
     layer.type = find_type(name);
     inner = dpt_option_path(conf, path, name, 0);
-    layer.options = dpt_arena_alloc(&conf->arena, layer.type->size);
+    layer.options = dpt_region_alloc(&conf->region, layer.type->size);
     if (inner == NULL || layer.options == NULL)
         return false;
     if (value->kind != DPT_NODE_MAP && layer.type->main == NULL) {
@@ -87,13 +87,13 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
         dpt_conf_mistake(conf, node, path,
                          "the list of layers is empty: put `- dense: 10` or "
                          "other layers in it");
-    model->layers = dpt_arena_alloc(&conf->arena, (node->n + 1) * sizeof *model->layers);
+    model->layers = dpt_region_alloc(&conf->region, (node->n + 1) * sizeof *model->layers);
     if (model->layers == NULL)
         return false;
     for (size_t i = 0; i < node->n; i++) {
-        const char *place = dpt_option_path(conf, path, NULL, i);
+        const char *entry_path = dpt_option_path(conf, path, NULL, i);
 
-        if (place == NULL || !read_layer(conf, node->items[i], place, model))
+        if (entry_path == NULL || !read_layer(conf, node->items[i], entry_path, model))
             return false;
     }
     return true;
@@ -126,15 +126,15 @@ static bool layer_kind(size_t i, struct dpt_option_kind *kind)
     return i < n;
 }
 
-static const struct dpt_forms layer_forms = {.kind = layer_kind};
+static const struct dpt_alternatives layer_forms = {.kind = layer_kind};
 
 static const struct dpt_option options[] = {
     {.name = "layers",
      .type = DPT_OPT_CUSTOM,
      .offset = 0,
      .read = read_layers,
-     .form = "list of layers",
-     .forms = &layer_forms,
+     .value_text = "list of layers",
+     .alternatives = &layer_forms,
      .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`"},
     {0},
 };

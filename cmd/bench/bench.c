@@ -208,7 +208,7 @@ static enum dpt_status align_arrivals(const struct dpt_trainer *t, struct record
     for (size_t k = 0; k < n; k++)
         r->arrived[k] = (double)r->profile.rate.ns[0] + offset +
                         1e9 * dpt_tick_seconds(&r->profile.rate, r->arrived[k]);
-    DPT_TRY(dpt_group_gather(&t->comm->world, r->arrived, all, n * sizeof *all, err));
+    DPT_TRY(dpt_group_allgather(&t->comm->world, r->arrived, all, n * sizeof *all, err));
     for (size_t k = 0; k < n; k++) {
         last[k] = r->arrived[k];
         for (size_t rank = 0; rank < ranks; rank++)

@@ -1,5 +1,5 @@
 /*
- * bench: what `dptrain bench` found out, and how it is told. Private to that command.
+ * bench: the results of `dptrain bench`, and how they are printed. Private to that command.
  */
 #ifndef DPT_CMD_BENCH_H
 #define DPT_CMD_BENCH_H
@@ -24,7 +24,7 @@ struct dpt_bench_row {
     struct dpt_cost cost;
 };
 
-/* Seconds: the middle one, the quarters, the ends. */
+/* Seconds: median, quartiles, extremes. */
 struct dpt_bench_spread {
     double median, low, high, least, most;
 };

@@ -50,7 +50,7 @@ static enum dpt_status load(struct dpt_compare *c, struct dpt_cli *cli, struct d
         struct dpt_compare_run *run = &c->runs[i];
 
         DPT_TRY(dpt_history_open(&run->history, cli->positional[i], err));
-        dpt_life_look(&run->history, &run->life);
+        dpt_run_status_read(&run->history, &run->run_status);
         DPT_TRY(read_job(run, &cli->log, err));
     }
     DPT_TRY(compare_jobs(c, err));

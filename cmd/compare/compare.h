@@ -7,12 +7,12 @@
 #include "core/base/json.h"
 #include "core/conf/yaml.h"
 #include "core/state/jobs.h"
-#include "core/state/life.h"
+#include "core/state/run_status.h"
 
 /* One of the runs. */
 struct dpt_compare_run {
     struct dpt_history history;
-    struct dpt_life life;
+    struct dpt_run_status run_status;
     struct dpt_conf job; /* job.yaml */
     bool has_job;
 };

@@ -55,8 +55,8 @@ static void write_run(struct dpt_json *j, const struct dpt_compare *c, size_t nu
     dpt_json_object(j, NULL);
     dpt_json_text(j, "folder", h->folder);
     dpt_json_text(j, "name", start != NULL ? start->name : NULL);
-    dpt_json_text(j, "state", dpt_life_words[run->life.state]);
-    dpt_json_text(j, "reason", dpt_history_end(h) != NULL ? run->life.reason : NULL);
+    dpt_json_text(j, "state", dpt_run_state_names[run->run_status.state]);
+    dpt_json_text(j, "reason", dpt_history_end(h) != NULL ? run->run_status.reason : NULL);
     count(j, "step", dpt_history_step(h));
     count(j, "starts", (int64_t)h->n_starts);
     dpt_json_real(j, "train_loss", train != NULL ? train->loss : NAN);

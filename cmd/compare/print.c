@@ -24,16 +24,16 @@ static void number(char cell[CELL], const char *format, double value)
 
 static void state(const struct dpt_compare_run *run, char cell[CELL])
 {
-    snprintf(cell, CELL, "%s", dpt_life_words[run->life.state]);
+    snprintf(cell, CELL, "%s", dpt_run_state_names[run->run_status.state]);
 }
 
 static void reason(const struct dpt_compare_run *run, char cell[CELL])
 {
     char shown[6 * 30 + 8];
 
-    if (strcmp(run->life.reason, "done") == 0)
+    if (strcmp(run->run_status.reason, "done") == 0)
         return;
-    dpt_show_text(shown, run->life.reason, 30);
+    dpt_show_text(shown, run->run_status.reason, 30);
     snprintf(cell, CELL, "%s", shown);
 }
 

@@ -76,7 +76,7 @@ static void run_checks(struct dpt_doctor *d, bool together, struct dpt_error *er
         snprintf(note, sizeof note, "checking %s (%s)", check->name, check->section);
         dpt_comm_note(&d->comm, -1, note);
         if (!together)
-            check->look(d);
+            check->run(d);
         else if (check->together(d, err) != DPT_OK)
             dpt_failed(d, NULL, "%s", err->text);
     }
@@ -90,7 +90,7 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
     struct dpt_str out = {0};
 
     dpt_comm_note(&d->comm, -1, "bringing all findings together");
-    DPT_TRY(dpt_doctor_gather(d, &all, err));
+    DPT_TRY(dpt_doctor_allgather(d, &all, err));
     if (d->comm.world.rank == 0 && !d->cli->log.silent) {
         if (dpt_cli_has(d->cli, "--json")) {
             dpt_doctor_json(d, &all, &json);
@@ -104,7 +104,7 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
     err->text[0] = '\0'; /* the report says it */
     status = all.count[DPT_DOCTOR_FAILED] > 0 ? DPT_FAILED : DPT_OK;
 out:
-    dpt_arena_release(&all.arena);
+    dpt_region_release(&all.region);
     return status;
 }
 

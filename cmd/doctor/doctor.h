@@ -1,5 +1,6 @@
 /*
- * doctor: looks whether a machine, or all of a job's, is set up right. Private to `dptrain doctor`.
+ * doctor: checks whether a machine, or all of a job's machines, are set up correctly. Private to
+ * `dptrain doctor`.
  *
  * A check is a row of a table. It looks at one thing and adds findings: ok, a warning, or a
  * failure, what was found, and what to do. Checks of a rank or of a node look around without
@@ -50,7 +51,7 @@ struct dpt_doctor_check {
     const char *name; /* of its findings, unless they have names of their own */
     enum dpt_doctor_scope scope;
     enum dpt_doctor_compare compare;
-    void (*look)(struct dpt_doctor *d);
+    void (*run)(struct dpt_doctor *d);
     /* Of a check of the world instead. Errors: RANK; all ranks fail together. */
     enum dpt_status (*together)(struct dpt_doctor *d, struct dpt_error *err);
     enum dpt_doctor_level differ; /* what it is where ranks differ */
@@ -98,7 +99,7 @@ struct dpt_doctor_line {
 };
 
 struct dpt_doctor_report {
-    struct dpt_arena arena; /* holds all of it; the caller releases it */
+    struct dpt_region region; /* holds all of it; the caller releases it */
     struct dpt_doctor_line *lines;
     size_t n;
     int count[DPT_DOCTOR_LEVELS];
@@ -106,8 +107,8 @@ struct dpt_doctor_report {
 
 /* Collective where MPI runs. Brings all ranks' findings together; the report, zeroed before, is
  * rank 0's. Errors: RANK. */
-enum dpt_status dpt_doctor_gather(struct dpt_doctor *d, struct dpt_doctor_report *report,
-                                  struct dpt_error *err);
+enum dpt_status dpt_doctor_allgather(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                                     struct dpt_error *err);
 /* For a person, in 80 columns; quiet: without what is ok. One JSON object. */
 void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
                       bool quiet, struct dpt_str *out);

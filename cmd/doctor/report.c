@@ -55,12 +55,12 @@ static const char *unpack(const char *at, struct item *item)
     return f->advice + strlen(f->advice) + 1;
 }
 
-/* all: [ranks] packets, `room` bytes apart, of so many bytes each. */
-static void unpack_all(const char *all, size_t room, const int64_t *lengths, int ranks,
+/* all: [ranks] packets, `packet_bytes` apart, of so many bytes each. */
+static void unpack_all(const char *all, size_t packet_bytes, const int64_t *lengths, int ranks,
                        struct items *items)
 {
     for (int r = 0; r < ranks; r++) {
-        const char *next = all + (size_t)r * room, *const end = next + lengths[r];
+        const char *next = all + (size_t)r * packet_bytes, *const end = next + lengths[r];
 
         for (; next < end; items->n++) {
             items->at[items->n].rank = r;
@@ -142,7 +142,7 @@ static struct dpt_doctor_line *add_line(struct dpt_doctor_report *report, const 
         (struct dpt_doctor_line){.check = t->check, .finding = item != NULL ? item->finding : none};
     line->finding.name = t->name;
     if (first < end)
-        line->ranks = dpt_arena_alloc(&report->arena, (size_t)t->n * sizeof *line->ranks);
+        line->ranks = dpt_region_alloc(&report->region, (size_t)t->n * sizeof *line->ranks);
     for (int i = 0; i < t->n && line->ranks != NULL; i++)
         if (t->group_of[i] >= first && t->group_of[i] < end)
             line->ranks[line->n_ranks++] = t->ranks[i];
@@ -159,7 +159,7 @@ static void tell_groups(struct dpt_doctor_report *report, const struct topic *t)
 
         if (rest)
             f->found =
-                dpt_arena_printf(&report->arena, "%d other values", t->n_groups - MOST_GROUPS);
+                dpt_region_printf(&report->region, "%d other values", t->n_groups - MOST_GROUPS);
         if (rest && f->found == NULL)
             f->found = "other values";
         if (k > 0 && f->level < t->check->differ)
@@ -230,14 +230,14 @@ static enum dpt_status sum_up(const struct items *items, int ranks,
                               struct dpt_doctor_report *report, struct dpt_error *err)
 {
     const size_t n = (size_t)ranks;
-    struct dpt_arena *arena = &report->arena;
-    struct topic t = {.of = dpt_arena_alloc(arena, n * sizeof(void *)),
-                      .ranks = dpt_arena_alloc(arena, n * sizeof(int)),
-                      .group_of = dpt_arena_alloc(arena, n * sizeof(int)),
-                      .groups = dpt_arena_alloc(arena, n * sizeof(struct group))};
+    struct dpt_region *region = &report->region;
+    struct topic t = {.of = dpt_region_alloc(region, n * sizeof(void *)),
+                      .ranks = dpt_region_alloc(region, n * sizeof(int)),
+                      .group_of = dpt_region_alloc(region, n * sizeof(int)),
+                      .groups = dpt_region_alloc(region, n * sizeof(struct group))};
 
     /* Beside each value one "not set". */
-    report->lines = dpt_arena_alloc(arena, (2 * items->n + 1) * sizeof *report->lines);
+    report->lines = dpt_region_alloc(region, (2 * items->n + 1) * sizeof *report->lines);
     if (t.of == NULL || t.ranks == NULL || t.group_of == NULL || t.groups == NULL ||
         report->lines == NULL)
         return dpt_fail_memory(err, "the report", 0);
@@ -258,16 +258,16 @@ static enum dpt_status sum_up(const struct items *items, int ranks,
     return DPT_OK;
 }
 
-enum dpt_status dpt_doctor_gather(struct dpt_doctor *d, struct dpt_doctor_report *report,
-                                  struct dpt_error *err)
+enum dpt_status dpt_doctor_allgather(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm.world;
     const size_t n = (size_t)world->size;
     const int64_t length = (int64_t)d->findings.length;
     const unsigned char leads = d->comm.node.rank == 0;
-    unsigned char *leaders = dpt_arena_alloc(&report->arena, n);
-    int64_t *lengths = dpt_arena_alloc(&report->arena, n * sizeof *lengths);
+    unsigned char *leaders = dpt_region_alloc(&report->region, n);
+    int64_t *lengths = dpt_region_alloc(&report->region, n * sizeof *lengths);
     char *mine = NULL, *all = NULL;
     struct items items = {.leads = leaders};
     double most;
@@ -275,19 +275,20 @@ enum dpt_status dpt_doctor_gather(struct dpt_doctor *d, struct dpt_doctor_report
     if (leaders == NULL || lengths == NULL || d->findings.failed)
         status = dpt_fail_memory(err, "the findings", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_gather(world, &leads, leaders, 1, err));
-    DPT_TRY(dpt_group_gather(world, &length, lengths, sizeof length, err));
+    DPT_TRY(dpt_group_allgather(world, &leads, leaders, 1, err));
+    DPT_TRY(dpt_group_allgather(world, &length, lengths, sizeof length, err));
     DPT_TRY(dpt_group_max(world, (double)length, &most, err));
-    mine = dpt_arena_alloc(&report->arena, (size_t)most);
-    all = dpt_arena_alloc(&report->arena, n * (size_t)most);
+    mine = dpt_region_alloc(&report->region, (size_t)most);
+    all = dpt_region_alloc(&report->region, n * (size_t)most);
     if (mine == NULL || all == NULL)
         status = dpt_fail_memory(err, "the findings", most * (double)n);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (length > 0)
         memcpy(mine, d->findings.text, (size_t)length);
-    DPT_TRY(dpt_group_gather(world, mine, all, (size_t)most, err));
+    DPT_TRY(dpt_group_allgather(world, mine, all, (size_t)most, err));
     if (world->rank == 0) {
-        items.at = dpt_arena_alloc(&report->arena, n * (size_t)most / HEAD * sizeof *items.at + 1);
+        items.at =
+            dpt_region_alloc(&report->region, n * (size_t)most / HEAD * sizeof *items.at + 1);
         if (items.at != NULL) {
             unpack_all(all, (size_t)most, lengths, world->size, &items);
             qsort(items.at, items.n, sizeof *items.at, by_check);

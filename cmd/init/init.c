@@ -263,11 +263,11 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
     }
 }
 
-static enum dpt_status survey(const struct files *files, struct dpt_survey *s,
-                              struct dpt_error *err)
+static enum dpt_status statistics(const struct files *files, struct dpt_shard_statistics *s,
+                                  struct dpt_error *err)
 {
     const enum dpt_status status =
-        dpt_survey_shards(s, (const char *const *)files->at, files->n, err);
+        dpt_shard_statistics_collect(s, (const char *const *)files->at, files->n, err);
 
     if (status == DPT_BAD_DATA)
         advise((const char *const *)files->at, files->n, err);
@@ -275,20 +275,20 @@ static enum dpt_status survey(const struct files *files, struct dpt_survey *s,
 }
 
 /* All parts must be alike; classes are those of all of them. */
-static enum dpt_status look(const struct init *init, struct dpt_survey *train,
+static enum dpt_status look(const struct init *init, struct dpt_shard_statistics *train,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_survey s = {0};
+    struct dpt_shard_statistics s = {0};
     char a[40], b[40];
 
-    DPT_TRY(survey(&init->parts[TRAIN], train, err));
+    DPT_TRY(statistics(&init->parts[TRAIN], train, err));
     for (int p = VALID; p < PARTS; p++) {
         const struct files *files = &init->parts[p];
 
         if (files->n == 0)
             continue;
-        DPT_TRY(survey(files, &s, err));
+        DPT_TRY(statistics(files, &s, err));
         if (strcmp(dpt_shape_text(&s.shape, a), dpt_shape_text(&train->shape, b)) != 0 ||
             s.width != train->width)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
@@ -301,10 +301,10 @@ static enum dpt_status look(const struct init *init, struct dpt_survey *train,
                              "learn them",
                              files->at[0], (long long)s.classes - 1, init->parts[TRAIN].at[0],
                              (long long)train->classes - 1));
-        dpt_survey_release(&s);
+        dpt_shard_statistics_release(&s);
     }
 out:
-    dpt_survey_release(&s);
+    dpt_shard_statistics_release(&s);
     return status;
 }
 
@@ -363,7 +363,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     const char *output = dpt_cli_value(cli, "--output");
     const bool force = dpt_cli_has(cli, "--force");
     struct init init = {0};
-    struct dpt_survey survey_of = {0};
+    struct dpt_shard_statistics statistics_of = {0};
     struct dpt_str name = {0}, text = {0};
     struct dpt_init_job job = {0};
     struct dpt_word_keys *keys = NULL;
@@ -380,11 +380,11 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         DPT_TRY(dpt_fail_memory(err, "the job file", 0));
     DPT_TRY(find_files(cli, &init, err));
     if (init.parts[TRAIN].n > 0)
-        DPT_TRY(look(&init, &survey_of, err));
+        DPT_TRY(look(&init, &statistics_of, err));
     name_job(output, &init.parts[TRAIN], &name);
     job = (struct dpt_init_job){.name = name.text,
                                 .path = strcmp(output, "-") == 0 ? NULL : output,
-                                .survey = init.parts[TRAIN].n > 0 ? &survey_of : NULL,
+                                .statistics = init.parts[TRAIN].n > 0 ? &statistics_of : NULL,
                                 .train = init.values[TRAIN],
                                 .valid = init.values[VALID],
                                 .test = init.values[TEST],
@@ -400,7 +400,7 @@ out:
     dpt_word_keys_free(keys);
     dpt_str_release(&name);
     dpt_str_release(&text);
-    dpt_survey_release(&survey_of);
+    dpt_shard_statistics_release(&statistics_of);
     release(&init);
     return status;
 }

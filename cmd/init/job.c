@@ -69,7 +69,7 @@ static int64_t clamp(int64_t value, int64_t low, int64_t high)
 
 static struct choice choose(const struct dpt_init_job *init)
 {
-    const struct dpt_survey *s = init->survey;
+    const struct dpt_shard_statistics *s = init->statistics;
     struct choice c = {.samples = 4096, .outputs = 10, .image = true, .classes = true};
     int64_t side = 28, trained;
 
@@ -115,7 +115,7 @@ static void write_numbers(struct dpt_str *out, const char *key, const double *va
     dpt_str_printf(out, "\n");
 }
 
-static void write_normalize(const struct dpt_survey *s, struct dpt_str *out)
+static void write_normalize(const struct dpt_shard_statistics *s, struct dpt_str *out)
 {
     const size_t channels = (size_t)s->shape.c;
     const bool each =
@@ -130,7 +130,7 @@ static void write_normalize(const struct dpt_survey *s, struct dpt_str *out)
     std = sqrt(fmax(1e-12, squares - mean * mean));
     dpt_str_printf(out, "  # (x - mean) / std%s; from %s of the samples\n",
                    s->u8 ? ", after bytes were divided by 255" : "",
-                   dpt_group_digits(digits, s->looked));
+                   dpt_group_digits(digits, s->scanned));
     dpt_str_printf(out, "  normalize:\n");
     write_numbers(out, "mean", each ? s->mean : &mean, each ? channels : 1);
     write_numbers(out, "std", each ? s->std : &std, each ? channels : 1);
@@ -138,7 +138,7 @@ static void write_normalize(const struct dpt_survey *s, struct dpt_str *out)
 
 static void write_data(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
-    const struct dpt_survey *s = init->survey;
+    const struct dpt_shard_statistics *s = init->statistics;
 
     line(out, NULL, "data:");
     if (s == NULL) {
@@ -169,7 +169,8 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-static void write_cnn(const struct dpt_survey *s, const struct choice *c, struct dpt_str *out)
+static void write_cnn(const struct dpt_shard_statistics *s, const struct choice *c,
+                      struct dpt_str *out)
 {
     const int64_t h = (s == NULL ? 28 : s->shape.h) >> c->blocks;
     const int64_t w = (s == NULL ? 28 : s->shape.w) >> c->blocks;
@@ -202,7 +203,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 {
     line(out, NULL, "\nmodel:");
     if (c->image) {
-        write_cnn(init->survey, c, out);
+        write_cnn(init->statistics, c, out);
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");
@@ -219,7 +220,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 static void write_training(const struct dpt_init_job *init, const struct choice *c,
                            struct dpt_str *out)
 {
-    const struct dpt_survey *s = init->survey;
+    const struct dpt_shard_statistics *s = init->statistics;
 
     dpt_str_printf(out, "\n");
     if (!c->classes)
@@ -255,7 +256,7 @@ static void write_training(const struct dpt_init_job *init, const struct choice 
 /* What the data are, in comments. */
 static void write_found(const struct dpt_init_job *init, struct dpt_str *out)
 {
-    const struct dpt_survey *s = init->survey;
+    const struct dpt_shard_statistics *s = init->statistics;
     char samples[32], fewest[32], most[32], shape[40];
     int64_t least, greatest;
 

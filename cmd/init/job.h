@@ -5,12 +5,12 @@
 #define DPT_CMD_INIT_JOB_H
 
 #include "cmd/words.h"
-#include "data/shards/survey.h"
+#include "data/shards/shard_statistics.h"
 
 struct dpt_init_job {
-    const char *name;                /* of the job */
-    const char *path;                /* of the job file, for the comments; NULL: standard output */
-    const struct dpt_survey *survey; /* NULL: synthetic data */
+    const char *name; /* of the job */
+    const char *path; /* of the job file, for the comments; NULL: standard output */
+    const struct dpt_shard_statistics *statistics; /* NULL: synthetic data */
     struct dpt_str train, valid, test; /* values of data.train and so on, as YAML; empty: none */
     const struct dpt_word_keys *keys;
 };

@@ -29,7 +29,7 @@ enum {
 };
 
 /* One look at a file or two. In memory shared with the child. */
-struct look {
+struct inspection {
     const char *path, *other; /* other: to compare with, or NULL */
     bool job, verbose;
     char reading[PATH_MAX + 600]; /* "FILE: NAME" */
@@ -48,16 +48,17 @@ static void watch(void *arg, const char *name)
 }
 
 /* Lists a file and reads all of it. */
-static enum dpt_status read_file(struct look *look, const char *path, struct dpt_inspect *f,
-                                 enum dpt_trailer *trailer, struct dpt_error *err)
+static enum dpt_status read_file(struct inspection *inspection, const char *path,
+                                 struct dpt_inspect *f, enum dpt_trailer *trailer,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char file[PATH_MAX];
 
     dpt_checkpoint_resolve(path, file);
-    snprintf(look->reading, sizeof look->reading, "%s\n", file);
+    snprintf(inspection->reading, sizeof inspection->reading, "%s\n", file);
     f->watch = watch;
-    f->watch_arg = look->reading;
+    f->watch_arg = inspection->reading;
     DPT_TRY(dpt_checkpoint_trailer(file, trailer, err));
     status = dpt_inspect_open(f, file, err);
     if (status == DPT_BAD_DATA && *trailer == DPT_TRAILER_WRONG)
@@ -87,27 +88,27 @@ out:
     return status;
 }
 
-static enum dpt_status look_at(struct look *look, struct dpt_error *err)
+static enum dpt_status inspect_file(struct inspection *inspection, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_inspect f = {0}, other = {0};
     enum dpt_trailer trailer, other_trailer;
 
-    DPT_TRY(read_file(look, look->path, &f, &trailer, err));
-    if (look->other != NULL) {
-        DPT_TRY(dpt_inspect_verdict(&f, trailer, err));
-        DPT_TRY(read_file(look, look->other, &other, &other_trailer, err));
-        DPT_TRY(dpt_inspect_verdict(&other, other_trailer, err));
+    DPT_TRY(read_file(inspection, inspection->path, &f, &trailer, err));
+    if (inspection->other != NULL) {
+        DPT_TRY(dpt_inspect_validation_result(&f, trailer, err));
+        DPT_TRY(read_file(inspection, inspection->other, &other, &other_trailer, err));
+        DPT_TRY(dpt_inspect_validation_result(&other, other_trailer, err));
         DPT_TRY(dpt_inspect_diff(&f, &other, err));
         goto out;
     }
-    status = look->job ? print_job(&f, err) : dpt_inspect_print(&f, trailer, err);
+    status = inspection->job ? print_job(&f, err) : dpt_inspect_print(&f, trailer, err);
     if (status == DPT_OK || status == DPT_BAD_DATA) { /* damage comes before what it leads to */
-        struct dpt_error verdict;
+        struct dpt_error result;
 
-        if (dpt_inspect_verdict(&f, trailer, &verdict) != DPT_OK) {
-            *err = verdict;
-            status = verdict.status;
+        if (dpt_inspect_validation_result(&f, trailer, &result) != DPT_OK) {
+            *err = result;
+            status = result.status;
         }
     }
 out:
@@ -137,11 +138,11 @@ static void limit_memory(void)
         fclose(file);
 }
 
-static void be_child(struct look *look)
+static void be_child(struct inspection *inspection)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGPROF};
     const struct rlimit no_core = {0, 0};
-    const int nowhere = look->verbose ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
+    const int nowhere = inspection->verbose ? -1 : open("/dev/null", O_WRONLY | O_CLOEXEC);
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setrlimit(RLIMIT_CORE, &no_core);
@@ -150,91 +151,91 @@ static void be_child(struct look *look)
         signal(fatal[i], SIG_DFL);
     if (nowhere >= 0) /* a crash is told by the parent, in our words */
         dup2(nowhere, STDERR_FILENO);
-    look->status = look_at(look, &look->err);
-    if (look->status == DPT_OK)
-        look->status = dpt_output_flush(&look->err);
+    inspection->status = inspect_file(inspection, &inspection->err);
+    if (inspection->status == DPT_OK)
+        inspection->status = dpt_output_flush(&inspection->err);
     else
         fflush(stdout);
-    look->ended = true;
+    inspection->ended = true;
     _exit(0);
 }
 
 /* What a child that did not come to its end died of. */
-static enum dpt_status tell_crash(struct look *look, int how, struct dpt_error *err)
+static enum dpt_status tell_crash(struct inspection *inspection, int how, struct dpt_error *err)
 {
     const int number = WIFSIGNALED(how) ? WTERMSIG(how) : 0;
-    char *name = strchr(look->reading, '\n');
+    char *name = strchr(inspection->reading, '\n');
 
     if (name == NULL)
-        return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d", look->path,
+        return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d", inspection->path,
                         number);
     *name++ = '\0';
     name = *name != '\0' ? name : "its bytes";
     if (number == SIGKILL || number == SIGTERM || number == SIGINT || number == SIGHUP)
         return dpt_fail(err, DPT_RANK, "%s: looking at it was ended by signal %d, at %s%s",
-                        look->reading, number, name,
+                        inspection->reading, number, name,
                         number == SIGKILL ? "; did memory run out?" : "");
     if (number == SIGPROF)
         return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: HDF5 found no end in %d s of reading %s",
-                        look->reading, STUCK_SECONDS, name);
+                        inspection->reading, STUCK_SECONDS, name);
     return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: it made HDF5 crash (signal %d) at %s",
-                    look->reading, number, name);
+                    inspection->reading, number, name);
 }
 
-static enum dpt_status in_child(const struct look *wanted, struct dpt_error *err)
+static enum dpt_status in_child(const struct inspection *wanted, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct look *look =
-        mmap(NULL, sizeof *look, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct inspection *inspection =
+        mmap(NULL, sizeof *inspection, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t child;
     int how;
 
-    if (look == MAP_FAILED)
+    if (inspection == MAP_FAILED)
         return dpt_fail_errno(err, DPT_RANK, "cannot share memory with a process");
-    *look = *wanted;
+    *inspection = *wanted;
     fflush(stdout);
     child = fork();
     if (child == 0)
-        be_child(look);
+        be_child(inspection);
     if (child < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot start a process"));
     while (waitpid(child, &how, 0) < 0)
         if (errno != EINTR)
             DPT_TRY(dpt_fail_errno(err, DPT_RANK, "waiting for a process"));
-    if (!look->ended)
-        DPT_TRY(tell_crash(look, how, err));
-    *err = look->err;
-    status = look->status;
+    if (!inspection->ended)
+        DPT_TRY(tell_crash(inspection, how, err));
+    *err = inspection->err;
+    status = inspection->status;
 out:
-    munmap(look, sizeof *look);
+    munmap(inspection, sizeof *inspection);
     return status;
 }
 
 static enum dpt_status audit(const struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_str said = {0};
+    struct dpt_str summary = {0};
     bool same = true;
 
     if (cli->n_positional != 2)
         return dpt_fail(err, DPT_USAGE, "dptrain inspect: --audit compares two run folders");
-    DPT_TRY(dpt_audit_compare(cli->positional[0], cli->positional[1], &said, &same, err));
-    fputs(said.text != NULL ? said.text : "", stdout);
+    DPT_TRY(dpt_audit_compare(cli->positional[0], cli->positional[1], &summary, &same, err));
+    fputs(summary.text != NULL ? summary.text : "", stdout);
     if (!same) {
         err->text[0] = '\0'; /* all is said */
         status = DPT_FAILED;
     }
 out:
-    dpt_str_release(&said);
+    dpt_str_release(&summary);
     return status;
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct look look = {.other = dpt_cli_value(cli, "--diff"),
-                        .job = dpt_cli_has(cli, "--job"),
-                        .verbose = cli->log.level == DPT_LOG_VERBOSE};
+    struct inspection inspection = {.other = dpt_cli_value(cli, "--diff"),
+                                    .job = dpt_cli_has(cli, "--job"),
+                                    .verbose = cli->log.level == DPT_LOG_VERBOSE};
 
     if (cli->log.silent) /* started under mpirun: one rank does it */
         return DPT_OK;
@@ -242,18 +243,18 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         return audit(cli, err);
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "dptrain inspect: which checkpoint or shard?");
-    if (look.other != NULL && (cli->n_positional > 1 || look.job))
+    if (inspection.other != NULL && (cli->n_positional > 1 || inspection.job))
         return dpt_fail(err, DPT_USAGE,
                         "dptrain inspect: --diff compares one file with one other%s",
-                        look.job ? ", jobs included: leave --job out" : "");
+                        inspection.job ? ", jobs included: leave --job out" : "");
     for (size_t i = 0; i < cli->n_positional; i++) {
         struct dpt_error this = {0};
         enum dpt_status found;
 
-        look.path = cli->positional[i];
+        inspection.path = cli->positional[i];
         if (i > 0)
             putchar('\n');
-        found = in_child(&look, &this);
+        found = in_child(&inspection, &this);
         if (found == DPT_OK)
             continue;
         if (status != DPT_OK) /* the last one is printed by our caller */

@@ -264,13 +264,13 @@ enum dpt_status dpt_inspect_print(struct dpt_inspect *f, enum dpt_trailer traile
     enum dpt_status status = DPT_OK, found = DPT_OK;
     const bool checkpoint = dpt_checkpoint_is(f, trailer);
     struct dpt_inspect_shard shard = {0};
-    struct dpt_error trouble;
+    struct dpt_error fault;
     bool is_shard = false;
 
     if (checkpoint)
         dpt_inspect_sort(f);
     else
-        found = dpt_inspect_shard(f, &shard, &is_shard, &trouble);
+        found = dpt_inspect_shard(f, &shard, &is_shard, &fault);
     print_title(f, checkpoint ? "checkpoint" : is_shard ? "shard" : "HDF5");
     if (checkpoint) {
         print_checkpoint(f);
@@ -287,7 +287,7 @@ enum dpt_status dpt_inspect_print(struct dpt_inspect *f, enum dpt_trailer traile
         print_counts(&shard);
     print_checksums(f, checkpoint, trailer);
     if (found != DPT_OK) {
-        *err = trouble;
+        *err = fault;
         status = found;
     }
 out:

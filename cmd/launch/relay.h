@@ -1,9 +1,9 @@
 /*
- * relay: stands between a child and our standard output and error, and passes on what it writes.
+ * relay: passes on what a child process writes to our standard output and error.
  *
  * mpirun ends a whole job when the reader of its output goes away, and does not heed a full disk.
- * With a relay the first costs nothing but the output, and the second is told. A terminal needs no
- * relay and gets none, so that the ranks can see it. Where both streams are one file, the child
+ * With a relay the first loses nothing but the output, and the second is reported. A terminal needs
+ * no relay and gets none, so that the ranks can see it. Where both streams are one file, the child
  * gets one pipe for both, so that what it wrote keeps its order.
  */
 #ifndef DPT_CMD_RELAY_H

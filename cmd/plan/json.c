@@ -37,7 +37,7 @@ static void deal(const struct dpt_plan *p, int64_t step, const char *key, struct
     for (int r = 0; r < p->spec.ranks; r++) {
         int32_t first, last;
 
-        dpt_sampler_deal(&p->t.data.train.sampler, step, r, p->spec.ranks, &first, &last);
+        dpt_sampler_partition(&p->t.data.train.sampler, step, r, p->spec.ranks, &first, &last);
         dpt_json_array(j, NULL);
         dpt_json_int(j, NULL, first);
         dpt_json_int(j, NULL, last);

@@ -148,20 +148,20 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_conf conf = {0};
     struct dpt_plan_spec spec = {0};
-    struct dpt_str essence = {0};
+    struct dpt_str signature = {0};
     struct dpt_job job;
 
     DPT_TRY(read_spec(cli, &spec, err));
     DPT_TRY(dpt_job_command_load(cli, &job, &conf, err));
     DPT_TRY(dpt_job_for_ranks(&job, spec.ranks, err));
-    dpt_job_essence(&job, &conf, &essence);
-    if (essence.failed)
+    dpt_job_signature(&job, &conf, &signature);
+    if (signature.failed)
         DPT_TRY(dpt_fail_memory(err, "the job", 0));
-    DPT_TRY(plan_job(cli, &job, &spec, essence.text, err));
+    DPT_TRY(plan_job(cli, &job, &spec, signature.text, err));
 out:
     if (status == DPT_BAD_JOB && strncmp(err->text, "--set", 5) != 0)
         dpt_job_command_name(conf.path, err);
-    dpt_str_release(&essence);
+    dpt_str_release(&signature);
     dpt_conf_release(&conf);
     return status;
 }

@@ -1,5 +1,5 @@
 /*
- * plan: how `dptrain plan` tells what it found. Private to that command.
+ * plan: how `dptrain plan` prints its results. Private to that command.
  */
 #ifndef DPT_CMD_PLAN_H
 #define DPT_CMD_PLAN_H
@@ -18,8 +18,8 @@ struct dpt_plan_rate {
 /* The first step, the last, and those between at equal distances; gives how many. */
 int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES]);
 
-/* The same work on 1 to 1024 ranks: the job's batch (strong), and as many samples a rank as the job
- * has on its ranks (weak). total 0: more ranks than micro-batches. */
+/* How the job scales on 1 to 1024 ranks: the job's batch (strong), and as many samples a rank as
+ * the job has on its ranks (weak). total 0: more ranks than micro-batches. */
 struct dpt_plan_scale {
     int ranks;
     int64_t weak_global;

@@ -110,7 +110,7 @@ static void print_deal(const struct dpt_plan *p, int64_t step, const char *name,
             dpt_str_printf(out, "  ...");
             r = ranks - 1;
         }
-        dpt_sampler_deal(&p->t.data.train.sampler, step, r, ranks, &first, &last);
+        dpt_sampler_partition(&p->t.data.train.sampler, step, r, ranks, &first, &last);
         if (last <= first)
             dpt_str_printf(out, "  %d: none", r);
         else if (last - first == 1)

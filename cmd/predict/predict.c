@@ -32,7 +32,7 @@ struct predict {
     struct dpt_cli *cli;
     const struct dpt_comm *comm;
     struct dpt_job job; /* with batches that no rank count decides */
-    struct dpt_arena arena;
+    struct dpt_region region;
     struct dpt_source_spec spec;
     struct dpt_shape shape; /* --shape */
     const char *weights;    /* where they are */
@@ -55,7 +55,7 @@ static enum dpt_status take_list(struct predict *p, const char *option, const ch
 
     while (dpt_cli_nth(p->cli, option, given) != NULL)
         given++;
-    all = dpt_arena_alloc(&p->arena, (given + 1) * sizeof *all);
+    all = dpt_region_alloc(&p->region, (given + 1) * sizeof *all);
     if (all == NULL)
         return dpt_fail_memory(err, "the command line", (double)given);
     for (size_t i = 0; i < given; i++)
@@ -146,7 +146,7 @@ static enum dpt_status find_model(struct predict *p, struct dpt_error *err)
 
     DPT_TRY(dpt_group_agree(world, world->rank == 0 ? look(p, err) : DPT_OK, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &p->found, sizeof p->found, err));
-    status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->arena, err);
+    status = dpt_source_model_find(model, &p->job.data, p->spec.classes, &p->region, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (p->found.shaped) {
         model->known = true;
@@ -233,7 +233,7 @@ static bool same_file(const char *a, const char *b)
 static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
 {
     const char *out = dpt_cli_value(p->cli, "--out");
-    struct dpt_predictions_form form = {
+    struct dpt_predictions_format format = {
         .samples = p->info->samples,
         .outputs = dpt_graph_outputs(&p->trainer.model.graph),
         .classes = p->spec.classes,
@@ -255,13 +255,13 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
     for (size_t i = 0; i < p->spec.n_inputs; i++)
         if (same_file(out, p->spec.inputs[i]))
             return dpt_fail(err, DPT_USAGE, "--out %s: is one of the inputs", out);
-    form.n_classes = form.class_names != NULL ? p->spec.model.n_classes : 0;
+    format.n_classes = format.class_names != NULL ? p->spec.model.n_classes : 0;
     for (int64_t i = 0; p->info->named && i < p->info->samples; i++) {
         const size_t n = strlen(dpt_source_name(p->source, i));
 
-        form.name_bytes = n > form.name_bytes ? n : form.name_bytes;
+        format.name_bytes = n > format.name_bytes ? n : format.name_bytes;
     }
-    return dpt_predictions_open(&p->file, out, &form, err);
+    return dpt_predictions_open(&p->file, out, &format, err);
 }
 
 static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
@@ -324,16 +324,17 @@ out:
     return status;
 }
 
-static void print_summary(const struct predict *p, const struct dpt_tally *tally)
+static void print_summary(const struct predict *p, const struct dpt_metric_sums *metric_sums)
 {
-    const double n = (double)tally->samples;
+    const double n = (double)metric_sums->samples;
     char digits[32];
 
     if (p->info->truth != DPT_TRUTH_NONE) {
         if (p->spec.classes)
-            printf("accuracy %.4f, ", tally->correct / n);
-        printf("loss %.6g on %s sample%s\n", tally->loss / n,
-               dpt_group_digits(digits, tally->samples), tally->samples == 1 ? "" : "s");
+            printf("accuracy %.4f, ", metric_sums->correct / n);
+        printf("loss %.6g on %s sample%s\n", metric_sums->loss / n,
+               dpt_group_digits(digits, metric_sums->samples),
+               metric_sums->samples == 1 ? "" : "s");
     }
     if (p->file != NULL)
         printf("%s: %s sample%s, %s\n", dpt_cli_value(p->cli, "--out"),
@@ -346,17 +347,17 @@ static enum dpt_status predict_all(struct predict *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &p->comm->world;
-    struct dpt_tally tally;
+    struct dpt_metric_sums metric_sums;
 
     DPT_TRY(dpt_group_agree(world, world->rank == 0 ? open_out(p, err) : DPT_OK, err));
-    status = dpt_trainer_predict_source(&p->trainer, p->source, take, p, &tally, err);
+    status = dpt_trainer_predict_source(&p->trainer, p->source, take, p, &metric_sums, err);
     dpt_log_live(&p->cli->log, NULL);
     DPT_TRY(status);
     if (p->file != NULL)
         status = dpt_predictions_commit(p->file, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (world->rank == 0)
-        print_summary(p, &tally);
+        print_summary(p, &metric_sums);
 out:
     return status;
 }
@@ -385,7 +386,7 @@ out:
     if (p->trainer.comm != NULL)
         dpt_trainer_close(&p->trainer);
     dpt_source_close(p->source);
-    dpt_arena_release(&p->arena);
+    dpt_region_release(&p->region);
     free(p->names);
     free(p);
     return status;

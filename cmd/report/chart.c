@@ -9,7 +9,7 @@
 /* Of the picture's own units; the style scales it to the page. */
 static const double WIDTH = 480, HEIGHT = 270, LEFT = 64, RIGHT = 22, TOP = 12, BOTTOM = 42;
 
-/* From values to places. */
+/* From values to positions. */
 struct frame {
     const struct dpt_chart *chart;
     double low_x, high_x, low_y, high_y;

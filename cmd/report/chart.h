@@ -34,7 +34,7 @@ struct dpt_line {
 struct dpt_chart {
     const char *id; /* of the element; letters */
     const char *title, *x_label, *y_label;
-    const char *about; /* instead of the picture, for who cannot see it; may be NULL */
+    const char *about; /* text for readers who cannot see the picture; may be NULL */
     struct dpt_line *lines;
     size_t n;
     bool log;      /* the y axis; all y above 0 */
@@ -49,7 +49,7 @@ struct dpt_chart {
 /* Adds a <figure>; nothing where no line has a point. Check out->failed. */
 void dpt_chart_write(const struct dpt_chart *chart, struct dpt_str *out);
 
-/* Places for ticks in [low, high], low < high, and their labels. */
+/* Positions for ticks in [low, high], low < high, and their labels. */
 struct dpt_ticks {
     double at[DPT_CHART_TICKS];
     char label[DPT_CHART_TICKS][DPT_CHART_LABEL];

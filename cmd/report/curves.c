@@ -99,7 +99,7 @@ static const char *name_line(const struct drawing *d, const struct dpt_page_run 
         return split;
     if (d->curve->eval == NULL)
         return run->label;
-    return dpt_arena_printf(&d->r->arena, "%s: %s", run->label, split);
+    return dpt_region_printf(&d->r->region, "%s: %s", run->label, split);
 }
 
 static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_line_kind kind,
@@ -141,11 +141,11 @@ static void note_bad(struct drawing *d, double step)
 static bool add_train(struct drawing *d, size_t index)
 {
     const struct dpt_history *h = &d->r->runs[index].history;
-    struct dpt_arena *arena = &d->r->arena;
+    struct dpt_region *region = &d->r->region;
     struct dpt_series all, mean, extremes, smooth;
     const int colour = (int)index;
 
-    if (!dpt_series_open(&all, h->n_train, arena))
+    if (!dpt_series_open(&all, h->n_train, region))
         return false;
     for (size_t i = 0; i < h->n_train; i++) {
         const double y = d->curve->train(&h->train[i]);
@@ -154,8 +154,8 @@ static bool add_train(struct drawing *d, size_t index)
             note_bad(d, (double)h->train[i].step);
         dpt_series_add(&all, (double)h->train[i].step, y);
     }
-    if (!dpt_series_thin(&all, POINTS, &mean, &extremes, arena) ||
-        !dpt_series_smooth(&mean, d->curve->may_log && above_zero(&mean), &smooth, arena))
+    if (!dpt_series_thin(&all, POINTS, &mean, &extremes, region) ||
+        !dpt_series_smooth(&mean, d->curve->may_log && above_zero(&mean), &smooth, region))
         return false;
     if (!d->curve->smooth || !dpt_series_noisy(&mean, &smooth))
         smooth = mean;
@@ -176,12 +176,12 @@ static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split sp
 
     if (split == DPT_HISTORY_EPOCH && d->r->n > 1)
         return true;
-    if (!dpt_series_open(&s, h->n_evals, &d->r->arena))
+    if (!dpt_series_open(&s, h->n_evals, &d->r->region))
         return false;
     for (size_t i = 0; i < h->n_evals; i++)
         if (h->evals[i].split == split)
             dpt_series_add(&s, (double)h->evals[i].step, d->curve->eval(&h->evals[i]));
-    if (!dpt_series_thin(&s, POINTS, &thin, &extremes, &d->r->arena))
+    if (!dpt_series_thin(&s, POINTS, &thin, &extremes, &d->r->region))
         return false;
     add_line(d, index, dpt_history_splits[split],
              split == DPT_HISTORY_TEST && thin.n <= 3 ? DPT_LINE_MARK : DPT_LINE_DASHED, colour,
@@ -192,8 +192,8 @@ static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split sp
 /* What the picture shows, in words. */
 static const char *describe(const struct drawing *d)
 {
-    struct dpt_arena *arena = &d->r->arena;
-    const char *text = dpt_arena_printf(arena, "%s against step:", d->curve->title);
+    struct dpt_region *region = &d->r->region;
+    const char *text = dpt_region_printf(region, "%s against step:", d->curve->title);
     char first[DPT_HTML_NUMBER], last[DPT_HTML_NUMBER];
 
     for (size_t i = 0; i < d->n && text != NULL; i++) {
@@ -203,11 +203,12 @@ static const char *describe(const struct drawing *d)
             continue;
         dpt_html_number(first, s->y[0], 4);
         dpt_html_number(last, s->y[s->n - 1], 4);
-        text = s->n == 1
-                   ? dpt_arena_printf(arena, "%s %s %s at step %.0f;", text, d->lines[i].name, last,
-                                      s->x[0])
-                   : dpt_arena_printf(arena, "%s %s from %s at step %.0f to %s at step %.0f;", text,
-                                      d->lines[i].name, first, s->x[0], last, s->x[s->n - 1]);
+        text =
+            s->n == 1
+                ? dpt_region_printf(region, "%s %s %s at step %.0f;", text, d->lines[i].name, last,
+                                    s->x[0])
+                : dpt_region_printf(region, "%s %s from %s at step %.0f to %s at step %.0f;", text,
+                                    d->lines[i].name, first, s->x[0], last, s->x[s->n - 1]);
     }
     return text;
 }
@@ -222,7 +223,7 @@ static void draw(struct dpt_page *r, const struct curve *curve)
         bad += r->runs[i].history.n_train;
     if (fine) {
         *d = (struct drawing){.r = r, .curve = curve};
-        d->bad = dpt_arena_alloc(&r->arena, (bad + 1) * sizeof *d->bad);
+        d->bad = dpt_region_alloc(&r->region, (bad + 1) * sizeof *d->bad);
         fine = d->bad != NULL;
     }
     for (size_t i = 0; i < r->n && fine; i++) {

@@ -182,7 +182,7 @@ void dpt_page_write(struct dpt_page *r)
     dpt_page_headline(r);
     dpt_page_curves(r);
     dpt_page_ranks(r);
-    dpt_page_verdicts(r);
+    dpt_page_write_predictions(r);
     dpt_page_jobs(r);
     dpt_page_environment(r);
     dpt_str_printf(&r->out,

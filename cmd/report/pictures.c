@@ -28,7 +28,7 @@ static double mean_of(const struct dpt_shape *shape, const float *input, int cha
 
 /* Normalised floats as bytes. Those that were bytes were divided by 255; of others nobody knows the
  * scale, so they are stretched. Errors: RANK. */
-static enum dpt_status draw(const struct dpt_page_verdict *v, const struct dpt_trainer *t,
+static enum dpt_status draw(const struct dpt_page_predictions *v, const struct dpt_trainer *t,
                             const struct dpt_dataset *set, const float *input, uint8_t *pixels,
                             struct dpt_error *err)
 {
@@ -66,7 +66,7 @@ static enum dpt_status draw(const struct dpt_page_verdict *v, const struct dpt_t
 }
 
 /* The pictures of one micro-batch. */
-static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_verdict *v,
+static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_predictions *v,
                                   const struct dpt_trainer *t, const struct dpt_split *split,
                                   const struct dpt_batch *batch, struct dpt_error *err)
 {
@@ -77,8 +77,8 @@ static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_verdict *v
         for (int32_t k = 0; k < batch->count; k++) {
             if (batch->sample[k] != v->wrong[i].sample)
                 continue;
-            v->wrong[i].pixels = dpt_arena_alloc(&r->arena, (size_t)v->width * (size_t)v->height *
-                                                                (size_t)v->channels);
+            v->wrong[i].pixels = dpt_region_alloc(&r->region, (size_t)v->width * (size_t)v->height *
+                                                                  (size_t)v->channels);
             if (v->wrong[i].pixels == NULL)
                 DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
             DPT_TRY(
@@ -90,7 +90,7 @@ out:
 }
 
 /* Pixels of the drawn pictures, and how many of them there is room for. */
-static void choose_size(const struct dpt_page *r, struct dpt_page_verdict *v,
+static void choose_size(const struct dpt_page *r, struct dpt_page_predictions *v,
                         const struct dpt_shape *shape)
 {
     const int32_t larger = shape->w > shape->h ? shape->w : shape->h;
@@ -116,7 +116,7 @@ static int by_position(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_verdict *v,
+enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_predictions *v,
                                   struct dpt_trainer *t, const struct dpt_split *split,
                                   struct dpt_error *err)
 {

@@ -12,7 +12,7 @@
 #include "data/sources/source.h"
 #include "models/model.h"
 
-static void keep_wrong(struct dpt_page_verdict *v, const struct dpt_page_wrong *wrong)
+static void keep_wrong(struct dpt_page_predictions *v, const struct dpt_page_wrong *wrong)
 {
     int at = v->n_wrong;
 
@@ -28,7 +28,7 @@ static void keep_wrong(struct dpt_page_verdict *v, const struct dpt_page_wrong *
     v->wrong[at] = *wrong;
 }
 
-static void take_classes(struct dpt_page_verdict *v, const struct dpt_predicted *p)
+static void take_classes(struct dpt_page_predictions *v, const struct dpt_predicted *p)
 {
     for (int32_t i = 0; i < p->count; i++) {
         const float *row = p->probabilities + (size_t)i * (size_t)p->outputs;
@@ -53,26 +53,26 @@ static void take_classes(struct dpt_page_verdict *v, const struct dpt_predicted 
     }
 }
 
-static void take_numbers(struct dpt_page_verdict *v, const struct dpt_predicted *p, int64_t all)
+static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p, int64_t all)
 {
     const int64_t stride = 1 + (all - 1) / DPT_PAGE_CLOUD;
 
     for (int32_t i = 0; i < p->count; i++) {
         const double truth = (double)p->targets[(size_t)i * (size_t)p->outputs];
-        const double said = (double)p->values[(size_t)i * (size_t)p->outputs];
+        const double predicted = (double)p->values[(size_t)i * (size_t)p->outputs];
 
         if ((p->first + i) % stride == 0)
-            dpt_series_add(&v->cloud, truth, said);
+            dpt_series_add(&v->cloud, truth, predicted);
         v->samples++;
         v->loss += p->loss != NULL ? (double)p->loss[i] : 0;
         v->sum += truth;
-        v->squares += truth * truth;
-        v->residue += (said - truth) * (said - truth);
+        v->sum_of_squares += truth * truth;
+        v->residue += (predicted - truth) * (predicted - truth);
     }
 }
 
 struct taking {
-    struct dpt_page_verdict *v;
+    struct dpt_page_predictions *v;
     int64_t all;
 };
 
@@ -89,10 +89,10 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt
     return DPT_OK;
 }
 
-/* Room for what will be known, before the samples come. */
-static enum dpt_status open_verdict(struct dpt_page *r, struct dpt_page_verdict *v,
-                                    const struct dpt_trainer *t, const struct dpt_split *split,
-                                    struct dpt_error *err)
+/* Allocates the arrays for predictions, before the first samples are predicted. */
+static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_predictions *v,
+                                        const struct dpt_trainer *t, const struct dpt_split *split,
+                                        struct dpt_error *err)
 {
     const size_t n = (size_t)dpt_graph_outputs(&t->model.graph);
 
@@ -100,16 +100,16 @@ static enum dpt_status open_verdict(struct dpt_page *r, struct dpt_page_verdict 
     v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     v->outputs = (int32_t)n;
     if (v->classes && v->outputs <= DPT_PAGE_CLASSES) {
-        v->confusion = dpt_arena_alloc(&r->arena, n * n * sizeof *v->confusion);
+        v->confusion = dpt_region_alloc(&r->region, n * n * sizeof *v->confusion);
         if (v->confusion == NULL)
             return dpt_fail_memory(err, "the confusion matrix", 0);
     }
-    if (!v->classes && !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->arena))
+    if (!v->classes && !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region))
         return dpt_fail_memory(err, "the predictions", 0);
     return DPT_OK;
 }
 
-static enum dpt_status name_classes(struct dpt_page *r, struct dpt_page_verdict *v,
+static enum dpt_status name_classes(struct dpt_page *r, struct dpt_page_predictions *v,
                                     const struct dpt_job *job, struct dpt_error *err)
 {
     struct dpt_source_model model;
@@ -117,7 +117,7 @@ static enum dpt_status name_classes(struct dpt_page *r, struct dpt_page_verdict 
 
     if (!v->classes)
         return DPT_OK;
-    DPT_TRY(dpt_source_model_find(&model, &job->data, true, &r->arena, err));
+    DPT_TRY(dpt_source_model_find(&model, &job->data, true, &r->region, err));
     v->names = model.classes;
     v->n_names = model.n_classes;
 out:
@@ -125,7 +125,7 @@ out:
 }
 
 /* "step-00000892.h5", of the checkpoint that a link names. */
-static void name_checkpoint(struct dpt_page_verdict *v, const char *path)
+static void name_checkpoint(struct dpt_page_predictions *v, const char *path)
 {
     char target[PATH_MAX] = "";
     const ssize_t n = readlink(path, target, sizeof target - 1);
@@ -168,7 +168,7 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_page_verdict *v = &run->verdict;
+    struct dpt_page_predictions *v = &run->predictions;
     struct dpt_trainer t = {0};
     struct taking taking = {.v = v};
     struct dpt_split *split;
@@ -185,7 +185,7 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
     DPT_TRY(open_data(&t, job, means, folder, err));
     split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
-    DPT_TRY(open_verdict(r, v, &t, split, err));
+    DPT_TRY(open_predictions(r, v, &t, split, err));
     taking.all = split->sampler.samples;
     DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,
                                 NULL, err));
@@ -209,7 +209,7 @@ enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
     struct dpt_conf conf = {0};
     struct dpt_job job;
     char here[PATH_MAX];
-    const char *path = dpt_arena_printf(&r->arena, "%s/job.yaml", run->history.folder);
+    const char *path = dpt_region_printf(&r->region, "%s/job.yaml", run->history.folder);
 
     if (path == NULL)
         return dpt_fail_memory(err, "the report", 0);
@@ -223,6 +223,6 @@ enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
         return dpt_fail_errno(err, DPT_IO, "%s", here);
     if (status == DPT_OK)
         return DPT_OK;
-    run->verdict.why = dpt_arena_strdup(&r->arena, why.text);
-    return run->verdict.why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
+    run->predictions.why = dpt_region_strdup(&r->region, why.text);
+    return run->predictions.why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
 }

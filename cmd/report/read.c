@@ -10,16 +10,16 @@ static enum dpt_status read_job(struct dpt_page *r, struct dpt_page_run *run, st
     struct dpt_error why = {0};
     char *text = NULL;
     size_t length = 0;
-    const char *path = dpt_arena_printf(&r->arena, "%s/job.yaml", run->history.folder);
+    const char *path = dpt_region_printf(&r->region, "%s/job.yaml", run->history.folder);
 
     if (path == NULL)
         return dpt_fail_memory(err, "the report", 0);
     if (dpt_conf_load(&run->conf, path, &why) != DPT_OK ||
         dpt_file_read(path, DPT_YAML_BYTES, DPT_BAD_JOB, &text, &length, &why) != DPT_OK) {
-        run->no_job = dpt_arena_strdup(&r->arena, why.text);
+        run->no_job = dpt_region_strdup(&r->region, why.text);
         return run->no_job != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
     }
-    run->job_text = dpt_arena_strndup(&r->arena, text, length);
+    run->job_text = dpt_region_strndup(&r->region, text, length);
     free(text);
     if (run->job_text == NULL)
         return dpt_fail_memory(err, "the report", 0);
@@ -51,7 +51,7 @@ static void name_runs(struct dpt_page *r)
 
 static enum dpt_status compare_jobs(struct dpt_page *r, struct dpt_error *err)
 {
-    const struct dpt_conf_node **jobs = dpt_arena_alloc(&r->arena, r->n * sizeof *jobs);
+    const struct dpt_conf_node **jobs = dpt_region_alloc(&r->region, r->n * sizeof *jobs);
 
     for (size_t i = 0; jobs != NULL && i < r->n; i++)
         jobs[i] = r->runs[i].no_job == NULL ? r->runs[i].conf.root : NULL;
@@ -90,6 +90,6 @@ void dpt_page_close(struct dpt_page *r)
     }
     free(r->runs);
     dpt_job_keys_close(&r->jobs);
-    dpt_arena_release(&r->arena);
+    dpt_region_release(&r->region);
     dpt_str_release(&r->out);
 }

@@ -37,8 +37,8 @@ static enum dpt_status check_output(const char *path, struct dpt_error *err)
 static enum dpt_status leave_out(struct dpt_page *r, const char *why, struct dpt_error *err)
 {
     for (size_t i = 0; i < r->n; i++) {
-        r->runs[i].verdict.why = dpt_arena_strdup(&r->arena, why);
-        if (r->runs[i].verdict.why == NULL)
+        r->runs[i].predictions.why = dpt_region_strdup(&r->region, why);
+        if (r->runs[i].predictions.why == NULL)
             return dpt_fail_memory(err, "the report", 0);
     }
     return DPT_OK;
@@ -81,9 +81,9 @@ static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const
         DPT_TRY(dpt_fail_memory(err, "the page", (double)r->out.length));
     DPT_TRY(dpt_file_write(path, r->out.text, r->out.length, err));
     for (size_t i = 0; i < r->n; i++)
-        if (r->runs[i].verdict.why != NULL && !dpt_cli_has(cli, "--no-predictions"))
+        if (r->runs[i].predictions.why != NULL && !dpt_cli_has(cli, "--no-predictions"))
             dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs[i].path,
-                         r->runs[i].verdict.why);
+                         r->runs[i].predictions.why);
     dpt_log_info(&cli->log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
 out:
     return status;

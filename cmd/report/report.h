@@ -1,9 +1,9 @@
 /*
  * report: one or several runs as one HTML page. Private to `dptrain report`.
  *
- * What is read of each run (history, job, what its model says of the test data) comes first, the
- * page after it, so that nothing can be half a page. A part that is not there is a line on the page
- * that says why, never a failure. Everything lives in the report's arena, and is released with it.
+ * Each run's history, job and predictions are read first and the page is written afterwards, so
+ * that a failure leaves no half-written page. For a part that is missing the page has a line that
+ * says why. Everything lives in the report's region, and is released with it.
  */
 #ifndef DPT_CMD_REPORT_REPORT_H
 #define DPT_CMD_REPORT_REPORT_H
@@ -33,8 +33,9 @@ struct dpt_page_wrong {
     uint8_t *pixels; /* [height][width][channels]; NULL: samples are no pictures */
 };
 
-/* What a run's checkpoint says of its test data, or of data.valid where there is none. */
-struct dpt_page_verdict {
+/* The predictions of a run's checkpoint for its test data, or for data.valid where there is
+ * none. */
+struct dpt_page_predictions {
     const char *why;   /* not NULL: there is none, and this is why */
     const char *split; /* "test" */
     char checkpoint[64];
@@ -49,9 +50,10 @@ struct dpt_page_verdict {
     struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
     int n_wrong;
     int64_t all_wrong;
-    int width, height, channels;  /* of the pixels; 0: none */
-    struct dpt_series cloud;      /* x true, y predicted; of the first output */
-    double sum, squares, residue; /* of the first output's truth, and of its errors' squares */
+    int width, height, channels; /* of the pixels; 0: none */
+    struct dpt_series cloud;     /* x true, y predicted; of the first output */
+    double sum, sum_of_squares,
+        residue; /* sum and sum of squares of the first output's truth, and of its squared errors */
 };
 
 struct dpt_page_run {
@@ -61,14 +63,14 @@ struct dpt_page_run {
     const char *no_job;   /* not NULL: there is no job.yaml to be read, and why */
     const char *job_text; /* as it stands in the file */
     struct dpt_conf conf;
-    struct dpt_page_verdict verdict;
+    struct dpt_page_predictions predictions;
 };
 
 struct dpt_page {
     struct dpt_page_run *runs;
     size_t n;
     struct dpt_job_keys jobs;
-    struct dpt_arena arena;
+    struct dpt_region region;
     struct dpt_str out;
 };
 
@@ -77,7 +79,7 @@ enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, si
                               struct dpt_error *err);
 void dpt_page_close(struct dpt_page *r);
 
-/* What a run's predictions are made with. */
+/* The checkpoint and data that a run's predictions are made with. */
 struct dpt_page_means {
     const struct dpt_comm *comm;
     struct dpt_log *log;
@@ -85,13 +87,14 @@ struct dpt_page_means {
     size_t n_sets;
 };
 
-/* Collective. Fills run->verdict; what goes wrong is its `why`. Errors: RANK (memory). */
+/* Collective. Fills run->predictions; on a failure its `why` says what failed. Errors: RANK
+ * (memory). */
 enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
                                  const struct dpt_page_means *means, struct dpt_error *err);
 
 /* Gets the pictures of its wrong samples from the data, where they are pictures. By one rank.
  * Errors: BAD_DATA, IO, RANK. */
-enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_verdict *v,
+enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_predictions *v,
                                   struct dpt_trainer *t, const struct dpt_split *split,
                                   struct dpt_error *err);
 
@@ -100,7 +103,7 @@ void dpt_page_write(struct dpt_page *r);
 void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
-void dpt_page_verdicts(struct dpt_page *r);
+void dpt_page_write_predictions(struct dpt_page *r);
 void dpt_page_wrongs(struct dpt_page *r, const struct dpt_page_run *run);
 void dpt_page_jobs(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);

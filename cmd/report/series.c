@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_arena *arena)
+bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_region *region)
 {
     s->n = 0;
-    s->x = dpt_arena_alloc(arena, (n + 1) * sizeof *s->x);
-    s->y = dpt_arena_alloc(arena, (n + 1) * sizeof *s->y);
+    s->x = dpt_region_alloc(region, (n + 1) * sizeof *s->x);
+    s->y = dpt_region_alloc(region, (n + 1) * sizeof *s->y);
     return s->x != NULL && s->y != NULL;
 }
 
@@ -44,11 +44,11 @@ static void add_extremes(const struct dpt_series *in, size_t begin, size_t end,
 }
 
 bool dpt_series_thin(const struct dpt_series *in, size_t most, struct dpt_series *mean,
-                     struct dpt_series *extremes, struct dpt_arena *arena)
+                     struct dpt_series *extremes, struct dpt_region *region)
 {
     const size_t runs = in->n <= most ? in->n : most;
 
-    if (!dpt_series_open(mean, runs, arena) || !dpt_series_open(extremes, 2 * runs, arena))
+    if (!dpt_series_open(mean, runs, region) || !dpt_series_open(extremes, 2 * runs, region))
         return false;
     for (size_t run = 0; run < runs; run++) {
         const size_t begin = run * in->n / runs, end = (run + 1) * in->n / runs;
@@ -65,12 +65,12 @@ bool dpt_series_thin(const struct dpt_series *in, size_t most, struct dpt_series
 }
 
 bool dpt_series_smooth(const struct dpt_series *in, bool log_scale, struct dpt_series *out,
-                       struct dpt_arena *arena)
+                       struct dpt_region *region)
 {
     const double sigma = fmin(fmax((double)in->n / 60, 0.6), 10);
     const long reach = (long)ceil(2.5 * sigma), n = (long)in->n;
 
-    if (!dpt_series_open(out, in->n, arena))
+    if (!dpt_series_open(out, in->n, region))
         return false;
     for (long i = 0; i < n; i++) {
         double sum = 0, weights = 0;

@@ -11,28 +11,28 @@
 
 #include "core/base/memory.h"
 
-/* x does not fall. The arrays live in an arena. */
+/* x does not decrease. The arrays live in a region. */
 struct dpt_series {
     double *x, *y;
     size_t n;
 };
 
-/* Room for n points; n is 0 in it. False: memory ran out, as for all below. */
-bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_arena *arena);
+/* Allocates n points; n is 0 in it. False: memory ran out, as for all below. */
+bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_region *region);
 /* Whether a number can be drawn: finite, and far from where sums of some overflow. */
 bool dpt_series_fits(double value);
-/* There must be room. What does not fit is left out. */
+/* There must be space for it. What does not fit is left out. */
 void dpt_series_add(struct dpt_series *s, double x, double y);
 
 /* At most `most` points: means of runs of `in`, and their extremes, two for each run. A short one
  * stays as it is. */
 bool dpt_series_thin(const struct dpt_series *in, size_t most, struct dpt_series *mean,
-                     struct dpt_series *extremes, struct dpt_arena *arena);
+                     struct dpt_series *extremes, struct dpt_region *region);
 
 /* Means over a bell-shaped window of some percent of the points; of logarithms where `log` (all y
  * above 0). */
 bool dpt_series_smooth(const struct dpt_series *in, bool log, struct dpt_series *out,
-                       struct dpt_arena *arena);
+                       struct dpt_region *region);
 /* Whether raw values stray from the smooth ones so far that both are worth drawing. */
 bool dpt_series_noisy(const struct dpt_series *raw, const struct dpt_series *smooth);
 

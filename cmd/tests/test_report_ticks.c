@@ -95,18 +95,18 @@ static void thinning(void **state)
     (void)state;
     for (int i = 0; i < 300; i++) {
         const size_t n = (size_t)(1 + rand() % 3000), most = (size_t)(1 + rand() % 400);
-        struct dpt_arena arena = {0};
+        struct dpt_region region = {0};
         struct dpt_series s, mean, extremes, smooth;
         double low = INFINITY, high = -INFINITY, sum = 0, weighted = 0;
 
-        assert_true(dpt_series_open(&s, n, &arena));
+        assert_true(dpt_series_open(&s, n, &region));
         for (size_t k = 0; k < n; k++)
             dpt_series_add(&s, (double)k, exp(6 * random_unit() - 3));
         dpt_series_add(&s, 1, NAN);
         dpt_series_add(&s, 1, INFINITY);
         assert_int_equal(s.n, n);
-        assert_true(dpt_series_thin(&s, most, &mean, &extremes, &arena));
-        assert_true(dpt_series_smooth(&mean, i % 2 == 0, &smooth, &arena));
+        assert_true(dpt_series_thin(&s, most, &mean, &extremes, &region));
+        assert_true(dpt_series_smooth(&mean, i % 2 == 0, &smooth, &region));
         assert_true(mean.n <= most && extremes.n <= 2 * most && smooth.n == mean.n);
         for (size_t k = 0; k < n; k++) {
             low = fmin(low, s.y[k]);
@@ -127,7 +127,7 @@ static void thinning(void **state)
             high = extremes.y[k] == high ? -1 : high;
         }
         assert_true(low == -1 && (high == -1 || n == 1));
-        dpt_arena_release(&arena);
+        dpt_region_release(&region);
     }
 }
 

@@ -107,12 +107,13 @@ static double present_rate(const struct dpt_history *h)
 }
 
 /* Seconds of training that are left at the present speed; NAN: unknown, or it does not run. */
-static double seconds_left(const struct dpt_history *h, const struct dpt_life *life)
+static double seconds_left(const struct dpt_history *h, const struct dpt_run_status *run_status)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
     const double rate = present_rate(h);
 
-    if (start == NULL || life->state != DPT_LIFE_RUNNING || start->steps < 0 || start->global < 1)
+    if (start == NULL || run_status->state != DPT_RUN_RUNNING || start->steps < 0 ||
+        start->global < 1)
         return NAN;
     return (double)(start->steps - dpt_history_step(h)) * (double)start->global / rate;
 }
@@ -126,29 +127,30 @@ static double done_part(const struct dpt_history *h)
     return fmin((double)dpt_history_step(h) / (double)start->steps, 1);
 }
 
-static const char *state_ink(enum dpt_life_state state)
+static const char *state_ink(enum dpt_run_state state)
 {
-    return state == DPT_LIFE_RUNNING || state == DPT_LIFE_DONE ? green
-           : state == DPT_LIFE_STOPPED                         ? yellow
-                                                               : red;
+    return state == DPT_RUN_RUNNING || state == DPT_RUN_DONE ? green
+           : state == DPT_RUN_STOPPED                        ? yellow
+                                                             : red;
 }
 
-static void state_text(const struct dpt_life *life, char *buf, size_t size)
+static void state_text(const struct dpt_run_status *run_status, char *buf, size_t size)
 {
-    const char *word = dpt_life_words[life->state];
+    const char *word = dpt_run_state_names[run_status->state];
     char silent[DIGITS];
 
-    if (life->state != DPT_LIFE_RUNNING)
+    if (run_status->state != DPT_RUN_RUNNING)
         snprintf(buf, size, "%s", word);
-    else if (life->silent > QUIET)
-        snprintf(buf, size, "%s on %s, silent for %s", word, life->owner.host,
-                 time_text(life->silent, silent));
+    else if (run_status->silent > QUIET)
+        snprintf(buf, size, "%s on %s, silent for %s", word, run_status->owner.host,
+                 time_text(run_status->silent, silent));
     else
-        snprintf(buf, size, "%s on %s", word, life->owner.pid > 0 ? life->owner.host : "?");
+        snprintf(buf, size, "%s on %s", word,
+                 run_status->owner.pid > 0 ? run_status->owner.host : "?");
 }
 
 static void view_title(const struct dpt_view *v, const struct dpt_history *h,
-                       const struct dpt_life *life, struct dpt_str *out)
+                       const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
     char name[SHOWN_BYTES], folder[SHOWN_BYTES], state[2 * DPT_OWNER_WORD];
@@ -156,10 +158,10 @@ static void view_title(const struct dpt_view *v, const struct dpt_history *h,
 
     dpt_show_text(name, start != NULL ? start->name : "", 40);
     dpt_show_text(folder, h->folder, SHOWN);
-    state_text(life, state, sizeof state);
+    state_text(run_status, state, sizeof state);
     space = v->columns - width_of(name) - 2 - width_of(folder) - width_of(state);
     print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_PLOT_PLAIN, folder,
-               space > 2 ? space : 2, "", state_ink(life->state), state);
+               space > 2 ? space : 2, "", state_ink(run_status->state), state);
 }
 
 static void view_bar(const struct dpt_view *v, const struct dpt_history *h, struct dpt_str *out)
@@ -182,18 +184,18 @@ static void view_bar(const struct dpt_view *v, const struct dpt_history *h, stru
 }
 
 static void view_progress(const struct dpt_view *v, const struct dpt_history *h,
-                          const struct dpt_life *life, struct dpt_str *out)
+                          const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
     const int64_t step = dpt_history_step(h);
-    const double left = seconds_left(h, life), took = dpt_history_seconds(h);
+    const double left = seconds_left(h, run_status), took = dpt_history_seconds(h);
     char steps[DIGITS], all[DIGITS], rest[DIGITS], time[2 * DIGITS] = "";
 
     if (start == NULL)
         return;
     if (isfinite(left))
         snprintf(time, sizeof time, "%s left", time_text(left, rest));
-    else if (life->state != DPT_LIFE_RUNNING && !isnan(took))
+    else if (run_status->state != DPT_RUN_RUNNING && !isnan(took))
         snprintf(time, sizeof time, "took %s", time_text(took, rest));
     print_line(v, out, "epoch %lld of %lld   step %s of %s   %s",
                (long long)dpt_history_epoch(h, step), (long long)dpt_history_epochs(h),
@@ -247,7 +249,7 @@ static void view_split(const struct dpt_view *v, const struct dpt_history *h,
 }
 
 static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
-                      const struct dpt_life *life, struct dpt_str *out)
+                      const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     const struct dpt_history_start *start = dpt_history_start(h);
     char step[DIGITS], shown[SHOWN_BYTES];
@@ -261,13 +263,13 @@ static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
     if (h->damaged > 0)
         print_line(v, out, "%lld line%s of metrics.jsonl make%s no sense", (long long)h->damaged,
                    h->damaged == 1 ? "" : "s", h->damaged == 1 ? "s" : "");
-    if (life->state == DPT_LIFE_LOST)
+    if (run_status->state == DPT_RUN_LOST)
         print_line(v, out, "%sno process runs it and it did not say its end: stopped by force",
                    red);
-    if (life->state != DPT_LIFE_STOPPED && life->state != DPT_LIFE_FAILED)
+    if (run_status->state != DPT_RUN_STOPPED && run_status->state != DPT_RUN_FAILED)
         return;
-    dpt_show_text(shown, life->reason, SHOWN);
-    print_line(v, out, "%s%s", state_ink(life->state), shown);
+    dpt_show_text(shown, run_status->reason, SHOWN);
+    print_line(v, out, "%s%s", state_ink(run_status->state), shown);
 }
 
 static bool has_accuracy(const struct dpt_history *h)
@@ -302,17 +304,17 @@ static int plot_rows(const struct dpt_view *v, const struct dpt_history *h, int 
 }
 
 void dpt_view_run(const struct dpt_view *v, const struct dpt_history *h,
-                  const struct dpt_life *life, struct dpt_str *out)
+                  const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     struct dpt_str foot = {0};
     char digits[DIGITS];
     const int before = lines_in(out);
     int plots, rows;
 
-    view_foot(v, h, life, &foot);
-    view_title(v, h, life, out);
+    view_foot(v, h, run_status, &foot);
+    view_title(v, h, run_status, out);
     view_bar(v, h, out);
-    view_progress(v, h, life, out);
+    view_progress(v, h, run_status, out);
     view_numbers(v, h, out);
     rows = plot_rows(v, h, lines_in(out) - before + lines_in(&foot) + 1, &plots);
     for (int i = 0; i < plots; i++)
@@ -347,11 +349,11 @@ void dpt_view_head(const struct dpt_view *v, struct dpt_str *out)
 }
 
 void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
-                   const struct dpt_life *life, struct dpt_str *out)
+                   const struct dpt_run_status *run_status, struct dpt_str *out)
 {
     const struct dpt_history_train *train = h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
     const struct dpt_history_eval *best = dpt_history_best(h, DPT_HISTORY_VALID);
-    const double rate = present_rate(h), left = seconds_left(h, life);
+    const double rate = present_rate(h), left = seconds_left(h, run_status);
     const double accuracy = best != NULL ? best->accuracy : train != NULL ? train->accuracy : NAN;
     char shown[SHOWN_BYTES], step[2 * DIGITS], digits[DIGITS];
     char loss[DIGITS] = "", share[DIGITS] = "", speed[DIGITS] = "", rest[DIGITS] = "";
@@ -370,8 +372,9 @@ void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
     if (isfinite(left))
         time_text(left, rest);
     print_line(v, out, "%s%*s %s%-8s%s %13s %8s %6s %9s %8s", name,
-               name_columns(v) - width_of(name), "", state_ink(life->state),
-               dpt_life_words[life->state], DPT_PLOT_PLAIN, step, loss, share, speed, rest);
+               name_columns(v) - width_of(name), "", state_ink(run_status->state),
+               dpt_run_state_names[run_status->state], DPT_PLOT_PLAIN, step, loss, share, speed,
+               rest);
 }
 
 void dpt_view_waiting(const struct dpt_view *v, const char *folder, struct dpt_str *out)

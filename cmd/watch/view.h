@@ -8,7 +8,7 @@
 #define DPT_CMD_WATCH_VIEW_H
 
 #include "core/base/str.h"
-#include "core/state/life.h"
+#include "core/state/run_status.h"
 
 struct dpt_view {
     int columns, rows; /* of the screen; rows 0: as many as it takes */
@@ -18,12 +18,12 @@ struct dpt_view {
 
 /* One run with curves, in at most so many rows where that is possible at all. */
 void dpt_view_run(const struct dpt_view *view, const struct dpt_history *h,
-                  const struct dpt_life *life, struct dpt_str *out);
+                  const struct dpt_run_status *run_status, struct dpt_str *out);
 
 /* Several runs, a line each under a head. life: of each. */
 void dpt_view_head(const struct dpt_view *view, struct dpt_str *out);
 void dpt_view_line(const struct dpt_view *view, const struct dpt_history *h,
-                   const struct dpt_life *life, struct dpt_str *out);
+                   const struct dpt_run_status *run_status, struct dpt_str *out);
 /* Adds a line of text, cut to the width, with its colours only where they are wanted. */
 void dpt_view_add(const struct dpt_view *view, struct dpt_str *out, const char *text);
 /* A folder whose run has not written anything yet. */

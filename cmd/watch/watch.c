@@ -20,7 +20,7 @@ struct watched {
     const char *folder; /* as it was given */
     bool open;          /* its run has told something */
     struct dpt_history history;
-    struct dpt_life life;
+    struct dpt_run_status run_status;
 };
 
 struct watch {
@@ -57,7 +57,7 @@ static enum dpt_status look(struct watched *w, struct dpt_error *err)
             return DPT_OK;
     }
     if (w->open)
-        dpt_life_look(&w->history, &w->life);
+        dpt_run_status_read(&w->history, &w->run_status);
 out:
     return status;
 }
@@ -83,9 +83,9 @@ static enum dpt_status draw(struct watch *w, struct dpt_error *err)
         if (!run->open)
             dpt_view_waiting(&w->view, run->folder, &w->lines);
         else if (w->n == 1)
-            dpt_view_run(&w->view, &run->history, &run->life, &w->lines);
+            dpt_view_run(&w->view, &run->history, &run->run_status, &w->lines);
         else
-            dpt_view_line(&w->view, &run->history, &run->life, &w->lines);
+            dpt_view_line(&w->view, &run->history, &run->run_status, &w->lines);
     }
     return w->lines.failed ? dpt_fail_memory(err, "the screen", 0) : DPT_OK;
 }

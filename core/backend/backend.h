@@ -1,12 +1,13 @@
 /*
  * backend: who computes.
  *
- * A backend prepares a whole graph with its loss for micro-batches of at most `micro` samples and may fuse inside it. What comes
- * out, a program, has `threads` slots; each slot has its own activations and scratch memory, so different threads run different
- * slots at once (a program is never used by two threads on one slot). After the first micro-batch of a slot nothing is allocated.
- * Gradients and losses are *sums* over samples, each times its weight; whoever updates the parameters divides by the sum of
- * the weights, which is the number of samples where they have none.
- * Parameters, gradients: canonical arenas (graph.h) in host memory, borrowed for the call.
+ * A backend prepares a whole graph with its loss for micro-batches of at most `micro` samples and
+ * may fuse operations of it. The result, a program, has `threads` workers. Each worker has its own
+ * activations and workspace, so different threads run different workers at once; no two threads may
+ * use one worker at the same time. After the first micro-batch of a worker nothing is allocated.
+ * Gradients and losses are *sums* over samples, each times its weight; whoever updates the
+ * parameters divides by the sum of the weights, which is the number of samples where they have
+ * none. Parameters, gradients: canonical arenas (graph.h) in host memory, borrowed for the call.
  */
 #ifndef DPT_BACKEND_BACKEND_H
 #define DPT_BACKEND_BACKEND_H
@@ -31,7 +32,8 @@ enum dpt_loss_kind {
 
 struct dpt_loss {
     enum dpt_loss_kind kind;
-    float smoothing; /* cross-entropy: target = (1 - s) target + s / outputs (Szegedy et al. 2016) */
+    float
+        smoothing; /* cross-entropy: target = (1 - s) target + s / outputs (Szegedy et al. 2016) */
 };
 
 /* One micro-batch. All pointers are borrowed for the call. */
@@ -45,17 +47,20 @@ struct dpt_batch {
     uint64_t seed, step;   /* likewise */
 };
 
-/* What is counted while training and evaluating; sums, so that tallies of threads and ranks add up. A mean is one of the first
-   two divided by `weight`. Where samples have no weights, or 0 and 1 alone, correct and weight are whole numbers, and exact. */
-struct dpt_tally {
-    double loss;     /* weight x loss of each sample */
-    double correct;  /* weights where the arg max of the outputs is the label (or the arg max of the targets); 0 for mse */
-    int64_t samples; /* whatever they weigh */
+/* The sums from which loss and accuracy are computed in training and evaluation. Sums of several
+ * threads and ranks can be added up. A mean is one of the first two divided by `weight`. Where
+ * samples have no weights, or 0 and 1 alone, correct and weight are whole numbers, and exact. */
+struct dpt_metric_sums {
+    double loss; /* weight x loss of each sample */
+    double
+        correct; /* weights where the arg max of the outputs is the label (or the arg max of the targets); 0 for mse */
+    int64_t samples; /* counted once each, whatever their weights */
     double weight;
 };
 
-/* Adds what was counted elsewhere. */
-static inline void dpt_tally_add(struct dpt_tally *to, const struct dpt_tally *more)
+/* Adds the sums of other samples. */
+static inline void dpt_metric_sums_add(struct dpt_metric_sums *to,
+                                       const struct dpt_metric_sums *more)
 {
     to->loss += more->loss;
     to->correct += more->correct;
@@ -63,13 +68,13 @@ static inline void dpt_tally_add(struct dpt_tally *to, const struct dpt_tally *m
     to->weight += more->weight;
 }
 
-/* The means over what was counted; NAN of no sample, and of samples that weigh nothing. */
-static inline double dpt_tally_loss(const struct dpt_tally *t)
+/* The mean loss and the accuracy; NAN without samples, and where the samples' weights sum to 0. */
+static inline double dpt_metric_sums_loss(const struct dpt_metric_sums *t)
 {
     return t->weight > 0 ? t->loss / t->weight : NAN;
 }
 
-static inline double dpt_tally_accuracy(const struct dpt_tally *t)
+static inline double dpt_metric_sums_accuracy(const struct dpt_metric_sums *t)
 {
     return t->weight > 0 ? t->correct / t->weight : NAN;
 }
@@ -80,23 +85,26 @@ struct dpt_program_spec {
     int32_t micro;
     int threads;
     bool training; /* false: only dpt_backend.infer will be called */
-    /* Of `threads` threads, borrowed while the program lives: they train as a team. NULL: each by itself. */
+    /* A pool of `threads` threads that compute each micro-batch together, as a team; borrowed while
+     * the program lives. NULL: each thread computes micro-batches of its own. */
     struct dpt_pool *team;
-    /* A team's: a batch may be several micro-batches of `leaf` samples in a row, all full but the last one, and then the gradient
+    /* A team's: a batch may be several micro-batches of `sub_batch` samples in a row, all full but the last one, and then the gradient
        is the sum of theirs along the tree of core/comm/tree.h over 0, 1, …: the same bits as one after another. 0: micro. */
-    int32_t leaf;
+    int32_t sub_batch;
     enum dpt_precision precision; /* one that the backend has */
     /* The bits follow from graph, micro-batch and kind of device: nothing is chosen by timing, and nothing whose order changes. */
     bool reproducible;
     /* Kernels whose bits change from run to run are taken where they are faster; else only where there are no others. */
     bool varying;
-    int device;        /* its number, where there are several (devices.h) */
-    const char *cache; /* a folder for what is dear to find out (which kernels are fast); may lack; NULL: nothing is kept */
-    const char *plans; /* what an earlier program chose, as its `plans` said: taken again where it can be had; NULL: none */
+    int device; /* its number, where there are several (devices.h) */
+    const char *
+        cache; /* a folder for what is dear to find out (which kernels are fast); may lack; NULL: nothing is kept */
+    const char *
+        plans; /* what an earlier program chose, as its `plans` said: taken again where it can be had; NULL: none */
     /* The last two are borrowed for the call. */
 };
 
-/* What a program holds, all its slots together. */
+/* What a program holds, all its workers together. */
 struct dpt_program_bytes {
     int64_t values;  /* the layers' outputs, their gradients, what backward needs of them */
     int64_t scratch; /* workspace of the kernels */
@@ -126,7 +134,7 @@ struct dpt_backend {
     /* Library and instruction set, e.g. "oneDNN 2.6.3, AVX-512 BF16"; static text. Checkpoints name
      * by it what their bits hang on. */
     const char *(*describe)(void);
-    /* The same for a person: of the instruction set only what its kernels use. */
+    /* As `describe`, for messages: of the instruction set only what its kernels use. */
     const char *(*uses)(void);
     /* Which instructions of the processor it uses, its library too. NULL: a device computes. */
     enum dpt_isa (*isa)(void);
@@ -140,33 +148,35 @@ struct dpt_backend {
     enum dpt_status (*open)(const struct dpt_program_spec *spec, void **program,
                             struct dpt_error *err);
     void (*close)(void *program); /* NULL is fine */
-    /* Bytes that the program holds (activations, scratch, copies), all slots together. */
+    /* Bytes that the program holds (activations, scratch, copies), all workers together. */
     int64_t (*bytes)(const void *program);
-    /* What `open` would make for this spec, without its slots: nothing of the size of activations is allocated. Errors: as open's. */
+    /* What `open` would make for this spec, without its workers: nothing of the size of activations is allocated. Errors: as open's. */
     enum dpt_status (*measure)(const struct dpt_program_spec *spec, struct dpt_program_bytes *bytes,
                                struct dpt_error *err);
     /* Renews what the backend derives from the parameters (other layouts). To be called by all threads of a pool, each with its
-       slot, when the parameters changed; each does its share. No other call may run at the same time. */
-    enum dpt_status (*refresh)(void *program, int slot, const float *params, struct dpt_error *err);
+       worker, when the parameters changed; each does its share. No other call may run at the same time. */
+    enum dpt_status (*refresh)(void *program, int worker, const float *params,
+                               struct dpt_error *err);
     /* Forward, loss, backward of one micro-batch. gradient: an arena; overwritten, or added to where `add`. The floats between
-       tensors stay as they are. tally: added to.
-       tally: [1 … micro / leaf], one for each leaf that there is, where `leaf` is set; such batches are never added.
-       In a team all its threads call it within one dpt_pool_run, each with its slot, and otherwise with the same arguments;
-       what was counted is added to the tally of slot 0, and all is done when any of the calls returns. The bits of gradient and
-       tally do not depend on how many threads there are, nor on whether they are a team. */
-    enum dpt_status (*train)(void *program, int slot, const struct dpt_batch *batch,
-                             const float *params, float *gradient, bool add, struct dpt_tally *tally,
-                             struct dpt_error *err);
-    /* Forward as for evaluation (no dropout). outputs: [count][outputs] or NULL; tally: added to, or NULL (then no labels needed). */
-    enum dpt_status (*infer)(void *program, int slot, const struct dpt_batch *batch,
-                             const float *params, float *outputs, struct dpt_tally *tally,
-                             struct dpt_error *err);
-    /* After train or infer on this slot: the first node whose output, for the samples of that batch, holds a value that is not
+       tensors stay as they are. metric_sums: added to.
+       metric_sums: [1 … micro / sub_batch], one for each sub-batch that there is, where `sub_batch` is set; such batches are never added.
+       In a team all its threads call it within one dpt_pool_run, each with its worker, and otherwise with the same arguments;
+       what was counted is added to the metric sums of worker 0, and all is done when any of the calls returns. The bits of gradient and
+       metric sums do not depend on how many threads there are, nor on whether they are a team. */
+    enum dpt_status (*train)(void *program, int worker, const struct dpt_batch *batch,
+                             const float *params, float *gradient, bool add,
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+    /* Forward as for evaluation (no dropout). outputs: [count][outputs] or NULL; metric_sums: added to, or NULL (then no labels needed). */
+    enum dpt_status (*infer)(void *program, int worker, const struct dpt_batch *batch,
+                             const float *params, float *outputs,
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+    /* After train or infer on this worker: the first node whose output, for the samples of that batch, holds a value that is not
        finite, and that sample's position in the batch; -1 where there is none. For messages, not for speed. */
-    int32_t (*find_nonfinite)(void *program, int slot, int32_t count, int32_t *position);
-    /* From here on a slot tells where its time goes: the passes of each node (dpt_span_node) and the loss; NULL: no longer. Not
-       while the slot works. Optional, as the next two. */
-    void (*profile)(void *program, int slot, struct dpt_spans *spans);
+    int32_t (*find_nonfinite)(void *program, int worker, int32_t count, int32_t *position);
+    /* From now on a worker records its time in `spans`: the passes of each node (dpt_span_node) and
+     * the loss; NULL ends the recording. Not to be called while the worker computes. Optional, as
+     * the next two. */
+    void (*profile)(void *program, int worker, struct dpt_spans *spans);
     /* Of a device: at most `most` kinds of what was launched since the program was opened while profiled, in a step's order, and
        what each takes: it is repeated as often as the clock needs. Parameters, optimizer, gradient and all that is counted are as
        before. Not while the program works. *n: how many there are. Errors: RANK. Optional. */
@@ -184,8 +194,8 @@ struct dpt_backend {
        divided by it. */
     enum dpt_status (*scale)(void *program, float loss_scale, struct dpt_error *err);
     /* C [m][n] = A [m][k] B [k][n], contiguous, by the calling thread alone: to see what the machine can do. Errors: INTERNAL, RANK. */
-    enum dpt_status (*product)(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                               float *c, struct dpt_error *err);
+    enum dpt_status (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                            float *c, struct dpt_error *err);
 };
 
 /* All backends that this build has, the preferred one for CPUs first; ends with NULL. */
@@ -198,10 +208,10 @@ const struct dpt_backend *dpt_backend_find(const char *name);
  * Loss of one micro-batch from its outputs (logits), for backends on the host.
  *
  * y: [count][outputs], row stride `stride` floats. dy: out, same shape and stride: d(sum of losses)/dy; NULL: not wanted.
- * Cross-entropy: stable log-sum-exp. A sample of weight 0 adds nothing, whatever its outputs are. tally: added to.
+ * Cross-entropy: stable log-sum-exp. A sample of weight 0 adds nothing, whatever its outputs are. metric_sums: added to.
  */
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
-                   size_t stride, const float *y, float *dy, struct dpt_tally *tally);
+                   size_t stride, const float *y, float *dy, struct dpt_metric_sums *metric_sums);
 
 /*
  * The dropout of one sample at one node: mask[i] is 0 or 1 / (1 - rate) for element i of n (canonical [c][h][w] order).

@@ -47,7 +47,8 @@ struct dpt_backend_devices {
     enum dpt_status (*choose)(int local, struct dpt_error *err);
     /* Of device `number`, which it makes the calling thread's. Errors: BAD_JOB, RANK. */
     enum dpt_status (*info)(int number, struct dpt_device_info *info, struct dpt_error *err);
-    /* A small float buffer there, for probes: filled with `value`, read back, freed. */
+    /* A small float buffer in the device's memory, for probes: allocated and filled with `value`,
+     * read back, freed. */
     enum dpt_status (*buffer)(int number, float value, int n, float **at, struct dpt_error *err);
     enum dpt_status (*fetch)(int number, const float *at, int n, float *host,
                              struct dpt_error *err);

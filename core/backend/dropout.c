@@ -31,7 +31,7 @@ void dpt_dropout_mask(uint64_t seed, uint64_t step, int64_t sample, int32_t node
         quads = quads < QUADS ? quads : QUADS;
         quads = quads < end - low ? quads : end - low;
         run = n - i < 4 * quads ? n - i : 4 * quads;
-        dpt_random4_run(seed ^ high, DPT_STREAM_DROPOUT, a, (uint64_t)sample << QUAD_BITS | low,
+        dpt_random4_run(seed ^ high, DPT_RANDOM_DROPOUT, a, (uint64_t)sample << QUAD_BITS | low,
                         quads, words);
         drop(run, words, rate, mask + i);
     }

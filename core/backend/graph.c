@@ -18,13 +18,13 @@ const char *dpt_shape_text(const struct dpt_shape *s, char *buf)
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input)
 {
     const int64_t reach = (int64_t)w->dilation[axis] * (w->kernel[axis] - 1) + 1;
-    const int64_t room = (int64_t)input + w->before[axis] + w->after[axis] - reach;
+    const int64_t span = (int64_t)input + w->before[axis] + w->after[axis] - reach;
 
-    /* Not room / stride + 1 alone: C rounds towards zero, which would give 1 for a kernel that is a
+    /* Not span / stride + 1 alone: C rounds towards zero, which would give 1 for a kernel that is a
      * little too large. */
-    if (room < 0)
+    if (span < 0)
         return 0;
-    return (int32_t)(room / w->stride[axis] + 1);
+    return (int32_t)(span / w->stride[axis] + 1);
 }
 
 /*

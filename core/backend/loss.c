@@ -103,14 +103,15 @@ static const struct loss_type {
 };
 
 void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t outputs,
-                   size_t stride, const float *y, float *dy, struct dpt_tally *tally)
+                   size_t stride, const float *y, float *dy, struct dpt_metric_sums *metric_sums)
 {
     const struct loss_type *type = &types[loss->kind];
     const float *weights = batch->weights;
     const int32_t *labels = batch->labels;
     const int32_t count = batch->count;
     struct target target = {.row = labels == NULL ? batch->targets : NULL};
-    struct dpt_tally sums = *tally; /* in registers: small models have little else to do */
+    struct dpt_metric_sums sums =
+        *metric_sums; /* in registers: small models have little else to do */
 
     for (int32_t i = 0; i < count; i++, y += stride) {
         float *drow = dy != NULL ? dy + (size_t)i * stride : NULL;
@@ -141,5 +142,5 @@ void dpt_loss_rows(const struct dpt_loss *loss, const struct dpt_batch *batch, i
     if (weights == NULL)
         sums.weight += count;
     sums.samples += count;
-    *tally = sums;
+    *metric_sums = sums;
 }

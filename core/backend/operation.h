@@ -136,8 +136,7 @@ int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *
 /* Errors: BAD_JOB: a window that can lie on padding alone. For backends that cannot compute it. */
 enum dpt_status dpt_operation_check(const struct dpt_graph_node *node, struct dpt_error *err);
 
-/* --- shapes that several have ------------------------------------------------------------------
- */
+/* --- shapes that several have ----------------------------------------------------------------- */
 
 void dpt_shape_same(struct dpt_graph_node *node);
 void dpt_shape_window(struct dpt_graph_node *node); /* h and w; c stays as it is set */

@@ -32,7 +32,7 @@ static inline uint64_t dpt_ticks(void)
 #endif
 }
 
-/* Two moments on both clocks; the further apart, the better. */
+/* Two readings of both clocks; the rate is the more precise the further apart they are. */
 struct dpt_tick_rate {
     uint64_t tick[2], ns[2];
 };

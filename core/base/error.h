@@ -3,8 +3,8 @@
  *
  * A function that can fail returns enum dpt_status and, when that is not DPT_OK, has filled the
  * caller's struct dpt_error with one line for a person: what is wrong, where, and what to do. The
- * one who knows the cause writes it, once; those above pass it on unchanged. Only cmd/ turns a
- * status into an exit code. `err` is never NULL.
+ * function that knows the cause writes the line, once; its callers pass it on unchanged. Only cmd/
+ * turns a status into an exit code. `err` is never NULL.
  */
 #ifndef DPT_BASE_ERROR_H
 #define DPT_BASE_ERROR_H
@@ -12,7 +12,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 
-/* Name, exit code, what it means to the one who reads the exit code. */
+/* Name, exit code, and what the exit code means to whoever reads it. */
 #define DPT_STATUS_LIST(X)                                                                         \
     X(OK, 0, "done")                                                                               \
     X(FAILED, 1, "training failed: it diverged, the replicas disagree, or it was stopped unsaved") \
@@ -53,7 +53,7 @@ struct dpt_error {
 enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Puts words in front of what was told: the text as it is, several lines too. */
+/* Puts text in front of the error's text, which may have several lines. */
 void dpt_error_prefix(struct dpt_error *err, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

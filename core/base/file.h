@@ -14,7 +14,8 @@
  * How a file of a user's folder is opened. Others may write there, too, and by mistake or on
  * purpose put something else where a file should be. Reading follows symbolic links, since
  * `checkpoints/latest` is one; writing does not in the last place of the path, since what lies
- * behind is somebody's file. All want a regular file and wait for nobody, as opening a pipe would.
+ * behind is somebody's file. All modes accept only a regular file, and none of them blocks, as
+ * opening a pipe would.
  */
 enum dpt_file_mode {
     DPT_FILE_READ,
@@ -25,11 +26,12 @@ enum dpt_file_mode {
 /* Errors: `wrong`, naming the file and what is there instead. */
 enum dpt_status dpt_file_open(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
                               int *fd, struct dpt_error *err);
-/* The same as a stream; READ or APPEND. */
+/* Opens a file as dpt_file_open does, as a FILE; READ or APPEND only. */
 enum dpt_status dpt_file_stream(const char *path, enum dpt_file_mode mode, enum dpt_status wrong,
                                 FILE **file, struct dpt_error *err);
 
-/* Whether a new file may take this name: only a regular file gives way to one. Errors: IO. */
+/* Checks that a new file may replace what has this name: only a regular file may be replaced.
+ * Errors: IO. */
 enum dpt_status dpt_file_check_target(const char *path, struct dpt_error *err);
 
 /*
@@ -48,7 +50,7 @@ enum dpt_status dpt_file_read(const char *path, size_t limit, enum dpt_status st
 enum dpt_status dpt_file_write(const char *path, const void *bytes, size_t length,
                                struct dpt_error *err);
 
-/* The same, from pieces that follow each other in the file. */
+/* Writes a file as dpt_file_write does, from pieces that follow each other in the file. */
 struct dpt_file_piece {
     const void *bytes;
     size_t n;
@@ -58,17 +60,18 @@ enum dpt_status dpt_file_write_pieces(const char *path, const struct dpt_file_pi
                                       size_t n, struct dpt_error *err);
 
 /*
- * The same, for a file that is written elsewhere: dpt_file_temporary gives the name to write it
- * under, which exists and is empty then (malloc'ed, the caller frees); dpt_file_commit syncs it and
- * gives it its own, or removes it. Errors: IO, RANK.
+ * The atomic write of a file whose bytes other code writes: dpt_file_temporary creates an empty
+ * file and returns its name (malloc'ed, the caller frees); dpt_file_commit syncs that file and
+ * renames it to its final name, or removes it. Errors: IO, RANK.
  *
- * The temporary name is the file's own with ".tmp-" and the process's number behind it. What
- * processes that are gone left under such names of the same file is removed on the way.
+ * The temporary name is the final name with ".tmp-" and the process's number appended. Temporary
+ * files of the same name that processes left which have ended are removed.
  */
 enum dpt_status dpt_file_temporary(const char *path, char **temporary, struct dpt_error *err);
 enum dpt_status dpt_file_commit(const char *temporary, const char *path, struct dpt_error *err);
 
-/* The process in the end ".tmp-1234" of a temporary name; 0: this is no such end. */
+/* The process number in the suffix ".tmp-1234" of a temporary name; 0 where `end` is no such
+ * suffix. */
 long dpt_file_maker(const char *end);
 /* Whether a process of this machine has ended. */
 bool dpt_process_gone(long process);

@@ -59,7 +59,7 @@ crc_pclmul(uint32_t state, const unsigned char *p, size_t n)
     return crc_lanes(x, p + 64, n - 64);
 }
 
-/* The same with sixteen lanes in four registers. n: a multiple of 16, at least 256. */
+/* The hash with sixteen lanes in four registers. n: a multiple of 16, at least 256. */
 __attribute__((target("vpclmulqdq,avx512f,pclmul,sse4.1"))) static uint32_t
 crc_vpclmul(uint32_t state, const unsigned char *p, size_t n)
 {
@@ -134,7 +134,8 @@ enum { LANES = 8 };
 typedef uint64_t wide __attribute__((vector_size(LANES * sizeof(uint64_t))));
 typedef uint32_t narrow __attribute__((vector_size(LANES * sizeof(uint32_t))));
 
-/* The same sum, LANES elements at a time, two chains side by side. n is a multiple of 2 LANES. */
+/* The sum of the hash, LANES elements at a time, in two independent chains. n is a multiple of 2
+ * LANES. */
 static inline __attribute__((always_inline)) uint64_t hash_lanes(const float *x, size_t n,
                                                                  uint64_t first)
 {

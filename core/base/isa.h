@@ -2,8 +2,9 @@
  * isa: the instruction sets that results depend on, each one holding those before it.
  *
  * The order in which a kernel adds, and whether it rounds between a product and a sum, follow from
- * its set: so all that choose by the machine ask dpt_isa_here, and one limit holds for them all.
- * Loops under DPT_VECTOR (vector.h) give the same bits in every set and need no limit.
+ * its set: so all code that chooses a kernel by the machine asks dpt_isa_here, and one limit holds
+ * for all of it. Loops under DPT_VECTOR (vector.h) give the same bits in every set and need no
+ * limit.
  */
 #ifndef DPT_BASE_ISA_H
 #define DPT_BASE_ISA_H
@@ -36,8 +37,8 @@ extern const char *const dpt_isa_names[DPT_ISA_COUNT];
 enum dpt_isa dpt_isa_machine(void);
 /* What this process may use of it. */
 enum dpt_isa dpt_isa_here(void);
-/* From now on no more than this, in the whole process, as a library's own limit holds there. To be
- * called before the kernels are chosen. */
+/* Limits the whole process to this instruction set and those below it, as a library's own limit
+ * does. Call it before kernels are chosen. */
 void dpt_isa_limit(enum dpt_isa most);
 
 #endif

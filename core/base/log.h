@@ -1,9 +1,10 @@
 /*
  * log: what a person reads while it runs.
  *
- * One struct dpt_log a process, owned by cmd/ and lent to whom it concerns. A silent log (every rank but 0) accepts all calls
- * and prints nothing. Lines go to stderr and, once dpt_log_file was called, with a time stamp to log.txt ("2026-11-21T08:00:00 text",
- * local time); there also those that --quiet keeps from the screen. Not for concurrent use.
+ * There is one struct dpt_log a process; cmd/ owns it and lends it to other code. A silent log
+ * (every rank but 0) accepts all calls and prints nothing. Lines go to stderr and, once
+ * dpt_log_file was called, with a time stamp to log.txt ("2026-11-21T08:00:00 text", local time);
+ * there also those that --quiet keeps from the screen. Not for concurrent use.
  *
  * What it prints may hold words of others, names and paths: so all text is made printable (str.h). It is one line, unless the
  * format itself has a line break in it; an error has those that whoever filled it wanted (error.h).

@@ -16,8 +16,8 @@ enum { BLOCK = 16 * 1024 };
  */
 enum { HUGE_PAGE = 2 << 20, MANY = 4 * HUGE_PAGE };
 
-struct dpt_arena_block {
-    struct dpt_arena_block *next;
+struct dpt_region_block {
+    struct dpt_region_block *next;
     size_t used, size;
     _Alignas(16) char bytes[];
 };
@@ -32,7 +32,8 @@ void *dpt_alloc(size_t bytes)
     if (posix_memalign(&p, bytes >= MANY ? HUGE_PAGE : DPT_ALIGN, bytes) != 0)
         return NULL;
     if (bytes >= MANY)
-        madvise(p, bytes / HUGE_PAGE * HUGE_PAGE, MADV_HUGEPAGE); /* a wish, no more */
+        madvise(p, bytes / HUGE_PAGE * HUGE_PAGE,
+                MADV_HUGEPAGE); /* advice only, its failure is harmless */
     memset(p, 0, bytes);
     return p;
 }
@@ -70,9 +71,9 @@ size_t dpt_round_up(size_t n, size_t size)
     return (n + line - 1) / line * line;
 }
 
-void *dpt_arena_alloc(struct dpt_arena *arena, size_t bytes)
+void *dpt_region_alloc(struct dpt_region *arena, size_t bytes)
 {
-    struct dpt_arena_block *block = arena->head;
+    struct dpt_region_block *block = arena->head;
     void *p;
 
     if (bytes > SIZE_MAX / 2)
@@ -95,21 +96,21 @@ void *dpt_arena_alloc(struct dpt_arena *arena, size_t bytes)
     return p;
 }
 
-char *dpt_arena_strndup(struct dpt_arena *arena, const char *text, size_t n)
+char *dpt_region_strndup(struct dpt_region *arena, const char *text, size_t n)
 {
-    char *copy = dpt_arena_alloc(arena, n + 1);
+    char *copy = dpt_region_alloc(arena, n + 1);
 
     if (copy != NULL)
         memcpy(copy, text, n);
     return copy;
 }
 
-char *dpt_arena_strdup(struct dpt_arena *arena, const char *text)
+char *dpt_region_strdup(struct dpt_region *arena, const char *text)
 {
-    return dpt_arena_strndup(arena, text, strlen(text));
+    return dpt_region_strndup(arena, text, strlen(text));
 }
 
-char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
+char *dpt_region_printf(struct dpt_region *arena, const char *format, ...)
 {
     va_list args;
     int n;
@@ -120,7 +121,7 @@ char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
     va_end(args);
     if (n < 0)
         return NULL;
-    text = dpt_arena_alloc(arena, (size_t)n + 1);
+    text = dpt_region_alloc(arena, (size_t)n + 1);
     if (text == NULL)
         return NULL;
     va_start(args, format);
@@ -129,10 +130,10 @@ char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
     return text;
 }
 
-void dpt_arena_release(struct dpt_arena *arena)
+void dpt_region_release(struct dpt_region *arena)
 {
     while (arena->head != NULL) {
-        struct dpt_arena_block *next = arena->head->next;
+        struct dpt_region_block *next = arena->head->next;
 
         free(arena->head);
         arena->head = next;

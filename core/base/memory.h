@@ -1,8 +1,9 @@
 /*
- * memory: aligned buffers, and an arena for many small things that die together.
+ * memory: aligned buffers, and a region for many small allocations that are freed together.
  *
- * Buffers are aligned to a cache line (64 bytes, also the width of a 512-bit register) and freed with dpt_free. An arena
- * hands out pieces that live until dpt_arena_release; it is not for concurrent use.
+ * Buffers are aligned to a cache line (64 bytes, also the width of a 512-bit register) and freed
+ * with dpt_free. A region allocates pieces that live until dpt_region_release; only one thread at a
+ * time may use it.
  */
 #ifndef DPT_BASE_MEMORY_H
 #define DPT_BASE_MEMORY_H
@@ -26,20 +27,20 @@ void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
 /* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
 size_t dpt_round_up(size_t n, size_t size);
 
-struct dpt_arena_block;
+struct dpt_region_block;
 
 /* Zero-initialise: {0}. */
-struct dpt_arena {
-    struct dpt_arena_block *head;
+struct dpt_region {
+    struct dpt_region_block *head;
 };
 
-/* Zeroed bytes aligned to 16, owned by the arena; NULL where memory ran out. */
-void *dpt_arena_alloc(struct dpt_arena *arena, size_t bytes);
+/* Zeroed bytes aligned to 16, owned by the region; NULL where memory ran out. */
+void *dpt_region_alloc(struct dpt_region *arena, size_t bytes);
 /* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran out. */
-char *dpt_arena_strdup(struct dpt_arena *arena, const char *text);
-char *dpt_arena_strndup(struct dpt_arena *arena, const char *text, size_t n);
-char *dpt_arena_printf(struct dpt_arena *arena, const char *format, ...)
+char *dpt_region_strdup(struct dpt_region *arena, const char *text);
+char *dpt_region_strndup(struct dpt_region *arena, const char *text, size_t n);
+char *dpt_region_printf(struct dpt_region *arena, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void dpt_arena_release(struct dpt_arena *arena);
+void dpt_region_release(struct dpt_region *arena);
 
 #endif

@@ -192,7 +192,7 @@ void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline
     pool->timeline = timeline;
 }
 
-void dpt_pool_meet(struct dpt_pool *pool)
+void dpt_pool_barrier(struct dpt_pool *pool)
 {
     const unsigned meeting = atomic_load(&pool->meeting);
 

@@ -23,12 +23,14 @@ enum dpt_status dpt_pool_open(struct dpt_pool **pool, int threads, bool spin,
                               struct dpt_error *err);
 void dpt_pool_close(struct dpt_pool *pool);
 void dpt_pool_run(struct dpt_pool *pool, void (*work)(void *arg, int thread), void *arg);
-/* Inside of a run: returns when all threads have called it as often as this one. What they wrote before is then seen by all. */
-void dpt_pool_meet(struct dpt_pool *pool);
+/* A barrier for the threads of a run: returns when all threads have called it as often as this one.
+ * All threads then see what the others wrote before it. */
+void dpt_pool_barrier(struct dpt_pool *pool);
 /*
- * From here on each thread's time is told to its timeline: waiting for work and for each other, and
- * behind each run what is left of it as the timeline's activity of that moment. NULL: no longer.
- * Borrowed; for who runs the pool, between two runs.
+ * From now on each thread records its time in its timeline: waiting for work, waiting for other
+ * threads, and after each run the rest of that run as the timeline's current activity. NULL ends
+ * the recording. The timeline is borrowed. Only the thread that runs the pool may call this,
+ * between two runs.
  */
 void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline);
 int dpt_pool_threads(const struct dpt_pool *pool);

@@ -25,14 +25,14 @@ void dpt_proto_double(struct dpt_str *s, int field, double value);
 /* bytes; string. */
 void dpt_proto_bytes(struct dpt_str *s, int field, const void *bytes, size_t n);
 void dpt_proto_text(struct dpt_str *s, int field, const char *text);
-/* A message that was written into `message`, which is emptied for the next one. What failed there
- * fails here. */
+/* Adds the message that was built in `message`, and empties `message` for the next one. Where
+ * building it failed, `s` fails too. */
 void dpt_proto_message(struct dpt_str *s, int field, struct dpt_str *message);
 /* Packed lists (proto3's repeated numbers; accepted by all readers of proto2). */
 void dpt_proto_ints(struct dpt_str *s, int field, const int64_t *values, size_t n);
 void dpt_proto_doubles(struct dpt_str *s, int field, const double *values, size_t n);
 
-/* Only what stands in front of n bytes of a field, for those who write the bytes themselves. */
+/* Writes only the header of a field of n bytes; the caller writes the bytes. */
 void dpt_proto_head(struct dpt_str *s, int field, uint64_t n);
 
 #endif

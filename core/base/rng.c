@@ -99,7 +99,7 @@ uint64_t dpt_mix64(uint64_t x)
 }
 
 /* Mixed, so that neighbouring seeds and streams share no key and no pattern. */
-static void make_key(uint64_t seed, enum dpt_stream stream, uint32_t key[2])
+static void make_key(uint64_t seed, enum dpt_random_stream stream, uint32_t key[2])
 {
     const uint64_t mixed = dpt_mix64(seed + golden * (uint64_t)stream);
 
@@ -107,7 +107,8 @@ static void make_key(uint64_t seed, enum dpt_stream stream, uint32_t key[2])
     key[1] = (uint32_t)(mixed >> 32);
 }
 
-void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4])
+void dpt_random4(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b,
+                 uint32_t out[4])
 {
     const uint32_t counter[4] = {(uint32_t)b, (uint32_t)(b >> 32), (uint32_t)a,
                                  (uint32_t)(a >> 32)};
@@ -117,7 +118,7 @@ void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, 
     dpt_philox(key, counter, out);
 }
 
-void dpt_random4_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, size_t n,
+void dpt_random4_run(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b, size_t n,
                      uint32_t *out)
 {
     uint32_t key[2];
@@ -129,7 +130,7 @@ void dpt_random4_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t
         dpt_random4(seed, stream, a, b, out);
 }
 
-uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b)
+uint64_t dpt_random64(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b)
 {
     uint32_t word[4];
 
@@ -159,8 +160,8 @@ static void to_normal(const uint32_t word[4], float value[4])
 
 /* Elements first ... first+n-1 of the sequence of blocks of four, so that an element never depends
  * on where one begins. */
-static void fill(transform make, uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first,
-                 size_t n, float *out)
+static void fill(transform make, uint64_t seed, enum dpt_random_stream stream, uint64_t a,
+                 uint64_t first, size_t n, float *out)
 {
     uint32_t word[4];
     float value[4];
@@ -181,14 +182,14 @@ static void fill(transform make, uint64_t seed, enum dpt_stream stream, uint64_t
     }
 }
 
-void dpt_random_uniform(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
-                        float *out)
+void dpt_random_uniform(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
+                        size_t n, float *out)
 {
     fill(to_uniform, seed, stream, a, first, n, out);
 }
 
-void dpt_random_normal(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
-                       float *out)
+void dpt_random_normal(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
+                       size_t n, float *out)
 {
     fill(to_normal, seed, stream, a, first, n, out);
 }
@@ -225,7 +226,8 @@ struct permutation {
     int rounds;
 };
 
-static struct permutation permutation(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n)
+static struct permutation permutation(uint64_t seed, enum dpt_random_stream stream, uint64_t a,
+                                      uint64_t n)
 {
     const uint64_t rows = root_above(n);
     uint32_t word[4];
@@ -262,7 +264,8 @@ static uint64_t walk(const struct permutation *p, uint64_t i)
     return i;
 }
 
-uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i)
+uint64_t dpt_permute(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t n,
+                     uint64_t i)
 {
     const struct permutation p = permutation(seed, stream, a, n);
 
@@ -281,8 +284,8 @@ DPT_VECTOR static void stir_lanes(const struct permutation *p, uint64_t *restric
             stir(&own, round, &left[lane], &right[lane]);
 }
 
-void dpt_permute_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t first,
-                     size_t count, uint64_t *image)
+void dpt_permute_run(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t n,
+                     uint64_t first, size_t count, uint64_t *image)
 {
     const struct permutation p = permutation(seed, stream, a, n);
     uint64_t left[LANES], right[LANES];

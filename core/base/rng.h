@@ -11,36 +11,40 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What a draw is for; part of the key, so that no two uses share a stream. Values are part of the format: never renumber. */
-enum dpt_stream {
-    DPT_STREAM_INIT = 1,      /* a: tensor number,     b: 4 elements at a time */
-    DPT_STREAM_SHUFFLE = 2,   /* a: epoch,             b: 0 (the keys of the permutation) */
-    DPT_STREAM_DROPOUT = 3,   /* a: step << 16 | node, b: sample << 24 | 4 elements at a time */
-    DPT_STREAM_SYNTHETIC = 4, /* a: what,              b: sample or element */
-    DPT_STREAM_HOLDOUT = 5,   /* a: 0,                 b: group */
-    DPT_STREAM_AUGMENT = 6,
+/* What a random number is drawn for. It is part of the key, so that no two uses share a random
+ * stream. Values are part of the format: never renumber. */
+enum dpt_random_stream {
+    DPT_RANDOM_INIT = 1,      /* a: tensor number,     b: 4 elements at a time */
+    DPT_RANDOM_SHUFFLE = 2,   /* a: epoch,             b: 0 (the keys of the permutation) */
+    DPT_RANDOM_DROPOUT = 3,   /* a: step << 16 | node, b: sample << 24 | 4 elements at a time */
+    DPT_RANDOM_SYNTHETIC = 4, /* a: what,              b: sample or element */
+    DPT_RANDOM_HOLDOUT = 5,   /* a: 0,                 b: group */
+    DPT_RANDOM_AUGMENT = 6,
 };
 
 /* Philox-4x32-10 of a 64-bit key and a 128-bit counter (c[0] is the least significant word). */
 void dpt_philox(const uint32_t key[2], const uint32_t counter[4], uint32_t out[4]);
 
 /* Four 32-bit words for (seed, stream, a, b). */
-void dpt_random4(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, uint32_t out[4]);
+void dpt_random4(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b,
+                 uint32_t out[4]);
 
-/* Those of b, b + 1, … (n of them) one after another, several at a time: 4 n words. */
-void dpt_random4_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b, size_t n,
+/* The words of dpt_random4 for b, b + 1, … b + n - 1, one after another: 4 n words, several
+ * computed at a time. */
+void dpt_random4_run(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b, size_t n,
                      uint32_t *out);
 
-/* A 64-bit word likewise. */
-uint64_t dpt_random64(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t b);
+/* One 64-bit word for (seed, stream, a, b). */
+uint64_t dpt_random64(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b);
 
 /* n uniform numbers in [0, 1) with 24 random bits each, elements first ... first+n-1 of the sequence (seed, stream, a). */
-void dpt_random_uniform(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
-                        float *out);
+void dpt_random_uniform(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
+                        size_t n, float *out);
 
-/* n standard normal numbers likewise (Box & Muller 1958, in double precision, rounded to float). */
-void dpt_random_normal(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t first, size_t n,
-                       float *out);
+/* n standard normal numbers of the same elements (Box & Muller 1958, in double precision, rounded
+ * to float). */
+void dpt_random_normal(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
+                       size_t n, float *out);
 
 /* splitmix64's finaliser (Steele, Lea, Flood 2014): a bijection that mixes all bits. */
 uint64_t dpt_mix64(uint64_t x);
@@ -49,9 +53,10 @@ uint64_t dpt_mix64(uint64_t x);
  * A permutation of 0 … n-1, any element at once, without a table: the image of i under (seed, stream, a).
  * A Feistel network with cycle walking (Black & Rogaway 2002). n > 0, 0 <= i < n.
  */
-uint64_t dpt_permute(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t i);
-/* The images of first, first + 1, … (count of them), several at a time. */
-void dpt_permute_run(uint64_t seed, enum dpt_stream stream, uint64_t a, uint64_t n, uint64_t first,
-                     size_t count, uint64_t *image);
+uint64_t dpt_permute(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t n,
+                     uint64_t i);
+/* dpt_permute of first, first + 1, … first + count - 1, several computed at a time. */
+void dpt_permute_run(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t n,
+                     uint64_t first, size_t count, uint64_t *image);
 
 #endif

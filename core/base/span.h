@@ -83,13 +83,13 @@ static inline void dpt_spans_add(struct dpt_spans *s, int what, uint64_t start, 
         (struct dpt_span){.start = start, .end = end, .what = what, .step = s->step};
 }
 
-/* What comes now begins a new span; what was since the last mark is not counted. */
+/* Begins a new span now; the time since the last mark is not counted. */
 static inline void dpt_spans_begin(struct dpt_spans *s)
 {
     s->last = dpt_ticks();
 }
 
-/* All since the last mark was `what`. */
+/* Counts the time since the last mark as `what`. */
 static inline void dpt_spans_mark(struct dpt_spans *s, int what)
 {
     const uint64_t now = dpt_ticks();

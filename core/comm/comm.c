@@ -122,7 +122,7 @@ static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *w
     if (comm->hosts == NULL)
         status = dpt_fail_memory(err, "the list of hosts", (double)comm->world.size);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_group_gather(&comm->world, comm->host, comm->hosts, sizeof comm->host, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, comm->host, comm->hosts, sizeof comm->host, err));
     DPT_TRY(dpt_watch_attach(watch, comm, err));
     comm->watch = watch;
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
@@ -154,10 +154,10 @@ static enum dpt_status fail_alone(const struct dpt_comm *comm, struct dpt_error 
 {
     const enum dpt_status status = dpt_fail_memory(err, "MPI", RESERVE);
 
-    dpt_kin_tell();
+    dpt_siblings_notify();
     if (dpt_launcher_rank() != 0)
         fprintf(stderr, "rank %d (%s): %s\n", dpt_launcher_rank(), comm->host, err->text);
-    usleep((useconds_t)(DPT_KIN_NOTICE * 1e6));
+    usleep((useconds_t)(DPT_SIBLINGS_NOTICE * 1e6));
     return status;
 }
 
@@ -228,7 +228,7 @@ void dpt_comm_close(struct dpt_comm *comm)
 void dpt_comm_abort(struct dpt_comm *comm, int code)
 {
     if (comm->watch != NULL)
-        dpt_watch_hush(comm->watch);
+        dpt_watch_silence(comm->watch);
     /* A process of its own has nobody to take along, and MPI_Abort only adds its chatter. */
     if (comm->started && dpt_launcher_present())
         MPI_Abort(MPI_COMM_WORLD, code);
@@ -412,8 +412,8 @@ enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *b
     return dpt_group_broadcast_split(g, root, bytes, n, DPT_MESSAGE_LIMIT, err);
 }
 
-enum dpt_status dpt_group_gather_split(const struct dpt_group *g, const void *mine, void *all,
-                                       size_t n, size_t limit, struct dpt_error *err)
+enum dpt_status dpt_group_allgather_split(const struct dpt_group *g, const void *mine, void *all,
+                                          size_t n, size_t limit, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char *parts = all, *own = g->rank < 0 ? NULL : parts + (size_t)g->rank * n;
@@ -434,10 +434,10 @@ out:
     return status;
 }
 
-enum dpt_status dpt_group_gather(const struct dpt_group *g, const void *mine, void *all, size_t n,
-                                 struct dpt_error *err)
+enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine, void *all,
+                                    size_t n, struct dpt_error *err)
 {
-    return dpt_group_gather_split(g, mine, all, n, DPT_MESSAGE_LIMIT, err);
+    return dpt_group_allgather_split(g, mine, all, n, DPT_MESSAGE_LIMIT, err);
 }
 
 enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err)

@@ -94,19 +94,20 @@ enum dpt_status dpt_group_sum_doubles(const struct dpt_group *g, const double *s
                                       double *receive, size_t n, struct dpt_error *err);
 enum dpt_status dpt_group_sum_ints(const struct dpt_group *g, const int64_t *send, int64_t *receive,
                                    size_t n, struct dpt_error *err);
-/* Collective. The largest of the ranks' values. */
+/* Collective. Gives all ranks the largest of their values. */
 enum dpt_status dpt_group_max(const struct dpt_group *g, double value, double *largest,
                               struct dpt_error *err);
-/* Collective. Rank root's bytes on all ranks, any n. */
+/* Collective. Copies rank root's n bytes to all ranks, any n. */
 enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *bytes, size_t n,
                                     struct dpt_error *err);
-/* Collective. n bytes of each rank, in rank order, on all ranks; all holds size x n bytes. */
-enum dpt_status dpt_group_gather(const struct dpt_group *g, const void *mine, void *all, size_t n,
-                                 struct dpt_error *err);
+/* Collective. Gives all ranks the n bytes of each rank, in rank order; `all` holds size x n
+ * bytes. */
+enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine, void *all,
+                                    size_t n, struct dpt_error *err);
 /* Collective. */
 enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err);
 
-/* Memory that all ranks of a node group see. */
+/* Memory that all ranks of a node's group share. */
 struct dpt_shared {
     void *bytes; /* the same memory on all ranks, page-aligned, zeroed */
     size_t size;

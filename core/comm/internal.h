@@ -13,19 +13,19 @@ enum { DPT_MESSAGE_LIMIT = 1 << 28 };
 
 enum dpt_sum_kind { DPT_SUM_FLOATS, DPT_SUM_DOUBLES, DPT_SUM_INTS };
 
-/* Collective. The public ones with a limit of elements (bytes) a message. limit > 0. */
+/* Collective. The public collectives with a limit of elements (bytes) a message. limit > 0. */
 enum dpt_status dpt_group_sum_split(const struct dpt_group *g, enum dpt_sum_kind kind,
                                     const void *send, void *receive, size_t n, size_t limit,
                                     struct dpt_error *err);
 enum dpt_status dpt_group_broadcast_split(const struct dpt_group *g, int root, void *bytes,
                                           size_t n, size_t limit, struct dpt_error *err);
-enum dpt_status dpt_group_gather_split(const struct dpt_group *g, const void *mine, void *all,
-                                       size_t n, size_t limit, struct dpt_error *err);
+enum dpt_status dpt_group_allgather_split(const struct dpt_group *g, const void *mine, void *all,
+                                          size_t n, size_t limit, struct dpt_error *err);
 
-/* Where the pages of shared memory come from; tried in this order. */
+/* How the pages of shared memory are obtained; tried in this order. */
 enum dpt_shared_way { DPT_SHARED_MEMFD, DPT_SHARED_DEV_SHM, DPT_SHARED_WAYS };
 
-/* Collective. dpt_shared_open for a group of several ranks, in one way only. */
+/* Collective. As dpt_shared_open, for a group of several ranks and with one way only. */
 enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_group *node,
                                    size_t size, enum dpt_shared_way way, struct dpt_error *err);
 

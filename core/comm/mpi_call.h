@@ -28,7 +28,8 @@ enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code);
 enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
                                         const char *what, int code);
 
-/* Around whatever waits for the other ranks of a group, MPI or not. The group has a handle. */
+/* Called before and after everything that waits for the other ranks of a group, MPI or not. The
+ * group has a handle. */
 void dpt_group_enter(const struct dpt_group *g);
 void dpt_group_leave(const struct dpt_group *g);
 
@@ -40,7 +41,7 @@ void dpt_group_leave(const struct dpt_group *g);
             DPT_TRY(dpt_mpi_fail(err, #function, mpi_code));                                       \
     } while (0)
 
-/* The same for a call that waits for the other ranks of a group. */
+/* Runs an MPI call that waits for the other ranks of a group; on failure as DPT_TRY_MPI. */
 #define DPT_TRY_COLLECTIVE(group, function, ...)                                                   \
     do {                                                                                           \
         dpt_group_enter(group);                                                                    \

@@ -34,69 +34,71 @@ static void sort_ranks(struct dpt_nodes *nodes, const struct dpt_comm *comm, con
     int *next = nodes->ranks;
 
     for (int i = 0; i < nodes->n; i++) {
-        struct dpt_far *far = &nodes->far[i];
+        struct dpt_remote_node *remote = &nodes->remote[i];
 
-        far->host = "";
-        far->ranks = next;
+        remote->host = "";
+        remote->ranks = next;
         for (int r = 0; r < comm->world.size && i != nodes->me; r++) {
             if (node_of[r] != i)
                 continue;
-            far->host = comm->hosts[r];
+            remote->host = comm->hosts[r];
             *next++ = r;
-            far->n_ranks++;
+            remote->n_ranks++;
         }
     }
 }
 
-static void close_wire(struct dpt_nodes *nodes)
+static void close_heartbeat(struct dpt_nodes *nodes)
 {
-    dpt_wire_close(nodes->wire);
-    free(nodes->cards);
-    free(nodes->far);
+    dpt_heartbeat_close(nodes->heartbeat);
+    free(nodes->all_addresses);
+    free(nodes->remote);
     free(nodes->ranks);
-    nodes->wire = NULL;
-    nodes->cards = NULL;
-    nodes->far = NULL;
+    nodes->heartbeat = NULL;
+    nodes->all_addresses = NULL;
+    nodes->remote = NULL;
     nodes->ranks = NULL;
 }
 
-/* Collective over the leaders. What fails here leaves the nodes without a wire, no more. */
-static enum dpt_status open_wire(struct dpt_nodes *nodes, const struct dpt_comm *comm,
-                                 const int *node_of, struct dpt_error *err)
+/* Collective over the leaders. A failure here leaves the nodes without a heartbeat and harms
+ * nothing else. */
+static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_comm *comm,
+                                      const int *node_of, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_card_filter filter;
-    struct dpt_card mine;
+    struct dpt_address_filter filter;
+    struct dpt_node_addresses mine;
     /* Also whether all have the memory for it. */
     struct {
-        uint8_t secret[DPT_WIRE_SECRET];
+        uint8_t secret[DPT_HEARTBEAT_SECRET];
         int64_t without;
     } start = {0};
 
-    dpt_card_filter_read(&filter);
-    dpt_card_find(&mine, &filter);
-    nodes->wire = dpt_wire_open(&mine);
-    nodes->cards = calloc((size_t)nodes->n, sizeof *nodes->cards);
-    nodes->far = calloc((size_t)nodes->n, sizeof *nodes->far);
+    dpt_address_filter_read(&filter);
+    dpt_node_addresses_find(&mine, &filter);
+    nodes->heartbeat = dpt_heartbeat_open(&mine);
+    nodes->all_addresses = calloc((size_t)nodes->n, sizeof *nodes->all_addresses);
+    nodes->remote = calloc((size_t)nodes->n, sizeof *nodes->remote);
     nodes->ranks = calloc((size_t)comm->world.size, sizeof *nodes->ranks);
-    start.without = nodes->cards == NULL || nodes->far == NULL || nodes->ranks == NULL;
+    start.without = nodes->all_addresses == NULL || nodes->remote == NULL || nodes->ranks == NULL;
     DPT_TRY(dpt_group_sum_ints(&comm->leaders, &start.without, &start.without, 1, err));
     if (start.without == 0) {
         if (comm->leaders.rank == 0 &&
             getrandom(start.secret, sizeof start.secret, 0) != (ssize_t)sizeof start.secret)
             start.without = 1;
         DPT_TRY(dpt_group_broadcast(&comm->leaders, 0, &start, sizeof start, err));
-        DPT_TRY(dpt_group_gather(&comm->leaders, &mine, nodes->cards, sizeof mine, err));
+        DPT_TRY(dpt_group_allgather(&comm->leaders, &mine, nodes->all_addresses, sizeof mine, err));
     }
-    if (start.without != 0 || nodes->wire == NULL ||
-        !dpt_wire_meet(nodes->wire, nodes->cards, nodes->n, nodes->me, start.secret))
-        close_wire(nodes);
+    if (start.without != 0 || nodes->heartbeat == NULL ||
+        !dpt_heartbeat_connect(nodes->heartbeat, nodes->all_addresses, nodes->n, nodes->me,
+                               start.secret))
+        close_heartbeat(nodes);
     else
         sort_ranks(nodes, comm, node_of);
-    /* All have a first question before any goes on, so that a node that is lost in the first second
-     * is one that was reached. */
-    if (nodes->wire != NULL)
-        dpt_wire_turn(nodes->wire, false, dpt_now());
+    /* Every node has sent a first question before any goes on, so that a node which is lost in the
+     * first second was reached before. */
+    if (nodes->heartbeat != NULL)
+        dpt_heartbeat_poll(nodes->heartbeat, false, dpt_now());
     DPT_TRY(dpt_group_barrier(&comm->leaders, err));
 out:
     return status;
@@ -116,9 +118,9 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     list_others(nodes, comm);
     DPT_TRY(dpt_group_broadcast(&comm->node, 0, &nodes->me, sizeof nodes->me, err));
-    DPT_TRY(dpt_group_gather(&comm->world, &nodes->me, node_of, sizeof nodes->me, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, &nodes->me, node_of, sizeof nodes->me, err));
     if (comm->leaders.rank >= 0 && nodes->n > 1)
-        DPT_TRY(open_wire(nodes, comm, node_of, err));
+        DPT_TRY(open_heartbeat(nodes, comm, node_of, err));
 out:
     free(node_of);
     return status;
@@ -126,22 +128,22 @@ out:
 
 void dpt_nodes_close(struct dpt_nodes *nodes)
 {
-    close_wire(nodes);
+    close_heartbeat(nodes);
     free(nodes->others);
     nodes->others = NULL;
 }
 
-void dpt_nodes_look(struct dpt_nodes *nodes, double now)
+void dpt_nodes_update(struct dpt_nodes *nodes, double now)
 {
     for (int i = 0; i < nodes->n; i++) {
-        struct dpt_far *far = &nodes->far[i];
-        const struct dpt_wire_report *report;
+        struct dpt_remote_node *remote = &nodes->remote[i];
+        const struct dpt_heartbeat_report *report;
 
-        far->n_late = 0;
+        remote->n_late = 0;
         if (i == nodes->me)
             continue;
-        far->state = dpt_wire_look(nodes->wire, i, now, &report);
-        far->late = report->late;
-        far->n_late = report->n;
+        remote->state = dpt_heartbeat_state(nodes->heartbeat, i, now, &report);
+        remote->late = report->late;
+        remote->n_late = report->n;
     }
 }

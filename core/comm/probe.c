@@ -10,9 +10,9 @@
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/sort.h"
+#include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
 #include "core/comm/mpi_call.h"
-#include "core/comm/summation.h"
 
 #if (defined(OPEN_MPI) || defined(MVAPICH2_VERSION)) && defined(__has_include)
 #if __has_include(<mpi-ext.h>)
@@ -57,7 +57,7 @@ int dpt_probe_claims_cuda(void)
 {
 #if defined(MPIX_CUDA_AWARE_SUPPORT)
     return MPIX_Query_cuda_support() != 0;
-#elif defined(MPIX_GPU_SUPPORT_CUDA) /* MPICH from version 4 on, and its kin */
+#elif defined(MPIX_GPU_SUPPORT_CUDA) /* MPICH from version 4 on, and libraries derived from it */
     int supported = 0;
 
     return MPIX_GPU_query_support(MPIX_GPU_SUPPORT_CUDA, &supported) == MPI_SUCCESS ? supported != 0
@@ -87,7 +87,7 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
 
         DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times[0], err));
         mine = clock();
-        DPT_TRY(dpt_group_gather(g, &mine, all, sizeof mine, err));
+        DPT_TRY(dpt_group_allgather(g, &mine, all, sizeof mine, err));
         times[1] = clock();
         DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times, err));
         if ((times[1] - times[0]) / 2 < *bound) {
@@ -170,7 +170,7 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     if (g->rank >= 0)
-        status = dpt_group_gather(g, &comm->world.rank, ranks, sizeof *ranks, err);
+        status = dpt_group_allgather(g, &comm->world.rank, ranks, sizeof *ranks, err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     dpt_group_enter(&comm->world);
     for (int node = 0; node < g->size && g->rank == 0 && status == DPT_OK; node++) {
@@ -193,18 +193,18 @@ out:
 
 /* --- the sum of a step ------------------------------------------------------------------------ */
 
-static enum dpt_status time_sum(const struct dpt_comm *comm, struct dpt_summation *sum, size_t n,
-                                int together, double *seconds, struct dpt_error *err)
+static enum dpt_status time_sum(const struct dpt_comm *comm, struct dpt_hierarchical_allreduce *sum,
+                                size_t n, int together, double *seconds, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const bool filled = true;
     double start;
 
-    memset(dpt_summation_buffer(sum, 0), 0, n * sizeof(float));
+    memset(dpt_hierarchical_buffer(sum, 0), 0, n * sizeof(float));
     DPT_TRY(dpt_group_barrier(&comm->world, err));
     start = dpt_now();
     for (int i = 0; i < together; i++)
-        DPT_TRY(dpt_summation_sum(sum, &filled, NULL, err));
+        DPT_TRY(dpt_hierarchical_sum(sum, &filled, NULL, err));
     *seconds = (dpt_now() - start) / together;
 out:
     return status;
@@ -214,14 +214,14 @@ enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierar
                               double budget, double *seconds, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_summation_spec spec = {
+    const struct dpt_hierarchical_spec spec = {
         .n = n, .buffers = 1, .hierarchical = hierarchical, .spin = spin};
     const int together = n < 4096 ? 20 : 1; /* short ones, several at a time */
-    struct dpt_summation *sum = NULL;
+    struct dpt_hierarchical_allreduce *sum = NULL;
     double taken[MOST_SAMPLES], one;
     int64_t rounds;
 
-    DPT_TRY(dpt_summation_open(&sum, comm, &spec, NULL, err));
+    DPT_TRY(dpt_hierarchical_open(&sum, comm, &spec, NULL, err));
     for (int i = 0; i < 2; i++) /* the first one warms up */
         DPT_TRY(time_sum(comm, sum, n, together, &one, err));
     rounds = (int64_t)fmin(fmax(budget / (one * together + 1e-9), 3), MOST_SAMPLES);
@@ -232,7 +232,7 @@ enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierar
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, seconds, sizeof *seconds, err));
 out:
     if (sum != NULL)
-        dpt_summation_close(sum);
+        dpt_hierarchical_close(sum);
     return status;
 }
 

@@ -1,16 +1,16 @@
 /*
- * probe: what this MPI is, and how quick the ranks hear from each other; for `dptrain doctor`.
+ * probe: which MPI this is, and the latency and bandwidth between the ranks, for `dptrain doctor`.
  *
- * Waiting here is watched like any other collective: a rank or a node that does not answer ends the
- * job with a line that names it.
+ * The watchdog watches these functions like any other collective: a rank or a node that does not
+ * answer ends the job with a line that names it.
  */
 #ifndef DPT_COMM_PROBE_H
 #define DPT_COMM_PROBE_H
 
 #include "core/comm/comm.h"
 
-/* The library that runs, which may be another than the one that this was built with
- * (dpt_comm_version): "Open MPI 4.1.4". After dpt_comm_open. */
+/* The name of the library that runs, which may be another than the one that this program was built
+ * with (dpt_comm_version): "Open MPI 4.1.4". After dpt_comm_open. */
 void dpt_probe_library(char *text, size_t size);
 /* "multiple": which threads may call MPI. After dpt_comm_open. */
 const char *dpt_probe_threads(void);
@@ -39,14 +39,14 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
                                 struct dpt_error *err);
 
 /*
- * Collective over the world. Seconds of a sum of n floats over all ranks, the way training does it
- * (summation.h), the middle one of as many as fit into `budget` seconds. spin: a core for every
- * rank. Errors: RANK.
+ * Collective over the world. Seconds of a sum of n floats over all ranks, as training does it
+ * (hierarchical_allreduce.h), the middle one of as many as fit into `budget` seconds. spin: a core
+ * for every rank. Errors: RANK.
  */
 enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierarchical, bool spin,
                               double budget, double *seconds, struct dpt_error *err);
 
-/* Collective over the world. The ways for the ranks of this rank's node to share memory that work.
+/* Collective over the world. Which ways of sharing memory work among the ranks of this rank's node.
  * Errors: RANK. */
 struct dpt_probe_shared {
     bool memfd;   /* memory without a name: has no limit of its own */

@@ -74,7 +74,7 @@ static double available_memory(void)
 }
 
 struct way {
-    const char *place;
+    const char *where;
     int (*create)(char path[PATH_TEXT]); /* gives a descriptor, or -1 with errno */
     bool named;                          /* `path` is to be unlinked */
 };
@@ -158,13 +158,13 @@ static enum dpt_status shared_fail(struct dpt_error *err, const struct way *way,
         return dpt_fail(err, DPT_RANK,
                         "not enough memory on %s to share %.1f MB between its ranks (%.1f MB free)",
                         host, (double)size / 1e6, available_memory() / 1e6);
-    if (way->named && code == ENOSPC && statvfs(way->place, &fs) == 0)
+    if (way->named && code == ENOSPC && statvfs(way->where, &fs) == 0)
         return dpt_fail(err, DPT_RANK,
                         "cannot share %.1f MB between the ranks of %s: %s is full (%.1f MB free)",
-                        (double)size / 1e6, host, way->place,
+                        (double)size / 1e6, host, way->where,
                         (double)fs.f_bavail * (double)fs.f_frsize / 1e6);
     return dpt_fail(err, DPT_RANK, "cannot share %.1f MB between the ranks of %s through %s: %s",
-                    (double)size / 1e6, host, way->place, strerror(code));
+                    (double)size / 1e6, host, way->where, strerror(code));
 }
 
 enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_group *node,

@@ -16,15 +16,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* At most this many blocks stand for one run. */
+/* At most this many blocks stand for one contiguous run of leaves. */
 enum { DPT_TREE_BLOCKS = 64 };
 
-/* The node [begin, begin + 2^level), cut off at the total. */
+/* The node of the leaves [begin, begin + 2^level), cut off at the total. */
 struct dpt_block {
     int32_t begin, level;
 };
 
-/* Neighbouring blocks from left to right, none of which can be merged; each with the place of its
+/* Neighbouring blocks from left to right, none of which can be merged, each with a pointer to its
  * value. */
 struct dpt_tree {
     int32_t total;
@@ -33,19 +33,19 @@ struct dpt_tree {
     float *value[DPT_TREE_BLOCKS]; /* borrowed */
 };
 
-/* An empty row of blocks. */
+/* Begins with no blocks. */
 void dpt_tree_begin(struct dpt_tree *tree, int32_t total);
 
 /*
- * Puts the block that follows on the right of the row; value: its n floats. Where blocks merge, the
- * left one's value becomes the sum, and the right one's buffer is free again: `released` (at least
+ * Appends the next block to the right; value: its n floats. Where blocks merge, the left block's
+ * value becomes the sum, and the right block's buffer is free again: `released` (at least
  * DPT_TREE_BLOCKS entries, or NULL) gets those buffers, *n_released their number.
  */
 void dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                    float **released, int *n_released);
 
-/* Whether ranks with a run of leaves each have one block each, of one size, which neighbours' join
- * up to the whole, two by two. */
+/* Whether each rank's run of leaves is one block, all blocks have the same size, and neighbouring
+ * blocks merge pairwise up to the root. */
 bool dpt_tree_pairs(int64_t ranks, int64_t run);
 
 /* The blocks that stand for the leaves first … last-1 of `total`; returns how many. blocks: at

@@ -24,22 +24,22 @@ static const double TICK = 0.25;
 static const double START_LIMIT = 300;
 /* Until the job says another. */
 static const double USUAL_LIMIT = 60;
-/* For the node whose rank is missing to speak first, from one node to the next, and for the first
- * rank of a node, which knows of the others. */
+/* Delays before a line is printed, so that the node whose rank is missing prints first, then one
+ * node after another, and on a node the first rank, which knows about the other nodes. */
 static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
-/* For the one who knows the cause to speak before the one who only sees an effect. */
+/* A rank that knows the cause prints before one that only sees an effect. */
 static const double YIELD = 1.5;
 /* After these seconds in MPI_Abort the process ends without. */
 enum { ABORT_LIMIT = 5 };
 
 /* What the ranks of a node share. */
 struct page {
-    _Atomic bool told; /* somebody has said why the job ends */
-    struct dpt_slot slots[];
+    _Atomic bool explained; /* a rank has printed why the job ends */
+    struct dpt_watched_rank ranks[];
 };
 
-/* How a slot looked at the last tick. */
-struct memory {
+/* What a rank's phase was at the last tick. */
+struct history {
     uint64_t phase;
     double still;
 };
@@ -53,18 +53,18 @@ struct dpt_watch {
     int rank;
     double limit, looked;
     double patience, lasted; /* that a note may be the last one, and is; 0: for ever */
-    unsigned word;           /* that was the last one at the last tick */
-    double waited; /* for the start of MPI */
-    bool slept;    /* it was stopped itself, and others may have spoken meanwhile */
-    struct dpt_kin kin;
+    unsigned note;           /* that was the last one at the last tick */
+    double waited;           /* for the start of MPI */
+    bool slept;              /* it was stopped itself, and others may have spoken meanwhile */
+    struct dpt_siblings siblings;
     int n, me; /* of the node's group; n 0: not attached */
     char host[DPT_HOST_TEXT];
     struct dpt_shared shared;
     struct page *page;
-    struct dpt_slot *mine, own; /* own: until it is attached */
-    struct memory *memory;      /* [n] */
-    struct dpt_seen *seen; /* [n] */
-    bool *visible;         /* [n]: its process can be looked at from here */
+    struct dpt_watched_rank *mine, own; /* own: until it is attached */
+    struct history *history;            /* [n] */
+    struct dpt_rank_status *seen;       /* [n] */
+    bool *visible;                      /* [n]: its process can be looked at from here */
     struct dpt_nodes nodes;
 };
 
@@ -92,35 +92,37 @@ bool dpt_process_read(int pid, struct dpt_process *process)
                   &process->state, &process->parent, &process->born) == 3;
 }
 
-static enum dpt_process_state process_of(const struct dpt_slot *slot)
+static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
 {
     struct dpt_process process;
 
-    if (!dpt_process_read(slot->pid, &process))
+    if (!dpt_process_read(watched->pid, &process))
         /* Also where /proc cannot be opened for want of descriptors or memory. */
-        return kill(slot->pid, 0) == 0 ? DPT_PROCESS_RUNS : DPT_PROCESS_GONE;
-    if (process.born != slot->born || process.state == 'Z' || process.state == 'X')
+        return kill(watched->pid, 0) == 0 ? DPT_PROCESS_RUNS : DPT_PROCESS_GONE;
+    if (process.born != watched->born || process.state == 'Z' || process.state == 'X')
         return DPT_PROCESS_GONE;
     return process.state == 'T' || process.state == 't' ? DPT_PROCESS_STOPPED : DPT_PROCESS_RUNS;
 }
 
-static void see(const struct dpt_watch *w, int i, bool process, struct dpt_seen *seen)
+static void read_status(const struct dpt_watch *w, int i, bool process,
+                        struct dpt_rank_status *seen)
 {
-    const struct dpt_slot *slot = &w->page->slots[i];
-    const unsigned word = atomic_load_explicit(&slot->word, memory_order_acquire);
+    const struct dpt_watched_rank *watched = &w->page->ranks[i];
+    const unsigned note = atomic_load_explicit(&watched->note, memory_order_acquire);
 
-    seen->rank = slot->rank;
-    seen->phase = atomic_load_explicit(&slot->phase, memory_order_relaxed);
-    seen->aside = atomic_load_explicit(&slot->aside, memory_order_relaxed);
-    seen->step = atomic_load_explicit(&slot->step, memory_order_relaxed);
-    seen->still = w->memory[i].still;
-    seen->process = process && w->visible[i] ? process_of(slot) : DPT_PROCESS_RUNS;
+    seen->rank = watched->rank;
+    seen->phase = atomic_load_explicit(&watched->phase, memory_order_relaxed);
+    seen->in_subgroup = atomic_load_explicit(&watched->in_subgroup, memory_order_relaxed);
+    seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
+    seen->still = w->history[i].still;
+    seen->process = process && w->visible[i] ? process_of(watched) : DPT_PROCESS_RUNS;
     /* A rank that notes twice meanwhile gives a mixed text, at worst. */
-    memcpy(seen->word, slot->words[word & 1], sizeof seen->word);
-    seen->word[sizeof seen->word - 1] = '\0';
+    memcpy(seen->note, watched->notes[note & 1], sizeof seen->note);
+    seen->note[sizeof seen->note - 1] = '\0';
 }
 
-/* In one write, so that nobody's line comes between. What ranks noted may hold names and paths. */
+/* Prints a line with one write, so that no other rank's line comes between. What ranks noted may
+ * hold names and paths. */
 static void print_line(const char *text)
 {
     struct dpt_str line = {0};
@@ -148,13 +150,14 @@ static void sleep_for(double seconds)
         ;
 }
 
-/* Says why, if nobody of this node has, and ends the job. */
+/* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
-    if (w->page == NULL || !atomic_exchange(&w->page->told, true))
+    if (w->page == NULL || !atomic_exchange(&w->page->explained, true))
         print_line(line);
     else
-        sleep_for(YIELD); /* who has said it is ending the job: do not overtake the exit code */
+        sleep_for(
+            YIELD); /* the rank that printed is ending the job: do not overtake its exit code */
     /* MPI_Abort speaks with a launcher that may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);
@@ -164,85 +167,86 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     _exit(code);
 }
 
-/* Looks after the next rank of the node. */
+/* Ends the job where the process of the node's next rank is gone. */
 static void check_neighbour(struct dpt_watch *w)
 {
     const int next = (w->me + 1) % w->n;
-    const struct dpt_slot *slot = &w->page->slots[next];
+    const struct dpt_watched_rank *watched = &w->page->ranks[next];
     char line[512];
-    struct dpt_seen seen;
+    struct dpt_rank_status seen;
 
-    if (!w->visible[next] || process_of(slot) != DPT_PROCESS_GONE || atomic_load(&slot->ended))
+    if (!w->visible[next] || process_of(watched) != DPT_PROCESS_GONE ||
+        atomic_load(&watched->ended))
         return;
     /* Where a launcher kills all ranks this one is among them, and there is nothing to say. */
     sleep_for(TICK);
-    if (atomic_load(&w->page->told) || atomic_load(&slot->ended))
+    if (atomic_load(&w->page->explained) || atomic_load(&watched->ended))
         return;
-    see(w, next, false, &seen);
-    dpt_watch_obituary(&seen, w->host, line, sizeof line);
+    read_status(w, next, false, &seen);
+    dpt_watch_describe_death(&seen, w->host, line, sizeof line);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
-static void remember(struct dpt_watch *w, double passed)
+static void note_progress(struct dpt_watch *w, double passed)
 {
     for (int i = 0; i < w->n; i++) {
-        struct memory *m = &w->memory[i];
-        const uint64_t phase = atomic_load_explicit(&w->page->slots[i].phase, memory_order_relaxed);
+        struct history *m = &w->history[i];
+        const uint64_t phase = atomic_load_explicit(&w->page->ranks[i].phase, memory_order_relaxed);
 
         m->still = phase == m->phase ? m->still + passed : 0;
         m->phase = phase;
     }
 }
 
-/* Tells the other nodes of this one, and asks them where this rank has waited for half its limit.
- */
-static void talk(struct dpt_watch *w, double now)
+/* Answers the other nodes' questions, and asks them where this rank has waited for half its
+ * limit. */
+static void poll_other_nodes(struct dpt_watch *w, double now)
 {
-    const bool waiting = w->limit > 0 && w->memory[w->me].still >= w->limit / 2;
-    struct dpt_wire_report report = {0};
+    const bool waiting = w->limit > 0 && w->history[w->me].still >= w->limit / 2;
+    struct dpt_heartbeat_report report = {0};
 
-    if (!dpt_wire_turn(w->nodes.wire, waiting, now))
+    if (!dpt_heartbeat_poll(w->nodes.heartbeat, waiting, now))
         return;
-    for (int i = 0; i < w->n && report.n < DPT_WIRE_RANKS; i++) {
-        see(w, i, true, &w->seen[i]);
+    for (int i = 0; i < w->n && report.n < DPT_HEARTBEAT_RANKS; i++) {
+        read_status(w, i, true, &w->seen[i]);
         if (w->seen[i].process != DPT_PROCESS_RUNS || !dpt_watch_waits(&w->seen[i]))
             report.late[report.n++] = w->seen[i];
     }
-    dpt_wire_answer(w->nodes.wire, &report);
+    dpt_heartbeat_answer(w->nodes.heartbeat, &report);
 }
 
 static void check_waiting(struct dpt_watch *w, double now)
 {
-    const struct dpt_verdict_context context = {w->host, w->limit, w->nodes.others};
-    const double still = w->memory[w->me].still;
+    const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others};
+    const double still = w->history[w->me].still;
     const double more = GRACE + NODE_GRACE * w->nodes.me + (w->me > 0 ? RANK_GRACE : 0);
-    enum dpt_verdict verdict;
+    enum dpt_diagnosis diagnosis;
     char line[2048];
 
     if (w->limit <= 0 || still < w->limit)
         return;
     for (int i = 0; i < w->n; i++)
-        see(w, i, true, &w->seen[i]);
-    verdict = dpt_watch_judge(w->seen, w->n, w->me, &context, line, sizeof line);
-    if (verdict == DPT_ALL_WELL || (verdict == DPT_NONE_MISSING && still < w->limit + more))
+        read_status(w, i, true, &w->seen[i]);
+    diagnosis = dpt_watch_diagnose(w->seen, w->n, w->me, &context, line, sizeof line);
+    if (diagnosis == DPT_ALL_WELL || (diagnosis == DPT_NONE_MISSING && still < w->limit + more))
         return;
-    if (verdict == DPT_NONE_MISSING && w->nodes.wire != NULL) {
-        dpt_nodes_look(&w->nodes, now);
-        if (dpt_watch_judge_far(w->nodes.far, w->nodes.n, w->seen, w->n, w->me, &context, line,
-                                sizeof line) == DPT_ALL_WELL)
+    if (diagnosis == DPT_NONE_MISSING && w->nodes.heartbeat != NULL) {
+        dpt_nodes_update(&w->nodes, now);
+        if (dpt_watch_diagnose_remote(w->nodes.remote, w->nodes.n, w->seen, w->n, w->me, &context,
+                                      line, sizeof line) == DPT_ALL_WELL)
             return;
     }
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
-/* A line that all ranks of this machine would say: the lowest one does, the others wait for the end
- * that it makes. */
+/* Ends the job with a line that all ranks of this machine would print: the lowest rank prints it,
+ * the others wait for it to end the job. */
 static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
 {
-    if (w->rank == (w->kin.first >= 0 ? w->kin.first : 0)) {
+    if (w->rank == (w->siblings.first >= 0 ? w->siblings.first : 0)) {
         print_line(line);
-        dpt_kin_tell();
-        sleep_for(DPT_KIN_NOTICE);
+        dpt_siblings_notify();
+        sleep_for(DPT_SIBLINGS_NOTICE);
     } else {
         sleep_for(GRACE);
     }
@@ -255,28 +259,29 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
  */
 static void check_start(struct dpt_watch *w, double passed)
 {
-    struct dpt_seen dead = {0};
+    struct dpt_rank_status dead = {0};
     char line[512], host[DPT_HOST_TEXT];
 
     w->waited += passed;
-    dpt_kin_look(&w->kin);
-    if (w->kin.told ||
-        (w->slept && w->kin.dead >= 0)) { /* its launcher ends this rank, too; if not, so be it */
+    dpt_siblings_update(&w->siblings);
+    if (w->siblings.explained ||
+        (w->slept &&
+         w->siblings.dead >= 0)) { /* its launcher ends this rank, too; if not, so be it */
         sleep_for(GRACE);
         _exit(dpt_exit_code(DPT_RANK));
     }
     dpt_host_name(host);
-    if (w->kin.dead >= 0) {
-        dead.rank = w->kin.dead;
-        dpt_watch_obituary(&dead, host, line, sizeof line);
+    if (w->siblings.dead >= 0) {
+        dead.rank = w->siblings.dead;
+        dpt_watch_describe_death(&dead, host, line, sizeof line);
         sleep_for(TICK); /* as for a neighbour */
         end_start(w, line);
     }
-    if (w->kin.stopped >= 0 && w->waited >= USUAL_LIMIT) {
+    if (w->siblings.stopped >= 0 && w->waited >= USUAL_LIMIT) {
         snprintf(line, sizeof line,
                  "rank %d (%s) has not arrived at the start of MPI for %g s: it is stopped "
                  "(SIGSTOP)",
-                 w->kin.stopped, host, USUAL_LIMIT);
+                 w->siblings.stopped, host, USUAL_LIMIT);
         end_start(w, line);
     }
     if (w->waited >= START_LIMIT) {
@@ -290,15 +295,15 @@ static void check_start(struct dpt_watch *w, double passed)
 /* This process works alone: what it does is the only sign of life. */
 static void check_note(struct dpt_watch *w, double passed)
 {
-    const unsigned word = atomic_load_explicit(&w->mine->word, memory_order_acquire);
+    const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);
     char line[DPT_NOTE_TEXT + 128];
 
-    w->lasted = word == w->word ? w->lasted + passed : 0;
-    w->word = word;
+    w->lasted = note == w->note ? w->lasted + passed : 0;
+    w->note = note;
     if (w->lasted < w->patience)
         return;
     snprintf(line, sizeof line, "no answer for %g s while %.*s: is a file server or a device gone?",
-             w->patience, DPT_NOTE_TEXT - 1, w->mine->words[word & 1]);
+             w->patience, DPT_NOTE_TEXT - 1, w->mine->notes[note & 1]);
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
@@ -307,7 +312,7 @@ static void *serve(void *arg)
     struct dpt_watch *w = arg;
     struct timespec until;
 
-    dpt_kin_look(&w->kin);
+    dpt_siblings_update(&w->siblings);
     pthread_mutex_lock(&w->lock);
     while (!w->stop) {
         double now, passed;
@@ -331,10 +336,10 @@ static void *serve(void *arg)
             check_start(w, passed);
             continue;
         }
-        remember(w, passed);
+        note_progress(w, passed);
         check_neighbour(w);
-        if (w->nodes.wire != NULL)
-            talk(w, now);
+        if (w->nodes.heartbeat != NULL)
+            poll_other_nodes(w, now);
         check_waiting(w, now);
     }
     pthread_mutex_unlock(&w->lock);
@@ -385,10 +390,10 @@ static void fill_slot(struct dpt_watch *w)
 static void find_visible(struct dpt_watch *w, int n)
 {
     for (int i = 0; i < n; i++) {
-        const struct dpt_slot *slot = &w->page->slots[i];
+        const struct dpt_watched_rank *watched = &w->page->ranks[i];
         struct dpt_process process;
 
-        w->visible[i] = dpt_process_read(slot->pid, &process) && process.born == slot->born;
+        w->visible[i] = dpt_process_read(watched->pid, &process) && process.born == watched->born;
     }
 }
 
@@ -400,18 +405,18 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *com
     struct dpt_nodes nodes = {0};
 
     DPT_TRY(dpt_shared_open(&w->shared, &comm->node, sizeof *w->page + n * sizeof *w->mine, err));
-    w->memory = calloc(n, sizeof *w->memory);
+    w->history = calloc(n, sizeof *w->history);
     w->seen = calloc(n, sizeof *w->seen);
     w->visible = calloc(n, sizeof *w->visible);
-    if (w->memory == NULL || w->seen == NULL || w->visible == NULL)
+    if (w->history == NULL || w->seen == NULL || w->visible == NULL)
         status = dpt_fail_memory(err, "the watchdog", (double)(n * sizeof *w->seen));
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     pthread_mutex_lock(&w->lock);
     w->page = w->shared.bytes;
-    w->mine = &w->page->slots[comm->node.rank];
+    w->mine = &w->page->ranks[comm->node.rank];
     pthread_mutex_unlock(&w->lock);
     fill_slot(w);
-    DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all slots are filled */
+    DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all ranks have filled their entries */
     find_visible(w, comm->node.size);
     DPT_TRY(dpt_nodes_open(&nodes, comm, err));
     pthread_mutex_lock(&w->lock);
@@ -419,8 +424,8 @@ enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *com
     w->n = comm->node.size;
     w->me = comm->node.rank;
     memcpy(w->host, comm->host, sizeof w->host);
-    if (w->nodes.wire != NULL)
-        dpt_wire_turn(w->nodes.wire, false, w->looked);
+    if (w->nodes.heartbeat != NULL)
+        dpt_heartbeat_poll(w->nodes.heartbeat, false, w->looked);
     pthread_mutex_unlock(&w->lock);
 out:
     if (status != DPT_OK)
@@ -438,8 +443,8 @@ void dpt_watch_closing(struct dpt_watch *w)
 static int still_ending(const struct dpt_watch *w)
 {
     for (int i = 0; i < w->n; i++)
-        if (i != w->me && w->visible[i] && !atomic_load(&w->page->slots[i].ended) &&
-            process_of(&w->page->slots[i]) != DPT_PROCESS_GONE)
+        if (i != w->me && w->visible[i] && !atomic_load(&w->page->ranks[i].ended) &&
+            process_of(&w->page->ranks[i]) != DPT_PROCESS_GONE)
             return i;
     return -1;
 }
@@ -447,19 +452,19 @@ static int still_ending(const struct dpt_watch *w)
 /* A launcher waits for ever for a rank that is stopped while it ends, when nobody else is left. */
 static void await_others(struct dpt_watch *w)
 {
-    const struct dpt_slot *slot;
+    const struct dpt_watched_rank *watched;
     double waited = 0, pause = 1e-4;
     char line[512];
     int late;
 
     for (; (late = still_ending(w)) >= 0 && w->limit > 0; pause = fmin(2 * pause, TICK)) {
         if (waited >= w->limit) {
-            slot = &w->page->slots[late];
+            watched = &w->page->ranks[late];
             snprintf(line, sizeof line,
                      "rank %d (%s) has not come to its end for %g s after all others%s; the run's "
                      "results are whole",
-                     slot->rank, w->host, w->limit,
-                     process_of(slot) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
+                     watched->rank, w->host, w->limit,
+                     process_of(watched) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
             end_job(w, dpt_exit_code(DPT_RANK), line);
         }
         sleep_for(pause);
@@ -485,7 +490,7 @@ void dpt_watch_close(struct dpt_watch *w)
     pthread_mutex_destroy(&w->lock);
     dpt_nodes_close(&w->nodes);
     dpt_shared_close(&w->shared);
-    free(w->memory);
+    free(w->history);
     free(w->seen);
     free(w->visible);
     dpt_free(w);
@@ -507,16 +512,16 @@ void dpt_watch_patience(struct dpt_watch *w, double seconds)
 
 void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
 {
-    struct dpt_slot *slot = w->mine;
-    const unsigned next = atomic_load_explicit(&slot->word, memory_order_relaxed) + 1;
+    struct dpt_watched_rank *watched = w->mine;
+    const unsigned next = atomic_load_explicit(&watched->note, memory_order_relaxed) + 1;
     size_t n = strlen(what);
 
     if (step >= 0)
-        atomic_store_explicit(&slot->step, step, memory_order_relaxed);
+        atomic_store_explicit(&watched->step, step, memory_order_relaxed);
     n = n < DPT_NOTE_TEXT - 1 ? n : DPT_NOTE_TEXT - 1;
-    memcpy(slot->words[next & 1], what, n);
-    slot->words[next & 1][n] = '\0';
-    atomic_store_explicit(&slot->word, next, memory_order_release);
+    memcpy(watched->notes[next & 1], what, n);
+    watched->notes[next & 1][n] = '\0';
+    atomic_store_explicit(&watched->note, next, memory_order_release);
 }
 
 static void advance(_Atomic uint64_t *phase)
@@ -531,7 +536,7 @@ void dpt_watch_enter(struct dpt_watch *w, bool whole)
     if (whole)
         advance(&w->mine->phase);
     else
-        atomic_store_explicit(&w->mine->aside, true, memory_order_relaxed);
+        atomic_store_explicit(&w->mine->in_subgroup, true, memory_order_relaxed);
 }
 
 void dpt_watch_leave(struct dpt_watch *w, bool whole)
@@ -539,7 +544,7 @@ void dpt_watch_leave(struct dpt_watch *w, bool whole)
     if (whole)
         advance(&w->mine->phase);
     else
-        atomic_store_explicit(&w->mine->aside, false, memory_order_relaxed);
+        atomic_store_explicit(&w->mine->in_subgroup, false, memory_order_relaxed);
 }
 
 void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
@@ -551,8 +556,8 @@ void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
     end_job(w, code, line);
 }
 
-void dpt_watch_hush(struct dpt_watch *w)
+void dpt_watch_silence(struct dpt_watch *w)
 {
     if (w->page != NULL)
-        atomic_store(&w->page->told, true);
+        atomic_store(&w->page->explained, true);
 }

@@ -9,16 +9,14 @@
  *  - its own rank has waited in a collective for the timeout, and so long some rank of the node has
  *    not come to it or is stopped;
  *  - the same, and all ranks of the node have come: a rank of another node is missing, whose
- *    own watchdogs get a moment to say more; after that the first rank of the node tells what the
- *    other nodes' watchdogs said when it asked them (wire.h), or that they say nothing any more.
- *    Where they say that a rank is late but moves it is waited for, up to four timeouts in all.
+ *    own watchdogs get a moment to say more; after that the first rank of the node prints what the other nodes' watchdogs answered to its heartbeat (heartbeat.h), or that they no longer answer. Where they answer that a rank is late but makes progress, that rank is waited for, up to four timeouts in all.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *
  * Time in which a watchdog did not run (the job was suspended) does not count.
  *
- * In the training's way stand two stores to memory a collective, nothing else. The page is the
- * node's; the rest belongs to one rank. Private to core/comm.
+ * It costs the training two stores to memory a collective. The page is shared by the node's ranks;
+ * the rest belongs to one rank. Private to core/comm.
  */
 #ifndef DPT_COMM_WATCH_H
 #define DPT_COMM_WATCH_H
@@ -29,16 +27,16 @@
 
 enum { DPT_NOTE_TEXT = 112 };
 
-/* What a rank tells its node. Written by that rank alone. */
-struct dpt_slot {
+/* What a rank publishes to its node. Only that rank writes it. */
+struct dpt_watched_rank {
     /* Collectives entered plus collectives left: odd inside of one. Only those that all ranks of
      * the node enter count. */
     _Alignas(64) _Atomic uint64_t phase;
-    _Atomic bool aside; /* inside of a collective of fewer ranks */
-    _Atomic bool ended; /* came to its regular end: its process may go */
+    _Atomic bool in_subgroup; /* it is in a collective which not all ranks of the node enter */
+    _Atomic bool ended;       /* came to its regular end: its process may go */
     _Atomic int64_t step;
-    _Atomic unsigned word; /* notes so far; the last one is that of this number, modulo 2 */
-    char words[2][DPT_NOTE_TEXT];
+    _Atomic unsigned note; /* notes so far; the last one is that of this number, modulo 2 */
+    char notes[2][DPT_NOTE_TEXT];
     int32_t rank, pid;
     uint64_t born; /* start time of the process, to tell it from a later one of the same number */
 };
@@ -67,15 +65,14 @@ void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
 void dpt_watch_enter(struct dpt_watch *watch, bool whole);
 void dpt_watch_leave(struct dpt_watch *watch, bool whole);
 
-/* This rank cannot go on and the others do not know: prints "rank R (host): text", unless a better
- * line comes from elsewhere, and ends the job with this code. */
+/* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
+ * rank prints a better line first, and ends the job with this code. */
 void dpt_watch_give_up(struct dpt_watch *watch, int code, const char *text)
     __attribute__((noreturn));
-/* The job is being ended by this rank, which has said why: nobody needs to say more. */
-void dpt_watch_hush(struct dpt_watch *watch);
+/* Silences the node's watchdogs: this rank ends the job and has printed why. */
+void dpt_watch_silence(struct dpt_watch *watch);
 
-/* --- processes, by /proc
- * --------------------------------------------------------------------------- */
+/* --- processes, by /proc ---------------------------------------------------------------------- */
 
 struct dpt_process {
     char name[16];
@@ -87,88 +84,90 @@ struct dpt_process {
 /* False: there is no such process, or it cannot be looked at. */
 bool dpt_process_read(int pid, struct dpt_process *process);
 
-enum { DPT_KIN_MOST = 256 };
+enum { DPT_SIBLINGS_MOST = 256 };
 
-/* The ranks that our launcher started on this machine, while MPI does not connect us yet.
- * Zero-initialise. */
-struct dpt_kin {
-    struct dpt_relative {
+/* The ranks that our launcher started on this machine: sibling processes, known before MPI connects
+ * them. Zero-initialise. */
+struct dpt_siblings {
+    struct dpt_sibling {
         int pid, rank;
         unsigned long long born;
-    } all[DPT_KIN_MOST];
+    } all[DPT_SIBLINGS_MOST];
     int n;
-    int first;   /* lowest rank that runs; -1: none, as for the next two */
-    int stopped; /* lowest rank that is stopped */
-    int dead;    /* lowest rank that was there and is gone */
-    bool told;   /* one of them has said why it ends: more need not be said */
+    int first;      /* lowest rank that runs; -1: none, as for the next two */
+    int stopped;    /* lowest rank that is stopped */
+    int dead;       /* lowest rank that was there and is gone */
+    bool explained; /* one of them has printed why it ends: the others need not */
 };
 
-void dpt_kin_look(struct dpt_kin *kin);
-/* Lets the others see that this process has said why it ends, which takes them DPT_KIN_NOTICE
- * seconds. */
-void dpt_kin_tell(void);
-#define DPT_KIN_NOTICE 0.6
+void dpt_siblings_update(struct dpt_siblings *siblings);
+/* Lets the sibling processes see that this process has printed why it ends; they notice it within
+ * DPT_SIBLINGS_NOTICE seconds. */
+void dpt_siblings_notify(void);
+#define DPT_SIBLINGS_NOTICE 0.6
 
-/* --- the verdict: from what is seen to a line; no clock, no process, no MPI
- * ----------------------- */
+/* --- the diagnosis: from what is seen to a line; no clock, no process, no MPI ----------------- */
 
 enum dpt_process_state { DPT_PROCESS_RUNS, DPT_PROCESS_STOPPED, DPT_PROCESS_GONE };
 
 /* A rank as a watchdog sees it. */
-struct dpt_seen {
+struct dpt_rank_status {
     int rank;
     uint64_t phase;
-    bool aside;
+    bool in_subgroup;
     int64_t step;
     double still; /* seconds for which its phase has been seen unchanged */
     enum dpt_process_state process;
-    char word[DPT_NOTE_TEXT];
+    char note[DPT_NOTE_TEXT];
 };
 
-struct dpt_verdict_context {
+struct dpt_diagnosis_context {
     const char *host;
     double limit;
     const char *elsewhere; /* "node08, node09"; "": the job has one node */
 };
 
-enum dpt_far_state {
-    DPT_FAR_UNKNOWN, /* was never heard, or not asked lately */
-    DPT_FAR_SILENT,  /* was heard once, and does not answer any more */
-    DPT_FAR_HEARD    /* its last answer is at most two seconds old */
+enum dpt_remote_state {
+    DPT_REMOTE_UNKNOWN, /* was never heard, or not asked lately */
+    DPT_REMOTE_SILENT,  /* was heard once, and does not answer any more */
+    DPT_REMOTE_HEARD    /* its last answer is at most two seconds old */
 };
 
-/* Another node, as its own watchdog sees it. */
-struct dpt_far {
+/* Another node, as its own watchdog reports it. */
+struct dpt_remote_node {
     const char *host;
-    enum dpt_far_state state;
+    enum dpt_remote_state state;
     const int *ranks; /* all of that node */
     int n_ranks;
-    const struct dpt_seen *late; /* heard: those that do not wait, or are stopped or gone */
+    const struct dpt_rank_status
+        *late; /* where HEARD: its ranks that do not wait, or are stopped or gone */
     int n_late;
 };
 
-enum dpt_verdict { DPT_ALL_WELL, DPT_SOME_MISSING, DPT_NONE_MISSING };
+enum dpt_diagnosis { DPT_ALL_WELL, DPT_SOME_MISSING, DPT_NONE_MISSING };
 
 /*
- * Judges n ranks of a node, of which `me` looks. SOME_MISSING: these ranks keep the others waiting.
- * NONE_MISSING: all have come, yet the wait is over its limit. line: out, for both of these.
+ * Diagnoses n ranks of a node, as rank number `me` of them sees it. SOME_MISSING: some ranks keep
+ * the others waiting. NONE_MISSING: all have arrived, but the wait has passed its limit. line: out,
+ * for both of these.
  */
-enum dpt_verdict dpt_watch_judge(const struct dpt_seen *seen, int n, int me,
-                                 const struct dpt_verdict_context *context, char *line,
-                                 size_t size);
+enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n, int me,
+                                      const struct dpt_diagnosis_context *context, char *line,
+                                      size_t size);
 /*
- * Judges the other nodes where NONE_MISSING was found here. SOME_MISSING: ranks of theirs keep this
- * node waiting, or a node has gone silent, and the line says which. ALL_WELL: some are late, but
- * not yet for so long, and I have not waited for four times the limit. NONE_MISSING: nothing is
- * known; the line is left as it is.
+ * Diagnoses the other nodes where dpt_watch_diagnose found NONE_MISSING. SOME_MISSING: ranks of
+ * other nodes keep this node waiting, or a node does not answer any more, and the line says which.
+ * ALL_WELL: some ranks are late, but not for the whole limit, and this rank has not waited for four
+ * times the limit. NONE_MISSING: nothing is known; the line is left unchanged.
  */
-enum dpt_verdict dpt_watch_judge_far(const struct dpt_far *far, int n_far,
-                                     const struct dpt_seen *seen, int n, int me,
-                                     const struct dpt_verdict_context *context, char *line,
-                                     size_t size);
+enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remote, int n_remote,
+                                             const struct dpt_rank_status *seen, int n, int me,
+                                             const struct dpt_diagnosis_context *context,
+                                             char *line, size_t size);
 /* Whether a rank waits for others. */
-bool dpt_watch_waits(const struct dpt_seen *seen);
+bool dpt_watch_waits(const struct dpt_rank_status *seen);
 /* The line for a rank whose process is gone. */
-void dpt_watch_obituary(const struct dpt_seen *dead, const char *host, char *line, size_t size);
+void dpt_watch_describe_death(const struct dpt_rank_status *dead, const char *host, char *line,
+                              size_t size);
 
 #endif

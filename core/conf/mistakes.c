@@ -44,7 +44,7 @@ static void add_formatted(struct dpt_conf *conf, struct dpt_mistake *mistake, co
         used = 0;
     vsnprintf(message + used, sizeof message - (size_t)used, format, args);
     dpt_show_text(shown, message, MESSAGE_SHOWN);
-    mistake->text = dpt_arena_strdup(&conf->arena, shown);
+    mistake->text = dpt_region_strdup(&conf->region, shown);
     if (mistake->text == NULL)
         conf->failed = true;
     else
@@ -109,7 +109,7 @@ static size_t print(const struct dpt_mistake *m, const char *path, char *out, si
     return n < 0 ? capacity : (size_t)n;
 }
 
-enum dpt_status dpt_conf_verdict(struct dpt_conf *conf, struct dpt_error *err)
+enum dpt_status dpt_conf_validation_result(struct dpt_conf *conf, struct dpt_error *err)
 {
     char path[6 * PATH_SHOWN + 8];
     const size_t capacity = sizeof err->text - TAIL;
@@ -123,14 +123,14 @@ enum dpt_status dpt_conf_verdict(struct dpt_conf *conf, struct dpt_error *err)
     qsort(conf->mistakes, conf->n_mistakes, sizeof *conf->mistakes, by_place);
     for (i = 0; i < conf->n_mistakes && i < LISTED; i++) {
         char *line = err->text + used + (i > 0);
-        const size_t room = capacity - used - (i > 0);
-        const size_t n = print(&conf->mistakes[i], path, line, room);
+        const size_t space = capacity - used - (i > 0);
+        const size_t n = print(&conf->mistakes[i], path, line, space);
 
-        if (n + 1 >= room && i > 0)
+        if (n + 1 >= space && i > 0)
             break;
         if (i > 0)
             line[-1] = '\n';
-        used = (size_t)(line - err->text) + (n < room ? n : room - 1);
+        used = (size_t)(line - err->text) + (n < space ? n : space - 1);
     }
     err->text[used] = '\0';
     if (i < conf->n_mistakes)

@@ -6,7 +6,7 @@
 void dpt_conf_release(struct dpt_conf *conf)
 {
     free(conf->mistakes);
-    dpt_arena_release(&conf->arena);
+    dpt_region_release(&conf->region);
     *conf = (struct dpt_conf){0};
 }
 
@@ -34,12 +34,12 @@ bool dpt_conf_is_null(const struct dpt_conf_node *node)
 
 struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind, const char *text)
 {
-    struct dpt_conf_node *node = dpt_arena_alloc(&conf->arena, sizeof *node);
+    struct dpt_conf_node *node = dpt_region_alloc(&conf->region, sizeof *node);
 
     if (node != NULL) {
         node->kind = kind;
         if (kind == DPT_NODE_SCALAR)
-            node->text = dpt_arena_strdup(&conf->arena, text == NULL ? "" : text);
+            node->text = dpt_region_strdup(&conf->region, text == NULL ? "" : text);
     }
     if (node == NULL || (kind == DPT_NODE_SCALAR && node->text == NULL)) {
         conf->failed = true;
@@ -48,7 +48,8 @@ struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kin
     return node;
 }
 
-/* Room for one more entry. The arrays left behind stay in the arena: at most as much again. */
+/* Makes space for one more entry. The arrays left behind stay in the arena: at most as much
+ * again. */
 static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
 {
     const size_t capacity = node->capacity == 0 ? 4 : 2 * node->capacity;
@@ -57,9 +58,9 @@ static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
 
     if (node->n < node->capacity)
         return true;
-    items = dpt_arena_alloc(&conf->arena, capacity * sizeof *items);
+    items = dpt_region_alloc(&conf->region, capacity * sizeof *items);
     if (node->kind == DPT_NODE_MAP)
-        keys = dpt_arena_alloc(&conf->arena, capacity * sizeof *keys);
+        keys = dpt_region_alloc(&conf->region, capacity * sizeof *keys);
     if (items == NULL || (node->kind == DPT_NODE_MAP && keys == NULL)) {
         conf->failed = true;
         return false;
@@ -96,7 +97,7 @@ bool dpt_conf_put(struct dpt_conf *conf, struct dpt_conf_node *map, const char *
             return true;
         }
     }
-    copy = dpt_arena_strdup(&conf->arena, key);
+    copy = dpt_region_strdup(&conf->region, key);
     if (copy == NULL) {
         conf->failed = true;
         return false;

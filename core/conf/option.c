@@ -15,11 +15,11 @@ const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char 
     if (path == NULL) /* memory ran out while this was made */
         return NULL;
     if (key == NULL)
-        text = dpt_arena_printf(&conf->arena, "%s[%zu]", path, index);
+        text = dpt_region_printf(&conf->region, "%s[%zu]", path, index);
     else if (path[0] == '\0')
-        text = dpt_arena_strdup(&conf->arena, key);
+        text = dpt_region_strdup(&conf->region, key);
     else
-        text = dpt_arena_printf(&conf->arena, "%s.%s", path, key);
+        text = dpt_region_printf(&conf->region, "%s.%s", path, key);
     if (text == NULL)
         conf->failed = true;
     return text;
@@ -80,8 +80,8 @@ static void unknown_key(struct dpt_conf *conf, const struct dpt_conf_node *map, 
 static bool sort_entries(struct dpt_conf *conf, struct dpt_conf_node *map,
                          const struct dpt_option *table, bool typed)
 {
-    struct dpt_conf_node **items = dpt_arena_alloc(&conf->arena, (map->n + 1) * sizeof *items);
-    const char **keys = dpt_arena_alloc(&conf->arena, (map->n + 1) * sizeof *keys);
+    struct dpt_conf_node **items = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof *items);
+    const char **keys = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof *keys);
     size_t n = 0;
 
     if (items == NULL || keys == NULL) {
@@ -157,7 +157,7 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
     const bool typed = variants != NULL;
 
     if (map->kind != DPT_NODE_MAP) {
-        const char *colon = dpt_arena_printf(&conf->arena, "%s:", path == NULL ? "" : path);
+        const char *colon = dpt_region_printf(&conf->region, "%s:", path == NULL ? "" : path);
 
         if (colon == NULL)
             conf->failed = true;
@@ -246,8 +246,8 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
     }
     value->variant = *found;
     value->at = node;
-    value->file = dpt_arena_strdup(&conf->arena, conf->path);
-    value->options = dpt_arena_alloc(&conf->arena, (*found)->size + 1);
+    value->file = dpt_region_strdup(&conf->region, conf->path);
+    value->options = dpt_region_alloc(&conf->region, (*found)->size + 1);
     if (value->options == NULL || value->file == NULL) {
         conf->failed = true;
         return false;

@@ -74,7 +74,7 @@ struct dpt_every {
 /* The words of a CHOICE, of the list that its enum is made of (base/str.h). */
 #define DPT_CHOICES(list) ((const char *const[]){list(DPT_LIST_WORD) NULL})
 
-/* What another value does to a run that goes on from a checkpoint. */
+/* How another value of an option affects a run that continues from a checkpoint. */
 enum dpt_effect {
     DPT_EFFECT_AS_ABOVE,  /* as the section's, variant's or entry's that the row stands in */
     DPT_EFFECT_BY_ROW,    /* SECTION: each of its rows says it */
@@ -85,7 +85,7 @@ enum dpt_effect {
     DPT_EFFECT_OUTPUT     /* as NONE: where results go, and what is told of them */
 };
 
-struct dpt_forms;
+struct dpt_alternatives;
 
 struct dpt_option {
     const char *name;
@@ -115,13 +115,15 @@ struct dpt_option {
                           set later takes the place of the other. Both default to "null" */
     enum dpt_effect effect;
     /*
-     * Came after the first checkpoints: a checkpoint's job does not hold it at its default, so that
-     * jobs without it keep their bytes. Older rows always stand there.
+     * The option was added after the first checkpoints were written: a checkpoint's job does not
+     * hold it at its default, so that jobs without it keep their bytes. Older rows always stand
+     * there.
      */
     bool added;
-    const char *form; /* CUSTOM: what the value looks like, for help: "list of layers" */
-    const struct dpt_forms *forms; /* CUSTOM: the same for the schema; NULL: anything */
-    const char *help;              /* one line, lower case, no full stop */
+    const char *value_text; /* CUSTOM: what the value looks like, for help: "list of layers" */
+    const struct dpt_alternatives
+        *alternatives; /* CUSTOM: the values that it reads, for the schema; NULL: anything */
+    const char *help;  /* one line, lower case, no full stop */
 };
 
 /* A kind of entry in a list of named things: `relu`, `dense: 10`, `conv: {channels: 32}`. */
@@ -131,8 +133,8 @@ struct dpt_option_kind {
     const char *bare; /* option that a value which is no map stands for, or NULL */
 };
 
-/* What a CUSTOM row reads, as far as it can be said without running it. */
-struct dpt_forms {
+/* The values that a CUSTOM row accepts, as far as a table can describe them. */
+struct dpt_alternatives {
     const struct dpt_option *either; /* whatever one of these rows reads (their names do not matter,
                                         but the last has none); or NULL: a list of kinds */
     size_t most;                     /* entries of such a list, at least one; 0: any number */
@@ -199,8 +201,8 @@ void dpt_options_help(const struct dpt_option *table, const char *prefix, struct
 
 /*
  * Writes the table as a JSON Schema (draft 7) of a file that it reads. It accepts what
- * dpt_options_read accepts, but for rules between keys, those of CUSTOM rows beyond their `forms`,
- * and how a scalar is spelt (32.0 where 32 is wanted).
+ * dpt_options_read accepts, but for rules between keys, those of CUSTOM rows beyond their
+ * `alternatives`, and how a scalar is spelt (32.0 where 32 is wanted).
  */
 void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_json *j);
 

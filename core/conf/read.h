@@ -9,8 +9,8 @@
 struct dpt_read_spec {
     const char *text;
     size_t length;
-    /* NULL: the text is the file, and nodes have their places in it. Else nodes have this one's
-     * place, origin and `filled`. */
+    /* NULL: the text is the file, and nodes get their positions in it. Else nodes get this node's
+     * position, origin and `filled`. */
     const struct dpt_conf_node *place;
     const char *path; /* dotted name of what is read, for messages; "" for the file */
     int depth;        /* maps and lists that it stands in */
@@ -24,7 +24,7 @@ struct dpt_conf_node *dpt_read_document(struct dpt_conf *conf, const struct dpt_
  * style. NULL likewise. */
 struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_read_spec *spec);
 
-/* One mistake; `text` is a message as dpt_conf_mistake makes it, without its place. */
+/* One mistake; `text` is a message as dpt_conf_mistake makes it, without its position. */
 struct dpt_mistake {
     int line, column; /* 0: the file as a whole, or see origin */
     const char *origin;

@@ -328,22 +328,22 @@ static void write_kind(struct dpt_json *j, const struct dpt_option_kind *kind)
     dpt_json_end(j);
 }
 
-static void write_kinds(struct dpt_json *j, const struct dpt_forms *forms)
+static void write_kinds(struct dpt_json *j, const struct dpt_alternatives *alternatives)
 {
     struct names alone = {0};
     struct dpt_option_kind kind;
 
     dpt_json_text(j, "type", "array");
     dpt_json_real(j, "minItems", 1);
-    if (forms->most > 0)
-        dpt_json_real(j, "maxItems", (double)forms->most);
-    for (size_t i = 0; forms->kind(i, &kind); i++)
+    if (alternatives->most > 0)
+        dpt_json_real(j, "maxItems", (double)alternatives->most);
+    for (size_t i = 0; alternatives->kind(i, &kind); i++)
         if (!must_give(kind.options))
             add_name(&alone, kind.name);
     dpt_json_object(j, "items");
     open_if(j, "object");
     dpt_json_object(j, "properties");
-    for (size_t i = 0; forms->kind(i, &kind); i++)
+    for (size_t i = 0; alternatives->kind(i, &kind); i++)
         write_kind(j, &kind);
     dpt_json_end(j);
     dpt_json_real(j, "minProperties", 1);
@@ -358,22 +358,23 @@ static void write_kinds(struct dpt_json *j, const struct dpt_forms *forms)
 
 static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    const struct dpt_forms *forms = row->forms;
+    const struct dpt_alternatives *alternatives = row->alternatives;
 
-    if (forms == NULL)
+    if (alternatives == NULL)
         return;
-    if (forms->either == NULL) {
-        write_kinds(j, forms);
+    if (alternatives->either == NULL) {
+        write_kinds(j, alternatives);
         return;
     }
     dpt_json_array(j, "anyOf");
-    for (const struct dpt_option *form = forms->either; form->name != NULL; form++) {
+    for (const struct dpt_option *value_text = alternatives->either; value_text->name != NULL;
+         value_text++) {
         dpt_json_object(j, NULL);
-        if (form->type == DPT_OPT_INTS || form->type == DPT_OPT_REALS ||
-            form->type == DPT_OPT_TEXTS)
-            write_list(j, form, null, forms->most);
+        if (value_text->type == DPT_OPT_INTS || value_text->type == DPT_OPT_REALS ||
+            value_text->type == DPT_OPT_TEXTS)
+            write_list(j, value_text, null, alternatives->most);
         else
-            write_value(j, form, null);
+            write_value(j, value_text, null);
         dpt_json_end(j);
     }
     dpt_json_end(j);

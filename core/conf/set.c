@@ -10,7 +10,7 @@ struct setting {
     const char *at;   /* what of the name is still to be read */
     const char *name; /* the whole of it */
     struct dpt_conf_node place;
-    struct dpt_conf_node **slot; /* the node that is reached */
+    struct dpt_conf_node **link; /* the node that is reached */
     int depth;
     struct dpt_error *err;
 };
@@ -26,7 +26,7 @@ static const char *so_far(const struct setting *s)
 {
     const size_t n = (size_t)(s->at - s->name);
     const size_t dot = n > 0 && s->name[n - 1] == '.';
-    const char *text = dpt_arena_strndup(&s->conf->arena, s->name, n - dot);
+    const char *text = dpt_region_strndup(&s->conf->region, s->name, n - dot);
 
     return text == NULL ? "?" : dpt_conf_show(s->conf, text);
 }
@@ -35,7 +35,7 @@ static const char *so_far(const struct setting *s)
  * adam}. */
 static enum dpt_status need_map(struct setting *s)
 {
-    struct dpt_conf_node *old = *s->slot, *map;
+    struct dpt_conf_node *old = *s->link, *map;
 
     if (old->kind == DPT_NODE_MAP)
         return DPT_OK;
@@ -48,7 +48,7 @@ static enum dpt_status need_map(struct setting *s)
     dpt_conf_place(map, dpt_conf_is_null(old) ? &s->place : old);
     if (!dpt_conf_is_null(old) && !dpt_conf_put(s->conf, map, "type", old))
         return no_memory(s);
-    *s->slot = map;
+    *s->link = map;
     return DPT_OK;
 }
 
@@ -67,8 +67,8 @@ static enum dpt_status take_key(struct setting *s)
         return dpt_fail(s->err, DPT_USAGE, "%s: more than %d maps and lists inside one another",
                         s->place.origin, DPT_YAML_DEPTH);
     DPT_TRY(need_map(s));
-    map = *s->slot;
-    key = dpt_arena_strndup(&s->conf->arena, s->at, length);
+    map = *s->link;
+    key = dpt_region_strndup(&s->conf->region, s->at, length);
     if (key == NULL)
         return no_memory(s);
     for (i = 0; i < map->n && strcmp(map->keys[i], key) != 0; i++)
@@ -78,7 +78,7 @@ static enum dpt_status take_key(struct setting *s)
         if (item == NULL || !dpt_conf_put(s->conf, map, key, item))
             return no_memory(s);
     }
-    s->slot = &map->items[i];
+    s->link = &map->items[i];
     s->at += length;
 out:
     return status;
@@ -86,7 +86,7 @@ out:
 
 static enum dpt_status take_index(struct setting *s)
 {
-    struct dpt_conf_node *list = *s->slot;
+    struct dpt_conf_node *list = *s->link;
     const char *digits = s->at + 1;
     const size_t n = strspn(digits, "0123456789");
     size_t index;
@@ -104,7 +104,7 @@ static enum dpt_status take_index(struct setting *s)
     if (index >= list->n)
         return dpt_fail(s->err, DPT_BAD_JOB, "%s: %s has %zu entries, counted from 0",
                         s->place.origin, so_far(s), list->n);
-    s->slot = &list->items[index];
+    s->link = &list->items[index];
     s->at = digits + n + 1;
     return DPT_OK;
 }
@@ -155,7 +155,7 @@ static enum dpt_status put_value(struct setting *s, const char *value)
 
         return dpt_fail(s->err, DPT_USAGE, "%s: %s", s->place.origin, last->text);
     }
-    *s->slot = node;
+    *s->link = node;
     return DPT_OK;
 }
 
@@ -163,13 +163,13 @@ enum dpt_status dpt_conf_set(struct dpt_conf *conf, const char *assignment, stru
 {
     enum dpt_status status = DPT_OK;
     const char *equals = strchr(assignment, '=');
-    struct setting s = {.conf = conf, .slot = &conf->root, .err = err};
+    struct setting s = {.conf = conf, .link = &conf->root, .err = err};
 
     if (equals == NULL)
         return dpt_fail(err, DPT_USAGE, "--set %s: --set needs KEY=VALUE, such as batch.micro=32",
                         dpt_conf_show(conf, assignment));
-    s.place.origin = dpt_arena_printf(&conf->arena, "--set %s", dpt_conf_show(conf, assignment));
-    s.name = dpt_arena_strndup(&conf->arena, assignment, (size_t)(equals - assignment));
+    s.place.origin = dpt_region_printf(&conf->region, "--set %s", dpt_conf_show(conf, assignment));
+    s.name = dpt_region_strndup(&conf->region, assignment, (size_t)(equals - assignment));
     s.place.order = ++conf->sets;
     if (s.place.origin == NULL || s.name == NULL)
         return no_memory(&s);

@@ -18,7 +18,7 @@ const char *dpt_conf_show(struct dpt_conf *conf, const char *text)
     const char *copy;
 
     dpt_show_text(shown, text, SHOWN);
-    copy = dpt_arena_strdup(&conf->arena, shown);
+    copy = dpt_region_strdup(&conf->region, shown);
     if (copy == NULL)
         conf->failed = true;
     return copy == NULL ? "?" : copy;

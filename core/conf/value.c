@@ -78,7 +78,7 @@ const char *dpt_value_wanted(const struct dpt_option *row, char *buf)
                  row->variants[i]->name);
     }
     if (row->type == DPT_OPT_CUSTOM)
-        snprintf(buf, DPT_VALUE_TEXT, "%s", row->form == NULL ? "a value" : row->form);
+        snprintf(buf, DPT_VALUE_TEXT, "%s", row->value_text == NULL ? "a value" : row->value_text);
     if (row->word != NULL && dpt_value_is_word(row, row->word)) {
         used = strlen(buf);
         snprintf(buf + used, DPT_VALUE_TEXT - used,
@@ -130,8 +130,8 @@ const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *nod
         return node->kind == DPT_NODE_LIST ? "a list" : "a map";
     if (dpt_conf_is_null(node))
         return "null";
-    text = dpt_arena_printf(&conf->arena, "'%s'%s", dpt_conf_show(conf, node->text),
-                            node->quoted ? " in quotes" : "");
+    text = dpt_region_printf(&conf->region, "'%s'%s", dpt_conf_show(conf, node->text),
+                             node->quoted ? " in quotes" : "");
     if (text == NULL)
         conf->failed = true;
     return text == NULL ? "?" : text;
@@ -175,17 +175,17 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
 {
     const char *name = find_word(text, names, n), *suggestion;
 
-    for (const struct dpt_synonym *s = conf->synonyms; name == NULL && s != NULL && s->said != NULL;
+    for (const struct dpt_synonym *s = conf->synonyms; name == NULL && s != NULL && s->word != NULL;
          s++)
-        if (is_word(path != NULL && strpbrk(s->said, ".:") != NULL ? path : text, s->said))
+        if (is_word(path != NULL && strpbrk(s->word, ".:") != NULL ? path : text, s->word))
             name = answer(s->meant, path, names, n);
     if (name == NULL)
         name = dpt_nearest(text, names, n);
     if (name == NULL)
         return "";
     suggestion = strchr(name, ' ') != NULL
-                     ? dpt_arena_printf(&conf->arena, "; %s", name)
-                     : dpt_arena_printf(&conf->arena, "; did you mean '%s'?", name);
+                     ? dpt_region_printf(&conf->region, "; %s", name)
+                     : dpt_region_printf(&conf->region, "; did you mean '%s'?", name);
     if (suggestion == NULL)
         conf->failed = true;
     return suggestion == NULL ? "" : suggestion;
@@ -193,8 +193,8 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
 
 const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word)
 {
-    for (const struct dpt_synonym *s = synonyms; s->said != NULL; s++)
-        if (is_word(word, s->said))
+    for (const struct dpt_synonym *s = synonyms; s->word != NULL; s++)
+        if (is_word(word, s->word))
             return answer(s->meant, "", NULL, 0);
     return NULL;
 }
@@ -330,7 +330,7 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         wrong_type(conf, node, path, row);
         return;
     }
-    at = dpt_arena_alloc(&conf->arena, (n + 1) * type->size);
+    at = dpt_region_alloc(&conf->region, (n + 1) * type->size);
     if (at == NULL) {
         conf->failed = true;
         return;

@@ -8,7 +8,8 @@ struct walk {
 
 static bool has_kinds(const struct dpt_option *row)
 {
-    return row->type == DPT_OPT_CUSTOM && row->forms != NULL && row->forms->kind != NULL;
+    return row->type == DPT_OPT_CUSTOM && row->alternatives != NULL &&
+           row->alternatives->kind != NULL;
 }
 
 static void walk_table(struct walk *w, const struct dpt_option *table, const char *prefix,
@@ -50,7 +51,7 @@ static void walk_table(struct walk *w, const struct dpt_option *table, const cha
                        row->variants[i]->summary, depth + 1);
         if (has_kinds(row))
             w->listed = true;
-        for (size_t i = 0; has_kinds(row) && row->forms->kind(i, &kind); i++)
+        for (size_t i = 0; has_kinds(row) && row->alternatives->kind(i, &kind); i++)
             walk_named(w, kind.options, kind.name, kind.name, kind.summary, depth + 1);
         if (has_kinds(row))
             w->listed = false;

@@ -347,7 +347,7 @@ struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_rea
     if (length > 0 && strchr("[{\"'", *text) != NULL)
         return dpt_read_document(conf, spec);
     node = dpt_conf_new(conf, DPT_NODE_SCALAR, NULL);
-    copy = dpt_arena_strndup(&conf->arena, text, length);
+    copy = dpt_region_strndup(&conf->region, text, length);
     if (node == NULL || copy == NULL) {
         conf->failed = true;
         return NULL;
@@ -394,13 +394,13 @@ enum dpt_status dpt_conf_parse(struct dpt_conf *conf, const char *path, const ch
                                size_t length, struct dpt_error *err)
 {
     *conf = (struct dpt_conf){0};
-    conf->path = dpt_arena_strdup(&conf->arena, path);
+    conf->path = dpt_region_strdup(&conf->region, path);
     if (conf->path == NULL)
         conf->failed = true;
     else
         parse(conf, text, length);
     /* With a tree the mistakes so far wait for those of the options. */
-    return conf->root != NULL && !conf->failed ? DPT_OK : dpt_conf_verdict(conf, err);
+    return conf->root != NULL && !conf->failed ? DPT_OK : dpt_conf_validation_result(conf, err);
 }
 
 enum dpt_status dpt_conf_load(struct dpt_conf *conf, const char *path, struct dpt_error *err)

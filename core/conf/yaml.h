@@ -1,5 +1,6 @@
 /*
- * yaml: a job file as a tree, with the place of every node, and the list of mistakes found in it.
+ * yaml: a job file as a tree, with the position of every node, and the list of mistakes found in
+ * it.
  *
  * The accepted YAML is the part that a job needs: one document of maps, lists and scalars. What
  * libyaml lets pass and a job must not contain is refused here: duplicate keys, anchors and
@@ -10,7 +11,7 @@
  * with (a duplicate key, an anchor, a tag, a merge key, a key that is no word) is a mistake like
  * those that the option tables find; what does not (no YAML, too deep, not a map, not text) fails
  * at once. So a job is good only after dpt_conf_load, dpt_conf_set, dpt_options_read *and*
- * dpt_conf_verdict; whoever parses without reading options asks dpt_conf_verdict too.
+ * dpt_conf_validation_result; whoever parses without reading options asks dpt_conf_validation_result too.
  */
 #ifndef DPT_CONF_YAML_H
 #define DPT_CONF_YAML_H
@@ -34,7 +35,7 @@ struct dpt_conf_node {
     const char *text;
     /* scalar: written in quotes or as a block, so never a number, null, true or auto */
     bool quoted;
-    bool filled;      /* a default that the file did not name */
+    bool filled;                  /* a default that the file did not name */
     const struct dpt_option *row; /* that read it (option.h); NULL: none did, or a part of one */
     int line, column; /* 1-based, in characters; of the value; a default has its map's. Line 0: see
                          `origin` */
@@ -47,26 +48,25 @@ struct dpt_conf_node {
     struct dpt_conf_node **items;
 };
 
-/* A word that people know from elsewhere. */
+/* A word that people know from other programs, and what it is called here. */
 struct dpt_synonym {
-    const char *said;  /* a key or a value, in lower case and without _ and -; with a dot the whole
+    const char *word;  /* a key or a value, in lower case and without _ and -; with a dot the whole
                           path of a key; with a colon that of a map that is none */
     const char *meant; /* a name that stands beside it, the whole path of another key, or a sentence
                           that says what to do (it has a blank) */
 };
 
-/* A document: where it came from, its tree, and the mistakes found so far by all who looked at it.
- */
+/* A document: the file it came from, its tree, and the mistakes found in it so far. */
 struct dpt_conf {
     const char *path;           /* as the user wrote it; shown in messages */
     struct dpt_conf_node *root; /* a map; after dpt_conf_parse succeeded */
-    struct dpt_arena arena;
+    struct dpt_region region;
     struct dpt_mistake *mistakes; /* sorted by place when shown */
     size_t n_mistakes, mistakes_capacity;
     int sets;                           /* dpt_conf_set, so far */
     const struct dpt_synonym *synonyms; /* the last is empty; NULL: none. For suggestions; borrowed,
                                            may be set once there is a tree */
-    bool failed; /* memory ran out; the verdict is then DPT_RANK */
+    bool failed;                        /* memory ran out; the validation result is then DPT_RANK */
 };
 
 /*
@@ -95,7 +95,8 @@ void dpt_conf_release(struct dpt_conf *conf);
  */
 void dpt_conf_mistake(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                       const char *format, ...) __attribute__((format(printf, 4, 5)));
-/* The same at the place of the key that the node stands under. */
+/* Adds a mistake as dpt_conf_mistake does, at the position of the key that the node stands
+ * under. */
 void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                           const char *format, ...) __attribute__((format(printf, 4, 5)));
 /*
@@ -103,7 +104,7 @@ void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at,
  * mean 'micro'?"), in file order, those from the command line last ("--set batch.micro=48:
  * batch.micro: …"); at most 40, then how many more. RANK: memory.
  */
-enum dpt_status dpt_conf_verdict(struct dpt_conf *conf, struct dpt_error *err);
+enum dpt_status dpt_conf_validation_result(struct dpt_conf *conf, struct dpt_error *err);
 /* A text of the user's for a message: printable, on one line, at most about 60 characters. In the
  * arena; never NULL. */
 const char *dpt_conf_show(struct dpt_conf *conf, const char *text);
@@ -115,8 +116,8 @@ bool dpt_conf_is_null(const struct dpt_conf_node *node);
 /*
  * New nodes in the document's arena; NULL or false where memory ran out. Keys and texts are copied.
  * A new scalar is plain: set `quoted` where a text must not be taken for a number or a word.
- * dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the place of another,
- * so that mistakes in what was made up point to what it was made from.
+ * dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the position of
+ * another, so that a mistake in a generated node points to the text that it was made from.
  */
 struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind,
                                    const char *text);

@@ -98,7 +98,7 @@ enum dpt_status dpt_weights_open(struct dpt_weights *w, const char *path,
     char *file;
 
     *w = (struct dpt_weights){.path = path, .fd = -1};
-    file = dpt_arena_alloc(&w->arena, PATH_MAX);
+    file = dpt_region_alloc(&w->arena, PATH_MAX);
     if (file == NULL)
         DPT_TRY(dpt_fail_memory(err, path, PATH_MAX));
     w->path = dpt_checkpoint_resolve(path, file);
@@ -136,7 +136,7 @@ void dpt_weights_close(struct dpt_weights *w)
         w->format->close(w);
     if (w->fd >= 0)
         close(w->fd);
-    dpt_arena_release(&w->arena);
+    dpt_region_release(&w->arena);
     *w = (struct dpt_weights){0};
 }
 

@@ -26,8 +26,7 @@ struct named {
     const struct dpt_weight *weight;
 };
 
-/* --- names --------------------------------------------------------------------------------------
- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 /* Whether a name is FROM, or begins with it and a dot. */
 static bool begins(const char *name, const char *from, size_t n)
@@ -38,10 +37,10 @@ static bool begins(const char *name, const char *from, size_t n)
 
 /* The name after the first rule that fits it; *hits: counted up. NULL where memory ran out. */
 static const char *rename_by(struct dpt_match *match, const char *name,
-                             const struct dpt_match_wish *wish, size_t *hits)
+                             const struct dpt_match_options *options, size_t *hits)
 {
-    for (size_t i = 0; i < wish->n_map; i++) {
-        const char *from = wish->map[i], *to = strchr(from, '=') + 1;
+    for (size_t i = 0; i < options->n_map; i++) {
+        const char *from = options->map[i], *to = strchr(from, '=') + 1;
         const size_t n = (size_t)(to - 1 - from);
         const char *rest = name + n;
 
@@ -50,26 +49,26 @@ static const char *rename_by(struct dpt_match *match, const char *name,
         hits[i]++;
         if (to[0] == '\0' && rest[0] == '.')
             rest++;
-        return dpt_arena_printf(&match->arena, "%s%s", to, rest);
+        return dpt_region_printf(&match->arena, "%s%s", to, rest);
     }
     return name;
 }
 
 static enum dpt_status name_all(struct dpt_match *match, const struct dpt_weights *weights,
-                                const struct dpt_match_wish *wish, struct named *all,
+                                const struct dpt_match_options *options, struct named *all,
                                 struct dpt_error *err)
 {
     size_t *hits;
 
-    for (size_t i = 0; i < wish->n_map; i++)
-        if (strchr(wish->map[i], '=') == NULL)
+    for (size_t i = 0; i < options->n_map; i++)
+        if (strchr(options->map[i], '=') == NULL)
             return dpt_fail(err, DPT_USAGE, "--map %s: FROM=TO is wanted, such as features.0=conv1",
-                            wish->map[i]);
-    hits = dpt_arena_alloc(&match->arena, (wish->n_map + 1) * sizeof *hits);
+                            options->map[i]);
+    hits = dpt_region_alloc(&match->arena, (options->n_map + 1) * sizeof *hits);
     if (hits == NULL)
         return dpt_fail_memory(err, "names of tensors", 0);
     for (size_t i = 0; i < weights->n; i++) {
-        const char *name = rename_by(match, weights->at[i].name, wish, hits), *dot;
+        const char *name = rename_by(match, weights->at[i].name, options, hits), *dot;
 
         if (name == NULL)
             return dpt_fail_memory(err, "names of tensors", 0);
@@ -80,10 +79,10 @@ static enum dpt_status name_all(struct dpt_match *match, const struct dpt_weight
                                 .index = i,
                                 .weight = &weights->at[i]};
     }
-    for (size_t i = 0; i < wish->n_map; i++)
+    for (size_t i = 0; i < options->n_map; i++)
         if (hits[i] == 0)
             return dpt_fail(err, DPT_BAD_DATA, "%s: --map %s: no tensor's name begins so",
-                            weights->path, wish->map[i]);
+                            weights->path, options->map[i]);
     return DPT_OK;
 }
 
@@ -123,8 +122,7 @@ static const char *choose_prefix(const struct named *all, size_t n, const struct
     return best;
 }
 
-/* --- pairs --------------------------------------------------------------------------------------
- */
+/* --- pairs ------------------------------------------------------------------------------------ */
 
 static void pair(struct dpt_match *match, const struct dpt_graph *graph, int32_t k,
                  const struct named *named)
@@ -197,8 +195,7 @@ static void pair_by_order(struct dpt_match *match, const struct dpt_weights *wei
             pair(match, graph, k++, &all[i]);
 }
 
-/* --- what is left over --------------------------------------------------------------------------
- */
+/* --- what is left over ------------------------------------------------------------------------ */
 
 static void add_tensor(struct dpt_str *out, size_t *n, const char *name, int n_dims,
                        const int64_t *dims)
@@ -294,7 +291,7 @@ static void describe(const struct dpt_match *match, const struct dpt_weights *we
 }
 
 static enum dpt_status judge(const struct dpt_match *match, const struct dpt_weights *weights,
-                             const struct dpt_graph *graph, const struct dpt_match_wish *wish,
+                             const struct dpt_graph *graph, const struct dpt_match_options *options,
                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -303,15 +300,16 @@ static enum dpt_status judge(const struct dpt_match *match, const struct dpt_wei
 
     for (size_t i = 0; i < weights->n && !left; i++)
         left = !match->used[i];
-    if (!left || (wish->partial && match->pairs > 0))
+    if (!left || (options->partial && match->pairs > 0))
         return DPT_OK;
     describe(match, weights, graph, &text);
     if (text.failed)
         DPT_TRY(dpt_fail_memory(err, "a list of tensors", 0));
     DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s does not fit the model%s:\n%s", weights->path,
                      match->pairs > 0 ? " (--init-partial takes what fits)"
-                     : wish->by_order ? ""
-                                      : " (--map FROM=TO gives names, --map-by-order needs none)",
+                     : options->by_order
+                         ? ""
+                         : " (--map FROM=TO gives names, --map-by-order needs none)",
                      text.text != NULL ? text.text + 1 : "  it is empty"));
 out:
     dpt_str_release(&text);
@@ -319,28 +317,28 @@ out:
 }
 
 enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights *weights,
-                               const struct dpt_graph *graph, const struct dpt_match_wish *wish,
-                               struct dpt_error *err)
+                               const struct dpt_graph *graph,
+                               const struct dpt_match_options *options, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t tensors = (size_t)graph->n_tensors;
     struct named *all;
 
     *match = (struct dpt_match){.prefix = ""};
-    match->weight = dpt_arena_alloc(&match->arena, tensors * sizeof *match->weight);
-    match->near = dpt_arena_alloc(&match->arena, tensors * sizeof *match->near);
-    match->used = dpt_arena_alloc(&match->arena, weights->n + 1);
-    match->name = dpt_arena_alloc(&match->arena, (weights->n + 1) * sizeof *match->name);
-    all = dpt_arena_alloc(&match->arena, (weights->n + 1) * sizeof *all);
+    match->weight = dpt_region_alloc(&match->arena, tensors * sizeof *match->weight);
+    match->near = dpt_region_alloc(&match->arena, tensors * sizeof *match->near);
+    match->used = dpt_region_alloc(&match->arena, weights->n + 1);
+    match->name = dpt_region_alloc(&match->arena, (weights->n + 1) * sizeof *match->name);
+    all = dpt_region_alloc(&match->arena, (weights->n + 1) * sizeof *all);
     if (match->weight == NULL || match->near == NULL || match->used == NULL ||
         match->name == NULL || all == NULL)
         DPT_TRY(dpt_fail_memory(err, "names of tensors", (double)weights->n * sizeof *all));
-    DPT_TRY(name_all(match, weights, wish, all, err));
-    if (wish->by_order)
+    DPT_TRY(name_all(match, weights, options, all, err));
+    if (options->by_order)
         pair_by_order(match, weights, graph, all);
     else
         DPT_TRY(pair_by_name(match, weights, graph, all, err));
-    DPT_TRY(judge(match, weights, graph, wish, err));
+    DPT_TRY(judge(match, weights, graph, options, err));
 out:
     if (status != DPT_OK)
         dpt_match_release(match);
@@ -349,6 +347,6 @@ out:
 
 void dpt_match_release(struct dpt_match *match)
 {
-    dpt_arena_release(&match->arena);
+    dpt_region_release(&match->arena);
     *match = (struct dpt_match){0};
 }

@@ -10,7 +10,7 @@
 #include "core/interchange/weights.h"
 
 /* How it is asked for. */
-struct dpt_match_wish {
+struct dpt_match_options {
     const char *const *map; /* [n_map] "FROM=TO": of names that are or begin with FROM */
     size_t n_map;
     bool by_order; /* names do not matter */
@@ -26,17 +26,17 @@ struct dpt_match {
     bool *used;         /* likewise: it has a pair, maybe of another shape */
     int32_t pairs;      /* tensors that have one */
     const char *prefix; /* that the file's names begin with, "" where none was taken off */
-    struct dpt_arena arena;
+    struct dpt_region arena;
 };
 
 /*
- * Finds the pairs. Errors: BAD_DATA (without `partial`: tensors are left over or have another
+ * Matches the tensors. Errors: BAD_DATA (without `partial`: tensors are left over or have another
  * shape, all of them told; with it: there is no pair at all; a rule of the map fits nothing; two
  * tensors have one name then), USAGE (a rule is no FROM=TO), RANK.
  */
 enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights *weights,
-                               const struct dpt_graph *graph, const struct dpt_match_wish *wish,
-                               struct dpt_error *err);
+                               const struct dpt_graph *graph,
+                               const struct dpt_match_options *options, struct dpt_error *err);
 void dpt_match_release(struct dpt_match *match);
 
 /* Lists, for a person: the model's tensors without a pair, and the file's ("fc.weight [10, 512]").

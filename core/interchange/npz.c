@@ -125,13 +125,13 @@ static enum dpt_status list_entry(struct dpt_weights *w, zip_uint64_t index, str
     DPT_TRY(dpt_weights_add(w, info.name, length - 4, &weight, err));
     DPT_TRY(open_entry(w, index, weight->name, &e, err));
     DPT_TRY(take_npy(&e, &npy, &header, err));
-    weight->type = dpt_arena_strdup(&w->arena, npy.descr);
+    weight->type = dpt_region_strdup(&w->arena, npy.descr);
     if (weight->type == NULL)
         DPT_TRY(dpt_fail_memory(err, w->path, sizeof npy.descr));
     weight->kind = kind_of(&npy);
     weight->n_dims = npy.n_dims;
     memcpy(weight->dims, npy.dims, sizeof weight->dims);
-    weight->place = index;
+    weight->position = index;
     weight->swapped = npy.swapped;
     weight->fortran = npy.fortran_order;
     DPT_TRY(dpt_weight_count(w, weight, err));
@@ -232,7 +232,7 @@ static enum dpt_status read_npz(struct dpt_weights *w, const struct dpt_weight *
     float *columns = NULL;
     size_t header;
 
-    DPT_TRY(open_entry(w, weight->place, weight->name, &e, err));
+    DPT_TRY(open_entry(w, weight->position, weight->name, &e, err));
     DPT_TRY(take_npy(&e, &npy, &header, err));
     if (weight->fortran && weight->n_dims > 1) {
         columns = malloc((size_t)weight->count * sizeof *columns + 1);

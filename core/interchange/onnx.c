@@ -43,8 +43,7 @@ struct writer {
     int n_constants;
 };
 
-/* --- nodes --------------------------------------------------------------------------------------
- */
+/* --- nodes ------------------------------------------------------------------------------------ */
 
 /* An AttributeProto whose value stands in `value` already. */
 static void add_attribute(struct writer *w, const char *name, int type, struct dpt_str *value)
@@ -190,8 +189,7 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     return DPT_OK;
 }
 
-/* --- what is around them ------------------------------------------------------------------------
- */
+/* --- what is around them ---------------------------------------------------------------------- */
 
 /* A ValueInfoProto: floats, [batch, ...]. */
 static void put_value(struct dpt_str *graph, int field, const char *name, const int64_t *dims,

@@ -100,17 +100,18 @@ static enum dpt_status take_entry(struct dpt_weights *w, const char *name, const
             wrong_entry(w, weight->name, "lies outside of the file, which may be cut short", err));
     if (weight->count * types[i].size != end - begin)
         DPT_TRY(wrong_entry(w, weight->name, "has another size than its shape", err));
-    weight->place = (uint64_t)begin;
+    weight->position = (uint64_t)begin;
 out:
     return status;
 }
 
-static int by_place(const void *a, const void *b)
+static int by_position(const void *a, const void *b)
 {
     const struct dpt_weight *x = a, *y = b;
     const bool empty = x->count == 0, other = y->count == 0;
 
-    return x->place != y->place ? (x->place > y->place) - (x->place < y->place) : other - empty;
+    return x->position != y->position ? (x->position > y->position) - (x->position < y->position)
+                                      : other - empty;
 }
 
 /* In the order of their bytes they follow each other, from the first byte to the last. */
@@ -119,14 +120,14 @@ static enum dpt_status check_cover(struct dpt_weights *w, int64_t bytes, struct 
     uint64_t at = 0;
 
     if (w->n > 0)
-        qsort(w->at, w->n, sizeof *w->at, by_place);
+        qsort(w->at, w->n, sizeof *w->at, by_position);
     for (size_t k = 0; k < w->n; k++) {
         size_t i = 0;
 
-        if (w->at[k].place != at)
+        if (w->at[k].position != at)
             return wrong_entry(w, w->at[k].name,
-                               w->at[k].place < at ? "overlaps another one"
-                                                   : "does not follow the one before it",
+                               w->at[k].position < at ? "overlaps another one"
+                                                      : "does not follow the one before it",
                                err);
         while (strcmp(w->at[k].type, types[i].name) != 0)
             i++;
@@ -158,7 +159,7 @@ static enum dpt_status take_header(struct dpt_weights *w, const char *text, size
     }
     DPT_TRY(check_cover(w, bytes, err));
     for (size_t i = 0; i < w->n; i++)
-        w->at[i].place += LENGTH + length;
+        w->at[i].position += LENGTH + length;
 out:
     json_decref(root);
     return status;
@@ -202,7 +203,7 @@ static enum dpt_status read_safetensors(struct dpt_weights *w, const struct dpt_
         return dpt_fail_memory(err, w->path, PIECE);
     for (size_t i = 0, n; i < (size_t)weight->count; i += n) {
         n = (size_t)weight->count - i < most ? (size_t)weight->count - i : most;
-        if (dpt_pread_all(w->fd, piece, n * size, (long long)(weight->place + i * size)) != 0)
+        if (dpt_pread_all(w->fd, piece, n * size, (long long)(weight->position + i * size)) != 0)
             DPT_TRY(errno == EPIPE ? dpt_fail(err, DPT_BAD_DATA,
                                               "%s: became shorter while it was read", w->path)
                                    : dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path));

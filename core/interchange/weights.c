@@ -30,7 +30,7 @@ enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t 
                         DPT_WEIGHTS_MOST);
     if ((w->n & (w->n - 1)) == 0) { /* full: the capacity is n's next power of two */
         const size_t capacity = w->n == 0 ? 1 : 2 * w->n;
-        struct dpt_weight *more = dpt_arena_alloc(&w->arena, capacity * sizeof *more);
+        struct dpt_weight *more = dpt_region_alloc(&w->arena, capacity * sizeof *more);
 
         if (more == NULL)
             return dpt_fail_memory(err, "a list of tensors", (double)capacity * sizeof *more);
@@ -38,7 +38,7 @@ enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t 
             memcpy(more, w->at, w->n * sizeof *more);
         w->at = more;
     }
-    copy = dpt_arena_strndup(&w->arena, name, length);
+    copy = dpt_region_strndup(&w->arena, name, length);
     if (copy == NULL)
         return dpt_fail_memory(err, "a list of tensors", (double)length);
     for (char *p = copy; p < copy + length; p++)

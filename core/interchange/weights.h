@@ -4,8 +4,8 @@
  * A format is a row: a name, what its files begin with, and how it is read, written, or both. Names
  * are PyTorch's, layer and tensor with a dot between them ("conv1.weight"); layouts are the field's
  * (dense [out, in], convolution [out, in / groups, height, width]), which are also those of the
- * arena. A file is input like any other: its header is checked before a byte of it is believed, and
- * no more is read than what was asked for. Not for concurrent use.
+ * arena. A file is untrusted input: its header is checked before it is used, and no more is read
+ * than what was asked for. One thread at a time.
  */
 #ifndef DPT_INTERCHANGE_WEIGHTS_H
 #define DPT_INTERCHANGE_WEIGHTS_H
@@ -31,7 +31,7 @@ struct dpt_weight {
     int64_t dims[DPT_WEIGHT_DIMS];
     int64_t count; /* product of dims, at most what the file can hold */
     /* For the format alone: */
-    uint64_t place;
+    uint64_t position;
     bool swapped, fortran;
 };
 
@@ -43,7 +43,7 @@ struct dpt_weights {
     const char *path; /* borrowed */
     struct dpt_weight *at;
     size_t n;
-    struct dpt_arena arena; /* owns `at`, the names and the types */
+    struct dpt_region arena; /* owns `at`, the names and the types */
     int fd;
     void *file; /* the format's own */
 };
@@ -102,10 +102,9 @@ enum dpt_status dpt_weights_read(struct dpt_weights *w, const struct dpt_weight 
 enum dpt_status dpt_weights_target(const char *name, const char *path,
                                    const struct dpt_weights_format **format, struct dpt_error *err);
 
-/* --- for the formats ----------------------------------------------------------------------------
- */
+/* --- for the formats -------------------------------------------------------------------------- */
 
-/* A tensor's name for others: "conv1.weight"; buf: DPT_NAME bytes; returns buf. */
+/* A tensor's name in files of other programs: "conv1.weight"; buf: DPT_NAME bytes; returns buf. */
 const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME]);
 
 /* One more entry of w, its name copied and made printable. Errors:

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "core/backend/operation.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 
 enum { WORD = sizeof(float) };
 
@@ -41,7 +41,7 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
 /* Then nothing is left but to add up some of them. */
 static bool squares_come_with_sum(const struct dpt_trainer *t)
 {
-    return t->reduction.state != NULL && t->reduction.type->squares(t) != NULL;
+    return t->reduction.state != NULL && t->reduction.type->sums_of_squares(t) != NULL;
 }
 
 struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)

@@ -1,5 +1,5 @@
 /*
- * cost: the least that the parts of a step have to do, and how long the machine needs for it.
+ * cost: the least work that the parts of a step need, and how long the machine takes for it.
  *
  * Arithmetic is that of convolutions and dense layers, by their definition (taps that fall on
  * padding left out, no zeros made use of); everything else is counted by the bytes that must be
@@ -16,7 +16,7 @@
 
 enum { DPT_COST_MOVES = 2 };
 
-/* Of all ranks together, for a step. */
+/* The work of all ranks together, for a step. */
 struct dpt_cost {
     double flop;
     struct {
@@ -31,7 +31,8 @@ enum dpt_cost_pass { DPT_COST_FORWARD, DPT_COST_DATA, DPT_COST_WEIGHTS, DPT_COST
  * among them. */
 struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
                                   enum dpt_cost_pass pass, bool wants_data);
-/* What is no layer: an enum dpt_span_what. Nothing for what is only waiting or overhead. */
+/* The work of a part that is no layer, an enum dpt_span_what. Nothing for what is only waiting or
+ * overhead. */
 struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what);
 
 /* Seconds of a step, its work spread evenly over all threads. by_bytes: out, whether the bytes take

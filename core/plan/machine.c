@@ -42,7 +42,7 @@ static enum dpt_status measure_product(const struct measuring *m, struct dpt_mac
     for (int i = 0; i < 2 || dpt_now() < until; i++) {
         const double start = dpt_thread_seconds();
 
-        DPT_TRY(m->backend->product(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
+        DPT_TRY(m->backend->gemm(SIDE, SIDE, SIDE, a, b, b + SIDE * SIDE, err));
         own->flops = fmax(own->flops, 2.0 * SIDE * SIDE * SIDE / (dpt_thread_seconds() - start));
     }
 out:
@@ -61,27 +61,27 @@ DPT_VECTOR static void triad(size_t n, float s, const float *restrict b, const f
 static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machine *own,
                                     struct dpt_error *err)
 {
-    const size_t room = dpt_round_up((size_t)(m->main_bytes / 3 / sizeof(float)), sizeof(float));
-    float *a = dpt_alloc_array(3 * room, sizeof *a);
+    const size_t floats = dpt_round_up((size_t)(m->main_bytes / 3 / sizeof(float)), sizeof(float));
+    float *a = dpt_alloc_array(3 * floats, sizeof *a);
 
     if (a == NULL)
         return dpt_fail_memory(err, "measuring the machine", m->main_bytes);
-    for (size_t i = 0; i < 3 * room; i++) /* every page is there */
+    for (size_t i = 0; i < 3 * floats; i++) /* every page is there */
         a[i] = 1;
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
         const double bytes = k < DPT_MACHINE_SIZES - 1 ? sizes[k] : m->main_bytes;
         const size_t n = dpt_round_up((size_t)(bytes / 3 / sizeof(float)), sizeof(float));
-        const int runs = (int)fmax(1, 4e6 / bytes); /* of some hundred microseconds together */
+        const int rounds = (int)fmax(1, 4e6 / bytes); /* of some hundred microseconds together */
         const double until = dpt_now() + loop_seconds;
 
         own->memory[k].bytes = bytes;
         for (int i = 0; i < 2 || dpt_now() < until; i++) {
             const double start = dpt_thread_seconds();
 
-            for (int run = 0; run < runs; run++)
+            for (int run = 0; run < rounds; run++)
                 triad(n, (float)run, a + n, a + 2 * n, a);
-            own->memory[k].rate =
-                fmax(own->memory[k].rate, runs * 12.0 * (double)n / (dpt_thread_seconds() - start));
+            own->memory[k].rate = fmax(own->memory[k].rate,
+                                       rounds * 12.0 * (double)n / (dpt_thread_seconds() - start));
         }
     }
     dpt_free(a);
@@ -130,7 +130,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     int64_t threads = t->team.threads;
 
     for (size_t i = 0; dpt_backends[i] != NULL; i++) /* the machine's limit, not the backend's */
-        if (dpt_backends[i]->product != NULL) {
+        if (dpt_backends[i]->gemm != NULL) {
             m.backend = dpt_backends[i];
             break;
         }
@@ -141,7 +141,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     if (m.each == NULL)
         status = dpt_fail_memory(err, "measuring the machine", 0);
     DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */
-    if (m.backend->product != NULL)
+    if (m.backend->gemm != NULL)
         status = dpt_trainer_run(t, measure_part, &m, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     m.loop = true;

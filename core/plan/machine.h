@@ -8,7 +8,8 @@
 
 enum { DPT_MACHINE_SIZES = 5 };
 
-/* Of one thread, while all threads of all ranks are busy with the same; the mean over them. */
+/* The speed of one thread while all threads of all ranks do the same work; the mean over the
+ * threads. */
 struct dpt_machine {
     double flops; /* floating point operations a second, in a matrix product of the backend */
     struct {
@@ -22,7 +23,7 @@ struct dpt_machine {
 enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *machine,
                                     struct dpt_error *err);
 
-/* Bytes a second for what is so large, between the sizes that were measured. */
+/* Bytes a second for data of this size, interpolated between the measured sizes. */
 double dpt_machine_bandwidth(const struct dpt_machine *machine, double bytes);
 
 /* The network between nodes, as LogGP sees it (Alexandrov et al. 1995): a message of n bytes takes
@@ -36,7 +37,7 @@ struct dpt_fabric {
  * Rabenseifner's algorithm (Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication
  * Operations in MPICH", 2005). add: seconds to add a float. */
 double dpt_fabric_allreduce(const struct dpt_fabric *fabric, double n, int p, double add);
-/* The same for `reproducible` (core/comm/reduce.h). pairs: each rank has one block; else slices go
+/* The same for `reproducible` (core/comm/deterministic_allreduce.h). pairs: each rank has one block; else slices go
  * straight to where they are added. */
 double dpt_fabric_tree(const struct dpt_fabric *fabric, double n, int p, bool pairs, double add);
 

@@ -8,11 +8,11 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/base/squares.h"
+#include "core/base/sum_of_squares.h"
 #include "core/state/checkpoint.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 #include "core/train/optimizer.h"
 #include "data/sets/augment.h"
 
@@ -132,7 +132,7 @@ static double books(const struct dpt_trainer *t)
 
     for (size_t i = 0; i < 3; i++)
         most = fmax(most, splits[i]->present ? (double)splits[i]->sampler.samples : 0);
-    return sizeof(double) * ((double)t->model.graph.floats / DPT_SQUARES_RUN + 1 +
+    return sizeof(double) * ((double)t->model.graph.floats / DPT_SUM_OF_SQUARES_CHUNK + 1 +
                              most / t->data.train.sampler.micro + 1 + t->comm->world.size);
 }
 
@@ -206,7 +206,7 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
         .graph = &p->t.model.graph,
         .loss = p->t.model.loss,
         .micro = micro * p->t.team.group,
-        .leaf = micro,
+        .sub_batch = micro,
         .threads = p->t.team.threads,
         .training = true,
         .team = p->t.team.pool,

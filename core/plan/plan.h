@@ -1,11 +1,11 @@
 /*
  * plan: what a job would do and need, found without doing it.
  *
- * Steps, deals, shapes and buffers come from the code that trains: a trainer that is only planned
- * (dpt_trainer_plan), the backend's own plan, the reductions' and the checkpoint's sizes. Seconds
- * are a model: a micro-batch's time, the update of the weights, and the sum over the ranks, on
- * nodes like this machine. A micro-batch's time is measured where the model is small enough to try
- * one (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
+ * Steps, partitions, shapes and buffers come from the code that trains: a trainer that is only
+ * planned (dpt_trainer_plan), the backend's own plan, the reductions' and the checkpoint's sizes.
+ * Seconds are a model: a micro-batch's time, the update of the weights, and the sum over the ranks,
+ * on nodes like this machine. A micro-batch's time is measured where the model is small enough to
+ * try one (dpt_trial_run), else taken from the limits of cost.h and what the layers reach of them.
  */
 #ifndef DPT_PLAN_PLAN_H
 #define DPT_PLAN_PLAN_H
@@ -83,7 +83,7 @@ struct dpt_plan {
 };
 
 /* Everything but the seconds. *plan keeps pointing to job and spec; it may not be moved, and is to
- * be closed in any case. job_text: dpt_job_essence's. Errors: as dpt_trainer_plan. */
+ * be closed in any case. job_text: dpt_job_signature's. Errors: as dpt_trainer_plan. */
 enum dpt_status dpt_plan_open(struct dpt_plan *plan, const struct dpt_job *job,
                               const struct dpt_plan_spec *spec, const char *job_text,
                               struct dpt_error *err);

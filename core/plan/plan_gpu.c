@@ -46,8 +46,7 @@ static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
 /* Of the device's memory that the data set leaves free (core/backend/cuda). */
 static const double margin = 1.0 / 16;
 
-/* --- which -------------------------------------------------------------------------------------
- */
+/* --- which ------------------------------------------------------------------------------------ */
 
 const struct dpt_gpu_type *dpt_gpu_type_find(const char *key)
 {
@@ -134,8 +133,7 @@ void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
         dpt_gpu_describe(&info, &p->gpu);
 }
 
-/* --- memory ------------------------------------------------------------------------------------
- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /* A step's samples as they come from the host. */
 static double step_samples(const struct dpt_plan *p)
@@ -178,8 +176,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
         p->device_bytes += p->device[i].bytes;
 }
 
-/* --- time --------------------------------------------------------------------------------------
- */
+/* --- time ------------------------------------------------------------------------------------- */
 
 static double flops_of(const struct dpt_plan *p)
 {

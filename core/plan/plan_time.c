@@ -10,7 +10,7 @@
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
 /* Floats of a node's gradients up to which each rank adds up all of them, and meets the others but
- * once (core/comm/summation.c). */
+ * once (core/comm/hierarchical_allreduce.c). */
 enum { SMALL = 4096 };
 
 /* A trial may take this much memory, and this part of what is available. */
@@ -91,14 +91,14 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-struct deal {
+struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
     double slower;          /* by sharing cores */
 };
 
-static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+static void compute(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
     const double floats = (double)dpt_shape_size(&t->data.train.set->shape);
@@ -118,14 +118,14 @@ static void compute(const struct dpt_plan *p, const struct deal *d, struct dpt_p
 }
 
 /* Whether all ranks have as many micro-batches, and these make one block each. */
-static bool has_pairs(const struct deal *d)
+static bool has_pairs(const struct partition *d)
 {
     return dpt_tree_pairs(d->ranks, d->micros) &&
            (d->global + d->micro - 1) / d->micro == d->micros * d->ranks;
 }
 
-/* Whether a node's ranks find their gradients' sum, and its squares, in memory that they share. */
-static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
+/* Whether a node's ranks reduce the gradient, and its sum of squares, in memory that they share. */
+static bool sums_in_memory(const struct dpt_plan *p, const struct partition *d)
 {
     const struct dpt_job *job = p->t.job;
 
@@ -133,11 +133,11 @@ static bool sums_in_memory(const struct dpt_plan *p, const struct deal *d)
            job->comm.hierarchical == DPT_HIERARCHICAL_AUTO;
 }
 
-static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+static void reduce(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     const struct dpt_trainer *t = &p->t;
     const double arena = (double)t->model.graph.floats * WORD, n = (double)t->model.graph.floats;
-    const double all = (double)t->team.takers * d->node_ranks, busy = fmin(all, p->cores);
+    const double all = (double)t->team.gradient_workers * d->node_ranks, busy = fmin(all, p->cores);
     const double bandwidth = dpt_machine_bandwidth(&p->machine, (all + 1) * arena / busy);
     const double add = 3 * WORD / bandwidth / reached_sum;
     const bool tree = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
@@ -162,7 +162,7 @@ static void reduce(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
         step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
 }
 
-static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_plan_step *step)
+static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = alone(&p->t, &comm, d->micro);
@@ -184,7 +184,7 @@ static void update(const struct dpt_plan *p, const struct deal *d, struct dpt_pl
 void dpt_plan_predict(const struct dpt_plan *p, int ranks, int64_t global,
                       struct dpt_plan_step *step)
 {
-    struct deal d = {.ranks = ranks, .global = global};
+    struct partition d = {.ranks = ranks, .global = global};
     struct dpt_comm comm = p->comm;
     struct dpt_job job = *p->t.job;
     struct dpt_trainer other = p->t;

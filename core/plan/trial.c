@@ -6,7 +6,7 @@
 #include "core/base/rng.h"
 #include "core/base/sort.h"
 #include "core/plan/plan.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };
@@ -20,8 +20,8 @@ struct own {
     float *input, *targets, *gradient;
     int32_t *labels;
     int64_t *sample;
-    struct dpt_tally *tally; /* [group] */
-    double taken;            /* of a micro-batch */
+    struct dpt_metric_sums *metric_sums; /* [group] */
+    double taken;                        /* of a micro-batch */
     enum dpt_status status;
     struct dpt_error err;
 };
@@ -58,12 +58,12 @@ static enum dpt_status open_own(const struct run *r, struct own *own, uint64_t n
     own->labels = dpt_alloc_array(micro, sizeof *own->labels);
     own->sample = dpt_alloc_array(micro, sizeof *own->sample);
     own->targets = dpt_alloc_array(targets, sizeof(float));
-    own->tally = dpt_alloc_array((size_t)t->team.group, sizeof *own->tally);
+    own->metric_sums = dpt_alloc_array((size_t)t->team.group, sizeof *own->metric_sums);
     own->gradient = dpt_alloc_array((size_t)t->model.graph.floats, sizeof(float));
     if (own->input == NULL || own->labels == NULL || own->sample == NULL || own->targets == NULL ||
-        own->gradient == NULL || own->tally == NULL)
+        own->gradient == NULL || own->metric_sums == NULL)
         return dpt_fail_memory(err, "a trial", (double)t->model.graph.floats * sizeof(float));
-    dpt_random_normal(number, DPT_STREAM_SYNTHETIC, 0, 0, floats, own->input);
+    dpt_random_normal(number, DPT_RANDOM_SYNTHETIC, 0, 0, floats, own->input);
     for (size_t i = 0; i < targets; i++)
         own->targets[i] = 1.0F / (float)outputs;
     for (size_t i = 0; i < micro; i++) {
@@ -88,7 +88,7 @@ static enum dpt_status open_run(struct run *r, struct dpt_error *err)
     struct dpt_program_spec spec = {.graph = &t->model.graph,
                                     .loss = t->model.loss,
                                     .micro = t->data.train.sampler.micro * t->team.group,
-                                    .leaf = t->data.train.sampler.micro,
+                                    .sub_batch = t->data.train.sampler.micro,
                                     .threads = r->threads,
                                     .training = true};
 
@@ -124,7 +124,7 @@ static void close_run(struct run *r)
         dpt_free(r->own[i].sample);
         dpt_free(r->own[i].targets);
         dpt_free(r->own[i].gradient);
-        dpt_free(r->own[i].tally);
+        dpt_free(r->own[i].metric_sums);
     }
     dpt_free(r->own);
     dpt_free(r->params);
@@ -147,7 +147,7 @@ static void compute(struct run *r, int thread)
 
     if (own->status == DPT_OK)
         own->status = r->t->backend->train(r->program, thread, &of->batch, r->params, of->gradient,
-                                           r->add, of->tally, &own->err);
+                                           r->add, of->metric_sums, &own->err);
 }
 
 static void compute_one(void *arg, int thread)
@@ -203,8 +203,8 @@ static void update(struct run *r, int thread)
     size_t begin, end;
 
     if (wanted > 0)
-        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, r->threads, r->params,
-                              r->own[0].gradient, r->slot, squares);
+        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, r->threads,
+                              r->params, r->own[0].gradient, r->slot, squares);
     dpt_thread_part((size_t)t->model.graph.floats, thread, r->threads, &begin, &end);
     dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, r->params,
                         r->own[0].gradient, r->slot, squares);
@@ -227,7 +227,7 @@ static double mean_taken(const struct run *r)
     return sum / r->threads;
 }
 
-static enum dpt_status verdict(const struct run *r, struct dpt_error *err)
+static enum dpt_status result(const struct run *r, struct dpt_error *err)
 {
     for (int i = 0; i < r->threads; i++)
         if (r->own[i].status != DPT_OK) {
@@ -245,7 +245,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
 
     DPT_TRY(open_run(&r, err));
     dpt_pool_run(r.pool, refresh, &r);
-    DPT_TRY(verdict(&r, err));
+    DPT_TRY(result(&r, err));
     dpt_pool_run(r.pool, compute_one, &r); /* and makes the gradients */
     r.add = t->team.group == 1;            /* several at once are never added to others */
     if (t->team.together) {
@@ -254,10 +254,10 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
         dpt_pool_run(r.pool, compute_many, &r);
         trial->micro_batch = mean_taken(&r);
     }
-    DPT_TRY(verdict(&r, err));
+    DPT_TRY(result(&r, err));
     dpt_pool_run(r.pool, update_many, &r);
     trial->update = mean_taken(&r);
-    DPT_TRY(verdict(&r, err));
+    DPT_TRY(result(&r, err));
     trial->micro = t->data.train.sampler.micro * t->team.group;
     trial->done = true;
 out:

@@ -3,7 +3,7 @@
  *
  * Its time is not that of its bytes alone: what one core writes and another reads has to go from
  * cache to cache or to memory, and that also slows down what reads the sum. So it is tried, as
- * core/comm/summation.c does it: gradients are made from the sum, as an update and the next step
+ * core/comm/hierarchical_allreduce.c does it: gradients are made from the sum, as an update and the next step
  * would, given to the others in slices, and added up, in turn.
  */
 #include <sched.h>
@@ -12,11 +12,11 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/nontemporal.h"
 #include "core/base/sort.h"
-#include "core/base/stream.h"
 #include "core/base/vector.h"
 #include "core/plan/plan.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 
 /* Of all buffers: more floats are as many times as slow. Rounds; meetings timed together. */
 enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, MEETINGS = 32, CHUNK = 1024 };
@@ -63,9 +63,9 @@ static void give(const struct sums *s, int thread, size_t begin, size_t end)
 {
     const struct member *me = &s->members[thread];
 
-    dpt_stream(me->given, me->gradient, begin);
-    dpt_stream(me->given + end, me->gradient + end, s->n - end);
-    dpt_stream_end();
+    dpt_copy_nontemporal(me->given, me->gradient, begin);
+    dpt_copy_nontemporal(me->given + end, me->gradient + end, s->n - end);
+    dpt_nontemporal_fence();
 }
 
 static void take(const struct sums *s, int thread, size_t begin, size_t end)
@@ -78,9 +78,9 @@ static void take(const struct sums *s, int thread, size_t begin, size_t end)
         for (int i = 0; i < s->threads; i++)
             if (i != thread)
                 add(n, s->members[i].given + at, sum);
-        dpt_stream(s->result + at, sum, n);
+        dpt_copy_nontemporal(s->result + at, sum, n);
     }
-    dpt_stream_end();
+    dpt_nontemporal_fence();
 }
 
 /* One thread's part of a round; the times are those of its core alone. */
@@ -99,12 +99,12 @@ static void work(struct sums *s, int thread)
     if (!s->apart)
         give(s, thread, begin, end);
     me->added = dpt_thread_seconds() - then;
-    dpt_pool_meet(s->pool);
+    dpt_pool_barrier(s->pool);
     then = dpt_thread_seconds();
     if (!s->apart)
         take(s, thread, begin, end);
     me->added += dpt_thread_seconds() - then;
-    dpt_pool_meet(s->pool);
+    dpt_pool_barrier(s->pool);
 }
 
 /* Two threads that the system has put on one core tell nothing of two. */
@@ -138,7 +138,7 @@ static void add_rounds(void *arg, int thread)
                 sum += seen * s->members[i].made + (s->apart ? 0 : s->members[i].added);
             record(s, sum / s->threads);
         }
-        dpt_pool_meet(s->pool);
+        dpt_pool_barrier(s->pool);
     }
 }
 
@@ -150,13 +150,13 @@ static void meet_rounds(void *arg, int thread)
         double start;
 
         s->members[thread].core = sched_getcpu();
-        dpt_pool_meet(s->pool);
+        dpt_pool_barrier(s->pool);
         start = dpt_now();
         for (int i = 0; i < MEETINGS; i++)
-            dpt_pool_meet(s->pool);
+            dpt_pool_barrier(s->pool);
         if (thread == 0)
             record(s, (dpt_now() - start) / MEETINGS);
-        dpt_pool_meet(s->pool);
+        dpt_pool_barrier(s->pool);
     }
 }
 

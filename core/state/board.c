@@ -35,7 +35,7 @@ static void find_bounds(void *arg, int thread)
         h->least = x < h->least ? x : h->least;
         h->most = x > h->most ? x : h->most;
         h->sum += x;
-        h->squares += x * x;
+        h->sum_of_squares += x * x;
         h->n++;
     }
 }
@@ -75,7 +75,7 @@ static void count_numbers(const struct dpt_board *b, struct look *l, struct dpt_
         out->least = fmin(out->least, l->parts[i].least);
         out->most = fmax(out->most, l->parts[i].most);
         out->sum += l->parts[i].sum;
-        out->squares += l->parts[i].squares;
+        out->sum_of_squares += l->parts[i].sum_of_squares;
         out->n += l->parts[i].n;
     }
     if (out->n == 0)

@@ -28,7 +28,8 @@
 
 enum { DPT_CHECKPOINT_FORMAT = 1, DPT_CHECKPOINT_TRAILER = 44 };
 
-/* How far the run is; with the parameters and slots this is all that the next step depends on. */
+/* How far the run is. With the parameters and the optimizer's slots this is all that the next step
+ * depends on. */
 struct dpt_progress {
     int64_t step;       /* steps done, skipped ones included */
     int64_t updates;    /* updates applied */
@@ -60,15 +61,15 @@ struct dpt_state {
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);
 
 /*
- * Writes one file: its skeleton in memory, then temporary name, reservation, bytes, fsync, rename,
- * fsync of the folder. Errors: IO (disk full, not writable; names the file), RANK; then nothing is
- * left of it, unless only the last fsync failed: then it is there, whole.
+ * Writes one file: HDF5's metadata in memory first, then temporary name, reservation, bytes, fsync,
+ * rename, fsync of the folder. Errors: IO (disk full, not writable; names the file), RANK; then
+ * nothing is left of it, unless only the last fsync failed: then it is there, whole.
  */
 enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
                                     struct dpt_error *err);
 
-/* Bytes that its file has, found without making room for them. Errors: RANK, IO (larger than files
- * may be; path: for that message). */
+/* The size of the file in bytes, found without allocating memory for it. Errors: RANK, IO (larger
+ * than files may be; path: for that message). */
 enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
                                     struct dpt_error *err);
 
@@ -100,7 +101,8 @@ bool dpt_checkpoint_is_name(const char *name);
  * dptrain), IO. */
 enum dpt_status dpt_checkpoint_verify(const char *path, struct dpt_error *err);
 
-/* ANY: also numbers that are not finite, which are refused otherwise. */
+/* Which parts of a checkpoint to load. ANY: numbers that are not finite are accepted; they are
+ * refused otherwise. */
 enum dpt_load_parts {
     DPT_LOAD_PARAMS = 1,
     DPT_LOAD_SLOTS = 2,
@@ -140,12 +142,12 @@ const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, cha
  * kept. */
 bool dpt_checkpoint_input(const struct dpt_checkpoint *checkpoint, struct dpt_shape *shape);
 
-/* All in one: verify, open, read, close. */
+/* Verifies, opens, reads and closes a checkpoint. */
 enum dpt_status dpt_checkpoint_load(struct dpt_state *state, const char *path, unsigned parts,
                                     char **job_text, struct dpt_error *err);
 
-/* Takes the checkpoints after `step` out of the line: step-N.h5 becomes aside-step-N.h5. Errors:
- * IO, RANK. */
+/* Renames the checkpoints after `step`, so that no run continues from them: step-N.h5 becomes
+ * aside-step-N.h5. Errors: IO, RANK. */
 enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struct dpt_error *err);
 
 /* A run folder stands for its latest checkpoint; buf: PATH_MAX bytes; returns buf. */

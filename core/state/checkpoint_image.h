@@ -38,16 +38,16 @@ struct dpt_item {
     int n_dims;       /* 0: text, */
     const char *text; /* this one; borrowed while the image is open */
     int64_t dims[4];
-    uint64_t offset; /* in the file, once the skeleton stands */
+    uint64_t offset; /* in the file, once the metadata is made */
 };
 
 /*
- * All of the file but the bytes of its data sets, which are holes, as a file in memory: HDF5 makes
- * it there and never touches the disk, so that a full disk is an errno of ours and not a library
- * that fails in its own close. Sets the items' offsets. fd: out, the caller closes it; *size: the
- * file's, without its last line. Errors: RANK, IO.
+ * Makes HDF5's metadata: all of the file but the bytes of its data sets, which are holes. HDF5
+ * makes it in a file in memory and never touches the disk, so that a full disk is an errno of ours
+ * and not a library that fails in its own close. Sets the items' offsets. fd: out, the caller
+ * closes it; *size: the file's, without its last line. Errors: RANK, IO.
  */
-enum dpt_status dpt_checkpoint_skeleton(const struct dpt_state *state, struct dpt_item *items,
+enum dpt_status dpt_checkpoint_metadata(const struct dpt_state *state, struct dpt_item *items,
                                         int n, const char *path, int *fd, uint64_t *size,
                                         struct dpt_error *err);
 

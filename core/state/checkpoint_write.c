@@ -32,7 +32,7 @@ struct chunk {
     uint32_t crc;
 };
 
-struct place {
+struct item_location {
     int item;
     uint64_t offset;
 };
@@ -41,7 +41,7 @@ struct dpt_image {
     struct dpt_state state; /* as it was taken, without its arenas */
     struct dpt_item *items; /* as HDF5 is told of them: in another order it lays out another file */
     int n;
-    struct place *places; /* in the order of their offsets */
+    struct item_location *item_locations; /* in the order of their offsets */
     struct chunk *chunks;
     int n_chunks;
     unsigned char *bytes;
@@ -99,14 +99,14 @@ enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *p
 {
     enum dpt_status status = DPT_OK;
     struct dpt_image image = {0};
-    int skeleton = -1;
+    int metadata = -1;
 
     DPT_TRY(list_items(&image, state, err));
-    DPT_TRY(dpt_checkpoint_skeleton(state, image.items, image.n, path, &skeleton, size, err));
+    DPT_TRY(dpt_checkpoint_metadata(state, image.items, image.n, path, &metadata, size, err));
     *size += DPT_CHECKPOINT_TRAILER;
 out:
-    if (skeleton >= 0)
-        close(skeleton);
+    if (metadata >= 0)
+        close(metadata);
     dpt_free(image.items);
     return status;
 }
@@ -137,19 +137,20 @@ static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *er
 
 static int by_offset(const void *a, const void *b)
 {
-    const uint64_t x = ((const struct place *)a)->offset, y = ((const struct place *)b)->offset;
+    const uint64_t x = ((const struct item_location *)a)->offset,
+                   y = ((const struct item_location *)b)->offset;
 
     return (x > y) - (x < y);
 }
 
 static enum dpt_status list_places(struct dpt_image *image, struct dpt_error *err)
 {
-    image->places = dpt_alloc_array((size_t)image->n, sizeof *image->places);
-    if (image->places == NULL)
+    image->item_locations = dpt_alloc_array((size_t)image->n, sizeof *image->item_locations);
+    if (image->item_locations == NULL)
         return dpt_fail_memory(err, "a checkpoint's list of contents", image->n);
     for (int i = 0; i < image->n; i++)
-        image->places[i] = (struct place){i, image->items[i].offset};
-    qsort(image->places, (size_t)image->n, sizeof *image->places, by_offset);
+        image->item_locations[i] = (struct item_location){i, image->items[i].offset};
+    qsort(image->item_locations, (size_t)image->n, sizeof *image->item_locations, by_offset);
     return DPT_OK;
 }
 
@@ -163,7 +164,7 @@ static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
     if (image->bytes == NULL)
         return dpt_fail_memory(err, "a checkpoint", (double)bytes);
     if (unit == HUGE)
-        madvise(image->bytes, bytes, MADV_HUGEPAGE); /* a wish: without it all goes as well */
+        madvise(image->bytes, bytes, MADV_HUGEPAGE); /* advice only: without it all goes as well */
     memset(image->bytes, 0, bytes);
     return DPT_OK;
 }
@@ -173,21 +174,21 @@ enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *s
 {
     enum dpt_status status = DPT_OK;
     struct dpt_image *image = dpt_alloc(sizeof *image);
-    int skeleton = -1;
+    int metadata = -1;
 
     *out = NULL;
     if (image == NULL)
         return dpt_fail_memory(err, "a checkpoint", sizeof *image);
     DPT_TRY(list_items(image, state, err));
     DPT_TRY(
-        dpt_checkpoint_skeleton(state, image->items, image->n, path, &skeleton, &image->size, err));
+        dpt_checkpoint_metadata(state, image->items, image->n, path, &metadata, &image->size, err));
     DPT_TRY(list_places(image, err));
     DPT_TRY(list_chunks(image, err));
     DPT_TRY(allocate(image, err));
     *out = image;
 out:
-    if (skeleton >= 0)
-        close(skeleton);
+    if (metadata >= 0)
+        close(metadata);
     if (status != DPT_OK)
         dpt_image_close(image);
     return status;
@@ -198,7 +199,7 @@ void dpt_image_close(struct dpt_image *image)
     if (image == NULL)
         return;
     dpt_free(image->items);
-    dpt_free(image->places);
+    dpt_free(image->item_locations);
     dpt_free(image->chunks);
     free(image->bytes);
     dpt_free(image);
@@ -283,10 +284,10 @@ static void join_checksums(struct dpt_image *image)
 }
 
 /* What HDF5 made from `at` up to `end`; *crc: of all in front of it, and with it. */
-static bool put_frame(struct dpt_image *image, int skeleton, uint64_t at, uint64_t end,
+static bool put_frame(struct dpt_image *image, int metadata, uint64_t at, uint64_t end,
                       uint32_t *crc)
 {
-    if (end < at || dpt_pread_all(skeleton, image->bytes + at, end - at, (long long)at) != 0)
+    if (end < at || dpt_pread_all(metadata, image->bytes + at, end - at, (long long)at) != 0)
         return false;
     *crc = dpt_crc32(*crc, image->bytes + at, end - at);
     return true;
@@ -300,27 +301,28 @@ static enum dpt_status frame(struct dpt_image *image, const char *path, struct d
     char line[DPT_CHECKPOINT_TRAILER + 1];
     uint32_t crc = 0;
     uint64_t size, at = 0;
-    int skeleton = -1;
+    int metadata = -1;
     bool good = true;
 
     join_checksums(image);
-    DPT_TRY(dpt_checkpoint_skeleton(&image->state, image->items, image->n, path, &skeleton, &size,
+    DPT_TRY(dpt_checkpoint_metadata(&image->state, image->items, image->n, path, &metadata, &size,
                                     err));
     for (int i = 0; good && i < image->n; i++) {
-        const struct place *place = &image->places[i];
-        const struct dpt_item *item = &image->items[place->item];
+        const struct item_location *item_location = &image->item_locations[i];
+        const struct dpt_item *item = &image->items[item_location->item];
 
-        good = item->offset == place->offset && put_frame(image, skeleton, at, place->offset, &crc);
+        good = item->offset == item_location->offset &&
+               put_frame(image, metadata, at, item_location->offset, &crc);
         crc = dpt_crc32_join(crc, item->crc, item->size);
         at = item->offset + item->size;
     }
-    if (!good || size != image->size || !put_frame(image, skeleton, at, size, &crc))
+    if (!good || size != image->size || !put_frame(image, metadata, at, size, &crc))
         DPT_TRY(dpt_fail(err, DPT_RANK, "%s: cannot be laid out in memory", path));
     snprintf(line, sizeof line, "dptrain crc32 %08x %020llu\n", crc, (unsigned long long)size);
     memcpy(image->bytes + size, line, DPT_CHECKPOINT_TRAILER);
 out:
-    if (skeleton >= 0)
-        close(skeleton);
+    if (metadata >= 0)
+        close(metadata);
     return status;
 }
 

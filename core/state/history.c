@@ -18,7 +18,7 @@ enum { PIECE = 1 << 20 };
 
 const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"epoch", "valid", "test"};
 
-/* The arrays, as `room` counts them. */
+/* The arrays, in the order of `capacity`. */
 enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
 
 /* A line that is looked at. */
@@ -44,7 +44,7 @@ static double real(const struct line *line, const char *key)
 static const char *text(struct dpt_history *h, struct line *line, const char *key)
 {
     const char *value = json_string_value(json_object_get(line->map, key));
-    const char *copy = dpt_arena_strdup(&h->texts, value != NULL ? value : "");
+    const char *copy = dpt_region_strdup(&h->texts, value != NULL ? value : "");
 
     line->no_memory = line->no_memory || copy == NULL;
     return copy != NULL ? copy : "";
@@ -58,9 +58,9 @@ static void *append(struct dpt_history *h, struct line *line, enum array which, 
     void *entries;
 
     memcpy(&entries, array, sizeof entries);
-    if (*n == h->room[which]) {
-        const size_t room = *n == 0 ? 64 : *n * 2;
-        void *larger = reallocarray(entries, room, size);
+    if (*n == h->capacity[which]) {
+        const size_t capacity = *n == 0 ? 64 : *n * 2;
+        void *larger = reallocarray(entries, capacity, size);
 
         if (larger == NULL) {
             line->no_memory = true;
@@ -68,7 +68,7 @@ static void *append(struct dpt_history *h, struct line *line, enum array which, 
         }
         entries = larger;
         memcpy(array, &entries, sizeof entries);
-        h->room[which] = room;
+        h->capacity[which] = capacity;
     }
     return memset((char *)entries + (*n)++ * size, 0, size);
 }
@@ -117,7 +117,7 @@ static void add_ranks(struct dpt_history *h, struct line *line)
     if (s == NULL || n == 0 || (int64_t)n != s->ranks)
         return;
     if (s->rank_seconds == NULL) {
-        s->rank_seconds = dpt_arena_alloc(&h->texts, n * sizeof *s->rank_seconds);
+        s->rank_seconds = dpt_region_alloc(&h->texts, n * sizeof *s->rank_seconds);
         if (s->rank_seconds == NULL) {
             line->no_memory = true;
             return;
@@ -305,7 +305,7 @@ static void forget(struct dpt_history *h)
 {
     h->n_starts = h->n_train = h->n_evals = h->n_saves = h->n_ends = 0;
     h->lines = h->damaged = h->offset = 0;
-    dpt_arena_release(&h->texts);
+    dpt_region_release(&h->texts);
 }
 
 static enum dpt_status fail_open(const struct dpt_history *h, struct dpt_error *err)

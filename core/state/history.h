@@ -92,8 +92,8 @@ struct dpt_history {
     int64_t lines;   /* read so far */
     int64_t damaged; /* of these, passed over */
     /* The rest is history.c's own. */
-    size_t room[5];
-    struct dpt_arena texts;
+    size_t capacity[5];
+    struct dpt_region texts;
     char path[PATH_MAX + 16];
     dev_t device;
     ino_t inode;

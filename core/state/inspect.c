@@ -63,8 +63,8 @@ static bool is_damaged(const struct dpt_inspect_set *set)
     return set->sum == DPT_SUM_WRONG || set->sum == DPT_SUM_UNREADABLE;
 }
 
-enum dpt_status dpt_inspect_verdict(const struct dpt_inspect *f, enum dpt_trailer trailer,
-                                    struct dpt_error *err)
+enum dpt_status dpt_inspect_validation_result(const struct dpt_inspect *f, enum dpt_trailer trailer,
+                                              struct dpt_error *err)
 {
     const bool checkpoint = dpt_checkpoint_is(f, trailer);
     const struct dpt_inspect_set *first = NULL;
@@ -76,12 +76,12 @@ enum dpt_status dpt_inspect_verdict(const struct dpt_inspect *f, enum dpt_traile
             first = &f->sets[i];
     }
     if (damaged == 1)
-        return dpt_fail(err, DPT_BAD_DATA, "%s", first->trouble);
+        return dpt_fail(err, DPT_BAD_DATA, "%s", first->fault);
     if (damaged > 1)
-        return dpt_fail(err, DPT_BAD_DATA, "%s; and %zu more of its %zu data sets", first->trouble,
+        return dpt_fail(err, DPT_BAD_DATA, "%s; and %zu more of its %zu data sets", first->fault,
                         damaged - 1, f->n_sets);
-    if (f->trouble != NULL)
-        return dpt_fail(err, DPT_BAD_DATA, "%s", f->trouble);
+    if (f->fault != NULL)
+        return dpt_fail(err, DPT_BAD_DATA, "%s", f->fault);
     if (checkpoint && trailer == DPT_TRAILER_NONE)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s is damaged at its end: its last line, the checksum of the whole, is "

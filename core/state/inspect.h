@@ -1,8 +1,8 @@
 /*
- * inspect: what a checkpoint's last line says of the whole file, and where damage lies.
+ * inspect: what a checkpoint's last line says about the whole file, and where the file is damaged.
  *
- * The checksum of the whole tells that a file is damaged, those of its data sets where; damage that
- * none of the latter shows lies in what describes the data sets.
+ * The checksum of the whole file shows that it is damaged, and the checksums of its data sets show
+ * where. Damage that no data set's checksum shows lies in the metadata.
  */
 #ifndef DPT_STATE_INSPECT_H
 #define DPT_STATE_INSPECT_H
@@ -25,10 +25,10 @@ enum dpt_status dpt_checkpoint_trailer(const char *path, enum dpt_trailer *trail
 bool dpt_checkpoint_is(const struct dpt_inspect *f, enum dpt_trailer trailer);
 
 /*
- * The verdict on a file whose data sets were all read: OK, or BAD_DATA with one line that names
- * what is damaged first, and how much more is.
+ * The validation result of a file whose data sets were all read: OK, or BAD_DATA with one line that
+ * names what is damaged first, and how much more is.
  */
-enum dpt_status dpt_inspect_verdict(const struct dpt_inspect *f, enum dpt_trailer trailer,
-                                    struct dpt_error *err);
+enum dpt_status dpt_inspect_validation_result(const struct dpt_inspect *f, enum dpt_trailer trailer,
+                                              struct dpt_error *err);
 
 #endif

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/leaves.h"
+#include "core/conf/settings.h"
 
 /* One job's keys, as they are found. */
 struct collector {
@@ -46,8 +46,8 @@ static struct dpt_job_key *add_key(struct dpt_job_keys *keys, const char *path)
     }
     key = &keys->keys[keys->n_keys];
     *key =
-        (struct dpt_job_key){.path = dpt_arena_strdup(&keys->arena, path),
-                             .value = dpt_arena_alloc(&keys->arena, keys->n * sizeof *key->value)};
+        (struct dpt_job_key){.path = dpt_region_strdup(&keys->arena, path),
+                             .value = dpt_region_alloc(&keys->arena, keys->n * sizeof *key->value)};
     if (key->path == NULL || key->value == NULL)
         return NULL;
     keys->n_keys++;
@@ -64,9 +64,9 @@ static void collect(void *arg, const char *path, const struct dpt_conf_node *lea
 
     if (key == NULL)
         key = add_key(c->keys, path);
-    dpt_conf_leaf_text(leaf, &text);
+    dpt_conf_setting_text(leaf, &text);
     if (key != NULL) {
-        key->value[c->job] = dpt_arena_strdup(&c->keys->arena, text.text != NULL ? text.text : "");
+        key->value[c->job] = dpt_region_strdup(&c->keys->arena, text.text != NULL ? text.text : "");
         key->effect = effect;
         key->words |= row != NULL && (row->type == DPT_OPT_TEXT || row->type == DPT_OPT_TEXTS);
     }
@@ -112,7 +112,7 @@ bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *co
         struct collector c = {keys, sorted, sorted == NULL ? 0 : keys->n_keys, i};
         size_t *larger;
 
-        if (jobs[i] != NULL && !dpt_conf_leaves(jobs[i], collect, &c))
+        if (jobs[i] != NULL && !dpt_conf_settings(jobs[i], collect, &c))
             keys->failed = true;
         larger = reallocarray(sorted, keys->n_keys + 1, sizeof *sorted);
         keys->failed |= larger == NULL;
@@ -131,7 +131,7 @@ bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *co
 void dpt_job_keys_close(struct dpt_job_keys *keys)
 {
     free(keys->keys);
-    dpt_arena_release(&keys->arena);
+    dpt_region_release(&keys->arena);
     *keys = (struct dpt_job_keys){0};
 }
 

@@ -20,7 +20,7 @@ struct dpt_job_keys {
     size_t n;                 /* jobs */
     struct dpt_job_key *keys; /* the first job's in their order, then what others have besides */
     size_t n_keys, capacity;
-    struct dpt_arena arena;
+    struct dpt_region arena;
     bool failed;
 };
 

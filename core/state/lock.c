@@ -50,7 +50,7 @@ struct found {
 };
 
 /* Opening a file asks a network file system's server for its present state. False with errno. */
-static bool look(const char *path, struct found *found)
+static bool read_lock(const char *path, struct found *found)
 {
     const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat info;
@@ -80,7 +80,7 @@ static long long generation_in(const char *path)
 {
     struct found found;
 
-    return look(path, &found) ? found.owner.generation : 0;
+    return read_lock(path, &found) ? found.owner.generation : 0;
 }
 
 /* Our line under a name of its own, with the file system's present time. */
@@ -120,7 +120,7 @@ static bool create(struct dpt_lock *lock, const char *path)
 }
 
 /* Gives our line the name `path`, unless something has it. False with errno. */
-static bool place(struct dpt_lock *lock, const char *path)
+static bool link_or_create(struct dpt_lock *lock, const char *path)
 {
     struct stat info;
 
@@ -160,7 +160,7 @@ static void wait_a_moment(const struct dpt_lock *lock, const struct found *found
     if (!dpt_owner_near(&found->owner, &lock->me))
         return;
     while (dpt_now() < end && !dpt_owner_gone(&found->owner, &lock->me, 0) &&
-           look(lock->path, &now) && strcmp(now.line, found->line) == 0)
+           read_lock(lock->path, &now) && strcmp(now.line, found->line) == 0)
         nanosleep(&pause, NULL);
 }
 
@@ -189,17 +189,17 @@ static enum dpt_status replace(struct dpt_lock *lock, const struct found *old, b
     struct found now;
 
     *done = false;
-    if (!place(lock, lock->claim)) {
+    if (!link_or_create(lock, lock->claim)) {
         if (errno != EEXIST)
             return dpt_fail_errno(err, DPT_IO, "%s", lock->claim);
-        if (!look(lock->claim, &now))
+        if (!read_lock(lock->claim, &now))
             return DPT_OK;
         if (!gone(lock, &now))
             return refuse(lock, &now, err);
         unlink(lock->claim);
         return DPT_OK;
     }
-    if (!look(lock->path, &now) || strcmp(now.line, old->line) != 0 ||
+    if (!read_lock(lock->path, &now) || strcmp(now.line, old->line) != 0 ||
         now.owner.generation >= lock->me.generation || outdated(lock)) {
         unlink(lock->claim);
         return DPT_OK;
@@ -223,7 +223,7 @@ static enum dpt_status attempt(struct dpt_lock *lock, bool waited, bool *done, s
     *done = false;
     memset(found, 0, sizeof *found);
     DPT_TRY(write_own(lock, (before > held ? before : held) + 1, err));
-    if (place(lock, lock->path)) {
+    if (link_or_create(lock, lock->path)) {
         *done = !outdated(lock);
         if (!*done)
             unlink(lock->path);
@@ -231,7 +231,7 @@ static enum dpt_status attempt(struct dpt_lock *lock, bool waited, bool *done, s
     }
     if (errno != EEXIST)
         return dpt_fail_errno(err, DPT_IO, "%s", lock->path);
-    if (!look(lock->path, found)) {
+    if (!read_lock(lock->path, found)) {
         if (errno != ENOENT)
             return dpt_fail_errno(err, DPT_IO, "%s", lock->path);
         return DPT_OK;
@@ -258,7 +258,7 @@ static void remove_leftovers(const struct dpt_lock *lock)
         if (strncmp(entry->d_name, prefix, sizeof prefix - 1) != 0)
             continue;
         snprintf(path, sizeof path, "%s/%s", lock->folder, entry->d_name);
-        if (look(path, &found) && gone(lock, &found))
+        if (read_lock(path, &found) && gone(lock, &found))
             unlink(path);
     }
     if (dir != NULL)
@@ -399,7 +399,7 @@ enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *er
 
     if (lock == NULL)
         return DPT_OK;
-    if (!look(lock->path, &now)) {
+    if (!read_lock(lock->path, &now)) {
         if (errno != ENOENT)
             return dpt_fail_errno(err, DPT_IO, "%s: cannot see whether the folder is still ours",
                                   lock->path);
@@ -422,7 +422,7 @@ bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *own
     struct timespec now;
 
     snprintf(path, sizeof path, "%s/.lock", folder);
-    if (!look(path, &found))
+    if (!read_lock(path, &found))
         return false;
     clock_gettime(CLOCK_REALTIME, &now);
     dpt_owner_self(&me, host);

@@ -11,10 +11,10 @@
  *
  * An owner that was taken for dead (a node cut off, a process stopped for minutes) finds out
  * through dpt_lock_check, which comes before a checkpoint gets its final name, before `latest`
- * moves and older ones are cleared away, and before each line of metrics. Between that look and the
- * deed lies a moment in which a takeover would go unnoticed. What is done then harms nothing: a
- * whole checkpoint appears under the name of its step, a link to one moves (the next save moves it
- * on), the oldest ones go, or one line of metrics is added.
+ * moves and older ones are cleared away, and before each line of metrics. Between the check and the
+ * write lies a moment in which a takeover would go unnoticed. A write in that moment harms nothing:
+ * a whole checkpoint appears under the name of its step, a link to one moves (the next save moves
+ * it on), the oldest ones go, or one line of metrics is added.
  *
  * dpt_lock_check may be called from several threads; NULL stands for "no lock" everywhere.
  */
@@ -45,9 +45,9 @@ void dpt_lock_keep(struct dpt_lock *lock);
 enum dpt_status dpt_lock_check(const struct dpt_lock *lock, struct dpt_error *err);
 
 /*
- * For those who only look: whether somebody has the folder's lock. *owner: out, who; *alive: out,
- * whether that process still runs as far as this machine, called `host`, can tell; *silent: out,
- * seconds since its last sign of life by this machine's clock. Changes nothing.
+ * For readers of a folder: whether a process holds the folder's lock. *owner: out, who; *alive:
+ * out, whether that process still runs as far as this machine, called `host`, can tell; *silent:
+ * out, seconds since its last sign of life by this machine's clock. Changes nothing.
  */
 bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *owner, bool *alive,
                      double *silent);

@@ -2,8 +2,8 @@
  * metrics: metrics.jsonl, one JSON object a line, "event" first.
  *
  * Only rank 0 opens one; a closed one (zeroed) accepts all calls and writes nothing. Each line is
- * flushed when it is complete, so a reader never waits long. A failed write is kept and told by
- * dpt_metrics_end: nothing goes missing silently.
+ * flushed when it is complete, so a reader never waits long. A failed write is remembered and
+ * reported by dpt_metrics_end: nothing is lost silently.
  */
 #ifndef DPT_STATE_METRICS_H
 #define DPT_STATE_METRICS_H

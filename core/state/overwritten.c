@@ -56,7 +56,7 @@ static enum dpt_status make_folder(const char *path, struct dpt_error *err)
     return dpt_fail_errno(err, DPT_IO, "%s", path);
 }
 
-/* The same for all checkpoints. */
+/* Moves all checkpoints. */
 static enum dpt_status take_checkpoints(const char *from, const char *to, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -26,7 +26,7 @@ struct dpt_owner {
     long long generation;         /* how many owners the folder has had, this one included */
 };
 
-/* A sign of life that is older than this (seconds) came from a process that is gone. */
+/* An owner whose last sign of life is older than this many seconds is taken for gone. */
 extern const double dpt_owner_patience;
 
 /* This process. generation is left 0. */
@@ -34,7 +34,7 @@ void dpt_owner_self(struct dpt_owner *owner, const char *host);
 
 /* As one line with its newline; returns its length. */
 size_t dpt_owner_write(const struct dpt_owner *owner, char line[DPT_OWNER_LINE]);
-/* The other way; false where the text is no such line: then *owner is "an unknown process". */
+/* Parses such a line; false where the text is none: then *owner is "an unknown process". */
 bool dpt_owner_read(const char *line, struct dpt_owner *owner);
 
 /* "process 1234 on node07 (since 2026-11-21T08:00:00)" into buf; returns buf. */

@@ -12,8 +12,8 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/proto.h"
-#include "core/conf/leaves.h"
 #include "core/conf/option.h"
+#include "core/conf/settings.h"
 #include "core/state/tensorboard_record.h"
 
 /* Written when so much is waiting, or so many seconds after the last time. */
@@ -167,7 +167,7 @@ void dpt_tensorboard_histogram(struct dpt_tensorboard *b, const char *tag,
     dpt_proto_double(&b->part, HISTOGRAM_MOST, h->most);
     dpt_proto_double(&b->part, HISTOGRAM_N, (double)h->n);
     dpt_proto_double(&b->part, HISTOGRAM_SUM, h->sum);
-    dpt_proto_double(&b->part, HISTOGRAM_SQUARES, h->squares);
+    dpt_proto_double(&b->part, HISTOGRAM_SQUARES, h->sum_of_squares);
     dpt_proto_doubles(&b->part, HISTOGRAM_LIMITS, limits, DPT_HISTOGRAM_BINS);
     dpt_proto_doubles(&b->part, HISTOGRAM_COUNTS, counts, DPT_HISTOGRAM_BINS);
     dpt_proto_text(&b->value, VALUE_TAG, tag);
@@ -240,21 +240,22 @@ static void add_entry(struct dpt_tensorboard *b, const char *key, struct dpt_str
     dpt_str_release(&entry);
 }
 
-static void visit_key(void *arg, const char *path, const struct dpt_conf_node *leaf,
+static void visit_key(void *arg, const char *path, const struct dpt_conf_node *setting,
                       enum dpt_effect effect)
 {
     struct dpt_str value = {0}, text = {0};
-    const bool plain = leaf->kind == DPT_NODE_SCALAR && !leaf->quoted;
+    const bool plain = setting->kind == DPT_NODE_SCALAR && !setting->quoted;
     double number;
 
-    if (effect == DPT_EFFECT_OUTPUT || dpt_conf_is_null(leaf))
+    if (effect == DPT_EFFECT_OUTPUT || dpt_conf_is_null(setting))
         return;
-    if (plain && dpt_parse_real(leaf->text, &number)) {
+    if (plain && dpt_parse_real(setting->text, &number)) {
         dpt_proto_double(&value, JSON_NUMBER, number);
-    } else if (plain && (strcmp(leaf->text, "true") == 0 || strcmp(leaf->text, "false") == 0)) {
-        dpt_proto_int(&value, JSON_BOOL, leaf->text[0] == 't');
+    } else if (plain &&
+               (strcmp(setting->text, "true") == 0 || strcmp(setting->text, "false") == 0)) {
+        dpt_proto_int(&value, JSON_BOOL, setting->text[0] == 't');
     } else {
-        dpt_conf_leaf_text(leaf, &text);
+        dpt_conf_setting_text(setting, &text);
         dpt_proto_text(&value, JSON_STRING, text.text != NULL ? text.text : "");
     }
     value.failed = value.failed || text.failed;
@@ -269,7 +270,7 @@ void dpt_tensorboard_hparams(struct dpt_tensorboard *b, const struct dpt_conf_no
 
     if (!b->open)
         return;
-    if (!dpt_conf_leaves(job, visit_key, b))
+    if (!dpt_conf_settings(job, visit_key, b))
         b->pending.failed = true;
     dpt_proto_double(&value, JSON_NUMBER, ranks);
     add_entry(b, "ranks", &value);

@@ -27,7 +27,7 @@ enum { DPT_HISTOGRAM_BINS = 64 };
 
 /* Of many numbers: bins of equal width from least to most. Zeroed: of none. */
 struct dpt_histogram {
-    double least, most, sum, squares;
+    double least, most, sum, sum_of_squares;
     int64_t n; /* of finite numbers; others are left out */
     int64_t bins[DPT_HISTOGRAM_BINS];
 };

@@ -74,7 +74,7 @@ static inline void dpt_profile_mark(struct dpt_profile *p, int thread, int what)
 
 /* The same for the main thread, when the others have nothing to do and wait for it. What pools are
  * run for from here on is `next`. */
-static inline void dpt_profile_turn(struct dpt_profile *p, int what, int next)
+static inline void dpt_profile_switch(struct dpt_profile *p, int what, int next)
 {
     struct dpt_spans *own;
     uint64_t since;
@@ -98,7 +98,7 @@ static inline void dpt_profile_hold(struct dpt_profile *p, int what, uint64_t st
 /* What began with dpt_profile_begin has ended; it was `what`. */
 static inline void dpt_profile_end(struct dpt_profile *p, int what)
 {
-    dpt_profile_turn(p, DPT_SPAN_OTHER, DPT_SPAN_OTHER);
+    dpt_profile_switch(p, DPT_SPAN_OTHER, DPT_SPAN_OTHER);
     if (p != NULL)
         dpt_profile_hold(p, what, p->start);
 }

@@ -80,7 +80,7 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
     int most = 0;
 
     dpt_comm_note(t->comm, -1, "comparing the weights of all ranks");
-    DPT_TRY(dpt_group_gather(&t->comm->world, &mine, t->arenas.hashes, sizeof mine, err));
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &mine, t->arenas.hashes, sizeof mine, err));
     for (int i = 0; i < size; i++) {
         int same = 0;
 

@@ -117,11 +117,12 @@ static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][
 }
 
 /* Where two lines of one step part: a gradient first, since it makes the weights. */
-static void say_difference(const struct reader *a, const struct reader *b, struct dpt_str *said)
+static void describe_difference(const struct reader *a, const struct reader *b,
+                                struct dpt_str *summary)
 {
     static const char *const what[] = {"weights", "gradient"};
 
-    dpt_str_printf(said, "step %" PRId64 ": ", a->step);
+    dpt_str_printf(summary, "step %" PRId64 ": ", a->step);
     for (int k = 1; k >= 0; k--) {
         const char *x = strstr(a->line, "\"layers\""), *y = strstr(b->line, "\"layers\"");
         char names[2][DPT_NAME], hashes[2][2][DIGITS + 1];
@@ -129,19 +130,19 @@ static void say_difference(const struct reader *a, const struct reader *b, struc
         while (x != NULL && y != NULL && (x = next_layer(x, names[0], hashes[0])) != NULL &&
                (y = next_layer(y, names[1], hashes[1])) != NULL) {
             if (strcmp(names[0], names[1]) != 0) {
-                dpt_str_printf(said, "the models differ: %s and %s\n", names[0], names[1]);
+                dpt_str_printf(summary, "the models differ: %s and %s\n", names[0], names[1]);
                 return;
             }
             if (strcmp(hashes[0][k], hashes[1][k]) == 0)
                 continue;
-            dpt_str_printf(said, "the %s of %s differs first\n", what[k], names[0]);
+            dpt_str_printf(summary, "the %s of %s differs first\n", what[k], names[0]);
             return;
         }
     }
-    dpt_str_printf(said, "the lines differ\n");
+    dpt_str_printf(summary, "the lines differ\n");
 }
 
-enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *said, bool *same,
+enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *summary, bool *same,
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -158,7 +159,7 @@ enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *
         }
         *same = strcmp(x.line, y.line) == 0;
         if (!*same) {
-            say_difference(&x, &y, said);
+            describe_difference(&x, &y, summary);
             break;
         }
         first = first < 0 ? x.step : first;
@@ -168,8 +169,8 @@ enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *
         DPT_TRY(read_line(&y, err));
     }
     if (count > 0)
-        dpt_str_printf(said, "%" PRId64 " steps agree, %" PRId64 " to %" PRId64 "\n", count, first,
-                       last);
+        dpt_str_printf(summary, "%" PRId64 " steps agree, %" PRId64 " to %" PRId64 "\n", count,
+                       first, last);
     else if (*same)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s and %s have no step in common", x.path, y.path));
 out:

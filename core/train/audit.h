@@ -1,5 +1,5 @@
 /*
- * audit: fingerprints of every step, and where two runs part.
+ * audit: fingerprints of every step, and where two runs first differ.
  *
  * With log.hashes rank 0 writes hashes.jsonl, a line a step:
  *
@@ -22,11 +22,11 @@ enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Compares the hashes.jsonl of two run folders (or two such files). said: out, one or two lines for
- * a person: that all common steps agree, or the first step and tensor at which they part. *same:
- * out. Errors: BAD_DATA (no such file, not of this format; nothing in common).
+ * Compares the hashes.jsonl of two run folders (or two such files). summary: out, one or two lines
+ * for a person: that all common steps agree, or the first step and tensor at which they part.
+ * *same: out. Errors: BAD_DATA (no such file, not of this format; nothing in common).
  */
-enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *said, bool *same,
+enum dpt_status dpt_audit_compare(const char *a, const char *b, struct dpt_str *summary, bool *same,
                                   struct dpt_error *err);
 
 #endif

@@ -15,7 +15,7 @@ static enum dpt_status read_job(struct dpt_checkpoint_model *m, const char *text
     DPT_TRY(dpt_conf_parse(&m->conf, m->path, text, strlen(text), err));
     if (!dpt_options_read(&m->conf, m->conf.root, "", dpt_job_options, &m->job))
         DPT_TRY(dpt_fail_memory(err, "a checkpoint's job", 0));
-    DPT_TRY(dpt_conf_verdict(&m->conf, err));
+    DPT_TRY(dpt_conf_validation_result(&m->conf, err));
 out:
     return status;
 }

@@ -30,7 +30,7 @@ static enum dpt_status open_checkpoint(struct dpt_weights *w, struct dpt_error *
         weight->n_dims = t->n_dims;
         memcpy(weight->dims, t->dims, sizeof t->dims);
         weight->count = t->count;
-        weight->place = (uint64_t)t->offset;
+        weight->position = (uint64_t)t->offset;
     }
 out:
     return status;
@@ -42,7 +42,7 @@ static enum dpt_status read_checkpoint(struct dpt_weights *w, const struct dpt_w
     const struct dpt_checkpoint_model *m = w->file;
 
     (void)err;
-    memcpy(to, m->params + weight->place, (size_t)weight->count * sizeof *to);
+    memcpy(to, m->params + weight->position, (size_t)weight->count * sizeof *to);
     return DPT_OK;
 }
 

@@ -109,10 +109,11 @@ struct view {
     char why[400]; /* it is not usable */
 };
 
-static void look(const struct dpt_backend *gpu, const struct dpt_comm *comm, struct view *mine,
-                 int *device, struct dpt_error *err)
+static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *comm,
+                         struct view *mine, int *device, struct dpt_error *err)
 {
-    const int said = dpt_launcher_local_rank(), local = said >= 0 ? said : comm->node.rank;
+    const int from_launcher = dpt_launcher_local_rank(),
+              local = from_launcher >= 0 ? from_launcher : comm->node.rank;
     struct dpt_device_info info;
 
     *mine = (struct view){0};
@@ -198,7 +199,7 @@ static enum dpt_status tell(const struct dpt_comm *comm, struct dpt_log *log,
     if (all == NULL || marks == NULL)
         status = dpt_fail_memory(err, "the list of GPUs", (double)n * sizeof *all);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_group_gather(&comm->world, mine, all, sizeof *mine, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, mine, all, sizeof *mine, err));
     if (comm->world.rank == 0)
         (chosen ? tell_shared : tell_missing)(comm, log, all, marks);
 out:
@@ -219,7 +220,7 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     *device = 0;
     if (gpu == NULL)
         return dpt_choose_planned(kind, backend, err);
-    look(gpu, comm, &mine, device, err);
+    find_devices(gpu, comm, &mine, device, err);
     if (kind == DPT_DEVICE_CUDA) {
         if (!mine.usable)
             status = dpt_fail(err, err->status, "device.kind: cuda: %s", mine.why);
@@ -240,8 +241,8 @@ out:
 
 /* --- sums on the device ----------------------------------------------------------------------- */
 
-/* struct dpt_aware_memory's argument. */
-struct place {
+/* struct dpt_cuda_aware_memory's argument. */
+struct device_buffers {
     const struct dpt_backend_devices *devices;
     int number;
 };
@@ -249,7 +250,7 @@ struct place {
 static enum dpt_status place_buffer(void *arg, float value, int n, float **at,
                                     struct dpt_error *err)
 {
-    const struct place *p = arg;
+    const struct device_buffers *p = arg;
 
     return p->devices->buffer(p->number, value, n, at, err);
 }
@@ -257,25 +258,26 @@ static enum dpt_status place_buffer(void *arg, float value, int n, float **at,
 static enum dpt_status place_fetch(void *arg, const float *at, int n, float *host,
                                    struct dpt_error *err)
 {
-    const struct place *p = arg;
+    const struct device_buffers *p = arg;
 
     return p->devices->fetch(p->number, at, n, host, err);
 }
 
 static void place_release(void *arg, float *at)
 {
-    const struct place *p = arg;
+    const struct device_buffers *p = arg;
 
     p->devices->release(p->number, at);
 }
 
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, int64_t largest, enum dpt_aware_wish wanted,
-                                bool *on_device, char how[DPT_AWARE_TEXT], struct dpt_error *err)
+                                int device, int64_t largest, enum dpt_cuda_aware wanted,
+                                bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
+                                struct dpt_error *err)
 {
-    struct place place = {backend->devices, device};
-    const struct dpt_aware_memory memory = {&place, place_buffer, place_fetch, place_release,
-                                            largest};
+    struct device_buffers device_buffers = {backend->devices, device};
+    const struct dpt_cuda_aware_memory memory = {&device_buffers, place_buffer, place_fetch,
+                                                 place_release, largest};
 
     return dpt_comm_device_sums(comm, wanted, &memory, on_device, how, err);
 }

@@ -2,9 +2,9 @@
  * choose: what a job computes on.
  *
  * Twice: a GPU is taken before MPI starts, so that a CUDA-aware MPI sets itself up on the same one;
- * and all ranks decide together once they can talk. What the first look found wrong is told by the
- * second, with the other ranks' view. Where there is no driver both cost as much as looking for its
- * library.
+ * and all ranks decide together once they can talk. What the first search found wrong is reported
+ * by the second, together with what the other ranks found. Where there is no driver both cost no
+ * more than the search for its library.
  */
 #ifndef DPT_TRAIN_CHOOSE_H
 #define DPT_TRAIN_CHOOSE_H
@@ -12,7 +12,7 @@
 #include "core/backend/backend.h"
 #include "core/backend/devices.h"
 #include "core/base/log.h"
-#include "core/comm/aware.h"
+#include "core/comm/cuda_aware.h"
 #include "core/train/job.h"
 
 /* Before MPI starts: this rank's GPU, where the kind may mean one, there is one and the launcher
@@ -31,8 +31,8 @@ int dpt_choose_count(enum dpt_device_kind kind);
 enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
                                    struct dpt_log *log, const struct dpt_backend **backend,
                                    int *device, struct dpt_error *err);
-/* For ranks that need not be there: without a GPU `cuda` is no error, and `auto` is what it would
- * be here. */
+/* The backend of a planned job, whose ranks need not exist: without a GPU `cuda` is no error, and
+ * `auto` is what it would be here. */
 enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,
                                    struct dpt_error *err);
 
@@ -43,7 +43,8 @@ const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, c
 /* Collective: dpt_comm_device_sums with buffers on this rank's device. largest: floats of the
  * largest sum that there will be, the same on all ranks. */
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
-                                int device, int64_t largest, enum dpt_aware_wish wanted,
-                                bool *on_device, char how[DPT_AWARE_TEXT], struct dpt_error *err);
+                                int device, int64_t largest, enum dpt_cuda_aware wanted,
+                                bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
+                                struct dpt_error *err);
 
 #endif

@@ -54,7 +54,7 @@ enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err
 }
 
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
-                                     struct dpt_tally *total, struct dpt_error *err)
+                                     struct dpt_metric_sums *total, struct dpt_error *err)
 {
     return t->engine->evaluate(t, split, total, err);
 }

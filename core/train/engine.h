@@ -36,7 +36,7 @@ struct dpt_engine {
                             struct dpt_error *err);
     enum dpt_status (*refresh)(struct dpt_trainer *t, struct dpt_error *err);
     enum dpt_status (*evaluate)(struct dpt_trainer *t, struct dpt_split *split,
-                                struct dpt_tally *total, struct dpt_error *err);
+                                struct dpt_metric_sums *total, struct dpt_error *err);
     double (*waited)(const struct dpt_trainer *t);
     /* These may be NULL, where every step is done and known when it returns. gradient: that, too.
      */

@@ -49,7 +49,7 @@ static void evaluate_part(void *arg, int thread)
     struct dpt_batch batch = {0};
 
     for (int32_t i = w->view.first + n * thread / t->team.threads; i < end; i++) {
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
         double *sums;
 
         worker->status =
@@ -57,14 +57,14 @@ static void evaluate_part(void *arg, int thread)
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
         if (worker->status == DPT_OK)
             worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
-                                               NULL, &tally, &worker->err);
+                                               NULL, &metric_sums, &worker->err);
         if (worker->status != DPT_OK)
             return;
         sums = t->sums + (w->view.step * w->micros + i) * DPT_EVAL_SUMS;
-        sums[DPT_EVAL_LOSS] = tally.loss;
-        sums[DPT_EVAL_CORRECT] = tally.correct;
-        sums[DPT_EVAL_SAMPLES] = (double)tally.samples;
-        sums[DPT_EVAL_WEIGHT] = tally.weight;
+        sums[DPT_EVAL_LOSS] = metric_sums.loss;
+        sums[DPT_EVAL_CORRECT] = metric_sums.correct;
+        sums[DPT_EVAL_SAMPLES] = (double)metric_sums.samples;
+        sums[DPT_EVAL_WEIGHT] = metric_sums.weight;
     }
 }
 
@@ -85,7 +85,7 @@ out:
 }
 
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
-                                   struct dpt_tally *total, struct dpt_error *err)
+                                   struct dpt_metric_sums *total, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct eval_work w = {
@@ -107,13 +107,13 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
      * in the same order. */
     DPT_TRY(
         dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * DPT_EVAL_SUMS, err));
-    *total = (struct dpt_tally){0};
+    *total = (struct dpt_metric_sums){0};
     for (int64_t i = 0; i < n; i++) {
         const double *sums = t->sums + i * DPT_EVAL_SUMS;
-        const struct dpt_tally one = {sums[DPT_EVAL_LOSS], sums[DPT_EVAL_CORRECT],
-                                      (int64_t)sums[DPT_EVAL_SAMPLES], sums[DPT_EVAL_WEIGHT]};
+        const struct dpt_metric_sums one = {sums[DPT_EVAL_LOSS], sums[DPT_EVAL_CORRECT],
+                                            (int64_t)sums[DPT_EVAL_SAMPLES], sums[DPT_EVAL_WEIGHT]};
 
-        dpt_tally_add(total, &one);
+        dpt_metric_sums_add(total, &one);
     }
     if (total->samples != split->sampler.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were evaluated", split->name,

@@ -1,8 +1,8 @@
 /*
- * fault: breaks a rank on purpose, so that it can be seen what the others make of it.
+ * fault: breaks a rank on purpose, to test how the other ranks handle it.
  *
- * A hook for debugging and tests, in every build, steered by the environment alone, and told at the
- * start of every run that finds it there:
+ * A hook for debugging and tests, in every build, controlled by the environment alone, and logged
+ * at the start of every run that finds it there:
  *
  *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W]"
  *
@@ -37,17 +37,16 @@ struct dpt_fault {
 /* From the environment. Errors: USAGE. */
 enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err);
 
-/* Whether it is this rank's turn in this step; whether it will be a gradient's that is on the host.
- */
+/* Whether the fault hits this rank in this step; and whether it hits a gradient in host memory. */
 bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step);
 bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
 
-/* What the fault does to this rank in this step, mostly nothing. params: n weights; n may be 0.
- * Errors: those that the fault plays. */
+/* Plays the fault if it hits this rank in this step. params: n weights; n may be 0. Errors: the one
+ * that the fault plays. */
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err);
 
-/* The same for what it does to a gradient just computed: its first micro-batch's. */
+/* Plays a fault that hits the gradient of the rank's first micro-batch, which was just computed. */
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
                                float *gradient, int64_t n);
 

@@ -19,8 +19,8 @@ static void mark_first(const struct dpt_trainer *t, struct dpt_gpu *all)
     }
 }
 
-enum dpt_status dpt_gpus_gather(const struct dpt_trainer *t, struct dpt_gpu **all,
-                                struct dpt_error *err)
+enum dpt_status dpt_gpus_allgather(const struct dpt_trainer *t, struct dpt_gpu **all,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
@@ -41,7 +41,7 @@ enum dpt_status dpt_gpus_gather(const struct dpt_trainer *t, struct dpt_gpu **al
     memcpy(mine.driver, info.driver, sizeof mine.driver);
     mine.memory = info.memory;
     mine.count = info.count;
-    DPT_TRY(dpt_group_gather(world, &mine, *all, sizeof mine, err));
+    DPT_TRY(dpt_group_allgather(world, &mine, *all, sizeof mine, err));
     if (world->rank == 0)
         mark_first(t, *all);
 out:

@@ -22,15 +22,15 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_job *job = t->job;
-    const struct dpt_match_wish wish = {.map = job->init.map.at,
-                                        .n_map = job->init.map.n,
-                                        .by_order = job->init.by_order,
-                                        .partial = job->init.partial};
+    const struct dpt_match_options options = {.map = job->init.map.at,
+                                              .n_map = job->init.map.n,
+                                              .by_order = job->init.by_order,
+                                              .partial = job->init.partial};
     struct dpt_weights w = {0};
     struct dpt_match match = {0};
 
     DPT_TRY(dpt_weights_open(&w, job->init.from, &dpt_weights_checkpoint, err));
-    DPT_TRY(dpt_match_open(&match, &w, &t->model.graph, &wish, err));
+    DPT_TRY(dpt_match_open(&match, &w, &t->model.graph, &options, err));
     for (int32_t k = 0; k < t->model.graph.n_tensors; k++) {
         float *to = t->arenas.params + t->model.graph.tensors[k].offset;
 
@@ -79,7 +79,7 @@ void dpt_init_release(struct dpt_init_result *result)
     dpt_str_release(&result->unused);
 }
 
-void dpt_init_tell(const struct dpt_trainer *t, const struct dpt_init_result *result, bool resumed)
+void dpt_init_log(const struct dpt_trainer *t, const struct dpt_init_result *result, bool resumed)
 {
     const char *path = t->job->init.from;
 

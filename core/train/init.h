@@ -7,7 +7,7 @@
 #include "core/base/str.h"
 #include "core/train/trainer.h"
 
-/* What was done; zero-initialise, release. */
+/* The result of the initialisation; zero-initialise, release. */
 struct dpt_init_result {
     const char *format;   /* of the file; NULL: nothing was read */
     const char *prefix;   /* that its names had in front, "" where none */
@@ -24,7 +24,7 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
                                  struct dpt_error *err);
 void dpt_init_release(struct dpt_init_result *result);
 
-/* Lines for a person: what became of which tensor. resumed: the run goes on from a checkpoint. */
-void dpt_init_tell(const struct dpt_trainer *t, const struct dpt_init_result *result, bool resumed);
+/* Logs for a person what became of which tensor. resumed: the run goes on from a checkpoint. */
+void dpt_init_log(const struct dpt_trainer *t, const struct dpt_init_result *result, bool resumed);
 
 #endif

@@ -11,8 +11,8 @@ static const char *stem(struct dpt_conf *conf, const char *path)
     const char *base = strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
     const char *dot = strrchr(base, '.');
 
-    return dpt_arena_strndup(&conf->arena, base,
-                             dot != NULL && dot != base ? (size_t)(dot - base) : strlen(base));
+    return dpt_region_strndup(&conf->region, base,
+                              dot != NULL && dot != base ? (size_t)(dot - base) : strlen(base));
 }
 
 /* Puts a value that follows from others into the resolved tree. */
@@ -61,7 +61,7 @@ static bool finish(struct dpt_job *job, struct dpt_conf *conf)
             return false;
     }
     if (job->output == NULL || job->output[0] == '\0') {
-        job->output = dpt_arena_printf(&conf->arena, "runs/%s", job->name);
+        job->output = dpt_region_printf(&conf->region, "runs/%s", job->name);
         if (job->output == NULL || !put_text(conf, root, "output", job->output, true))
             return false;
     }
@@ -95,7 +95,7 @@ enum dpt_status dpt_job_load(struct dpt_job *job, struct dpt_conf *conf, const c
         DPT_TRY(dpt_fail_memory(err, "the job file", 0));
     if (conf->n_mistakes == 0 && !finish(job, conf))
         DPT_TRY(dpt_fail_memory(err, "the job file", 0));
-    DPT_TRY(dpt_conf_verdict(conf, err));
+    DPT_TRY(dpt_conf_validation_result(conf, err));
 out:
     return status;
 }

@@ -76,7 +76,7 @@ struct dpt_job {
     struct {
         int reduction;            /* enum dpt_reduction_kind */
         int hierarchical;         /* enum dpt_hierarchical */
-        int cuda_aware;           /* enum dpt_aware_wish (core/comm/aware.h) */
+        int cuda_aware;           /* enum dpt_cuda_aware (core/comm/cuda_aware.h) */
         struct dpt_every timeout; /* n 0: never */
     } comm;
 };
@@ -103,11 +103,11 @@ const char *dpt_job_precision(const struct dpt_job *job);
 struct dpt_loss dpt_job_loss(const struct dpt_job *job);
 
 /*
- * What of the resolved job decides the result, as the rows say (enum dpt_effect): without output,
- * log, checkpoint and eval, of device only what is not as usual, and of batch the samples a step,
- * whichever way they were given. conf: the job's. Goes into checkpoints, so that it is the same
- * text whoever ran the job where.
+ * The job's signature: what of the resolved job decides the result, as the rows say (enum
+ * dpt_effect), without output, log, checkpoint and eval, of device only what is not as usual, and
+ * of batch the samples a step, whichever way they were given. conf: the job's. Goes into
+ * checkpoints, so that it is the same text whoever ran the job where.
  */
-void dpt_job_essence(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out);
+void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out);
 
 #endif

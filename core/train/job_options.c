@@ -1,5 +1,5 @@
 #include "core/base/isa.h"
-#include "core/comm/aware.h"
+#include "core/comm/cuda_aware.h"
 #include "core/train/job.h"
 #include "core/train/optimizer.h"
 #include "core/train/schedule.h"

@@ -40,7 +40,7 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
                : new;
 }
 
-void dpt_job_essence(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
+void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
 {
     /* The order of the first checkpoints; what else there is comes behind it. */
     static const char *const first[] = {"seed",      "data",     "model", "loss", "batch",

@@ -2,7 +2,7 @@
 
 #include <math.h>
 
-#include "core/base/squares.h"
+#include "core/base/sum_of_squares.h"
 #include "core/base/vector.h"
 
 #if defined(__x86_64__)
@@ -173,7 +173,7 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
     return part;
 }
 
-/* Two sums for each run of DPT_SQUARES_RUN floats of each tensor, one tensor behind the other. */
+/* Two sums for each run of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the other. */
 size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
                              const struct dpt_graph *graph)
 {
@@ -182,7 +182,7 @@ size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
     if (type_of(optimizer)->direction == NULL)
         return 0;
     for (int32_t k = 0; k < graph->n_tensors; k++)
-        runs += dpt_squares_runs((size_t)graph->tensors[k].count);
+        runs += dpt_sum_of_squares_chunks((size_t)graph->tensors[k].count);
     return 2 * runs;
 }
 
@@ -195,22 +195,23 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
     const size_t begin = runs * (size_t)thread / (size_t)threads;
     const size_t end = runs * ((size_t)thread + 1) / (size_t)threads;
     const unsigned mode = without_denormals();
-    float direction[DPT_SQUARES_RUN];
+    float direction[DPT_SUM_OF_SQUARES_CHUNK];
     size_t run = 0;
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
 
-        for (size_t at = 0; at < (size_t)t->count; at += DPT_SQUARES_RUN, run++) {
+        for (size_t at = 0; at < (size_t)t->count; at += DPT_SUM_OF_SQUARES_CHUNK, run++) {
             const size_t left = (size_t)t->count - at;
-            const struct dpt_optimizer_part part = part_of(
-                &pass, t, (size_t)t->offset + at, left < DPT_SQUARES_RUN ? left : DPT_SQUARES_RUN);
+            const struct dpt_optimizer_part part =
+                part_of(&pass, t, (size_t)t->offset + at,
+                        left < DPT_SUM_OF_SQUARES_CHUNK ? left : DPT_SUM_OF_SQUARES_CHUNK);
 
             if (run < begin || run >= end)
                 continue;
             pass.type->direction(pass.options, &part, direction);
-            squares[2 * run] = dpt_sum_squares(part.params, part.n);
-            squares[2 * run + 1] = dpt_sum_squares(direction, part.n);
+            squares[2 * run] = dpt_sum_of_squares(part.params, part.n);
+            squares[2 * run + 1] = dpt_sum_of_squares(direction, part.n);
         }
     }
     as_before(mode);
@@ -221,7 +222,7 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
 {
     double params = 0, direction = 0;
 
-    for (size_t run = 0; run < dpt_squares_runs((size_t)t->count); run++) {
+    for (size_t run = 0; run < dpt_sum_of_squares_chunks((size_t)t->count); run++) {
         params += squares[2 * run];
         direction += squares[2 * run + 1];
     }
@@ -253,7 +254,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
                 pass.type->step(pass.options, &part, &norms);
             }
         }
-        runs += dpt_squares_runs((size_t)t->count);
+        runs += dpt_sum_of_squares_chunks((size_t)t->count);
     }
     as_before(mode);
 }

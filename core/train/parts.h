@@ -59,8 +59,8 @@ void dpt_trainer_close_program(struct dpt_trainer *t);
 enum dpt_status dpt_trainer_share_plans(struct dpt_trainer *t, const char *plans,
                                         struct dpt_error *err);
 
-/* How many lines of `before` have others now; *total: of how many; name: for what the first of
- * them is, cut to `size` bytes. */
+/* How many lines of `before` differ in `now`. *total: the number of lines; name: what the first
+ * changed line is for, cut to `size` bytes. */
 int dpt_plans_changed(const char *before, const char *now, int *total, char *name, size_t size);
 
 #endif

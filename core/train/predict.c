@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/comm/exchange.h"
+#include "core/comm/alltoallv.h"
 #include "models/model.h"
 
 /* A prediction under way. A window is a step of the sampler. */
@@ -54,11 +54,11 @@ static void tell_beside(const struct work *w, const struct dpt_batch *batch, con
             .targets =
                 batch->targets != NULL ? batch->targets + (size_t)i * (size_t)w->outputs : NULL,
         };
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
 
         dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs,
-                      values + (size_t)i * (size_t)w->outputs, NULL, &tally);
-        beside[0] = (float)tally.loss;
+                      values + (size_t)i * (size_t)w->outputs, NULL, &metric_sums);
+        beside[0] = (float)metric_sums.loss;
         if (one.labels != NULL)
             memcpy(beside + 1, one.labels, sizeof *one.labels);
         else
@@ -105,7 +105,8 @@ static enum dpt_status compute(struct work *w, struct dpt_error *err)
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
     } else {
         w->view.total = dpt_sampler_count(w->sampler, step);
-        dpt_sampler_deal(w->sampler, step, world->rank, world->size, &w->view.first, &w->view.last);
+        dpt_sampler_partition(w->sampler, step, world->rank, world->size, &w->view.first,
+                              &w->view.last);
         DPT_TRY(w->feed->fetch(w->feed->arg, w->before + w->parts.at[world->rank],
                                w->parts.count[world->rank], err));
     }
@@ -115,14 +116,14 @@ out:
 }
 
 /* How the ranks share a window. */
-static void deal(struct work *w, int64_t step)
+static void partition(struct work *w, int64_t step)
 {
     const int32_t micro = w->sampler->micro, total = dpt_sampler_count(w->sampler, step);
 
     for (int r = 0; r < w->t->comm->world.size; r++) {
         int32_t first, last;
 
-        dpt_sampler_deal(w->sampler, step, r, w->t->comm->world.size, &first, &last);
+        dpt_sampler_partition(w->sampler, step, r, w->t->comm->world.size, &first, &last);
         first = first * micro < total ? first * micro : total;
         last = last * micro < total ? last * micro : total;
         w->parts.at[r] = first;
@@ -142,7 +143,7 @@ static enum dpt_status collect(struct work *w, const float *mine, float *all, in
         w->scaled.at[r] = w->parts.at[r] * width;
         w->scaled.count[r] = w->parts.count[r] * width;
     }
-    return dpt_group_collect_parts(world, 0, mine, all, &w->scaled, err);
+    return dpt_group_gatherv(world, 0, mine, all, &w->scaled, err);
 }
 
 /* The softmax of a row, and the first of its largest values. */
@@ -173,7 +174,7 @@ static void soften_part(void *arg, int thread)
 }
 
 /* Rank 0: sorts out what came beside the outputs, and sums it up. */
-static void sort_out(struct work *w, struct dpt_tally *total)
+static void sort_out(struct work *w, struct dpt_metric_sums *total)
 {
     for (int32_t i = 0; i < w->view.total; i++) {
         const float *beside = w->all_beside + (size_t)i * (size_t)w->extras;
@@ -197,7 +198,7 @@ static void sort_out(struct work *w, struct dpt_tally *total)
 
 /* Rank 0: hands a window to the sink. */
 static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *arg,
-                                 struct dpt_tally *total, struct dpt_error *err)
+                                 struct dpt_metric_sums *total, struct dpt_error *err)
 {
     const bool classes = w->t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     const struct dpt_predicted predicted = {
@@ -284,13 +285,13 @@ static void release(struct work *w)
 
 /* Collective. All windows, one after another. What fails on one rank fails on all. */
 static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg,
-                               struct dpt_tally *total, struct dpt_error *err)
+                               struct dpt_metric_sums *total, struct dpt_error *err)
 {
     const struct dpt_group *world = &w->t->comm->world;
     const int64_t steps = dpt_sampler_steps(w->sampler);
     enum dpt_status status = DPT_OK, mine;
 
-    *total = (struct dpt_tally){0};
+    *total = (struct dpt_metric_sums){0};
     dpt_comm_note(w->t->comm, 0, "predicting");
     w->extras = w->truth == DPT_TRUTH_NONE ? 0 : w->truth == DPT_TRUTH_CLASS ? 2 : 1 + w->outputs;
     mine = make_room(w, err);
@@ -299,7 +300,7 @@ static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg
     for (int64_t step = 0; step < steps; step++) {
         if (mine == DPT_OK) {
             w->view.step = step;
-            deal(w, step);
+            partition(w, step);
             mine = compute(w, err);
         }
         DPT_TRY(dpt_group_agree(world, mine, err));
@@ -317,8 +318,8 @@ out:
 }
 
 enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *split,
-                                    dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
-                                    struct dpt_error *err)
+                                    dpt_predict_sink *sink, void *arg,
+                                    struct dpt_metric_sums *total, struct dpt_error *err)
 {
     struct work w = {
         .t = t,
@@ -327,14 +328,14 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
         .truth = split->set->target == DPT_TARGET_CLASS ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR,
         .outputs = dpt_graph_outputs(&t->model.graph),
     };
-    struct dpt_tally own;
+    struct dpt_metric_sums own;
 
     return predict(&w, sink, arg, total != NULL ? total : &own, err);
 }
 
 enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt_feed *feed,
-                                         dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
-                                         struct dpt_error *err)
+                                         dpt_predict_sink *sink, void *arg,
+                                         struct dpt_metric_sums *total, struct dpt_error *err)
 {
     struct work w = {
         .t = t,
@@ -343,7 +344,7 @@ enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt
         .truth = feed->truth,
         .outputs = dpt_graph_outputs(&t->model.graph),
     };
-    struct dpt_tally own;
+    struct dpt_metric_sums own;
 
     return predict(&w, sink, arg, total != NULL ? total : &own, err);
 }

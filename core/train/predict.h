@@ -1,5 +1,5 @@
 /*
- * predict: what a model says to each of any number of samples, over all ranks.
+ * predict: a model's outputs for any number of samples, computed by all ranks.
  *
  * The samples are walked in windows of a few micro-batches a thread. Ranks and threads share a
  * window's micro-batches, its outputs are gathered, and rank 0 hands them to a sink, in the order
@@ -28,8 +28,8 @@ struct dpt_predicted {
     const float *loss;      /* [count] where the truth is known, else NULL */
 };
 
-/* Called on rank 0 with one run of samples after another. What it fails with ends the prediction
- * on all ranks. */
+/* Called on rank 0 with one group of consecutive samples after another. Its failure ends the
+ * prediction on all ranks. */
 typedef enum dpt_status dpt_predict_sink(void *arg, const struct dpt_predicted *predicted,
                                          struct dpt_error *err);
 
@@ -39,14 +39,14 @@ typedef enum dpt_status dpt_predict_sink(void *arg, const struct dpt_predicted *
  * dpt_trainer_evaluate would have it up to rounding. Errors: BAD_DATA, IO, RANK, the sink's.
  */
 enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *split,
-                                    dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
-                                    struct dpt_error *err);
+                                    dpt_predict_sink *sink, void *arg,
+                                    struct dpt_metric_sums *total, struct dpt_error *err);
 
-/* Where samples come from other than from a split. */
+/* A source of samples that is not a split. */
 struct dpt_feed {
     const struct dpt_sampler *sampler; /* a step is a window; not shuffled */
     enum dpt_truth truth;
-    /* Makes ready what this rank computes of a window, samples first … first + n - 1. */
+    /* Prepares the samples of a window that this rank computes, samples first … first + n - 1. */
     enum dpt_status (*fetch)(void *arg, int64_t first, int64_t n, struct dpt_error *err);
     /* Fills a micro-batch of it, samples first … first + batch->count - 1; any thread. Rows past
      * the count are cleared by the caller. batch: its targets and labels are set here. */
@@ -57,13 +57,13 @@ struct dpt_feed {
 
 /* Collective. Predicts all that a feed gives to a trainer of samples of that shape. */
 enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt_feed *feed,
-                                         dpt_predict_sink *sink, void *arg, struct dpt_tally *total,
-                                         struct dpt_error *err);
+                                         dpt_predict_sink *sink, void *arg,
+                                         struct dpt_metric_sums *total, struct dpt_error *err);
 
-/* Collective. The same for a source, which every rank opened. Errors: also BAD_DATA where its truth
- * is none for this model. */
+/* Collective. Predicts all samples of a source, which every rank opened. Errors: also BAD_DATA
+ * where its truth is none for this model. */
 enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
                                            dpt_predict_sink *sink, void *arg,
-                                           struct dpt_tally *total, struct dpt_error *err);
+                                           struct dpt_metric_sums *total, struct dpt_error *err);
 
 #endif

@@ -66,7 +66,7 @@ static enum dpt_status check_truth(const struct dpt_trainer *t, const struct sou
 
 enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
                                            dpt_predict_sink *sink, void *arg,
-                                           struct dpt_tally *total, struct dpt_error *err)
+                                           struct dpt_metric_sums *total, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct source_feed from = {

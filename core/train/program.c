@@ -68,7 +68,7 @@ static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_s
            t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
 }
 
-enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, const char *plans,
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -77,8 +77,8 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, co
     struct dpt_program_spec spec = {
         .graph = &t->model.graph,
         .loss = t->model.loss,
-        .micro = leaf * t->team.group,
-        .leaf = leaf,
+        .micro = micro * t->team.group,
+        .sub_batch = micro,
         .threads = t->team.threads,
         .training = t->data.train.present,
         .team = t->team.together ? t->team.pool : NULL,

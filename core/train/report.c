@@ -116,7 +116,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     describe_rate(t, &text);
     dpt_log_info(t->log, "  train    %s steps, %s an epoch; %s", dpt_group_digits(steps, t->steps),
                  dpt_group_digits(digits, t->steps_per_epoch), text.text);
-    dpt_init_tell(t, &run->init, run->resumed >= 0);
+    dpt_init_log(t, &run->init, run->resumed >= 0);
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_idle(t, t->log);
@@ -193,8 +193,8 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     if (all == NULL)
         status = dpt_fail_memory(err, "the list of ranks", 0);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_group_gather(&comm->world, &mine, all, sizeof mine, err));
-    DPT_TRY(dpt_gpus_gather(&run->trainer, &gpus, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, &mine, all, sizeof mine, err));
+    DPT_TRY(dpt_gpus_allgather(&run->trainer, &gpus, err));
     if (comm->world.rank == 0) {
         log_header(run, all, gpus);
         status = start_event(run, all, gpus, err);
@@ -262,7 +262,7 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
     const int64_t done = p->step - (run->resumed > 0 ? run->resumed : 0);
     const double left = run->training / (double)done * (double)(t->steps - p->step);
     const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
-    const double rate = (double)run->window.tally.samples / run->window.seconds;
+    const double rate = (double)run->window.metric_sums.samples / run->window.seconds;
     char of_steps[DIGITS], of_epochs[DIGITS], digits[DIGITS], clock[DIGITS], end[DIGITS + 8];
     char accuracy[DIGITS] = "";
 
@@ -271,13 +271,14 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
     snprintf(end, sizeof end, "  %s left", clock_text(left, clock, sizeof clock));
     if (has_accuracy(run))
         snprintf(accuracy, sizeof accuracy, "  accuracy %.4f",
-                 dpt_tally_accuracy(&run->window.tally));
-    while (snprintf(
-               text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
-               (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "", (long long)p->step,
-               run->cuts < NO_STEPS ? of_steps : "", dpt_tally_loss(&run->window.tally), accuracy,
-               dpt_group_digits(digits, (long long)rate), run->cuts < NO_UNIT ? " samples/s" : "/s",
-               run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
+                 dpt_metric_sums_accuracy(&run->window.metric_sums));
+    while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
+                    (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
+                    (long long)p->step, run->cuts < NO_STEPS ? of_steps : "",
+                    dpt_metric_sums_loss(&run->window.metric_sums), accuracy,
+                    dpt_group_digits(digits, (long long)rate),
+                    run->cuts < NO_UNIT ? " samples/s" : "/s",
+                    run->cuts < NO_CLOCK ? end : "") > COLUMNS &&
            run->cuts < NO_CLOCK)
         run->cuts++;
 }
@@ -288,9 +289,10 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_progress *p = &t->progress;
     struct dpt_metrics *m = &run->metrics;
-    const double loss = dpt_tally_loss(&run->window.tally);
-    const double accuracy = has_accuracy(run) ? dpt_tally_accuracy(&run->window.tally) : NAN;
-    const double rate = (double)run->window.tally.samples / run->window.seconds;
+    const double loss = dpt_metric_sums_loss(&run->window.metric_sums);
+    const double accuracy =
+        has_accuracy(run) ? dpt_metric_sums_accuracy(&run->window.metric_sums) : NAN;
+    const double rate = (double)run->window.metric_sums.samples / run->window.seconds;
     char text[200];
 
     write_step(run, text, sizeof text);
@@ -321,9 +323,9 @@ out:
 }
 
 /* An event of a whole set of samples: `loss` and `accuracy` are means over `samples`. */
-static enum dpt_status tally_event(struct dpt_run *run, const char *event, const char *split,
-                                   const struct dpt_tally *tally, double seconds,
-                                   struct dpt_error *err)
+static enum dpt_status metrics_event(struct dpt_run *run, const char *event, const char *split,
+                                     const struct dpt_metric_sums *metric_sums, double seconds,
+                                     struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
@@ -333,26 +335,26 @@ static enum dpt_status tally_event(struct dpt_run *run, const char *event, const
     dpt_metrics_int(m, "epoch", epoch_of(t));
     if (split != NULL)
         dpt_metrics_text(m, "split", split);
-    dpt_metrics_real(m, "loss", dpt_tally_loss(tally));
+    dpt_metrics_real(m, "loss", dpt_metric_sums_loss(metric_sums));
     if (has_accuracy(run))
-        dpt_metrics_real(m, "accuracy", dpt_tally_accuracy(tally));
-    dpt_metrics_int(m, "samples", tally->samples);
-    if (tally->weight != (double)tally->samples)
-        dpt_metrics_real(m, "weight", tally->weight);
+        dpt_metrics_real(m, "accuracy", dpt_metric_sums_accuracy(metric_sums));
+    dpt_metrics_int(m, "samples", metric_sums->samples);
+    if (metric_sums->weight != (double)metric_sums->samples)
+        dpt_metrics_real(m, "weight", metric_sums->weight);
     dpt_metrics_real(m, "seconds", seconds);
     return end_line(run, err);
 }
 
-static void log_tally(const struct dpt_run *run, const char *what, const struct dpt_tally *tally,
-                      const char *more)
+static void log_metrics(const struct dpt_run *run, const char *what,
+                        const struct dpt_metric_sums *metric_sums, const char *more)
 {
     const struct dpt_trainer *t = &run->trainer;
     char text[64] = "";
 
     if (has_accuracy(run))
-        snprintf(text, sizeof text, "  accuracy %.4f", dpt_tally_accuracy(tally));
+        snprintf(text, sizeof text, "  accuracy %.4f", dpt_metric_sums_accuracy(metric_sums));
     dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t),
-                 (long long)t->progress.step, what, dpt_tally_loss(tally), text, more);
+                 (long long)t->progress.step, what, dpt_metric_sums_loss(metric_sums), text, more);
 }
 
 /* A run that was resumed in the middle, or skipped steps, says of how many samples it tells. */
@@ -360,32 +362,33 @@ enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_sampler *s = &run->trainer.data.train.sampler;
-    const struct dpt_tally *tally = &run->epoch.tally;
+    const struct dpt_metric_sums *metric_sums = &run->epoch.metric_sums;
     char digits[DIGITS], part[DIGITS + 16] = "";
     const int64_t last = run->trainer.steps_per_epoch - 1;
 
-    if (tally->samples < last * s->global + dpt_sampler_count(s, last))
-        snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, tally->samples));
-    log_tally(run, "train", tally, part);
-    DPT_TRY(tally_event(run, "epoch", NULL, tally, run->epoch.seconds, err));
-    DPT_TRY(dpt_board_evaluation(&run->board, run->trainer.progress.step, "epoch",
-                                 dpt_tally_loss(tally),
-                                 has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
+    if (metric_sums->samples < last * s->global + dpt_sampler_count(s, last))
+        snprintf(part, sizeof part, "  (%s samples)",
+                 dpt_group_digits(digits, metric_sums->samples));
+    log_metrics(run, "train", metric_sums, part);
+    DPT_TRY(metrics_event(run, "epoch", NULL, metric_sums, run->epoch.seconds, err));
+    DPT_TRY(dpt_board_evaluation(
+        &run->board, run->trainer.progress.step, "epoch", dpt_metric_sums_loss(metric_sums),
+        has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN, err));
 out:
     return status;
 }
 
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
-                                      const struct dpt_tally *tally, double seconds,
+                                      const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    log_tally(run, split, tally, "");
-    DPT_TRY(tally_event(run, "eval", split, tally, seconds, err));
-    DPT_TRY(dpt_board_evaluation(&run->board, run->trainer.progress.step, split,
-                                 dpt_tally_loss(tally),
-                                 has_accuracy(run) ? dpt_tally_accuracy(tally) : NAN, err));
+    log_metrics(run, split, metric_sums, "");
+    DPT_TRY(metrics_event(run, "eval", split, metric_sums, seconds, err));
+    DPT_TRY(dpt_board_evaluation(
+        &run->board, run->trainer.progress.step, split, dpt_metric_sums_loss(metric_sums),
+        has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN, err));
 out:
     return status;
 }
@@ -439,19 +442,19 @@ static void compare_weights(const struct dpt_trainer *t, struct dpt_str *out)
 }
 
 static void summarize_split(const struct dpt_run *run, const char *name,
-                            const struct dpt_tally *tally, struct dpt_str *out)
+                            const struct dpt_metric_sums *metric_sums, struct dpt_str *out)
 {
     char digits[DIGITS];
 
-    if (tally->samples == 0)
+    if (metric_sums->samples == 0)
         return;
     dpt_str_printf(out, "%s ", name);
     if (has_accuracy(run))
-        dpt_str_printf(out, "accuracy %.4f, ", dpt_tally_accuracy(tally));
-    dpt_str_printf(out, "loss %.4g on %s samples", dpt_tally_loss(tally),
-                   dpt_group_digits(digits, tally->samples));
-    if (tally->weight != (double)tally->samples)
-        dpt_str_printf(out, " (weights sum to %.6g)", tally->weight);
+        dpt_str_printf(out, "accuracy %.4f, ", dpt_metric_sums_accuracy(metric_sums));
+    dpt_str_printf(out, "loss %.4g on %s samples", dpt_metric_sums_loss(metric_sums),
+                   dpt_group_digits(digits, metric_sums->samples));
+    if (metric_sums->weight != (double)metric_sums->samples)
+        dpt_str_printf(out, " (weights sum to %.6g)", metric_sums->weight);
     dpt_str_printf(out, "\n");
 }
 

@@ -236,8 +236,8 @@ out:
 }
 
 /* What the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
-static enum dpt_status read_essence(const struct dpt_trainer *t, struct dpt_str *out,
-                                    struct dpt_error *err)
+static enum dpt_status read_signature(const struct dpt_trainer *t, struct dpt_str *out,
+                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_conf conf = {0};
@@ -247,7 +247,7 @@ static enum dpt_status read_essence(const struct dpt_trainer *t, struct dpt_str 
     snprintf(path, sizeof path, "%s/job.yaml", t->job->output);
     DPT_TRY(dpt_job_load(&job, &conf, path, NULL, 0, err));
     DPT_TRY(dpt_job_for_ranks(&job, t->comm->world.size, err));
-    dpt_job_essence(&job, &conf, out);
+    dpt_job_signature(&job, &conf, out);
     if (out->failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
 out:
@@ -264,7 +264,7 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
     struct dpt_error unreadable;
     enum dpt_status status = DPT_OK;
 
-    if (read_essence(t, &old, &unreadable) != DPT_OK)
+    if (read_signature(t, &old, &unreadable) != DPT_OK)
         DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
     if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, &changes))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,

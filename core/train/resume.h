@@ -1,9 +1,9 @@
 /*
- * resume: goes on where an earlier run stopped.
+ * resume: continues where an earlier run stopped.
  *
- * A run is a function of the job and of the state in a checkpoint, so going on needs no more than
- * that: the next step is the one that would have come. What may differ from the job that the
- * checkpoint was made by, and what not, is decided here.
+ * A run is a function of the job and of the state in a checkpoint, so nothing else is needed to
+ * continue: the next step is the one that would have followed. This file decides what may differ
+ * from the job that wrote the checkpoint.
  */
 #ifndef DPT_TRAIN_RESUME_H
 #define DPT_TRAIN_RESUME_H
@@ -16,7 +16,7 @@ struct dpt_resume {
     enum dpt_resume_mode mode;
     bool any;         /* also weights that are not finite */
     const char *path; /* PATH: a checkpoint, or a run folder for its latest */
-    bool overwrite;   /* the run that the folder holds gives way (overwritten.h) */
+    bool overwrite;   /* the run that the folder holds is replaced (overwritten.h) */
 };
 
 /* word: "auto", "none", or a path; NULL: auto, or where `overwrite`, none. any: as in the struct.
@@ -44,8 +44,8 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
  * many; -1: it is not, or there is no such file. Errors: IO. */
 enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err);
 
-/* Whether the folder's run needs none before it any more: it has a checkpoint, or has ended.
- * Errors: IO, RANK. */
+/* Whether the run that the folder held before may be removed: the present one has a checkpoint, or
+ * has ended. Errors: IO, RANK. */
 enum dpt_status dpt_resume_stands(const char *folder, bool *stands, struct dpt_error *err);
 
 /*

@@ -145,10 +145,11 @@ out:
 }
 
 /* data.valid decides which checkpoint is the best, never data.test. */
-static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
+static void note_best(struct dpt_trainer *t, const struct dpt_metric_sums *metric_sums)
 {
-    const double metric = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY ? dpt_tally_accuracy(tally)
-                                                                       : -dpt_tally_loss(tally);
+    const double metric = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY
+                              ? dpt_metric_sums_accuracy(metric_sums)
+                              : -dpt_metric_sums_loss(metric_sums);
 
     if (t->progress.best_step >= 0 && !(metric > t->progress.best_metric))
         return;
@@ -160,20 +161,21 @@ static void note_best(struct dpt_trainer *t, const struct dpt_tally *tally)
 static enum dpt_status evaluate(struct dpt_run *run, struct dpt_split *split, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_tally *tally = split == &run->trainer.data.valid ? &run->valid : &run->test;
+    struct dpt_metric_sums *metric_sums =
+        split == &run->trainer.data.valid ? &run->valid : &run->test;
     double start;
 
-    DPT_TRY(dpt_run_learn(run, err));
+    DPT_TRY(dpt_run_settle(run, err));
     start = dpt_now();
     dpt_profile_begin(run->trainer.profile, run->trainer.progress.step);
-    DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, tally, err));
+    DPT_TRY(dpt_trainer_evaluate(&run->trainer, split, metric_sums, err));
     dpt_profile_end(run->trainer.profile, DPT_SPAN_EVALUATE);
     if (split == &run->trainer.data.test)
         run->tested_step = run->trainer.progress.step;
     else
-        note_best(&run->trainer, tally);
+        note_best(&run->trainer, metric_sums);
     if (dpt_run_leads(run))
-        status = dpt_report_evaluation(run, split->name, tally, dpt_now() - start, err);
+        status = dpt_report_evaluation(run, split->name, metric_sums, dpt_now() - start, err);
     DPT_TRY(dpt_run_agree(run, status, err));
 out:
     return status;
@@ -274,7 +276,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
                                                : "a signal to another rank";
     bool saved;
 
-    DPT_TRY(dpt_run_learn(run, err));
+    DPT_TRY(dpt_run_settle(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
     DPT_TRY(settle(run, err));
@@ -302,7 +304,7 @@ static enum dpt_status gather_ranks(struct dpt_run *run, struct dpt_error *err)
     if (run->rank_seconds == NULL || !due(t, &run->log_every))
         return DPT_OK;
     dpt_comm_note(t->comm, -1, "telling how long its part of the steps took");
-    DPT_TRY(dpt_group_gather(&t->comm->world, &t->busy, run->rank_seconds, sizeof t->busy, err));
+    DPT_TRY(dpt_group_allgather(&t->comm->world, &t->busy, run->rank_seconds, sizeof t->busy, err));
     t->busy = 0;
 out:
     return status;
@@ -336,11 +338,11 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     struct dpt_trainer *t = &run->trainer;
 
-    if (!dpt_run_leads(run) || !run->board.file.open || t->requests.trouble != DPT_OK ||
+    if (!dpt_run_leads(run) || !run->board.file.open || t->requests.deferred_error != DPT_OK ||
         run->board.weights_step == t->progress.step)
         return;
-    t->requests.trouble = dpt_trainer_gradient(t, err);
-    if (t->requests.trouble != DPT_OK)
+    t->requests.deferred_error = dpt_trainer_gradient(t, err);
+    if (t->requests.deferred_error != DPT_OK)
         return;
     dpt_profile_begin(t->profile, t->progress.step);
     dpt_board_weights(&run->board, t->progress.step, &t->model.graph, t->arenas.params,
@@ -367,16 +369,16 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
         if (!result.skipped && !result.overflows && !result.weightless)
             dpt_run_count(run, &result);
     } else if (due_to_learn(run)) {
-        DPT_TRY(dpt_run_learn(run, err));
+        DPT_TRY(dpt_run_settle(run, err));
     }
     if (run->first_step == 0)
         run->first_step = dpt_process_age();
     DPT_TRY(gather_ranks(run, err));
     /* What fails here on rank 0 alone reaches the others with the next step. */
-    if (dpt_run_leads(run) && t->requests.trouble == DPT_OK) {
-        t->requests.trouble = report(run, &result, err);
-        if (t->requests.trouble == DPT_OK)
-            t->requests.trouble = collect(run, false, err);
+    if (dpt_run_leads(run) && t->requests.deferred_error == DPT_OK) {
+        t->requests.deferred_error = report(run, &result, err);
+        if (t->requests.deferred_error == DPT_OK)
+            t->requests.deferred_error = collect(run, false, err);
     }
     if (due(t, &job->train.check_replicas))
         DPT_TRY(check_replicas(run, err));
@@ -478,12 +480,12 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
 
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
-                            const struct dpt_run_wish *wish, struct dpt_str *summary,
+                            const struct dpt_run_options *options, struct dpt_str *summary,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_run run = {.conf = conf,
-                          .version = wish->version,
+                          .version = options->version,
                           .saved_step = -1,
                           .tested_step = -1,
                           .checked_step = -1,
@@ -498,7 +500,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(
         dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
-    DPT_TRY(dpt_run_prepare(&run, wish, &finished, err));
+    DPT_TRY(dpt_run_prepare(&run, options, &finished, err));
     run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));

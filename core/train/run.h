@@ -1,5 +1,5 @@
 /*
- * run: a job from its first step to its last, with what a person and the files see of it.
+ * run: a job from its first step to its last, with its log, metrics and checkpoints.
  */
 #ifndef DPT_TRAIN_RUN_H
 #define DPT_TRAIN_RUN_H
@@ -16,9 +16,9 @@
 #include "core/train/resume.h"
 #include "core/train/trainer.h"
 
-/* What training steps counted, and the seconds that they took. */
+/* The metric sums of training steps, and the seconds that they took. */
 struct dpt_run_sums {
-    struct dpt_tally tally;
+    struct dpt_metric_sums metric_sums;
     double seconds;
 };
 
@@ -34,8 +34,8 @@ struct dpt_run {
     struct dpt_init_result init; /* rank 0's */
     struct dpt_metrics metrics;
     char metrics_path[PATH_MAX];
-    struct dpt_board board; /* log.tensorboard, rank 0 */
-    FILE *hashes;           /* log.hashes, rank 0 */
+    struct dpt_board board;     /* log.tensorboard, rank 0 */
+    FILE *hashes;               /* log.hashes, rank 0 */
     struct dpt_trace *trace;    /* log.trace */
     struct dpt_str job_text;    /* for checkpoints */
     struct dpt_str resolved;    /* for the run folder */
@@ -59,12 +59,12 @@ struct dpt_run {
     int64_t saved_step;   /* of the newest checkpoint, -1: none */
     int64_t checked_step; /* at which the replicas were compared last, -1: never */
     int64_t tested_step;  /* at which data.test was evaluated last, -1: never */
-    struct dpt_tally test, valid;
+    struct dpt_metric_sums test, valid;
     double live_at;
 };
 
-/* What is asked of a run beside its job. */
-struct dpt_run_wish {
+/* Options of a run that are not part of its job. */
+struct dpt_run_options {
     const char *version; /* of dptrain */
     struct dpt_resume resume;
 };
@@ -77,7 +77,7 @@ struct dpt_run_wish {
  */
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
-                            const struct dpt_run_wish *wish, struct dpt_str *summary,
+                            const struct dpt_run_options *options, struct dpt_str *summary,
                             struct dpt_error *err);
 
 /* Rank 0 keeps the run's folder, its files and its lock. */
@@ -86,35 +86,37 @@ static inline bool dpt_run_leads(const struct dpt_run *run)
     return run->trainer.comm->world.rank == 0;
 }
 
-/* All ranks end together, also for what rank 0 alone has come upon in this step. Collective. */
+/* All ranks agree on a status, so that they end together, also for a failure of rank 0 alone in
+ * this step. Collective. */
 static inline enum dpt_status dpt_run_agree(const struct dpt_run *run, enum dpt_status status,
                                             struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
 
-    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->requests.trouble, err);
+    return dpt_group_agree(&t->comm->world, status != DPT_OK ? status : t->requests.deferred_error,
+                           err);
 }
 
 /* Adds to the time that training took. */
 void dpt_run_spend(struct dpt_run *run, double seconds);
-/* What steps gave that had an update. */
+/* Adds the result of steps that had an update. */
 void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result);
-/* The same for those without one; rank 0 tells. */
+/* Counts the steps without an update; rank 0 warns about them. */
 void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *result);
-/* Where a device steps: waits for it, and hears what the steps gave. It stops the run where
+/* Where a device steps: waits for it, and takes the results of the steps. It stops the run where
  * something is not a number, so it comes before all that looks at the parameters. Collective.
  * Errors: as dpt_trainer_settle. */
-enum dpt_status dpt_run_learn(struct dpt_run *run, struct dpt_error *err);
-/* The same for a line of rank 0's alone, by rank 0 alone. */
+enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err);
+/* As dpt_run_settle, by rank 0 alone, for a line that only rank 0 prints. */
 enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err);
-/* The arenas as they are after this step, on all ranks. Collective. Errors: as dpt_run_learn. */
+/* The arenas as they are after this step, on all ranks. Collective. Errors: as dpt_run_settle. */
 enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
 
-/* First of all: the folder is this run's alone. Collective. Errors: as dpt_lock_take. */
+/* Takes the lock of the run folder, before anything else. Collective. Errors: as dpt_lock_take. */
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
                                   struct dpt_log *log, const char *folder, struct dpt_error *err);
 /* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
-enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_options *options,
                                 bool *finished, struct dpt_error *err);
 
 /* Tells the trace of all that this run's threads do, or no longer. Where there is a trace. */
@@ -129,7 +131,7 @@ enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error
 /* The line and the `epoch` event of the epoch that ended with the last step. Rank 0. Errors: IO. */
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
-                                      const struct dpt_tally *tally, double seconds,
+                                      const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err);
 /* The line and the `checkpoint` event of a save that ended. Errors: IO. */
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,

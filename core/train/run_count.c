@@ -10,19 +10,19 @@ void dpt_run_spend(struct dpt_run *run, double seconds)
     run->epoch.seconds += seconds;
 }
 
-static void add(struct dpt_tally *tally, const struct dpt_step_result *result)
+static void add(struct dpt_metric_sums *metric_sums, const struct dpt_step_result *result)
 {
-    tally->loss += result->loss;
-    tally->correct += result->correct;
-    tally->samples += result->samples;
-    tally->weight += result->weight;
+    metric_sums->loss += result->loss;
+    metric_sums->correct += result->correct;
+    metric_sums->samples += result->samples;
+    metric_sums->weight += result->weight;
 }
 
 void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result)
 {
     run->norm = result->norm;
-    add(&run->window.tally, result);
-    add(&run->epoch.tally, result);
+    add(&run->window.metric_sums, result);
+    add(&run->epoch.metric_sums, result);
     run->counted += result->samples;
 }
 
@@ -61,7 +61,7 @@ static void count_deferred(struct dpt_run *run, struct dpt_step_result *since)
     dpt_run_count(run, since);
 }
 
-enum dpt_status dpt_run_learn(struct dpt_run *run, struct dpt_error *err)
+enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
@@ -99,7 +99,7 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err)
 
     if (!run->trainer.engine->on_device)
         return DPT_OK;
-    DPT_TRY(dpt_run_learn(run, err));
+    DPT_TRY(dpt_run_settle(run, err));
     DPT_TRY(dpt_run_agree(run, dpt_trainer_fetch(&run->trainer, err), err));
 out:
     return status;

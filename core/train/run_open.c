@@ -114,7 +114,7 @@ out:
  * read again some day, as job files are. */
 static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
 {
-    dpt_job_essence(run->trainer.job, run->conf, &run->job_text);
+    dpt_job_signature(run->trainer.job, run->conf, &run->job_text);
     dpt_conf_write(run->conf->root, &run->resolved);
     if (run->job_text.failed || run->resolved.failed)
         return dpt_fail_memory(err, "the resolved job", 0);
@@ -190,7 +190,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *wish,
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_options *options,
                                 bool *finished, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -199,7 +199,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *
     enum dpt_resumed resumed;
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
-    DPT_TRY(dpt_resume_run(t, &wish->resume, run->job_text.text, run->version, &resumed, err));
+    DPT_TRY(dpt_resume_run(t, &options->resume, run->job_text.text, run->version, &resumed, err));
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;
     DPT_TRY(find_end(run, finished, err));
     *finished = *finished || resumed == DPT_RESUMED_ENDED;
@@ -210,7 +210,8 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_wish *
         DPT_TRY(dpt_init_weights(t, &run->init, err));
     DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
     DPT_TRY(dpt_group_agree(
-        world, dpt_run_leads(run) ? open_folder(run, wish->resume.overwrite, err) : DPT_OK, err));
+        world, dpt_run_leads(run) ? open_folder(run, options->resume.overwrite, err) : DPT_OK,
+        err));
     DPT_TRY(dpt_report_start(run, err));
     if (run->overwritten)
         dpt_log_info(t->log, "  the run before lies in %s/overwritten until this one has %s",

@@ -11,7 +11,7 @@
 
 #include "core/conf/option.h"
 
-/* What a schedule is asked with. */
+/* The arguments of a schedule. */
 struct dpt_schedule_point {
     int64_t step;            /* 0 for the first update of the run */
     int64_t steps;           /* of the whole run, > 0 */

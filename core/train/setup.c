@@ -4,10 +4,10 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/train/alike.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
+#include "core/train/numerics.h"
 #include "core/train/parts.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
@@ -19,7 +19,7 @@ enum { EVAL_MICROS = 8, DEVICE_EVAL_MICROS = 2, DEVICE_THREADS = 4 };
 /* Bytes that must be free for the libraries beneath, some of which crash where memory runs out. */
 enum { RESERVE = 128 << 20 };
 
-/* Samples of all ranks that an evaluation deals out at once. */
+/* Samples that an evaluation distributes over all ranks at once. */
 static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
 {
     if (t->backend->devices != NULL)
@@ -97,7 +97,7 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     return err->status;
 }
 
-/* Who computes what, in which portions. */
+/* The threads, and the size of a micro-batch. */
 static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -125,25 +125,25 @@ static void set_threads(struct dpt_trainer *t, int most)
     t->team.threads = most < useful ? most : useful;
     if (t->job->device.threads != 0)
         t->team.threads = (int)t->job->device.threads;
-    t->team.takers = t->team.together ? 1 : t->team.threads;
+    t->team.gradient_workers = t->team.together ? 1 : t->team.threads;
 }
 
 /* All that depends on the size of a micro-batch. */
 static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int32_t leaf = dpt_trainer_choose_micro(t);
+    const int32_t micro = dpt_trainer_choose_micro(t);
 
-    t->team.group = dpt_trainer_choose_group(t, leaf);
-    DPT_TRY(plan_steps(t, leaf, err));
+    t->team.group = dpt_trainer_choose_group(t, micro);
+    DPT_TRY(plan_steps(t, micro, err));
     DPT_TRY(dpt_trainer_open_loaders(t, err));
     DPT_TRY(dpt_trainer_open_evaluation(t, err));
-    DPT_TRY(dpt_trainer_open_team(t, leaf * t->team.group, err));
+    DPT_TRY(dpt_trainer_open_team(t, micro * t->team.group, err));
     if (t->arenas.params == NULL)
         DPT_TRY(dpt_trainer_open_arenas(t, err));
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(dpt_fail_memory(err, "preparing the layers", RESERVE));
-    DPT_TRY(dpt_trainer_open_program(t, leaf, NULL, err));
+    DPT_TRY(dpt_trainer_open_program(t, micro, NULL, err));
 out:
     return status;
 }
@@ -280,7 +280,7 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
     DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
                                &t->gpu, err));
-    DPT_TRY(dpt_alike_check(comm, t->backend, t->gpu, job, log, err));
+    DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
     DPT_TRY(count_threads(t, err));
@@ -322,7 +322,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->model.loss = dpt_job_loss(job);
     t->arenas.slots = dpt_optimizer_slots(&job->optimizer);
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
-    DPT_TRY(dpt_alike_limit(t->backend, job, err));
+    DPT_TRY(dpt_numerics_limit(t->backend, job, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(settle(t, err));
     set_threads(t, threads);
@@ -330,7 +330,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     micro = dpt_trainer_choose_micro(t);
     t->team.group = dpt_trainer_choose_group(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
-    t->reduction.type = dpt_gather_types[job->comm.reduction];
+    t->reduction.type = dpt_gradient_reduction_types[job->comm.reduction];
 out:
     if (status != DPT_OK)
         dpt_trainer_close(t);

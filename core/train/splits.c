@@ -22,7 +22,7 @@ static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct 
     dpt_comm_note(t->comm, 0, word);
     DPT_TRY(dpt_dataset_open(set, &spec, t->comm, err));
     if (t->comm->world.rank == 0)
-        dpt_dataset_tell_unused(set, t->log);
+        dpt_dataset_warn_unused(set, t->log);
 out:
     return status;
 }
@@ -76,7 +76,7 @@ void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
     char text[DPT_ERROR_TEXT];
 
     for (size_t i = 0; i < 3; i++) {
-        if (!splits[i]->present || !dpt_dataset_doubt_layout(splits[i]->set, text, sizeof text))
+        if (!splits[i]->present || !dpt_dataset_suspect_layout(splits[i]->set, text, sizeof text))
             continue;
         dpt_log_warn(log, "%s", text);
         break;

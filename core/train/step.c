@@ -12,9 +12,9 @@ void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS])
 
 void dpt_step_hear(const struct dpt_trainer *t, struct dpt_step_result *result)
 {
-    result->save = t->reduction.said[DPT_FLAG_SAVE] > 0;
-    result->signal = t->reduction.said[DPT_FLAG_SIGNAL] > 0;
-    result->clock = t->reduction.said[DPT_FLAG_CLOCK] > 0;
+    result->save = t->reduction.reduced_flags[DPT_FLAG_SAVE] > 0;
+    result->signal = t->reduction.reduced_flags[DPT_FLAG_SIGNAL] > 0;
+    result->clock = t->reduction.reduced_flags[DPT_FLAG_CLOCK] > 0;
 }
 
 double dpt_step_rate(const struct dpt_trainer *t)

@@ -8,7 +8,7 @@
 
 /* What this rank tells the others with the step: all but whether its part failed. */
 void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS]);
-/* What they told, once t->reduction.said holds the sums of the flags. */
+/* What they told, once t->reduction.reduced_flags holds the sums of the flags. */
 void dpt_step_hear(const struct dpt_trainer *t, struct dpt_step_result *result);
 
 /* The rate of the next update. */

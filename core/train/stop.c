@@ -82,7 +82,7 @@ static bool is_number(const char *text)
 }
 
 /* "123", or "120_3" for a task of an array: one of them bears the number of the whole array. */
-static bool slurm_job(char *id, size_t room)
+static bool slurm_job(char *id, size_t size)
 {
     const char *job = getenv("SLURM_JOB_ID"), *array = getenv("SLURM_ARRAY_JOB_ID"),
                *task = getenv("SLURM_ARRAY_TASK_ID");
@@ -90,9 +90,9 @@ static bool slurm_job(char *id, size_t room)
     if (!is_number(job))
         return false;
     if (is_number(array) && is_number(task))
-        snprintf(id, room, "%.20s_%.20s", array, task);
+        snprintf(id, size, "%.20s_%.20s", array, task);
     else
-        snprintf(id, room, "%.20s", job);
+        snprintf(id, size, "%.20s", job);
     return true;
 }
 

@@ -4,7 +4,7 @@
  * A signal handler only sets a flag, which the rank passes on with the next step's reduction; so
  * all ranks stop after the same step. A second signal ends the process at once; but a TERM within
  * two seconds of the first one is the same request once more (srun and mpirun pass on what SLURM
- * sends to the ranks itself). The flag is the process's own: there is one.
+ * sends to the ranks itself). There is one such flag in the process.
  */
 #ifndef DPT_TRAIN_STOP_H
 #define DPT_TRAIN_STOP_H

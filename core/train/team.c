@@ -22,7 +22,7 @@ void dpt_trainer_meet(const struct dpt_trainer *t, int thread)
 {
     if (t->team.threads == 1)
         return;
-    dpt_pool_meet(t->team.pool);
+    dpt_pool_barrier(t->team.pool);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_WAIT_THREADS);
 }
 
@@ -84,7 +84,7 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
-                                  struct dpt_tally *tally, struct dpt_error *err)
+                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -96,7 +96,7 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
         dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
     }
     DPT_TRY(t->backend->train(t->model.program, thread, batch, t->arenas.params, gradient, add,
-                              tally, err));
+                              metric_sums, err));
 out:
     return status;
 }

@@ -25,7 +25,7 @@
 #include "data/sets/loader.h"
 #include "data/sets/sampler.h"
 
-/* What the ranks tell each other with each step: how many say so. */
+/* The flags that the ranks reduce with each step: how many ranks have set each. */
 enum dpt_flag {
     DPT_FLAG_FAILED, /* their part of the step failed */
     DPT_FLAG_SAVE,   /* ask for a checkpoint after this step */
@@ -44,7 +44,7 @@ enum dpt_tail {
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
-/* What an evaluation sums. */
+/* The sums of an evaluation. */
 enum dpt_eval_sum {
     DPT_EVAL_LOSS,
     DPT_EVAL_CORRECT,
@@ -85,14 +85,14 @@ struct dpt_trainer_model {
 /* At most this many micro-batches of a rank that its team computes at once under `reproducible`. */
 enum { DPT_GROUP_MOST = 16 };
 
-/* What one thread works with; on cache lines of its own. */
+/* What belongs to one thread, on cache lines of its own. */
 struct dpt_worker {
     struct dpt_batch_buffer buffer;
-    struct dpt_tally tally;
+    struct dpt_metric_sums metric_sums;
     int32_t done; /* micro-batches of this step that its gradient holds */
     /* The micro-batches under way, where this thread takes them: what is counted in each, where
      * their gradient goes, and whether it is added there. */
-    struct dpt_tally own[DPT_GROUP_MOST];
+    struct dpt_metric_sums own[DPT_GROUP_MOST];
     float *target;
     bool add;
     enum dpt_status filled; /* its part of a team's micro-batch */
@@ -100,14 +100,14 @@ struct dpt_worker {
     struct dpt_error err;
 };
 
-/* The threads of a rank. Owner: team.c; portions.c says how they share the samples. */
+/* The threads of a rank. Owner: team.c; batch_sizing.c says how they share the samples. */
 struct dpt_team {
-    int threads;   /* of this rank */
-    bool together; /* they compute each micro-batch together */
-    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
-    int takers;    /* threads that take micro-batches, and have gradients: one where they compute
+    int threads;          /* of this rank */
+    bool together;        /* they compute each micro-batch together */
+    int32_t group;        /* micro-batches that are computed at once: 1, or a power of two */
+    int gradient_workers; /* threads that take micro-batches, and have gradients: one where they compute
                       together, else all */
-    bool spin;     /* a core for every thread: waiting may be active */
+    bool spin;            /* a core for every thread: waiting may be active */
     int64_t all_threads; /* of all ranks */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
@@ -123,22 +123,23 @@ struct dpt_arenas {
 
 /* The gradient of all ranks. Owner: the engine. */
 struct dpt_gradient_reduction {
-    const struct dpt_gather_type *type; /* NULL for evaluation, and where a device steps */
-    struct dpt_gather_state *state;     /* what that way of summing keeps */
-    float said[DPT_FLAGS];              /* of the last step: sums over the ranks */
+    const struct dpt_gradient_reduction_type
+        *type;                                  /* NULL for evaluation, and where a device steps */
+    struct dpt_gradient_reduction_state *state; /* what that way of summing keeps */
+    float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
     float *sum; /* with its tail; the first worker's own arena where there is one rank; NULL where a
                    device steps: dpt_trainer_gradient */
 };
 
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
 struct dpt_requests {
-    enum dpt_status trouble; /* a failure of this rank alone; its text is the caller's err */
-    bool save;               /* a checkpoint after that step */
-    bool signal, clock;      /* to stop after it, and why */
+    enum dpt_status deferred_error; /* a failure of this rank alone; its text is the caller's err */
+    bool save;                      /* a checkpoint after that step */
+    bool signal, clock;             /* to stop after it, and why */
 };
 
-struct dpt_gather_type;
-struct dpt_gather_state;
+struct dpt_gradient_reduction_type;
+struct dpt_gradient_reduction_state;
 struct dpt_engine;
 struct dpt_engine_state;
 struct dpt_profile;
@@ -201,10 +202,10 @@ enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_j
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, int threads, unsigned parts,
                                  struct dpt_error *err);
-/* Of a trainer: how many threads of a rank a step of its model can feed, at least 1. */
+/* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
-/* Of a trainer: the size of a micro-batch. Where the job says it, or `reproducible` does, some
- * ranks may be left without any. */
+/* The size of a trainer's micro-batch. Where the job says it, or `reproducible` does, some ranks
+ * may be left without any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
 /* Of a trainer with its data: a warning where samples look as if they were of another layout. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
@@ -214,7 +215,7 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
 /*
  * How many of these are computed at once under `reproducible`: a rank's team takes as many
  * micro-batches as are a node of the reduction's tree, and adds their gradients up on the way
- * (backend.h, `leaf`): the same bits, and one pass over the weights and their gradient.
+ * (backend.h, `sub_batch`): the same bits, and one pass over the weights and their gradient.
  */
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
 /* Collective. */
@@ -223,7 +224,7 @@ void dpt_trainer_close(struct dpt_trainer *t);
 /* What a step gave, or several, the same numbers on all ranks. Steps without an update do not
  * count in the first five. */
 struct dpt_step_result {
-    double loss, correct; /* as in struct dpt_tally */
+    double loss, correct; /* as in struct dpt_metric_sums */
     int64_t samples;
     double weight;
     double norm;        /* of the last one's mean gradient, before clipping */
@@ -265,17 +266,17 @@ enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *
                                  struct dpt_error *err);
 enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err);
 enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err);
-/* No step follows: nothing reads ahead any more. */
+/* Stops reading ahead, since no step follows. */
 void dpt_trainer_rest(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
 /* Collective. Each sample of the split once; sums over all ranks. Errors: as dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
-                                     struct dpt_tally *total, struct dpt_error *err);
+                                     struct dpt_metric_sums *total, struct dpt_error *err);
 /* The same for an engine whose ranks have the whole model. */
 enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *split,
-                                   struct dpt_tally *total, struct dpt_error *err);
+                                   struct dpt_metric_sums *total, struct dpt_error *err);
 
 /* Collective, after dpt_trainer_fetch. Compares the weights and slots of all ranks. Errors: FAILED,
  * naming the ranks that differ. */
@@ -286,8 +287,8 @@ enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct d
  * the rank, the layer and the sample where it began, fills err and returns FAILED. view: the
  * step's. gradient: room for one of this rank.
  */
-enum dpt_status dpt_trainer_blame(struct dpt_trainer *t, const struct dpt_step_view *view,
-                                  float *gradient, struct dpt_error *err);
+enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                           float *gradient, struct dpt_error *err);
 
 /* To be called when the parameters, slots, loss scale or progress were changed from outside (a
  * checkpoint was loaded). Errors: as the backend's refresh. */
@@ -307,21 +308,21 @@ int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
 int64_t dpt_feeding_micro(int64_t global, int ranks);
 
 /*
- * Fills and computes n micro-batches of a step, at most t->team.group, tally: [n]. In a team all
- * threads call it with the first worker's buffer, gradient and tally; what fails on one of them
+ * Fills and computes n micro-batches of a step, at most t->team.group, metric_sums: [n]. In a team all
+ * threads call it with the first worker's buffer, gradient and metric sums; what fails on one of them
  * then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
  */
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
                                   struct dpt_batch *batch, float *gradient, bool add,
-                                  struct dpt_tally *tally, struct dpt_error *err);
+                                  struct dpt_metric_sums *metric_sums, struct dpt_error *err);
 /* Turns a profile (core/trace/profile.h) on, or off (NULL), between two steps. p is borrowed. */
 void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 
 /* In work that all threads do: returns when all have come here. */
 void dpt_trainer_meet(const struct dpt_trainer *t, int thread);
 
-/* The trainer's present state. job_text: dpt_job_essence's. */
+/* The trainer's present state. job_text: dpt_job_signature's. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
                                    const char *version);
 

@@ -25,7 +25,8 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n)
 }
 
 enum dpt_status dpt_picture_room(struct dpt_picture *p, const char *path, uint32_t width,
-                                 uint32_t height, int channels, bool look, struct dpt_error *err)
+                                 uint32_t height, int channels, bool header_only,
+                                 struct dpt_error *err)
 {
     const double bytes = (double)width * height * channels;
 
@@ -38,13 +39,13 @@ enum dpt_status dpt_picture_room(struct dpt_picture *p, const char *path, uint32
     p->width = (int32_t)width;
     p->height = (int32_t)height;
     p->channels = channels;
-    if (look)
+    if (header_only)
         return DPT_OK;
     p->pixels = malloc((size_t)bytes);
     return p->pixels != NULL ? DPT_OK : dpt_fail_memory(err, path, bytes);
 }
 
-static enum dpt_status open_picture(struct dpt_picture *p, const char *path, bool look,
+static enum dpt_status open_picture(struct dpt_picture *p, const char *path, bool header_only,
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -58,7 +59,7 @@ static enum dpt_status open_picture(struct dpt_picture *p, const char *path, boo
     if (decoder == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is no PNG or JPEG file%s", path,
                          n == 0 ? ": it is empty" : ""));
-    DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, look, err));
+    DPT_TRY(decoder->decode(p, path, (const uint8_t *)bytes, n, header_only, err));
 out:
     free(bytes);
     if (status != DPT_OK)
@@ -142,22 +143,22 @@ static int32_t most_taps(int32_t from, int32_t to)
 }
 
 static bool open_scaler(struct scaler *s, const struct dpt_picture *p,
-                        const struct dpt_picture_form *form)
+                        const struct dpt_picture_format *format)
 {
-    const int32_t across = most_taps(p->width, form->width);
-    const int32_t down = most_taps(p->height, form->height);
+    const int32_t across = most_taps(p->width, format->width);
+    const int32_t down = most_taps(p->height, format->height);
 
-    s->across = dpt_alloc_array((size_t)form->width, sizeof *s->across);
-    s->down = dpt_alloc_array((size_t)form->height, sizeof *s->down);
+    s->across = dpt_alloc_array((size_t)format->width, sizeof *s->across);
+    s->down = dpt_alloc_array((size_t)format->height, sizeof *s->down);
     s->shares_across =
-        dpt_alloc_array((size_t)form->width * (size_t)across, sizeof *s->shares_across);
-    s->shares_down = dpt_alloc_array((size_t)form->height * (size_t)down, sizeof *s->shares_down);
-    s->lines = dpt_alloc_array((size_t)p->height * (size_t)form->width, sizeof *s->lines);
+        dpt_alloc_array((size_t)format->width * (size_t)across, sizeof *s->shares_across);
+    s->shares_down = dpt_alloc_array((size_t)format->height * (size_t)down, sizeof *s->shares_down);
+    s->lines = dpt_alloc_array((size_t)p->height * (size_t)format->width, sizeof *s->lines);
     if (s->across == NULL || s->down == NULL || s->shares_across == NULL ||
         s->shares_down == NULL || s->lines == NULL)
         return false;
-    find_taps(p->width, form->width, s->across, s->shares_across, across);
-    find_taps(p->height, form->height, s->down, s->shares_down, down);
+    find_taps(p->width, format->width, s->across, s->shares_across, across);
+    find_taps(p->height, format->height, s->down, s->shares_down, down);
     return true;
 }
 
@@ -171,61 +172,63 @@ static void close_scaler(struct scaler *s)
 }
 
 static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
-                          const struct dpt_picture_form *form, int32_t channel, uint8_t *out)
+                          const struct dpt_picture_format *format, int32_t channel, uint8_t *out)
 {
-    const size_t step = (size_t)p->channels, w = (size_t)form->width;
+    const size_t step = (size_t)p->channels, w = (size_t)format->width;
 
     for (int32_t y = 0; y < p->height; y++) {
         const uint8_t *line = p->pixels + (size_t)y * (size_t)p->width * step;
 
-        for (int32_t x = 0; x < form->width; x++) {
+        for (int32_t x = 0; x < format->width; x++) {
             const struct taps *t = &s->across[x];
             float sum = 0;
 
             for (int32_t k = 0; k < t->n; k++)
                 sum += t->share[k] *
-                       value_of(p, line + (size_t)(t->first + k) * step, channel, form->channels);
+                       value_of(p, line + (size_t)(t->first + k) * step, channel, format->channels);
             s->lines[(size_t)y * w + (size_t)x] = sum;
         }
     }
-    for (int32_t y = 0; y < form->height; y++)
+    for (int32_t y = 0; y < format->height; y++)
         for (size_t x = 0; x < w; x++) {
             const struct taps *t = &s->down[y];
             float sum = 0;
 
             for (int32_t k = 0; k < t->n; k++)
                 sum += t->share[k] * s->lines[(size_t)(t->first + k) * w + x];
-            out[(size_t)y * w + x] = byte_of(sum, form->invert);
+            out[(size_t)y * w + x] = byte_of(sum, format->invert);
         }
 }
 
-static void copy_channel(const struct dpt_picture *p, const struct dpt_picture_form *form,
+static void copy_channel(const struct dpt_picture *p, const struct dpt_picture_format *format,
                          int32_t channel, uint8_t *out)
 {
     const size_t n = (size_t)p->width * (size_t)p->height, step = (size_t)p->channels;
 
     for (size_t i = 0; i < n; i++)
-        out[i] = byte_of(value_of(p, p->pixels + i * step, channel, form->channels), form->invert);
+        out[i] =
+            byte_of(value_of(p, p->pixels + i * step, channel, format->channels), format->invert);
 }
 
-enum dpt_status dpt_picture_shape(const struct dpt_picture *p, const struct dpt_picture_form *form,
-                                  uint8_t *out, struct dpt_error *err)
+enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
+                                  const struct dpt_picture_format *format, uint8_t *out,
+                                  struct dpt_error *err)
 {
-    const size_t plane = (size_t)form->height * (size_t)form->width;
-    const bool same = p->width == form->width && p->height == form->height;
+    const size_t plane = (size_t)format->height * (size_t)format->width;
+    const bool same = p->width == format->width && p->height == format->height;
     struct scaler s = {0};
     bool good = true;
 
     if (!same)
-        good = open_scaler(&s, p, form);
-    for (int32_t c = 0; good && c < form->channels; c++) {
+        good = open_scaler(&s, p, format);
+    for (int32_t c = 0; good && c < format->channels; c++) {
         if (same)
-            copy_channel(p, form, c, out + (size_t)c * plane);
+            copy_channel(p, format, c, out + (size_t)c * plane);
         else
-            scale_channel(&s, p, form, c, out + (size_t)c * plane);
+            scale_channel(&s, p, format, c, out + (size_t)c * plane);
     }
     close_scaler(&s);
     return good ? DPT_OK
                 : dpt_fail_memory(err, "scaling a picture",
-                                  (double)p->height * form->width * sizeof(float));
+                                  (double)p->height * format->width * sizeof(float));
 }

@@ -2,10 +2,10 @@
  * picture: PNG and JPEG files as bytes.
  *
  * Decoded by libpng and libjpeg: 8 bits a channel, grey or RGB. 16 bits are cut to 8, palettes and
- * fewer bits widened, what is transparent is shown on white, embedded colour profiles and gamma are
- * not looked at, a JPEG is turned as its EXIF orientation says. The files are input like any other:
- * what the libraries complain of is an error with the file's name, and no size is believed before
- * memory is there for it.
+ * fewer bits widened, transparent pixels are blended with white, embedded colour profiles and gamma
+ * are ignored, and a JPEG is rotated as its EXIF orientation says. The files are untrusted input:
+ * what the libraries report is an error with the file's name, and a size is used only once the
+ * memory for it is allocated.
  */
 #ifndef DPT_DATA_PICTURE_H
 #define DPT_DATA_PICTURE_H
@@ -33,7 +33,7 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n);
 /* Errors: BAD_DATA (no picture, damaged, cut off, too large, CMYK; names the file), IO, RANK. */
 enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path,
                                  struct dpt_error *err);
-/* The same without its pixels: NULL. */
+/* Reads a picture's size and channels without its pixels, which are NULL then. */
 enum dpt_status dpt_picture_look(struct dpt_picture *picture, const char *path,
                                  struct dpt_error *err);
 void dpt_picture_release(struct dpt_picture *picture);
@@ -43,8 +43,8 @@ void dpt_picture_release(struct dpt_picture *picture);
 void dpt_picture_write(struct dpt_str *out, const uint8_t *pixels, int width, int height,
                        int channels);
 
-/* What becomes of a picture. */
-struct dpt_picture_form {
+/* The format that pictures are converted to. */
+struct dpt_picture_format {
     int32_t channels; /* 1 or 3 */
     int32_t height, width;
     bool invert; /* 255 - x */
@@ -57,7 +57,7 @@ struct dpt_picture_form {
  * without aliases where it shrinks. Errors: RANK.
  */
 enum dpt_status dpt_picture_shape(const struct dpt_picture *picture,
-                                  const struct dpt_picture_form *form, uint8_t *out,
+                                  const struct dpt_picture_format *format, uint8_t *out,
                                   struct dpt_error *err);
 
 #endif

@@ -13,7 +13,7 @@ struct dpt_picture_decoder {
     /* Errors: BAD_DATA, RANK; what was allocated then is the caller's to release. */
     /* look: only how large it is. */
     enum dpt_status (*decode)(struct dpt_picture *picture, const char *path, const uint8_t *bytes,
-                              size_t n, bool look, struct dpt_error *err);
+                              size_t n, bool header_only, struct dpt_error *err);
 };
 
 extern const struct dpt_picture_decoder dpt_picture_png, dpt_picture_jpeg;
@@ -21,6 +21,7 @@ extern const struct dpt_picture_decoder dpt_picture_png, dpt_picture_jpeg;
 /* Checks a size and, unless it is only looked at, makes room for its pixels. Errors: BAD_DATA,
  * RANK. */
 enum dpt_status dpt_picture_room(struct dpt_picture *picture, const char *path, uint32_t width,
-                                 uint32_t height, int channels, bool look, struct dpt_error *err);
+                                 uint32_t height, int channels, bool header_only,
+                                 struct dpt_error *err);
 
 #endif

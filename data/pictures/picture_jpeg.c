@@ -88,8 +88,8 @@ static int orientation_of(const struct reading *r)
 }
 
 /* Turns and mirrors as an orientation says. 5 to 8 swap the sides. */
-static enum dpt_status turn(struct dpt_picture *p, const char *path, int orientation,
-                            struct dpt_error *err)
+static enum dpt_status orient(struct dpt_picture *p, const char *path, int orientation,
+                              struct dpt_error *err)
 {
     const bool swap = orientation > 4;
     const bool flip_x =
@@ -157,7 +157,7 @@ static enum dpt_status damaged(const struct reading *r, const char *path, struct
 }
 
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
-                              size_t n, bool look, struct dpt_error *err)
+                              size_t n, bool header_only, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct reading r = {0};
@@ -175,17 +175,17 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
                          "%s: has %d colour channels, as for print (CMYK); save it as RGB or grey",
                          path, r.jpeg.num_components));
     DPT_TRY(dpt_picture_room(p, path, r.jpeg.image_width, r.jpeg.image_height,
-                             r.jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3, look, err));
+                             r.jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3, header_only, err));
     orientation = orientation_of(&r); /* finishing forgets the markers */
-    if (look && orientation > 4) {
+    if (header_only && orientation > 4) {
         p->width = (int32_t)r.jpeg.image_height;
         p->height = (int32_t)r.jpeg.image_width;
     }
-    if (look)
+    if (header_only)
         goto out;
     if (!rows_of(&r, p))
         DPT_TRY(damaged(&r, path, err));
-    DPT_TRY(turn(p, path, orientation, err));
+    DPT_TRY(orient(p, path, orientation, err));
 out:
     jpeg_destroy_decompress(&r.jpeg);
     return status;

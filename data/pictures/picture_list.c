@@ -42,7 +42,7 @@ static enum dpt_status add(struct dpt_picture_list *list, const char *path, size
 enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *path,
                                      struct dpt_error *err)
 {
-    const char *copy = dpt_arena_strdup(&list->arena, path);
+    const char *copy = dpt_region_strdup(&list->region, path);
 
     return copy != NULL ? add(list, copy, 0, err) : no_memory(list, err);
 }
@@ -65,8 +65,8 @@ static enum dpt_status take_entry(struct walk *w, const char *folder, const char
 {
     struct dpt_picture_list *list = w->list;
     const size_t n = strlen(folder);
-    const char *path = dpt_arena_printf(&list->arena, "%s%s%s", folder,
-                                        n > 0 && folder[n - 1] == '/' ? "" : "/", name);
+    const char *path = dpt_region_printf(&list->region, "%s%s%s", folder,
+                                         n > 0 && folder[n - 1] == '/' ? "" : "/", name);
     struct stat info;
 
     if (path == NULL)
@@ -170,7 +170,7 @@ static enum dpt_status find_classes(struct dpt_picture_list *list, struct dpt_er
     const struct dpt_picture_entry *last = NULL;
     size_t n = 0;
 
-    list->classes = dpt_arena_alloc(&list->arena, (list->n + 1) * sizeof *list->classes);
+    list->classes = dpt_region_alloc(&list->region, (list->n + 1) * sizeof *list->classes);
     if (list->classes == NULL)
         return no_memory(list, err);
     for (size_t i = 0; i < list->n; i++) {
@@ -182,7 +182,7 @@ static enum dpt_status find_classes(struct dpt_picture_list *list, struct dpt_er
              memcmp(last->name, entry->name, length) == 0))
             continue;
         last = entry;
-        list->classes[n] = dpt_arena_strndup(&list->arena, entry->name, length);
+        list->classes[n] = dpt_region_strndup(&list->region, entry->name, length);
         if (list->classes[n++] == NULL)
             return no_memory(list, err);
     }
@@ -220,7 +220,7 @@ out:
     return status;
 }
 
-void dpt_picture_list_tell(const struct dpt_picture_list *list, struct dpt_log *log)
+void dpt_picture_list_log(const struct dpt_picture_list *list, struct dpt_log *log)
 {
     if (list->others == 1)
         dpt_log_info(log, "%s is no picture and left out", list->other);
@@ -232,6 +232,6 @@ void dpt_picture_list_tell(const struct dpt_picture_list *list, struct dpt_log *
 void dpt_picture_list_release(struct dpt_picture_list *list)
 {
     free(list->entries);
-    dpt_arena_release(&list->arena);
+    dpt_region_release(&list->region);
     *list = (struct dpt_picture_list){0};
 }

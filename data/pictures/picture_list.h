@@ -30,7 +30,7 @@ struct dpt_picture_list {
     size_t others;     /* files that are no pictures */
     const char *other; /* the first of them */
     const char *empty; /* the first sub-folder that holds no picture; NULL: none */
-    struct dpt_arena arena;
+    struct dpt_region region;
 };
 
 /* Errors: IO (a folder that cannot be read), BAD_DATA (no pictures), RANK. */
@@ -39,8 +39,8 @@ enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const cha
 /* Adds one file by its own name. Errors: RANK. */
 enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *path,
                                      struct dpt_error *err);
-/* One line where there were other files. */
-void dpt_picture_list_tell(const struct dpt_picture_list *list, struct dpt_log *log);
+/* Logs one line where the folder has files that are no pictures. */
+void dpt_picture_list_log(const struct dpt_picture_list *list, struct dpt_log *log);
 void dpt_picture_list_release(struct dpt_picture_list *list);
 
 #endif

@@ -105,7 +105,7 @@ static enum dpt_status damaged(const struct reading *r, const char *path, struct
 }
 
 static enum dpt_status decode(struct dpt_picture *p, const char *path, const uint8_t *bytes,
-                              size_t n, bool look, struct dpt_error *err)
+                              size_t n, bool header_only, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct reading r = {.bytes = bytes, .n = n};
@@ -121,8 +121,8 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     png_set_user_limits(r.png, DPT_PICTURE_SIDE, DPT_PICTURE_SIDE);
     if (!head_of(&r, size, &channels))
         DPT_TRY(damaged(&r, path, err));
-    DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels > 2 ? 3 : 1, look, err));
-    if (look)
+    DPT_TRY(dpt_picture_room(p, path, size[0], size[1], channels > 2 ? 3 : 1, header_only, err));
+    if (header_only)
         goto out;
     pixels = (size_t)size[0] * size[1];
     r.rows = calloc(size[1], sizeof *r.rows);

@@ -60,7 +60,7 @@ struct dpt_steps_move dpt_augment_draw(const struct dpt_augment *augment, uint64
     const int64_t places = 2 * (int64_t)padding + 1;
     uint32_t word[4];
 
-    dpt_random4(seed, DPT_STREAM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
+    dpt_random4(seed, DPT_RANDOM_AUGMENT, (uint64_t)epoch, (uint64_t)sample, word);
     return (struct dpt_steps_move){.top = (int16_t)(below(word[0], places) - padding),
                                    .left = (int16_t)(below(word[1], places) - padding),
                                    .flip = augment->flip && (word[2] & 1) != 0};

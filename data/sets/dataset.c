@@ -184,7 +184,7 @@ bool dpt_dataset_weighted(const struct dpt_dataset *set)
     return set->parts->n_shards > 0 && set->parts->shards[0].weights.name[0] != '\0';
 }
 
-void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log)
+void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
 {
     const struct dpt_dataset_parts *parts = set->parts;
 
@@ -212,7 +212,7 @@ static bool is_colour(int32_t n)
     return n == 1 || n == 3 || n == 4;
 }
 
-bool dpt_dataset_doubt_layout(const struct dpt_dataset *set, char *buf, size_t size)
+bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
 {
     const struct dpt_shape *s = &set->shape;
     const struct dpt_shard *first = set->parts->shards;
@@ -365,9 +365,9 @@ const char *dpt_dataset_changed(const struct dpt_dataset *set)
 {
     for (size_t i = 0; set->parts != NULL && i < set->parts->n_shards; i++) {
         struct dpt_shard *shard = &set->parts->shards[i];
-        int news = DPT_SHARD_CHANGED;
+        int change = DPT_SHARD_CHANGED;
 
-        if (atomic_compare_exchange_strong(&shard->news, &news, DPT_SHARD_TOLD))
+        if (atomic_compare_exchange_strong(&shard->change, &change, DPT_SHARD_TOLD))
             return shard->path;
     }
     return NULL;

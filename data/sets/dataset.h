@@ -79,7 +79,7 @@ struct dpt_dataset {
     struct dpt_dataset_parts *parts; /* shards, shared memory, normalisation; private to data/ */
 };
 
-/* What a sample set must fit. */
+/* What the samples of a data set must fit. */
 struct dpt_dataset_spec {
     const struct dpt_data_conf *conf;
     const struct dpt_texts *paths; /* which of conf's: train, valid, test */
@@ -101,15 +101,15 @@ enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_datas
  * then NULL. By the main thread. */
 const char *dpt_dataset_changed(const struct dpt_dataset *set);
 
-/* On this rank alone, and without reading a sample: all members but the samples themselves, and for
- * classes in shards target_width, which only the labels tell. To be closed as any other. Errors: as
- * dpt_dataset_open. */
+/* Opens a data set on this rank alone, without reading a sample. Sets all members but the samples
+ * themselves, and for classes in shards target_width, which only the labels tell. Close it as any
+ * other. Errors: as dpt_dataset_open. */
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                      struct dpt_error *err);
 /* Whether the samples have weights: also of a set that is only described. */
 bool dpt_dataset_weighted(const struct dpt_dataset *set);
-/* Tells what the shards hold that nobody reads, such as a misspelt name. */
-void dpt_dataset_tell_unused(const struct dpt_dataset *set, struct dpt_log *log);
+/* Warns about data sets of the shards that nothing reads, such as one with a misspelt name. */
+void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log);
 
 /* Whether opening it would put its images into the memory of a node that has so many bytes
  * available (-1: unknown), and how many bytes there are beside them: labels, targets, weights. */
@@ -130,19 +130,20 @@ void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
 enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
                                           struct dpt_error *err);
 
-/* What the shards call their classes, in the order of their numbers; NULL: they do not say. */
+/* The names of the classes in the shards, in the order of the classes' numbers; NULL: the shards
+ * have none. */
 const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n);
 /* Sets of one job must mean the same class by a number. *named: the set that names the most so far,
  * or NULL; in and out. Errors: BAD_DATA (names both files and the first class that differs). */
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,
                                           const struct dpt_dataset **named, struct dpt_error *err);
 
-/* How numbers of the files become a layer's: x * scale + shift, [c] each. Borrowed. */
+/* The normalisation of the stored numbers: x * scale + shift, [c] each. Borrowed. */
 void dpt_dataset_normal(const struct dpt_dataset *set, const float **scale, const float **shift);
 
 /* Whether samples that are read as channels first look as if their channels were last, which their
  * file does not say; then what to do about it, in one line, into buf. */
-bool dpt_dataset_doubt_layout(const struct dpt_dataset *set, char *buf, size_t size);
+bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size);
 
 /* "train-00001-of-00004.h5, sample 377" of a sample number, for messages; returns buf (at least 256
  * bytes). */

@@ -10,7 +10,7 @@ static enum dpt_status check_list(const struct dpt_dataset *set, const struct dp
 
     if (list->n <= 1 || list->n == (size_t)set->shape.c)
         return DPT_OK;
-    dpt_dataset_doubt_layout(set, doubt, sizeof doubt);
+    dpt_dataset_suspect_layout(set, doubt, sizeof doubt);
     return dpt_fail(
         err, DPT_BAD_JOB,
         "data.normalize.%s has %zu numbers, the samples of %s (%s) have %d %s%s: give one "

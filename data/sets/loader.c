@@ -14,14 +14,14 @@ enum { LEAST_AHEAD = 3, MOST_AHEAD = 16 };
 
 int dpt_loader_ahead(double step_bytes)
 {
-    const double room = 8 << 20;
-    const double steps = step_bytes > 0 ? room / step_bytes : MOST_AHEAD;
+    const double budget = 8 << 20;
+    const double steps = step_bytes > 0 ? budget / step_bytes : MOST_AHEAD;
 
     return steps < LEAST_AHEAD ? LEAST_AHEAD : steps > MOST_AHEAD ? MOST_AHEAD : (int)steps;
 }
 
 /* A step that is being read, or ready. */
-struct slot {
+struct entry {
     int64_t epoch, step;
     bool ready;
     int32_t samples; /* of this rank */
@@ -32,8 +32,8 @@ struct slot {
 };
 
 /*
- * Slots are used in turn: the thread fills slot `filled % ahead` while filled - released < ahead;
- * next() waits for slot `taken % ahead` and lends it until the next call. `round` changes with
+ * Entries are used in turn: the thread fills entry `filled % ahead` while filled - released < ahead;
+ * next() waits for entry `taken % ahead` and lends it until the next call. `round` changes with
  * every seek, so that what was being read for before is thrown away.
  */
 struct dpt_loader {
@@ -45,9 +45,9 @@ struct dpt_loader {
     int64_t epoch, step; /* next one to give */
     double waited;
 
-    /* Only for streaming; all below under the lock, but for slots that are lent or being filled. */
+    /* Only for streaming; all below under the lock, but for entries that are lent or being filled. */
     struct dpt_reader *reader; /* the thread's */
-    struct slot *slots;        /* [ahead] */
+    struct entry *ring;        /* [ahead] */
     int ahead;
     pthread_t thread;
     bool running, stop;
@@ -73,22 +73,22 @@ static void positions(const struct dpt_loader *loader, int64_t step, int64_t *be
     const int32_t count = dpt_sampler_count(s, step);
     int32_t first, last;
 
-    dpt_sampler_deal(s, step, loader->rank, loader->ranks, &first, &last);
+    dpt_sampler_partition(s, step, loader->rank, loader->ranks, &first, &last);
     *begin = (int64_t)first * s->micro;
     *end = (int64_t)last * s->micro;
     *end = step * s->global + (*end < count ? *end : count);
     *begin = step * s->global + (*begin < count ? *begin : count);
 }
 
-static void fill_slot(struct dpt_loader *loader, struct slot *slot)
+static void fill_entry(struct dpt_loader *loader, struct entry *entry)
 {
     int64_t begin, end;
 
-    positions(loader, slot->step, &begin, &end);
-    slot->samples = (int32_t)(end - begin);
-    dpt_sampler_samples(&loader->sampler, slot->epoch, begin, end - begin, slot->index);
-    slot->status =
-        dpt_reader_read(loader->reader, slot->index, slot->samples, slot->bytes, &slot->err);
+    positions(loader, entry->step, &begin, &end);
+    entry->samples = (int32_t)(end - begin);
+    dpt_sampler_samples(&loader->sampler, entry->epoch, begin, end - begin, entry->index);
+    entry->status =
+        dpt_reader_read(loader->reader, entry->index, entry->samples, entry->bytes, &entry->err);
 }
 
 static void *read_ahead(void *arg)
@@ -97,22 +97,22 @@ static void *read_ahead(void *arg)
 
     pthread_mutex_lock(&loader->lock);
     while (!loader->stop) {
-        struct slot *slot = &loader->slots[loader->filled % (unsigned)loader->ahead];
+        struct entry *entry = &loader->ring[loader->filled % (unsigned)loader->ahead];
         const uint64_t round = loader->round;
 
         if (round == 0 || loader->filled - loader->released == (unsigned)loader->ahead) {
             pthread_cond_wait(&loader->work, &loader->lock);
             continue;
         }
-        slot->epoch = loader->read_epoch;
-        slot->step = loader->read_step;
+        entry->epoch = loader->read_epoch;
+        entry->step = loader->read_step;
         if (loader->spans != NULL)
             dpt_spans_begin(loader->spans);
         pthread_mutex_unlock(&loader->lock);
-        fill_slot(loader, slot);
+        fill_entry(loader, entry);
         pthread_mutex_lock(&loader->lock);
         if (loader->spans != NULL) {
-            loader->spans->step = (int32_t)slot->step + 1;
+            loader->spans->step = (int32_t)entry->step + 1;
             dpt_spans_mark(loader->spans, DPT_SPAN_READ);
         }
         if (round != loader->round) /* sought elsewhere meanwhile */
@@ -148,15 +148,15 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const size_t samples = (size_t)(most < s->global ? most : s->global);
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
-    loader->slots = dpt_alloc_array((size_t)loader->ahead, sizeof *loader->slots);
-    if (loader->slots == NULL)
-        return dpt_fail_memory(err, "reading ahead", (double)sizeof *loader->slots);
+    loader->ring = dpt_alloc_array((size_t)loader->ahead, sizeof *loader->ring);
+    if (loader->ring == NULL)
+        return dpt_fail_memory(err, "reading ahead", (double)sizeof *loader->ring);
     for (int i = 0; i < loader->ahead; i++) {
-        struct slot *slot = &loader->slots[i];
+        struct entry *entry = &loader->ring[i];
 
-        slot->index = dpt_alloc_array(samples, sizeof *slot->index);
-        slot->bytes = dpt_alloc_array(samples, loader->set->stride);
-        if (slot->index == NULL || slot->bytes == NULL)
+        entry->index = dpt_alloc_array(samples, sizeof *entry->index);
+        entry->bytes = dpt_alloc_array(samples, loader->set->stride);
+        if (entry->index == NULL || entry->bytes == NULL)
             DPT_TRY(dpt_fail_memory(err, "reading ahead",
                                     (double)samples * (double)loader->set->stride));
     }
@@ -217,11 +217,11 @@ void dpt_loader_close(struct dpt_loader *loader)
         pthread_mutex_destroy(&loader->lock);
     }
     dpt_reader_close(loader->reader);
-    for (int i = 0; loader->slots != NULL && i < loader->ahead; i++) {
-        dpt_free(loader->slots[i].index);
-        dpt_free(loader->slots[i].bytes);
+    for (int i = 0; loader->ring != NULL && i < loader->ahead; i++) {
+        dpt_free(loader->ring[i].index);
+        dpt_free(loader->ring[i].bytes);
     }
-    dpt_free(loader->slots);
+    dpt_free(loader->ring);
     dpt_free(loader);
 }
 
@@ -245,8 +245,8 @@ enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_
     return DPT_OK;
 }
 
-/* Gives back the slot lent last and waits for the next. */
-static enum dpt_status take_slot(struct dpt_loader *loader, int *slot, struct dpt_error *err)
+/* Gives back the entry lent last and waits for the next. */
+static enum dpt_status take_slot(struct dpt_loader *loader, int *entry, struct dpt_error *err)
 {
     const double start = dpt_now();
     bool started;
@@ -269,13 +269,13 @@ static enum dpt_status take_slot(struct dpt_loader *loader, int *slot, struct dp
     }
     while (loader->filled == loader->taken)
         pthread_cond_wait(&loader->done, &loader->lock);
-    *slot = (int)(loader->taken % (unsigned)loader->ahead);
+    *entry = (int)(loader->taken % (unsigned)loader->ahead);
     loader->taken++;
     pthread_mutex_unlock(&loader->lock);
     loader->waited += dpt_now() - start;
-    if (loader->slots[*slot].status != DPT_OK)
-        *err = loader->slots[*slot].err;
-    return loader->slots[*slot].status;
+    if (loader->ring[*entry].status != DPT_OK)
+        *err = loader->ring[*entry].err;
+    return loader->ring[*entry].status;
 }
 
 enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view *view,
@@ -286,11 +286,11 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view 
     view->epoch = loader->epoch;
     view->step = loader->step;
     view->total = dpt_sampler_count(&loader->sampler, loader->step);
-    view->slot = -1;
-    dpt_sampler_deal(&loader->sampler, loader->step, loader->rank, loader->ranks, &view->first,
-                     &view->last);
+    view->entry = -1;
+    dpt_sampler_partition(&loader->sampler, loader->step, loader->rank, loader->ranks, &view->first,
+                          &view->last);
     if (loader->streaming)
-        status = take_slot(loader, &view->slot, err);
+        status = take_slot(loader, &view->entry, err);
     advance(&loader->sampler, &loader->epoch, &loader->step);
     return status;
 }
@@ -407,11 +407,11 @@ static const uint8_t *find_rows(const struct dpt_loader *loader, const struct dp
     const int64_t begin = (int64_t)micro_batch * s->micro + first;
 
     if (loader->streaming) {
-        const struct slot *slot = &loader->slots[view->slot];
+        const struct entry *entry = &loader->ring[view->entry];
         const int64_t at = begin - (int64_t)view->first * s->micro;
 
-        memcpy(sample + first, slot->index + at, (size_t)(last - first) * sizeof *sample);
-        return slot->bytes + (size_t)at * loader->set->stride;
+        memcpy(sample + first, entry->index + at, (size_t)(last - first) * sizeof *sample);
+        return entry->bytes + (size_t)at * loader->set->stride;
     }
     dpt_sampler_samples(s, view->epoch, view->step * s->global + begin, last - first,
                         sample + first);
@@ -453,9 +453,9 @@ static int32_t rows_of(const struct dpt_loader *loader, const struct dpt_step_vi
     return left < micro ? left : micro;
 }
 
-void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
-                     struct dpt_steps_move *move, int32_t *count)
+void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                            int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                            struct dpt_steps_move *move, int32_t *count)
 {
     *count = rows_of(loader, view, micro_batch);
     find_rows(loader, view, micro_batch, 0, *count, buffer->sample);

@@ -28,7 +28,7 @@ struct dpt_step_view {
     int64_t epoch, step; /* step within the epoch */
     int32_t first, last; /* this rank's micro-batches of the step */
     int32_t total;       /* samples of the step on all ranks */
-    int slot;            /* private to the loader */
+    int entry;           /* private to the loader */
 };
 
 /* set is borrowed; sampler and augment (NULL: none) are copied. rank, ranks: who this is. Errors:
@@ -58,7 +58,7 @@ struct dpt_batch_buffer {
     float *weights; /* of a set that has some */
     int64_t *sample;
     float *image;         /* one sample before it is augmented */
-    size_t target_floats; /* room in targets */
+    size_t target_floats; /* capacity of `targets` */
 };
 
 enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
@@ -76,22 +76,24 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 struct dpt_batch *batch, struct dpt_error *err);
 
 /*
- * The same for samples that lie where no input has to be filled in: numbers and targets alone.
- * buffer: `input` and `image` are not touched, there is room in the others. move: [micro], what was
- * drawn to augment each sample, all zero where nothing is; NULL: not wanted. *count: out.
+ * Fills a micro-batch whose inputs the device reads from its own copy of the data set: sample
+ * numbers, labels, targets and weights alone. buffer: all members but `input` and `image` are
+ * filled. move: [micro], the random augmentation of each sample, all zero where there is none;
+ * NULL: not wanted. *count: out.
  */
-void dpt_loader_name(const struct dpt_loader *loader, const struct dpt_step_view *view,
-                     int32_t micro_batch, struct dpt_batch_buffer *buffer,
-                     struct dpt_steps_move *move, int32_t *count);
+void dpt_loader_fill_labels(const struct dpt_loader *loader, const struct dpt_step_view *view,
+                            int32_t micro_batch, struct dpt_batch_buffer *buffer,
+                            struct dpt_steps_move *move, int32_t *count);
 
-/* The same by `parts` threads, each of which fills its part of the rows of one buffer; all must
- * have returned before the batch is used. Every thread gets the whole batch. */
+/* Fills a micro-batch as dpt_loader_fill does, by `parts` threads, each of which fills its part of
+ * the rows of one buffer; all threads must have returned before the batch is used. Every thread
+ * gets the whole batch. */
 enum dpt_status dpt_loader_fill_part(const struct dpt_loader *loader,
                                      const struct dpt_step_view *view, int32_t micro_batch,
                                      int part, int parts, struct dpt_batch_buffer *buffer,
                                      float *image, struct dpt_batch *batch, struct dpt_error *err);
-/* From here on the thread that reads ahead, if there is one, tells `spans` what it reads; NULL: no
- * longer. Borrowed. */
+/* From now on the thread that reads ahead, if there is one, records its reads in `spans`; NULL ends
+ * the recording. Borrowed. */
 void dpt_loader_observe(struct dpt_loader *loader, struct dpt_spans *spans);
 
 /* Seconds that dpt_loader_next has waited for reading, so far. */

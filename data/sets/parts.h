@@ -1,5 +1,6 @@
 /*
- * parts: what stands behind a struct dpt_dataset, and the steps of opening one. Private to data/.
+ * parts: the private members of a struct dpt_dataset, and the steps of opening one. Private to
+ * data/.
  */
 #ifndef DPT_DATA_PARTS_H
 #define DPT_DATA_PARTS_H
@@ -48,8 +49,8 @@ static inline void dpt_dataset_share(const struct dpt_dataset *set, const struct
 enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                  const struct dpt_group *node, struct dpt_error *err);
 
-/* The form of a synthetic set, then its samples, a share for each rank of the node (not collective:
- * no rank waits). Errors: BAD_JOB, RANK. */
+/* Describes a synthetic set, and then makes its samples, a share for each rank of the node (not
+ * collective: no rank waits). Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                        struct dpt_error *err);
 enum dpt_status dpt_synthetic_fill(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,

@@ -93,7 +93,7 @@ static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
     struct dpt_dataset_parts *parts = r->set->parts;
     int64_t begin, end;
     void *raw = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
 
     dpt_dataset_share(r->set, r->node, &begin, &end);
     for (size_t i = 0; i < parts->n_shards; i++) {
@@ -104,7 +104,7 @@ static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
 
         if (first >= last || !wanted(r, shard))
             continue;
-        DPT_TRY(make_room(&shard->images, &raw, &room, err));
+        DPT_TRY(make_room(&shard->images, &raw, &capacity, err));
         DPT_TRY(dpt_shard_attach(shard, err));
         for (int64_t row = first, n; row < last; row += n) {
             n = dpt_field_piece(&shard->images, row, last);
@@ -214,7 +214,7 @@ static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = r->set->parts;
     void *raw = NULL;
-    size_t room = 0;
+    size_t capacity = 0;
 
     for (size_t i = (size_t)r->node->rank; i < parts->n_shards; i += (size_t)r->node->size) {
         struct dpt_shard *shard = &parts->shards[i];
@@ -225,7 +225,7 @@ static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
 
             if (field->name[0] == '\0')
                 continue;
-            DPT_TRY(make_room(field, &raw, &room, err));
+            DPT_TRY(make_room(field, &raw, &capacity, err));
             DPT_TRY(read_whole(r, shard, field, &r->mine[DPT_SHARD_FIELDS * i + k], raw, err));
         }
         dpt_shard_detach(shard);
@@ -235,8 +235,8 @@ out:
     return status;
 }
 
-/* Joins the ranks' findings of every field in the order of its bytes. All ranks come to the same
- * verdict. */
+/* Joins the ranks' findings of every field in the order of its bytes. All ranks get the same
+ * status. */
 static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err)
 {
     const struct dpt_dataset_parts *parts = r->set->parts;
@@ -296,7 +296,7 @@ enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_datas
         status = dpt_fail_memory(err, "reading the shards", sizeof *r);
     }
     DPT_TRY(dpt_group_agree(node, status, err));
-    DPT_TRY(dpt_group_gather(node, r->mine, r->all, r->fields * sizeof *r->mine, err));
+    DPT_TRY(dpt_group_allgather(node, r->mine, r->all, r->fields * sizeof *r->mine, err));
     DPT_TRY(check_sums(r, err));
     if (r->complaint.status != DPT_OK)
         *err = r->complaint;

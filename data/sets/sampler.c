@@ -21,8 +21,8 @@ int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step)
     return (dpt_sampler_count(s, step) - 1) / s->micro + 1;
 }
 
-void dpt_sampler_deal(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
-                      int32_t *first, int32_t *last)
+void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
+                           int32_t *first, int32_t *last)
 {
     const int64_t n = dpt_sampler_micro_batches(s, step);
 
@@ -41,7 +41,7 @@ static int64_t group_choice(const struct dpt_sampler *s, int64_t g)
 {
     const int64_t size = group_start(s, g + 1) - group_start(s, g);
 
-    return (int64_t)(dpt_random64(s->seed, DPT_STREAM_HOLDOUT, 0, (uint64_t)g) % (uint64_t)size);
+    return (int64_t)(dpt_random64(s->seed, DPT_RANDOM_HOLDOUT, 0, (uint64_t)g) % (uint64_t)size);
 }
 
 /* The data-set number of the i-th sample, in reading order, that this sampler walks. */
@@ -71,7 +71,7 @@ static int64_t in_blocks(const struct dpt_sampler *s, int64_t epoch, int64_t pos
     const int64_t block = DPT_SHUFFLE_BLOCK_SAMPLES;
     const int64_t others = (s->samples - 1) / block; /* blocks but the last, all full */
     const int64_t last = s->samples - others * block;
-    const uint64_t draw = dpt_random64(s->seed, DPT_STREAM_SHUFFLE, (uint64_t)epoch, UINT64_MAX);
+    const uint64_t draw = dpt_random64(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch, UINT64_MAX);
     const int64_t place = (int64_t)(draw % (uint64_t)(others + 1)); /* of the last block */
     int64_t number, size = block, within;
 
@@ -82,11 +82,11 @@ static int64_t in_blocks(const struct dpt_sampler *s, int64_t epoch, int64_t pos
     } else {
         const int64_t p = position < place * block ? position : position - last;
 
-        number = (int64_t)dpt_permute(s->seed, DPT_STREAM_SHUFFLE, (uint64_t)epoch,
+        number = (int64_t)dpt_permute(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch,
                                       (uint64_t)others, (uint64_t)(p / block));
         within = p % block;
     }
-    within = (int64_t)dpt_permute(s->seed, DPT_STREAM_SHUFFLE,
+    within = (int64_t)dpt_permute(s->seed, DPT_RANDOM_SHUFFLE,
                                   dpt_mix64(dpt_mix64((uint64_t)epoch + 1) + (uint64_t)number),
                                   (uint64_t)size, (uint64_t)within);
     return number * block + within;
@@ -95,7 +95,7 @@ static int64_t in_blocks(const struct dpt_sampler *s, int64_t epoch, int64_t pos
 int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position)
 {
     if (s->shuffle == DPT_SHUFFLE_FULL)
-        position = (int64_t)dpt_permute(s->seed, DPT_STREAM_SHUFFLE, (uint64_t)epoch,
+        position = (int64_t)dpt_permute(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch,
                                         (uint64_t)s->samples, (uint64_t)position);
     else if (s->shuffle == DPT_SHUFFLE_BLOCK)
         position = in_blocks(s, epoch, position);
@@ -116,7 +116,7 @@ void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t pos
     for (int64_t i = 0; i < n; i += AT_ONCE) {
         const int64_t m = n - i < AT_ONCE ? n - i : AT_ONCE;
 
-        dpt_permute_run(s->seed, DPT_STREAM_SHUFFLE, (uint64_t)epoch, (uint64_t)s->samples,
+        dpt_permute_run(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch, (uint64_t)s->samples,
                         (uint64_t)(position + i), (size_t)m, image);
         for (int64_t k = 0; k < m; k++)
             index[i + k] = in_order(s, (int64_t)image[k]);

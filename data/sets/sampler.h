@@ -38,13 +38,13 @@ int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step);
 
 /* The micro-batches [*first, *last) of a step that a rank computes: contiguous runs, sizes differ
  * by at most one, maybe none. */
-void dpt_sampler_deal(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
-                      int32_t *first, int32_t *last);
+void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
+                           int32_t *first, int32_t *last);
 
 /* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
 int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position);
 
-/* The same for n positions, one after another. */
+/* Writes the data-set numbers of the samples at n consecutive positions. */
 void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
                          int64_t *index);
 

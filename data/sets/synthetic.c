@@ -79,9 +79,9 @@ enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt
     parts->biases = dpt_alloc_array(outputs, sizeof(float));
     if (parts->weights == NULL || parts->biases == NULL)
         DPT_TRY(dpt_fail_memory(err, "the synthetic rule", (double)outputs * (double)inputs * 4));
-    dpt_random_normal(spec->seed, DPT_STREAM_SYNTHETIC, WEIGHTS, 0, outputs * inputs,
+    dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, WEIGHTS, 0, outputs * inputs,
                       parts->weights);
-    dpt_random_normal(spec->seed, DPT_STREAM_SYNTHETIC, BIASES, 0, outputs, parts->biases);
+    dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, BIASES, 0, outputs, parts->biases);
 out:
     return status;
 }
@@ -95,7 +95,7 @@ static void make_pattern(const struct dpt_shape *shape, uint64_t seed, int64_t c
     const size_t rows = (h + PATCH - 1) / PATCH, columns = (w + PATCH - 1) / PATCH;
     const size_t n = c * rows * columns;
 
-    dpt_random_uniform(seed, DPT_STREAM_SYNTHETIC, PATTERN, (uint64_t) class * n, n, coarse);
+    dpt_random_uniform(seed, DPT_RANDOM_SYNTHETIC, PATTERN, (uint64_t) class * n, n, coarse);
     for (size_t k = 0; k < c; k++)
         for (size_t y = 0; y < h; y++)
             for (size_t x = 0; x < w; x++)
@@ -108,7 +108,7 @@ static int64_t make_label(const struct dpt_dataset_spec *spec, int64_t sample)
     const int64_t classes = spec->conf->synthetic.classes;
     const uint64_t run = (uint64_t)(sample / classes);
 
-    return (int64_t)dpt_permute(spec->seed, DPT_STREAM_SYNTHETIC, LABELS + (spec->part << 48) + run,
+    return (int64_t)dpt_permute(spec->seed, DPT_RANDOM_SYNTHETIC, LABELS + (spec->part << 48) + run,
                                 (uint64_t)classes, (uint64_t)(sample % classes));
 }
 
@@ -122,7 +122,7 @@ static void add_noise(const struct dpt_dataset_spec *spec, int64_t sample, const
         uint32_t word[4];
         uint8_t byte[16];
 
-        dpt_random4(spec->seed, DPT_STREAM_SYNTHETIC, PIXELS + spec->part,
+        dpt_random4(spec->seed, DPT_RANDOM_SYNTHETIC, PIXELS + spec->part,
                     (uint64_t)sample * blocks + block, word);
         memcpy(byte, word, sizeof byte);
         for (size_t k = 0; k < 8 && block * 8 + k < n; k++) {
@@ -168,9 +168,9 @@ static void fill_regression(struct dpt_dataset *set, const struct dpt_dataset_sp
     for (int64_t i = begin; i < end; i++) {
         float *x = images + (size_t)i * n, *y = targets + (size_t)i * outputs;
 
-        dpt_random_normal(spec->seed, DPT_STREAM_SYNTHETIC, INPUTS + spec->part, (uint64_t)i * n, n,
+        dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, INPUTS + spec->part, (uint64_t)i * n, n,
                           x);
-        dpt_random_normal(spec->seed, DPT_STREAM_SYNTHETIC, NOISE + spec->part,
+        dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, NOISE + spec->part,
                           (uint64_t)i * outputs, outputs, y);
         for (size_t k = 0; k < outputs; k++) {
             const float *w = set->parts->weights + k * n;

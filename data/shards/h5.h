@@ -1,5 +1,5 @@
 /*
- * h5: HDF5 with our errors.
+ * h5: HDF5 calls that return our errors.
  *
  * The library is not thread-safe in every build, so each call runs under one lock of the process:
  * dpt_h5_enter and dpt_h5_leave around any HDF5 calls, ours here included (they take it themselves;
@@ -28,12 +28,12 @@ enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const
  * truncated). */
 enum dpt_status dpt_h5_open(const char *path, hid_t *file, struct dpt_error *err);
 
-/* What the open file is, as fstat says it; false with nothing in *st. */
+/* fstat of the open file; false with *st untouched. */
 bool dpt_h5_stat(hid_t file, struct stat *st);
 
 enum { DPT_H5_DIMS = 8 };
 
-/* What is known of a data set before its bytes are trusted. */
+/* The layout of a data set, checked before its bytes are read. */
 struct dpt_h5_info {
     int n_dims;
     int64_t dims[DPT_H5_DIMS];

@@ -33,7 +33,7 @@ static void watch(const struct dpt_inspect *f, const char *name)
 
 const char *dpt_inspect_keep(struct dpt_inspect *f, const char *text)
 {
-    char *copy = dpt_arena_strdup(&f->arena, text);
+    char *copy = dpt_region_strdup(&f->region, text);
 
     for (unsigned char *c = (unsigned char *)copy; c != NULL && *c != '\0'; c++)
         if (*c < ' ' || *c == 127)
@@ -51,13 +51,13 @@ static void complain(struct dpt_inspect *f, const char *format, ...)
     char line[NAME_BYTES + 256];
     va_list args;
 
-    if (f->trouble != NULL)
+    if (f->fault != NULL)
         return;
     va_start(args, format);
     vsnprintf(line, sizeof line, format, args);
     va_end(args);
     dpt_str_printf(&text, "%s: %s", f->path, line);
-    f->trouble = dpt_inspect_keep(f, text.text != NULL ? text.text : "damaged");
+    f->fault = dpt_inspect_keep(f, text.text != NULL ? text.text : "damaged");
     dpt_str_release(&text);
 }
 
@@ -147,7 +147,7 @@ static void describe(struct dpt_inspect *f, struct dpt_inspect_set *set)
     set->numbers = set->private->readable && info->type != DPT_H5_OTHER;
     set->sum = !good ? DPT_SUM_UNREADABLE : info->has_crc ? DPT_SUM_UNCHECKED : DPT_SUM_NONE;
     if (!good)
-        set->trouble = dpt_inspect_keep(f, err.text);
+        set->fault = dpt_inspect_keep(f, err.text);
     if (type >= 0)
         H5Tclose(type);
     if (data >= 0)
@@ -166,10 +166,10 @@ static void add_set(struct walk *w, const char *name, haddr_t place)
     f->sets = set;
     set += f->n_sets;
     memset(set, 0, sizeof *set);
-    set->private = dpt_arena_alloc(&f->arena, sizeof *set->private);
+    set->private = dpt_region_alloc(&f->region, sizeof *set->private);
     set->name = dpt_inspect_keep(f, name);
     if (set->private != NULL)
-        set->private->path = dpt_arena_strdup(&f->arena, name);
+        set->private->path = dpt_region_strdup(&f->region, name);
     if (set->private == NULL || set->private->path == NULL || set->name == NULL) {
         w->status = dpt_fail_memory(w->err, "the list of data sets", (double)w->capacity);
         return;
@@ -275,7 +275,7 @@ bool dpt_inspect_strings(struct dpt_inspect *f, hid_t attribute, const char ***t
 
     *texts = NULL;
     if (found != NULL && *n <= DPT_INSPECT_CLASSES) {
-        *texts = dpt_arena_alloc(&f->arena, *n * sizeof **texts);
+        *texts = dpt_region_alloc(&f->region, *n * sizeof **texts);
         good = *texts != NULL;
         for (size_t i = 0; good && i < *n; i++) {
             (*texts)[i] = dpt_inspect_keep(f, found[i]);
@@ -335,7 +335,7 @@ static enum dpt_status read_attributes(struct dpt_inspect *f, struct dpt_error *
         complain(f, "the attributes of / are damaged");
         goto out;
     }
-    f->attributes = dpt_arena_alloc(&f->arena, (size_t)(n + 1) * sizeof *f->attributes);
+    f->attributes = dpt_region_alloc(&f->region, (size_t)(n + 1) * sizeof *f->attributes);
     good = f->attributes != NULL;
     for (int i = 0; good && i < n; i++) {
         struct dpt_inspect_attribute *a = &f->attributes[f->n_attributes];
@@ -366,8 +366,8 @@ enum dpt_status dpt_inspect_open(struct dpt_inspect *f, const char *path, struct
     struct stat info;
 
     dpt_h5_enter();
-    f->path = dpt_arena_strdup(&f->arena, path);
-    f->file = dpt_arena_alloc(&f->arena, sizeof *f->file);
+    f->path = dpt_region_strdup(&f->region, path);
+    f->file = dpt_region_alloc(&f->region, sizeof *f->file);
     if (f->path == NULL || f->file == NULL)
         DPT_TRY(dpt_fail_memory(err, "inspecting a file", sizeof *f->file));
     f->file->fd = -1;
@@ -398,7 +398,7 @@ void dpt_inspect_close(struct dpt_inspect *f)
         close(f->file->fd);
     dpt_h5_leave();
     free(f->sets);
-    dpt_arena_release(&f->arena);
+    dpt_region_release(&f->region);
     memset(f, 0, sizeof *f);
 }
 

@@ -4,9 +4,9 @@
  * For checkpoints and shards alike, and for files of other programs as far as they go. Opening
  * lists the data sets and the attributes of the root; reading a data set verifies its checksum and
  * takes the statistics of its values, a piece at a time, so that a file may be larger than memory.
- * What is wrong with one data set is told in its `trouble` and does not keep the others from being
- * looked at. A damaged file can crash the HDF5 library or keep it busy for ever: whoever opens one
- * that is not known to be whole does it in a process of its own.
+ * A fault of one data set is stored in its `fault`, and the others are inspected nevertheless. A
+ * damaged file can crash the HDF5 library or keep it busy for ever: whoever opens one that is not
+ * known to be whole does it in a process of its own.
  *
  * All strings are printable and live until dpt_inspect_close. Not for concurrent use.
  */
@@ -42,9 +42,8 @@ struct dpt_inspect_set {
     int64_t place;        /* of its header in the file: grows in the order of making */
     /* Known once it was read. */
     enum dpt_inspect_sum sum;
-    const char
-        *trouble; /* one line that names the file, where sum is WRONG or UNREADABLE; or NULL */
-    bool numbers; /* it holds numbers: what follows is their statistics */
+    const char *fault; /* one line that names the file, where sum is WRONG or UNREADABLE; or NULL */
+    bool numbers;      /* it holds numbers: what follows is their statistics */
     int64_t finite, nonfinite;
     double min, max, mean, rms;         /* of the finite ones, where there are any */
     struct dpt_inspect_stored *private; /* how its values are read */
@@ -72,12 +71,12 @@ struct dpt_inspect {
     size_t n_sets;
     struct dpt_inspect_attribute *attributes; /* of the root */
     size_t n_attributes;
-    const char *trouble; /* the first thing wrong outside the data sets' values, or NULL */
+    const char *fault; /* the first thing wrong outside the data sets' values, or NULL */
     /* Called before each part that is read: with its name, once more for each piece. May be NULL.
      */
     void (*watch)(void *arg, const char *name);
     void *watch_arg;
-    struct dpt_arena arena;
+    struct dpt_region region;
     struct dpt_inspect_file *file;
 };
 
@@ -98,7 +97,7 @@ const struct dpt_inspect_attribute *dpt_inspect_attribute(const struct dpt_inspe
 enum dpt_status dpt_inspect_read(struct dpt_inspect *f, struct dpt_inspect_set *set,
                                  struct dpt_error *err);
 
-/* The bytes of a text as a string; *text: in the arena, NULL where the data set holds no text.
+/* The bytes of a text as a string; *text: in the region, NULL where the data set holds no text.
  * Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_inspect_text(struct dpt_inspect *f, struct dpt_inspect_set *set,
                                  const char **text, struct dpt_error *err);
@@ -114,7 +113,8 @@ struct dpt_inspect_difference {
 
 /* Whether two data sets can be compared item by item. */
 bool dpt_inspect_alike(const struct dpt_inspect_set *a, const struct dpt_inspect_set *b);
-/* Of two that are alike and readable. Errors: BAD_DATA, IO, RANK. */
+/* Compares two data sets of the same type and extent that can be read. Errors: BAD_DATA, IO,
+ * RANK. */
 enum dpt_status dpt_inspect_compare(struct dpt_inspect *f, struct dpt_inspect_set *a,
                                     struct dpt_inspect *g, struct dpt_inspect_set *b,
                                     struct dpt_inspect_difference *difference,

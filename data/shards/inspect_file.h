@@ -22,7 +22,7 @@ struct dpt_inspect_stored {
     bool text;
 };
 
-/* Around reads of a data set. Errors: BAD_DATA (names the file), RANK. */
+/* Called before and after reads of a data set. Errors: BAD_DATA (names the file), RANK. */
 enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set *set,
                                    struct dpt_error *err);
 void dpt_inspect_detach(struct dpt_inspect_set *set);
@@ -36,10 +36,10 @@ size_t dpt_inspect_piece_bytes(const struct dpt_inspect_set *set);
 enum dpt_status dpt_inspect_items(struct dpt_inspect *f, struct dpt_inspect_set *set, int64_t first,
                                   int64_t n, void *raw, struct dpt_error *err);
 
-/* A text in the arena, its unprintable bytes as '?'. NULL where memory ran out. */
+/* A text in the region, its unprintable bytes as '?'. NULL where memory ran out. */
 const char *dpt_inspect_keep(struct dpt_inspect *f, const char *text);
 
-/* The one string, or the strings, of an attribute; an entry a string in the arena. *texts is NULL
+/* The one string, or the strings, of an attribute; each is a string in the region. *texts is NULL
  * and *n 0 where it holds something else. False where memory ran out. */
 bool dpt_inspect_strings(struct dpt_inspect *f, hid_t attribute, const char ***texts, size_t *n);
 

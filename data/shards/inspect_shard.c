@@ -91,7 +91,7 @@ static enum dpt_status count_classes(struct dpt_inspect *f, struct dpt_inspect_s
     const size_t bytes = dpt_inspect_piece_bytes(set);
     void *raw = malloc(bytes);
 
-    shard->counts = dpt_arena_alloc(&f->arena, DPT_INSPECT_CLASSES * sizeof *shard->counts);
+    shard->counts = dpt_region_alloc(&f->region, DPT_INSPECT_CLASSES * sizeof *shard->counts);
     if (raw == NULL || shard->counts == NULL)
         DPT_TRY(dpt_fail_memory(err, "counting classes", (double)bytes));
     DPT_TRY(dpt_inspect_attach(f, set, err));

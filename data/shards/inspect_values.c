@@ -104,12 +104,12 @@ static void to_numbers(const struct dpt_field *field, const void *raw, int64_t f
 }
 
 struct sums {
-    double sum, squares;
+    double sum, sum_of_squares;
 };
 
 static void add_numbers(struct dpt_inspect_set *set, const double *x, int64_t n, struct sums *all)
 {
-    double sum = 0, squares = 0;
+    double sum = 0, sum_of_squares = 0;
 
     for (int64_t i = 0; i < n; i++) {
         if (!isfinite(x[i])) {
@@ -121,10 +121,10 @@ static void add_numbers(struct dpt_inspect_set *set, const double *x, int64_t n,
         set->min = x[i] < set->min ? x[i] : set->min;
         set->max = x[i] > set->max ? x[i] : set->max;
         sum += x[i];
-        squares += x[i] * x[i];
+        sum_of_squares += x[i] * x[i];
     }
     all->sum += sum;
-    all->squares += squares;
+    all->sum_of_squares += sum_of_squares;
 }
 
 static enum dpt_status read_all(struct dpt_inspect *f, struct dpt_inspect_set *set, void *raw,
@@ -150,7 +150,7 @@ static enum dpt_status read_all(struct dpt_inspect *f, struct dpt_inspect_set *s
     }
     if (set->finite > 0) {
         set->mean = sums.sum / (double)set->finite;
-        set->rms = sqrt(sums.squares / (double)set->finite);
+        set->rms = sqrt(sums.sum_of_squares / (double)set->finite);
     }
 out:
     return status;
@@ -179,7 +179,7 @@ enum dpt_status dpt_inspect_read(struct dpt_inspect *f, struct dpt_inspect_set *
             err, DPT_BAD_DATA,
             "%s is damaged: %s does not match its checksum (crc32 is %08x, the file says %08x)",
             f->path, set->name, crc, info->crc);
-        set->trouble = dpt_inspect_keep(f, err->text);
+        set->fault = dpt_inspect_keep(f, err->text);
     }
 out:
     dpt_inspect_detach(set);
@@ -188,7 +188,7 @@ out:
         return status;
     set->sum = DPT_SUM_UNREADABLE;
     set->numbers = false;
-    set->trouble = dpt_inspect_keep(f, err->text);
+    set->fault = dpt_inspect_keep(f, err->text);
     return DPT_OK;
 }
 
@@ -202,7 +202,7 @@ enum dpt_status dpt_inspect_text(struct dpt_inspect *f, struct dpt_inspect_set *
     *text = NULL;
     if (!set->private->text || set->items != 1 || set->bytes > TEXT_MOST)
         return DPT_OK;
-    bytes = dpt_arena_alloc(&f->arena, (size_t)set->bytes + 1);
+    bytes = dpt_region_alloc(&f->region, (size_t)set->bytes + 1);
     if (bytes == NULL)
         return dpt_fail_memory(err, set->name, (double)set->bytes);
     DPT_TRY(dpt_inspect_attach(f, set, err));

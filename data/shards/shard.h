@@ -1,12 +1,12 @@
 /*
  * shard: one HDF5 file of samples.
  *
- * Opening looks at the layout alone and leaves no file open: what the file says of itself is
- * checked against its true size before a byte is read. Attaching opens it for reading: values that
- * lie in one run are read with pread past HDF5 (quicker, and a damaged file cannot crash the
- * library), all others through HDF5. Raw values are those of the stored type in little-endian
- * order, row after row, which is also what a checksum covers. A shard that is attached may be read
- * by any thread. Private to data/.
+ * Opening looks at the layout alone and leaves no file open: the metadata is checked against the
+ * file's true size before a byte of data is read. Attaching opens it for reading: values that lie
+ * in one run are read with pread past HDF5 (quicker, and a damaged file cannot crash the library),
+ * all others through HDF5. Raw values are those of the stored type in little-endian order, row
+ * after row, which is also what a checksum covers. A shard that is attached may be read by any
+ * thread. Private to data/.
  */
 #ifndef DPT_DATA_SHARD_H
 #define DPT_DATA_SHARD_H
@@ -45,7 +45,7 @@ struct dpt_field {
     hid_t data, type;  /* open while attached, where HDF5 reads it; type: raw values in memory */
 };
 
-/* By what a file is known again, and a change of what it holds is noticed. */
+/* Identifies a file, and shows that its content was changed. */
 struct dpt_shard_mark {
     dev_t device;
     ino_t number;
@@ -53,7 +53,7 @@ struct dpt_shard_mark {
     struct timespec changed;
 };
 
-enum dpt_shard_news { DPT_SHARD_SAME, DPT_SHARD_CHANGED, DPT_SHARD_TOLD };
+enum dpt_shard_change { DPT_SHARD_SAME, DPT_SHARD_CHANGED, DPT_SHARD_TOLD };
 
 struct dpt_shard {
     char *path;
@@ -72,7 +72,8 @@ struct dpt_shard {
     int fd;
     hid_t h5;
     struct dpt_shard_mark mark; /* when it was opened */
-    _Atomic int news;           /* enum dpt_shard_news: set by who reads, told by the main thread */
+    _Atomic int
+        change; /* enum dpt_shard_change: set by the thread that reads, reported by the main thread */
 };
 
 /* Examines a file. classes: as in struct dpt_dataset_spec. Errors: BAD_DATA (names the file), RANK.
@@ -90,8 +91,8 @@ static inline struct dpt_field *dpt_shard_field(struct dpt_shard *shard, size_t 
     return fields[i];
 }
 
-/* The same of a file that may have no labels; then labels.name is empty. Weights are not looked
- * at: nobody learns from it. */
+/* Examines a file that may have no labels; then labels.name is empty. Weights are ignored, since no
+ * model is trained on it. */
 enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
                                    struct dpt_error *err);
 void dpt_shard_close(struct dpt_shard *shard);
@@ -101,21 +102,21 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
 void dpt_shard_detach(struct dpt_shard *shard);
 
 /* Reads a field of an attached shard as a whole, and compares it with its checksum, where it has
- * one. raw: room for a piece. Errors: BAD_DATA, IO. */
+ * one. raw: a buffer for a piece. Errors: BAD_DATA, IO. */
 enum dpt_status dpt_shard_verify(const struct dpt_shard *shard, const struct dpt_field *field,
                                  void *raw, struct dpt_error *err);
 
 /*
  * Whether an attached shard is still what it was. One that became shorter, or was written to and no
  * longer matches its checksum, is an error; one that was written to and has none, or is not to be
- * verified, is news, once. Errors: BAD_DATA, IO, RANK.
+ * verified, is reported once. Errors: BAD_DATA, IO, RANK.
  */
 enum dpt_status dpt_shard_look(struct dpt_shard *shard, bool verify, struct dpt_error *err);
 
 /* Whether an attached shard is the file that was opened, unchanged. Errors: BAD_DATA, IO. */
 enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err);
 
-/* Can the images be read with pread as they are to lie in memory? */
+/* Whether the images can be read with pread in the layout that they have in memory. */
 bool dpt_shard_direct(const struct dpt_shard *shard);
 
 /* Raw rows [row, row + rows) of a field. Errors: BAD_DATA (the file became shorter), IO. */
@@ -133,7 +134,7 @@ enum dpt_status dpt_field_read(const struct dpt_field *field, const char *path, 
 
 /* How many rows from `row` on to read at once (some MiB, whole chunks), none at or behind `end`. */
 int64_t dpt_field_piece(const struct dpt_field *field, int64_t row, int64_t end);
-/* Bytes that are enough for any piece, raw. */
+/* The most bytes that a raw piece can have. */
 size_t dpt_field_piece_bytes(const struct dpt_field *field);
 
 /* n raw elements as numbers. Unsigned numbers above INT64_MAX become INT64_MAX. */

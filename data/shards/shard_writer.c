@@ -25,7 +25,7 @@ enum {
 
 struct dpt_shard_writer {
     struct dpt_shard_output output;
-    struct dpt_shard_form form;
+    struct dpt_shard_format format;
     struct dpt_error failed;         /* status DPT_OK: nothing went wrong so far */
     char *folder, *name;             /* the prefix's parts */
     int dir;                         /* the folder, opened */
@@ -37,7 +37,7 @@ struct dpt_shard_writer {
     /* The shard being written, number begun - 1; fd < 0: none. */
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
-    struct dpt_skeleton skeleton;
+    struct dpt_shard_metadata metadata;
     struct dpt_skeleton_set sets[2]; /* IMAGES, LABELS */
     uint32_t crc_images, crc_labels;
 };
@@ -60,7 +60,7 @@ static void temporary_name(const struct dpt_shard_writer *w, int64_t shard, char
 
 static int64_t shard_size(const struct dpt_shard_writer *w, int64_t shard)
 {
-    return w->form.samples / w->output.shards + (shard < w->form.samples % w->output.shards);
+    return w->format.samples / w->output.shards + (shard < w->format.samples % w->output.shards);
 }
 
 static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t shard,
@@ -74,8 +74,8 @@ static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t sh
     return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot write", w->folder, name);
 }
 
-/* The limit is looked at first: beyond it HDF5 could not even close the skeleton, which has the
- * shard's length. */
+/* The limit is looked at first: beyond it HDF5 could not even close the file in memory, which has
+ * the shard's length. */
 static enum dpt_status check_limit(const struct dpt_shard_writer *w, struct dpt_error *err)
 {
     const int64_t bytes = w->size * (int64_t)(w->image_bytes + w->label_bytes);
@@ -83,7 +83,7 @@ static enum dpt_status check_limit(const struct dpt_shard_writer *w, struct dpt_
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        (rlim_t)(bytes + DPT_SKELETON_MOST) <= limit.rlim_cur)
+        (rlim_t)(bytes + DPT_SHARD_METADATA_MOST) <= limit.rlim_cur)
         return DPT_OK;
     final_name(w, w->begun, name);
     return dpt_fail(
@@ -110,35 +110,35 @@ static enum dpt_status check_name(const struct dpt_shard_writer *w, struct dpt_e
 }
 
 /* The data sets of the shard that is written, with the checksums of what was. */
-static enum dpt_status make_skeleton(struct dpt_shard_writer *w, struct dpt_error *err)
+static enum dpt_status make_metadata(struct dpt_shard_writer *w, struct dpt_error *err)
 {
-    const struct dpt_shard_form *form = &w->form;
+    const struct dpt_shard_format *format = &w->format;
     struct dpt_skeleton_set images = {
         .name = "images",
-        .n_dims = form->n_dims + 1,
+        .n_dims = format->n_dims + 1,
         .dims = {(hsize_t)w->size},
         .crc = &w->crc_images,
-        .layout = form->nhwc ? "NHWC" : NULL,
+        .layout = format->nhwc ? "NHWC" : NULL,
     };
     enum dpt_status status;
 
     dpt_h5_enter(); /* its types are calls */
-    images.type = form->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT;
-    for (int i = 0; i < form->n_dims; i++)
-        images.dims[i + 1] = (hsize_t)form->dims[i];
+    images.type = format->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT;
+    for (int i = 0; i < format->n_dims; i++)
+        images.dims[i + 1] = (hsize_t)format->dims[i];
     w->sets[IMAGES] = images;
     w->sets[LABELS] = (struct dpt_skeleton_set){
         .name = "labels",
-        .type = form->targets > 0      ? H5T_NATIVE_FLOAT
-                : form->classes <= 256 ? H5T_NATIVE_UINT8
-                                       : H5T_NATIVE_INT32,
-        .n_dims = form->targets > 0 ? 2 : 1,
-        .dims = {(hsize_t)w->size, (hsize_t)form->targets},
+        .type = format->targets > 0      ? H5T_NATIVE_FLOAT
+                : format->classes <= 256 ? H5T_NATIVE_UINT8
+                                         : H5T_NATIVE_INT32,
+        .n_dims = format->targets > 0 ? 2 : 1,
+        .dims = {(hsize_t)w->size, (hsize_t)format->targets},
         .crc = &w->crc_labels,
-        .classes = form->class_names,
-        .n_classes = (size_t)form->classes,
+        .classes = format->class_names,
+        .n_classes = (size_t)format->classes,
     };
-    status = dpt_skeleton_make(&w->skeleton, err);
+    status = dpt_shard_metadata_make(&w->metadata, err);
     dpt_h5_leave();
     return status;
 }
@@ -158,10 +158,10 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
     if (w->fd < 0)
         DPT_TRY(cannot_write(w, w->begun, err));
     w->begun++;
-    DPT_TRY(make_skeleton(w, err));
+    DPT_TRY(make_metadata(w, err));
     /* A disk that is too full is told now, in milliseconds. File systems that cannot promise space
      * tell it at pwrite. */
-    if (fallocate(w->fd, 0, 0, w->skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    if (fallocate(w->fd, 0, 0, w->metadata.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
 out:
     return status;
@@ -171,20 +171,20 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
 {
     enum dpt_status status = DPT_OK;
     const int64_t images = w->sets[IMAGES].first, labels = w->sets[LABELS].first;
-    const int64_t total = w->skeleton.total;
+    const int64_t total = w->metadata.total;
     const int fd = w->fd;
 
-    DPT_TRY(make_skeleton(w, err));
+    DPT_TRY(make_metadata(w, err));
     if (images != w->sets[IMAGES].first || labels != w->sets[LABELS].first ||
-        total != w->skeleton.total)
+        total != w->metadata.total)
         DPT_TRY(
             dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways", w->folder));
-    if (dpt_skeleton_copy(&w->skeleton, fd) != 0 || fsync(fd) != 0)
+    if (dpt_shard_metadata_copy(&w->metadata, fd) != 0 || fsync(fd) != 0)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
     w->fd = -1;
     if (close(fd) != 0)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
-    w->bytes += (double)w->skeleton.total;
+    w->bytes += (double)w->metadata.total;
 out:
     return status;
 }
@@ -224,7 +224,7 @@ static void show_progress(struct dpt_shard_writer *w)
         return;
     w->shown = dpt_now();
     snprintf(line, sizeof line, "converting: %s of %s", dpt_group_digits(done, w->done),
-             dpt_group_digits(all, w->form.samples));
+             dpt_group_digits(all, w->format.samples));
     dpt_log_live(w->output.log, line);
 }
 
@@ -233,12 +233,13 @@ static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const
 {
     enum dpt_status status = DPT_OK;
 
-    if (n > w->form.samples - w->done)
+    if (n > w->format.samples - w->done)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", w->folder));
-    for (int64_t i = 0; w->form.targets == 0 && i < n; i++)
-        if (labels[i] < 0 || labels[i] >= w->form.classes)
+    for (int64_t i = 0; w->format.targets == 0 && i < n; i++)
+        if (labels[i] < 0 || labels[i] >= w->format.classes)
             DPT_TRY(dpt_fail(err, DPT_INTERNAL, "label %d of sample %lld is not below %lld",
-                             (int)labels[i], (long long)(w->done + i), (long long)w->form.classes));
+                             (int)labels[i], (long long)(w->done + i),
+                             (long long)w->format.classes));
     for (int64_t i = 0; i < n;) {
         int64_t some = n - i < NARROW ? n - i : NARROW;
 
@@ -249,8 +250,8 @@ static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const
         if (some > w->size - w->in_shard)
             some = w->size - w->in_shard;
         DPT_TRY(add_some(w, (const char *)images + (size_t)i * w->image_bytes,
-                         w->form.targets > 0 ? (const void *)(targets + i * w->form.targets)
-                                             : stored_labels(w, labels + i, some),
+                         w->format.targets > 0 ? (const void *)(targets + i * w->format.targets)
+                                               : stored_labels(w, labels + i, some),
                          some, err));
         if (w->in_shard == w->size)
             DPT_TRY(end_shard(w, err));
@@ -375,36 +376,38 @@ static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error
     return DPT_OK;
 }
 
-static enum dpt_status check_form(struct dpt_shard_writer *w, struct dpt_error *err)
+static enum dpt_status check_format(struct dpt_shard_writer *w, struct dpt_error *err)
 {
-    const struct dpt_shard_form *form = &w->form;
+    const struct dpt_shard_format *format = &w->format;
     char samples[32];
-    int64_t bytes = form->u8 ? 1 : 4, all;
+    int64_t bytes = format->u8 ? 1 : 4, all;
 
-    if (form->samples <= 0)
+    if (format->samples <= 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: there are no samples", w->output.from);
     if (w->output.shards < 1 || w->output.shards > 99999)
         return dpt_fail(err, DPT_USAGE, "--shards %lld: must be 1 to 99999",
                         (long long)w->output.shards);
-    if (w->output.shards > form->samples)
+    if (w->output.shards > format->samples)
         return dpt_fail(err, DPT_USAGE, "--shards %lld: there are only %s samples",
-                        (long long)w->output.shards, dpt_group_digits(samples, form->samples));
-    for (int i = 0; i < form->n_dims; i++)
-        if (form->dims[i] <= 0 || __builtin_mul_overflow(bytes, form->dims[i], &bytes))
+                        (long long)w->output.shards, dpt_group_digits(samples, format->samples));
+    for (int i = 0; i < format->n_dims; i++)
+        if (format->dims[i] <= 0 || __builtin_mul_overflow(bytes, format->dims[i], &bytes))
             return dpt_fail(err, DPT_BAD_DATA, "%s: dimension %d of a sample is %lld",
-                            w->output.from, i + 1, (long long)form->dims[i]);
+                            w->output.from, i + 1, (long long)format->dims[i]);
     w->image_bytes = (size_t)bytes;
-    w->label_bytes = form->targets > 0 ? 4 * (size_t)form->targets : form->classes <= 256 ? 1 : 4;
-    if (__builtin_mul_overflow(form->samples, bytes + (int64_t)w->label_bytes, &all))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: %s samples of %lld bytes are more than a file can hold",
-                        w->output.from, dpt_group_digits(samples, form->samples), (long long)bytes);
+    w->label_bytes = format->targets > 0      ? 4 * (size_t)format->targets
+                     : format->classes <= 256 ? 1
+                                              : 4;
+    if (__builtin_mul_overflow(format->samples, bytes + (int64_t)w->label_bytes, &all))
+        return dpt_fail(
+            err, DPT_BAD_DATA, "%s: %s samples of %lld bytes are more than a file can hold",
+            w->output.from, dpt_group_digits(samples, format->samples), (long long)bytes);
     return DPT_OK;
 }
 
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
-                                      const struct dpt_shard_form *form, struct dpt_error *err)
+                                      const struct dpt_shard_format *format, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_shard_writer *w = calloc(1, sizeof *w);
@@ -413,11 +416,11 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     if (w == NULL)
         return dpt_fail_memory(err, "the shard writer", sizeof *w);
     w->output = *output;
-    w->form = *form;
+    w->format = *format;
     w->dir = w->fd = -1;
-    w->skeleton = (struct dpt_skeleton){.memory = -1, .sets = w->sets, .n_sets = 2};
+    w->metadata = (struct dpt_shard_metadata){.memory = -1, .sets = w->sets, .n_sets = 2};
     DPT_TRY(check_prefix(w, err));
-    DPT_TRY(check_form(w, err));
+    DPT_TRY(check_format(w, err));
     w->narrow = dpt_alloc(NARROW);
     if (w->narrow == NULL)
         DPT_TRY(dpt_fail_memory(err, "the shard writer", NARROW));
@@ -426,7 +429,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     if (w->dir < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot open the folder", w->folder));
     DPT_TRY(walk_folder(w, refuse_other, err));
-    DPT_TRY(dpt_skeleton_open(&w->skeleton, err));
+    DPT_TRY(dpt_shard_metadata_open(&w->metadata, err));
     *writer = w;
     w = NULL;
 out:
@@ -441,18 +444,19 @@ static enum dpt_status tell_result(const struct dpt_shard_writer *w,
 
     if (result == NULL)
         return DPT_OK;
-    result->form = w->form;
-    result->form.class_names = NULL;
+    result->format = w->format;
+    result->format.class_names = NULL;
     result->shards = w->output.shards;
     result->bytes = w->bytes;
     final_name(w, 0, name);
     if (strchr(w->output.prefix, '/') != NULL)
         dpt_str_printf(&result->first, "%s/", strcmp(w->folder, "/") == 0 ? "" : w->folder);
     dpt_str_printf(&result->first, "%s", name);
-    for (int64_t i = 0; w->form.class_names != NULL && i < w->form.classes && i < CLASSES_TOLD; i++)
+    for (int64_t i = 0; w->format.class_names != NULL && i < w->format.classes && i < CLASSES_TOLD;
+         i++)
         dpt_str_printf(&result->classes, "%s%lld = %s", i > 0 ? ", " : "", (long long)i,
-                       w->form.class_names[i]);
-    if (w->form.class_names != NULL && w->form.classes > CLASSES_TOLD)
+                       w->format.class_names[i]);
+    if (w->format.class_names != NULL && w->format.classes > CLASSES_TOLD)
         dpt_str_printf(&result->classes, ", …");
     for (size_t i = 0; i < result->classes.length; i++) /* a quoted cell may have line ends */
         if (iscntrl((unsigned char)result->classes.text[i]))
@@ -468,9 +472,9 @@ static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_shard_resul
     enum dpt_status status = DPT_OK;
     char from[NAME_BYTES], to[NAME_BYTES];
 
-    if (w->done != w->form.samples || w->fd >= 0)
+    if (w->done != w->format.samples || w->fd >= 0)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were written", w->folder,
-                         (long long)w->done, (long long)w->form.samples));
+                         (long long)w->done, (long long)w->format.samples));
     for (int64_t i = 0; i < w->output.shards; i++) {
         temporary_name(w, i, from);
         final_name(w, i, to);
@@ -521,7 +525,7 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
         dpt_log_live(w->output.log, NULL);
     if (w->dir >= 0)
         close(w->dir);
-    dpt_skeleton_close(&w->skeleton);
+    dpt_shard_metadata_close(&w->metadata);
     dpt_free(w->narrow);
     free(w->folder);
     free(w->name);

@@ -20,7 +20,7 @@
 /*
  * Shards of n samples: `samples` spread evenly (sizes differ by at most one), in order.
  */
-struct dpt_shard_form {
+struct dpt_shard_format {
     int64_t samples;
     int n_dims; /* of one sample: 1 [D] or 3 [C, H, W] */
     int64_t dims[3];
@@ -39,7 +39,7 @@ enum { DPT_CLASS_NAME_BYTES = 60000 };
 
 /* What was written; zero-initialise, release. Filled by dpt_shard_writer_commit. */
 struct dpt_shard_result {
-    struct dpt_shard_form form; /* without class_names */
+    struct dpt_shard_format format; /* without class_names */
     int64_t shards;
     double bytes;           /* of all shards */
     struct dpt_str first;   /* path of the first shard */
@@ -60,8 +60,8 @@ struct dpt_shard_output {
 
 /*
  * The writer. Life cycle: open, add (samples in order, any number at a time), then commit, which
- * renames all; close without commit leaves nothing. The first error stays: every later call gives
- * it again.
+ * renames all; close without commit leaves nothing. The first error is kept: every later call
+ * returns it again.
  */
 struct dpt_shard_writer;
 
@@ -69,7 +69,7 @@ struct dpt_shard_writer;
  * shards of another count), IO, RANK. */
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
-                                      const struct dpt_shard_form *form, struct dpt_error *err);
+                                      const struct dpt_shard_format *format, struct dpt_error *err);
 /* images: n stored samples; labels: n numbers (targets == 0), or targets: n x K. Errors: IO (disk
  * full: names the file). */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,

@@ -10,13 +10,13 @@
 
 enum { COPY_BYTES = 64 * 1024 };
 
-enum dpt_status dpt_skeleton_open(struct dpt_skeleton *s, struct dpt_error *err)
+enum dpt_status dpt_shard_metadata_open(struct dpt_shard_metadata *s, struct dpt_error *err)
 {
     s->memory = memfd_create("skeleton", MFD_CLOEXEC);
     return s->memory >= 0 ? DPT_OK : dpt_fail_errno(err, DPT_RANK, "cannot make a file in memory");
 }
 
-void dpt_skeleton_close(struct dpt_skeleton *s)
+void dpt_shard_metadata_close(struct dpt_shard_metadata *s)
 {
     if (s->memory >= 0)
         close(s->memory);
@@ -109,7 +109,7 @@ static bool add_attribute(hid_t file, const struct dpt_skeleton_attribute *a)
                            : put(file, a->name, H5T_NATIVE_INT64, 0, &a->number);
 }
 
-enum dpt_status dpt_skeleton_make(struct dpt_skeleton *s, struct dpt_error *err)
+enum dpt_status dpt_shard_metadata_make(struct dpt_shard_metadata *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     hid_t plist, access, file = H5I_INVALID_HID;
@@ -148,7 +148,7 @@ out:
 }
 
 /* The first data set at or behind a byte, or NULL. */
-static const struct dpt_skeleton_set *next_set(const struct dpt_skeleton *s, int64_t at)
+static const struct dpt_skeleton_set *next_set(const struct dpt_shard_metadata *s, int64_t at)
 {
     const struct dpt_skeleton_set *next = NULL;
 
@@ -161,7 +161,7 @@ static const struct dpt_skeleton_set *next_set(const struct dpt_skeleton *s, int
     return next;
 }
 
-int dpt_skeleton_copy(const struct dpt_skeleton *s, int fd)
+int dpt_shard_metadata_copy(const struct dpt_shard_metadata *s, int fd)
 {
     char buffer[COPY_BYTES];
 

@@ -13,7 +13,7 @@
 #include "data/shards/h5.h"
 
 /* An upper bound of the bytes that HDF5 adds to a shard. */
-enum { DPT_SKELETON_MOST = 128 * 1024 };
+enum { DPT_SHARD_METADATA_MOST = 128 * 1024 };
 
 /* A data set: one run of bytes. */
 struct dpt_skeleton_set {
@@ -35,7 +35,7 @@ struct dpt_skeleton_attribute {
     int64_t number;
 };
 
-struct dpt_skeleton {
+struct dpt_shard_metadata {
     int memory; /* the anonymous file; -1: closed */
     struct dpt_skeleton_set *sets;
     size_t n_sets;
@@ -45,13 +45,13 @@ struct dpt_skeleton {
 };
 
 /* Sets s->memory; the rest is the caller's. Errors: RANK. */
-enum dpt_status dpt_skeleton_open(struct dpt_skeleton *s, struct dpt_error *err);
-void dpt_skeleton_close(struct dpt_skeleton *s);
+enum dpt_status dpt_shard_metadata_open(struct dpt_shard_metadata *s, struct dpt_error *err);
+void dpt_shard_metadata_close(struct dpt_shard_metadata *s);
 
 /* Makes the skeleton of the sets, anew. Errors: INTERNAL, RANK. */
-enum dpt_status dpt_skeleton_make(struct dpt_skeleton *s, struct dpt_error *err);
+enum dpt_status dpt_shard_metadata_make(struct dpt_shard_metadata *s, struct dpt_error *err);
 
 /* Copies what lies outside the data sets into a file. 0, or -1 with errno. */
-int dpt_skeleton_copy(const struct dpt_skeleton *s, int fd);
+int dpt_shard_metadata_copy(const struct dpt_shard_metadata *s, int fd);
 
 #endif

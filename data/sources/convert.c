@@ -22,24 +22,24 @@ out:
     return status;
 }
 
-static struct dpt_shard_form form_of(const struct dpt_source *s)
+static struct dpt_shard_format form_of(const struct dpt_source *s)
 {
-    const struct dpt_shape *shape = &s->form.shape;
-    const int last = s->form.nhwc ? 0 : 1;
-    struct dpt_shard_form form = {
+    const struct dpt_shape *shape = &s->layout.shape;
+    const int last = s->layout.nhwc ? 0 : 1;
+    struct dpt_shard_format format = {
         .samples = s->info.samples,
         .n_dims = shape->flat ? 1 : 3,
-        .u8 = s->form.u8,
-        .nhwc = s->form.nhwc,
+        .u8 = s->layout.u8,
+        .nhwc = s->layout.nhwc,
         .targets = s->info.truth == DPT_TRUTH_VECTOR ? s->info.width : 0,
         .classes = s->info.classes,
         .class_names = s->info.class_names,
     };
 
-    form.dims[last] = shape->h;
-    form.dims[last + 1] = shape->w;
-    form.dims[s->form.nhwc ? 2 : 0] = shape->c;
-    return form;
+    format.dims[last] = shape->h;
+    format.dims[last + 1] = shape->w;
+    format.dims[s->layout.nhwc ? 2 : 0] = shape->c;
+    return format;
 }
 
 static enum dpt_status copy(struct dpt_source *s, int64_t batch, struct dpt_shard_writer *writer,
@@ -52,7 +52,7 @@ static enum dpt_status copy(struct dpt_source *s, int64_t batch, struct dpt_shar
         n = samples - at < batch ? samples - at : batch;
         DPT_TRY(dpt_source_fetch(s, at, n, err));
         for (int64_t i = 0; s->type->render != NULL && i < n; i++)
-            DPT_TRY(s->type->render(s, at + i, s->stored + (size_t)i * s->form.stride, err));
+            DPT_TRY(s->type->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
         DPT_TRY(dpt_shard_writer_add(writer, s->stored, s->classes, s->targets, n, err));
     }
 out:
@@ -66,16 +66,16 @@ enum dpt_status dpt_source_convert(const struct dpt_source_spec *spec,
     enum dpt_status status = DPT_OK;
     struct dpt_source *s = NULL;
     struct dpt_shard_writer *writer = NULL;
-    struct dpt_shard_form form;
+    struct dpt_shard_format format;
     int64_t batch;
 
     DPT_TRY(dpt_source_open(&s, spec, 0, 1, err));
-    batch = s->form.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->form.stride) : 1;
+    batch = s->layout.stride < BATCH_BYTES ? (int64_t)(BATCH_BYTES / s->layout.stride) : 1;
     DPT_TRY(dpt_source_room(s, batch, err));
     if (s->info.truth == DPT_TRUTH_CLASS && s->info.classes == 0)
         DPT_TRY(count_classes(s, batch, err));
-    form = form_of(s);
-    DPT_TRY(dpt_shard_writer_open(&writer, output, &form, err));
+    format = form_of(s);
+    DPT_TRY(dpt_shard_writer_open(&writer, output, &format, err));
     DPT_TRY(copy(s, batch, writer, err));
     DPT_TRY(dpt_shard_writer_commit(writer, result, err));
 out:

@@ -1,5 +1,5 @@
 /*
- * As for shards, HDF5 makes a skeleton in memory and never touches the disk: a full disk is an
+ * As for shards, HDF5 makes its metadata in memory and never touches the disk: a full disk is an
  * errno of ours.
  */
 #include "data/sources/predictions.h"
@@ -21,7 +21,7 @@ enum { HEADERS = 1 << 20 };
 enum which { VALUES, PROBABILITIES, LABELS, TARGETS, LOSS, NAMES, SETS };
 
 struct dpt_predictions {
-    struct dpt_predictions_form form;
+    struct dpt_predictions_format format;
     const char *path;
     char *temporary; /* NULL: none is there */
     int fd;
@@ -44,14 +44,14 @@ static void add_set(struct dpt_predictions *p, enum which which, const char *nam
         .name = name,
         .type = type,
         .n_dims = width > 0 ? 2 : 1,
-        .dims = {(hsize_t)p->form.samples, (hsize_t)width},
+        .dims = {(hsize_t)p->format.samples, (hsize_t)width},
     };
 }
 
 /* Which data sets there are. */
 static void list_sets(struct dpt_predictions *p)
 {
-    const struct dpt_predictions_form *f = &p->form;
+    const struct dpt_predictions_format *f = &p->format;
 
     add_set(p, VALUES, f->classes ? "logits" : "predictions", H5T_IEEE_F32LE, f->outputs);
     if (f->classes) {
@@ -72,10 +72,10 @@ static void list_sets(struct dpt_predictions *p)
     }
 }
 
-/* Beyond the limit HDF5 could not even close the skeleton. */
+/* Beyond the limit HDF5 could not even close the file in memory. */
 static enum dpt_status check_limit(const struct dpt_predictions *p, struct dpt_error *err)
 {
-    const struct dpt_predictions_form *f = &p->form;
+    const struct dpt_predictions_format *f = &p->format;
     const double bytes =
         (double)f->samples * ((double)f->outputs * 12 + 16 + (double)f->name_bytes);
     struct rlimit limit;
@@ -91,14 +91,14 @@ static enum dpt_status check_limit(const struct dpt_predictions *p, struct dpt_e
 static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_predictions_form *f = &p->form;
+    const struct dpt_predictions_format *f = &p->format;
     const struct dpt_skeleton_attribute attributes[] = {
         {"checkpoint", f->checkpoint, 0},
         {"step", NULL, f->step},
         {"job", f->job, 0},
         {"version", f->version, 0},
     };
-    struct dpt_skeleton skeleton = {
+    struct dpt_shard_metadata skeleton = {
         .memory = -1,
         .sets = p->sets,
         .n_sets = SETS,
@@ -106,12 +106,12 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
         .n_attributes = sizeof attributes / sizeof attributes[0],
     };
 
-    DPT_TRY(dpt_skeleton_open(&skeleton, err));
+    DPT_TRY(dpt_shard_metadata_open(&skeleton, err));
     DPT_TRY(check_limit(p, err));
     dpt_h5_enter(); /* which knows the types once it is up */
     list_sets(p);
     dpt_h5_leave();
-    DPT_TRY(dpt_skeleton_make(&skeleton, err));
+    DPT_TRY(dpt_shard_metadata_make(&skeleton, err));
     DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
     p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (p->fd < 0)
@@ -119,15 +119,16 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
     /* A disk that is too full is told now. File systems that cannot promise space tell it later. */
     if (fallocate(p->fd, 0, 0, skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         DPT_TRY(cannot_write(p, err));
-    if (dpt_skeleton_copy(&skeleton, p->fd) != 0)
+    if (dpt_shard_metadata_copy(&skeleton, p->fd) != 0)
         DPT_TRY(cannot_write(p, err));
 out:
-    dpt_skeleton_close(&skeleton);
+    dpt_shard_metadata_close(&skeleton);
     return status;
 }
 
 enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const char *path,
-                                     const struct dpt_predictions_form *form, struct dpt_error *err)
+                                     const struct dpt_predictions_format *format,
+                                     struct dpt_error *err)
 {
     struct dpt_predictions *p = calloc(1, sizeof *p);
     enum dpt_status status;
@@ -135,7 +136,7 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
     *predictions = NULL;
     if (p == NULL)
         return dpt_fail_memory(err, "the predictions", sizeof *p);
-    p->form = *form;
+    p->format = *format;
     p->path = path;
     p->fd = -1;
     status = open_file(p, err);
@@ -149,7 +150,7 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
 /* Names as the file has them: of one length, filled up with zeros. */
 static const char *stored_names(struct dpt_predictions *p, const struct dpt_predictions_rows *rows)
 {
-    const size_t width = p->form.name_bytes, need = (size_t)rows->count * width;
+    const size_t width = p->format.name_bytes, need = (size_t)rows->count * width;
 
     if (need > p->names_room) {
         dpt_free(p->names);
@@ -171,21 +172,22 @@ enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
         [VALUES] = rows->values,
         [PROBABILITIES] = rows->probabilities,
         [LABELS] = rows->labels,
-        [TARGETS] = p->form.truth == DPT_TRUTH_CLASS ? (const void *)rows->classes : rows->targets,
+        [TARGETS] =
+            p->format.truth == DPT_TRUTH_CLASS ? (const void *)rows->classes : rows->targets,
         [LOSS] = rows->loss,
     };
 
-    if (rows->count > p->form.samples - p->done)
+    if (rows->count > p->format.samples - p->done)
         return dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", p->path);
     if (p->sets[NAMES].name != NULL) {
         from[NAMES] = stored_names(p, rows);
         if (from[NAMES] == NULL)
             return dpt_fail_memory(err, "the names of the samples",
-                                   (double)rows->count * (double)p->form.name_bytes);
+                                   (double)rows->count * (double)p->format.name_bytes);
     }
     for (int i = 0; i < SETS; i++) {
         const struct dpt_skeleton_set *set = &p->sets[i];
-        const int64_t row = (set->end - set->first) / p->form.samples;
+        const int64_t row = (set->end - set->first) / p->format.samples;
 
         if (set->name != NULL && dpt_pwrite_all(p->fd, from[i], (size_t)(rows->count * row),
                                                 set->first + p->done * row) != 0)
@@ -200,9 +202,9 @@ enum dpt_status dpt_predictions_commit(struct dpt_predictions *p, struct dpt_err
     enum dpt_status status = DPT_OK;
     const int fd = p->fd;
 
-    if (p->done != p->form.samples)
+    if (p->done != p->format.samples)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: %lld of %lld samples were written", p->path,
-                         (long long)p->done, (long long)p->form.samples));
+                         (long long)p->done, (long long)p->format.samples));
     p->fd = -1;
     if (close(fd) != 0)
         DPT_TRY(cannot_write(p, err));

@@ -195,20 +195,22 @@ static enum dpt_status check_options(const struct dpt_source *s, struct dpt_erro
 static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
 {
     const struct dpt_source_model *model = &s->spec->model;
-    struct dpt_dataset *form = &s->form;
+    struct dpt_dataset *layout = &s->layout;
     char have[40], want[40];
 
-    form->nhwc = form->nhwc && form->shape.c > 1;
-    s->info.shape = form->shape;
+    layout->nhwc = layout->nhwc && layout->shape.c > 1;
+    s->info.shape = layout->shape;
     if (!model->known)
         return DPT_OK;
-    if (dpt_shape_size(&form->shape) != dpt_shape_size(&model->shape) ||
-        (!form->shape.flat && !model->shape.flat && !dpt_same_shape(&form->shape, &model->shape)))
+    if (dpt_shape_size(&layout->shape) != dpt_shape_size(&model->shape) ||
+        (!layout->shape.flat && !model->shape.flat &&
+         !dpt_same_shape(&layout->shape, &model->shape)))
         return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, the model takes %s", s->paths[0],
-                        dpt_shape_text(&form->shape, have), dpt_shape_text(&model->shape, want));
+                        dpt_shape_text(&layout->shape, have), dpt_shape_text(&model->shape, want));
     s->info.shape = model->shape;
-    if (!form->nhwc) /* so that numbers a channel, or a column, mean what they meant in training */
-        form->shape = model->shape;
+    if (!layout
+             ->nhwc) /* so that numbers a channel, or a column, mean what they meant in training */
+        layout->shape = model->shape;
     return DPT_OK;
 }
 
@@ -222,10 +224,10 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input"));
     DPT_TRY(choose_format(s, err));
     DPT_TRY(check_options(s, err));
-    s->form.parts = calloc(1, sizeof *s->form.parts);
-    if (s->form.parts == NULL)
+    s->layout.parts = calloc(1, sizeof *s->layout.parts);
+    if (s->layout.parts == NULL)
         DPT_TRY(dpt_fail_memory(err, "the inputs", 0));
-    s->form.parts->key = "--input";
+    s->layout.parts->key = "--input";
     DPT_TRY(s->type->open(s, rank, ranks, err));
     for (size_t i = 0; i < s->n_parts; i++) {
         s->parts[i].first = s->info.samples;
@@ -234,11 +236,12 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     if (s->info.samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no sample", s->paths[0]));
     s->info.named = s->type->name != NULL;
-    s->form.stride = (size_t)dpt_shape_size(&s->form.shape) * (s->form.u8 ? 1 : sizeof(float));
+    s->layout.stride =
+        (size_t)dpt_shape_size(&s->layout.shape) * (s->layout.u8 ? 1 : sizeof(float));
     if (s->spec->convert)
         goto out;
     DPT_TRY(fit_shape(s, err));
-    DPT_TRY(dpt_fill_prepare(&s->form, &s->spec->conf->normalize, err));
+    DPT_TRY(dpt_fill_prepare(&s->layout, &s->spec->conf->normalize, err));
 out:
     return status;
 }
@@ -267,10 +270,10 @@ void dpt_source_close(struct dpt_source *s)
         return;
     if (s->type != NULL && s->state != NULL)
         s->type->close(s);
-    if (s->form.parts != NULL)
-        dpt_dataset_close(&s->form, NULL);
+    if (s->layout.parts != NULL)
+        dpt_dataset_close(&s->layout, NULL);
     dpt_paths_release(s->paths);
-    dpt_arena_release(&s->arena);
+    dpt_region_release(&s->region);
     dpt_free(s->parts);
     dpt_free(s->stored);
     dpt_free(s->classes);
@@ -288,13 +291,13 @@ enum dpt_status dpt_source_room(struct dpt_source *s, int64_t n, struct dpt_erro
     dpt_free(s->stored);
     dpt_free(s->classes);
     dpt_free(s->targets);
-    s->stored = dpt_alloc_array((size_t)n, s->form.stride);
+    s->stored = dpt_alloc_array((size_t)n, s->layout.stride);
     s->classes = classes ? dpt_alloc_array((size_t)n, sizeof *s->classes) : NULL;
     s->targets =
         targets ? dpt_alloc_array((size_t)n * (size_t)s->info.width, sizeof *s->targets) : NULL;
     s->capacity = 0;
     if (s->stored == NULL || (classes && s->classes == NULL) || (targets && s->targets == NULL))
-        return dpt_fail_memory(err, "a window of samples", (double)n * (double)s->form.stride);
+        return dpt_fail_memory(err, "a window of samples", (double)n * (double)s->layout.stride);
     s->capacity = n;
     return DPT_OK;
 }
@@ -314,7 +317,7 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
         some = s->parts[part].samples - row;
         some = some < first + n - at ? some : first + n - at;
         DPT_TRY(s->type->read(
-            s, part, row, some, s->stored + place * s->form.stride,
+            s, part, row, some, s->stored + place * s->layout.stride,
             s->classes != NULL ? s->classes + place : NULL,
             s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL, err));
     }
@@ -326,15 +329,15 @@ enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, floa
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    uint8_t *stored = s->stored + (size_t)(sample - s->first) * s->form.stride;
+    uint8_t *stored = s->stored + (size_t)(sample - s->first) * s->layout.stride;
     char where[512];
 
     if (s->type->render != NULL)
         DPT_TRY(s->type->render(s, sample, stored, err));
-    if (!s->form.u8 && dpt_find_nonfinite(stored, s->form.stride / sizeof(float)) >= 0)
+    if (!s->layout.u8 && dpt_find_nonfinite(stored, s->layout.stride / sizeof(float)) >= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
                          dpt_source_where(s, sample, where)));
-    dpt_fill_sample(&s->form, stored, input);
+    dpt_fill_sample(&s->layout, stored, input);
 out:
     return status;
 }

@@ -69,8 +69,8 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
                                        const struct dpt_source_format **format,
                                        struct dpt_error *err);
 
-/* What is known of the samples that the model was made for, from the job's own data. Zero: nothing.
- */
+/* What the job's own data tell about the samples that the model was trained on. Zero: nothing is
+ * known. */
 struct dpt_source_model {
     bool known;     /* the shape */
     bool typed, u8; /* whether it is known how they are stored, and whether as bytes */
@@ -101,15 +101,15 @@ struct dpt_source_spec {
     struct dpt_source_model model;
 };
 
-/* Looks into the first file of each of the job's data sets, of which there may be none here.
- * Names live in the arena. Errors: RANK. */
+/* Reads this from the first file of each of the job's data sets; the files need not exist here.
+ * Names live in the region. Errors: RANK. */
 enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
                                       const struct dpt_data_conf *conf, bool classes,
-                                      struct dpt_arena *arena, struct dpt_error *err);
+                                      struct dpt_region *region, struct dpt_error *err);
 
-/* The same of one shard. Errors: BAD_DATA, RANK. */
+/* Reads this from one shard. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
-                                    struct dpt_arena *arena, struct dpt_error *err);
+                                    struct dpt_region *region, struct dpt_error *err);
 
 enum dpt_truth { DPT_TRUTH_NONE, DPT_TRUTH_CLASS, DPT_TRUTH_VECTOR };
 
@@ -135,12 +135,12 @@ enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_sou
                                 int rank, int ranks, struct dpt_error *err);
 void dpt_source_close(struct dpt_source *source);
 
-/* Makes samples first … first + n - 1 ready to be filled. Going on where the last call ended is
- * cheap for all kinds, going back may not be. Errors: BAD_DATA, IO, RANK. */
+/* Reads samples first … first + n - 1, so that they can be filled. Continuing where the last call
+ * ended is cheap for all kinds, going back may not be. Errors: BAD_DATA, IO, RANK. */
 enum dpt_status dpt_source_fetch(struct dpt_source *source, int64_t first, int64_t n,
                                  struct dpt_error *err);
-/* One of these as normalised floats [c][h][w]. Errors: BAD_DATA (a damaged picture, a value that is
- * not finite), RANK. */
+/* Fills one of the fetched samples as normalised floats [c][h][w]. Errors: BAD_DATA (a damaged
+ * picture, a value that is not finite), RANK. */
 enum dpt_status dpt_source_fill(const struct dpt_source *source, int64_t sample, float *input,
                                 struct dpt_error *err);
 /* Its truth: a class, or `width` targets. */

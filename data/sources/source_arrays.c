@@ -156,7 +156,7 @@ static enum dpt_status shape_of(const struct dpt_source *s, const struct dpt_arr
 }
 
 /* What the first part says of the form; the others must be alike. */
-static enum dpt_status take_form(struct dpt_source *s, size_t part, struct dpt_error *err)
+static enum dpt_status take_layout(struct dpt_source *s, size_t part, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const char *layout = s->spec->option[DPT_SOURCE_LAYOUT];
@@ -170,13 +170,13 @@ static enum dpt_status take_form(struct dpt_source *s, size_t part, struct dpt_e
 
     DPT_TRY(shape_of(s, &state->images, &shape, err));
     if (part == 0) {
-        s->form.shape = shape;
-        s->form.u8 = u8;
-        s->form.nhwc = layout != NULL && strcmp(layout, "nhwc") == 0;
+        s->layout.shape = shape;
+        s->layout.u8 = u8;
+        s->layout.nhwc = layout != NULL && strcmp(layout, "nhwc") == 0;
         s->info.truth = truth;
         s->info.width = width;
     }
-    if (!dpt_same_shape(&shape, &s->form.shape) || u8 != s->form.u8 || truth != s->info.truth ||
+    if (!dpt_same_shape(&shape, &s->layout.shape) || u8 != s->layout.u8 || truth != s->info.truth ||
         width != s->info.width)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s and %s hold samples or labels of different sizes or types: inputs "
@@ -202,7 +202,7 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     DPT_TRY(dpt_source_parts(s, s->spec->convert ? 1 : s->n_paths, err));
     for (size_t i = 0; i < s->n_parts; i++) {
         DPT_TRY(open_files(s, i, err));
-        DPT_TRY(take_form(s, i, err));
+        DPT_TRY(take_layout(s, i, err));
     }
 out:
     return status;
@@ -275,7 +275,7 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
 
     if (state->part != part)
         DPT_TRY(open_files(s, part, err));
-    if (stored != NULL && s->form.u8)
+    if (stored != NULL && s->layout.u8)
         DPT_TRY(dpt_array_read(&state->images, row, n, stored, err));
     else if (stored != NULL)
         DPT_TRY(read_floats(state, &state->images, row, n, (float *)(void *)stored, err));

@@ -99,8 +99,8 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", s->paths[i]));
     }
     DPT_TRY(open_file(s, 0, err));
-    s->form.u8 = true;
-    s->form.shape = (struct dpt_shape){CHANNELS, SIDE, SIDE, false};
+    s->layout.u8 = true;
+    s->layout.shape = (struct dpt_shape){CHANNELS, SIDE, SIDE, false};
     s->info.truth = DPT_TRUTH_CLASS;
     s->info.classes = CLASSES;
 out:

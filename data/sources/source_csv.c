@@ -132,7 +132,7 @@ static enum dpt_status find_name(struct state *state, size_t column, struct dpt_
             dpt_csv_where(&state->table, &state->cursor.csv, column, where),
             dpt_csv_shown(cell->text, shown), state->names.n + 1);
     return dpt_csv_names_add(&state->names,
-                             dpt_arena_strndup(&state->table.arena, cell->text, cell->length), 0,
+                             dpt_region_strndup(&state->table.region, cell->text, cell->length), 0,
                              state->table.c_locale, err);
 }
 
@@ -143,9 +143,9 @@ static enum dpt_status remember(struct state *state, size_t column, char **first
 
     if (*first != NULL)
         return DPT_OK;
-    *first = dpt_arena_printf(&state->table.arena, "%s: '%s'",
-                              dpt_csv_where(&state->table, &state->cursor.csv, column, where),
-                              dpt_csv_shown(cell_at(state, column)->text, shown));
+    *first = dpt_region_printf(&state->table.region, "%s: '%s'",
+                               dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                               dpt_csv_shown(cell_at(state, column)->text, shown));
     return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", sizeof where);
 }
 
@@ -259,7 +259,7 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(open_table(s, label == NULL || strcmp(label, "none") == 0 ? "" : label, err));
     if (label == NULL)
         DPT_TRY(guess_labels(s, err));
-    s->form.u8 = s->spec->model.typed && s->spec->model.u8;
+    s->layout.u8 = s->spec->model.typed && s->spec->model.u8;
     if (*labels > 0)
         s->info.truth = s->spec->classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
     if (s->spec->classes && *labels > 1)
@@ -274,7 +274,7 @@ static enum dpt_status take_shape(struct dpt_source *s, struct dpt_error *err)
 {
     const char *text = s->spec->option[DPT_SOURCE_SHAPE];
     const long long features = (long long)((const struct state *)s->state)->features;
-    struct dpt_shape *d = &s->form.shape;
+    struct dpt_shape *d = &s->layout.shape;
     int end = 0;
 
     if (text == NULL)
@@ -302,17 +302,17 @@ static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
     state->shard = option[DPT_SOURCE_LIKE];
     if (state->shard == NULL)
         return DPT_OK;
-    if (s->form.u8 || option[DPT_SOURCE_SHAPE] != NULL)
+    if (s->layout.u8 || option[DPT_SOURCE_SHAPE] != NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "--like says how rows are stored; leave --u8 and --shape out"));
-    DPT_TRY(dpt_source_model_of(&s->like, state->shard, !state->regression, &s->arena, err));
+    DPT_TRY(dpt_source_model_of(&s->like, state->shard, !state->regression, &s->region, err));
     if (dpt_shape_size(&like->shape) != (int64_t)state->features)
         DPT_TRY(dpt_fail(
             err, DPT_BAD_DATA, "%s: has %zu columns beside the label, %s has %lld numbers a sample",
             s->paths[0], state->features, state->shard, (long long)dpt_shape_size(&like->shape)));
-    s->form.u8 = like->u8;
+    s->layout.u8 = like->u8;
     if (!like->shape.flat)
-        s->form.shape = like->shape;
+        s->layout.shape = like->shape;
     DPT_TRY(take_names(state, like, err));
     state->named = state->given;
 out:
@@ -334,7 +334,7 @@ static enum dpt_status decide(struct dpt_source *s, struct dpt_error *err)
         s->info.classes = (int64_t)s->like.n_classes;
         s->info.class_names = s->like.classes;
     } else if (state->names.n > 0) {
-        names = dpt_arena_alloc(&s->arena, state->names.n * sizeof *names);
+        names = dpt_region_alloc(&s->region, state->names.n * sizeof *names);
         if (names == NULL)
             return dpt_fail_memory(err, "the names of the classes", (double)state->names.n);
         for (size_t i = 0; i < state->names.n; i++) {
@@ -365,7 +365,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     state->named = option[DPT_SOURCE_CLASSES] != NULL;
     state->regression = option[DPT_SOURCE_REGRESSION] != NULL;
     state->whole = true;
-    s->form.u8 = option[DPT_SOURCE_U8] != NULL;
+    s->layout.u8 = option[DPT_SOURCE_U8] != NULL;
     if (state->named && state->regression)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--classes and --regression exclude each other"));
     if (label != NULL && label[0] == '\0')
@@ -394,7 +394,7 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
     state->cursor.table = &state->table;
     state->features = state->table.columns - state->table.n_labels;
-    s->form.shape = (struct dpt_shape){(int32_t)state->features, 1, 1, true};
+    s->layout.shape = (struct dpt_shape){(int32_t)state->features, 1, 1, true};
     if (convert) {
         DPT_TRY(take_shape(s, err));
         DPT_TRY(take_like(s, err));
@@ -466,13 +466,13 @@ static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored
         if (state->table.is_label[i])
             continue;
         DPT_TRY(number_in(state, i, &value, err));
-        if (s->form.u8 && (value < 0 || value > 255 || value != floor(value)))
+        if (s->layout.u8 && (value < 0 || value > 255 || value != floor(value)))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is no whole number from 0 to 255, as %s",
                              dpt_csv_where(&state->table, &state->cursor.csv, i, where),
                              dpt_csv_shown(cell_at(state, i)->text, shown),
                              s->spec->option[DPT_SOURCE_U8] != NULL ? "--u8 needs"
                                                                     : "in the training data"));
-        if (s->form.u8)
+        if (s->layout.u8)
             stored[at] = (uint8_t)value;
         else
             floats[at] = (float)value;
@@ -514,7 +514,7 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
         DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
-        DPT_TRY(take_features(s, stored + (size_t)i * s->form.stride, err));
+        DPT_TRY(take_features(s, stored + (size_t)i * s->layout.stride, err));
         if (classes != NULL)
             DPT_TRY(class_in(s, state->table.labels[0], &classes[i], err));
         for (size_t k = 0; targets != NULL && k < labels; k++) {

@@ -11,7 +11,7 @@ struct state {
     size_t opened;
     size_t attached; /* the one that is, n_parts: none */
     void *raw;       /* a piece */
-    size_t room;
+    size_t capacity;
 };
 
 static bool is(const uint8_t *head, size_t n)
@@ -105,12 +105,12 @@ static enum dpt_status open_shards(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(check_names(s, shard, err));
         images = dpt_field_piece_bytes(&shard->images);
         labels = labelled(shard) ? dpt_field_piece_bytes(&shard->labels) : 0;
-        state->room = images > state->room ? images : state->room;
-        state->room = labels > state->room ? labels : state->room;
+        state->capacity = images > state->capacity ? images : state->capacity;
+        state->capacity = labels > state->capacity ? labels : state->capacity;
     }
-    state->raw = dpt_alloc(state->room);
+    state->raw = dpt_alloc(state->capacity);
     if (state->raw == NULL)
-        DPT_TRY(dpt_fail_memory(err, "reading a shard", (double)state->room));
+        DPT_TRY(dpt_fail_memory(err, "reading a shard", (double)state->capacity));
 out:
     return status;
 }
@@ -132,9 +132,9 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     DPT_TRY(open_shards(s, err));
     DPT_TRY(verify(s, rank, ranks, err));
     first = &state->shards[0];
-    s->form.shape = first->shape;
-    s->form.u8 = first->images.info.type == DPT_H5_U8;
-    s->form.nhwc = first->nhwc;
+    s->layout.shape = first->shape;
+    s->layout.u8 = first->images.info.type == DPT_H5_U8;
+    s->layout.nhwc = first->nhwc;
     if (labelled(first))
         s->info.truth = first->target == DPT_TARGET_CLASS ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
     s->info.width = first->target_width;
@@ -185,7 +185,7 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
 
     DPT_TRY(attach(s, part, err));
     for (int64_t at = 0, some; at < n; at += some) {
-        uint8_t *to = stored + (size_t)at * s->form.stride;
+        uint8_t *to = stored + (size_t)at * s->layout.stride;
 
         some = dpt_field_piece(field, row + at, row + n);
         DPT_TRY(dpt_shard_read(shard, field, row + at, some, plain ? to : state->raw, err));

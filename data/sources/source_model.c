@@ -7,7 +7,7 @@
 
 /* The shard's names, for longer than it is open. */
 static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_source_model *model,
-                                  struct dpt_arena *arena, struct dpt_error *err)
+                                  struct dpt_region *region, struct dpt_error *err)
 {
     const size_t n = shard->names.n;
     const char **names;
@@ -15,11 +15,11 @@ static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_sour
 
     if (n == 0)
         return DPT_OK;
-    names = dpt_arena_alloc(arena, n * sizeof *names);
-    model->classes_of = dpt_arena_strdup(arena, shard->path);
+    names = dpt_region_alloc(region, n * sizeof *names);
+    model->classes_of = dpt_region_strdup(region, shard->path);
     good = names != NULL && model->classes_of != NULL;
     for (size_t i = 0; good && i < n; i++) {
-        names[i] = dpt_arena_strdup(arena, shard->names.at[i]);
+        names[i] = dpt_region_strdup(region, shard->names.at[i]);
         good = names[i] != NULL;
     }
     if (!good)
@@ -30,7 +30,7 @@ static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_sour
 }
 
 enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *path, bool classes,
-                                    struct dpt_arena *arena, struct dpt_error *err)
+                                    struct dpt_region *region, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_shard shard = {0};
@@ -40,14 +40,14 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     model->known = model->typed = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = shard.shape;
-    status = keep_names(&shard, model, arena, err);
+    status = keep_names(&shard, model, region, err);
     dpt_shard_close(&shard);
 out:
     return status;
 }
 
 static enum dpt_status look(struct dpt_source_model *model, const struct dpt_data_conf *conf,
-                            const struct dpt_texts *paths, bool classes, struct dpt_arena *arena,
+                            const struct dpt_texts *paths, bool classes, struct dpt_region *region,
                             struct dpt_error *err)
 {
     const struct dpt_dataset_spec spec = {.conf = conf, .paths = paths, .classes = classes};
@@ -68,7 +68,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
     if (paths->n == 0 || dpt_paths_find(paths, "data", &found, &ignored) != DPT_OK)
         return DPT_OK;
     /* A damaged file here is no hindrance to predict others; but memory that ran out is. */
-    if (dpt_source_model_of(model, found[0], classes, arena, &ignored) == DPT_RANK) {
+    if (dpt_source_model_of(model, found[0], classes, region, &ignored) == DPT_RANK) {
         *err = ignored;
         status = DPT_RANK;
     }
@@ -78,7 +78,7 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
 
 enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
                                       const struct dpt_data_conf *conf, bool classes,
-                                      struct dpt_arena *arena, struct dpt_error *err)
+                                      struct dpt_region *region, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_texts *const sets[] = {&conf->train, &conf->test, &conf->valid};
@@ -87,7 +87,7 @@ enum dpt_status dpt_source_model_find(struct dpt_source_model *model,
     for (size_t i = 0; model->n_classes == 0 && i < sizeof sets / sizeof sets[0]; i++) {
         struct dpt_source_model found = {0};
 
-        DPT_TRY(look(&found, conf, sets[i], classes, arena, err));
+        DPT_TRY(look(&found, conf, sets[i], classes, region, err));
         if (!model->known)
             *model = found;
         model->classes = found.classes;

@@ -16,9 +16,9 @@
 
 struct state {
     struct dpt_picture_list list;
-    int32_t *classes;             /* [list.n_classes]: the class of each sub-folder */
-    struct dpt_picture_form form; /* height, channels 0: not known yet */
-    double shown;                 /* time of the last live line */
+    int32_t *classes;                 /* [list.n_classes]: the class of each sub-folder */
+    struct dpt_picture_format layout; /* height, channels 0: not known yet */
+    double shown;                     /* time of the last live line */
 };
 
 static bool is(const uint8_t *head, size_t n)
@@ -48,15 +48,15 @@ static int32_t class_named(const char *const *classes, size_t n, const char *nam
 
 static enum dpt_status take_size(struct dpt_source *s, struct dpt_error *err)
 {
-    struct dpt_picture_form *form = &((struct state *)s->state)->form;
+    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
     const char *text = s->spec->option[DPT_SOURCE_SIZE];
     int end = 0;
 
     if (text == NULL)
         return DPT_OK;
-    if (sscanf(text, "%6dx%6d%n", &form->height, &form->width, &end) != 2 || text[end] != '\0' ||
-        form->height < 1 || form->width < 1 || form->height > DPT_PICTURE_SIDE ||
-        form->width > DPT_PICTURE_SIDE)
+    if (sscanf(text, "%6dx%6d%n", &layout->height, &layout->width, &end) != 2 ||
+        text[end] != '\0' || layout->height < 1 || layout->width < 1 ||
+        layout->height > DPT_PICTURE_SIDE || layout->width > DPT_PICTURE_SIDE)
         return dpt_fail(err, DPT_USAGE, "--size %s: must be height and width, as in 32x32", text);
     return DPT_OK;
 }
@@ -79,7 +79,7 @@ static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
     if (drawn == NULL)
         return dpt_fail_memory(err, "the list of pictures", (double)list->n * sizeof *drawn);
     for (size_t i = 0; i < list->n; i++)
-        drawn[i] = list->entries[dpt_permute(seed, DPT_STREAM_SHUFFLE, 0, list->n, i)];
+        drawn[i] = list->entries[dpt_permute(seed, DPT_RANDOM_SHUFFLE, 0, list->n, i)];
     free(list->entries);
     list->entries = drawn;
     list->capacity = list->n;
@@ -90,25 +90,25 @@ static enum dpt_status shuffle(struct dpt_source *s, struct dpt_error *err)
 static enum dpt_status take_like(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_picture_form *form = &((struct state *)s->state)->form;
+    struct dpt_picture_format *layout = &((struct state *)s->state)->layout;
     const char *path = s->spec->option[DPT_SOURCE_LIKE];
     const struct dpt_shape *shape = &s->like.shape;
     char text[40];
 
     if (path == NULL)
         return DPT_OK;
-    if (form->height > 0 || form->channels > 0)
+    if (layout->height > 0 || layout->channels > 0)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
                          "--like says of what size and colour they are; leave "
                          "--size and --grey out"));
-    DPT_TRY(dpt_source_model_of(&s->like, path, true, &s->arena, err));
+    DPT_TRY(dpt_source_model_of(&s->like, path, true, &s->region, err));
     if (!s->like.u8 || shape->flat || (shape->c != 1 && shape->c != 3))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "--like: %s holds samples of %s %s, which are no pictures", path,
                          dpt_shape_text(shape, text), s->like.u8 ? "uint8" : "float32"));
     if (s->like.n_classes == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--like: %s does not name its classes", path));
-    *form = (struct dpt_picture_form){shape->c, shape->h, shape->w, false};
+    *layout = (struct dpt_picture_format){shape->c, shape->h, shape->w, false};
 out:
     return status;
 }
@@ -191,8 +191,8 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
-    struct dpt_picture_form *form = &state->form;
-    const bool size = form->height == 0, colour = form->channels == 0;
+    struct dpt_picture_format *layout = &state->layout;
+    const bool size = layout->height == 0, colour = layout->channels == 0;
     struct dpt_picture one = {0};
 
     for (size_t i = 0; (size || colour) && i < state->list.n; i++) {
@@ -201,18 +201,18 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
         if (s->spec->stop != NULL && *s->spec->stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
         DPT_TRY(dpt_picture_look(&one, path, err));
-        if (colour && one.channels > form->channels)
-            form->channels = one.channels;
+        if (colour && one.channels > layout->channels)
+            layout->channels = one.channels;
         if (size && i == 0) {
-            form->height = one.height;
-            form->width = one.width;
+            layout->height = one.height;
+            layout->width = one.width;
         }
-        if (size && (one.height != form->height || one.width != form->width))
+        if (size && (one.height != layout->height || one.width != layout->width))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                              "%s is %d high and %d wide, %s %d high and %d wide: --size %dx%d "
                              "makes all of one size",
-                             state->list.entries[0].path, form->height, form->width, path,
-                             one.height, one.width, form->height, form->width));
+                             state->list.entries[0].path, layout->height, layout->width, path,
+                             one.height, one.width, layout->height, layout->width));
         show(s, i);
     }
 out:
@@ -230,7 +230,7 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
         DPT_TRY(
             dpt_fail(err, DPT_USAGE, "pictures takes one folder; %zu inputs given", s->n_paths));
     DPT_TRY(take_size(s, err));
-    state->form.channels = s->spec->option[DPT_SOURCE_GREY] != NULL ? 1 : 0;
+    state->layout.channels = s->spec->option[DPT_SOURCE_GREY] != NULL ? 1 : 0;
     DPT_TRY(take_like(s, err));
     DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[0], err));
     DPT_TRY(shuffle(s, err));
@@ -238,9 +238,9 @@ static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(check_list(s, err));
     DPT_TRY(find_form(s, err));
     if (s->spec->log != NULL)
-        dpt_picture_list_tell(&state->list, s->spec->log);
-    s->form.shape =
-        (struct dpt_shape){state->form.channels, state->form.height, state->form.width, false};
+        dpt_picture_list_log(&state->list, s->spec->log);
+    s->layout.shape = (struct dpt_shape){state->layout.channels, state->layout.height,
+                                         state->layout.width, false};
 out:
     return status;
 }
@@ -297,23 +297,23 @@ static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error
 {
     enum dpt_status status = DPT_OK;
     const struct state *state = s->state;
-    const struct dpt_picture_form *form = &state->form;
+    const struct dpt_picture_format *layout = &state->layout;
     struct dpt_picture p = {0};
 
     DPT_TRY(dpt_picture_look(&p, state->list.entries[0].path, err));
-    if (p.width != form->width || p.height != form->height || p.channels != form->channels)
+    if (p.width != layout->width || p.height != layout->height || p.channels != layout->channels)
         dpt_log_info(
             s->spec->log,
             "%s is %d wide and %d high%s: made %d wide and %d high%s, as the model takes it",
             state->list.entries[0].name, p.width, p.height,
-            p.channels == form->channels ? ""
-            : p.channels == 1            ? ", in grey"
-                                         : ", in colour",
-            form->width, form->height,
-            p.channels == form->channels ? ""
-            : form->channels == 1        ? ", in grey"
-                                         : ", in colour");
-    dpt_picture_list_tell(&state->list, s->spec->log);
+            p.channels == layout->channels ? ""
+            : p.channels == 1              ? ", in grey"
+                                           : ", in colour",
+            layout->width, layout->height,
+            p.channels == layout->channels ? ""
+            : layout->channels == 1        ? ", in grey"
+                                           : ", in colour");
+    dpt_picture_list_log(&state->list, s->spec->log);
     if (s->spec->model.typed && !s->spec->model.u8)
         dpt_log_warn(s->spec->log,
                      "the job's training data are float32, not bytes; pictures are divided by 255, "
@@ -339,15 +339,15 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
                          "the model takes samples of %s, which are no pictures: --shape 1,H,W or "
                          "3,H,W says of what size they are to be",
                          dpt_shape_text(shape, text)));
-    state->form = (struct dpt_picture_form){shape->c, shape->h, shape->w,
-                                            s->spec->option[DPT_SOURCE_INVERT] != NULL};
+    state->layout = (struct dpt_picture_format){shape->c, shape->h, shape->w,
+                                                s->spec->option[DPT_SOURCE_INVERT] != NULL};
     for (size_t i = 0; i < s->n_paths; i++) {
         if (stat(s->paths[i], &info) == 0 && S_ISDIR(info.st_mode))
             DPT_TRY(dpt_picture_list_folder(&state->list, s->paths[i], err));
         else
             DPT_TRY(dpt_picture_list_add(&state->list, s->paths[i], err));
     }
-    s->form.shape = *shape;
+    s->layout.shape = *shape;
     DPT_TRY(find_truth(s, err));
     DPT_TRY(tell_scaling(s, err));
 out:
@@ -367,7 +367,7 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
     DPT_TRY((s->spec->convert ? open_to_convert : open_to_predict)(s, err));
     DPT_TRY(dpt_source_parts(s, 1, err));
     s->parts[0].samples = (int64_t)state->list.n;
-    s->form.u8 = true;
+    s->layout.u8 = true;
 out:
     return status;
 }
@@ -404,7 +404,7 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
     struct dpt_picture picture = {0};
 
     DPT_TRY(dpt_picture_read(&picture, state->list.entries[sample].path, err));
-    DPT_TRY(dpt_picture_shape(&picture, &state->form, stored, err));
+    DPT_TRY(dpt_picture_shape(&picture, &state->layout, stored, err));
 out:
     dpt_picture_release(&picture);
     return status;

@@ -15,11 +15,11 @@ struct dpt_source_part {
 struct dpt_source_type {
     /* Whether a file of this format begins so; NULL: that is never looked for. */
     bool (*is)(const uint8_t *head, size_t n);
-    /* Opens source->paths: sets the form's shape, u8 and nhwc, parts and info. */
+    /* Opens source->paths: sets the format's shape, u8 and nhwc, parts and info. */
     enum dpt_status (*open)(struct dpt_source *source, int rank, int ranks, struct dpt_error *err);
     void (*close)(struct dpt_source *source);
-    /* Rows of a part into stored bytes, as the form says, and what is right into the one of
-     * `classes` and `targets` that is not NULL. stored NULL: the labels alone. */
+    /* Reads rows of a part into stored bytes in the source's format, and the classes or targets
+     * into the one of `classes` and `targets` that is not NULL. stored NULL: the labels alone. */
     enum dpt_status (*read)(struct dpt_source *source, size_t part, int64_t row, int64_t n,
                             uint8_t *stored, int32_t *classes, float *targets,
                             struct dpt_error *err);
@@ -37,8 +37,8 @@ struct dpt_source {
     char **paths;                       /* what was found, NULL-terminated */
     size_t n_paths;
     struct dpt_source_model like; /* of the shard of --like */
-    struct dpt_arena arena;
-    struct dpt_dataset form;       /* how samples are stored here; none is in it */
+    struct dpt_region region;
+    struct dpt_dataset layout;     /* how samples are stored here; none is in it */
     struct dpt_source_part *parts; /* [n_parts] */
     size_t n_parts;
     void *state; /* the format's */
@@ -51,7 +51,7 @@ struct dpt_source {
 
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
-/* Room for n parts, all empty. Errors: RANK. */
+/* Allocates n parts, all empty. Errors: RANK. */
 enum dpt_status dpt_source_parts(struct dpt_source *source, size_t n, struct dpt_error *err);
 /* The part that a sample lies in. */
 size_t dpt_source_part_of(const struct dpt_source *source, int64_t sample);

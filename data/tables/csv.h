@@ -52,9 +52,9 @@ enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read
 void dpt_csv_close(struct dpt_csv *csv);
 
 /*
- * The next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not closed,
- * text behind a closing quote, a NUL byte, a record above DPT_CSV_RECORD_MOST; names file and
- * line), what `read` gives, RANK.
+ * Reads the next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not
+ * closed, text behind a closing quote, a NUL byte, a record above DPT_CSV_RECORD_MOST; names file
+ * and line), what `read` gives, RANK.
  */
 enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err);
 

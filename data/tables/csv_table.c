@@ -218,11 +218,11 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", csv->path));
     DPT_TRY(check_columns(t, csv, err));
     t->columns = csv->n_cells;
-    t->labels = dpt_arena_alloc(&t->arena, t->columns * sizeof *t->labels);
-    t->is_label = dpt_arena_alloc(&t->arena, t->columns * sizeof *t->is_label);
-    names = dpt_arena_alloc(&t->arena, t->columns * sizeof *names);
+    t->labels = dpt_region_alloc(&t->region, t->columns * sizeof *t->labels);
+    t->is_label = dpt_region_alloc(&t->region, t->columns * sizeof *t->is_label);
+    names = dpt_region_alloc(&t->region, t->columns * sizeof *names);
     for (size_t i = 0; names != NULL && i < t->columns; i++)
-        if ((names[i] = dpt_arena_strdup(&t->arena, csv->cells[i].text)) == NULL)
+        if ((names[i] = dpt_region_strdup(&t->region, csv->cells[i].text)) == NULL)
             names = NULL;
     if (t->labels == NULL || t->is_label == NULL || names == NULL)
         DPT_TRY(dpt_fail_memory(err, csv->path, (double)t->columns * sizeof *names));
@@ -262,7 +262,7 @@ void dpt_csv_table_close(struct dpt_csv_table *t)
 {
     if (t->c_locale != (locale_t)0)
         freelocale(t->c_locale);
-    dpt_arena_release(&t->arena);
+    dpt_region_release(&t->region);
     *t = (struct dpt_csv_table){0};
 }
 

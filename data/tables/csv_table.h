@@ -29,15 +29,16 @@ struct dpt_csv_table {
     size_t *labels; /* the label columns, in the order they were asked for */
     bool *is_label; /* [columns] */
     char **names;   /* [columns], or NULL: no header */
-    struct dpt_arena arena;
+    struct dpt_region region;
 };
 
-/* Looks at the first file and resolves --header and --label. Errors: USAGE, BAD_DATA, IO, RANK. */
+/* Reads the beginning of the first file and resolves --header and --label. Errors: USAGE, BAD_DATA,
+ * IO, RANK. */
 enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt_csv_spec *spec,
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
 
-/* The rows one after another. Zero-initialise but for `table`; close. */
+/* An iterator over the rows. Zero-initialise but for `table`; close. */
 struct dpt_csv_cursor {
     const struct dpt_csv_table *table;
     struct dpt_csv csv; /* the row, where there is one more */

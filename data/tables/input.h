@@ -2,7 +2,7 @@
  * input: reading a file of another program, gzipped or not.
  *
  * A regular file, read from front to back; one that begins as gzip does is unpacked on the way. A
- * stream that ends early, a damaged one and one that promises more than it can hold are errors. One
+ * gzip stream that ends early, is damaged, or declares more than it can hold is an error. One
  * thread.
  */
 #ifndef DPT_DATA_INPUT_H
@@ -28,17 +28,17 @@ enum dpt_status dpt_input_open(struct dpt_input *in, const char *path,
                                const volatile sig_atomic_t *stop, struct dpt_error *err);
 void dpt_input_close(struct dpt_input *in);
 
-/* Up to `capacity` bytes; *got is less only at the end. Errors: BAD_DATA (damaged gzip stream), IO,
- * STOPPED. */
+/* Reads up to `capacity` bytes; *got is less only at the end. Errors: BAD_DATA (damaged gzip
+ * stream), IO, STOPPED. */
 enum dpt_status dpt_input_some(struct dpt_input *in, void *bytes, size_t capacity, size_t *got,
                                struct dpt_error *err);
-/* Exactly n bytes. Errors: also BAD_DATA (the file is too short). */
+/* Reads exactly n bytes. Errors: also BAD_DATA (the file is too short). */
 enum dpt_status dpt_input_exact(struct dpt_input *in, void *bytes, size_t n, struct dpt_error *err);
-/* Leaves n bytes out; going back (n < 0) is slow where the file is gzipped. Where the end is passed
- * the next read tells. Errors: BAD_DATA (a damaged gzip stream), IO. */
+/* Skips n bytes; going back (n < 0) is slow where the file is gzipped. Skipping past the end fails
+ * at the next read. Errors: BAD_DATA (a damaged gzip stream), IO. */
 enum dpt_status dpt_input_skip(struct dpt_input *in, int64_t n, struct dpt_error *err);
-/* Fails with BAD_DATA where the file cannot hold `bytes` more: a lying header is told before the
- * disk is filled. */
+/* Fails with BAD_DATA where the file cannot hold `bytes` more bytes: a wrong header is reported
+ * before the disk is filled. */
 enum dpt_status dpt_input_promise(struct dpt_input *in, int64_t bytes, struct dpt_error *err);
 /* Fails with BAD_DATA where there are bytes left. */
 enum dpt_status dpt_input_end(struct dpt_input *in, struct dpt_error *err);

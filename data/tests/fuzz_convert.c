@@ -72,13 +72,13 @@ static void demand_readable(const struct dpt_shard_result *result, const char *p
     const char *paths[] = {pattern};
     struct dpt_data_conf conf = make_conf(paths, 1);
     const struct dpt_dataset_spec spec = {
-        .conf = &conf, .paths = &conf.train, .classes = result->form.targets == 0};
+        .conf = &conf, .paths = &conf.train, .classes = result->format.targets == 0};
     struct dpt_dataset set;
     struct dpt_error err = {0};
 
     snprintf(pattern, sizeof pattern, "%s-*.h5", prefix);
     DEMAND(dpt_dataset_open(&set, &spec, &lone, &err) == DPT_OK, "%s", err.text);
-    DEMAND(set.samples == result->form.samples && set.u8 == result->form.u8, "%lld samples",
+    DEMAND(set.samples == result->format.samples && set.u8 == result->format.u8, "%lld samples",
            (long long)set.samples);
     dpt_dataset_close(&set, &lone);
 }

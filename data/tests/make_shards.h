@@ -55,7 +55,7 @@ static inline float make_target(int64_t sample, int k)
 /* Writes values (of the machine's type `memory`) as a data set of type `stored`. */
 static inline void make_data(hid_t file, const char *name, int n_dims, const hsize_t *dims,
                              hid_t stored, hid_t memory, const void *values,
-                             const struct make_form *form)
+                             const struct make_form *format)
 {
     const hid_t space = H5Screate_simple(n_dims, dims, NULL), plist = H5Pcreate(H5P_DATASET_CREATE);
     hsize_t chunk[5];
@@ -68,13 +68,13 @@ static inline void make_data(hid_t file, const char *name, int n_dims, const hsi
     }
     if (n_dims == 4)
         chunk[2] = 2; /* chunks that divide a sample */
-    if (form->chunked || form->gzip)
+    if (format->chunked || format->gzip)
         H5Pset_chunk(plist, n_dims, chunk);
-    if (form->gzip)
+    if (format->gzip)
         H5Pset_deflate(plist, 4);
     data = H5Dcreate2(file, name, stored, space, H5P_DEFAULT, plist, H5P_DEFAULT);
     H5Dwrite(data, memory, H5S_ALL, H5S_ALL, H5P_DEFAULT, values);
-    if (form->crc) { /* of the bytes that the file holds, in little-endian order */
+    if (format->crc) { /* of the bytes that the file holds, in little-endian order */
         const hid_t little = H5Tcopy(stored), scalar = H5Screate(H5S_SCALAR);
         uint32_t crc;
         void *raw = malloc(n * 8 + 1);
@@ -112,44 +112,45 @@ static inline void make_text_attribute(hid_t file, const char *name, const char 
 }
 
 /* Element of the file's order -> canonical element. */
-static inline int make_canonical(const struct make_form *form, int i)
+static inline int make_canonical(const struct make_form *format, int i)
 {
-    return form->nhwc ? i % 2 * 12 + i / 2 : i;
+    return format->nhwc ? i % 2 * 12 + i / 2 : i;
 }
 
-static inline void make_images(hid_t file, const struct make_form *form, int64_t first, int64_t n)
+static inline void make_images(hid_t file, const struct make_form *format, int64_t first, int64_t n)
 {
-    const char *name = form->images != NULL ? form->images : "images";
+    const char *name = format->images != NULL ? format->images : "images";
     const hsize_t dims[3][4] = {
         {(hsize_t)n, 24, 0, 0},
         {(hsize_t)n, 6, 4, 0},
-        {(hsize_t)n, form->nhwc ? 3 : 2, form->nhwc ? 4 : 3, form->nhwc ? 2 : 4}};
-    const bool real = form->floats || form->doubles;
+        {(hsize_t)n, format->nhwc ? 3 : 2, format->nhwc ? 4 : 3, format->nhwc ? 2 : 4}};
+    const bool real = format->floats || format->doubles;
     uint8_t *pixels = malloc((size_t)n * MAKE_ELEMENTS + 1);
     float *floats = malloc((size_t)n * MAKE_ELEMENTS * sizeof *floats + 1);
     hid_t stored = H5T_STD_U8LE;
 
     for (int64_t i = 0; i < n; i++)
         for (int k = 0; k < MAKE_ELEMENTS; k++) {
-            pixels[i * MAKE_ELEMENTS + k] = make_pixel(first + i, make_canonical(form, k));
-            floats[i * MAKE_ELEMENTS + k] = make_float(first + i, make_canonical(form, k));
+            pixels[i * MAKE_ELEMENTS + k] = make_pixel(first + i, make_canonical(format, k));
+            floats[i * MAKE_ELEMENTS + k] = make_float(first + i, make_canonical(format, k));
         }
-    if (form->doubles)
-        stored = form->big ? H5T_IEEE_F64BE : H5T_IEEE_F64LE;
-    else if (form->floats)
-        stored = form->big ? H5T_IEEE_F32BE : H5T_IEEE_F32LE;
-    make_data(file, name, form->n_dims, dims[form->n_dims - 2], stored,
+    if (format->doubles)
+        stored = format->big ? H5T_IEEE_F64BE : H5T_IEEE_F64LE;
+    else if (format->floats)
+        stored = format->big ? H5T_IEEE_F32BE : H5T_IEEE_F32LE;
+    make_data(file, name, format->n_dims, dims[format->n_dims - 2], stored,
               real ? H5T_NATIVE_FLOAT : H5T_NATIVE_UINT8, real ? (void *)floats : (void *)pixels,
-              form);
-    if (form->nhwc)
-        make_text_attribute(file, name, "layout", form->floats ? "nhwc" : "NHWC", form->chunked);
+              format);
+    if (format->nhwc)
+        make_text_attribute(file, name, "layout", format->floats ? "nhwc" : "NHWC",
+                            format->chunked);
     free(pixels);
     free(floats);
 }
 
-static inline void make_labels(hid_t file, const struct make_form *form, int64_t first, int64_t n)
+static inline void make_labels(hid_t file, const struct make_form *format, int64_t first, int64_t n)
 {
-    const char *name = form->labels != NULL ? form->labels : "labels";
+    const char *name = format->labels != NULL ? format->labels : "labels";
     const hsize_t dims[2] = {(hsize_t)n, 3};
     int32_t *labels = malloc((size_t)n * sizeof *labels + 1);
     float *targets = malloc((size_t)n * 3 * sizeof *targets + 1);
@@ -159,11 +160,11 @@ static inline void make_labels(hid_t file, const struct make_form *form, int64_t
         for (int k = 0; k < 3; k++)
             targets[i * 3 + k] = make_target(first + i, k);
     }
-    if (form->vectors)
-        make_data(file, name, 2, dims, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, targets, form);
+    if (format->vectors)
+        make_data(file, name, 2, dims, H5T_IEEE_F32LE, H5T_NATIVE_FLOAT, targets, format);
     else
-        make_data(file, name, 1, dims, form->big ? H5T_STD_I64BE : H5T_STD_U8LE, H5T_NATIVE_INT32,
-                  labels, form);
+        make_data(file, name, 1, dims, format->big ? H5T_STD_I64BE : H5T_STD_U8LE, H5T_NATIVE_INT32,
+                  labels, format);
     free(labels);
     free(targets);
 }
@@ -181,15 +182,15 @@ static inline hid_t make_file(const char *path, bool latest)
 }
 
 /* A shard of samples first … first + n - 1. */
-static inline void make_shard(const char *path, const struct make_form *form, int64_t first,
+static inline void make_shard(const char *path, const struct make_form *format, int64_t first,
                               int64_t n)
 {
     hid_t file;
 
     dpt_h5_enter();
-    file = make_file(path, form->latest);
-    make_images(file, form, first, n);
-    make_labels(file, form, first, n);
+    file = make_file(path, format->latest);
+    make_images(file, format, first, n);
+    make_labels(file, format, first, n);
     H5Fclose(file);
     dpt_h5_leave();
 }

@@ -37,7 +37,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void write_shards(const struct make_form *form)
+static void write_shards(const struct make_form *format)
 {
     static const int64_t ends[] = {0, 5, 6, 50, 101};
     struct dpt_error err;
@@ -46,7 +46,7 @@ static void write_shards(const struct make_form *form)
         char path[192];
 
         snprintf(path, sizeof path, "%s/%d.h5", folder, i);
-        make_shard(path, form, ends[i], ends[i + 1] - ends[i]);
+        make_shard(path, format, ends[i], ends[i + 1] - ends[i]);
     }
     dpt_group_barrier(&comm.world, &err);
 }
@@ -64,7 +64,7 @@ static enum dpt_status open_set(struct dpt_dataset *set, int cache, bool classes
 
 static void all_ranks_see_all_samples(void **state)
 {
-    static const struct make_form forms[] = {
+    static const struct make_form formats[] = {
         {.n_dims = 4, .crc = true},
         {.n_dims = 4, .nhwc = true, .floats = true, .gzip = true, .crc = true},
         {.n_dims = 2, .doubles = true, .vectors = true, .crc = true},
@@ -75,13 +75,13 @@ static void all_ranks_see_all_samples(void **state)
         struct dpt_dataset set;
         struct dpt_error err;
 
-        write_shards(&forms[f]);
-        if (open_set(&set, DPT_CACHE_MEMORY, !forms[f].vectors, &err) != DPT_OK)
+        write_shards(&formats[f]);
+        if (open_set(&set, DPT_CACHE_MEMORY, !formats[f].vectors, &err) != DPT_OK)
             fail_msg("%s", err.text);
         assert_int_equal(set.samples, 101);
         for (int64_t i = 0; i < 101; i++) {
             for (int k = 0; k < MAKE_ELEMENTS; k++) {
-                const int element = make_canonical(&forms[f], k);
+                const int element = make_canonical(&formats[f], k);
 
                 if (set.u8)
                     assert_int_equal(set.memory[i * 24 + k], make_pixel(i, element));

@@ -193,13 +193,13 @@ static void collect(const char *pattern, int cache, int ranks, int32_t micro, fl
 static void loaders_agree_wherever_the_data_lie(void **state)
 {
     static float want[EPOCHS * SAMPLES * MAKE_ELEMENTS], have[EPOCHS * SAMPLES * MAKE_ELEMENTS];
-    const struct make_form form = {.n_dims = 4, .nhwc = true};
+    const struct make_form format = {.n_dims = 4, .nhwc = true};
     char folder[128], path[192];
 
     (void)state;
     make_folder(folder);
     snprintf(path, sizeof path, "%s/all.h5", folder);
-    make_shard(path, &form, 0, SAMPLES);
+    make_shard(path, &format, 0, SAMPLES);
     collect(path, DPT_CACHE_MEMORY, 1, 7, want);
     for (int cache = DPT_CACHE_MEMORY; cache <= DPT_CACHE_NONE; cache++)
         for (int ranks = 1; ranks <= 5; ranks += 2) {

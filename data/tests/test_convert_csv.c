@@ -40,7 +40,7 @@ struct random {
 
 static uint32_t below(struct random *r, uint32_t n)
 {
-    return (uint32_t)(dpt_random64(r->seed, DPT_STREAM_SYNTHETIC, 0, r->at++) % n);
+    return (uint32_t)(dpt_random64(r->seed, DPT_RANDOM_SYNTHETIC, 0, r->at++) % n);
 }
 
 enum { CELL_MOST = 40, CELLS_MOST = 8 };

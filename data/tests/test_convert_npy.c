@@ -145,10 +145,10 @@ static void damage_is_survived(void **state)
         struct dpt_npy npy;
 
         memcpy(text, start, sizeof start);
-        dpt_random4(seed, DPT_STREAM_SYNTHETIC, 0, 0, r);
+        dpt_random4(seed, DPT_RANDOM_SYNTHETIC, 0, 0, r);
         edits = 1 + r[0] % 4;
         for (size_t i = 0; i < edits && n > 1; i++) {
-            dpt_random4(seed, DPT_STREAM_SYNTHETIC, 1, i, r);
+            dpt_random4(seed, DPT_RANDOM_SYNTHETIC, 1, i, r);
             const size_t at = r[0] % n;
             const char letter = letters[r[1] % (sizeof letters - 1)];
 

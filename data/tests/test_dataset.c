@@ -87,13 +87,13 @@ static void assert_refused(struct files *f, bool classes, enum dpt_status status
     assert_null(set.parts);
 }
 
-static void assert_samples(const struct dpt_dataset *set, const struct make_form *form, int64_t n)
+static void assert_samples(const struct dpt_dataset *set, const struct make_form *format, int64_t n)
 {
     assert_int_equal(set->samples, n);
     assert_non_null(set->memory);
     for (int64_t i = 0; i < n; i++) {
         for (int k = 0; k < MAKE_ELEMENTS; k++) {
-            const int element = make_canonical(form, k);
+            const int element = make_canonical(format, k);
 
             if (set->u8)
                 assert_int_equal(set->memory[i * 24 + k], make_pixel(i, element));
@@ -108,7 +108,7 @@ static void assert_samples(const struct dpt_dataset *set, const struct make_form
     }
 }
 
-static const struct make_form forms[] = {
+static const struct make_form formats[] = {
     {.n_dims = 4},
     {.n_dims = 4, .crc = true},
     {.n_dims = 4, .nhwc = true, .crc = true},
@@ -125,21 +125,21 @@ static void every_form_reads(void **state)
 {
     struct files *f = *state;
 
-    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
-        const struct make_form *form = &forms[i];
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct make_form *format = &formats[i];
         struct dpt_dataset set;
         struct dpt_error err;
 
-        make_shard(f->path[0], form, 0, 10);
-        make_shard(f->path[1], form, 10, form->chunked || form->gzip ? 3 : 0);
-        make_shard(f->path[2], form, form->chunked || form->gzip ? 13 : 10, 1);
-        make_shard(f->path[3], form, form->chunked || form->gzip ? 14 : 11, 37);
-        if (open_all(f, &set, !form->vectors, &err) != DPT_OK)
+        make_shard(f->path[0], format, 0, 10);
+        make_shard(f->path[1], format, 10, format->chunked || format->gzip ? 3 : 0);
+        make_shard(f->path[2], format, format->chunked || format->gzip ? 13 : 10, 1);
+        make_shard(f->path[3], format, format->chunked || format->gzip ? 14 : 11, 37);
+        if (open_all(f, &set, !format->vectors, &err) != DPT_OK)
             fail_msg("form %zu: %s", i, err.text);
-        assert_samples(&set, form, form->chunked || form->gzip ? 51 : 48);
-        assert_int_equal(set.shape.c, form->n_dims == 4 ? 2 : form->n_dims == 3 ? 1 : 24);
-        assert_int_equal(set.shape.flat, form->n_dims == 2);
-        assert_int_equal(set.nhwc, form->nhwc);
+        assert_samples(&set, format, format->chunked || format->gzip ? 51 : 48);
+        assert_int_equal(set.shape.c, format->n_dims == 4 ? 2 : format->n_dims == 3 ? 1 : 24);
+        assert_int_equal(set.shape.flat, format->n_dims == 2);
+        assert_int_equal(set.nhwc, format->nhwc);
         dpt_dataset_close(&set, &alone);
         dpt_dataset_close(&set, &alone);
     }
@@ -152,8 +152,8 @@ static void says_where_a_sample_is(void **state)
     struct dpt_error err;
     char text[256];
 
-    make_shard(f->path[0], &forms[0], 0, 10);
-    make_shard(f->path[1], &forms[0], 10, 5);
+    make_shard(f->path[0], &formats[0], 0, 10);
+    make_shard(f->path[1], &formats[0], 10, 5);
     assert_int_equal(open_all(f, &set, true, &err), DPT_OK);
     assert_string_equal(dpt_dataset_where(&set, 9, text), "a.h5, sample 9");
     assert_string_equal(dpt_dataset_where(&set, 12, text), "b.h5, sample 2");
@@ -174,7 +174,7 @@ static void refuses_paths(void **state)
     assert_refused(f, true, DPT_BAD_JOB, "data.train: no file matches|*.h5");
     assert_int_equal(open_paths(&set, nothing, 1, true, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "(in the folder /"));
-    make_shard(f->path[0], &forms[0], 0, 10);
+    make_shard(f->path[0], &formats[0], 0, 10);
     assert_int_equal(open_paths(&set, twice, 2, true, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "are the same file"));
     assert_int_equal(open_paths(&set, twice, 0, true, &err), DPT_BAD_JOB);
@@ -249,7 +249,7 @@ static void refuses_odd_contents(void **state)
     assert_refused(f, true, DPT_BAD_DATA, "/labels is [4] of float32|wants [N] integers");
     make_odd(a, "images", 2, 0, 3, u8, "labels", 0, u8, NULL);
     assert_refused(f, true, DPT_BAD_DATA, "a.h5 holds no sample");
-    make_shard(f->path[0], &forms[0], 0, 10);
+    make_shard(f->path[0], &formats[0], 0, 10);
     make_odd(f->path[1], "images", 2, 4, 3, u8, "labels", 4, u8, NULL);
     assert_refused(f, true, DPT_BAD_DATA, "b.h5 holds samples of 3 uint8|a.h5 of 2x3x4 uint8");
 }
@@ -308,7 +308,7 @@ static void refuses_values_that_are_no_numbers(void **state)
 static void damage_is_found(void **state)
 {
     struct files *f = *state;
-    const struct make_form form = {.n_dims = 4, .crc = true, .latest = true};
+    const struct make_form format = {.n_dims = 4, .crc = true, .latest = true};
     int refused = 0;
 
     for (uint64_t seed = 0; seed < 150; seed++) {
@@ -316,12 +316,12 @@ static void damage_is_found(void **state)
         struct dpt_error err;
         uint8_t bytes[8];
 
-        make_shard(f->path[0], &form, 0, 30);
+        make_shard(f->path[0], &format, 0, 30);
         for (int k = 0; k < 8; k++)
             bytes[k] = (uint8_t)dpt_mix64(seed * 8 + (uint64_t)k);
         make_damage(f->path[0], (int64_t)(dpt_mix64(seed + 99) % 2700), bytes, 1 + seed % 8);
         if (open_all(f, &set, true, &err) == DPT_OK) {
-            assert_samples(&set, &form, 30);
+            assert_samples(&set, &format, 30);
         } else {
             refused++;
             assert_int_equal(err.status, DPT_BAD_DATA);
@@ -342,7 +342,7 @@ static void normalisation_must_fit(void **state)
     struct dpt_dataset set;
     struct dpt_error err;
 
-    make_shard(f->path[0], &forms[0], 0, 10);
+    make_shard(f->path[0], &formats[0], 0, 10);
     conf.normalize.mean = (struct dpt_reals){three, 3};
     assert_int_equal(dpt_dataset_open(&set, &spec, &alone, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "data.normalize.mean has 3 numbers"));

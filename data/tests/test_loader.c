@@ -35,7 +35,7 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void make_shards(const struct make_form *form)
+static void make_shards(const struct make_form *format)
 {
     static const int64_t ends[] = {0, 100, 101, 190, SAMPLES};
 
@@ -43,7 +43,7 @@ static void make_shards(const struct make_form *form)
         char path[192];
 
         snprintf(path, sizeof path, "%s/%d.h5", folder, i);
-        make_shard(path, form, ends[i], ends[i + 1] - ends[i]);
+        make_shard(path, format, ends[i], ends[i + 1] - ends[i]);
     }
 }
 
@@ -128,7 +128,7 @@ static void take(struct dpt_loader *loader, const struct dpt_dataset *set,
         assert_int_equal(view.epoch, epoch);
         assert_int_equal(view.step, step);
         assert_int_equal(view.total, dpt_sampler_count(s, step));
-        dpt_sampler_deal(s, step, rank, ranks, &first, &last);
+        dpt_sampler_partition(s, step, rank, ranks, &first, &last);
         assert_int_equal(view.first, first);
         assert_int_equal(view.last, last);
         for (int32_t m = last - 1; m >= first; m--) { /* in any order */
@@ -145,7 +145,7 @@ static void take(struct dpt_loader *loader, const struct dpt_dataset *set,
     dpt_batch_buffer_close(&buffer);
 }
 
-static const struct make_form forms[] = {
+static const struct make_form formats[] = {
     {.n_dims = 4, .crc = true},
     {.n_dims = 4, .nhwc = true, .vectors = true},
     {.n_dims = 4, .gzip = true},
@@ -159,19 +159,19 @@ static const struct make_form forms[] = {
 static void every_form_and_place_gives_the_same(void **state)
 {
     (void)state;
-    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
-        const struct make_form *form = &forms[f];
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++) {
+        const struct make_form *format = &formats[f];
 
-        make_shards(form);
+        make_shards(format);
         for (int cache = DPT_CACHE_MEMORY; cache <= DPT_CACHE_NONE; cache++)
             for (int shuffle = DPT_SHUFFLE_FULL; shuffle <= DPT_SHUFFLE_NONE; shuffle++) {
-                const bool uniform = form->n_dims != 4 || shuffle == DPT_SHUFFLE_NONE;
+                const bool uniform = format->n_dims != 4 || shuffle == DPT_SHUFFLE_NONE;
                 const struct dpt_sampler s = sampler_for(shuffle);
                 struct dpt_loader *loader;
                 struct dpt_dataset set;
                 struct dpt_error err;
 
-                open_set(&set, cache, !form->vectors, uniform);
+                open_set(&set, cache, !format->vectors, uniform);
                 assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
                 take(loader, &set, &s, 0, 1, 0, 0, 14, uniform);
                 dpt_loader_close(loader);
@@ -184,7 +184,7 @@ static void every_form_and_place_gives_the_same(void **state)
 static void every_rank_gets_its_own(void **state)
 {
     (void)state;
-    make_shards(&forms[0]);
+    make_shards(&formats[0]);
     for (int cache = DPT_CACHE_MEMORY; cache <= DPT_CACHE_NONE; cache++)
         for (int ranks = 2; ranks <= 7; ranks++) {
             const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_FULL);
@@ -209,7 +209,7 @@ static void seeking_starts_there(void **state)
     const struct dpt_sampler s = sampler_for(DPT_SHUFFLE_FULL);
 
     (void)state;
-    make_shards(&forms[0]);
+    make_shards(&formats[0]);
     for (int cache = DPT_CACHE_MEMORY; cache <= DPT_CACHE_NONE; cache++) {
         struct dpt_loader *loader;
         struct dpt_dataset set;
@@ -243,7 +243,7 @@ static void a_shard_that_shrinks_is_told(void **state)
     char path[192];
 
     (void)state;
-    make_shards(&forms[0]);
+    make_shards(&formats[0]);
     snprintf(path, sizeof path, "%s/2.h5", folder);
     open_set(&set, DPT_CACHE_NONE, true, true);
     assert_int_equal(dpt_loader_open(&loader, &set, &s, NULL, 0, 1, &err), DPT_OK);
@@ -266,7 +266,7 @@ static void a_shard_that_is_written_to_is_told(void **state)
     (void)state;
     for (int crc = 0; crc < 2; crc++)
         for (int touched = 0; touched < 2; touched++) {
-            struct make_form form = forms[0];
+            struct make_form format = formats[0];
             struct dpt_step_view view;
             struct dpt_loader *loader;
             struct dpt_dataset set;
@@ -274,8 +274,8 @@ static void a_shard_that_is_written_to_is_told(void **state)
             enum dpt_status status;
             char path[192];
 
-            form.crc = crc;
-            make_shards(&form);
+            format.crc = crc;
+            make_shards(&format);
             snprintf(path, sizeof path, "%s/2.h5", folder);
             open_set(&set, DPT_CACHE_NONE, true, true);
             if (!touched)
@@ -301,7 +301,7 @@ static void a_shard_that_is_replaced_meanwhile_is_told(void **state)
     char path[192], other[192];
 
     (void)state;
-    make_shards(&forms[0]);
+    make_shards(&formats[0]);
     snprintf(path, sizeof path, "%s/0.h5", folder);
     snprintf(other, sizeof other, "%s/1.h5", folder);
     assert_int_equal(dpt_shard_open(&shard, path, true, &err), DPT_OK);
@@ -350,7 +350,7 @@ static void an_epoch_without_a_step_is_refused(void **state)
     struct dpt_error err;
 
     (void)state;
-    make_shards(&forms[0]);
+    make_shards(&formats[0]);
     open_set(&set, DPT_CACHE_AUTO, true, true);
     s.global = SAMPLES + 1;
     s.drop_last = true;

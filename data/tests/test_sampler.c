@@ -61,7 +61,7 @@ static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *see
         for (int rank = 0; rank < ranks; rank++) {
             int32_t first, last;
 
-            dpt_sampler_deal(s, step, rank, ranks, &first, &last);
+            dpt_sampler_partition(s, step, rank, ranks, &first, &last);
             assert_int_equal(first, next); /* contiguous, in order, nothing left out */
             next = last;
             for (int32_t m = first; m < last; m++) {
@@ -126,7 +126,7 @@ static void dealing_is_even(void **state)
             for (int rank = 0; rank < ranks; rank++) {
                 int32_t first, last;
 
-                dpt_sampler_deal(&s, 0, rank, ranks, &first, &last);
+                dpt_sampler_partition(&s, 0, rank, ranks, &first, &last);
                 assert_in_range(last - first, n / ranks, (n + ranks - 1) / ranks);
             }
         }

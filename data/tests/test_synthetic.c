@@ -138,7 +138,7 @@ static void regression_follows_its_rule(void **state)
     (void)state;
     for (uint64_t part = 0; part < 3; part++) {
         struct dpt_data_conf conf = make_conf(word, 1);
-        double sum = 0, squares = 0, x_squares = 0;
+        double sum = 0, sum_of_squares = 0, x_squares = 0;
         struct dpt_dataset set;
         const float *w, *b, *x;
 
@@ -157,10 +157,10 @@ static void regression_follows_its_rule(void **state)
                     x_squares += pow((double)x[i * 5 + j], 2);
                 }
                 sum += rest;
-                squares += rest * rest;
+                sum_of_squares += rest * rest;
             }
         assert_true(fabs(sum / (3 * 4096)) < 0.02);
-        assert_true(fabs(sqrt(squares / (3 * 4096)) - 0.25) < 0.01);
+        assert_true(fabs(sqrt(sum_of_squares / (3 * 4096)) - 0.25) < 0.01);
         assert_true(fabs(x_squares / (15 * 4096) - 1) < 0.05);
         dpt_dataset_close(&set, &alone);
     }

@@ -26,7 +26,7 @@ static inline enum dpt_status read_model(struct dpt_conf *conf, const char *text
         return status;
     if (!dpt_options_read(conf, conf->root, "", table, model))
         return dpt_fail_memory(err, "the test", 0);
-    return dpt_conf_verdict(conf, err);
+    return dpt_conf_validation_result(conf, err);
 }
 
 /* The graph of a model for samples of c x h x w, or of c numbers where h is 0. Release it, also

@@ -14,7 +14,7 @@ enum { TRIES = 3000 };
 
 static int32_t pick(uint64_t seed, uint64_t what, int32_t least, int32_t most)
 {
-    return least + (int32_t)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, what, 0) %
+    return least + (int32_t)(dpt_random64(seed, DPT_RANDOM_SYNTHETIC, what, 0) %
                              (uint64_t)(most - least + 1));
 }
 

@@ -19,7 +19,7 @@
 #include "core/base/memory.h"
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 #include "data/sets/sampler.h"
 
 /* Blocks from here on are shared between the ranks. */
@@ -135,7 +135,7 @@ static void copy_small(smx_activity_t message, void *from, size_t bytes)
         copy_message(message, from, bytes);
 }
 
-/* --- one step, as core/train/engines/host.c goes through it ------------------------------------------ */
+/* --- one step, as core/train/engines/host.c goes through it ----------------------------------- */
 
 /* The gradient of a micro-batch for --check: small whole numbers, whose sums are exact. */
 static float leaf(int64_t micro_batch, int64_t i)
@@ -163,10 +163,10 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
     enum dpt_status status = DPT_OK;
     struct dpt_step_view view = {.step = step};
     const float flags[DPT_FLAGS] = {0};
-    const struct dpt_tally tally = {0};
+    const struct dpt_metric_sums metric_sums = {0};
 
-    dpt_sampler_deal(&t->data.train.sampler, step, t->comm->world.rank, t->comm->world.size, &view.first,
-                     &view.last);
+    dpt_sampler_partition(&t->data.train.sampler, step, t->comm->world.rank, t->comm->world.size,
+                          &view.first, &view.last);
     t->reduction.type->begin(t, &view);
     for (int32_t i = view.first; i < view.last; i++) {
         bool add;
@@ -175,7 +175,7 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
         for (int64_t k = 0; spec.check && k < t->model.graph.floats; k++)
             gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
         smpi_execute(spec.micro_seconds);
-        t->reduction.type->done(t, 0, i, 1, gradient, &tally);
+        t->reduction.type->done(t, 0, i, 1, gradient, &metric_sums);
     }
     DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
     if (spec.check)
@@ -187,14 +187,15 @@ out:
 
 static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
 {
-    static const struct dpt_gather_type *const types[] = {&dpt_gather_allreduce,
-                                                          &dpt_gather_reproducible};
+    static const struct dpt_gradient_reduction_type *const types[] = {
+        &dpt_gradient_reduction_allreduce, &dpt_gradient_reduction_reproducible};
     enum dpt_status status = DPT_OK;
     struct dpt_worker worker = {0};
     /* With a rank a node there is nothing to add up within one. */
     const struct dpt_job job = {.comm.hierarchical = DPT_HIERARCHICAL_OFF};
-    struct dpt_trainer t = {
-        .job = &job, .comm = comm, .team = {.threads = 1, .takers = 1, .workers = &worker}};
+    struct dpt_trainer t = {.job = &job,
+                            .comm = comm,
+                            .team = {.threads = 1, .gradient_workers = 1, .workers = &worker}};
     double start = 0;
 
     t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];

@@ -17,7 +17,7 @@ TESTS = os.path.join(os.path.dirname(dpt.BINARY), "tests")
     (["bench_conv", "cnn", "4", "1"], 6),
     (["bench_conv", "mnistcnn", "4", "1"], 8),
     (["bench_product", "1"], 8),
-    (["mpirun", "-np", "2", "bench_reduce", "100000"], 3),
+    (["mpirun", "-np", "2", "bench_allreduce", "100000"], 3),
 ], ids=lambda value: "-".join(value) if isinstance(value, list) else "")
 def test_prints_a_table(command, rows):
     command = [os.path.join(TESTS, word) if word.startswith("bench_") else word for word in command]

@@ -9,7 +9,7 @@
 
 /*
  * Each pass may want its weights in an order of its own. Copies in these orders, shared by all
- * slots, are renewed in refresh; the gradient of the weights comes in such an order too and is put
+ * workers, are renewed in refresh; the gradient of the weights comes in such an order too and is put
  * into the canonical one.
  */
 struct copy {
@@ -60,16 +60,16 @@ static bool lists(const struct dpt_cpu_node *node)
 }
 
 /* oneDNN's kernels, as far as our own do not do it. */
-static struct dpt_conv_wish wish_of(const struct dpt_cpu_program *program,
-                                    const struct dpt_cpu_node *node)
+static struct dpt_conv_request request_of(const struct dpt_cpu_program *program,
+                                          const struct dpt_cpu_node *node)
 {
     const bool backward = program->spec.training && !lists(node);
 
-    return (struct dpt_conv_wish){.dnnl = program->dnnl,
-                                  .name = node->name,
-                                  .shape = dpt_cpu_conv_shape(program, node),
-                                  .data = backward && node->wants_dx,
-                                  .weights = backward};
+    return (struct dpt_conv_request){.dnnl = program->dnnl,
+                                     .name = node->name,
+                                     .shape = dpt_cpu_conv_shape(program, node),
+                                     .data = backward && node->wants_dx,
+                                     .weights = backward};
 }
 
 static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct conv *conv,
@@ -118,20 +118,19 @@ static float *own_weights(struct dpt_cpu_program *program, int64_t floats)
     return dpt_alloc_array((size_t)floats, sizeof(float));
 }
 
-/* --- Winograd ----------------------------------------------------------------------------------
- */
+/* --- Winograd --------------------------------------------------------------------------------- */
 
 /* Backward by oneDNN's kernels takes the same layouts, and has to be no fallback there. */
 static enum dpt_status make_backward(struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node, struct dpt_conv_kernels *k,
                                      struct dpt_error *err)
 {
-    const struct dpt_conv_wish wish = wish_of(program, node);
+    const struct dpt_conv_request request = request_of(program, node);
     enum dpt_status status = DPT_OK;
 
-    if (!wish.weights)
+    if (!request.weights)
         return DPT_OK;
-    DPT_TRY(dpt_conv_kernels_make(&wish, DPT_LAYOUT_C16, DPT_LAYOUT_C16, k, err));
+    DPT_TRY(dpt_conv_kernels_make(&request, DPT_LAYOUT_C16, DPT_LAYOUT_C16, k, err));
     if (k->slow > 0)
         status = dpt_fail(err, DPT_BAD_JOB, "%s: no fast kernels for it", node->name);
     dpt_kernel_close(k->forward);
@@ -190,28 +189,27 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
 {
     const struct conv *conv = node->own;
     const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
-    const bool keeps_place = run->training && to->place != DPT_CPU_NONE;
+    const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
     dpt_winograd_forward(
         &conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
         conv->winograd_weights,
         conv->shape.bias ? run->params + dpt_cpu_offset(run->program, node->graph->bias) : NULL,
         run->scratch, dpt_cpu_buffer(run, to->y),
-        keeps_place ? (void *)dpt_cpu_buffer(run, to->place) : NULL);
+        keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
 }
 
-/* --- the direct way ----------------------------------------------------------------------------
- */
+/* --- the direct way --------------------------------------------------------------------------- */
 
 static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    struct dpt_error *err)
 {
     struct conv *conv = node->own;
     struct dpt_conv_kernels *k = &conv->kernels;
-    const struct dpt_conv_wish wish = wish_of(program, node);
+    const struct dpt_conv_request request = request_of(program, node);
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_conv_kernels_choose(&wish, k, err));
+    DPT_TRY(dpt_conv_kernels_choose(&request, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
     dpt_cpu_write(program, node, k->y);
     DPT_TRY(open_copy(program, conv, k->forward, &conv->forward_weights, err));
@@ -240,8 +238,7 @@ out:
     return status;
 }
 
-/* --- lists -------------------------------------------------------------------------------------
- */
+/* --- lists ------------------------------------------------------------------------------------ */
 
 static struct dpt_sparse_shape sparse_shape(const struct dpt_cpu_node *node)
 {
@@ -295,7 +292,7 @@ static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cp
         .micro = program->spec.micro,
         .x = dpt_cpu_buffer(run, node->x),
         .dy = dpt_cpu_buffer(run, node->dy),
-        .place = (const void *)dpt_cpu_buffer(run, node->pool->place),
+        .argmax = (const void *)dpt_cpu_buffer(run, node->pool->argmax),
         .packed = conv->sparse_weights,
         .scratch = dpt_cpu_buffer(run, conv->sparse_scratch),
         .add = run->add,
@@ -307,8 +304,7 @@ static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cp
     dpt_sparse_backward(conv->sparse, &work);
 }
 
-/* --- backward ----------------------------------------------------------------------------------
- */
+/* --- backward --------------------------------------------------------------------------------- */
 
 static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
                                           struct dpt_cpu_node *node, struct dpt_error *err)
@@ -343,10 +339,10 @@ out:
 }
 
 static enum dpt_status refresh_copy(const struct dpt_cpu_run *run, const struct copy *copy,
-                                    const float *weights, int turn, int *task,
+                                    const float *weights, int thread, int *task,
                                     struct dpt_error *err)
 {
-    if (copy->call == DPT_CPU_NONE || (*task)++ % run->program->spec.threads != turn)
+    if (copy->call == DPT_CPU_NONE || (*task)++ % run->program->spec.threads != thread)
         return DPT_OK;
     dpt_cpu_set(run, copy->call, DPT_ROLE_X, weights);
     dpt_cpu_set(run, copy->call, DPT_ROLE_Y, copy->weights);
@@ -354,17 +350,17 @@ static enum dpt_status refresh_copy(const struct dpt_cpu_run *run, const struct 
 }
 
 static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                    int turn, int *task, struct dpt_error *err)
+                                    int thread, int *task, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
     const float *weights = run->params + dpt_cpu_offset(run->program, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(refresh_copy(run, &conv->forward_weights, weights, turn, task, err));
-    DPT_TRY(refresh_copy(run, &conv->data_weights, weights, turn, task, err));
-    if (conv->winograd.kernels != NULL && (*task)++ % run->program->spec.threads == turn)
+    DPT_TRY(refresh_copy(run, &conv->forward_weights, weights, thread, task, err));
+    DPT_TRY(refresh_copy(run, &conv->data_weights, weights, thread, task, err));
+    if (conv->winograd.kernels != NULL && (*task)++ % run->program->spec.threads == thread)
         dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
-    if (conv->sparse_weights != NULL && (*task)++ % run->program->spec.threads == turn)
+    if (conv->sparse_weights != NULL && (*task)++ % run->program->spec.threads == thread)
         dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
 out:
     return status;

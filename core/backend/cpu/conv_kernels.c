@@ -10,14 +10,15 @@ void dpt_conv_kernels_close(struct dpt_conv_kernels *k)
     *k = (struct dpt_conv_kernels){0};
 }
 
-enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_wish *wish, enum dpt_layout x,
+enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request, enum dpt_layout x,
                                       enum dpt_layout y, struct dpt_conv_kernels *k,
                                       struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     *k = (struct dpt_conv_kernels){0};
-    DPT_TRY(dpt_kernel_conv(wish->dnnl, DPT_CONV_FORWARD, &wish->shape, x, y, &k->forward, err));
+    DPT_TRY(
+        dpt_kernel_conv(request->dnnl, DPT_CONV_FORWARD, &request->shape, x, y, &k->forward, err));
     k->x = dpt_kernel_layout(k->forward, DPT_ROLE_X);
     k->y = dpt_kernel_layout(k->forward, DPT_ROLE_Y);
     k->slow = dpt_kernel_slow(k->forward);
@@ -25,14 +26,14 @@ enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_wish *wish, enum dpt
         status = dpt_fail(err, DPT_BAD_JOB, "oneDNN chose a layout that is not known here");
         goto out;
     }
-    if (wish->data) {
-        DPT_TRY(dpt_kernel_conv(wish->dnnl, DPT_CONV_BACKWARD_DATA, &wish->shape, k->x, k->y,
+    if (request->data) {
+        DPT_TRY(dpt_kernel_conv(request->dnnl, DPT_CONV_BACKWARD_DATA, &request->shape, k->x, k->y,
                                 &k->data, err));
         k->slow += dpt_kernel_slow(k->data);
     }
-    if (wish->weights) {
-        DPT_TRY(dpt_kernel_conv(wish->dnnl, DPT_CONV_BACKWARD_WEIGHTS, &wish->shape, k->x, k->y,
-                                &k->weights, err));
+    if (request->weights) {
+        DPT_TRY(dpt_kernel_conv(request->dnnl, DPT_CONV_BACKWARD_WEIGHTS, &request->shape, k->x,
+                                k->y, &k->weights, err));
         k->slow += dpt_kernel_slow(k->weights);
     }
 out:
@@ -41,7 +42,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_wish *wish,
+enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
                                         struct dpt_conv_kernels *best, struct dpt_error *err)
 {
     static const enum dpt_layout layouts[][2] = {
@@ -54,7 +55,7 @@ enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_wish *wish,
 
     *best = (struct dpt_conv_kernels){0};
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        status = dpt_conv_kernels_make(wish, layouts[i][0], layouts[i][1], &k, err);
+        status = dpt_conv_kernels_make(request, layouts[i][0], layouts[i][1], &k, err);
         if (status == DPT_OK && (best->forward == NULL || k.slow < best->slow)) {
             dpt_conv_kernels_close(best);
             *best = k;
@@ -69,7 +70,7 @@ enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_wish *wish,
     if (best->forward == NULL)
         return status == DPT_BAD_JOB
                    ? dpt_fail(err, status, "%s: oneDNN has no convolution of this shape",
-                              wish->name)
+                              request->name)
                    : status;
     return DPT_OK;
 }

@@ -10,7 +10,7 @@
 #include "core/backend/cpu/dnnl.h"
 #include "core/base/error.h"
 
-struct dpt_conv_wish {
+struct dpt_conv_request {
     struct dpt_dnnl *dnnl;
     const char *name; /* of the layer, for messages */
     struct dpt_conv_shape shape;
@@ -25,7 +25,7 @@ struct dpt_conv_kernels {
 };
 
 /* Errors of both: BAD_JOB (oneDNN has none), RANK; then *k is empty. */
-enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_wish *wish, enum dpt_layout x,
+enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request, enum dpt_layout x,
                                       enum dpt_layout y, struct dpt_conv_kernels *k,
                                       struct dpt_error *err);
 /*
@@ -33,7 +33,7 @@ enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_wish *wish, enum dpt
  * channels they often have none in these layouts (a fallback is a hundred times slower); then the
  * pair with fewest fallbacks.
  */
-enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_wish *wish,
+enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
                                         struct dpt_conv_kernels *best, struct dpt_error *err);
 void dpt_conv_kernels_close(struct dpt_conv_kernels *k);
 

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/program.h"
 #include "core/base/memory.h"
 
@@ -6,9 +6,9 @@
  * the outputs, then of the weights' gradient for the same outputs, then of the inputs' gradient. */
 
 struct dense {
-    struct dpt_product product;
-    bool small; /* not worth the tiles: plain loops, by one thread */
-    int turned; /* buffer: x, turned over */
+    struct dpt_gemm gemm;
+    bool small;     /* not worth the tiles: plain loops, by one thread */
+    int transposed; /* buffer: x, transposed */
 };
 
 static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -19,26 +19,26 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
 
     if (dense == NULL)
         return dpt_fail_memory(err, node->name, sizeof *dense);
-    dense->product = (struct dpt_product){.rows = program->spec.micro,
-                                          .inputs = dpt_shape_size(&node->in),
-                                          .outputs = node->out.c,
-                                          .leaf = dpt_cpu_leaf(program),
-                                          .isa = dpt_dnnl_isa()};
-    dense->small = dense->product.inputs * dense->product.outputs <= DPT_SMALL;
+    dense->gemm = (struct dpt_gemm){.rows = program->spec.micro,
+                                    .inputs = dpt_shape_size(&node->in),
+                                    .outputs = node->out.c,
+                                    .sub_batch = dpt_cpu_sub_batch(program),
+                                    .isa = dpt_dnnl_isa()};
+    dense->small = dense->gemm.inputs * dense->gemm.outputs <= DPT_SMALL;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
     if (dense->small)
         return DPT_OK;
-    dense->turned = dpt_cpu_reserve(program, dpt_product_turned(&dense->product));
-    dpt_cpu_want_scratch(program, dpt_product_scratch(&dense->product));
+    dense->transposed = dpt_cpu_reserve(program, dpt_gemm_transposed(&dense->gemm));
+    dpt_cpu_want_scratch(program, dpt_gemm_scratch(&dense->gemm));
 out:
     return status;
 }
 
 /* Of the rows that there are. */
-static struct dpt_product product_of(const struct dpt_cpu_run *run, const struct dense *dense)
+static struct dpt_gemm product_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
-    struct dpt_product p = dense->product;
+    struct dpt_gemm p = dense->gemm;
 
     p.rows = run->rows;
     return p;
@@ -46,7 +46,7 @@ static struct dpt_product product_of(const struct dpt_cpu_run *run, const struct
 
 /* Narrow layers in steps of a tile, so that all have work; else no two threads write to one line.
  */
-static void output_part(const struct dpt_cpu_run *run, const struct dpt_product *p, int64_t *first,
+static void output_part(const struct dpt_cpu_run *run, const struct dpt_gemm *p, int64_t *first,
                         int64_t *last)
 {
     dpt_cpu_part(run, p->outputs, p->outputs <= 64 ? DPT_TILE_ROWS : DPT_TILE_LANES, first, last);
@@ -56,7 +56,7 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
                                      struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_product own = product_of(run, dense), *p = &own;
+    const struct dpt_gemm own = product_of(run, dense), *p = &own;
     const struct dpt_graph_node *graph = node->graph;
     const float *x = dpt_cpu_buffer(run, node->x);
     const float *w = run->params + dpt_cpu_offset(run->program, graph->weight);
@@ -72,11 +72,11 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
         return DPT_OK;
     }
     dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
-    dpt_product_turn(p, x, first, last, dpt_cpu_buffer(run, dense->turned));
-    dpt_cpu_meet_within(run, node, DPT_PASS_FORWARD);
+    dpt_gemm_transpose(p, x, first, last, dpt_cpu_buffer(run, dense->transposed));
+    dpt_cpu_barrier_within(run, node, DPT_PASS_FORWARD);
     output_part(run, p, &first, &last);
-    dpt_product_forward(p, dpt_cpu_buffer(run, dense->turned), w, bias, first, last, run->scratch,
-                        y);
+    dpt_gemm_forward(p, dpt_cpu_buffer(run, dense->transposed), w, bias, first, last, run->scratch,
+                     y);
     return DPT_OK;
 }
 
@@ -84,7 +84,7 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_product own = product_of(run, dense), *p = &own;
+    const struct dpt_gemm own = product_of(run, dense), *p = &own;
     const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
     const float *x = dpt_cpu_buffer(run, node->x), *w = run->params + weight;
     const float *dy = dpt_cpu_buffer(run, node->dy);
@@ -101,14 +101,14 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
         return DPT_OK;
     }
     output_part(run, p, &first, &last);
-    dpt_product_weights(p, dy, x, run->add, first, last, run->scratch, dw);
+    dpt_gemm_weights(p, dy, x, run->add, first, last, run->scratch, dw);
     if (db != NULL)
-        dpt_product_bias(p, dy, run->add, first, last, db);
+        dpt_gemm_bias(p, dy, run->add, first, last, db);
     if (dx == NULL)
         return DPT_OK;
     dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
     dpt_cpu_part(run, p->inputs, DPT_TILE_LANES, &first, &last);
-    dpt_product_data(p, dy, w, first, last, run->scratch, dx);
+    dpt_gemm_data(p, dy, w, first, last, run->scratch, dx);
     return DPT_OK;
 }
 

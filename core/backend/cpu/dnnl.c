@@ -392,9 +392,9 @@ enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err)
     return result == dnnl_success ? DPT_OK : dpt_dnnl_fail(result, "kernel", err);
 }
 
-enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                 int64_t k, const float *a, const float *b, bool add, float *c,
-                                 struct dpt_error *err)
+enum dpt_status dpt_dnnl_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                              const float *a, const float *b, bool add, float *c,
+                              struct dpt_error *err)
 {
     const dnnl_status_t result =
         dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
@@ -403,12 +403,12 @@ enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, 
     return result == dnnl_success ? DPT_OK : dpt_dnnl_fail(result, "matrix product", err);
 }
 
-enum dpt_status dpt_dnnl_product_alone(int64_t m, int64_t n, int64_t k, const float *a,
-                                       const float *b, float *c, struct dpt_error *err)
+enum dpt_status dpt_dnnl_gemm_alone(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                                    float *c, struct dpt_error *err)
 {
     void (*const set_threads)(int) = find_set_threads();
 
     if (set_threads != NULL)
         set_threads(1);
-    return dpt_dnnl_product(false, false, m, n, k, a, b, false, c, err);
+    return dpt_dnnl_gemm(false, false, m, n, k, a, b, false, c, err);
 }

@@ -1,5 +1,5 @@
 /*
- * dnnl: all that this backend asks of oneDNN. Only the dnnl files include its header, and only
+ * dnnl: all calls of this backend to oneDNN. Only the dnnl files include its header, and only
  * dnnl_version.c knows in what 2.x (2.6 in Debian 12) and 3.x differ.
  *
  * A kernel (a primitive with what its arguments look like) is immutable and shared by all threads;
@@ -24,7 +24,7 @@
  * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
  */
 enum dpt_layout {
-    DPT_LAYOUT_ANY, /* as a wish: what suits the kernel; as an answer: none of these */
+    DPT_LAYOUT_ANY, /* requested: whatever suits the kernel; answered: none of these */
     DPT_LAYOUT_NCHW,
     DPT_LAYOUT_NHWC,
     DPT_LAYOUT_C8,
@@ -35,8 +35,8 @@ enum dpt_layout {
 int32_t dpt_layout_block(enum dpt_layout layout, int32_t channels);
 int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t w);
 
-/* The arguments of a kernel. Backward ones take gradients in the same places: X that of the input,
- * W that of the weights. */
+/* The arguments of a kernel. Backward kernels take gradients under the same names: X is the
+ * gradient of the input, W that of the weights. */
 enum dpt_role { DPT_ROLE_X, DPT_ROLE_Y, DPT_ROLE_W, DPT_ROLE_B, DPT_ROLE_COUNT };
 
 enum dpt_conv_pass {
@@ -73,9 +73,9 @@ enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_er
 void dpt_dnnl_close(struct dpt_dnnl *dnnl);
 
 /*
- * From here on one thread computes inside a kernel that the calling thread runs: the threads of a
- * pool take whole micro-batches. Cheap; to be called on each entry. A kernel is made for the number
- * of threads of who makes it; dpt_dnnl_open has set that to one.
+ * From now on a kernel that the calling thread runs uses one thread: the threads of a pool take
+ * whole micro-batches. Cheap; to be called on each entry. A kernel is made for the number of
+ * threads of who makes it; dpt_dnnl_open has set that to one.
  */
 void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl);
 
@@ -115,12 +115,12 @@ enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err);
 
 /* C [m][n] (+)= A B, rows contiguous. A is [m][k], or [k][m] where transposed; B is [k][n], or
  * [n][k]. Errors: INTERNAL, RANK. */
-enum dpt_status dpt_dnnl_product(bool transpose_a, bool transpose_b, int64_t m, int64_t n,
-                                 int64_t k, const float *a, const float *b, bool add, float *c,
-                                 struct dpt_error *err);
+enum dpt_status dpt_dnnl_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
+                              const float *a, const float *b, bool add, float *c,
+                              struct dpt_error *err);
 
-/* C = A B likewise, where no program is at hand, by the calling thread alone. */
-enum dpt_status dpt_dnnl_product_alone(int64_t m, int64_t n, int64_t k, const float *a,
-                                       const float *b, float *c, struct dpt_error *err);
+/* C = A B without a program, computed by the calling thread alone. */
+enum dpt_status dpt_dnnl_gemm_alone(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                                    float *c, struct dpt_error *err);
 
 #endif

@@ -28,7 +28,7 @@ dnnl_status_t dpt_desc_tag(dpt_desc *d, int n_dims, const dnnl_dims_t dims, dnnl
 dnnl_status_t dpt_desc_copy(dpt_desc *d, dpt_borrowed_desc from);
 void dpt_desc_free(dpt_desc *d);
 
-/* A convolution's arguments as they are wished for. */
+/* The requested arguments of a convolution. */
 struct dpt_conv_descs {
     dpt_desc x, y, w, b;
     dnnl_dims_t x_dims, y_dims, w_dims, stride, dilation, before, after;

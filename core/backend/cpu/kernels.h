@@ -31,8 +31,8 @@ void dpt_accumulate(int64_t n, const float *x, float *y);
 void dpt_add_rows(int64_t rows, int64_t width, const float *b, float *y);
 void dpt_sum_rows(int64_t rows, int64_t width, const float *y, bool add, float *sum);
 
-/* Blocks of 16 lanes: sum[lane] += dy of those n rows whose place is not -1. */
-void dpt_sum_chosen(int64_t n, const int32_t *place, const float *dy, float *sum);
+/* Blocks of 16 lanes: sum[lane] += dy, over those of the n rows whose argmax is not -1. */
+void dpt_sum_chosen(int64_t n, const int32_t *argmax, const float *dy, float *sum);
 
 /* Windows over planes [planes][h][w][block]; a plane is a sample's channel block. */
 struct dpt_pool_shape {
@@ -40,11 +40,11 @@ struct dpt_pool_shape {
     int32_t block, in[2], out[2], kernel[2], stride[2], before[2];
 };
 
-/* place: which element of the window won, row-major; -1: none gets the gradient (relu cut it off).
+/* argmax: which element of the window won, row-major; -1: none gets the gradient (relu cut it off).
  * NULL: not wanted. */
 void dpt_maxpool(const struct dpt_pool_shape *shape, bool relu, const float *x, float *y,
-                 int32_t *place);
-void dpt_maxpool_back(const struct dpt_pool_shape *shape, const float *dy, const int32_t *place,
+                 int32_t *argmax);
+void dpt_maxpool_back(const struct dpt_pool_shape *shape, const float *dy, const int32_t *argmax,
                       float *dx);
 void dpt_avgpool(const struct dpt_pool_shape *shape, const float *x, float *y);
 void dpt_avgpool_back(const struct dpt_pool_shape *shape, const float *dy, float *dx);

@@ -1,7 +1,7 @@
 #include <math.h>
 
+#include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/kernels.h"
-#include "core/backend/cpu/product.h"
 #include "core/backend/cpu/program.h"
 #include "core/base/memory.h"
 
@@ -11,9 +11,9 @@
 enum { LANES = DPT_LANES };
 
 struct layernorm {
-    struct dpt_product sums; /* over samples, by leaves */
-    int statistics;          /* buffer: mean and scale of each sample */
-    int products;            /* buffer: dy times what is normalised */
+    struct dpt_gemm sums; /* over samples, by sub-batches */
+    int statistics;       /* buffer: mean and scale of each sample */
+    int products;         /* buffer: dy times what is normalised */
 };
 
 static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -24,8 +24,8 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
 
     if (own == NULL)
         return dpt_fail_memory(err, node->name, sizeof *own);
-    own->sums =
-        (struct dpt_product){.outputs = dpt_shape_size(&node->in), .leaf = dpt_cpu_leaf(program)};
+    own->sums = (struct dpt_gemm){.outputs = dpt_shape_size(&node->in),
+                                  .sub_batch = dpt_cpu_sub_batch(program)};
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
     own->statistics = dpt_cpu_reserve(program, 2 * (int64_t)program->spec.micro);
@@ -73,7 +73,7 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
 {
     const float center = statistics[0], scale = statistics[1];
     double sums[LANES] = {0}, inner[LANES] = {0};
-    float sum, product;
+    float sum, gemm;
 
     for (int64_t i = 0; i < n; i++)
         products[i] = dy[i] * ((x[i] - center) * scale);
@@ -84,9 +84,9 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
         inner[i % LANES] += products[i] * weight[i];
     }
     sum = (float)(sum_of(sums) / (double)n);
-    product = (float)(sum_of(inner) / (double)n);
+    gemm = (float)(sum_of(inner) / (double)n);
     for (int64_t i = 0; i < n; i++)
-        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * product);
+        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * gemm);
 }
 
 static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -117,7 +117,7 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     const int64_t bias = dpt_cpu_offset(run->program, node->graph->bias);
     const float *dy = dpt_cpu_buffer(run, node->dy);
     float *products = dpt_cpu_buffer(run, own->products);
-    struct dpt_product sums = own->sums;
+    struct dpt_gemm sums = own->sums;
     int64_t first, last;
 
     (void)err;
@@ -126,11 +126,11 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
         back(n, dpt_cpu_buffer(run, own->statistics) + 2 * row,
              dpt_cpu_buffer(run, node->x) + row * n, run->params + weight, dy + row * n,
              products + row * n, node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);
-    dpt_cpu_meet_within(run, node, DPT_PASS_BACKWARD);
+    dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     sums.rows = run->rows;
     dpt_cpu_part(run, n, LANES, &first, &last);
-    dpt_product_bias(&sums, products, run->add, first, last, run->gradient + weight);
-    dpt_product_bias(&sums, dy, run->add, first, last, run->gradient + bias);
+    dpt_gemm_bias(&sums, products, run->add, first, last, run->gradient + weight);
+    dpt_gemm_bias(&sums, dy, run->add, first, last, run->gradient + bias);
     return DPT_OK;
 }
 

@@ -235,7 +235,7 @@ static enum dpt_status read_graph(struct dpt_cpu_program *program, struct dpt_er
 
         node->number = i;
         node->x = node->y = node->dx = node->dy = DPT_CPU_NONE;
-        node->reorder = node->reorder_back = node->place = DPT_CPU_NONE;
+        node->reorder = node->reorder_back = node->argmax = DPT_CPU_NONE;
         if (i < program->n_nodes - 1)
             DPT_TRY(read_node(program, i, err));
     }
@@ -319,29 +319,30 @@ out:
     return status;
 }
 
-/* --- slots ------------------------------------------------------------------------------------ */
+/* --- workers ---------------------------------------------------------------------------------- */
 
 static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number, float *scratch,
                                   struct dpt_error *err)
 {
-    struct dpt_cpu_slot *slot = &program->slots[number];
+    struct dpt_cpu_worker *worker = &program->workers[number];
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < program->n_calls; i++) {
         const struct dpt_cpu_call *call = &program->calls[i];
 
-        DPT_TRY(dpt_call_open(&slot->calls[i], program->dnnl, number, call->kernel, scratch, err));
+        DPT_TRY(
+            dpt_call_open(&worker->calls[i], program->dnnl, number, call->kernel, scratch, err));
         for (int role = 0; role < DPT_ROLE_COUNT; role++) {
             if (call->buffers[role] > DPT_CPU_INPUT)
-                dpt_call_set(slot->calls[i], (enum dpt_role)role,
-                             slot->buffers[call->buffers[role]]);
+                dpt_call_set(worker->calls[i], (enum dpt_role)role,
+                             worker->buffers[call->buffers[role]]);
         }
     }
 out:
     return status;
 }
 
-/* Floats of all buffers of a slot. */
+/* Floats of all buffers of a worker. */
 static size_t buffer_floats(const struct dpt_cpu_program *program)
 {
     size_t total = 0;
@@ -351,38 +352,39 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     return total;
 }
 
-static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
+static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
+                                   struct dpt_error *err)
 {
-    struct dpt_cpu_slot *slot = &program->slots[number];
+    struct dpt_cpu_worker *worker = &program->workers[number];
     const size_t scratch = dpt_round_up((size_t)program->scratch, sizeof(float));
     const size_t total = scratch + buffer_floats(program);
     float *at;
 
-    slot->memory = dpt_alloc_array(total, sizeof *slot->memory);
-    slot->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *slot->buffers);
-    slot->calls = dpt_alloc_array((size_t)program->n_calls, sizeof *slot->calls);
-    slot->tallies = dpt_alloc_array((size_t)dpt_cpu_loss_runs(program, program->spec.micro),
-                                    sizeof *slot->tallies);
-    if (slot->memory == NULL || slot->buffers == NULL || slot->calls == NULL ||
-        slot->tallies == NULL)
-        return dpt_fail_memory(err, "activations", (double)total * sizeof *slot->memory);
-    program->bytes += (int64_t)(total * sizeof *slot->memory);
-    at = slot->memory + scratch;
+    worker->memory = dpt_alloc_array(total, sizeof *worker->memory);
+    worker->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *worker->buffers);
+    worker->calls = dpt_alloc_array((size_t)program->n_calls, sizeof *worker->calls);
+    worker->metric_sums_of = dpt_alloc_array(
+        (size_t)dpt_cpu_loss_chunks(program, program->spec.micro), sizeof *worker->metric_sums_of);
+    if (worker->memory == NULL || worker->buffers == NULL || worker->calls == NULL ||
+        worker->metric_sums_of == NULL)
+        return dpt_fail_memory(err, "activations", (double)total * sizeof *worker->memory);
+    program->bytes += (int64_t)(total * sizeof *worker->memory);
+    at = worker->memory + scratch;
     for (int i = 1; i < program->n_buffers; i++) {
-        slot->buffers[i] = at;
+        worker->buffers[i] = at;
         at += dpt_round_up((size_t)program->floats[i], sizeof(float));
     }
-    return bind_calls(program, number, slot->memory, err);
+    return bind_calls(program, number, worker->memory, err);
 }
 
-static void close_slot(struct dpt_cpu_program *program, struct dpt_cpu_slot *slot)
+static void close_worker(struct dpt_cpu_program *program, struct dpt_cpu_worker *worker)
 {
-    for (int i = 0; slot->calls != NULL && i < program->n_calls; i++)
-        dpt_call_close(slot->calls[i]);
-    dpt_free(slot->calls);
-    dpt_free(slot->tallies);
-    dpt_free(slot->buffers);
-    dpt_free(slot->memory);
+    for (int i = 0; worker->calls != NULL && i < program->n_calls; i++)
+        dpt_call_close(worker->calls[i]);
+    dpt_free(worker->calls);
+    dpt_free(worker->metric_sums_of);
+    dpt_free(worker->buffers);
+    dpt_free(worker->memory);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -395,15 +397,15 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     program->floats = dpt_alloc_array(rows, sizeof *program->floats);
     program->idle = dpt_alloc_array(rows, sizeof *program->idle);
     program->calls = dpt_alloc_array(rows, sizeof *program->calls);
-    program->slots = dpt_alloc_array((size_t)program->spec.threads, sizeof *program->slots);
+    program->workers = dpt_alloc_array((size_t)program->spec.threads, sizeof *program->workers);
     if (program->nodes == NULL || program->floats == NULL || program->idle == NULL ||
-        program->calls == NULL || program->slots == NULL)
+        program->calls == NULL || program->workers == NULL)
         return dpt_fail_memory(err, "the model", (double)rows * sizeof *program->calls);
     program->n_buffers = DPT_CPU_INPUT + 1;
     return DPT_OK;
 }
 
-/* Everything but the slots. */
+/* Everything but the workers. */
 static enum dpt_status plan_program(const struct dpt_program_spec *spec,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
 {
@@ -438,7 +440,7 @@ enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
     *opened = NULL;
     DPT_TRY(plan_program(spec, &program, err));
     for (int i = 0; i < spec->threads; i++)
-        DPT_TRY(open_slot(program, i, err));
+        DPT_TRY(open_worker(program, i, err));
     *opened = program;
 out:
     if (status != DPT_OK)
@@ -451,13 +453,13 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_program *program = NULL;
-    const int64_t slots = spec->threads, word = sizeof(float);
+    const int64_t workers = spec->threads, word = sizeof(float);
 
     DPT_TRY(plan_program(spec, &program, err));
     *bytes = (struct dpt_program_bytes){
-        .values = slots * word * (int64_t)buffer_floats(program),
-        .scratch = slots * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
-        .copies = program->bytes, /* there are no slots yet */
+        .values = workers * word * (int64_t)buffer_floats(program),
+        .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
+        .copies = program->bytes, /* there are no workers yet */
     };
 out:
     dpt_cpu_close(program);
@@ -470,8 +472,8 @@ void dpt_cpu_close(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->slots != NULL && i < program->spec.threads; i++)
-        close_slot(program, &program->slots[i]);
+    for (int i = 0; program->workers != NULL && i < program->spec.threads; i++)
+        close_worker(program, &program->workers[i]);
     for (int i = 0; i < program->n_calls; i++)
         dpt_kernel_close(program->calls[i].kernel);
     for (int32_t i = 0; program->nodes != NULL && i < program->n_nodes; i++) {
@@ -481,7 +483,7 @@ void dpt_cpu_close(void *opened)
             node->op->close(node);
     }
     dpt_dnnl_close(program->dnnl);
-    dpt_free(program->slots);
+    dpt_free(program->workers);
     dpt_free(program->calls);
     dpt_free(program->idle);
     dpt_free(program->floats);

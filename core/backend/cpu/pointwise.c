@@ -140,8 +140,7 @@ static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
 DPT_ACTIVATIONS(X, 0)
 #undef X
 
-/* --- dropout -----------------------------------------------------------------------------------
- */
+/* --- dropout ---------------------------------------------------------------------------------- */
 
 struct dropout {
     int mask;      /* buffer, in the layout of the output */
@@ -210,7 +209,7 @@ static enum dpt_status dropout_forward(const struct dpt_cpu_run *run,
     (void)err;
     if (run->training) {
         make_mask(run, node); /* by samples */
-        dpt_cpu_meet_within(run, node, DPT_PASS_FORWARD);
+        dpt_cpu_barrier_within(run, node, DPT_PASS_FORWARD);
         dpt_multiply(part.n, x, dpt_cpu_buffer(run, dropout->mask) + part.first, y);
     } else if (x != y) {
         memcpy(y, x, (size_t)part.n * sizeof *y);
@@ -246,8 +245,7 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
     .pointwise = true,
 };
 
-/* --- input and flatten -------------------------------------------------------------------------
- */
+/* --- input and flatten ------------------------------------------------------------------------ */
 
 /* The caller's, who wants it back as it was. */
 static enum dpt_status plan_input(struct dpt_cpu_program *program, struct dpt_cpu_node *node,

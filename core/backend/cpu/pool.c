@@ -13,7 +13,7 @@ static void close_pool(struct dpt_cpu_node *node)
 }
 
 static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                 const struct dpt_window *w, bool keeps_place,
+                                 const struct dpt_window *w, bool keeps_argmax,
                                  struct dpt_error *err)
 {
     const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
@@ -36,14 +36,13 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
     }
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
     dpt_cpu_write(program, node, layout);
-    if (keeps_place && program->spec.training && node->wants_dx)
-        node->place = dpt_cpu_reserve(program, node->y_floats);
+    if (keeps_argmax && program->spec.training && node->wants_dx)
+        node->argmax = dpt_cpu_reserve(program, node->y_floats);
 out:
     return status;
 }
 
-/* --- max ---------------------------------------------------------------------------------------
- */
+/* --- max -------------------------------------------------------------------------------------- */
 
 static enum dpt_status plan_maxpool(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                     struct dpt_error *err)
@@ -51,10 +50,10 @@ static enum dpt_status plan_maxpool(struct dpt_cpu_program *program, struct dpt_
     return plan_pool(program, node, &node->graph->window, true, err);
 }
 
-/* Slots hold words of 4 bytes; these are whole numbers. */
-static int32_t *places(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+/* Workers hold words of 4 bytes; these are whole numbers. */
+static int32_t *argmaxes(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
-    return node->place == DPT_CPU_NONE ? NULL : (void *)dpt_cpu_buffer(run, node->place);
+    return node->argmax == DPT_CPU_NONE ? NULL : (void *)dpt_cpu_buffer(run, node->argmax);
 }
 
 static enum dpt_status maxpool_forward(const struct dpt_cpu_run *run,
@@ -66,7 +65,7 @@ static enum dpt_status maxpool_forward(const struct dpt_cpu_run *run,
     if (node->fused)
         return DPT_OK;
     dpt_maxpool(&pool->shape, node->relu, dpt_cpu_buffer(run, node->x),
-                dpt_cpu_buffer(run, node->y), run->training ? places(run, node) : NULL);
+                dpt_cpu_buffer(run, node->y), run->training ? argmaxes(run, node) : NULL);
     return DPT_OK;
 }
 
@@ -77,7 +76,7 @@ static enum dpt_status maxpool_backward(const struct dpt_cpu_run *run,
 
     (void)err;
     if (!node->listed)
-        dpt_maxpool_back(&pool->shape, dpt_cpu_buffer(run, node->dy), places(run, node),
+        dpt_maxpool_back(&pool->shape, dpt_cpu_buffer(run, node->dy), argmaxes(run, node),
                          dpt_cpu_buffer(run, node->dx));
     return DPT_OK;
 }
@@ -89,8 +88,7 @@ const struct dpt_cpu_op dpt_cpu_maxpool = {
     .close = close_pool,
 };
 
-/* --- average -----------------------------------------------------------------------------------
- */
+/* --- average ---------------------------------------------------------------------------------- */
 
 static enum dpt_status plan_avgpool(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                     struct dpt_error *err)

@@ -46,7 +46,7 @@ INLINE int64_t element(const struct dpt_pool_shape *s, const struct window *w, i
  * instead of the output arrays: the compiler keeps them in registers.
  */
 INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, int lanes, bool relu,
-                       const float *x, float *y, int32_t *place)
+                       const float *x, float *y, int32_t *argmax)
 {
     float best[DPT_LANES];
     int32_t where[DPT_LANES];
@@ -76,12 +76,12 @@ INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, i
         y[c] = relu && best[c] < 0 ? 0 : best[c];
         where[c] = relu && !(best[c] > 0) ? -1 : where[c];
     }
-    if (place != NULL)
-        memcpy(place, where, (size_t)lanes * sizeof *place);
+    if (argmax != NULL)
+        memcpy(argmax, where, (size_t)lanes * sizeof *argmax);
 }
 
 INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
-                            bool overlap, const float *dy, const int32_t *place, float *dx)
+                            bool overlap, const float *dy, const int32_t *argmax, float *dx)
 {
     for (int32_t k = w->first[0]; k < w->last[0]; k++) {
         for (int32_t j = w->first[1]; j < w->last[1]; j++) {
@@ -90,7 +90,7 @@ INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window 
 
             LANES(c, lanes)
             {
-                const float share = place[c] == number ? dy[c] : 0;
+                const float share = argmax[c] == number ? dy[c] : 0;
 
                 p[c] = overlap ? p[c] + share : share;
             }
@@ -198,14 +198,15 @@ static void clear(const struct dpt_pool_shape *s, float *dx)
 }
 
 INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
-                    int32_t *place)
+                    int32_t *argmax)
 {
     struct dpt_pool_shape constant;
 
 #define BODY(lanes)                                                                                \
-    max_window(s, &w, lanes, relu, x + in + c, y + out, place != NULL ? place + out : NULL)
+    max_window(s, &w, lanes, relu, x + in + c, y + out, argmax != NULL ? argmax + out : NULL)
 #define HALF(lanes)                                                                                \
-    max_window(&constant, &w, lanes, relu, x + in + c, y + out, place != NULL ? place + out : NULL)
+    max_window(&constant, &w, lanes, relu, x + in + c, y + out,                                    \
+               argmax != NULL ? argmax + out : NULL)
     if (halves(s, &constant))
         FOR_WINDOWS(&constant, true, 16, HALF)
     else
@@ -215,24 +216,25 @@ INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, f
 }
 
 DPT_VECTOR void dpt_maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
-                            int32_t *place)
+                            int32_t *argmax)
 {
-    if (relu && place != NULL)
-        maxpool(s, true, x, y, place);
+    if (relu && argmax != NULL)
+        maxpool(s, true, x, y, argmax);
     else
-        maxpool(s, relu, x, y, place);
+        maxpool(s, relu, x, y, argmax);
 }
 
 DPT_VECTOR void dpt_maxpool_back(const struct dpt_pool_shape *s, const float *dy,
-                                 const int32_t *place, float *dx)
+                                 const int32_t *argmax, float *dx)
 {
     const bool overlap = overlaps(s);
     struct dpt_pool_shape constant;
 
     if (overlap || !covers(s))
         clear(s, dx);
-#define BODY(lanes) max_back_window(s, &w, lanes, overlap, dy + out, place + out, dx + in + c)
-#define HALF(lanes) max_back_window(&constant, &w, lanes, false, dy + out, place + out, dx + in + c)
+#define BODY(lanes) max_back_window(s, &w, lanes, overlap, dy + out, argmax + out, dx + in + c)
+#define HALF(lanes)                                                                                \
+    max_back_window(&constant, &w, lanes, false, dy + out, argmax + out, dx + in + c)
     if (halves(s, &constant))
         FOR_WINDOWS(&constant, true, 16, HALF)
     else

@@ -14,12 +14,12 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer)
      */
     if (buffer == DPT_CPU_INPUT)
         return (float *)(uintptr_t)run->batch->input;
-    return run->slot->buffers[buffer];
+    return run->worker->buffers[buffer];
 }
 
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory)
 {
-    dpt_call_set(run->slot->calls[call], role, memory);
+    dpt_call_set(run->worker->calls[call], role, memory);
 }
 
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err)
@@ -30,7 +30,7 @@ enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct 
         if (plan->buffers[role] == DPT_CPU_INPUT)
             dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);
     }
-    return dpt_call_run(run->slot->calls[call], err);
+    return dpt_call_run(run->worker->calls[call], err);
 }
 
 int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor)
@@ -49,22 +49,22 @@ void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_
     *first = *first < *last ? *first : *last;
 }
 
-void dpt_cpu_meet(const struct dpt_cpu_run *run)
+void dpt_cpu_barrier(const struct dpt_cpu_run *run)
 {
     if (run->threads == 1)
         return;
-    dpt_pool_meet(run->program->spec.team);
+    dpt_pool_barrier(run->program->spec.team);
     if (run->spans != NULL)
         dpt_spans_mark(run->spans, DPT_SPAN_WAIT_THREADS);
 }
 
-void dpt_cpu_meet_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                         enum dpt_span_pass pass)
+void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            enum dpt_span_pass pass)
 {
     if (run->threads == 1)
         return;
     dpt_cpu_mark(run, node, pass);
-    dpt_cpu_meet(run);
+    dpt_cpu_barrier(run);
 }
 
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_error *err)
@@ -82,7 +82,7 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_err
         if (!node->op->moves_nothing || node->reorder != DPT_CPU_NONE)
             dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
         if (!node->op->moves_nothing)
-            dpt_cpu_meet(run);
+            dpt_cpu_barrier(run);
     }
 out:
     return status;
@@ -103,27 +103,27 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
         if (!node->op->moves_nothing || node->reorder_back != DPT_CPU_NONE)
             dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
         if (!node->op->moves_nothing)
-            dpt_cpu_meet(run);
+            dpt_cpu_barrier(run);
     }
 out:
     return status;
 }
 
-static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int slot,
+static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
                                 const struct dpt_batch *batch, const float *params)
 {
-    const int64_t leaf = dpt_cpu_leaf(program);
+    const int64_t sub_batch = dpt_cpu_sub_batch(program);
 
     dpt_dnnl_one_thread(program->dnnl);
     return (struct dpt_cpu_run){
         .program = program,
-        .slot = &program->slots[slot],
-        .scratch = program->slots[slot].memory,
+        .worker = &program->workers[worker],
+        .scratch = program->workers[worker].memory,
         .threads = 1,
-        .rows = batch != NULL ? (batch->count + leaf - 1) / leaf * leaf : 0,
+        .rows = batch != NULL ? (batch->count + sub_batch - 1) / sub_batch * sub_batch : 0,
         .batch = batch,
         .params = params,
-        .spans = program->slots[slot].spans,
+        .spans = program->workers[worker].spans,
     };
 }
 
@@ -132,10 +132,10 @@ static const struct dpt_cpu_node *outputs_of(const struct dpt_cpu_program *progr
     return &program->nodes[program->n_nodes - 1];
 }
 
-static enum dpt_status refresh(void *opened, int slot, const float *params, struct dpt_error *err)
+static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
-    const struct dpt_cpu_run run = begin(program, slot, NULL, params);
+    const struct dpt_cpu_run run = begin(program, worker, NULL, params);
     enum dpt_status status = DPT_OK;
     int task = 0;
 
@@ -143,23 +143,23 @@ static enum dpt_status refresh(void *opened, int slot, const float *params, stru
         const struct dpt_cpu_node *node = &program->nodes[i];
 
         if (node->op->refresh != NULL)
-            DPT_TRY(node->op->refresh(&run, node, slot, &task, err));
+            DPT_TRY(node->op->refresh(&run, node, worker, &task, err));
     }
 out:
     return status;
 }
 
-/* Of a leaf. */
-static int64_t runs_of(int64_t leaf)
+/* Of a sub-batch. */
+static int64_t chunks_of(int64_t sub_batch)
 {
-    return (leaf + LOSS_ROWS - 1) / LOSS_ROWS;
+    return (sub_batch + LOSS_ROWS - 1) / LOSS_ROWS;
 }
 
-int64_t dpt_cpu_loss_runs(const struct dpt_cpu_program *program, int64_t rows)
+int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows)
 {
-    const int64_t leaf = dpt_cpu_leaf(program);
+    const int64_t sub_batch = dpt_cpu_sub_batch(program);
 
-    return (rows + leaf - 1) / leaf * runs_of(leaf);
+    return (rows + sub_batch - 1) / sub_batch * chunks_of(sub_batch);
 }
 
 /*
@@ -171,25 +171,26 @@ static void run_loss(const struct dpt_cpu_run *run)
     const struct dpt_cpu_program *program = run->program;
     const struct dpt_cpu_node *last = outputs_of(program);
     const struct dpt_batch *batch = run->batch;
-    const int64_t width = last->out.c, leaf = dpt_cpu_leaf(program);
+    const int64_t width = last->out.c, sub_batch = dpt_cpu_sub_batch(program);
     const float *y = dpt_cpu_buffer(run, last->y);
     float *dy = dpt_cpu_buffer(run, last->dy);
     int64_t begin, end;
 
-    dpt_cpu_part(run, dpt_cpu_loss_runs(program, run->rows), 1, &begin, &end);
+    dpt_cpu_part(run, dpt_cpu_loss_chunks(program, run->rows), 1, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t number = i / runs_of(leaf),
-                      row = number * leaf + i % runs_of(leaf) * LOSS_ROWS;
-        const int64_t left =
-            (number + 1) * leaf < batch->count ? (number + 1) * leaf - row : batch->count - row;
-        struct dpt_tally *sum = &run->slot->tallies[i];
+        const int64_t number = i / chunks_of(sub_batch),
+                      row = number * sub_batch + i % chunks_of(sub_batch) * LOSS_ROWS;
+        const int64_t left = (number + 1) * sub_batch < batch->count
+                                 ? (number + 1) * sub_batch - row
+                                 : batch->count - row;
+        struct dpt_metric_sums *sum = &run->worker->metric_sums_of[i];
         struct dpt_batch rows = *batch;
 
         rows.count = (int32_t)(left < LOSS_ROWS ? left : LOSS_ROWS);
         rows.labels = batch->labels != NULL ? batch->labels + row : NULL;
         rows.targets = batch->targets != NULL ? batch->targets + row * width : NULL;
         rows.weights = batch->weights != NULL ? batch->weights + row : NULL;
-        *sum = (struct dpt_tally){0};
+        *sum = (struct dpt_metric_sums){0};
         if (left <= 0)
             continue;
         dpt_loss_rows(&program->spec.loss, &rows, last->out.c, (size_t)width, y + row * width,
@@ -200,50 +201,50 @@ static void run_loss(const struct dpt_cpu_run *run)
                (size_t)((run->rows - batch->count) * width) * sizeof *dy);
 }
 
-static void add_losses(const struct dpt_cpu_run *run, struct dpt_tally *tally)
+static void add_losses(const struct dpt_cpu_run *run, struct dpt_metric_sums *metric_sums)
 {
-    const int64_t runs = runs_of(dpt_cpu_leaf(run->program));
+    const int64_t chunks = chunks_of(dpt_cpu_sub_batch(run->program));
 
-    for (int64_t i = 0; i < dpt_cpu_loss_runs(run->program, run->rows); i++)
-        dpt_tally_add(&tally[i / runs], &run->slot->tallies[i]);
+    for (int64_t i = 0; i < dpt_cpu_loss_chunks(run->program, run->rows); i++)
+        dpt_metric_sums_add(&metric_sums[i / chunks], &run->worker->metric_sums_of[i]);
 }
 
-static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
+static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
-                             struct dpt_tally *tally, struct dpt_error *err)
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
-    struct dpt_cpu_run run = begin(program, slot, batch, params);
+    struct dpt_cpu_run run = begin(program, worker, batch, params);
     enum dpt_status status = DPT_OK;
 
     run.gradient = gradient;
     run.add = add;
     run.training = true;
     if (program->spec.team != NULL) { /* all on the first one's values */
-        run.slot = &program->slots[0];
-        run.thread = slot;
+        run.worker = &program->workers[0];
+        run.thread = worker;
         run.threads = program->spec.threads;
     }
     DPT_TRY(run_forward(&run, err));
     run_loss(&run);
     if (run.spans != NULL)
         dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
-    dpt_cpu_meet(&run);
+    dpt_cpu_barrier(&run);
     if (run.thread == 0)
-        add_losses(&run, tally);
+        add_losses(&run, metric_sums);
     DPT_TRY(run_backward(&run, err));
 out:
     return status;
 }
 
-static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *batch,
-                             const float *params, float *outputs, struct dpt_tally *tally,
-                             struct dpt_error *err)
+static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
+                             const float *params, float *outputs,
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_node *last = outputs_of(program);
     const size_t width = (size_t)last->out.c;
-    const struct dpt_cpu_run run = begin(program, slot, batch, params);
+    const struct dpt_cpu_run run = begin(program, worker, batch, params);
     enum dpt_status status = DPT_OK;
     const float *y;
 
@@ -251,8 +252,8 @@ static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *bat
     y = dpt_cpu_buffer(&run, last->y);
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)batch->count * width * sizeof *outputs);
-    if (tally != NULL)
-        dpt_loss_rows(&program->spec.loss, batch, last->out.c, width, y, NULL, tally);
+    if (metric_sums != NULL)
+        dpt_loss_rows(&program->spec.loss, batch, last->out.c, width, y, NULL, metric_sums);
 out:
     return status;
 }
@@ -261,7 +262,7 @@ out:
  * The input is not looked at: it was the caller's, and is gone. Where a relu wrote over its input,
  * or a max-pool computed it, the node before stands for both; neither makes a number non-finite.
  */
-static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *position)
+static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *position)
 {
     const struct dpt_cpu_program *program = opened;
 
@@ -272,7 +273,7 @@ static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *po
         if (node->skipped || node->y == DPT_CPU_INPUT || node->y == DPT_CPU_NONE)
             continue;
         for (int64_t k = 0; k < n * count; k++) {
-            if (!isfinite(program->slots[slot].buffers[node->y][k])) {
+            if (!isfinite(program->workers[worker].buffers[node->y][k])) {
                 *position = (int32_t)(k / n);
                 return node->fused ? node->input : node->number;
             }
@@ -281,9 +282,9 @@ static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *po
     return -1;
 }
 
-static void profile(void *opened, int slot, struct dpt_spans *spans)
+static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
-    ((struct dpt_cpu_program *)opened)->slots[slot].spans = spans;
+    ((struct dpt_cpu_program *)opened)->workers[worker].spans = spans;
 }
 
 /* A relu that its max-pool computes is part of the pool's passes; and the pool may be part of its
@@ -323,5 +324,5 @@ const struct dpt_backend dpt_backend_cpu = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .runs_in = runs_in,
-    .product = dpt_dnnl_product_alone,
+    .gemm = dpt_dnnl_gemm_alone,
 };

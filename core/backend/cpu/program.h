@@ -1,23 +1,24 @@
 /*
  * program: how the oneDNN backend runs a graph. Private to this folder.
  *
- * Opening a program plans everything: the layout in which each value lies, the buffers of a slot
+ * Opening a program plans everything: the layout in which each value lies, the buffers of a worker
  * (values, their gradients, what backward needs), the kernels, and the calls that bind kernels to a
- * slot's buffers. A buffer is a number while planning and an address once the slots exist. Number 0
+ * worker's buffers. A buffer is a number while planning and an address once the workers exist. Number 0
  * is the micro-batch's input, whose address comes with each call.
  *
- * In a team all threads compute one micro-batch, in the buffers of slot 0, each a part of every
- * layer; they meet where one needs what another made. Evaluation is always a slot's own.
+ * In a team all threads compute one micro-batch, in the buffers of worker 0, each a part of every
+ * layer; a barrier stands where one thread needs what another computed. In evaluation each worker
+ * always computes micro-batches of its own.
  *
  * Micro-batches are always computed in full: rows past `count` are zero in the input and zero in
  * the gradient of the outputs, so they add exactly nothing to the gradients. Of several in a batch
- * (leaves, backend.h) those that there are.
+ * (sub-batches, backend.h) those that there are.
  *
  * Each kind of layer is a table of functions (struct dpt_cpu_op). Planning a node's forward pass,
  * it says in which layout it reads (dpt_cpu_read) and where its output goes (dpt_cpu_write); the
  * program puts a reorder between two nodes only where the layouts differ. Each output is read by
- * one node: no kind of layer joins two. Gradient buffers are dealt out in backward order and
- * reused, so that they stay in the cache.
+ * one node: no kind of layer joins two. Gradient buffers are assigned in backward order and reused,
+ * so that they stay in the cache.
  */
 #ifndef DPT_BACKEND_CPU_PROGRAM_H
 #define DPT_BACKEND_CPU_PROGRAM_H
@@ -32,15 +33,15 @@ enum { DPT_CPU_LOSS_ROWS = 16 };
 
 struct dpt_cpu_program;
 struct dpt_cpu_node;
-struct dpt_cpu_slot;
+struct dpt_cpu_worker;
 
 /* One pass over one micro-batch. */
 struct dpt_cpu_run {
     const struct dpt_cpu_program *program;
-    const struct dpt_cpu_slot *slot;
+    const struct dpt_cpu_worker *worker;
     float *scratch;      /* of the calling thread */
     int thread, threads; /* which of those that share the layers; 0 of 1 where none does */
-    int64_t rows;        /* that are computed: whole leaves */
+    int64_t rows;        /* that are computed: whole sub-batches */
     const struct dpt_batch *batch;
     const float *params;
     float *gradient;
@@ -56,10 +57,10 @@ struct dpt_cpu_op {
     /* The same for backward, when dx and dy are known. Optional. */
     enum dpt_status (*plan_backward)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      struct dpt_error *err);
-    /* Renews what is derived from the parameters. *task counts over all nodes; each slot does those
+    /* Renews what is derived from the parameters. *task counts over all nodes; each worker does those
      * of its turn. Optional. */
     enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               int turn, int *task, struct dpt_error *err);
+                               int thread, int *task, struct dpt_error *err);
     /* This and the next one are optional for the input alone. */
     enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err);
@@ -99,8 +100,8 @@ struct dpt_cpu_node {
     int64_t x_floats, y_floats; /* of a micro-batch */
     int dx, dy;                 /* gradients of x and y, in their layouts */
     int reorder, reorder_back;  /* calls, or NONE */
-    int place;                  /* a max-pool: buffer of who won, in the layout of y; or NONE */
-    int known;                  /* an activation: what its slope is computed from, x or y */
+    int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
+    int known;   /* an activation: what its slope is computed from, x or y */
     bool filled; /* an activation that makes something else of the zeros behind the last channel */
     void *own;
 };
@@ -111,12 +112,12 @@ struct dpt_cpu_call {
     int buffers[DPT_ROLE_COUNT];
 };
 
-struct dpt_cpu_slot {
+struct dpt_cpu_worker {
     float *memory; /* of all buffers and the scratch memory */
     float **buffers;
     struct dpt_call **calls;
-    struct dpt_tally *tallies; /* of a micro-batch, for each LOSS_ROWS rows */
-    struct dpt_spans *spans;   /* borrowed, or NULL */
+    struct dpt_metric_sums *metric_sums_of; /* of a micro-batch, for each LOSS_ROWS rows */
+    struct dpt_spans *spans;                /* borrowed, or NULL */
 };
 
 struct dpt_cpu_program {
@@ -130,12 +131,12 @@ struct dpt_cpu_program {
     struct dpt_cpu_call *calls;
     int n_calls;
     int64_t scratch; /* floats that the most demanding kernel wants */
-    struct dpt_cpu_slot *slots;
+    struct dpt_cpu_worker *workers;
     int64_t bytes;
 };
 
 /*
- * Planning. A buffer for the slot's whole life, or for a while: backward plans run in the order of
+ * Planning. A buffer for the worker's whole life, or for a while: backward plans run in the order of
  * execution, so what is given back serves again. Errors: none; there is room for 8 buffers and 8
  * calls a node.
  */
@@ -154,13 +155,13 @@ enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_nod
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_node *node);
-/* As if written, for a pool that is fused: it has the only output. */
+/* As dpt_cpu_write, for a convolution whose pool is fused into it and has the only output. */
 void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                            enum dpt_layout layout);
-/* Whether nobody needs the input any more once this node has read it. */
+/* Whether no other node needs the input once this node has read it. */
 bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
-/* A call in each slot; gives its number. The kernel belongs to the program from here. */
+/* A call in each worker; gives its number. The kernel belongs to the program from here. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);
 
@@ -179,26 +180,26 @@ float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
 /* Gives an argument that was NONE, then runs. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
-/* Samples of a leaf (backend.h); micro where there are none. */
-static inline int64_t dpt_cpu_leaf(const struct dpt_cpu_program *program)
+/* Samples of a sub-batch (backend.h); micro where there are none. */
+static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
-    return program->spec.leaf > 0 ? program->spec.leaf : program->spec.micro;
+    return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
 /* This thread's part [*first, *last) of n, in whole steps. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
-/* Waits for the others that share the layers. */
-void dpt_cpu_meet(const struct dpt_cpu_run *run);
-/* The same in the middle of a pass. */
-void dpt_cpu_meet_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                         enum dpt_span_pass pass);
+/* Waits for the other threads that share the layers. */
+void dpt_cpu_barrier(const struct dpt_cpu_run *run);
+/* Waits as dpt_cpu_barrier does, in the middle of a pass. */
+void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            enum dpt_span_pass pass);
 /* Whether all layers of a graph can be shared. */
 bool dpt_cpu_teams(const struct dpt_graph *graph);
 /* The calling thread's scratch memory will hold this much. */
 void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats);
-/* All since the last mark was this pass of the node. Forward and backward are marked by the
- * program; a backward pass that makes the gradients of the parameters first, and then that of the
- * input, marks the former as DPT_PASS_WEIGHTS in between. Threads that wait for each other in a
+/* Counts the time since the last mark as this pass of the node. Forward and backward are marked by
+ * the program; a backward pass that makes the gradients of the parameters first, and then that of
+ * the input, marks the former as DPT_PASS_WEIGHTS in between. Threads that wait for each other in a
  * pass mark that as DPT_SPAN_WAIT_THREADS. */
 static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 enum dpt_span_pass pass)
@@ -210,9 +211,9 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
 /* Where a tensor lies in the arenas. */
 int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
 
-/* In how many runs the losses of so many rows are added up: of at most DPT_CPU_LOSS_ROWS rows, of
- * one leaf each. */
-int64_t dpt_cpu_loss_runs(const struct dpt_cpu_program *program, int64_t rows);
+/* In how many chunks the losses of so many rows are added up: of at most DPT_CPU_LOSS_ROWS rows, of
+ * one sub-batch each. */
+int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows);
 
 /* What oneDNN wants to know of a convolution. */
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 /* The products where there is next to nothing to compute: no packing, no tiles. The order of the
  * additions is that of the rows and columns. */
 
-DPT_VECTOR void dpt_small_forward(const struct dpt_product *p, const float *restrict x,
+DPT_VECTOR void dpt_small_forward(const struct dpt_gemm *p, const float *restrict x,
                                   const float *restrict w, const float *bias, float *restrict y)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
@@ -25,7 +25,7 @@ DPT_VECTOR void dpt_small_forward(const struct dpt_product *p, const float *rest
 }
 
 /* The gradient of one output's weights and bias, kept near while the rows go by. */
-static void output_gradient(const struct dpt_product *p, const float *dy, const float *x, int64_t o,
+static void output_gradient(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
                             int64_t rows, float *restrict dw, float *restrict db)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
@@ -43,33 +43,33 @@ static void output_gradient(const struct dpt_product *p, const float *dy, const 
     *db += sum;
 }
 
-/* The same by leaves. */
-static void output_leaves(const struct dpt_product *p, const float *dy, const float *x, int64_t o,
+/* The forward and backward pass with sums by sub-batches. */
+static void output_leaves(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
                           float *dw, float *db)
 {
     enum { WIDTH = DPT_SMALL + 1 };
-    float sums[DPT_LEAF_LEVELS * WIDTH] = {0}, *last = sums;
-    const int64_t leaf = p->leaf;
+    float sums[DPT_SUB_BATCH_LEVELS * WIDTH] = {0}, *last = sums;
+    const int64_t sub_batch = p->sub_batch;
     int top = 0;
 
-    for (int64_t row = 0, done = 1; row < p->rows; row += leaf, done++) {
+    for (int64_t row = 0, done = 1; row < p->rows; row += sub_batch, done++) {
         last = sums + (int64_t)top * WIDTH;
         memset(last, 0, WIDTH * sizeof *last);
-        output_gradient(p, dy + row * p->outputs, x + row * p->inputs, o, leaf, last,
+        output_gradient(p, dy + row * p->outputs, x + row * p->inputs, o, sub_batch, last,
                         last + DPT_SMALL);
-        top = dpt_leaves_join(sums, WIDTH, top + 1, done, 1);
+        top = dpt_sub_batches_join(sums, WIDTH, top + 1, done, 1);
     }
-    dpt_leaves_join(sums, WIDTH, top, 0, 1);
+    dpt_sub_batches_join(sums, WIDTH, top, 0, 1);
     for (int64_t i = 0; i < p->inputs; i++)
         dw[i] += sums[i];
     *db += sums[DPT_SMALL];
 }
 
-void dpt_small_backward(const struct dpt_product *p, const float *dy, const float *x,
-                        const float *w, bool add, float *dw, float *db, float *dx)
+void dpt_small_backward(const struct dpt_gemm *p, const float *dy, const float *x, const float *w,
+                        bool add, float *dw, float *db, float *dx)
 {
     const int64_t inputs = p->inputs, outputs = p->outputs;
-    const bool leaves = p->leaf > 0 && p->leaf < p->rows;
+    const bool several = p->sub_batch > 0 && p->sub_batch < p->rows;
     float unused = 0;
 
     for (int64_t o = 0; o < outputs; o++) {
@@ -77,7 +77,7 @@ void dpt_small_backward(const struct dpt_product *p, const float *dy, const floa
             dw[o * inputs + i] = 0;
         if (db != NULL && !add)
             db[o] = 0;
-        if (leaves)
+        if (several)
             output_leaves(p, dy, x, o, dw + o * inputs, db != NULL ? db + o : &unused);
         else
             output_gradient(p, dy, x, o, p->rows, dw + o * inputs, db != NULL ? db + o : &unused);

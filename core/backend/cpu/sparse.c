@@ -46,7 +46,7 @@ static void arrange_scratch(struct dpt_sparse *s)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
     const int64_t outputs = (int64_t)s->out_blocks * LANES;
-    struct places *at = &s->at;
+    struct offsets *at = &s->at;
 
     /* Behind the last patch a whole line is read. */
     at->x = put(&at->end, s->few ? s->plane + s->line : s->in_blocks * s->plane);
@@ -61,7 +61,7 @@ static void arrange_scratch(struct dpt_sparse *s)
     }
     if (shape->y != DPT_LAYOUT_C16) {
         at->dy = put(&at->end, outputs * s->windows);
-        at->place = put(&at->end, outputs * s->windows);
+        at->argmax = put(&at->end, outputs * s->windows);
     }
     at->list_n = put(&at->end, outputs);
     at->list_at = put(&at->end, outputs * s->step);
@@ -158,7 +158,7 @@ void dpt_sparse_pack(const struct dpt_sparse *s, const float *weights, float *pa
 /* One sample while it is worked on: its gradient in blocks, and the scratch memory by name. */
 struct sample {
     const float *dy;
-    const int32_t *place;
+    const int32_t *argmax;
     float *x, *rows, *dx, *dw, *db, *list_dy;
     int32_t *list_n, *list_at;
     struct dpt_sparse_bucket *buckets;
@@ -174,7 +174,7 @@ static int32_t used_lanes(const struct dpt_sparse *s, int32_t block)
 static void sum_bias(const struct dpt_sparse *s, const struct sample *at)
 {
     for (int32_t b = 0; b < s->out_blocks; b++)
-        dpt_sum_chosen(s->windows, at->place + (int64_t)b * s->windows * LANES,
+        dpt_sum_chosen(s->windows, at->argmax + (int64_t)b * s->windows * LANES,
                        at->dy + (int64_t)b * s->windows * LANES, at->db + b * LANES);
 }
 
@@ -191,7 +191,7 @@ static void add_windows(const struct dpt_sparse *s, const struct sample *at, int
         const int64_t from = ((int64_t)b * s->windows + first) * LANES;
         const int64_t to = (int64_t)b * LANES * s->step;
 
-        s->kernels->list(used_lanes(s, b), last - first, at->place + from, at->dy + from,
+        s->kernels->list(used_lanes(s, b), last - first, at->argmax + from, at->dy + from,
                          s->start + first, s->corner, s->step, at->list_n + b * LANES,
                          at->list_at + to, at->list_dy + to);
     }
@@ -226,7 +226,7 @@ static void sort_group(const struct dpt_sparse *s, const struct sample *at, int3
         for (int32_t b = first; b < last; b++) {
             const int64_t from = ((int64_t)b * s->windows + i) * LANES;
 
-            s->kernels->sort(used_lanes(s, b), at->place + from, at->dy + from,
+            s->kernels->sort(used_lanes(s, b), at->argmax + from, at->dy + from,
                              (b - first) * LANES * s->taps * LANES, s->taps * LANES, bucket);
         }
     }
@@ -318,12 +318,12 @@ void dpt_sparse_backward(const struct dpt_sparse *s, const struct dpt_sparse_wor
     memset(at.db, 0, (size_t)(s->at.end - s->at.db) * sizeof *at.db);
     for (int32_t i = 0; i < work->count; i++) {
         at.dy = work->dy + i * y_floats;
-        at.place = work->place + i * y_floats;
+        at.argmax = work->argmax + i * y_floats;
         if (shape->y != DPT_LAYOUT_C16) {
             dpt_sparse_to_blocks(s, at.dy, work->scratch + s->at.dy);
-            dpt_sparse_to_blocks(s, at.place, work->scratch + s->at.place);
+            dpt_sparse_to_blocks(s, at.argmax, work->scratch + s->at.argmax);
             at.dy = work->scratch + s->at.dy;
-            at.place = (const void *)(work->scratch + s->at.place);
+            at.argmax = (const void *)(work->scratch + s->at.argmax);
         }
         if (s->few)
             dpt_sparse_unroll(s, work->x + i * x_floats, at.x, at.rows);

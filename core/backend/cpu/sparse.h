@@ -35,8 +35,8 @@ struct dpt_sparse_shape {
 struct dpt_sparse_work {
     int32_t count, micro; /* samples that there are; dx has zeros behind them */
     const float *x, *dy;
-    const int32_t *place; /* 0 to 3: which of the window won; -1: none */
-    const float *packed;  /* from dpt_sparse_pack; for dx */
+    const int32_t *argmax; /* 0 to 3: which of the window won; -1: none */
+    const float *packed;   /* from dpt_sparse_pack; for dx */
     float *scratch; /* dpt_sparse_scratch floats, zero before the first call; a thread's own */
     bool add;       /* to dw and db, which are overwritten else */
     float *dw, *db; /* canonical; db may be NULL */

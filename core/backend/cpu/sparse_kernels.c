@@ -19,7 +19,7 @@
 /* --- lists ------------------------------------------------------------------------------------ */
 
 /* Written without a branch: who wins is not to be predicted. */
-static void list_plain(int32_t used, int32_t windows, const int32_t *place, const float *dy,
+static void list_plain(int32_t used, int32_t windows, const int32_t *argmax, const float *dy,
                        const int32_t *start, const int32_t *corner, int32_t step, int32_t *n,
                        int32_t *at, float *much)
 {
@@ -27,7 +27,7 @@ static void list_plain(int32_t used, int32_t windows, const int32_t *place, cons
         int32_t next = 0;
 
         for (int32_t i = 0; i < windows; i++) {
-            const int32_t where = place[i * DPT_SPARSE_LANES + c];
+            const int32_t where = argmax[i * DPT_SPARSE_LANES + c];
 
             at[next] = start[i] + corner[where & 3];
             much[next] = dy[i * DPT_SPARSE_LANES + c];
@@ -37,15 +37,15 @@ static void list_plain(int32_t used, int32_t windows, const int32_t *place, cons
     }
 }
 
-static void sort_plain(int32_t used, const int32_t *place, const float *dy, int32_t first,
+static void sort_plain(int32_t used, const int32_t *argmax, const float *dy, int32_t first,
                        int32_t step, struct dpt_sparse_bucket *bucket)
 {
     for (int32_t c = 0; c < used; c++) {
-        if (place[c] >= 0) {
-            const int32_t n = bucket->n[place[c]]++;
+        if (argmax[c] >= 0) {
+            const int32_t n = bucket->n[argmax[c]]++;
 
-            bucket->at[place[c]][n] = first + c * step;
-            bucket->dy[place[c]][n] = dy[c];
+            bucket->at[argmax[c]][n] = first + c * step;
+            bucket->dy[argmax[c]][n] = dy[c];
         }
     }
 }
@@ -103,18 +103,18 @@ INLINE void store_four(float *x, four v)
 
 #define AVX512 __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
 
-static AVX512 void sort_avx512(int32_t used, const int32_t *place, const float *dy, int32_t first,
+static AVX512 void sort_avx512(int32_t used, const int32_t *argmax, const float *dy, int32_t first,
                                int32_t step, struct dpt_sparse_bucket *bucket)
 {
     const __m512i count = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     const __m512i at = _mm512_add_epi32(_mm512_set1_epi32(first),
                                         _mm512_mullo_epi32(count, _mm512_set1_epi32(step)));
     const __mmask16 there = (__mmask16)((1u << used) - 1);
-    const __m512i places = _mm512_loadu_si512(place);
+    const __m512i argmaxes = _mm512_loadu_si512(argmax);
     const __m512 much = _mm512_loadu_ps(dy);
 
     for (int p = 0; p < 4; p++) {
-        const __mmask16 won = _mm512_mask_cmpeq_epi32_mask(there, places, _mm512_set1_epi32(p));
+        const __mmask16 won = _mm512_mask_cmpeq_epi32_mask(there, argmaxes, _mm512_set1_epi32(p));
         const int32_t n = bucket->n[p];
 
         /* All 16 lanes are written: the group has room, and what is behind the end is nothing. */
@@ -156,9 +156,9 @@ INLINE AVX512 void transpose(__m512i *row)
 }
 
 /* 16 windows at a time: a register for each, then one for each channel. */
-static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *place, const float *dy,
-                               const int32_t *start, const int32_t *corner, int32_t step,
-                               int32_t *n, int32_t *at, float *much)
+static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *argmax,
+                               const float *dy, const int32_t *start, const int32_t *corner,
+                               int32_t step, int32_t *n, int32_t *at, float *much)
 {
     const __m512i corners = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)corner));
 
@@ -167,20 +167,20 @@ static AVX512 void list_avx512(int32_t used, int32_t windows, const int32_t *pla
         const int32_t left = windows - first;
         const __mmask16 there = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
         const __m512i starts = _mm512_maskz_loadu_epi32(there, start + first);
-        __m512i places[16], values[16];
+        __m512i argmaxes[16], values[16];
 
         for (int i = 0; i < 16; i++) {
             const int64_t from = (int64_t)(i < left ? first + i : first) * 16;
 
-            places[i] = _mm512_loadu_si512(place + from);
+            argmaxes[i] = _mm512_loadu_si512(argmax + from);
             values[i] = _mm512_loadu_si512(dy + from);
         }
-        transpose(places);
+        transpose(argmaxes);
         transpose(values);
         for (int32_t c = 0; c < used; c++) {
-            const __mmask16 won = there & ~_mm512_movepi32_mask(places[c]);
+            const __mmask16 won = there & ~_mm512_movepi32_mask(argmaxes[c]);
             const __m512i where =
-                _mm512_add_epi32(starts, _mm512_permutexvar_epi32(places[c], corners));
+                _mm512_add_epi32(starts, _mm512_permutexvar_epi32(argmaxes[c], corners));
 
             _mm512_storeu_si512(at + c * step + n[c], _mm512_maskz_compress_epi32(won, where));
             _mm512_storeu_si512(much + c * step + n[c],

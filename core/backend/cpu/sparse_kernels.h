@@ -23,9 +23,9 @@ struct dpt_sparse_bucket {
 struct dpt_sparse_kernels {
     enum dpt_isa isa;
     /* One list for each of `used` channels side by side: the windows that have a winner, where it
-     * was, start[window] + corner[place], and dy. Lists are `step` entries apart, a multiple of
+     * was, start[window] + corner[argmax], and dy. Lists are `step` entries apart, a multiple of
      * LANES that is at least `windows`; what is behind a list's end is undefined. */
-    void (*list)(int32_t used, int32_t windows, const int32_t *place, const float *dy,
+    void (*list)(int32_t used, int32_t windows, const int32_t *argmax, const float *dy,
                  const int32_t *start, const int32_t *corner, int32_t step, int32_t *n, int32_t *at,
                  float *much);
     /* dw[row][column][lane] += dy[i] * x[at[i] + row * pitch + column * LANES + lane] over n
@@ -40,8 +40,8 @@ struct dpt_sparse_kernels {
     void (*spread)(int32_t kernel, const struct dpt_sparse_bucket *bucket, const float *w,
                    int64_t pitch, float *dx);
     /* Puts `used` channels into a bucket, channel c with its weights at first + c * step; channels
-     * whose place is -1 into none. */
-    void (*sort)(int32_t used, const int32_t *place, const float *dy, int32_t first, int32_t step,
+     * whose argmax is -1 into none. */
+    void (*sort)(int32_t used, const int32_t *argmax, const float *dy, int32_t first, int32_t step,
                  struct dpt_sparse_bucket *bucket);
 };
 

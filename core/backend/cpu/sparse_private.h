@@ -13,12 +13,12 @@ enum {
     MOST_TAPS = 25,
 };
 
-/* Where things are in the scratch memory, in floats. */
-struct places {
-    int64_t x;         /* one sample's input, padded; zeros stay around it */
-    int64_t rows;      /* few: one sample's input, rows of zeros around it */
-    int64_t dx;        /* as x */
-    int64_t dy, place; /* one sample's, blocks of LANES channels; only for other layouts */
+/* Offsets in the workspace, in floats. */
+struct offsets {
+    int64_t x;          /* one sample's input, padded; zeros stay around it */
+    int64_t rows;       /* few: one sample's input, rows of zeros around it */
+    int64_t dx;         /* as x */
+    int64_t dy, argmax; /* one sample's, blocks of LANES channels; only for other layouts */
     int64_t list_n, list_at, list_dy;
     int64_t buckets;
     int64_t dw, db; /* a micro-batch's */
@@ -28,7 +28,7 @@ struct places {
 struct dpt_sparse {
     struct dpt_sparse_shape shape;
     const struct dpt_sparse_kernels *kernels;
-    struct places at;
+    struct offsets at;
     bool few;     /* the first layer's way: a patch lies in one piece */
     int32_t taps; /* of a channel */
     int32_t in_blocks, out_blocks, windows;
@@ -38,7 +38,7 @@ struct dpt_sparse {
     int32_t line, column; /* few: floats of a patch, rounded up; of one column of it */
     int64_t plane;        /* floats of a padded input block */
     int32_t corner[4];    /* from a window's first element to each, in floats of the padded input */
-    int32_t start[];      /* of each window, likewise */
+    int32_t start[];      /* of each window, as an offset too */
 };
 
 /* A sample's input into the middle of its padded planes; the way back: what no patch reads has no

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/product.h"
+#include "core/backend/cpu/gemm.h"
 
 #include <stddef.h>
 
@@ -18,10 +18,10 @@ enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
 #define INLINE static inline __attribute__((always_inline))
 
 /* The number-th piece of what will be read soon. */
-INLINE void ask_for(const struct dpt_tile_soon *soon, int64_t number)
+INLINE void ask_for(const struct dpt_tile_prefetch *prefetch, int64_t number)
 {
-    for (int i = 0; i < soon->lines; i++)
-        __builtin_prefetch(soon->at + number * soon->block + i * soon->step, 0, 2);
+    for (int i = 0; i < prefetch->lines; i++)
+        __builtin_prefetch(prefetch->at + number * prefetch->block + i * prefetch->step, 0, 2);
 }
 
 INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
@@ -46,9 +46,9 @@ INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, int v,
 #define PLAIN(name, v, row, column)                                                                \
     static void name(int64_t k, const float *a, int64_t lda, const float *b,                       \
                      enum dpt_tile_way way, float *c, int64_t ldc,                                 \
-                     const struct dpt_tile_soon *soon)                                             \
+                     const struct dpt_tile_prefetch *prefetch)                                     \
     {                                                                                              \
-        (void)soon, (void)lda;                                                                     \
+        (void)prefetch, (void)lda;                                                                 \
         plain(k, a, row, column, v, b, way, c, ldc);                                               \
     }
 
@@ -74,7 +74,7 @@ FORMS(PLAIN, plain)
 
 INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column, int v,
                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
-                          const struct dpt_tile_soon *soon)
+                          const struct dpt_tile_prefetch *prefetch)
 {
     const float *high = a + 4 * row; /* of the fifth row */
     const int64_t row3 = 3 * row;
@@ -85,11 +85,11 @@ INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column
 #pragma GCC unroll 3
         for (int n = 0; n < v; n++)
             sum[m][n] = _mm512_setzero_ps();
-    for (int64_t done = 0, piece = soon != NULL ? LANES : k; done < k; done += piece) {
+    for (int64_t done = 0, piece = prefetch != NULL ? LANES : k; done < k; done += piece) {
         const int64_t most = k - done < piece ? k - done : piece;
 
-        if (soon != NULL)
-            ask_for(soon, done / LANES);
+        if (prefetch != NULL)
+            ask_for(prefetch, done / LANES);
         for (int64_t i = 0; i < most; i++, a += column, high += column, b += (int64_t)v * LANES) {
             __m512 from[3];
 
@@ -161,10 +161,10 @@ INLINE AVX2 void avx2_part(int64_t k, const float *a, int64_t row, int64_t colum
 
 INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
                       enum dpt_tile_way way, float *c, int64_t ldc,
-                      const struct dpt_tile_soon *soon)
+                      const struct dpt_tile_prefetch *prefetch)
 {
-    for (int64_t i = 0; i < k && soon != NULL; i += LANES)
-        ask_for(soon, i / LANES);
+    for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)
+        ask_for(prefetch, i / LANES);
     for (int m = 0; m < ROWS; m += 4)
         for (int n = 0; n < v; n++)
             avx2_part(k, a + m * row, row, column, v, b + (int64_t)n * LANES, way,
@@ -174,10 +174,10 @@ INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column, in
 #define FAST(isa, target, name, v, row, column)                                                    \
     target static void name(int64_t k, const float *a, int64_t lda, const float *b,                \
                             enum dpt_tile_way way, float *c, int64_t ldc,                          \
-                            const struct dpt_tile_soon *soon)                                      \
+                            const struct dpt_tile_prefetch *prefetch)                              \
     {                                                                                              \
         (void)lda;                                                                                 \
-        isa(k, a, row, column, v, b, way, c, ldc, soon);                                           \
+        isa(k, a, row, column, v, b, way, c, ldc, prefetch);                                       \
     }
 
 #define FAST_AVX512(name, v, row, column) FAST(avx512, AVX512, name, v, row, column)
@@ -248,12 +248,12 @@ void dpt_tile_fence(void)
 
 #define TABLE(name)                                                                                \
     {                                                                                              \
-        [DPT_TILE_FAR] = {NULL, name##_far_1, name##_far_2, name##_far_3},                         \
+        [DPT_TILE_STRIDED] = {NULL, name##_far_1, name##_far_2, name##_far_3},                     \
         [DPT_TILE_LINES] = {NULL, name##_line_1, name##_line_2, name##_line_3},                    \
-        [DPT_TILE_TURNED] = {NULL, name##_turned_1, name##_turned_2, name##_turned_3},             \
+        [DPT_TILE_TRANSPOSED] = {NULL, name##_turned_1, name##_turned_2, name##_turned_3},         \
     }
 
-dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_form form)
+dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout)
 {
     static dpt_tile *const tiles[][3][4] = {
         [DPT_ISA_PLAIN] = TABLE(plain),
@@ -263,5 +263,5 @@ dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_form form)
 #endif
     };
 
-    return tiles[isa < DPT_ISA_OWN ? isa : DPT_ISA_OWN][form][v];
+    return tiles[isa < DPT_ISA_OWN ? isa : DPT_ISA_OWN][layout][v];
 }

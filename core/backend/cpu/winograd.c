@@ -145,7 +145,7 @@ static void take_tiles(const struct dpt_winograd *w, int64_t first, int32_t tile
 
 /* The outputs of one group of channels. */
 static void give_tiles(const struct dpt_winograd *w, int64_t first, int32_t tiles, int32_t channel,
-                       const float *m, const float *bias, float *y, int32_t *place)
+                       const float *m, const float *bias, float *y, int32_t *argmax)
 {
     const int32_t blocks = round_up(w->out_channels, LANES) / LANES, group = w->kernels->group;
     const int32_t *size = w->pool ? w->pooled : w->out;
@@ -157,7 +157,8 @@ static void give_tiles(const struct dpt_winograd *w, int64_t first, int32_t tile
         for (int32_t c = 0; c < group && channel + c < w->out_channels; c += LANES) {
             const int64_t at = (t.sample * (int64_t)blocks + (channel + c) / LANES) * plane;
             const struct dpt_winograd_target target = {.y = y + at,
-                                                       .place = place != NULL ? place + at : NULL,
+                                                       .argmax =
+                                                           argmax != NULL ? argmax + at : NULL,
                                                        .size = {size[0], size[1]},
                                                        .row = t.row,
                                                        .column = t.column,
@@ -171,7 +172,7 @@ static void give_tiles(const struct dpt_winograd *w, int64_t first, int32_t tile
 
 void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const float *x,
                           const float *packed, const float *bias, float *scratch, float *y,
-                          int32_t *place)
+                          int32_t *argmax)
 {
     const int32_t inputs = inputs_of(w), group = w->kernels->group;
     const int64_t all = (int64_t)samples * tiles_along(w, 0) * tiles_along(w, 1);
@@ -187,7 +188,7 @@ void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const f
             w->kernels->multiply(tiles, inputs, v, packed + (int64_t)g * POINTS * inputs * group,
                                  m);
             give_tiles(w, first, tiles, g * group, m, bias != NULL ? bias + g * group : none, y,
-                       place);
+                       argmax);
         }
     }
 }

@@ -34,9 +34,9 @@ int64_t dpt_winograd_packed(const struct dpt_winograd *w);
 /* weights: [out][in][3][3]. */
 void dpt_winograd_pack(const struct dpt_winograd *w, const float *weights, float *packed);
 
-/* bias: out_channels, and zeros up to a multiple of 16; or NULL. place: as y; NULL: not wanted. */
+/* bias: out_channels, and zeros up to a multiple of 16; or NULL. argmax: as y; NULL: not wanted. */
 void dpt_winograd_forward(const struct dpt_winograd *w, int32_t samples, const float *x,
                           const float *packed, const float *bias, float *scratch, float *y,
-                          int32_t *place);
+                          int32_t *argmax);
 
 #endif

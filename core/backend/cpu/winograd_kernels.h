@@ -21,7 +21,7 @@ enum {
 /* Where a tile's outputs go: a sample's block of 16 channels, [rows][columns][LANES]. */
 struct dpt_winograd_target {
     float *y;
-    int32_t *place;      /* which of a window's four won; -1: none (relu). NULL: not wanted */
+    int32_t *argmax;     /* which of a window's four won; -1: none (relu). NULL: not wanted */
     int32_t size[2];     /* of y */
     int32_t row, column; /* the tile's first output in y */
     bool pool, relu;     /* y is the maximum of 2 x 2 windows; of nothing below zero */

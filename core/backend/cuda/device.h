@@ -213,17 +213,17 @@ DEVICE double warp_sum(double v)
     return v;
 }
 
-/* Sum over a block, in all its threads; room: WARPS doubles, shared. */
-DEVICE double block_sum(double v, double *room)
+/* The sum over a block, given to all its threads. shared: WARPS doubles of shared memory. */
+DEVICE double block_sum(double v, double *shared)
 {
     const uint32_t lane = threadIdx.x % WARP;
 
     v = warp_sum(v);
     MEET();
     if (lane == 0)
-        room[threadIdx.x / WARP] = v;
+        shared[threadIdx.x / WARP] = v;
     MEET();
-    return warp_sum(lane < WARPS ? room[lane] : 0.0);
+    return warp_sum(lane < WARPS ? shared[lane] : 0.0);
 }
 
 /* Whether this block is the last of `blocks` to arrive here: it then sees what all have written. */

@@ -132,8 +132,7 @@ out:
     return status;
 }
 
-/* --- a buffer ----------------------------------------------------------------------------------
- */
+/* --- a buffer --------------------------------------------------------------------------------- */
 
 static enum dpt_status open_buffer(int number, float value, int n, float **at,
                                    struct dpt_error *err)

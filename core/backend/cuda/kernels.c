@@ -264,8 +264,8 @@ GRID(norm, argument)
     const struct dpt_cuda_norm_args *a = argument;
 
     (void)lanes;
-    *grid = (struct dpt_cuda_grid){(uint32_t)ceil_div(a->n, DPT_CUDA_NORM_RUN), a->n > 0};
-    return a->n / DPT_CUDA_NORM_RUN < INT32_MAX;
+    *grid = (struct dpt_cuda_grid){(uint32_t)ceil_div(a->n, DPT_CUDA_NORM_CHUNK), a->n > 0};
+    return a->n / DPT_CUDA_NORM_CHUNK < INT32_MAX;
 }
 
 BYTES(norm, argument)
@@ -299,7 +299,7 @@ GRID(tail, argument)
 BYTES(tail, argument)
 {
     return ((const struct dpt_cuda_tail_args *)argument)->n * element +
-           2 * (int64_t)sizeof(struct dpt_cuda_tally);
+           2 * (int64_t)sizeof(struct dpt_cuda_metric_sums);
 }
 
 /* Enough blocks to have many loads on their way, no more: most ranges are short. */

@@ -63,8 +63,8 @@ struct dpt_cuda_state {
 
 enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_JUST_NOW }; /* dpt_cuda_state.withheld */
 
-/* As struct dpt_tally. */
-struct dpt_cuda_tally {
+/* As struct dpt_metric_sums. */
+struct dpt_cuda_metric_sums {
     double loss, correct;
     int64_t samples;
     double weight;
@@ -119,7 +119,7 @@ struct dpt_cuda_add_args {
  * times clip / norm where the mean's norm is above clip > 0; state->withheld where norm or loss is
  * not finite (skip: for this update only, else for all that follow), or for this update only where
  * weight is 0. Reads the gradient once. tail: the words behind it, of all ranks. partial: one
- * double for each DPT_CUDA_NORM_RUN. n: a multiple of 4.
+ * double for each DPT_CUDA_NORM_CHUNK. n: a multiple of 4.
  *
  * scaled: the gradients of this run have a loss scale. Then state->loss_scale, good and overflows
  * follow the rule of dpt_loss_scale_step: a norm that is not finite beside a loss that is withholds
@@ -142,9 +142,9 @@ struct dpt_cuda_norm_args {
 };
 
 /* What a step counted, as the words behind the gradient, then zeros up to n of them. Clears the
- * tally. */
+ * metric sums. */
 struct dpt_cuda_tail_args {
-    struct dpt_cuda_tally *tally;
+    struct dpt_cuda_metric_sums *metric_sums;
     float *tail;
     int32_t n;
 };
@@ -181,9 +181,9 @@ struct dpt_cuda_update_args {
 
 enum {
     DPT_CUDA_THREADS = 256,
-    DPT_CUDA_NORM_RUN = 16384, /* floats a block of norm sums */
-    DPT_CUDA_LOSS_ROWS = 8,    /* a warp each */
-    DPT_CUDA_LOSS_SUMS = 3,    /* of a block's rows: loss, correct, weight */
+    DPT_CUDA_NORM_CHUNK = 16384, /* floats a block of norm sums */
+    DPT_CUDA_LOSS_ROWS = 8,      /* a warp each */
+    DPT_CUDA_LOSS_SUMS = 3,      /* of a block's rows: loss, correct, weight */
 };
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each

@@ -85,7 +85,7 @@ struct dpt_cuda_dropout_args {
 
 /*
  * dpt_loss_rows for logits of the tensor's type. labels or targets: the other is NULL. dy: NULL:
- * not wanted. weights: NULL: 1 each. tally: added to; its sum is over blocks of 8 rows. partial:
+ * not wanted. weights: NULL: 1 each. metric_sums: added to; its sum is over blocks of 8 rows. partial:
  * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy is multiplied by its loss_scale (loss is
  * not); NULL: there is none.
  */
@@ -96,7 +96,7 @@ struct dpt_cuda_loss_args {
     const float *targets; /* [n][outputs] */
     const float *weights; /* [n] */
     const struct dpt_cuda_control *control;
-    struct dpt_cuda_tally *tally;
+    struct dpt_cuda_metric_sums *metric_sums;
     double *partial;
     uint32_t *counter;
     int32_t n, outputs, pitch;
@@ -180,8 +180,9 @@ struct dpt_cuda_layernorm_args {
 
 /* Whose names have "_args" behind. */
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
-    X(act) X(act_back) X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan)  \
-    X(layernorm)
+    X(act)                                                                                         \
+    X(act_back) X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan)        \
+        X(layernorm)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */

@@ -116,22 +116,22 @@ static enum dpt_status find_library(const struct part *part, void **handle, stru
 }
 
 static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part *part,
-                                 const char *place, void **handle, struct dpt_error *err)
+                                 const char *where, void **handle, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     /* The driver belongs to the kernel's module: it is where the loader finds it. */
-    if (place == NULL && part->bit == DPT_CUDA_DRIVER)
-        place = part->names[0];
-    if (place == NULL) {
+    if (where == NULL && part->bit == DPT_CUDA_DRIVER)
+        where = part->names[0];
+    if (where == NULL) {
         DPT_TRY(find_library(part, handle, err));
     } else {
-        *handle = dpt_cuda_open(place);
+        *handle = dpt_cuda_open(where);
         if (*handle == NULL) {
             const char *cause = dlerror();
 
             return dpt_fail(err, DPT_BAD_JOB, "%s is not to be had (%s): %s", part->what,
-                            cause != NULL ? cause : place, part->advice);
+                            cause != NULL ? cause : where, part->advice);
         }
     }
     for (const struct entry *e = part->entries; e->name != NULL; e++) {
@@ -151,19 +151,20 @@ out:
 }
 
 enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned wanted,
-                                      const struct dpt_cuda_places *places, struct dpt_error *err)
+                                      const struct dpt_cuda_library_paths *library_paths,
+                                      struct dpt_error *err)
 {
-    const char *const place[PARTS] = {
-        places != NULL ? places->driver : NULL,
-        places != NULL ? places->cudnn : NULL,
-        places != NULL ? places->cublaslt : NULL,
+    const char *const where[PARTS] = {
+        library_paths != NULL ? library_paths->driver : NULL,
+        library_paths != NULL ? library_paths->cudnn : NULL,
+        library_paths != NULL ? library_paths->cublaslt : NULL,
     };
     enum dpt_status status = DPT_OK;
 
     *lib = (struct dpt_cuda_library){0};
     for (int i = 0; i < PARTS; i++) {
         if (wanted & parts[i].bit)
-            DPT_TRY(open_part(lib, &parts[i], place[i], &lib->handles[i], err));
+            DPT_TRY(open_part(lib, &parts[i], where[i], &lib->handles[i], err));
     }
 out:
     if (status != DPT_OK)

@@ -76,7 +76,7 @@ enum dpt_cuda_part {
 
 /* Where they are: a path, or a name for the dynamic loader. NULL: library_find.h says where is
  * looked; the driver is only where the loader finds it. */
-struct dpt_cuda_places {
+struct dpt_cuda_library_paths {
     const char *driver, *cudnn, *cublaslt;
 };
 
@@ -99,7 +99,8 @@ struct dpt_cuda_library {
  * was built with; the one line says which, and what to do. Nothing stays open then.
  */
 enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned parts,
-                                      const struct dpt_cuda_places *places, struct dpt_error *err);
+                                      const struct dpt_cuda_library_paths *library_paths,
+                                      struct dpt_error *err);
 void dpt_cuda_library_close(struct dpt_cuda_library *lib);
 
 /*

@@ -59,12 +59,12 @@ static bool join(char *buf, const char *folder, const char *below)
 /* All names in one folder. */
 static void try_folder(struct finder *f, const char *folder, const char *below)
 {
-    char place[PATH_MAX], path[PATH_MAX];
+    char where[PATH_MAX], path[PATH_MAX];
 
-    if (f->handle != NULL || !join(place, folder, below))
+    if (f->handle != NULL || !join(where, folder, below))
         return;
     for (int i = 0; f->names[i] != NULL && f->handle == NULL; i++) {
-        if (!join(path, place, f->names[i]) || access(path, F_OK) != 0)
+        if (!join(path, where, f->names[i]) || access(path, F_OK) != 0)
             continue;
         f->handle = dpt_cuda_open(path);
         if (f->handle == NULL)

@@ -69,11 +69,11 @@ void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt
     };
 }
 
-void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
-                            struct dpt_cuda_product *product)
+void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
+                         struct dpt_cuda_gemm *gemm)
 {
     const bool canonical = dense->canonical && dense->area == 1;
-    const struct dpt_cuda_product products[DPT_CUDA_PASSES] = {
+    const struct dpt_cuda_gemm gemms[DPT_CUDA_PASSES] = {
         [DPT_CUDA_FORWARD] = {.rows = dense->n,
                               .columns = dense->y_pitch,
                               .depth = dense->x_pitch,
@@ -105,14 +105,13 @@ void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pa
                                           dense->sum_bias ? DPT_CUDA_SUM_OF_LINES : DPT_CUDA_PLAIN},
     };
 
-    *product = products[pass];
-    product->precision = dense->precision;
+    *gemm = gemms[pass];
+    gemm->precision = dense->precision;
 }
 
-void dpt_cuda_square_product(enum dpt_precision precision, int64_t size,
-                             struct dpt_cuda_product *product)
+void dpt_cuda_square_gemm(enum dpt_precision precision, int64_t size, struct dpt_cuda_gemm *gemm)
 {
-    *product = (struct dpt_cuda_product){
+    *gemm = (struct dpt_cuda_gemm){
         .precision = precision,
         .rows = size,
         .columns = size,
@@ -124,29 +123,28 @@ void dpt_cuda_square_product(enum dpt_precision precision, int64_t size,
     };
 }
 
-double dpt_cuda_product_flops(const struct dpt_cuda_product *product)
+double dpt_cuda_gemm_flops(const struct dpt_cuda_gemm *gemm)
 {
-    return 2. * (double)product->rows * (double)product->columns * (double)product->depth;
+    return 2. * (double)gemm->rows * (double)gemm->columns * (double)gemm->depth;
 }
 
-double dpt_cuda_product_bytes(const struct dpt_cuda_product *product)
+double dpt_cuda_gemm_bytes(const struct dpt_cuda_gemm *gemm)
 {
-    const double element = (double)kinds[product->precision].bytes;
-    const double rows = (double)product->rows, columns = (double)product->columns;
-    const double depth = (double)product->depth;
+    const double element = (double)kinds[gemm->precision].bytes;
+    const double rows = (double)gemm->rows, columns = (double)gemm->columns;
+    const double depth = (double)gemm->depth;
 
     return element * depth * (rows + columns) +
-           (product->wide ? 4 : element) * rows * columns * (product->add ? 2 : 1);
+           (gemm->wide ? 4 : element) * rows * columns * (gemm->add ? 2 : 1);
 }
 
-static enum dpt_status set(const struct dpt_cuda_products *products,
-                           cublasLtMatmulDescAttributes_t name, const void *value, size_t size,
-                           struct dpt_error *err)
+static enum dpt_status set(const struct dpt_cuda_gemms *gemms, cublasLtMatmulDescAttributes_t name,
+                           const void *value, size_t size, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_CUBLASLT_TRY(products->lib,
-                     cublasLtMatmulDescSetAttribute(products->operation, name, value, size));
+    DPT_CUBLASLT_TRY(gemms->lib,
+                     cublasLtMatmulDescSetAttribute(gemms->operation, name, value, size));
 out:
     return status;
 }
@@ -166,8 +164,8 @@ out:
 
 /* The descriptors of a product with this epilogue. */
 static enum dpt_status start(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
-                             const struct dpt_cuda_product *p, enum dpt_cuda_epilogue epilogue,
-                             int most, struct dpt_cuda_products *products, struct dpt_error *err)
+                             const struct dpt_cuda_gemm *p, enum dpt_cuda_epilogue epilogue,
+                             int most, struct dpt_cuda_gemms *gemms, struct dpt_error *err)
 {
     const struct kind *kind = &kinds[p->precision];
     const cudaDataType_t result = p->wide ? CUDA_R_32F : kind->type;
@@ -176,34 +174,33 @@ static enum dpt_status start(const struct dpt_cuda_library *lib, cublasLtHandle_
     const cublasLtEpilogue_t fused = epilogues[epilogue];
     enum dpt_status status = DPT_OK;
 
-    *products = (struct dpt_cuda_products){
-        .lib = lib, .handle = handle, .product = *p, .epilogue = epilogue};
-    products->algorithm = calloc((size_t)most, sizeof *products->algorithm);
-    if (products->algorithm == NULL)
+    *gemms =
+        (struct dpt_cuda_gemms){.lib = lib, .handle = handle, .gemm = *p, .epilogue = epilogue};
+    gemms->algorithm = calloc((size_t)most, sizeof *gemms->algorithm);
+    if (gemms->algorithm == NULL)
         return dpt_fail_memory(err, "the algorithms of a product",
-                               (double)most * sizeof *products->algorithm);
-    DPT_CUBLASLT_TRY(lib,
-                     cublasLtMatmulDescCreate(&products->operation, kind->compute, CUDA_R_32F));
-    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first, err));
-    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, err));
-    DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_EPILOGUE, &fused, sizeof fused, err));
+                               (double)most * sizeof *gemms->algorithm);
+    DPT_CUBLASLT_TRY(lib, cublasLtMatmulDescCreate(&gemms->operation, kind->compute, CUDA_R_32F));
+    DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first, err));
+    DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, err));
+    DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_EPILOGUE, &fused, sizeof fused, err));
     if (epilogue != DPT_CUDA_PLAIN && epilogue != DPT_CUDA_RELU) {
         /* Not read before the product runs, but the heuristics look how it is aligned. */
-        products->bias = (const void *)(uintptr_t)ALIGNMENT;
-        DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &products->bias,
-                    sizeof products->bias, err));
+        gemms->bias = (const void *)(uintptr_t)ALIGNMENT;
+        DPT_TRY(
+            set(gemms, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemms->bias, sizeof gemms->bias, err));
     }
     DPT_TRY(make_layout(lib, kind->type, p->a_transposed ? p->depth : p->rows,
-                        p->a_transposed ? p->rows : p->depth, p->a_pitch, &products->a, err));
+                        p->a_transposed ? p->rows : p->depth, p->a_pitch, &gemms->a, err));
     DPT_TRY(make_layout(lib, kind->type, p->b_transposed ? p->columns : p->depth,
-                        p->b_transposed ? p->depth : p->columns, p->b_pitch, &products->b, err));
-    DPT_TRY(make_layout(lib, result, p->rows, p->columns, p->d_pitch, &products->d, err));
+                        p->b_transposed ? p->depth : p->columns, p->b_pitch, &gemms->b, err));
+    DPT_TRY(make_layout(lib, result, p->rows, p->columns, p->d_pitch, &gemms->d, err));
 out:
     return status;
 }
 
 /* The ways in which parts of a sum may meet. */
-static uint32_t schemes_of(const struct dpt_cuda_product *p, bool reproducible)
+static uint32_t schemes_of(const struct dpt_cuda_gemm *p, bool reproducible)
 {
     const bool narrow = !p->wide && kinds[p->precision].type != CUDA_R_32F;
 
@@ -292,37 +289,36 @@ bool dpt_cuda_algorithm_varies(const struct dpt_cuda_algorithm *a)
 }
 
 /* Takes one algorithm that the heuristics offer, where it suits. */
-static void consider(struct dpt_cuda_products *products,
-                     const cublasLtMatmulHeuristicResult_t *result, uint32_t schemes, bool varying,
-                     int64_t workspace, struct refused *refused)
+static void consider(struct dpt_cuda_gemms *gemms, const cublasLtMatmulHeuristicResult_t *result,
+                     uint32_t schemes, bool varying, int64_t workspace, struct refused *refused)
 {
-    struct dpt_cuda_algorithm *a = &products->algorithm[products->n];
+    struct dpt_cuda_algorithm *a = &gemms->algorithm[gemms->n];
 
     refused->offered++;
     if (result->state != CUBLAS_STATUS_SUCCESS) {
         refused->failed++;
         return;
     }
-    read_algorithm(products->lib, result, a);
-    if (a->numerics & kinds[products->product.precision].unsuited)
+    read_algorithm(gemms->lib, result, a);
+    if (a->numerics & kinds[gemms->gemm.precision].unsuited)
         refused->numerics++;
     else if ((a->split > 1 && a->scheme & ~schemes) || (varying && !dpt_cuda_algorithm_varies(a)))
         refused->scheme++;
     else if (a->workspace > workspace)
         refused->workspace++;
     else
-        products->n++;
+        gemms->n++;
 }
 
 /* Algorithms with this epilogue; none is no error. */
 static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
-                              const struct dpt_cuda_product *product,
-                              enum dpt_cuda_epilogue epilogue, const struct dpt_cuda_wish *wish,
-                              int most, struct dpt_cuda_products *products, struct refused *refused,
+                              const struct dpt_cuda_gemm *gemm, enum dpt_cuda_epilogue epilogue,
+                              const struct dpt_cuda_plan_request *request, int most,
+                              struct dpt_cuda_gemms *gemms, struct refused *refused,
                               struct dpt_error *err)
 {
-    const uint32_t schemes = schemes_of(product, wish->reproducible);
-    const int64_t workspace = wish->workspace < 0 ? largest_workspace : wish->workspace;
+    const uint32_t schemes = schemes_of(gemm, request->reproducible);
+    const int64_t workspace = request->workspace < 0 ? largest_workspace : request->workspace;
     cublasLtMatmulHeuristicResult_t *results = NULL;
     cublasLtMatmulPreference_t preference = NULL;
     enum dpt_status status = DPT_OK;
@@ -330,7 +326,7 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
     int n = 0;
 
     *refused = (struct refused){0};
-    DPT_TRY(start(lib, handle, product, epilogue, most, products, err));
+    DPT_TRY(start(lib, handle, gemm, epilogue, most, gemms, err));
     DPT_TRY(make_preference(lib, schemes, (uint64_t)workspace, &preference, err));
     results = calloc(MAX_RESULTS, sizeof *results);
     if (results == NULL) {
@@ -338,16 +334,16 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
                                  (double)MAX_RESULTS * sizeof *results);
         goto out;
     }
-    offered = lib->cublasLtMatmulAlgoGetHeuristic(handle, products->operation, products->b,
-                                                  products->a, products->d, products->d, preference,
-                                                  MAX_RESULTS, results, &n);
+    offered =
+        lib->cublasLtMatmulAlgoGetHeuristic(handle, gemms->operation, gemms->b, gemms->a, gemms->d,
+                                            gemms->d, preference, MAX_RESULTS, results, &n);
     if (offered == CUBLAS_STATUS_NOT_SUPPORTED || offered == CUBLAS_STATUS_INVALID_VALUE)
         n = 0; /* the heuristics know nothing of such a product */
     else
         DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
-    for (int i = 0; i < n && i < MAX_RESULTS && products->n < most; i++)
-        consider(products, &results[i], schemes, wish->varying, workspace, refused);
-    products->offered = refused->offered;
+    for (int i = 0; i < n && i < MAX_RESULTS && gemms->n < most; i++)
+        consider(gemms, &results[i], schemes, request->varying, workspace, refused);
+    gemms->offered = refused->offered;
 out:
     free(results);
     if (preference != NULL)
@@ -355,34 +351,33 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_products_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
-                                        const struct dpt_cuda_product *product,
-                                        const struct dpt_cuda_wish *wish, int most,
-                                        struct dpt_cuda_products *products, struct dpt_error *err)
+enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                     const struct dpt_cuda_gemm *gemm,
+                                     const struct dpt_cuda_plan_request *request, int most,
+                                     struct dpt_cuda_gemms *gemms, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct refused refused;
 
-    *products = (struct dpt_cuda_products){0};
-    if (product->epilogue != DPT_CUDA_PLAIN) {
-        DPT_TRY(
-            search(lib, handle, product, product->epilogue, wish, most, products, &refused, err));
-        if (products->n > 0)
+    *gemms = (struct dpt_cuda_gemms){0};
+    if (gemm->epilogue != DPT_CUDA_PLAIN) {
+        DPT_TRY(search(lib, handle, gemm, gemm->epilogue, request, most, gemms, &refused, err));
+        if (gemms->n > 0)
             goto out;
-        dpt_cuda_products_release(products);
+        dpt_cuda_gemms_release(gemms);
     }
-    DPT_TRY(search(lib, handle, product, DPT_CUDA_PLAIN, wish, most, products, &refused, err));
-    if (products->n == 0)
+    DPT_TRY(search(lib, handle, gemm, DPT_CUDA_PLAIN, request, most, gemms, &refused, err));
+    if (gemms->n == 0)
         status = dpt_fail(
             err, DPT_BAD_JOB,
             "cuBLASLt has no algorithm for a product of %" PRId64 " x %" PRId64 " x %" PRId64
             ": of %d that it offers, %d are of another precision, %d add up in another way, %d "
             "cannot do it after all, %d need more workspace",
-            product->rows, product->columns, product->depth, refused.offered, refused.numerics,
+            gemm->rows, gemm->columns, gemm->depth, refused.offered, refused.numerics,
             refused.scheme, refused.failed, refused.workspace);
 out:
     if (status != DPT_OK)
-        dpt_cuda_products_release(products);
+        dpt_cuda_gemms_release(gemms);
     return status;
 }
 
@@ -407,16 +402,15 @@ static bool parse_tag(const char *tag, int *version, cublasLtMatmulAlgo_t *algo)
     return false;
 }
 
-enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
-                                          cublasLtHandle_t handle,
-                                          const struct dpt_cuda_product *product, const char *tag,
-                                          struct dpt_cuda_products *products, struct dpt_error *err)
+enum dpt_status dpt_cuda_gemms_rebuild(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                       const struct dpt_cuda_gemm *gemm, const char *tag,
+                                       struct dpt_cuda_gemms *gemms, struct dpt_error *err)
 {
     cublasLtMatmulHeuristicResult_t result = {0};
     enum dpt_status status = DPT_OK;
     int version;
 
-    *products = (struct dpt_cuda_products){0};
+    *gemms = (struct dpt_cuda_gemms){0};
     if (!parse_tag(tag, &version, &result.algo))
         return dpt_fail(err, DPT_BAD_JOB, "'%s' is not the tag of a cuBLASLt algorithm", tag);
     if (version != lib->cublaslt)
@@ -424,56 +418,54 @@ enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
                         "an algorithm of cuBLASLt %d.%d.%d cannot be taken by version %d.%d.%d",
                         version / 10000, version / 100 % 100, version % 100, lib->cublaslt / 10000,
                         lib->cublaslt / 100 % 100, lib->cublaslt % 100);
-    DPT_TRY(start(lib, handle, product, product->epilogue, 1, products, err));
-    if (lib->cublasLtMatmulAlgoCheck(handle, products->operation, products->b, products->a,
-                                     products->d, products->d, &result.algo,
-                                     &result) != CUBLAS_STATUS_SUCCESS) {
+    DPT_TRY(start(lib, handle, gemm, gemm->epilogue, 1, gemms, err));
+    if (lib->cublasLtMatmulAlgoCheck(handle, gemms->operation, gemms->b, gemms->a, gemms->d,
+                                     gemms->d, &result.algo, &result) != CUBLAS_STATUS_SUCCESS) {
         status = dpt_fail(err, DPT_BAD_JOB,
                           "cuBLASLt does not take the algorithm '%s' for a product of %" PRId64
                           " x %" PRId64 " x %" PRId64,
-                          tag, product->rows, product->columns, product->depth);
+                          tag, gemm->rows, gemm->columns, gemm->depth);
         goto out;
     }
-    read_algorithm(lib, &result, &products->algorithm[0]);
-    products->n = products->offered = 1;
+    read_algorithm(lib, &result, &gemms->algorithm[0]);
+    gemms->n = gemms->offered = 1;
 out:
     if (status != DPT_OK)
-        dpt_cuda_products_release(products);
+        dpt_cuda_gemms_release(gemms);
     return status;
 }
 
-void dpt_cuda_products_release(struct dpt_cuda_products *products)
+void dpt_cuda_gemms_release(struct dpt_cuda_gemms *gemms)
 {
-    const cublasLtMatrixLayout_t layouts[] = {products->a, products->b, products->d};
+    const cublasLtMatrixLayout_t layouts[] = {gemms->a, gemms->b, gemms->d};
 
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         if (layouts[i] != NULL)
-            products->lib->cublasLtMatrixLayoutDestroy(layouts[i]);
+            gemms->lib->cublasLtMatrixLayoutDestroy(layouts[i]);
     }
-    if (products->operation != NULL)
-        products->lib->cublasLtMatmulDescDestroy(products->operation);
-    free(products->algorithm);
-    *products = (struct dpt_cuda_products){0};
+    if (gemms->operation != NULL)
+        gemms->lib->cublasLtMatmulDescDestroy(gemms->operation);
+    free(gemms->algorithm);
+    *gemms = (struct dpt_cuda_gemms){0};
 }
 
-enum dpt_status dpt_cuda_products_run(struct dpt_cuda_products *products, int which,
-                                      const struct dpt_cuda_factors *arrays, void *workspace,
-                                      CUstream stream, struct dpt_error *err)
+enum dpt_status dpt_cuda_gemms_run(struct dpt_cuda_gemms *gemms, int which,
+                                   const struct dpt_cuda_factors *arrays, void *workspace,
+                                   CUstream stream, struct dpt_error *err)
 {
-    const struct dpt_cuda_algorithm *a = &products->algorithm[which];
-    const float one = 1, before = products->product.add;
+    const struct dpt_cuda_algorithm *a = &gemms->algorithm[which];
+    const float one = 1, before = gemms->gemm.add;
     enum dpt_status status = DPT_OK;
 
-    if (products->bias != NULL && products->bias != arrays->bias) {
-        DPT_TRY(set(products, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &arrays->bias, sizeof arrays->bias,
-                    err));
-        products->bias = arrays->bias;
+    if (gemms->bias != NULL && gemms->bias != arrays->bias) {
+        DPT_TRY(
+            set(gemms, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &arrays->bias, sizeof arrays->bias, err));
+        gemms->bias = arrays->bias;
     }
-    DPT_CUBLASLT_TRY(products->lib,
-                     cublasLtMatmul(products->handle, products->operation, &one, arrays->b,
-                                    products->b, arrays->a, products->a, &before, arrays->d,
-                                    products->d, arrays->d, products->d, &a->algo, workspace,
-                                    (size_t)a->workspace, (cudaStream_t)stream));
+    DPT_CUBLASLT_TRY(gemms->lib, cublasLtMatmul(gemms->handle, gemms->operation, &one, arrays->b,
+                                                gemms->b, arrays->a, gemms->a, &before, arrays->d,
+                                                gemms->d, arrays->d, gemms->d, &a->algo, workspace,
+                                                (size_t)a->workspace, (cudaStream_t)stream));
 out:
     return status;
 }

@@ -1,11 +1,11 @@
 /*
- * matmul: dense layers, and products in general, as cuBLASLt computes them.
+ * matmul: dense layers, and matrix products in general, as cuBLASLt computes them.
  *
- * A product D = A B (or D += A B) of row-major matrices is described by a struct dpt_cuda_product;
- * a dense layer makes three of them. dpt_cuda_products_build asks cuBLASLt's heuristics for
- * algorithms, leaves out those that do not suit, and keeps the others in heuristic order, as plan.h
- * does for convolutions: the first is the one to take where results must not depend on timings,
- * else the caller times them. A tag names an algorithm and builds it again.
+ * A matrix product D = A B (or D += A B) of row-major matrices is described by a struct
+ * dpt_cuda_gemm; a dense layer makes three of them. dpt_cuda_gemms_build asks cuBLASLt's heuristics
+ * for algorithms, leaves out those that do not suit, and keeps the others in heuristic order, as
+ * plan.h does for convolutions: the first is the one to take where results must not depend on
+ * timings, else the caller times them. A tag names an algorithm and builds it again.
  *
  * Of a layer with inputs [n][area][pitch] (an image of h x w behind a flatten: area = h w, else 1)
  * and weights as to_layout copies them, [padded outputs][area][padded inputs]:
@@ -32,8 +32,7 @@
  * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
  *   epilogue is the tanh approximation, so it is not used here.
  * - A bias's gradient as an epilogue is the sum over the product's depth of dY, of D's type; it is
- *   written, never added, also where D is added to. Not every type, shape and GPU has it: where
- *   none is offered, products->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
+ *   written, never added, also where D is added to. Not every type, shape and GPU has it: where none is offered, gemms->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
  * - Results have the same bits in each run of the same version on GPUs of the same architecture and
  *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
  *   out parts that meet in place one after another, ordered by counters.
@@ -60,7 +59,7 @@ enum dpt_cuda_epilogue {
 
 /* D [rows][columns] = A [rows][depth] B [depth][columns]. Pitches: elements from one line to the
  * next, as the matrix lies in memory. */
-struct dpt_cuda_product {
+struct dpt_cuda_gemm {
     enum dpt_precision precision;
     int64_t rows, columns, depth;
     bool a_transposed, b_transposed; /* A lies as [depth][rows], B as [columns][depth] */
@@ -98,10 +97,10 @@ struct dpt_cuda_algorithm {
 };
 
 /* The algorithms for a product, and the descriptors that they need. Zero-initialise: {0}. */
-struct dpt_cuda_products {
+struct dpt_cuda_gemms {
     const struct dpt_cuda_library *lib; /* borrowed */
     cublasLtHandle_t handle;            /* borrowed */
-    struct dpt_cuda_product product;
+    struct dpt_cuda_gemm gemm;
     enum dpt_cuda_epilogue epilogue; /* that is fused in them: product's, or PLAIN */
     struct dpt_cuda_algorithm *algorithm;
     int n, offered; /* offered: by the heuristics */
@@ -123,41 +122,38 @@ void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt
                              struct dpt_cuda_dense *dense);
 /* Its product in a pass. forward: a = X, b = W; backward data: a = dY, b = W; filter: a = dY,
  * b = X. */
-void dpt_cuda_dense_product(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
-                            struct dpt_cuda_product *product);
+void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
+                         struct dpt_cuda_gemm *gemm);
 /* A square product, to find out what the device can do. size: a multiple of 8. */
-void dpt_cuda_square_product(enum dpt_precision precision, int64_t size,
-                             struct dpt_cuda_product *product);
+void dpt_cuda_square_gemm(enum dpt_precision precision, int64_t size, struct dpt_cuda_gemm *gemm);
 
 /* Multiplications and additions; bytes of A, B and D, each once (D twice where it is added to). */
-double dpt_cuda_product_flops(const struct dpt_cuda_product *product);
-double dpt_cuda_product_bytes(const struct dpt_cuda_product *product);
+double dpt_cuda_gemm_flops(const struct dpt_cuda_gemm *gemm);
+double dpt_cuda_gemm_bytes(const struct dpt_cuda_gemm *gemm);
 
 /*
- * Finds at most `most` algorithms (wish->workspace < 0: with up to 1 GiB of workspace). The
- * epilogue is fused where that is offered, else products->epilogue is PLAIN.
- * Errors: BAD_JOB: none suits (says how many were offered and what was wrong with them); RANK.
+ * Finds at most `most` algorithms (request->workspace < 0: with up to 1 GiB of workspace). The
+ * epilogue is fused where that is offered, else gemms->epilogue is PLAIN. Errors: BAD_JOB: none
+ * suits (says how many were offered and what was wrong with them); RANK.
  */
-enum dpt_status dpt_cuda_products_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
-                                        const struct dpt_cuda_product *product,
-                                        const struct dpt_cuda_wish *wish, int most,
-                                        struct dpt_cuda_products *products, struct dpt_error *err);
+enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                     const struct dpt_cuda_gemm *gemm,
+                                     const struct dpt_cuda_plan_request *request, int most,
+                                     struct dpt_cuda_gemms *gemms, struct dpt_error *err);
 /* The one algorithm of a tag, fused as product->epilogue says. Errors: BAD_JOB: not a tag, of
  * another version of cuBLASLt, or not for this product on this device. */
-enum dpt_status dpt_cuda_products_rebuild(const struct dpt_cuda_library *lib,
-                                          cublasLtHandle_t handle,
-                                          const struct dpt_cuda_product *product, const char *tag,
-                                          struct dpt_cuda_products *products,
-                                          struct dpt_error *err);
+enum dpt_status dpt_cuda_gemms_rebuild(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                       const struct dpt_cuda_gemm *gemm, const char *tag,
+                                       struct dpt_cuda_gemms *gemms, struct dpt_error *err);
 /* Whether its bits may change from run to run. */
 bool dpt_cuda_algorithm_varies(const struct dpt_cuda_algorithm *algorithm);
-void dpt_cuda_products_release(struct dpt_cuda_products *products);
+void dpt_cuda_gemms_release(struct dpt_cuda_gemms *gemms);
 
 /* Enqueues algorithm number `which` on a stream (into the graph that is being captured there).
  * workspace: as many bytes as the algorithm needs, used by no other stream meanwhile. Errors: RANK;
  * INTERNAL. */
-enum dpt_status dpt_cuda_products_run(struct dpt_cuda_products *products, int which,
-                                      const struct dpt_cuda_factors *arrays, void *workspace,
-                                      CUstream stream, struct dpt_error *err);
+enum dpt_status dpt_cuda_gemms_run(struct dpt_cuda_gemms *gemms, int which,
+                                   const struct dpt_cuda_factors *arrays, void *workspace,
+                                   CUstream stream, struct dpt_error *err);
 
 #endif

@@ -218,20 +218,22 @@ static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda
 }
 
 /* Plans with or without bias and ReLU in them; none is no error. */
-static enum dpt_status
-search(const struct dpt_cuda_library *lib, const struct dpt_cuda_device *device,
-       const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass, const struct dpt_cuda_wish *wish,
-       int most, struct dpt_cuda_plans *plans, struct refused *refused, struct dpt_error *err)
+static enum dpt_status search(const struct dpt_cuda_library *lib,
+                              const struct dpt_cuda_device *device,
+                              const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                              const struct dpt_cuda_plan_request *request, int most,
+                              struct dpt_cuda_plans *plans, struct refused *refused,
+                              struct dpt_error *err)
 {
     const unsigned refuse =
-        unsuited[conv->precision] | (wish->reproducible ? NOTE(NONDETERMINISTIC) : 0);
-    const unsigned demand = wish->varying ? NOTE(NONDETERMINISTIC) : 0;
+        unsuited[conv->precision] | (request->reproducible ? NOTE(NONDETERMINISTIC) : 0);
+    const unsigned demand = request->varying ? NOTE(NONDETERMINISTIC) : 0;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(start(plans, lib, most, err));
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
     for (int i = 0; i < MODES && plans->n < most; i++)
-        DPT_TRY(ask(plans, device, modes[i], refuse, demand, wish->workspace, refused, err));
+        DPT_TRY(ask(plans, device, modes[i], refuse, demand, request->workspace, refused, err));
     plans->offered = refused->offered;
 out:
     return status;
@@ -240,7 +242,7 @@ out:
 enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
                                      const struct dpt_cuda_device *device,
                                      const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
-                                     const struct dpt_cuda_wish *wish, int most,
+                                     const struct dpt_cuda_plan_request *request, int most,
                                      struct dpt_cuda_plans *plans, struct dpt_error *err)
 {
     struct dpt_cuda_conv plain = *conv;
@@ -251,13 +253,13 @@ enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
     *plans = (struct dpt_cuda_plans){0};
     if (pass == DPT_CUDA_FORWARD && (conv->bias || conv->relu)) {
         /* That no engine fuses them is found out by cuDNN refusing the graph, too. */
-        status = search(lib, device, conv, pass, wish, most, plans, &refused, err);
+        status = search(lib, device, conv, pass, request, most, plans, &refused, err);
         if (status == DPT_RANK || (status == DPT_OK && plans->n > 0))
             goto out;
         dpt_cuda_plans_release(plans);
         refused = (struct refused){0};
     }
-    DPT_TRY(search(lib, device, &plain, pass, wish, most, plans, &refused, err));
+    DPT_TRY(search(lib, device, &plain, pass, request, most, plans, &refused, err));
     if (plans->n == 0)
         status = dpt_fail(
             err, DPT_BAD_JOB,

@@ -55,7 +55,7 @@ struct dpt_cuda_conv {
 };
 
 /* What is wanted of a plan. */
-struct dpt_cuda_wish {
+struct dpt_cuda_plan_request {
     bool reproducible; /* the same bits in each run */
     bool varying;      /* other bits in each run: no others are wanted */
     int64_t workspace; /* bytes at most; < 0: any */
@@ -110,7 +110,7 @@ void dpt_cuda_device_release(const struct dpt_cuda_library *lib, struct dpt_cuda
 enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
                                      const struct dpt_cuda_device *device,
                                      const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
-                                     const struct dpt_cuda_wish *wish, int most,
+                                     const struct dpt_cuda_plan_request *request, int most,
                                      struct dpt_cuda_plans *plans, struct dpt_error *err);
 /* The one plan of a tag, fused as `plans->bias, relu` were (given here). Errors: BAD_JOB: this
  * cuDNN does not make such a plan for this device. */

@@ -17,21 +17,22 @@ static int64_t bytes_of(const struct dpt_program_spec *spec, int32_t m, int64_t 
 {
     const int32_t rows = dpt_cuda_rows(spec);
     struct dpt_program_spec other = *spec;
-    struct dpt_cuda_forms forms;
+    struct dpt_cuda_memory_layout memory_layout;
     struct dpt_error ignored;
     int64_t sum = -1;
 
     other.micro = spec->micro / rows * m;
-    other.leaf = spec->leaf > 0 ? m : 0;
-    if (dpt_cuda_forms_make(&other, m, &forms, &ignored) == DPT_OK)
-        sum = dpt_cuda_sizes_sum(&forms.sizes) - forms.sizes.workspace +
+    other.sub_batch = spec->sub_batch > 0 ? m : 0;
+    if (dpt_cuda_memory_layout_make(&other, m, &memory_layout, &ignored) == DPT_OK)
+        sum = dpt_cuda_sizes_sum(&memory_layout.sizes) - memory_layout.sizes.workspace +
               (int64_t)((double)workspace * m / rows);
-    dpt_cuda_forms_release(&forms);
+    dpt_cuda_memory_layout_release(&memory_layout);
     return sum;
 }
 
 /* The largest micro-batch that would fit; 0: none. */
-static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t workspace, int64_t room)
+static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t workspace,
+                             int64_t available)
 {
     int32_t fits = 0, above = dpt_cuda_rows(spec);
 
@@ -39,7 +40,7 @@ static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t worksp
         const int32_t m = fits + (above - fits) / 2;
         const int64_t bytes = bytes_of(spec, m, workspace);
 
-        if (bytes >= 0 && bytes <= room)
+        if (bytes >= 0 && bytes <= available)
             fits = m;
         else
             above = m;
@@ -47,14 +48,14 @@ static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t worksp
     return fits;
 }
 
-static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t workspace, size_t room,
-                                   size_t total, struct dpt_error *err)
+static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t workspace,
+                                   size_t available, size_t total, struct dpt_error *err)
 {
-    const struct dpt_cuda_sizes *s = &p->lists->forms.sizes;
+    const struct dpt_cuda_sizes *s = &p->lists->memory_layout.sizes;
     const int64_t parameters = s->arenas + s->copies + s->dweights + s->levels;
     const int64_t values = s->values + s->rows + s->inputs, gradients = s->dy[0] + s->dy[1];
     const int64_t sum = values + gradients + parameters + s->sums + workspace;
-    const int32_t fits = largest_micro(&p->spec, workspace, (int64_t)room);
+    const int32_t fits = largest_micro(&p->spec, workspace, (int64_t)available);
     char text[7][24], advice[160];
 
     if (fits > 0)
@@ -70,7 +71,7 @@ static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t wor
                     dpt_cuda_bytes_text(values, text[1]), dpt_cuda_bytes_text(gradients, text[2]),
                     dpt_cuda_bytes_text(parameters, text[3]),
                     dpt_cuda_bytes_text(s->sums + workspace, text[4]),
-                    dpt_cuda_bytes_text((int64_t)room, text[5]),
+                    dpt_cuda_bytes_text((int64_t)available, text[5]),
                     dpt_cuda_bytes_text((int64_t)total, text[6]), advice);
 }
 
@@ -80,7 +81,7 @@ static enum dpt_status hold_inputs(struct dpt_cuda_program *p, struct dpt_error 
 {
     const struct dpt_graph *graph = p->spec.graph;
     const int64_t micro = p->micro, in = dpt_shape_size(&graph->nodes[0].out),
-                  out = p->lists->forms.outputs;
+                  out = p->lists->memory_layout.outputs;
     const struct {
         const char *what;
         int64_t bytes;
@@ -88,7 +89,7 @@ static enum dpt_status hold_inputs(struct dpt_cuda_program *p, struct dpt_error 
     } rows[] = {
         {"the step's numbers", sizeof *p->control, (void **)&p->control},
         {"the step's state", sizeof *p->state, (void **)&p->state},
-        {"the tally", sizeof *p->tally, (void **)&p->tally},
+        {"the metric sums", sizeof *p->metric_sums, (void **)&p->metric_sums},
         {"the samples", micro * in * 4, (void **)&p->input},
         {"the labels", micro * 4, (void **)&p->labels},
         {"the samples' weights", micro * 4, (void **)&p->weights},
@@ -107,7 +108,7 @@ out:
 static enum dpt_status hold_values(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_sizes *s = &l->forms.sizes;
+    const struct dpt_cuda_sizes *s = &l->memory_layout.sizes;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_hold(&p->ctx, "the layers' outputs", s->values, (void **)&l->values, err));
@@ -115,11 +116,11 @@ static enum dpt_status hold_values(struct dpt_cuda_program *p, struct dpt_error 
         DPT_TRY(dpt_cuda_hold(&p->ctx, "their gradients", s->dy[k], (void **)&l->dy[k], err));
     DPT_TRY(dpt_cuda_hold(&p->ctx, "the outputs", s->rows, (void **)&l->rows, err));
     l->drows = l->rows + s->rows / 2 / (int64_t)sizeof(float);
-    p->outputs = dpt_cuda_value(p, l->forms.last);
-    p->outputs_pitch = l->forms.node[l->forms.last].pitch;
-    if (l->forms.canonical) {
+    p->outputs = dpt_cuda_value(p, l->memory_layout.last);
+    p->outputs_pitch = l->memory_layout.node[l->memory_layout.last].pitch;
+    if (l->memory_layout.canonical) {
         p->outputs = l->rows;
-        p->outputs_pitch = (int32_t)l->forms.outputs;
+        p->outputs_pitch = (int32_t)l->memory_layout.outputs;
     }
 out:
     return status;
@@ -128,7 +129,7 @@ out:
 static enum dpt_status hold_parameters(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_sizes *s = &l->forms.sizes;
+    const struct dpt_cuda_sizes *s = &l->memory_layout.sizes;
     const int64_t floats = p->spec.graph->floats * (int64_t)sizeof(float);
     const int64_t tail = DPT_TENSOR_ALIGN * (int64_t)sizeof(float);
     enum dpt_status status = DPT_OK;
@@ -140,7 +141,7 @@ static enum dpt_status hold_parameters(struct dpt_cuda_program *p, struct dpt_er
         dpt_cuda_hold(&p->ctx, "copies of the parameters", s->copies, (void **)&l->copies, err));
     DPT_TRY(
         dpt_cuda_hold(&p->ctx, "the weights' gradients", s->dweights, (void **)&l->dweights, err));
-    for (int k = 0; k < l->forms.levels; k++)
+    for (int k = 0; k < l->memory_layout.levels; k++)
         DPT_TRY(dpt_cuda_hold(&p->ctx, "sums of gradients", floats, (void **)&l->level[k], err));
 out:
     return status;
@@ -152,8 +153,9 @@ static enum dpt_status hold_sums(struct dpt_cuda_program *p, struct dpt_error *e
     const int64_t blocks = (p->micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "sums", l->forms.partial * 4, (void **)&l->sums, err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "counters", l->forms.counters * 4, (void **)&l->counters, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, "sums", l->memory_layout.partial * 4, (void **)&l->sums, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, "counters", l->memory_layout.counters * 4, (void **)&l->counters,
+                          err));
     DPT_TRY(dpt_cuda_hold(&p->ctx, "losses", blocks * DPT_CUDA_LOSS_SUMS * 8, (void **)&l->losses,
                           err));
     DPT_TRY(dpt_cuda_hold(&p->ctx, "numbers of samples", p->spec.graph->n_nodes * (int64_t)8,
@@ -183,16 +185,16 @@ out:
 /* It fails as a whole, and says so as a whole. Before plans are chosen the workspace is a guess. */
 static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    const struct dpt_cuda_sizes *s = &p->lists->forms.sizes;
+    const struct dpt_cuda_sizes *s = &p->lists->memory_layout.sizes;
     enum dpt_status status = DPT_OK;
-    size_t room, total;
+    size_t available, total;
 
-    DPT_CUDA_TRY(&p->ctx.lib, cuMemGetInfo(&room, &total));
+    DPT_CUDA_TRY(&p->ctx.lib, cuMemGetInfo(&available, &total));
     p->lists->workspace_limit = (int64_t)total / WORKSPACE_PART;
     if (p->lists->workspace_limit < LEAST_WORKSPACE)
         p->lists->workspace_limit = LEAST_WORKSPACE;
-    if (dpt_cuda_sizes_sum(s) - s->workspace > (int64_t)room)
-        return fail_memory(p, s->workspace, room, total, err);
+    if (dpt_cuda_sizes_sum(s) - s->workspace > (int64_t)available)
+        return fail_memory(p, s->workspace, available, total, err);
     status = hold_inputs(p, err);
     if (status == DPT_OK)
         status = hold_values(p, err);
@@ -201,12 +203,12 @@ static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *er
     if (status == DPT_OK)
         status = hold_sums(p, err);
     if (status == DPT_BAD_JOB)
-        return fail_memory(p, s->workspace, room, total, err);
+        return fail_memory(p, s->workspace, available, total, err);
     DPT_TRY(status);
     DPT_TRY(dpt_cuda_lists_build(p, err));
     status = hold_workspace(p, err);
     if (status == DPT_BAD_JOB)
-        return fail_memory(p, p->lists->workspace_bytes, room, total, err);
+        return fail_memory(p, p->lists->workspace_bytes, available, total, err);
 out:
     return status;
 }
@@ -262,7 +264,7 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
     *program = NULL;
     if (p == NULL)
         return dpt_fail_memory(err, "the model", sizeof *p);
-    pthread_mutex_init(&p->turn, NULL);
+    pthread_mutex_init(&p->lock, NULL);
     p->spec = *spec;
     p->micro = dpt_cuda_rows(spec);
     p->lists = calloc(1, sizeof *p->lists);
@@ -270,7 +272,7 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
         status = dpt_fail_memory(err, "the model", sizeof *p->lists);
         goto out;
     }
-    DPT_TRY(dpt_cuda_forms_make(spec, p->micro, &p->lists->forms, err));
+    DPT_TRY(dpt_cuda_memory_layout_make(spec, p->micro, &p->lists->memory_layout, err));
     DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
     DPT_TRY(check_precision(p, err));
     DPT_CUDA_TRY(&p->ctx.lib, cuEventCreate(&p->lists->begin, CU_EVENT_DEFAULT));
@@ -306,7 +308,7 @@ void dpt_cuda_program_close(struct dpt_cuda_program *p)
         dpt_cuda_cache_close(p->lists->cache);
     }
     dpt_cuda_context_close(&p->ctx);
-    pthread_mutex_destroy(&p->turn);
+    pthread_mutex_destroy(&p->lock);
     free(p->lists);
     free(p);
 }
@@ -319,17 +321,17 @@ void dpt_cuda_program_close(struct dpt_cuda_program *p)
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err)
 {
-    struct dpt_cuda_forms forms;
-    const struct dpt_cuda_sizes *s = &forms.sizes;
+    struct dpt_cuda_memory_layout memory_layout;
+    const struct dpt_cuda_sizes *s = &memory_layout.sizes;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_forms_make(spec, dpt_cuda_rows(spec), &forms, err));
+    DPT_TRY(dpt_cuda_memory_layout_make(spec, dpt_cuda_rows(spec), &memory_layout, err));
     *bytes = (struct dpt_program_bytes){
         .values = s->values + s->dy[0] + s->dy[1] + s->rows + s->inputs,
         .scratch = s->sums + s->workspace,
         .copies = s->arenas + s->copies + s->dweights + s->levels,
     };
 out:
-    dpt_cuda_forms_release(&forms);
+    dpt_cuda_memory_layout_release(&memory_layout);
     return status;
 }

@@ -28,7 +28,7 @@ enum dpt_cuda_input {
 
 struct dpt_cuda_program {
     struct dpt_program_spec spec;
-    int32_t micro; /* samples of one pass: spec.leaf or spec.micro */
+    int32_t micro; /* samples of one pass: spec.sub_batch or spec.micro */
     struct dpt_cuda_context ctx;
 
     /* Device memory that others read and write. */
@@ -37,18 +37,18 @@ struct dpt_cuda_program {
                         touches */
     struct dpt_cuda_control *control;
     struct dpt_cuda_state *state;
-    struct dpt_cuda_tally *tally; /* train and infer add to it */
-    float *input;                 /* [micro][c][h][w] */
-    int32_t *labels;              /* [micro] */
-    float *targets;               /* [micro][outputs] */
-    float *weights;               /* [micro] */
-    int64_t *sample;              /* [micro] */
-    struct dpt_cuda_move *move;   /* [micro] */
+    struct dpt_cuda_metric_sums *metric_sums; /* train and infer add to it */
+    float *input;                             /* [micro][c][h][w] */
+    int32_t *labels;                          /* [micro] */
+    float *targets;                           /* [micro][outputs] */
+    float *weights;                           /* [micro] */
+    int64_t *sample;                          /* [micro] */
+    struct dpt_cuda_move *move;               /* [micro] */
     void *outputs; /* of the last node: rows of `outputs_pitch` elements of its type */
     int32_t outputs_pitch;
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
-    pthread_mutex_t turn;         /* of threads that use the backend's table */
+    pthread_mutex_t lock;         /* of threads that use the backend's table */
 };
 
 /*
@@ -72,7 +72,7 @@ enum dpt_status dpt_cuda_enqueue_input(struct dpt_cuda_program *p, enum dpt_cuda
                                        struct dpt_error *err);
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool training,
                                          struct dpt_error *err);
-/* Adds to the tally; with `training` the gradient of the outputs too. labels or targets, and
+/* Adds to the metric sums; with `training` the gradient of the outputs too. labels or targets, and
  * weights, as the program was told (dpt_cuda_program_targets). */
 enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool training,
                                       struct dpt_error *err);

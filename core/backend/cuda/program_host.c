@@ -2,7 +2,7 @@
  * The backend's table: parameters, gradients and samples in the host's memory, one micro-batch at a
  * time, all of it waited for. Whole steps on the device are steps.c's.
  *
- * What is sent lies in pinned memory until the call ends, so a call enqueues all of its leaves
+ * What is sent lies in pinned memory until the call ends, so a call enqueues all of its sub-batches
  * before it waits.
  */
 #include <pthread.h>
@@ -19,7 +19,7 @@ static CUdeviceptr device(const void *at)
     return (CUdeviceptr)(uintptr_t)at;
 }
 
-static int32_t leaves_of(const struct dpt_cuda_program *p)
+static int32_t sub_batches_of(const struct dpt_cuda_program *p)
 {
     return (p->spec.micro + p->micro - 1) / p->micro;
 }
@@ -32,14 +32,14 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
     struct dpt_cuda_lists *l = p->lists;
     const struct dpt_graph *graph = p->spec.graph;
     const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
-                  out = l->forms.outputs, leaves = leaves_of(p);
+                  out = l->memory_layout.outputs, sub_batches = sub_batches_of(p);
     const struct {
         const char *what;
         int64_t bytes;
         void **at;
     } rows[] = {
-        {"the steps' numbers", leaves * (int64_t)sizeof *l->control, (void **)&l->control},
-        {"the tallies", leaves * (int64_t)sizeof *l->tally, (void **)&l->tally},
+        {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control},
+        {"the tallies", sub_batches * (int64_t)sizeof *l->metric_sums, (void **)&l->metric_sums},
         {"the samples", micro * in * 4, (void **)&l->input},
         {"the labels", micro * 4, (void **)&l->labels},
         {"the targets", micro * out * 4, (void **)&l->targets},
@@ -64,14 +64,14 @@ static enum dpt_status take_turn(struct dpt_cuda_program *p, struct dpt_error *e
 {
     enum dpt_status status;
 
-    pthread_mutex_lock(&p->turn);
+    pthread_mutex_lock(&p->lock);
     status = dpt_cuda_context_enter(&p->ctx, err);
     return status == DPT_OK ? stage(p, err) : status;
 }
 
 static void give_turn(struct dpt_cuda_program *p)
 {
-    pthread_mutex_unlock(&p->turn);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static enum dpt_status wait(struct dpt_cuda_program *p, struct dpt_error *err)
@@ -88,7 +88,7 @@ static void mark(struct dpt_cuda_program *p, int what)
         dpt_spans_mark(p->lists->spans, what);
 }
 
-/* --- samples in, tallies out ------------------------------------------------------------------ */
+/* --- samples in, metric sums out -------------------------------------------------------------- */
 
 /* n floats for each of the rows; what is behind them on the device becomes zero. */
 static enum dpt_status send(struct dpt_cuda_program *p, const float *from, float *pinned, float *to,
@@ -108,22 +108,22 @@ out:
 }
 
 /* Rows first … of a batch. */
-static enum dpt_status send_leaf(struct dpt_cuda_program *p, const struct dpt_batch *batch,
-                                 int32_t leaf, struct dpt_error *err)
+static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
+                                      int32_t sub_batch, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const struct dpt_graph *graph = p->spec.graph;
-    const int64_t in = dpt_shape_size(&graph->nodes[0].out), out = p->lists->forms.outputs;
-    const int64_t first = (int64_t)leaf * p->micro;
+    const int64_t in = dpt_shape_size(&graph->nodes[0].out), out = p->lists->memory_layout.outputs;
+    const int64_t first = (int64_t)sub_batch * p->micro;
     const int32_t left = (int32_t)(batch->count - first), rows = left < p->micro ? left : p->micro;
     struct dpt_cuda_lists *l = p->lists;
     enum dpt_status status = DPT_OK;
 
     l->first = (int32_t)first;
-    l->control[leaf] =
+    l->control[sub_batch] =
         (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = rows};
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->control), &l->control[leaf], sizeof *p->control,
-                                        p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->control), &l->control[sub_batch],
+                                        sizeof *p->control, p->ctx.compute));
     DPT_TRY(send(p, batch->input + first * in, l->input + first * in, p->input, rows, in, err));
     if (batch->sample != NULL) {
         memcpy(l->sample + first, batch->sample + first, (size_t)rows * sizeof *l->sample);
@@ -141,7 +141,8 @@ static enum dpt_status send_leaf(struct dpt_cuda_program *p, const struct dpt_ba
     if (batch->weights != NULL)
         DPT_TRY(send(p, batch->weights + first, l->weights + first, p->weights, rows, 1, err));
     dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
-    DPT_CUDA_TRY(lib, cuMemsetD8Async(device(p->tally), 0, sizeof *p->tally, p->ctx.compute));
+    DPT_CUDA_TRY(
+        lib, cuMemsetD8Async(device(p->metric_sums), 0, sizeof *p->metric_sums, p->ctx.compute));
     if (l->spans != NULL)
         DPT_TRY(wait(p, err));
     mark(p, DPT_SPAN_DATA);
@@ -150,24 +151,26 @@ out:
     return status;
 }
 
-static enum dpt_status fetch_tally(struct dpt_cuda_program *p, int32_t leaf, struct dpt_error *err)
+static enum dpt_status fetch_metric_sums(struct dpt_cuda_program *p, int32_t sub_batch,
+                                         struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(&p->lists->tally[leaf], device(p->tally), sizeof *p->tally,
-                                        p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], device(p->metric_sums),
+                                        sizeof *p->metric_sums, p->ctx.compute));
     /* Steps on the device begin without looking (steps.h). */
-    DPT_CUDA_TRY(lib, cuMemsetD8Async(device(p->tally), 0, sizeof *p->tally, p->ctx.compute));
+    DPT_CUDA_TRY(
+        lib, cuMemsetD8Async(device(p->metric_sums), 0, sizeof *p->metric_sums, p->ctx.compute));
 out:
     return status;
 }
 
-static void add_tally(struct dpt_tally *to, const struct dpt_cuda_tally *from)
+static void add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_metric_sums *from)
 {
-    const struct dpt_tally more = {from->loss, from->correct, from->samples, from->weight};
+    const struct dpt_metric_sums more = {from->loss, from->correct, from->samples, from->weight};
 
-    dpt_tally_add(to, &more);
+    dpt_metric_sums_add(to, &more);
 }
 
 /* --- train and infer -------------------------------------------------------------------------- */
@@ -192,31 +195,31 @@ static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool ad
 }
 
 static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_batch *batch,
-                                   float *gradient, bool add, struct dpt_tally *tally,
+                                   float *gradient, bool add, struct dpt_metric_sums *metric_sums,
                                    struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const int32_t leaves = (batch->count + p->micro - 1) / p->micro;
+    const int32_t sub_batches = (batch->count + p->micro - 1) / p->micro;
     const size_t bytes = (size_t)p->spec.graph->floats * sizeof *gradient;
-    struct dpt_cuda_leaf_sum s = {0};
+    struct dpt_cuda_tree_sum s = {0};
     enum dpt_status status = DPT_OK;
     float *sum = p->gradient;
 
-    for (int32_t leaf = 0; leaf < leaves; leaf++) {
-        DPT_TRY(send_leaf(p, batch, leaf, err));
+    for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
+        DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
         DPT_TRY(dpt_cuda_enqueue_forward(p, true, err));
         DPT_TRY(dpt_cuda_enqueue_loss(p, true, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
-        DPT_TRY(fetch_tally(p, leaf, err));
-        DPT_TRY(dpt_cuda_push_leaf(p, &s, leaf + 1 == leaves, &sum, err));
+        DPT_TRY(fetch_metric_sums(p, sub_batch, err));
+        DPT_TRY(dpt_cuda_tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
     }
     if (bytes > 0)
         DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->arena, device(sum), bytes, p->ctx.compute));
     DPT_TRY(wait(p, err));
     hand_over(p, gradient, add);
-    for (int32_t leaf = 0; leaf < leaves; leaf++)
-        add_tally(&tally[leaf], &p->lists->tally[leaf]);
+    for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++)
+        add_metric_sums(&metric_sums[sub_batch], &p->lists->metric_sums[sub_batch]);
 out:
     mark(p, DPT_SPAN_OTHER);
     return status;
@@ -231,41 +234,41 @@ static void settle(struct dpt_cuda_program *p, enum dpt_status status)
         wait(p, &ignored);
 }
 
-static enum dpt_status train(void *opened, int slot, const struct dpt_batch *batch,
+static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
-                             struct dpt_tally *tally, struct dpt_error *err)
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status = DPT_OK;
 
     (void)params; /* as they were at the last refresh */
-    if (p->spec.team == NULL || slot == 0) {
+    if (p->spec.team == NULL || worker == 0) {
         status = take_turn(p, err);
         if (status == DPT_OK)
-            status = train_alone(p, batch, gradient, add, tally, err);
+            status = train_alone(p, batch, gradient, add, metric_sums, err);
         settle(p, status);
         give_turn(p);
     }
     if (p->spec.team != NULL)
-        dpt_pool_meet(p->spec.team);
+        dpt_pool_barrier(p->spec.team);
     return status;
 }
 
 static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_batch *batch,
-                                   int32_t leaf, float *outputs, struct dpt_tally *tally,
-                                   struct dpt_error *err)
+                                   int32_t sub_batch, float *outputs,
+                                   struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const int64_t out = p->lists->forms.outputs, first = (int64_t)leaf * p->micro;
+    const int64_t out = p->lists->memory_layout.outputs, first = (int64_t)sub_batch * p->micro;
     const int64_t left = batch->count - first, rows = left < p->micro ? left : p->micro;
     const size_t bytes = (size_t)(rows * out) * sizeof *outputs;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(send_leaf(p, batch, leaf, err));
+    DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
     DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
-    if (tally != NULL) {
+    if (metric_sums != NULL) {
         DPT_TRY(dpt_cuda_enqueue_loss(p, false, err));
-        DPT_TRY(fetch_tally(p, leaf, err));
+        DPT_TRY(fetch_metric_sums(p, sub_batch, err));
     }
     if (outputs != NULL) {
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
@@ -275,23 +278,24 @@ static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_
     DPT_TRY(wait(p, err));
     if (outputs != NULL)
         memcpy(outputs + first * out, p->lists->answers, bytes);
-    if (tally != NULL)
-        add_tally(tally, &p->lists->tally[leaf]);
+    if (metric_sums != NULL)
+        add_metric_sums(metric_sums, &p->lists->metric_sums[sub_batch]);
 out:
     mark(p, DPT_SPAN_OTHER);
     return status;
 }
 
-static enum dpt_status infer(void *opened, int slot, const struct dpt_batch *batch,
-                             const float *params, float *outputs, struct dpt_tally *tally,
-                             struct dpt_error *err)
+static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
+                             const float *params, float *outputs,
+                             struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status = take_turn(p, err);
 
-    (void)slot, (void)params;
-    for (int32_t leaf = 0; status == DPT_OK && leaf * p->micro < batch->count; leaf++)
-        status = infer_alone(p, batch, leaf, outputs, tally, err);
+    (void)worker, (void)params;
+    for (int32_t sub_batch = 0; status == DPT_OK && sub_batch * p->micro < batch->count;
+         sub_batch++)
+        status = infer_alone(p, batch, sub_batch, outputs, metric_sums, err);
     settle(p, status);
     give_turn(p);
     return status;
@@ -315,12 +319,12 @@ out:
     return status;
 }
 
-static enum dpt_status refresh(void *opened, int slot, const float *params, struct dpt_error *err)
+static enum dpt_status refresh(void *opened, int worker, const float *params, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
     enum dpt_status status;
 
-    if (slot != 0)
+    if (worker != 0)
         return DPT_OK;
     status = take_turn(p, err);
     if (status == DPT_OK)
@@ -332,7 +336,7 @@ static enum dpt_status refresh(void *opened, int slot, const float *params, stru
 
 /* --- the rest --------------------------------------------------------------------------------- */
 
-/* The last leaf's `count` samples, all nodes at once. A tensor that a layer and the ReLU behind it
+/* The last sub-batch's `count` samples, all nodes at once. A tensor that a layer and the ReLU behind it
  * share is the layer's. */
 static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct dpt_error *err)
 {
@@ -345,7 +349,7 @@ static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct 
         l->positions[i] = INT64_MAX;
     DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(l->found), l->positions, bytes, p->ctx.compute));
     for (int32_t i = 0; i < p->spec.graph->n_nodes; i++) {
-        const struct dpt_cuda_form *f = &l->forms.node[i];
+        const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
         const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
                                                 .n = (int64_t)count * f->h * f->w * f->pitch,
                                                 .found = l->found + i};
@@ -360,18 +364,18 @@ out:
     return status;
 }
 
-static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *position)
+static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *position)
 {
     struct dpt_cuda_program *p = opened;
     struct dpt_error ignored;
     enum dpt_status status = take_turn(p, &ignored);
     int32_t found = -1;
 
-    (void)slot;
+    (void)worker;
     if (status == DPT_OK)
         status = search(p, count - p->lists->first, &ignored);
     for (int32_t i = 0; status == DPT_OK && found < 0 && i < p->spec.graph->n_nodes; i++) {
-        const struct dpt_cuda_form *f = &p->lists->forms.node[i];
+        const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[i];
 
         if (p->lists->positions[i] == INT64_MAX)
             continue;
@@ -384,11 +388,11 @@ static int32_t find_nonfinite(void *opened, int slot, int32_t count, int32_t *po
     return found;
 }
 
-static void profile(void *opened, int slot, struct dpt_spans *spans)
+static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
     struct dpt_cuda_program *p = opened;
 
-    if (slot == 0)
+    if (worker == 0)
         p->lists->spans = spans;
 }
 
@@ -419,12 +423,12 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
 {
     const struct dpt_cuda_program *p = opened;
     const struct dpt_graph *graph = p->spec.graph;
-    const struct dpt_cuda_form *f = &p->lists->forms.node[node];
+    const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[node];
 
     (void)backward;
     if (dpt_operation_of(&graph->nodes[node])->kind == DPT_CLASS_NOTHING || !f->skipped)
         return node;
-    return f->next != DPT_CUDA_NONE && p->lists->forms.node[f->next].relu &&
+    return f->next != DPT_CUDA_NONE && p->lists->memory_layout.node[f->next].relu &&
                    dpt_cuda_ops[graph->nodes[f->next].op]->takes_relu
                ? f->next
                : graph->nodes[node].inputs[0];

@@ -1,21 +1,21 @@
 /* Normalising each sample: own kernels, weight and bias copied into the layout of the tensors. */
 #include "core/backend/cuda/program_private.h"
 
-static void place(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms, int64_t micro,
-                  int32_t i)
+static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
+                  int64_t micro, int32_t i)
 {
-    struct dpt_cuda_form *f = &forms->node[i];
-    const int64_t bytes = dpt_cuda_form_elements(f, 1) * forms->element;
+    struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+    const int64_t bytes = dpt_cuda_form_elements(f, 1) * memory_layout->element;
 
     (void)spec, (void)micro;
-    f->weight = dpt_cuda_take(&forms->sizes.copies, bytes) / forms->element;
-    f->bias = dpt_cuda_take(&forms->sizes.copies, bytes) / forms->element;
+    f->weight = dpt_cuda_take(&memory_layout->sizes.copies, bytes) / memory_layout->element;
+    f->bias = dpt_cuda_take(&memory_layout->sizes.copies, bytes) / memory_layout->element;
 }
 
 static struct dpt_cuda_layout layout(const struct dpt_cuda_program *p, int32_t i, bool bias)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return (struct dpt_cuda_layout){
         .canonical = dpt_cuda_tensor_of(p, bias ? node->bias : node->weight)->offset,
@@ -27,7 +27,7 @@ static struct dpt_cuda_layout layout(const struct dpt_cuda_program *p, int32_t i
 }
 
 /* Mean and scale. */
-static int64_t statistics_bytes(const struct dpt_cuda_form *f, int64_t micro)
+static int64_t statistics_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     (void)f;
     return micro * 2 * (int64_t)sizeof(float);
@@ -38,8 +38,8 @@ static struct dpt_cuda_layernorm_args args_of(const struct dpt_cuda_program *p, 
                                               int64_t blocks, int passes)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
-    const int64_t element = p->lists->forms.element;
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+    const int64_t element = p->lists->memory_layout.element;
 
     return (struct dpt_cuda_layernorm_args){
         .counted = {.blocks = blocks,
@@ -71,7 +71,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
     const struct dpt_tensor *weight = dpt_cuda_tensor_of(p, node->weight);
     const struct dpt_tensor *bias = dpt_cuda_tensor_of(p, node->bias);
     const int64_t vectors =
-        dpt_cuda_form_elements(dpt_cuda_form_of(p, i), 1) / p->lists->forms.lanes;
+        dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), 1) / p->lists->memory_layout.lanes;
     struct dpt_cuda_layernorm_args args =
         args_of(p, i, (vectors + DPT_CUDA_LAYERNORM_COLUMNS - 1) / DPT_CUDA_LAYERNORM_COLUMNS, 2);
     struct dpt_cuda_entry entry;
@@ -86,7 +86,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
     entry.to = args.dweight; /* the bias lies behind it */
     entry.bytes = (bias->offset + bias->count - weight->offset) * (int64_t)sizeof(float);
     DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err));
-    if (!dpt_cuda_form_of(p, i)->wants_dx)
+    if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
         goto out;
     args = args_of(p, i, p->micro, 5);
     args.dy = dpt_cuda_gradient(p, i);

@@ -60,24 +60,24 @@ enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
 
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
 {
-    return p->lists->values + dpt_cuda_form_of(p, dpt_cuda_form_of(p, i)->tensor)->y;
+    return p->lists->values + dpt_cuda_node_layout_of(p, dpt_cuda_node_layout_of(p, i)->tensor)->y;
 }
 
 void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t i)
 {
-    const int dy = dpt_cuda_form_of(p, i)->dy;
+    const int dy = dpt_cuda_node_layout_of(p, i)->dy;
 
     return dy == DPT_CUDA_NONE ? NULL : p->lists->dy[dy];
 }
 
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)
 {
-    return dpt_cuda_form_elements(dpt_cuda_form_of(p, i), p->micro);
+    return dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), p->micro);
 }
 
 void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place)
 {
-    return p->lists->copies + place * p->lists->forms.element;
+    return p->lists->copies + place * p->lists->memory_layout.element;
 }
 
 /* --- loss ------------------------------------------------------------------------------------- */
@@ -88,24 +88,26 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
         [DPT_LOSS_CROSS_ENTROPY] = DPT_CUDA_K_cross_entropy_f32,
         [DPT_LOSS_MSE] = DPT_CUDA_K_mse_f32,
     };
-    const struct dpt_cuda_forms *forms = &p->lists->forms;
+    const struct dpt_cuda_memory_layout *memory_layout = &p->lists->memory_layout;
     const enum dpt_cuda_kernel kernel = kernels[p->spec.loss.kind];
-    void *dy = forms->canonical ? p->lists->drows : dpt_cuda_gradient(p, forms->last);
+    void *dy =
+        memory_layout->canonical ? p->lists->drows : dpt_cuda_gradient(p, memory_layout->last);
     struct dpt_cuda_entry entry = {
         .what = DPT_CUDA_KERNEL,
         .when = training ? DPT_CUDA_TRAINING : DPT_CUDA_EVALUATION,
-        .node = forms->last,
+        .node = memory_layout->last,
         .span = DPT_SPAN_LOSS,
-        .kernel = forms->canonical ? kernel : dpt_cuda_typed(p, kernel),
+        .kernel = memory_layout->canonical ? kernel : dpt_cuda_typed(p, kernel),
         .args.loss = {.y = p->outputs,
-                      .dy = training && forms->node[forms->last].wants_dy ? dy : NULL,
+                      .dy =
+                          training && memory_layout->node[memory_layout->last].wants_dy ? dy : NULL,
                       .labels = p->labels,
                       .control = p->control,
-                      .tally = p->tally,
+                      .metric_sums = p->metric_sums,
                       .partial = p->lists->losses,
                       .counter = p->lists->counters,
                       .n = p->micro,
-                      .outputs = (int32_t)forms->outputs,
+                      .outputs = (int32_t)memory_layout->outputs,
                       .pitch = p->outputs_pitch,
                       .smoothing = p->spec.loss.smoothing,
                       .state = dpt_cuda_state_of(p)},
@@ -121,7 +123,7 @@ static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stag
 {
     const struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
                                          .when = when,
-                                         .node = p->lists->forms.last,
+                                         .node = p->lists->memory_layout.last,
                                          .span = span,
                                          .kernel = dpt_cuda_typed(p, kernel),
                                          .args.layout = *args};
@@ -146,23 +148,23 @@ static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p, 
 static enum dpt_status add_losses(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_forms *forms = &l->forms;
-    const int32_t last = forms->last;
-    const bool wants = forms->node[last].wants_dy;
+    const struct dpt_cuda_memory_layout *memory_layout = &l->memory_layout;
+    const int32_t last = memory_layout->last;
+    const bool wants = memory_layout->node[last].wants_dy;
     const struct dpt_cuda_layout_args rows =
         one_layout(p, l->rows_layout, l->rows, dpt_cuda_value(p, last));
     const struct dpt_cuda_layout_args drows =
         one_layout(p, l->rows_layout, l->drows, dpt_cuda_gradient(p, last));
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(add_layout(p, forms->canonical ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_ANSWERS,
+    DPT_TRY(add_layout(p, memory_layout->canonical ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_ANSWERS,
                        DPT_CUDA_ALWAYS, dpt_span_node(last, DPT_PASS_FORWARD),
                        DPT_CUDA_K_from_layout_f32, &rows, err));
     DPT_TRY(add_loss(p, false, err));
     if (!p->spec.training)
         goto out;
     DPT_TRY(add_loss(p, true, err));
-    if (forms->canonical && wants)
+    if (memory_layout->canonical && wants)
         DPT_TRY(add_layout(p, DPT_CUDA_LOSS_LIST, DPT_CUDA_TRAINING, DPT_SPAN_LOSS,
                            DPT_CUDA_K_to_layout_f32, &drows, err));
 out:
@@ -189,7 +191,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
         .arena = p->params, .copies = l->copies, .list = l->device_layouts};
 
     for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+        const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
         const int64_t copies[] = {f->weight, f->bias};
 
@@ -224,11 +226,12 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
 
         back->first = *n;
         for (int32_t i = 1; i < graph->n_nodes; i++) {
-            const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
-            const int64_t element = floats ? (int64_t)sizeof(float) : l->forms.element;
+            const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+            const int64_t element = floats ? (int64_t)sizeof(float) : l->memory_layout.element;
 
-            if (f->dweight == DPT_CUDA_NONE || (dpt_cuda_op_of(p, i)->float_gradients &&
-                                                l->forms.element != sizeof(float)) != floats)
+            if (f->dweight == DPT_CUDA_NONE ||
+                (dpt_cuda_op_of(p, i)->float_gradients &&
+                 l->memory_layout.element != sizeof(float)) != floats)
                 continue;
             l->back_node[*n] = i;
             l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(p, i, false);
@@ -246,7 +249,7 @@ out:
 /* Samples, or rows of the last layer, as tensors have them. */
 static struct dpt_cuda_layout rows_layout(const struct dpt_cuda_program *p, int32_t i)
 {
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return (struct dpt_cuda_layout){.outputs = p->micro,
                                     .inputs = f->channels,
@@ -273,7 +276,7 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     l->input_layout = n;
     l->layouts[n++] = rows_layout(p, 0);
     l->rows_layout = n;
-    l->layouts[n++] = rows_layout(p, l->forms.last);
+    l->layouts[n++] = rows_layout(p, l->memory_layout.last);
     DPT_CUDA_TRY(&p->ctx.lib,
                  cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)l->device_layouts, l->layouts,
                                    (size_t)n * sizeof *l->layouts, p->ctx.compute));
@@ -283,7 +286,7 @@ out:
 
 static enum dpt_status add_inputs(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    const struct dpt_cuda_form *x = dpt_cuda_form_of(p, 0);
+    const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, 0);
     const struct dpt_cuda_layout_args staged =
         one_layout(p, p->lists->input_layout, p->input, dpt_cuda_value(p, 0));
     const struct dpt_cuda_entry stored = {.what = DPT_CUDA_KERNEL,
@@ -315,7 +318,7 @@ static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *er
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const int32_t tensors[] = {graph->nodes[i].weight, graph->nodes[i].bias};
 
-        for (int k = 0; k < 2 && !dpt_cuda_form_of(p, i)->live; k++) {
+        for (int k = 0; k < 2 && !dpt_cuda_node_layout_of(p, i)->live; k++) {
             struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
                                           .when = DPT_CUDA_WRITING,
                                           .node = graph->n_nodes - 1,
@@ -340,7 +343,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
     DPT_TRY(make_layouts(p, err));
     DPT_TRY(add_inputs(p, err));
     for (int32_t i = 1; i < graph->n_nodes; i++) {
-        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+        const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
         if (f->live && !f->skipped)
             DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, i, err));
@@ -350,7 +353,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         goto out;
     DPT_TRY(add_dead(p, err));
     for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
-        const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+        const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
         if (f->live && !f->skipped && f->wants_dy)
             DPT_TRY(dpt_cuda_op_of(p, i)->backward(p, i, err));
@@ -374,5 +377,5 @@ void dpt_cuda_lists_release(struct dpt_cuda_program *p)
         free(l->list[k].entry);
     free(l->records);
     free(l->back_node);
-    dpt_cuda_forms_release(&l->forms);
+    dpt_cuda_memory_layout_release(&l->memory_layout);
 }

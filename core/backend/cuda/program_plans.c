@@ -35,9 +35,9 @@ static void conv_text(const struct dpt_cuda_math *m, char *text, size_t size)
              c->dilation[1], c->bias ? " bias" : "", c->relu ? " relu" : "");
 }
 
-static void product_text(const struct dpt_cuda_math *m, char *text, size_t size)
+static void gemm_text(const struct dpt_cuda_math *m, char *text, size_t size)
 {
-    const struct dpt_cuda_product *t = &m->product;
+    const struct dpt_cuda_gemm *t = &m->gemm;
 
     snprintf(text, size,
              "product %s %" PRId64 "x%" PRId64 "x%" PRId64 " a=%" PRId64 "%s b=%" PRId64
@@ -56,7 +56,7 @@ static enum dpt_status problem_text(const struct dpt_cuda_program *p, const stru
     char device[96] = "";
     size_t used;
 
-    (m->dense ? product_text : conv_text)(m, text, PROBLEM);
+    (m->dense ? gemm_text : conv_text)(m, text, PROBLEM);
     DPT_CUDA_TRY(lib, cuDeviceGetName(device, sizeof device, p->ctx.device));
     used = strlen(text);
     snprintf(text + used, PROBLEM - used, " | %s | %s %d", device, m->dense ? "cuBLASLt" : "cuDNN",
@@ -73,22 +73,22 @@ out:
 
 int64_t dpt_cuda_needs(const struct dpt_cuda_math *m, int which)
 {
-    return m->dense ? m->products.algorithm[which].workspace : m->plans.plan[which].workspace;
+    return m->dense ? m->gemms.algorithm[which].workspace : m->plans.plan[which].workspace;
 }
 
 int dpt_cuda_found(const struct dpt_cuda_math *m)
 {
-    return m->dense ? m->products.n : m->plans.n;
+    return m->dense ? m->gemms.n : m->plans.n;
 }
 
 /* "+" where bias or ReLU are within, "-" where they are not, and the plan's own. */
 static void full_tag(const struct dpt_cuda_math *m, char *tag)
 {
     const bool fused =
-        m->dense ? m->products.epilogue != DPT_CUDA_PLAIN : m->plans.bias || m->plans.relu;
+        m->dense ? m->gemms.epilogue != DPT_CUDA_PLAIN : m->plans.bias || m->plans.relu;
 
     snprintf(tag, DPT_CUDA_FUSED_TAG, "%c%s", fused ? '+' : '-',
-             m->dense ? m->products.algorithm[m->which].tag : m->plans.plan[m->which].tag);
+             m->dense ? m->gemms.algorithm[m->which].tag : m->plans.plan[m->which].tag);
 }
 
 enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
@@ -114,10 +114,10 @@ enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_ma
 
     if (m->dense) {
         /* What goes through the layers' layout is added on its way into the arena. */
-        m->products.product.add = add && (float *)m->factors.d >= p->gradient &&
-                                  (float *)m->factors.d < p->gradient + p->spec.graph->floats;
-        DPT_TRY(dpt_cuda_products_run(&m->products, m->which, &m->factors, m->workspace,
-                                      p->ctx.compute, err));
+        m->gemms.gemm.add = add && (float *)m->factors.d >= p->gradient &&
+                            (float *)m->factors.d < p->gradient + p->spec.graph->floats;
+        DPT_TRY(dpt_cuda_gemms_run(&m->gemms, m->which, &m->factors, m->workspace, p->ctx.compute,
+                                   err));
     } else {
         DPT_CUDNN_TRY(
             lib, cudnnBackendExecute(p->ctx.plans.handle, m->plans.plan[m->which].plan, m->bound));
@@ -131,7 +131,7 @@ out:
 /* Whether the bits of a plan change from run to run. */
 static bool varies(const struct dpt_cuda_math *m, int which)
 {
-    return m->dense ? dpt_cuda_algorithm_varies(&m->products.algorithm[which])
+    return m->dense ? dpt_cuda_algorithm_varies(&m->gemms.algorithm[which])
                     : dpt_cuda_plan_varies(&m->plans.plan[which]);
 }
 
@@ -142,16 +142,16 @@ static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math
                                 enum kind kind, struct dpt_error *err)
 {
     const int64_t limit = p->lists->workspace_limit;
-    const struct dpt_cuda_wish wish = {
+    const struct dpt_cuda_plan_request request = {
         .reproducible = kind == REPEATING,
         .varying = kind == VARYING,
         .workspace = m->dense && limit > PRODUCT_WORKSPACE ? PRODUCT_WORKSPACE : limit,
     };
 
     if (m->dense)
-        return dpt_cuda_products_build(&p->ctx.lib, p->ctx.matmuls, &m->product, &wish, most,
-                                       &m->products, err);
-    return dpt_cuda_plans_build(&p->ctx.lib, &p->ctx.plans, &m->conv, m->pass, &wish, most,
+        return dpt_cuda_gemms_build(&p->ctx.lib, p->ctx.matmuls, &m->gemm, &request, most,
+                                    &m->gemms, err);
+    return dpt_cuda_plans_build(&p->ctx.lib, &p->ctx.plans, &m->conv, m->pass, &request, most,
                                 &m->plans, err);
 }
 
@@ -168,13 +168,13 @@ static enum dpt_status build(struct dpt_cuda_program *p, struct dpt_cuda_math *m
     return build_as(p, m, most, ANY, err);
 }
 
-/* The same problem without plans. */
+/* Copies a problem without its plans. */
 static struct dpt_cuda_math bare(const struct dpt_cuda_math *m)
 {
     struct dpt_cuda_math other = *m;
 
     other.plans = (struct dpt_cuda_plans){0};
-    other.products = (struct dpt_cuda_products){0};
+    other.gemms = (struct dpt_cuda_gemms){0};
     other.bound = NULL;
     return other;
 }
@@ -187,11 +187,11 @@ static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math
     struct dpt_error ignored;
 
     *other = bare(m);
-    other->product.epilogue = m->products.epilogue;
+    other->gemm.epilogue = m->gemms.epilogue;
     other->conv.bias = m->plans.bias;
     other->conv.relu = m->plans.relu;
     return build_as(p, other, CANDIDATES, VARYING, &ignored) == DPT_OK &&
-           other->products.epilogue == m->products.epilogue && other->plans.bias == m->plans.bias &&
+           other->gemms.epilogue == m->gemms.epilogue && other->plans.bias == m->plans.bias &&
            other->plans.relu == m->plans.relu;
 }
 
@@ -199,19 +199,19 @@ static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math
 static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *tag)
 {
     const bool fused = *tag == '+';
-    struct dpt_cuda_product product = m->product;
+    struct dpt_cuda_gemm gemm = m->gemm;
     struct dpt_cuda_conv conv = m->conv;
     struct dpt_error ignored;
 
     if (!fused) {
-        product.epilogue = DPT_CUDA_PLAIN;
+        gemm.epilogue = DPT_CUDA_PLAIN;
         conv.bias = conv.relu = false;
     }
     if (*tag != '+' && *tag != '-')
         return false;
     if (m->dense)
-        return dpt_cuda_products_rebuild(&p->ctx.lib, p->ctx.matmuls, &product, tag + 1,
-                                         &m->products, &ignored) == DPT_OK &&
+        return dpt_cuda_gemms_rebuild(&p->ctx.lib, p->ctx.matmuls, &gemm, tag + 1, &m->gemms,
+                                      &ignored) == DPT_OK &&
                dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
     return dpt_cuda_plans_rebuild(&p->ctx.lib, &p->ctx.plans, &conv, m->pass, tag + 1, &m->plans,
                                   &ignored) == DPT_OK &&
@@ -290,7 +290,7 @@ static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_
         const struct dpt_cuda_math slower = *m;
 
         m->plans = other.plans, other.plans = slower.plans;
-        m->products = other.products, other.products = slower.products;
+        m->gemms = other.gemms, other.gemms = slower.gemms;
         m->bound = NULL; /* it is bound once more, when its workspace is there */
         m->which = other.which;
     }
@@ -341,7 +341,7 @@ enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math
         plain = *err;
         return dpt_fail(err, status, "%s, %s: %.3900s", m->name, pass_names[m->pass], plain.text);
     }
-    fused = m->products.epilogue;
+    fused = m->gemms.epilogue;
     m->bias = m->dense ? fused == DPT_CUDA_BIASED || fused == DPT_CUDA_BIASED_RELU : m->plans.bias;
     m->relu = m->dense ? fused == DPT_CUDA_RELU || fused == DPT_CUDA_BIASED_RELU : m->plans.relu;
     m->needs = dpt_cuda_needs(m, m->which);
@@ -352,8 +352,8 @@ void dpt_cuda_math_release(struct dpt_cuda_math *m)
 {
     if (m->plans.lib != NULL)
         dpt_cuda_plans_release(&m->plans);
-    if (m->products.lib != NULL)
-        dpt_cuda_products_release(&m->products);
+    if (m->gemms.lib != NULL)
+        dpt_cuda_gemms_release(&m->gemms);
 }
 
 void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text)

@@ -11,8 +11,8 @@ static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt
 {
     const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, dpt_cuda_before(p, i)),
                                            .y = dpt_cuda_value(p, i),
-                                           .vectors =
-                                               dpt_cuda_elements(p, i) / p->lists->forms.lanes,
+                                           .vectors = dpt_cuda_elements(p, i) /
+                                                      p->lists->memory_layout.lanes,
                                            .attribute = p->spec.graph->nodes[i].attribute[0]};
 
     return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, dpt_cuda_op_of(p, i)->kernel, &args, err);
@@ -26,7 +26,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
         .x = dpt_cuda_value(p, by_input ? dpt_cuda_before(p, i) : i),
         .dy = dpt_cuda_gradient(p, i),
         .dx = dpt_cuda_gradient(p, dpt_cuda_before(p, i)),
-        .vectors = dpt_cuda_elements(p, i) / p->lists->forms.lanes,
+        .vectors = dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes,
         .attribute = node->attribute[0]};
 
     return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, dpt_cuda_op_of(p, i)->back, &args, err);
@@ -46,7 +46,7 @@ DPT_ACTIVATIONS(X, 0)
 
 static struct dpt_cuda_dropout_args dropout_args(const struct dpt_cuda_program *p, int32_t i)
 {
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return (struct dpt_cuda_dropout_args){.sample = p->sample,
                                           .control = p->control,
@@ -68,7 +68,8 @@ static enum dpt_status dropout_forward(struct dpt_cuda_program *p, int32_t i, st
                                         .span = dpt_span_node(i, DPT_PASS_FORWARD),
                                         .to = dpt_cuda_value(p, i),
                                         .from = dpt_cuda_value(p, dpt_cuda_before(p, i)),
-                                        .bytes = dpt_cuda_elements(p, i) * p->lists->forms.element};
+                                        .bytes = dpt_cuda_elements(p, i) *
+                                                 p->lists->memory_layout.element};
     enum dpt_status status = DPT_OK;
 
     args.x = copy.from;

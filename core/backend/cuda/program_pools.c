@@ -4,8 +4,8 @@
 static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
-                               *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
+                                      *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
     const struct dpt_window *w = &node->window;
     const bool all = w->kernel[0] == 0; /* one window over all */
 
@@ -31,14 +31,15 @@ static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt
     args.from = dpt_cuda_value(p, dpt_cuda_before(p, i));
     args.to = dpt_cuda_value(p, i);
     return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD,
-                               dpt_cuda_form_of(p, i)->relu ? op->relu : op->kernel, &args, err);
+                               dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel, &args,
+                               err);
 }
 
 static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     struct dpt_cuda_pool_args args = pool_args(p, i);
-    const bool relu = dpt_cuda_form_of(p, i)->relu;
+    const bool relu = dpt_cuda_node_layout_of(p, i)->relu;
 
     args.from = dpt_cuda_gradient(p, i);
     args.to = dpt_cuda_gradient(p, dpt_cuda_before(p, i));
@@ -48,7 +49,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
 }
 
 /* Where each maximum was. */
-static int64_t index_bytes(const struct dpt_cuda_form *f, int64_t micro)
+static int64_t index_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     return dpt_cuda_form_elements(f, micro) * (int64_t)sizeof(uint16_t);
 }

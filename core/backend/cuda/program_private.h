@@ -1,9 +1,9 @@
 /*
  * program_private: what program*.c share. For these files only.
  *
- * A program is made in this order: the form (which tensors there are, how they lie, how much memory
- * they take: shapes only, no device), the memory, the lists of launches, for which plans are
- * chosen, and last the workspace, as large as the chosen ones need.
+ * A program is made in this order: the memory layout (which tensors there are, how they lie, how
+ * much memory they take: shapes only, no device), the memory, the lists of launches, for which
+ * plans are chosen, and last the workspace, as large as the chosen ones need.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_PRIVATE_H
 #define DPT_BACKEND_CUDA_PROGRAM_PRIVATE_H
@@ -16,10 +16,11 @@
 /* A plan's tag in the file has a sign in front that says whether bias and ReLU are in it. */
 enum { DPT_CUDA_NONE = -1, DPT_CUDA_LEVELS = 31, DPT_CUDA_FUSED_TAG = DPT_CUDA_TAG + 2 };
 
-/* --- form: program_form.c --------------------------------------------------------------------- */
+/* --- memory layout: program_layout.c ---------------------------------------------------------- */
 
-/* A node's output, and what belongs to the node. Places are bytes from the start of a region. */
-struct dpt_cuda_form {
+/* Where a node's output and what belongs to the node lie. Offsets are bytes from the start of a
+ * region. */
+struct dpt_cuda_node_layout {
     bool live;      /* on the way from the input to the outputs; nothing is done for the others */
     bool skipped;   /* a ReLU that the node before or the pool behind computes; a flatten */
     bool relu;      /* a convolution or dense layer, or a max-pool, that computes one */
@@ -39,19 +40,19 @@ struct dpt_cuda_form {
 
 /* Bytes of the regions. */
 struct dpt_cuda_sizes {
-    int64_t values; /* outputs of layers, and where maxima were */
+    int64_t values; /* outputs of layers, and argmaxes of max-pools */
     int64_t dy[2];  /* gradients of outputs */
     int64_t rows;   /* outputs in canonical order, as floats, and their gradient */
     int64_t inputs; /* samples, labels and all that comes with them */
     int64_t arenas; /* parameters, gradient */
     int64_t copies, dweights;
-    int64_t levels;    /* arenas in which leaves are added up */
+    int64_t levels;    /* arenas in which sub-batches are added up */
     int64_t sums;      /* partial sums of kernels */
     int64_t workspace; /* estimated: only cuDNN can tell */
 };
 
-struct dpt_cuda_forms {
-    struct dpt_cuda_form *node;
+struct dpt_cuda_memory_layout {
+    struct dpt_cuda_node_layout *node;
     int32_t last;    /* the node whose output counts */
     int64_t element; /* bytes of a tensor's element */
     int32_t lanes;   /* elements of 16 bytes */
@@ -66,18 +67,19 @@ struct dpt_cuda_forms {
 /* Room for `bytes` at the end of a region; where it begins. */
 int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
 /* Numbers in a tensor of so many samples, padding too. */
-int64_t dpt_cuda_form_elements(const struct dpt_cuda_form *f, int64_t micro);
+int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro);
 
 /* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
- * dpt_cuda_forms_release also then. */
-enum dpt_status dpt_cuda_forms_make(const struct dpt_program_spec *spec, int32_t micro,
-                                    struct dpt_cuda_forms *forms, struct dpt_error *err);
-void dpt_cuda_forms_release(struct dpt_cuda_forms *forms);
+ * dpt_cuda_memory_layout_release also then. */
+enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,
+                                            struct dpt_cuda_memory_layout *memory_layout,
+                                            struct dpt_error *err);
+void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout);
 int64_t dpt_cuda_sizes_sum(const struct dpt_cuda_sizes *sizes);
 /* Samples of one pass. */
 static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
 {
-    return spec->leaf > 0 ? spec->leaf : spec->micro;
+    return spec->sub_batch > 0 ? spec->sub_batch : spec->micro;
 }
 
 /* --- launches: program_lists.c, program_run.c ------------------------------------------------ */
@@ -93,9 +95,9 @@ struct dpt_cuda_math {
     struct dpt_cuda_plans plans;
     cudnnBackendDescriptor_t bound;
     void *workspace;
-    struct dpt_cuda_product product;
+    struct dpt_cuda_gemm gemm;
     struct dpt_cuda_factors factors;
-    struct dpt_cuda_products products;
+    struct dpt_cuda_gemms gemms;
     int which;       /* the one that was chosen */
     float ms[2];     /* that the fastest took, of those that repeat their bits and of those that do
                         not (INFINITY: there is none); 0: that was not measured */
@@ -163,7 +165,7 @@ enum dpt_cuda_stage {
 };
 
 struct dpt_cuda_lists {
-    struct dpt_cuda_forms forms;
+    struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
     struct dpt_cuda_back back[2];    /* in the tensors' type; floats, where that is another */
     struct dpt_cuda_layout *layouts; /* pinned, and the same on the device */
@@ -191,12 +193,12 @@ struct dpt_cuda_lists {
 
     /* Pinned: what the table's functions send and get; [leaves]. */
     struct dpt_cuda_control *control;
-    struct dpt_cuda_tally *tally;
+    struct dpt_cuda_metric_sums *metric_sums;
     float *input, *targets, *weights, *arena, *answers;
     int32_t *labels;
     int64_t *sample;
     uint64_t *positions;
-    int32_t first; /* row of the batch from which the last leaf was sent */
+    int32_t first; /* row of the batch from which the last sub-batch was sent */
 };
 
 /* A kernel's number for the tensors' type. */
@@ -211,9 +213,10 @@ static inline enum dpt_cuda_kernel dpt_cuda_typed(const struct dpt_cuda_program 
     return (enum dpt_cuda_kernel)((int)of_floats + types[p->spec.precision]);
 }
 
-static inline struct dpt_cuda_form *dpt_cuda_form_of(const struct dpt_cuda_program *p, int32_t i)
+static inline struct dpt_cuda_node_layout *dpt_cuda_node_layout_of(const struct dpt_cuda_program *p,
+                                                                   int32_t i)
 {
-    return &p->lists->forms.node[i];
+    return &p->lists->memory_layout.node[i];
 }
 
 /* The node whose output it reads. */
@@ -280,13 +283,13 @@ struct dpt_cuda_op {
     enum dpt_status (*forward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
     enum dpt_status (*backward)(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err);
     /* Of one with parameters: takes memory for copies of them and for their gradients. */
-    void (*place)(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms, int64_t micro,
-                  int32_t i);
+    void (*place)(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
+                  int64_t micro, int32_t i);
     /* Of one with parameters: how `weight` (or `bias`) and its copy lie, but for the copy's place.
      */
     struct dpt_cuda_layout (*layout)(const struct dpt_cuda_program *p, int32_t i, bool bias);
     /* Bytes that forward leaves to backward. Optional: none. */
-    int64_t (*saved)(const struct dpt_cuda_form *f, int64_t micro);
+    int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
     enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
     enum dpt_cuda_kernel relu, relu_back; /* the same with a ReLU in front; where takes_relu */
     bool takes_relu;                      /* computes a ReLU in front of it */
@@ -304,19 +307,19 @@ static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_pro
     return dpt_cuda_ops[p->spec.graph->nodes[i].op];
 }
 
-/* --- leaves: program_leaves.c ----------------------------------------------------------------- */
+/* --- sums along the tree: program_tree_sum.c -------------------------------------------------- */
 
-/* What is added up so far, from left to right: the value of a node of that level each, in an arena
- * of its own. Zero-initialise: {0}. */
-struct dpt_cuda_leaf_sum {
+/* The sums so far, from left to right: each is the value of a node of the tree, of that level, in
+ * an arena of its own. Zero-initialise: {0}. */
+struct dpt_cuda_tree_sum {
     int n, level[DPT_CUDA_LEVELS];
     float *value[DPT_CUDA_LEVELS];
 };
 
-/* The next leaf's gradient, which stands in p->gradient. last: there is none behind it. *sum: out,
- * once it was the last: where the whole is. */
-enum dpt_status dpt_cuda_push_leaf(struct dpt_cuda_program *p, struct dpt_cuda_leaf_sum *s,
-                                   bool last, float **sum, struct dpt_error *err);
+/* Adds the next sub-batch's gradient, which is in p->gradient. last: it is the last one. *sum: out,
+ * after the last one: the address of the whole sum. */
+enum dpt_status dpt_cuda_tree_sum_push(struct dpt_cuda_program *p, struct dpt_cuda_tree_sum *s,
+                                       bool last, float **sum, struct dpt_error *err);
 
 /* --- times: program_time.c -------------------------------------------------------------------- */
 
@@ -326,7 +329,7 @@ typedef enum dpt_status dpt_cuda_enqueue(void *arg, struct dpt_error *err);
  * for it, with the arrays in cache where they fit there. Zero-initialise: {0}. */
 struct dpt_cuda_repeat {
     CUgraphExec exec;
-    int runs;
+    int repeats;
     float replay; /* ms: the last one */
     float spent;  /* ms: all of them */
     float least;  /* ms of one run, in the fastest of them */

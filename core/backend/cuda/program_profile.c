@@ -116,7 +116,7 @@ static int changes(const struct dpt_cuda_program *p, const struct dpt_cuda_entry
 
     add_range(ranges, &n, p->control, sizeof *p->control);
     add_range(ranges, &n, p->state, sizeof *p->state);
-    add_range(ranges, &n, p->tally, sizeof *p->tally);
+    add_range(ranges, &n, p->metric_sums, sizeof *p->metric_sums);
     if (e->what == DPT_CUDA_KERNEL)
         kernel_changes(p, e, ranges, &n);
     else if (e->what == DPT_CUDA_MATH && e->math->pass == DPT_CUDA_BACKWARD_FILTER)
@@ -126,16 +126,16 @@ static int changes(const struct dpt_cuda_program *p, const struct dpt_cuda_entry
 
 /* Between the ranges and one place, where they lie one behind another. */
 static enum dpt_status move(struct dpt_cuda_program *p, const struct range *ranges, int n,
-                            CUdeviceptr aside, bool back, struct dpt_error *err)
+                            CUdeviceptr saved, bool back, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < n; i++) {
         const CUdeviceptr at = (CUdeviceptr)(uintptr_t)ranges[i].at;
 
-        DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoDAsync(back ? at : aside, back ? aside : at,
+        DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoDAsync(back ? at : saved, back ? saved : at,
                                                     (size_t)ranges[i].bytes, p->ctx.compute));
-        aside += (CUdeviceptr)ranges[i].bytes;
+        saved += (CUdeviceptr)ranges[i].bytes;
     }
 out:
     return status;
@@ -194,7 +194,7 @@ static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *er
     struct range ranges[RANGES];
     enum dpt_status status = DPT_OK, back;
     struct dpt_error ignored;
-    CUdeviceptr aside = 0;
+    CUdeviceptr saved = 0;
     int64_t most = 0;
 
     for (int i = 0; i < l->n_records; i++) {
@@ -205,21 +205,21 @@ static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *er
         most = bytes > most ? bytes : most;
     }
     if (most > 0)
-        DPT_TRY(allocate(p, most, &aside, err));
+        DPT_TRY(allocate(p, most, &saved, err));
     for (int i = 0; i < l->n_records; i++) {
         const int n = changes(p, &l->records[i].entry, ranges);
 
-        DPT_TRY(move(p, ranges, n, aside, false, err));
+        DPT_TRY(move(p, ranges, n, saved, false, err));
         status = time_record(p, &l->records[i], err);
-        back = move(p, ranges, n, aside, true, status == DPT_OK ? err : &ignored);
+        back = move(p, ranges, n, saved, true, status == DPT_OK ? err : &ignored);
         DPT_TRY(status);
         DPT_TRY(back);
     }
     DPT_CUDA_TRY(lib, cuStreamSynchronize(p->ctx.compute));
 out:
-    if (aside != 0) {
+    if (saved != 0) {
         lib->cuStreamSynchronize(p->ctx.compute);
-        lib->cuMemFree(aside);
+        lib->cuMemFree(saved);
     }
     return status;
 }

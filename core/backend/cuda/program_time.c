@@ -12,7 +12,7 @@ static const float enough = 0.25f, long_enough = 1;
 struct repeated {
     dpt_cuda_enqueue *enqueue;
     void *arg;
-    int runs;
+    int repeats;
 };
 
 static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
@@ -20,7 +20,7 @@ static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
     const struct repeated *r = arg;
     enum dpt_status status = DPT_OK;
 
-    for (int i = 0; i < r->runs && status == DPT_OK; i++)
+    for (int i = 0; i < r->repeats && status == DPT_OK; i++)
         status = r->enqueue(r->arg, err);
     return status;
 }
@@ -42,7 +42,7 @@ enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda
     DPT_CUDA_TRY(lib, cuEventSynchronize(l->end));
     DPT_CUDA_TRY(lib, cuEventElapsedTime(&r->replay, l->begin, l->end));
     r->spent += r->replay;
-    r->least = fminf(r->least, r->replay / (float)r->runs);
+    r->least = fminf(r->least, r->replay / (float)r->repeats);
 out:
     return status;
 }
@@ -50,26 +50,26 @@ out:
 /* Runs enough, judged by the replay before: a quarter more, since that one may have been slow. */
 static int more_runs(const struct dpt_cuda_repeat *r)
 {
-    const float wanted = 1.25f * enough * (float)r->runs / r->replay;
+    const float wanted = 1.25f * enough * (float)r->repeats / r->replay;
 
     if (!(wanted < MOST_RUNS)) /* a clock that stood still is no number either */
         return MOST_RUNS;
-    return wanted > 2 * (float)r->runs ? (int)wanted : 2 * r->runs;
+    return wanted > 2 * (float)r->repeats ? (int)wanted : 2 * r->repeats;
 }
 
 enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueue *enqueue,
                                      void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct repeated repeated = {.enqueue = enqueue, .arg = arg, .runs = 1};
+    struct repeated repeated = {.enqueue = enqueue, .arg = arg, .repeats = 1};
 
     for (;;) {
-        *r = (struct dpt_cuda_repeat){.runs = repeated.runs, .least = INFINITY};
+        *r = (struct dpt_cuda_repeat){.repeats = repeated.repeats, .least = INFINITY};
         DPT_TRY(dpt_cuda_capture(&p->ctx, enqueue_repeated, &repeated, &r->exec, err));
         DPT_TRY(dpt_cuda_repeat_time(p, r, err));
-        if (r->replay >= enough || r->runs == MOST_RUNS)
+        if (r->replay >= enough || r->repeats == MOST_RUNS)
             break;
-        repeated.runs = more_runs(r) < MOST_RUNS ? more_runs(r) : MOST_RUNS;
+        repeated.repeats = more_runs(r) < MOST_RUNS ? more_runs(r) : MOST_RUNS;
         dpt_cuda_repeat_close(p, r);
     }
 out:

@@ -48,8 +48,8 @@ enum { ARRAYS = 3 };
 static void arrays_of(const struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
                       struct array arrays[ARRAYS])
 {
-    const int64_t element = p->lists->forms.element;
-    const struct dpt_cuda_product *t = &m->product;
+    const int64_t element = p->lists->memory_layout.element;
+    const struct dpt_cuda_gemm *t = &m->gemm;
     const int64_t *x = m->conv.x, *w = m->conv.w, *y = m->conv.y;
     const int64_t a = t->a_transposed ? t->depth : t->rows, a_length = t->rows + t->depth - a;
     const int64_t b = t->b_transposed ? t->columns : t->depth, b_length = t->columns + t->depth - b;
@@ -158,18 +158,18 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
 }
 
 /* After a first run, which loads code: that cannot be captured. *runs: whether that one worked. */
-static enum dpt_status prepare(struct candidate *c, void *workspace, bool *runs,
+static enum dpt_status prepare(struct candidate *c, void *workspace, bool *repeats,
                                struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &c->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    *runs = false;
+    *repeats = false;
     c->math->which = c->which;
     DPT_TRY(dpt_cuda_bind(c->p, c->math, workspace, err));
     DPT_TRY(dpt_cuda_run_math(c->p, c->math, false, err));
     DPT_CUDA_TRY(lib, cuStreamSynchronize(c->p->ctx.compute));
-    *runs = true;
+    *repeats = true;
     DPT_TRY(dpt_cuda_repeat_open(c->p, enqueue, c, &c->repeat, err));
 out:
     return status;
@@ -210,14 +210,14 @@ static enum dpt_status prepare_all(struct dpt_cuda_program *p, struct dpt_cuda_m
     *n = 0;
     for (int k = 0; k < n_kinds; k++) {
         for (int i = 0; i < dpt_cuda_found(kinds[k]); i++) {
-            bool runs;
+            bool repeats;
 
             if (dpt_cuda_needs(kinds[k], i) > bytes)
                 continue;
             c[*n] = (struct candidate){.p = p, .math = kinds[k], .which = i};
-            failed = prepare(&c[*n], workspace, &runs, err);
+            failed = prepare(&c[*n], workspace, &repeats, err);
             *n += failed == DPT_OK;
-            if (runs && first[k] < 0)
+            if (repeats && first[k] < 0)
                 first[k] = i;
             if (failed != DPT_OK)
                 DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));

@@ -7,7 +7,7 @@
 
 static void *weight_of(const struct dpt_cuda_program *p, int32_t i)
 {
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return f->direct
                ? (void *)(p->params + dpt_cuda_tensor_of(p, p->spec.graph->nodes[i].weight)->offset)
@@ -16,7 +16,7 @@ static void *weight_of(const struct dpt_cuda_program *p, int32_t i)
 
 static void *bias_of(const struct dpt_cuda_program *p, int32_t i)
 {
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
     return f->bias == DPT_CUDA_NONE
                ? (void *)(p->params + dpt_cuda_tensor_of(p, p->spec.graph->nodes[i].bias)->offset)
@@ -56,8 +56,8 @@ static enum dpt_status add_conv(struct dpt_cuda_program *p, int32_t i, enum dpt_
                                 struct dpt_cuda_math **made, struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
-                               *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
+                                      *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
     const enum dpt_precision precision = p->spec.precision;
     struct dpt_cuda_conv conv;
     enum dpt_status status = DPT_OK;
@@ -76,7 +76,7 @@ static enum dpt_status add_conv(struct dpt_cuda_program *p, int32_t i, enum dpt_
     m->conv = conv;
     m->bytes = (dpt_cuda_elements(p, i) + dpt_cuda_elements(p, dpt_cuda_before(p, i)) +
                 conv.w[0] * conv.w[1] * conv.w[2] * conv.w[3]) *
-               p->lists->forms.element;
+               p->lists->memory_layout.element;
     m->pointers[DPT_CUDA_X] = dpt_cuda_value(p, dpt_cuda_before(p, i));
     m->pointers[DPT_CUDA_W] = weight_of(p, i);
     m->pointers[DPT_CUDA_Y] = dpt_cuda_value(p, i);
@@ -95,11 +95,11 @@ out:
 }
 
 static void dense_product(const struct dpt_cuda_program *p, int32_t i, enum dpt_cuda_pass pass,
-                          struct dpt_cuda_product *product)
+                          struct dpt_cuda_gemm *gemm)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i),
-                               *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
+                                      *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
     const int64_t area = (int64_t)x->h * x->w;
     const struct dpt_cuda_dense dense = {
         .precision = p->spec.precision,
@@ -114,26 +114,26 @@ static void dense_product(const struct dpt_cuda_program *p, int32_t i, enum dpt_
         .canonical = f->straight,
     };
 
-    dpt_cuda_dense_product(&dense, pass, product);
+    dpt_cuda_dense_gemm(&dense, pass, gemm);
     /* The arena has no rows of zeros behind the last output. */
     if (f->direct && pass == DPT_CUDA_FORWARD)
-        product->columns = dense.outputs;
+        gemm->columns = dense.outputs;
     if (f->direct && pass == DPT_CUDA_BACKWARD_DATA)
-        product->depth = dense.outputs;
+        gemm->depth = dense.outputs;
 }
 
 static enum dpt_status add_dense(struct dpt_cuda_program *p, int32_t i, enum dpt_cuda_pass pass,
                                  struct dpt_cuda_math **made, struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m;
 
     DPT_TRY(add_math(p, i, pass, &m, err));
     m->dense = true;
-    dense_product(p, i, pass, &m->product);
-    m->bytes = (int64_t)dpt_cuda_product_bytes(&m->product);
+    dense_product(p, i, pass, &m->gemm);
+    m->bytes = (int64_t)dpt_cuda_gemm_bytes(&m->gemm);
     m->factors = (struct dpt_cuda_factors){.a = dpt_cuda_value(p, dpt_cuda_before(p, i)),
                                            .b = weight_of(p, i),
                                            .d = dpt_cuda_value(p, i)};
@@ -162,7 +162,7 @@ typedef enum dpt_status add_pass(struct dpt_cuda_program *p, int32_t i, enum dpt
 static enum dpt_status weights_forward(struct dpt_cuda_program *p, int32_t i, add_pass *add,
                                        struct dpt_error *err)
 {
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m = NULL;
 
@@ -179,13 +179,13 @@ static enum dpt_status weights_forward(struct dpt_cuda_program *p, int32_t i, ad
                                   f->relu ? DPT_CUDA_K_bias_relu_f32 : DPT_CUDA_K_bias_f32, &args);
 
         entry.to = args.y;
-        entry.bytes = dpt_cuda_elements(p, i) * p->lists->forms.element;
+        entry.bytes = dpt_cuda_elements(p, i) * p->lists->memory_layout.element;
         DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FORWARD_LIST, &entry, err));
     } else if (f->relu && !m->relu) {
         const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, i),
                                                .y = dpt_cuda_value(p, i),
-                                               .vectors =
-                                                   dpt_cuda_elements(p, i) / p->lists->forms.lanes};
+                                               .vectors = dpt_cuda_elements(p, i) /
+                                                          p->lists->memory_layout.lanes};
 
         DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_relu_f32, &args, err));
     }
@@ -197,7 +197,7 @@ out:
 static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *f = dpt_cuda_form_of(p, i);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     void *dy = dpt_cuda_gradient(p, i);
 
     if (node->bias >= 0) {
@@ -228,7 +228,7 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
                                                     .dy = dy,
                                                     .dx = dy,
                                                     .vectors = dpt_cuda_elements(p, i) /
-                                                               p->lists->forms.lanes};
+                                                               p->lists->memory_layout.lanes};
 
         return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_relu_back_f32, &args, err);
     }
@@ -245,7 +245,7 @@ static enum dpt_status weights_backward(struct dpt_cuda_program *p, int32_t i, a
 
     DPT_TRY(bias_backward(p, i, err));
     DPT_TRY(add(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
-    if (!dpt_cuda_form_of(p, i)->wants_dx)
+    if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
         goto out;
     if (clear) {
         const int32_t before = dpt_cuda_before(p, i);
@@ -254,7 +254,7 @@ static enum dpt_status weights_backward(struct dpt_cuda_program *p, int32_t i, a
                                             .span = dpt_span_node(i, DPT_PASS_BACKWARD),
                                             .to = dpt_cuda_gradient(p, before),
                                             .bytes = dpt_cuda_elements(p, before) *
-                                                     p->lists->forms.element};
+                                                     p->lists->memory_layout.element};
 
         DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
     }
@@ -272,17 +272,19 @@ static int64_t larger(int64_t a, int64_t b)
 
 /* A tensor of floats is followed by zeros up to a multiple of 16 of them: only others are copied.
  */
-static void place_bias(struct dpt_cuda_forms *forms, int64_t micro, struct dpt_cuda_form *f)
+static void place_bias(struct dpt_cuda_memory_layout *memory_layout, int64_t micro,
+                       struct dpt_cuda_node_layout *f)
 {
     const int64_t rows = micro * f->h * f->w;
 
-    if (forms->element != sizeof(float))
-        f->bias = dpt_cuda_take(&forms->sizes.copies, f->pitch * forms->element) / forms->element;
-    forms->partial =
-        larger(forms->partial, dpt_cuda_bias_back_partial(rows, f->pitch, forms->lanes));
-    forms->counters =
-        larger(forms->counters,
-               dpt_cuda_bias_back_cut(rows, f->pitch, forms->lanes).groups + f->pitch / 128);
+    if (memory_layout->element != sizeof(float))
+        f->bias = dpt_cuda_take(&memory_layout->sizes.copies, f->pitch * memory_layout->element) /
+                  memory_layout->element;
+    memory_layout->partial = larger(
+        memory_layout->partial, dpt_cuda_bias_back_partial(rows, f->pitch, memory_layout->lanes));
+    memory_layout->counters = larger(
+        memory_layout->counters,
+        dpt_cuda_bias_back_cut(rows, f->pitch, memory_layout->lanes).groups + f->pitch / 128);
 }
 
 static struct dpt_cuda_layout bias_layout(const struct dpt_cuda_program *p, int32_t i)
@@ -294,40 +296,41 @@ static struct dpt_cuda_layout bias_layout(const struct dpt_cuda_program *p, int3
                                     .inputs = node->out.c,
                                     .area = 1,
                                     .padded_outputs = 1,
-                                    .padded_inputs = dpt_cuda_form_of(p, i)->pitch};
+                                    .padded_inputs = dpt_cuda_node_layout_of(p, i)->pitch};
 }
 
 /* --- dense ------------------------------------------------------------------------------------ */
 
-static void place_dense(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms,
-                        int64_t micro, int32_t i)
+static void place_dense(const struct dpt_program_spec *spec,
+                        struct dpt_cuda_memory_layout *memory_layout, int64_t micro, int32_t i)
 {
     enum { WORKSPACE = 32 << 20 };
     const struct dpt_graph_node *node = &spec->graph->nodes[i];
-    struct dpt_cuda_form *f = &forms->node[i];
-    const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
+    struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+    const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];
     const int64_t area = (int64_t)x->h * x->w;
 
     f->flat = area == 1 || (x->channels == 1 && x->pitch == 1);
-    f->direct = f->flat && forms->element == sizeof(float) && area * x->pitch == area * x->channels;
+    f->direct =
+        f->flat && memory_layout->element == sizeof(float) && area * x->pitch == area * x->channels;
     /* A gradient with a loss scale is not the arena's. */
     f->straight = f->flat && spec->precision != DPT_PRECISION_FP16;
     if (!f->direct)
-        f->weight =
-            dpt_cuda_take(&forms->sizes.copies, f->pitch * area * x->pitch * forms->element) /
-            forms->element;
+        f->weight = dpt_cuda_take(&memory_layout->sizes.copies,
+                                  f->pitch * area * x->pitch * memory_layout->element) /
+                    memory_layout->element;
     if (spec->training && !f->straight)
-        f->dweight = dpt_cuda_take(&forms->sizes.dweights,
+        f->dweight = dpt_cuda_take(&memory_layout->sizes.dweights,
                                    f->pitch * area * x->pitch * (int64_t)sizeof(float));
-    forms->sizes.workspace = larger(forms->sizes.workspace, WORKSPACE);
+    memory_layout->sizes.workspace = larger(memory_layout->sizes.workspace, WORKSPACE);
     if (node->bias >= 0)
-        place_bias(forms, micro, f);
+        place_bias(memory_layout, micro, f);
 }
 
 static struct dpt_cuda_layout dense_layout(const struct dpt_cuda_program *p, int32_t i, bool bias)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_form *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
 
     if (bias)
         return bias_layout(p, i);
@@ -335,7 +338,7 @@ static struct dpt_cuda_layout dense_layout(const struct dpt_cuda_program *p, int
                                     .outputs = node->out.c,
                                     .inputs = x->channels,
                                     .area = x->h * x->w,
-                                    .padded_outputs = dpt_cuda_form_of(p, i)->pitch,
+                                    .padded_outputs = dpt_cuda_node_layout_of(p, i)->pitch,
                                     .padded_inputs = x->pitch};
 }
 
@@ -360,25 +363,26 @@ const struct dpt_cuda_op dpt_cuda_dense = {
 
 /* --- convolutions ----------------------------------------------------------------------------- */
 
-static void place_conv(const struct dpt_program_spec *spec, struct dpt_cuda_forms *forms,
-                       int64_t micro, int32_t i)
+static void place_conv(const struct dpt_program_spec *spec,
+                       struct dpt_cuda_memory_layout *memory_layout, int64_t micro, int32_t i)
 {
     const struct dpt_graph_node *node = &spec->graph->nodes[i];
     const struct dpt_window *w = &node->window;
-    struct dpt_cuda_form *f = &forms->node[i];
-    const struct dpt_cuda_form *x = &forms->node[node->inputs[0]];
+    struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+    const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];
     const int64_t inputs = w->groups == 1 ? x->pitch : node->in.c / w->groups;
     const int64_t outputs = w->groups == 1 ? f->pitch : node->out.c;
-    const int64_t bytes = inputs * outputs * w->kernel[0] * w->kernel[1] * forms->element;
+    const int64_t bytes = inputs * outputs * w->kernel[0] * w->kernel[1] * memory_layout->element;
 
-    f->weight = dpt_cuda_take(&forms->sizes.copies, bytes) / forms->element;
+    f->weight = dpt_cuda_take(&memory_layout->sizes.copies, bytes) / memory_layout->element;
     if (spec->training)
-        f->dweight = dpt_cuda_take(&forms->sizes.dweights, bytes);
-    forms->sizes.workspace = larger(
-        forms->sizes.workspace,
-        (dpt_cuda_form_elements(x, micro) + dpt_cuda_form_elements(f, micro)) * forms->element);
+        f->dweight = dpt_cuda_take(&memory_layout->sizes.dweights, bytes);
+    memory_layout->sizes.workspace =
+        larger(memory_layout->sizes.workspace,
+               (dpt_cuda_form_elements(x, micro) + dpt_cuda_form_elements(f, micro)) *
+                   memory_layout->element);
     if (node->bias >= 0)
-        place_bias(forms, micro, f);
+        place_bias(memory_layout, micro, f);
 }
 
 static struct dpt_cuda_layout conv_layout(const struct dpt_cuda_program *p, int32_t i, bool bias)
@@ -394,9 +398,9 @@ static struct dpt_cuda_layout conv_layout(const struct dpt_cuda_program *p, int3
         .outputs = node->out.c,
         .inputs = inputs,
         .area = w->kernel[0] * w->kernel[1],
-        .padded_outputs = w->groups > 1 ? node->out.c : dpt_cuda_form_of(p, i)->pitch,
+        .padded_outputs = w->groups > 1 ? node->out.c : dpt_cuda_node_layout_of(p, i)->pitch,
         .padded_inputs =
-            w->groups > 1 ? inputs : dpt_cuda_form_of(p, dpt_cuda_before(p, i))->pitch};
+            w->groups > 1 ? inputs : dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i))->pitch};
 }
 
 static enum dpt_status conv_forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
@@ -406,7 +410,7 @@ static enum dpt_status conv_forward(struct dpt_cuda_program *p, int32_t i, struc
 
 static enum dpt_status conv_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
-    const struct dpt_cuda_form *x = dpt_cuda_form_of(p, dpt_cuda_before(p, i));
+    const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
 
     return weights_backward(
         p, i, add_conv, p->spec.graph->nodes[i].window.groups > 1 && x->pitch != x->channels, err);

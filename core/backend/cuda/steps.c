@@ -16,14 +16,15 @@ enum dpt_status dpt_cuda_steps_event(const struct dpt_cuda_library *lib, CUevent
                           err);
 }
 
-enum dpt_status dpt_cuda_steps_say(enum dpt_status status, const char *what, struct dpt_error *err)
+enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
+                                            struct dpt_error *err)
 {
-    struct dpt_error said;
+    struct dpt_error reported;
 
     if (status == DPT_OK)
         return DPT_OK;
-    said = *err;
-    return dpt_fail(err, status, "GPU, %s: %.3800s", what, said.text);
+    reported = *err;
+    return dpt_fail(err, status, "GPU, %s: %.3800s", what, reported.text);
 }
 
 static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_error *err)
@@ -37,8 +38,7 @@ out:
     return status;
 }
 
-/* --- life --------------------------------------------------------------------------------------
- */
+/* --- life ------------------------------------------------------------------------------------- */
 
 static void steps_close(void *steps)
 {
@@ -54,18 +54,18 @@ static void steps_close(void *steps)
     lib->cuStreamSynchronize(s->p->ctx.copy);
     dpt_cuda_steps_forget(s);
     dpt_cuda_buckets_close(s);
-    for (int i = 0; s->rooms != NULL && i < s->spec.rooms; i++) {
-        if (s->rooms[i].uploaded != NULL)
-            lib->cuEventDestroy(s->rooms[i].uploaded);
-        if (s->rooms[i].done != NULL)
-            lib->cuEventDestroy(s->rooms[i].done);
+    for (int i = 0; s->staging_buffers != NULL && i < s->spec.staging_buffers; i++) {
+        if (s->staging_buffers[i].uploaded != NULL)
+            lib->cuEventDestroy(s->staging_buffers[i].uploaded);
+        if (s->staging_buffers[i].done != NULL)
+            lib->cuEventDestroy(s->staging_buffers[i].done);
     }
     for (int i = 0; i < 2; i++) {
         if (s->moved[i] != NULL)
             lib->cuEventDestroy(s->moved[i]);
     }
     dpt_free(s->counts);
-    dpt_free(s->rooms);
+    dpt_free(s->staging_buffers);
     dpt_free(s);
 }
 
@@ -76,11 +76,11 @@ static enum dpt_status check_spec(const struct dpt_cuda_program *p,
     static const int needs[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = INT_MAX, DPT_RULES(SLOTS, )};
 #undef SLOTS
 
-    if (!p->spec.training || spec->micros < 1 || spec->rooms < 2 || spec->targets < 0 ||
+    if (!p->spec.training || spec->micros < 1 || spec->staging_buffers < 2 || spec->targets < 0 ||
         spec->rule.slots > DPT_RULE_MOST_SLOTS || spec->rule.slots < needs[spec->rule.kind])
-        return dpt_fail(err, DPT_INTERNAL,
-                        "steps of %d micro-batches in %d rooms with %d slots of rule %d",
-                        (int)spec->micros, spec->rooms, spec->rule.slots, (int)spec->rule.kind);
+        return dpt_fail(
+            err, DPT_INTERNAL, "steps of %d micro-batches in %d rooms with %d slots of rule %d",
+            (int)spec->micros, spec->staging_buffers, spec->rule.slots, (int)spec->rule.kind);
     return DPT_OK;
 }
 
@@ -98,10 +98,12 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
     s->p = p;
     s->spec = *spec;
     DPT_TRY(check_spec(p, spec, err));
-    s->rooms = dpt_alloc_array((size_t)spec->rooms, sizeof *s->rooms);
-    s->counts = dpt_alloc_array((size_t)spec->rooms * (size_t)spec->micros, sizeof *s->counts);
-    if (s->rooms == NULL || s->counts == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the steps", (double)spec->rooms * sizeof *s->rooms));
+    s->staging_buffers = dpt_alloc_array((size_t)spec->staging_buffers, sizeof *s->staging_buffers);
+    s->counts =
+        dpt_alloc_array((size_t)spec->staging_buffers * (size_t)spec->micros, sizeof *s->counts);
+    if (s->staging_buffers == NULL || s->counts == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the steps",
+                                (double)spec->staging_buffers * sizeof *s->staging_buffers));
     DPT_TRY(dpt_cuda_context_enter(&p->ctx, err));
     dpt_cuda_program_targets(p, spec->targets > 0, spec->weights);
     DPT_TRY(dpt_cuda_buckets_open(s, err));
@@ -111,24 +113,24 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
 out:
     if (status != DPT_OK)
         steps_close(s);
-    return dpt_cuda_steps_say(status, "preparing the steps", err);
+    return dpt_cuda_steps_prefix_error(status, "preparing the steps", err);
 }
 
-/* --- arenas ------------------------------------------------------------------------------------
- */
+/* --- arenas ----------------------------------------------------------------------------------- */
 
 static enum dpt_status put_state(struct dpt_cuda_steps *s, const struct dpt_loss_scale *scale,
                                  struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const CUdeviceptr tally = (CUdeviceptr)(uintptr_t)s->p->tally;
+    const CUdeviceptr metric_sums = (CUdeviceptr)(uintptr_t)s->p->metric_sums;
     enum dpt_status status = DPT_OK;
 
-    *s->said = (struct dpt_cuda_state){
+    *s->reported = (struct dpt_cuda_state){
         .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)s->p->state, s->said,
-                                              sizeof *s->said, ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(tally, 0, sizeof *s->p->tally, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)s->p->state, s->reported,
+                                              sizeof *s->reported, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib,
+                 cuMemsetD8Async(metric_sums, 0, sizeof *s->p->metric_sums, ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
     DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
 out:
@@ -150,7 +152,7 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
         DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
     DPT_TRY(put_state(s, scale, err));
 out:
-    return dpt_cuda_steps_say(status, "sending the parameters there", err);
+    return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
 }
 
 /* A step that is computed but not updated, where it was put off until the update. */
@@ -182,33 +184,33 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
         DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
                                         bytes + DPT_TENSOR_ALIGN * sizeof(float), err));
 out:
-    return dpt_cuda_steps_say(status, "fetching the parameters", err);
+    return dpt_cuda_steps_prefix_error(status, "fetching the parameters", err);
 }
 
-/* --- a step ------------------------------------------------------------------------------------
- */
+/* --- a step ----------------------------------------------------------------------------------- */
 
 static enum dpt_status check_room(const struct dpt_cuda_steps *s, int which, struct dpt_error *err)
 {
-    if (which < 0 || which >= s->spec.rooms)
-        return dpt_fail(err, DPT_INTERNAL, "room %d of %d", which, s->spec.rooms);
+    if (which < 0 || which >= s->spec.staging_buffers)
+        return dpt_fail(err, DPT_INTERNAL, "room %d of %d", which, s->spec.staging_buffers);
     return DPT_OK;
 }
 
-static enum dpt_status steps_room(void *steps, int which, struct dpt_room *room,
-                                  struct dpt_error *err)
+static enum dpt_status steps_staging(void *steps, int which,
+                                     struct dpt_staging_buffer *staging_buffer,
+                                     struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
-    const struct dpt_cuda_shelf *at = &s->shelf;
+    const struct dpt_cuda_staging_layout *at = &s->staging_layout;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
     unsigned char *pinned;
 
     DPT_TRY(check_room(s, which, err));
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->rooms[which].uploaded));
-    pinned = s->rooms[which].pinned;
-    *room = (struct dpt_room){
+    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[which].uploaded));
+    pinned = s->staging_buffers[which].pinned;
+    *staging_buffer = (struct dpt_staging_buffer){
         .input = s->stored ? NULL : (float *)(void *)(pinned + at->input),
         .labels = s->spec.targets > 0 ? NULL : (int32_t *)(void *)(pinned + at->labels),
         .targets = s->spec.targets > 0 ? (float *)(void *)(pinned + at->targets) : NULL,
@@ -218,7 +220,7 @@ static enum dpt_status steps_room(void *steps, int which, struct dpt_room *room,
         .count = s->counts + (size_t)which * (size_t)s->spec.micros,
     };
 out:
-    return dpt_cuda_steps_say(status, "waiting for samples to be copied", err);
+    return dpt_cuda_steps_prefix_error(status, "waiting for samples to be copied", err);
 }
 
 static enum dpt_status check_micros(const struct dpt_cuda_steps *s, int32_t micros,
@@ -230,12 +232,12 @@ static enum dpt_status check_micros(const struct dpt_cuda_steps *s, int32_t micr
     return DPT_OK;
 }
 
-/* To the room's copy on the device, once no earlier step reads that any more. */
+/* To the staging buffer's copy on the device, once no earlier step reads that any more. */
 static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct dpt_error *err)
 {
     const struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_room *room;
+    const struct dpt_cuda_staging_buffer *staging_buffer;
     enum dpt_status status = DPT_OK;
     size_t bytes;
 
@@ -244,14 +246,14 @@ static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct
     if (micros == 0)
         goto out;
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    room = &s->rooms[which];
-    bytes = s->shelf.input + (size_t)micros * (size_t)s->p->micro * s->shelf.row;
-    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, room->done, 0));
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)room->device, room->pinned,
-                                              bytes, ctx->copy));
-    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(room->uploaded, ctx->copy));
+    staging_buffer = &s->staging_buffers[which];
+    bytes = s->staging_layout.input + (size_t)micros * (size_t)s->p->micro * s->staging_layout.row;
+    DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, staging_buffer->done, 0));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)staging_buffer->device,
+                                              staging_buffer->pinned, bytes, ctx->copy));
+    DPT_CUDA_TRY(&ctx->lib, cuEventRecord(staging_buffer->uploaded, ctx->copy));
 out:
-    return dpt_cuda_steps_say(status, "sending samples there", err);
+    return dpt_cuda_steps_prefix_error(status, "sending samples there", err);
 }
 
 /* Once the last launch that reads them has ended. */
@@ -259,10 +261,10 @@ static enum dpt_status say_batches(struct dpt_cuda_steps *s, uint64_t seed, uint
                                    struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const int32_t *count = s->counts + (size_t)s->room * (size_t)s->spec.micros;
+    const int32_t *count = s->counts + (size_t)s->staging_buffer * (size_t)s->spec.micros;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuEventSynchronize(s->rooms[s->room].done));
+    DPT_CUDA_TRY(lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
     for (int32_t m = 0; m < s->micros; m++)
         *dpt_cuda_steps_batch(s, m) =
             (struct dpt_cuda_control){.seed = seed, .step = step, .count = count[m]};
@@ -282,7 +284,7 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     DPT_TRY(catch_up(s, err));
     /* Of an evaluation meanwhile, whose samples may be told otherwise. */
     dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
-    s->room = which;
+    s->staging_buffer = which;
     s->micros = micros;
     s->open = false;
     DPT_TRY(say_batches(s, seed, step, err));
@@ -291,7 +293,7 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     s->deferred = !s->spec.reduces;
     s->open = true;
 out:
-    return dpt_cuda_steps_say(status, "computing a step", err);
+    return dpt_cuda_steps_prefix_error(status, "computing a step", err);
 }
 
 static enum dpt_status steps_update(void *steps, double lr, int64_t update, struct dpt_error *err)
@@ -304,44 +306,44 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     if (!s->open)
         return dpt_fail(err, DPT_INTERNAL, "update %lld without a step", (long long)update);
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    /* The rates of this room's last step have been read. */
-    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->rooms[s->room].done));
-    dpt_cuda_control_rates(&s->rates[s->room], update, &scalars);
+    /* The rates of this staging buffer's last step have been read. */
+    DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
+    dpt_cuda_control_rates(&s->rates[s->staging_buffer], update, &scalars);
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
     DPT_TRY(dpt_cuda_steps_launch(
         s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, err));
     s->open = s->deferred = false;
 out:
-    return dpt_cuda_steps_say(status, "updating the parameters", err);
+    return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
 }
 
 static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_cuda_state *said = s->said;
+    const struct dpt_cuda_state *reported = s->reported;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(catch_up(s, err));
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->said, (CUdeviceptr)(uintptr_t)s->p->state,
-                                              sizeof *s->said, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, (CUdeviceptr)(uintptr_t)s->p->state,
+                                              sizeof *s->reported, ctx->compute));
     DPT_TRY(wait_for_all(s, err));
     *state = (struct dpt_steps_state){
-        .loss = said->loss,
-        .samples = said->samples,
-        .correct = said->correct,
-        .weight = said->weight,
-        .weightless = said->weightless,
-        .norm = said->norm,
-        .withheld = !s->spec.skip && said->withheld == DPT_CUDA_WITHHELD,
-        .withheld_update = said->withheld_update,
-        .skipped = said->skipped,
-        .scale = {said->loss_scale, said->good, said->overflows},
+        .loss = reported->loss,
+        .samples = reported->samples,
+        .correct = reported->correct,
+        .weight = reported->weight,
+        .weightless = reported->weightless,
+        .norm = reported->norm,
+        .withheld = !s->spec.skip && reported->withheld == DPT_CUDA_WITHHELD,
+        .withheld_update = reported->withheld_update,
+        .skipped = reported->skipped,
+        .scale = {reported->loss_scale, reported->good, reported->overflows},
     };
 out:
-    return dpt_cuda_steps_say(status, "reading what the steps gave", err);
+    return dpt_cuda_steps_prefix_error(status, "reading what the steps gave", err);
 }
 
 const struct dpt_backend_steps dpt_cuda_steps = {
@@ -349,7 +351,7 @@ const struct dpt_backend_steps dpt_cuda_steps = {
     .close = steps_close,
     .put = steps_put,
     .get = steps_get,
-    .room = steps_room,
+    .staging_buffer = steps_staging,
     .send = steps_send,
     .compute = steps_compute,
     .buckets = dpt_cuda_steps_buckets,

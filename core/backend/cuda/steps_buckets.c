@@ -208,7 +208,7 @@ enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n,
     if (host_tail != NULL)
         *host_tail = whole ? s->tail : NULL;
 out:
-    return dpt_cuda_steps_say(status, "fetching the gradient", err);
+    return dpt_cuda_steps_prefix_error(status, "fetching the gradient", err);
 }
 
 enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
@@ -231,5 +231,5 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
                                             bytes_of(DPT_TENSOR_ALIGN), copy));
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, copy));
 out:
-    return dpt_cuda_steps_say(status, "returning the summed gradient", err);
+    return dpt_cuda_steps_prefix_error(status, "returning the summed gradient", err);
 }

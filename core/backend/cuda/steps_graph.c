@@ -28,8 +28,7 @@ static enum dpt_status launch(struct dpt_cuda_steps *s, enum dpt_cuda_kernel ker
     return dpt_cuda_program_launch(s->p, kernel, argument, span, err);
 }
 
-/* --- samples -----------------------------------------------------------------------------------
- */
+/* --- samples ---------------------------------------------------------------------------------- */
 
 static void add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, size_t bytes)
 {
@@ -39,16 +38,16 @@ static void add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, s
 
 static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args *a)
 {
-    add_feed(a, &s->p->control->update, &s->rates[s->room].update, RATES_BYTES);
+    add_feed(a, &s->p->control->update, &s->rates[s->staging_buffer].update, RATES_BYTES);
 }
 
-/* Micro-batch m of the room to where the program reads it. */
+/* Micro-batch m of the staging buffer to where the program reads it. */
 static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
                                        struct dpt_error *err)
 {
-    const struct dpt_cuda_shelf *at = &s->shelf;
+    const struct dpt_cuda_staging_layout *at = &s->staging_layout;
     const struct dpt_cuda_program *p = s->p;
-    const unsigned char *room = s->rooms[s->room].device;
+    const unsigned char *staging_buffer = s->staging_buffers[s->staging_buffer].device;
     const size_t rows = (size_t)p->micro, skip = (size_t)m * rows;
     const size_t targets = (size_t)s->spec.targets * sizeof(float);
     const size_t label = targets > 0 ? 0 : sizeof(int32_t);
@@ -56,28 +55,29 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     const size_t move = s->stored ? sizeof(struct dpt_cuda_move) : 0;
     struct dpt_cuda_feed_args a = {0};
 
-    add_feed(&a, p->input, room + at->input + skip * at->row, rows * at->row);
-    add_feed(&a, p->targets, room + at->targets + skip * targets, rows * targets);
-    add_feed(&a, p->labels, room + at->labels + skip * label, rows * label);
-    add_feed(&a, p->weights, room + at->weights + skip * weight, rows * weight);
-    add_feed(&a, p->sample, room + at->sample + skip * sizeof(int64_t), rows * sizeof(int64_t));
-    add_feed(&a, p->move, room + at->move + skip * move, rows * move);
+    add_feed(&a, p->input, staging_buffer + at->input + skip * at->row, rows * at->row);
+    add_feed(&a, p->targets, staging_buffer + at->targets + skip * targets, rows * targets);
+    add_feed(&a, p->labels, staging_buffer + at->labels + skip * label, rows * label);
+    add_feed(&a, p->weights, staging_buffer + at->weights + skip * weight, rows * weight);
+    add_feed(&a, p->sample, staging_buffer + at->sample + skip * sizeof(int64_t),
+             rows * sizeof(int64_t));
+    add_feed(&a, p->move, staging_buffer + at->move + skip * move, rows * move);
     add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), BATCH_BYTES);
     if (rates)
         add_rates(s, &a);
     return launch(s, DPT_CUDA_K_feed, &a, err);
 }
 
-/* --- passes ------------------------------------------------------------------------------------
- */
+/* --- passes ----------------------------------------------------------------------------------- */
 
 /* Forward, loss and backward of one micro-batch whose samples are in place. */
 static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last,
                                       struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
-    const struct dpt_cuda_tail_args tail = {
-        .tally = s->p->tally, .tail = s->p->gradient + g->floats, .n = DPT_TENSOR_ALIGN};
+    const struct dpt_cuda_tail_args tail = {.metric_sums = s->p->metric_sums,
+                                            .tail = s->p->gradient + g->floats,
+                                            .n = DPT_TENSOR_ALIGN};
     const bool cut = last && s->n_buckets > 0;
     enum dpt_status status = DPT_OK;
 
@@ -168,8 +168,7 @@ out:
     return status;
 }
 
-/* --- graphs ------------------------------------------------------------------------------------
- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
@@ -190,8 +189,8 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
         DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
     }
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(device(s->p->gradient), 0, words, ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib,
-                 cuMemsetD8Async(device(s->p->tally), 0, sizeof *s->p->tally, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(device(s->p->metric_sums), 0, sizeof *s->p->metric_sums,
+                                            ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
 out:
     return status;
@@ -210,19 +209,21 @@ static enum dpt_status enqueue_captured(void *arg, struct dpt_error *err)
     return enqueue(c->steps, c->parts, err);
 }
 
-/* The graph of these parts for the step's room and micro-batches. */
+/* The graph of these parts for the step's staging buffer and micro-batches. */
 static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
                             struct dpt_error *err)
 {
-    const struct dpt_cuda_replay wanted = {
-        .room = s->room, .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0, .parts = parts};
+    const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
+                                           .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
+                                           .parts = parts};
     struct captured captured = {s, parts};
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < s->n_replays; i++) {
         const struct dpt_cuda_replay *r = &s->replays[i];
 
-        if (r->room == wanted.room && r->micros == wanted.micros && r->parts == wanted.parts) {
+        if (r->staging_buffer == wanted.staging_buffer && r->micros == wanted.micros &&
+            r->parts == wanted.parts) {
             *exec = r->exec;
             return DPT_OK;
         }
@@ -248,19 +249,19 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const struct dpt_cuda_library *lib = &ctx->lib;
-    const struct dpt_cuda_room *room = &s->rooms[s->room];
+    const struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[s->staging_buffer];
     enum dpt_status status = DPT_OK;
     CUgraphExec exec = NULL;
 
     if (!dpt_cuda_program_profiled(s->p))
         DPT_TRY(find(s, parts, &exec, err));
     if (parts & DPT_CUDA_COMPUTE)
-        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, room->uploaded, 0));
+        DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer->uploaded, 0));
     if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
     else /* each launch is waited for */
         DPT_TRY(enqueue(s, parts, err));
-    DPT_CUDA_TRY(lib, cuEventRecord(room->done, ctx->compute));
+    DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer->done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)
         DPT_TRY(dpt_cuda_buckets_fetch(s, err));
 out:

@@ -19,17 +19,16 @@ static CUdeviceptr device(const void *at)
     return (CUdeviceptr)(uintptr_t)at;
 }
 
-/* --- pieces ------------------------------------------------------------------------------------
- */
+/* --- pieces ----------------------------------------------------------------------------------- */
 
-static enum dpt_status send_piece(struct dpt_cuda_steps *s, int turn, void *to, size_t bytes,
+static enum dpt_status send_piece(struct dpt_cuda_steps *s, int half, void *to, size_t bytes,
                                   struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(to), s->piece[turn], bytes, s->p->ctx.copy));
-    DPT_CUDA_TRY(lib, cuEventRecord(s->moved[turn], s->p->ctx.copy));
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(to), s->piece[half], bytes, s->p->ctx.copy));
+    DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
 out:
     return status;
 }
@@ -39,14 +38,14 @@ enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const 
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     enum dpt_status status = DPT_OK;
-    int turn = 0;
+    int half = 0;
 
-    for (size_t at = 0; at < bytes; at += DPT_CUDA_PIECE, turn ^= 1) {
+    for (size_t at = 0; at < bytes; at += DPT_CUDA_PIECE, half ^= 1) {
         const size_t n = bytes - at < DPT_CUDA_PIECE ? bytes - at : DPT_CUDA_PIECE;
 
-        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[turn]));
-        memcpy(s->piece[turn], (const unsigned char *)from + at, n);
-        DPT_TRY(send_piece(s, turn, (unsigned char *)to + at, n, err));
+        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half]));
+        memcpy(s->piece[half], (const unsigned char *)from + at, n);
+        DPT_TRY(send_piece(s, half, (unsigned char *)to + at, n, err));
     }
     DPT_CUDA_TRY(lib, cuStreamSynchronize(s->p->ctx.copy));
 out:
@@ -62,21 +61,21 @@ enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, cons
 
     /* One is on its way while the one before is copied. */
     for (size_t i = 0; i <= pieces; i++) {
-        const size_t at = i * DPT_CUDA_PIECE, turn = i % 2;
+        const size_t at = i * DPT_CUDA_PIECE, half = i % 2;
 
         if (i < pieces) {
             const size_t n = bytes - at < DPT_CUDA_PIECE ? bytes - at : DPT_CUDA_PIECE;
 
             DPT_CUDA_TRY(lib,
-                         cuMemcpyDtoHAsync(s->piece[turn], device((const unsigned char *)from + at),
+                         cuMemcpyDtoHAsync(s->piece[half], device((const unsigned char *)from + at),
                                            n, s->p->ctx.copy));
-            DPT_CUDA_TRY(lib, cuEventRecord(s->moved[turn], s->p->ctx.copy));
+            DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
         }
         if (i > 0) {
             const size_t before = at - DPT_CUDA_PIECE;
 
-            DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[turn ^ 1]));
-            memcpy((unsigned char *)to + before, s->piece[turn ^ 1],
+            DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half ^ 1]));
+            memcpy((unsigned char *)to + before, s->piece[half ^ 1],
                    bytes - before < DPT_CUDA_PIECE ? bytes - before : DPT_CUDA_PIECE);
         }
     }
@@ -84,8 +83,7 @@ out:
     return status;
 }
 
-/* --- the data set ------------------------------------------------------------------------------
- */
+/* --- the data set ----------------------------------------------------------------------------- */
 
 static size_t sample_bytes(const struct dpt_cuda_steps *s)
 {
@@ -104,11 +102,11 @@ static enum dpt_status upload_samples(struct dpt_cuda_steps *s, unsigned char *t
     const int64_t group = size < DPT_CUDA_PIECE ? (int64_t)(DPT_CUDA_PIECE / size) : 1;
     const unsigned char *from = data->memory;
     enum dpt_status status = DPT_OK;
-    int turn = 0;
+    int half = 0;
 
     if (stride == size)
         return dpt_cuda_steps_upload(s, to, from, size * (size_t)data->samples, err);
-    for (int64_t first = 0; first < data->samples; first += group, turn ^= 1) {
+    for (int64_t first = 0; first < data->samples; first += group, half ^= 1) {
         const int64_t left = data->samples - first, n = left < group ? left : group;
 
         if (size > DPT_CUDA_PIECE) {
@@ -116,10 +114,10 @@ static enum dpt_status upload_samples(struct dpt_cuda_steps *s, unsigned char *t
                                           from + (size_t)first * stride, size, err));
             continue;
         }
-        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[turn]));
+        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half]));
         for (int64_t i = 0; i < n; i++)
-            memcpy(s->piece[turn] + (size_t)i * size, from + (size_t)(first + i) * stride, size);
-        DPT_TRY(send_piece(s, turn, to + (size_t)first * size, (size_t)n * size, err));
+            memcpy(s->piece[half] + (size_t)i * size, from + (size_t)(first + i) * stride, size);
+        DPT_TRY(send_piece(s, half, to + (size_t)first * size, (size_t)n * size, err));
     }
     DPT_CUDA_TRY(lib, cuStreamSynchronize(s->p->ctx.copy));
 out:
@@ -161,15 +159,14 @@ out:
     return status;
 }
 
-/* --- rooms -------------------------------------------------------------------------------------
- */
+/* --- staging buffers -------------------------------------------------------------------------- */
 
-static struct dpt_cuda_shelf lay_out(const struct dpt_cuda_steps *s)
+static struct dpt_cuda_staging_layout lay_out(const struct dpt_cuda_steps *s)
 {
     const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
     const size_t rows = (size_t)s->spec.micros * (size_t)s->p->micro;
     const bool vectors = s->spec.targets > 0;
-    struct dpt_cuda_shelf at = {.row = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4};
+    struct dpt_cuda_staging_layout at = {.row = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4};
 
     at.targets = at.labels + lines(vectors ? 0 : rows * sizeof(int32_t));
     at.weights = at.targets + lines(rows * (size_t)s->spec.targets * sizeof(float));
@@ -180,33 +177,34 @@ static struct dpt_cuda_shelf lay_out(const struct dpt_cuda_steps *s)
     return at;
 }
 
-static enum dpt_status hold_rooms(struct dpt_cuda_steps *s, struct dpt_error *err)
+static enum dpt_status hold_staging_buffers(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
-    const int64_t bytes = (int64_t)s->shelf.bytes, control = sizeof(struct dpt_cuda_control);
+    const int64_t bytes = (int64_t)s->staging_layout.bytes,
+                  control = sizeof(struct dpt_cuda_control);
     enum dpt_status status = DPT_OK;
     void *at;
 
-    for (int i = 0; i < s->spec.rooms; i++) {
-        struct dpt_cuda_room *room = &s->rooms[i];
+    for (int i = 0; i < s->spec.staging_buffers; i++) {
+        struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[i];
 
         DPT_TRY(dpt_cuda_hold(ctx, "the samples of the steps ahead", bytes, &at, err));
-        room->device = at;
+        staging_buffer->device = at;
         DPT_TRY(dpt_cuda_pin(ctx, "the samples of the steps ahead", bytes, &at, err));
-        room->pinned = at;
-        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &room->uploaded, err));
-        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &room->done, err));
+        staging_buffer->pinned = at;
+        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->uploaded, err));
+        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->done, err));
     }
-    DPT_TRY(dpt_cuda_pin(ctx, "the rates", s->spec.rooms * control, &at, err));
+    DPT_TRY(dpt_cuda_pin(ctx, "the rates", s->spec.staging_buffers * control, &at, err));
     s->rates = at;
-    DPT_TRY(dpt_cuda_pin(ctx, "the counts", s->spec.rooms * s->spec.micros * control, &at, err));
+    DPT_TRY(dpt_cuda_pin(ctx, "the counts", s->spec.staging_buffers * s->spec.micros * control, &at,
+                         err));
     s->batches = at;
 out:
     return status;
 }
 
-/* --- the optimizer's ---------------------------------------------------------------------------
- */
+/* --- the optimizer's -------------------------------------------------------------------------- */
 
 static enum dpt_status hold_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
@@ -246,12 +244,12 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
         s->slot[k] = at;
     }
     DPT_TRY(dpt_cuda_hold(ctx, "the gradient's norm",
-                          (floats / DPT_CUDA_NORM_RUN + 1) * (int64_t)sizeof(double), &at, err));
+                          (floats / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double), &at, err));
     s->partial = at;
     DPT_TRY(dpt_cuda_hold(ctx, "the gradient's norm", sizeof *s->counter, &at, err));
     s->counter = at;
-    DPT_TRY(dpt_cuda_pin(ctx, "the device's state", sizeof *s->said, &at, err));
-    s->said = at;
+    DPT_TRY(dpt_cuda_pin(ctx, "the device's state", sizeof *s->reported, &at, err));
+    s->reported = at;
     for (int i = 0; i < 2; i++) {
         DPT_TRY(dpt_cuda_pin(ctx, "copies", DPT_CUDA_PIECE, &at, err));
         s->piece[i] = at;
@@ -262,8 +260,7 @@ out:
     return status;
 }
 
-/* --- what fits ---------------------------------------------------------------------------------
- */
+/* --- what fits -------------------------------------------------------------------------------- */
 
 /* Adds to a message about memory which micro-batch would fit: of what the program holds all but the
  * parameters, their gradient and two more copies grows with it. */
@@ -271,17 +268,17 @@ static void advise(const struct dpt_cuda_steps *s, int64_t held, int64_t unused,
                    struct dpt_error *err)
 {
     const int64_t arena = s->p->spec.graph->floats * (int64_t)sizeof(float);
-    const int64_t rooms = s->spec.rooms * (int64_t)s->shelf.bytes;
+    const int64_t staging_buffers = s->spec.staging_buffers * (int64_t)s->staging_layout.bytes;
     const int64_t fixed = arena * (4 + s->spec.rule.slots);
-    const int64_t each = (held - 4 * arena + rooms) / s->p->micro;
+    const int64_t each = (held - 4 * arena + staging_buffers) / s->p->micro;
     int64_t fits = each > 0 ? (held + unused - fixed) / each : 0;
-    struct dpt_error said = *err;
+    struct dpt_error reported = *err;
 
     if (fits >= s->p->micro)
         fits = s->p->micro - 1;
     if (fits > 0)
-        dpt_fail(err, said.status, "%.3000s; batch.micro: about %lld would fit, %d does not",
-                 said.text, (long long)fits, (int)s->p->micro);
+        dpt_fail(err, reported.status, "%.3000s; batch.micro: about %lld would fit, %d does not",
+                 reported.text, (long long)fits, (int)s->p->micro);
 }
 
 enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err)
@@ -292,11 +289,11 @@ enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *
     size_t unused = 0, total = 0;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemGetInfo(&unused, &total));
-    s->shelf = lay_out(s);
+    s->staging_layout = lay_out(s);
     DPT_TRY(hold_optimizer(s, err));
     DPT_TRY(store(s, &s->stored, err));
-    s->shelf = lay_out(s);
-    DPT_TRY(hold_rooms(s, err));
+    s->staging_layout = lay_out(s);
+    DPT_TRY(hold_staging_buffers(s, err));
 out:
     if (status == DPT_BAD_JOB)
         advise(s, held, (int64_t)unused, err);

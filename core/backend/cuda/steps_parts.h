@@ -2,17 +2,17 @@
  * steps_parts: what steps*.c share. For these files only.
  *
  * A step is one graph, captured when it is first wanted and replayed from then on: the samples of
- * each micro-batch from the room's copy on the device, forward, loss, backward, and, where nothing
+ * each micro-batch from the staging buffer's copy on the device, forward, loss, backward, and, where nothing
  * is reduced between them, norm, optimizer and layouts. So `compute` only notes, and the one launch
  * is `update`'s. Where ranks reduce, there are two graphs, and the first one records an
  * event behind each bucket, which the other stream waits for.
  *
- * The room's way: filled by the host in pinned memory, copied as one piece to the device on the
+ * A staging buffer is filled by the host in pinned memory, copied as one piece to the device on the
  * stream `copy` as soon as it is full (so the next steps' samples travel while this step computes,
  * and while ranks sum), and from there to where the program reads it by the graph's first kernel,
  * `feed`. That one also fetches counts and rates: they are known only when the launch is, so they
- * lie in pinned memory, which the device sees, one place for each room. Graphs have their addresses
- * in them, so there is one for each room.
+ * lie in pinned memory, which the device sees, one struct for each staging buffer. Graphs have
+ * their addresses in them, so there is one for each staging buffer.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_PARTS_H
 #define DPT_BACKEND_CUDA_STEPS_PARTS_H
@@ -30,22 +30,22 @@ enum {
     DPT_CUDA_PIECE = 4 << 20
 }; /* bytes that go between pageable memory and the device at once */
 
-/* Where in a room things are: bytes from its start. What is always sent whole comes first, the
- * samples, of which only those of the micro-batches that are there are sent, last. */
-struct dpt_cuda_shelf {
+/* The layout of a staging buffer: offsets in bytes. What is always sent whole comes first; the
+ * samples come last, and only those of the step's micro-batches are sent. */
+struct dpt_cuda_staging_layout {
     size_t labels, targets, weights, sample, move, input;
     size_t row; /* bytes of a sample's input; 0: the samples are on the device */
     size_t bytes;
 };
 
-struct dpt_cuda_room {
+struct dpt_cuda_staging_buffer {
     unsigned char *pinned, *device;
     CUevent uploaded; /* what is in it was copied */
     CUevent done;     /* the last launch that reads the copy, counts and rates has ended */
 };
 
 struct dpt_cuda_replay {
-    int room;
+    int staging_buffer;
     int32_t micros;
     unsigned parts;
     CUgraphExec exec;
@@ -63,13 +63,13 @@ struct dpt_cuda_bucket {
 struct dpt_cuda_steps {
     struct dpt_cuda_program *p; /* borrowed */
     struct dpt_steps_spec spec;
-    struct dpt_cuda_shelf shelf;
+    struct dpt_cuda_staging_layout staging_layout;
     bool stored; /* the data set is on the device */
 
-    struct dpt_cuda_room *rooms;
-    int32_t *counts;                  /* [rooms][micros] */
-    struct dpt_cuda_control *batches; /* pinned; [rooms][micros]: seed, step and count */
-    struct dpt_cuda_control *rates;   /* pinned; [rooms]: the rest */
+    struct dpt_cuda_staging_buffer *staging_buffers;
+    int32_t *counts;                  /* [staging_buffers][micros] */
+    struct dpt_cuda_control *batches; /* pinned; [staging_buffers][micros]: seed, step and count */
+    struct dpt_cuda_control *rates;   /* pinned; [staging_buffers]: the rest */
     struct dpt_cuda_replay *replays;
     int n_replays, replay_capacity;
 
@@ -77,9 +77,9 @@ struct dpt_cuda_steps {
     uint8_t *decays;
     double *partial;
     uint32_t *counter;
-    unsigned char *piece[2];     /* pinned */
-    CUevent moved[2];            /* what was in a piece is where it goes */
-    struct dpt_cuda_state *said; /* pinned */
+    unsigned char *piece[2];         /* pinned */
+    CUevent moved[2];                /* what was in a piece is where it goes */
+    struct dpt_cuda_state *reported; /* pinned */
 
     struct dpt_cuda_bucket *buckets;
     int n_buckets;
@@ -89,31 +89,29 @@ struct dpt_cuda_steps {
     /* Of the step under way. */
     bool open;     /* computed, not updated */
     bool deferred; /* its launch is still to come */
-    int room;
+    int staging_buffer;
     int32_t micros;
     int next; /* bucket to be finished; while the last micro-batch's backward is enqueued */
 };
 
-/* Micro-batch m's part of the control, of the step's room. */
+/* Micro-batch m's part of the control, of the step's staging buffer. */
 static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cuda_steps *s,
                                                             int32_t m)
 {
-    return &s->batches[(size_t)s->room * (size_t)s->spec.micros + (size_t)m];
+    return &s->batches[(size_t)s->staging_buffer * (size_t)s->spec.micros + (size_t)m];
 }
 
-/* --- steps_graph.c -----------------------------------------------------------------------------
- */
+/* --- steps_graph.c ---------------------------------------------------------------------------- */
 
 /* Runs what a step runs on no samples at all, so that the libraries have loaded and allocated what
  * they want before anything is captured; waits. */
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* Launches these parts of the step in s->room, s->micros. */
+/* Launches these parts of the step in s->staging_buffer, s->micros. */
 enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
                                       struct dpt_error *err);
 void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
 
-/* --- steps_buckets.c ---------------------------------------------------------------------------
- */
+/* --- steps_buckets.c -------------------------------------------------------------------------- */
 
 enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err);
 void dpt_cuda_buckets_close(struct dpt_cuda_steps *s);
@@ -126,8 +124,7 @@ enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n,
                                       struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
 
-/* --- steps_memory.c ----------------------------------------------------------------------------
- */
+/* --- steps_memory.c --------------------------------------------------------------------------- */
 
 enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err);
 /* Between pageable memory and the device, in pieces on the stream `copy`; wait. Nothing else may be
@@ -137,14 +134,14 @@ enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const 
 enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,
                                         size_t bytes, struct dpt_error *err);
 
-/* --- steps.c -----------------------------------------------------------------------------------
- */
+/* --- steps.c ---------------------------------------------------------------------------------- */
 
 /* An event without a time. */
 enum dpt_status dpt_cuda_steps_event(const struct dpt_cuda_library *lib, CUevent *event,
                                      struct dpt_error *err);
 /* Puts what was being done in front of an error's text: "GPU, uploading the data set: ...". Passes
  * the status on. */
-enum dpt_status dpt_cuda_steps_say(enum dpt_status status, const char *what, struct dpt_error *err);
+enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
+                                            struct dpt_error *err);
 
 #endif

@@ -63,13 +63,13 @@ static void run_nodes(const struct dpt_cpu_run *run, struct times *t)
 {
     const struct dpt_cpu_program *program = run->program;
     const struct dpt_cpu_node *last = &program->nodes[program->n_nodes - 1];
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
 
     for (int32_t i = 1; i < program->n_nodes; i++)
         if (!program->nodes[i].skipped)
             run_node(run, i, false, &t->forward[i]);
     dpt_loss_rows(&program->spec.loss, run->batch, last->out.c, (size_t)last->out.c,
-                  dpt_cpu_buffer(run, last->y), dpt_cpu_buffer(run, last->dy), &tally);
+                  dpt_cpu_buffer(run, last->y), dpt_cpu_buffer(run, last->dy), &metric_sums);
     for (int32_t i = program->n_nodes - 1; i > 0; i--)
         if (!program->nodes[i].skipped && program->nodes[i].wants_dy)
             run_node(run, i, true, &t->backward[i]);
@@ -126,7 +126,7 @@ static double peak(void)
     for (int i = 0; i < 40; i++) {
         const double start = dpt_now();
 
-        dpt_dnnl_product(false, false, N, N, N, m, m + N * N, false, m + 2 * N * N, &err);
+        dpt_dnnl_gemm(false, false, N, N, N, m, m + N * N, false, m + 2 * N * N, &err);
         keep_least(&least, dpt_now() - start);
     }
     dpt_free(m);
@@ -186,8 +186,8 @@ int main(int argc, char **argv)
         return 1;
     const struct dpt_cpu_program *program = opened;
     const struct dpt_cpu_run run = {.program = program,
-                                    .slot = &program->slots[0],
-                                    .scratch = program->slots[0].memory,
+                                    .worker = &program->workers[0],
+                                    .scratch = program->workers[0].memory,
                                     .threads = 1,
                                     .rows = spec.micro,
                                     .batch = &batch.batch,
@@ -196,10 +196,10 @@ int main(int argc, char **argv)
                                     .add = true,
                                     .training = true};
     for (int i = 0; i < rounds; i++) {
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
         const double start = dpt_now();
 
-        dpt_backend_cpu.train(opened, 0, &batch.batch, params, gradient, true, &tally, &err);
+        dpt_backend_cpu.train(opened, 0, &batch.batch, params, gradient, true, &metric_sums, &err);
         keep_least(&t.whole, dpt_now() - start);
         run_nodes(&run, &t);
     }

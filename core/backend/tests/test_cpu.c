@@ -1,6 +1,6 @@
 /*
  * The cpu backend computes what ref computes, over random graphs: outputs, losses, gradients,
- * accumulation, slots in parallel, evaluation, and what it says about a number that is none.
+ * accumulation, workers in parallel, evaluation, and what it says about a number that is none.
  */
 #include "core/backend/tests/scene.h"
 
@@ -18,8 +18,8 @@ static void *open_program(const struct dpt_backend *backend, const struct scene 
 
     if (backend->open(&s->spec, &program, &err) != DPT_OK)
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-    for (int slot = 0; slot < s->spec.threads; slot++)
-        assert_int_equal(backend->refresh(program, slot, s->params, &err), DPT_OK);
+    for (int worker = 0; worker < s->spec.threads; worker++)
+        assert_int_equal(backend->refresh(program, worker, s->params, &err), DPT_OK);
     return program;
 }
 
@@ -31,13 +31,13 @@ static float *new_arena(const struct scene *s)
     return arena;
 }
 
-static void train(const struct dpt_backend *backend, const struct scene *s, void *program, int slot,
-                  bool add, float *gradient, struct dpt_tally *tally)
+static void train(const struct dpt_backend *backend, const struct scene *s, void *program,
+                  int worker, bool add, float *gradient, struct dpt_metric_sums *metric_sums)
 {
     struct dpt_error err;
 
-    if (backend->train(program, slot, &s->batch.batch, s->params, gradient, add, tally, &err) !=
-        DPT_OK)
+    if (backend->train(program, worker, &s->batch.batch, s->params, gradient, add, metric_sums,
+                       &err) != DPT_OK)
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
 }
 
@@ -69,8 +69,8 @@ static void assert_same_gradients(const struct scene *s, const float *a, const f
     }
 }
 
-static void assert_same_tally(const struct scene *s, const struct dpt_tally *a,
-                              const struct dpt_tally *b)
+static void assert_same_tally(const struct scene *s, const struct dpt_metric_sums *a,
+                              const struct dpt_metric_sums *b)
 {
     if (!(fabs(a->loss - b->loss) <= 1e-5 * (fabs(b->loss) + 1)) || a->samples != b->samples)
         fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
@@ -80,13 +80,13 @@ static void assert_same_tally(const struct scene *s, const struct dpt_tally *a,
         fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
 }
 
-/* Outputs, tally and gradients of cpu are those of ref; with `add` they are added; what lies
+/* Outputs, metric sums and gradients of cpu are those of ref; with `add` they are added; what lies
  * between tensors stays. */
 static void agrees_with_ref(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < GRAPHS; seed++) {
-        struct dpt_tally wanted = {0}, got = {0};
+        struct dpt_metric_sums wanted = {0}, got = {0};
         struct dpt_error err;
         struct scene s;
 
@@ -175,7 +175,7 @@ static void fuses_without_a_difference(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < STACKS; seed++) {
-        struct dpt_tally wanted = {0}, got = {0};
+        struct dpt_metric_sums wanted = {0}, got = {0};
         struct dpt_error err;
         struct scene s;
 
@@ -237,7 +237,7 @@ struct crew {
     const struct scene *scene;
     void *program;
     float *gradients[THREADS];
-    struct dpt_tally tallies[THREADS];
+    struct dpt_metric_sums metric_sums_of[THREADS];
 };
 
 static void work(void *arg, int thread)
@@ -249,10 +249,10 @@ static void work(void *arg, int thread)
                      DPT_OK);
     for (int i = 0; i < 4; i++)
         train(&dpt_backend_cpu, crew->scene, crew->program, thread, i % 2, crew->gradients[thread],
-              &crew->tallies[thread]);
+              &crew->metric_sums_of[thread]);
 }
 
-/* All slots at once, and one alone: the same bits. */
+/* All workers at once, and one alone: the same bits. */
 static void slots_do_not_meet(void **state)
 {
     struct dpt_pool *pool;
@@ -263,7 +263,7 @@ static void slots_do_not_meet(void **state)
     for (uint64_t seed = 1000; seed < 1040; seed++) {
         struct scene s;
         struct crew crew = {.scene = &s};
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
 
         scene_init(&s, seed);
         s.spec.threads = THREADS;
@@ -273,11 +273,11 @@ static void slots_do_not_meet(void **state)
         float *alone = new_arena(&s);
 
         for (int i = 0; i < 4; i++)
-            train(&dpt_backend_cpu, &s, crew.program, 0, i % 2, alone, &tally);
+            train(&dpt_backend_cpu, &s, crew.program, 0, i % 2, alone, &metric_sums);
         dpt_pool_run(pool, work, &crew);
         for (int i = 0; i < THREADS; i++) {
             assert_memory_equal(crew.gradients[i], alone, (size_t)s.graph.floats * sizeof *alone);
-            assert_true(crew.tallies[i].loss == tally.loss);
+            assert_true(crew.metric_sums_of[i].loss == metric_sums.loss);
             dpt_free(crew.gradients[i]);
         }
         dpt_free(alone);
@@ -301,7 +301,7 @@ static void finds_nan(void **state)
     for (int i = 0; i < 36; i++) {
         struct scene s = {0};
         struct draw d = {(uint64_t)i};
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
         struct dpt_error err;
         int32_t at = net_input(&s.graph, 3, 6, 6), position = -1;
 
@@ -334,14 +334,14 @@ static void finds_nan(void **state)
         void *program = open_program(&dpt_backend_cpu, &s);
         float *gradient = new_arena(&s);
 
-        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &tally);
+        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &metric_sums);
         assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), -1);
         *planted = NAN;
         assert_int_equal(dpt_backend_cpu.refresh(program, 0, s.params, &err), DPT_OK);
-        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &tally);
+        train(&dpt_backend_cpu, &s, program, 0, false, gradient, &metric_sums);
         assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), owner);
         assert_int_equal(position, 0);
-        assert_true(isnan(tally.loss));
+        assert_true(isnan(metric_sums.loss));
         dpt_backend_cpu.close(program);
         dpt_free(gradient);
         scene_release(&s);
@@ -354,7 +354,7 @@ static void ties_go_to_the_first(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 60; seed++) {
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
         struct scene s = {0};
         struct draw d = {seed};
         struct dpt_window w = {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1};
@@ -381,8 +381,8 @@ static void ties_go_to_the_first(void **state)
         void *ref = open_program(&dpt_backend_ref, &s), *cpu = open_program(&dpt_backend_cpu, &s);
         float *g_ref = new_arena(&s), *g = new_arena(&s);
 
-        train(&dpt_backend_ref, &s, ref, 0, false, g_ref, &tally);
-        train(&dpt_backend_cpu, &s, cpu, 0, false, g, &tally);
+        train(&dpt_backend_ref, &s, ref, 0, false, g_ref, &metric_sums);
+        train(&dpt_backend_cpu, &s, cpu, 0, false, g, &metric_sums);
         assert_same_gradients(&s, g, g_ref, "gradient");
         dpt_backend_ref.close(ref);
         dpt_backend_cpu.close(cpu);

@@ -55,7 +55,7 @@ static void elements_are_named_draws(void **state)
         mask_of(&key, N, mask);
         for (uint64_t i = 0; i < N; i++) {
             if (i % 4 == 0)
-                dpt_random4(key.seed, DPT_STREAM_DROPOUT, key.step << 16 | (uint64_t)key.node,
+                dpt_random4(key.seed, DPT_RANDOM_DROPOUT, key.step << 16 | (uint64_t)key.node,
                             (uint64_t)key.sample << 24 | i / 4, word);
             assert_true((mask[i] == 0) == (word[i % 4] < UINT32_C(1) << 31));
         }

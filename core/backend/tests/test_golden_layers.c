@@ -117,7 +117,7 @@ static void check(const struct dpt_backend *backend, const struct golden *g)
     const int64_t sample[4] = {0, 1, 2, 3};
     const struct dpt_batch batch = {
         .count = g->count, .input = hot, .targets = g->target, .sample = sample};
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     struct dpt_error err = {0};
     void *program;
 
@@ -140,8 +140,8 @@ static void check(const struct dpt_backend *backend, const struct golden *g)
     assert_int_equal(backend->infer(program, 0, &batch, params, y, NULL, &err), DPT_OK);
     for (int32_t i = 0; i < g->count * out; i++)
         near(g, "y", i, y[i], g->y[i]);
-    assert_int_equal(backend->train(program, 0, &batch, params, gradient, false, &tally, &err),
-                     DPT_OK);
+    assert_int_equal(
+        backend->train(program, 0, &batch, params, gradient, false, &metric_sums, &err), DPT_OK);
     compare_gradients(g, &graph, gradient);
     backend->close(program);
     dpt_free(params);

@@ -37,20 +37,21 @@ static void as_pytorch(void **state)
         const struct golden *g = &goldens[k];
         const struct dpt_batch batch = batch_of(g);
         const size_t stride = (size_t)g->outputs + GAP;
-        struct dpt_tally tally = {.loss = 0.5, .correct = 100, .samples = 1000}, other = {0};
+        struct dpt_metric_sums metric_sums = {.loss = 0.5, .correct = 100, .samples = 1000},
+                               other = {0};
         float y[CELLS + GAP * ROWS], dy[CELLS + GAP * ROWS];
 
         for (size_t i = 0; i < sizeof y / sizeof *y; i++)
             y[i] = dy[i] = 77;
         for (int32_t i = 0; i < g->count; i++)
             memcpy(y + (size_t)i * stride, g->y + i * g->outputs, (size_t)g->outputs * sizeof *y);
-        dpt_loss_rows(&g->loss, &batch, g->outputs, stride, y, dy, &tally);
+        dpt_loss_rows(&g->loss, &batch, g->outputs, stride, y, dy, &metric_sums);
         dpt_loss_rows(&g->loss, &batch, g->outputs, (size_t)g->outputs, g->y, NULL, &other);
         if (fabs(other.loss - g->sum) > 1e-12 + 1e-12 * fabs(g->sum))
             fail_msg("%s: loss %.17g, PyTorch %.17g", g->name, other.loss, g->sum);
-        assert_true(fabs(tally.loss - 0.5 - other.loss) <= 1e-14 * (1 + fabs(other.loss)));
-        assert_int_equal(tally.samples, 1000 + g->count);
-        if (other.correct != g->correct || tally.correct != 100 + g->correct)
+        assert_true(fabs(metric_sums.loss - 0.5 - other.loss) <= 1e-14 * (1 + fabs(other.loss)));
+        assert_int_equal(metric_sums.samples, 1000 + g->count);
+        if (other.correct != g->correct || metric_sums.correct != 100 + g->correct)
             fail_msg("%s: correct %lld, PyTorch %lld", g->name, (long long)other.correct,
                      (long long)g->correct);
         for (int32_t i = 0; i < g->count; i++) {
@@ -76,7 +77,7 @@ static void weights_count(void **state)
     for (size_t k = 0; k < sizeof goldens / sizeof *goldens; k++) {
         const struct golden *g = &goldens[k];
         struct dpt_batch batch = batch_of(g), one = batch;
-        struct dpt_tally all = {0}, sum = {0};
+        struct dpt_metric_sums all = {0}, sum = {0};
         float y[CELLS], dy[CELLS], own[CELLS];
         const size_t n = (size_t)g->outputs;
 
@@ -87,14 +88,14 @@ static void weights_count(void **state)
             y[n] = NAN;
         dpt_loss_rows(&g->loss, &batch, g->outputs, n, y, dy, &all);
         for (int32_t i = 0; i < g->count; i++) {
-            struct dpt_tally tally = {0};
+            struct dpt_metric_sums metric_sums = {0};
             const double weight = weights[i];
 
             one.labels = g->soft ? NULL : g->labels + i;
             one.targets = g->soft ? g->targets + (size_t)i * n : NULL;
-            dpt_loss_rows(&g->loss, &one, g->outputs, n, y + (size_t)i * n, own, &tally);
-            sum.loss += weight > 0 ? weight * tally.loss : 0;
-            sum.correct += weight * tally.correct;
+            dpt_loss_rows(&g->loss, &one, g->outputs, n, y + (size_t)i * n, own, &metric_sums);
+            sum.loss += weight > 0 ? weight * metric_sums.loss : 0;
+            sum.correct += weight * metric_sums.correct;
             sum.weight += weight;
             for (size_t j = 0; j < n; j++)
                 assert_true(dy[(size_t)i * n + j] == (weight > 0 ? weights[i] * own[j] : 0));
@@ -107,10 +108,10 @@ static void weights_count(void **state)
 static double loss_of(const struct dpt_loss *loss, const struct dpt_batch *batch, int32_t n,
                       const float *y)
 {
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
 
-    dpt_loss_rows(loss, batch, n, (size_t)n, y, NULL, &tally);
-    return tally.loss;
+    dpt_loss_rows(loss, batch, n, (size_t)n, y, NULL, &metric_sums);
+    return metric_sums.loss;
 }
 
 static void gradient_is_the_slope(void **state)
@@ -126,13 +127,13 @@ static void gradient_is_the_slope(void **state)
         float y[8], targets[8], dy[8];
         const struct dpt_batch batch = {
             .count = 1, .labels = soft ? NULL : &label, .targets = soft ? targets : NULL};
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
 
         for (int32_t j = 0; j < n; j++) {
             y[j] = (float)(3 * draw_normal(&d));
             targets[j] = (float)draw_uniform(&d); /* need not sum to 1 */
         }
-        dpt_loss_rows(&loss, &batch, n, (size_t)n, y, dy, &tally);
+        dpt_loss_rows(&loss, &batch, n, (size_t)n, y, dy, &metric_sums);
         for (int32_t j = 0; j < n; j++) {
             const float middle = y[j], low = middle - 1e-3f, high = middle + 1e-3f;
             double slope;
@@ -162,11 +163,11 @@ static void nothing_not_finite_is_hidden(void **state)
                 const float targets[8] = {0, 1, 0, 0, 0, 0, 1, 0};
                 const struct dpt_batch batch = {.count = 2, .targets = targets};
                 float y[8] = {1, 2, 3, 4, 5, 6, 7, 8}, dy[8];
-                struct dpt_tally tally = {0};
+                struct dpt_metric_sums metric_sums = {0};
 
                 y[at] = bad[k];
-                dpt_loss_rows(&loss, &batch, 4, 4, y, dy, &tally);
-                assert_false(isfinite(tally.loss));
+                dpt_loss_rows(&loss, &batch, 4, 4, y, dy, &metric_sums);
+                assert_false(isfinite(metric_sums.loss));
                 for (int j = 4; j < 8; j++)
                     assert_true(isfinite(dy[j]));
             }
@@ -197,7 +198,7 @@ static void correct_takes_the_first_and_never_nan(void **state)
     for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
         const struct dpt_batch labels = {.count = 1, .labels = &cases[k].label};
         const struct dpt_batch targets = {.count = 1, .targets = cases[k].targets};
-        struct dpt_tally a = {0}, b = {0};
+        struct dpt_metric_sums a = {0}, b = {0};
 
         dpt_loss_rows(&loss, &labels, 3, 3, cases[k].y, NULL, &a);
         dpt_loss_rows(&loss, &targets, 3, 3, cases[k].y, NULL, &b);

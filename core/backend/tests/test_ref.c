@@ -1,4 +1,4 @@
-/* What the ref backend promises beside its gradients: the convolution's definition, adding, slots,
+/* What the ref backend promises beside its gradients: the convolution's definition, adding, workers,
  * batches, branches, messages. */
 #include "core/backend/tests/net.h"
 
@@ -21,16 +21,17 @@ static void *open_ref(const struct dpt_graph *graph, int32_t micro, int threads,
     return program;
 }
 
-static double train(void *program, int slot, const struct dpt_batch *batch, const float *params,
+static double train(void *program, int worker, const struct dpt_batch *batch, const float *params,
                     float *gradient, bool add)
 {
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     struct dpt_error err;
 
     assert_int_equal(
-        dpt_backend_ref.train(program, slot, batch, params, gradient, add, &tally, &err), DPT_OK);
-    assert_int_equal(tally.samples, batch->count);
-    return tally.loss;
+        dpt_backend_ref.train(program, worker, batch, params, gradient, add, &metric_sums, &err),
+        DPT_OK);
+    assert_int_equal(metric_sums.samples, batch->count);
+    return metric_sums.loss;
 }
 
 /* A small picture classifier with everything in it; its dropout is node 5. */
@@ -166,7 +167,7 @@ static void gradients_are_written_or_added(void **state)
     dpt_graph_release(&g);
 }
 
-/* A batch's loss and gradient are the sums of its samples', dropout included; slots give the same
+/* A batch's loss and gradient are the sums of its samples', dropout included; workers give the same
  * bits. */
 static void batches_are_sums_of_samples(void **state)
 {
@@ -217,7 +218,7 @@ static void evaluation_drops_nothing(void **state)
     struct dpt_graph g = {0};
     struct draw d = {4};
     struct owned_batch data;
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     struct dpt_error err;
     float *params, *gradient;
     void *program;
@@ -234,15 +235,15 @@ static void evaluation_drops_nothing(void **state)
     kept = train(program, 0, &data.batch, params, gradient, false);
     g.nodes[5].attribute[0] = 0.4f;
     assert_true(fabs(dropped - kept) > 1e-3);
-    assert_int_equal(dpt_backend_ref.infer(program, 0, &data.batch, params, NULL, &tally, &err),
-                     DPT_OK);
-    assert_true(tally.loss == kept);
+    assert_int_equal(
+        dpt_backend_ref.infer(program, 0, &data.batch, params, NULL, &metric_sums, &err), DPT_OK);
+    assert_true(metric_sums.loss == kept);
     dpt_backend_ref.close(program);
-    tally.loss = 0;
+    metric_sums.loss = 0;
     program = open_ref(&g, 4, 1, false);
-    assert_int_equal(dpt_backend_ref.infer(program, 0, &data.batch, params, NULL, &tally, &err),
-                     DPT_OK);
-    assert_true(tally.loss == kept);
+    assert_int_equal(
+        dpt_backend_ref.infer(program, 0, &data.batch, params, NULL, &metric_sums, &err), DPT_OK);
+    assert_true(metric_sums.loss == kept);
     dpt_backend_ref.close(program);
     dpt_free(params);
     dpt_free(gradient);

@@ -46,13 +46,13 @@ static void bench_close(struct bench *b)
 
 static double loss_at(struct bench *b, const float *params, float *gradient)
 {
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     struct dpt_error err;
 
-    assert_int_equal(
-        dpt_backend_ref.train(b->program, 0, &b->data.batch, params, gradient, false, &tally, &err),
-        DPT_OK);
-    return tally.loss;
+    assert_int_equal(dpt_backend_ref.train(b->program, 0, &b->data.batch, params, gradient, false,
+                                           &metric_sums, &err),
+                     DPT_OK);
+    return metric_sums.loss;
 }
 
 /* What the loss does along the direction within a step of h, for one tensor: slope, and bend =

@@ -15,7 +15,7 @@ struct problem {
     int32_t count, micro;
     int64_t x_sample, y_sample; /* floats */
     float *x, *dy, *weights;
-    int32_t *place;
+    int32_t *argmax;
     char text[200];
 };
 
@@ -41,7 +41,7 @@ static float *numbers(int64_t n, struct draw *d)
     return x;
 }
 
-/* Every layout's filling holds zeros in the activations, and nothing that counts in `place`. */
+/* Every layout's filling holds zeros in the activations, and nothing that counts in `argmax`. */
 static void problem_init(struct problem *p, uint64_t seed)
 {
     static const enum dpt_layout layouts[] = {DPT_LAYOUT_C16, DPT_LAYOUT_C16, DPT_LAYOUT_C8,
@@ -80,10 +80,10 @@ static void problem_init(struct problem *p, uint64_t seed)
     p->dy = numbers(p->micro * p->y_sample, &d);
     p->weights =
         numbers((int64_t)s->out_channels * s->in_channels * s->kernel[0] * s->kernel[1], &d);
-    p->place = dpt_alloc_array((size_t)(p->micro * p->y_sample), sizeof *p->place);
-    assert_non_null(p->place);
+    p->argmax = dpt_alloc_array((size_t)(p->micro * p->y_sample), sizeof *p->argmax);
+    assert_non_null(p->argmax);
     for (int64_t i = 0; i < p->micro * p->y_sample; i++)
-        p->place[i] = draw_int(&d, -1, 3);
+        p->argmax[i] = draw_int(&d, -1, 3);
 }
 
 static void problem_release(struct problem *p)
@@ -91,7 +91,7 @@ static void problem_release(struct problem *p)
     dpt_free(p->x);
     dpt_free(p->dy);
     dpt_free(p->weights);
-    dpt_free(p->place);
+    dpt_free(p->argmax);
 }
 
 static int64_t weights_of(const struct problem *p)
@@ -153,9 +153,9 @@ static struct gradients slow(const struct problem *p)
             for (int32_t i = 0; i < s->pooled[0]; i++) {
                 for (int32_t j = 0; j < s->pooled[1]; j++) {
                     const int64_t y = n * p->y_sample + index_of(s->y, dims, out, i, j);
-                    const int32_t at[2] = {2 * i + p->place[y] / 2, 2 * j + p->place[y] % 2};
+                    const int32_t at[2] = {2 * i + p->argmax[y] / 2, 2 * j + p->argmax[y] % 2};
 
-                    if (p->place[y] >= 0)
+                    if (p->argmax[y] >= 0)
                         slow_winner(p, n, out, at, p->dy[y], &g);
                 }
             }
@@ -178,7 +178,7 @@ static struct gradients fast(const struct problem *p, enum dpt_isa isa, bool add
                                    .micro = p->micro,
                                    .x = p->x,
                                    .dy = p->dy,
-                                   .place = p->place,
+                                   .argmax = p->argmax,
                                    .packed = packed,
                                    .scratch = scratch,
                                    .dw = g.dw,

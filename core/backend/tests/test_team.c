@@ -15,25 +15,25 @@ struct crew {
     struct dpt_pool *pool;
     void *program;
     float *gradient;
-    struct dpt_tally tally;
+    struct dpt_metric_sums metric_sums;
 };
 
 static void work(void *arg, int thread)
 {
     struct crew *crew = arg;
-    struct dpt_tally unused = {0};
+    struct dpt_metric_sums unused = {0};
     struct dpt_error err;
 
     for (int i = 0; i < 3; i++) {
         assert_int_equal(dpt_backend_cpu.train(crew->program, thread, &crew->scene->batch.batch,
                                                crew->scene->params, crew->gradient, i > 1,
-                                               thread == 0 ? &crew->tally : &unused, &err),
+                                               thread == 0 ? &crew->metric_sums : &unused, &err),
                          DPT_OK);
         /* Done for all when done for one: nobody writes there now. */
         for (int64_t k = 0; k < crew->scene->graph.floats; k += 16)
             assert_false(crew->gradient[k] == 1e30f);
         if (crew->pool != NULL)
-            dpt_pool_meet(crew->pool);
+            dpt_pool_barrier(crew->pool);
     }
     assert_true(unused.samples == 0);
 }
@@ -46,7 +46,7 @@ static void run(const struct scene *s, int threads, struct crew *crew)
 
     crew->scene = s;
     crew->pool = NULL;
-    crew->tally = (struct dpt_tally){0};
+    crew->metric_sums = (struct dpt_metric_sums){0};
     if (threads > 0)
         assert_int_equal(dpt_pool_open(&crew->pool, threads, false, &err), DPT_OK);
     spec.threads = threads > 0 ? threads : 1;
@@ -77,8 +77,9 @@ static void compare(const struct scene *s)
         if (memcmp(alone.gradient, team.gradient,
                    (size_t)s->graph.floats * sizeof *team.gradient) != 0)
             fail_msg("%s: %d threads: other bits in the gradient", s->text, threads);
-        if (alone.tally.loss != team.tally.loss || alone.tally.correct != team.tally.correct ||
-            alone.tally.samples != team.tally.samples)
+        if (alone.metric_sums.loss != team.metric_sums.loss ||
+            alone.metric_sums.correct != team.metric_sums.correct ||
+            alone.metric_sums.samples != team.metric_sums.samples)
             fail_msg("%s: %d threads: other losses", s->text, threads);
         dpt_free(team.gradient);
     }

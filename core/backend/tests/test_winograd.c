@@ -22,7 +22,7 @@ struct problem {
 
 struct outputs {
     float *y;
-    int32_t *place;
+    int32_t *argmax;
 };
 
 static float *numbers(int64_t n, struct draw *d)
@@ -93,21 +93,21 @@ static void problem_release(struct problem *p)
 static void outputs_release(struct outputs *o)
 {
     dpt_free(o->y);
-    dpt_free(o->place);
+    dpt_free(o->argmax);
 }
 
 static struct outputs fast(const struct problem *p, int32_t first, int32_t samples)
 {
     const struct dpt_winograd *w = &p->w;
     struct outputs o = {numbers(samples * p->y_sample, NULL),
-                        dpt_alloc_array((size_t)(samples * p->y_sample), sizeof *o.place)};
+                        dpt_alloc_array((size_t)(samples * p->y_sample), sizeof *o.argmax)};
     float *packed = numbers(dpt_winograd_packed(w), NULL);
     float *scratch = numbers(dpt_winograd_scratch(w), NULL);
 
-    assert_non_null(o.place);
+    assert_non_null(o.argmax);
     dpt_winograd_pack(w, p->weights, packed);
     dpt_winograd_forward(w, samples, p->x + first * p->x_sample, packed, p->bias, scratch, o.y,
-                         w->pool ? o.place : NULL);
+                         w->pool ? o.argmax : NULL);
     dpt_free(packed);
     dpt_free(scratch);
     return o;
@@ -149,14 +149,14 @@ static double slow_output(const struct problem *p, int32_t sample, int32_t out, 
 }
 
 /* Who won is who is largest, but for rounding. */
-static void assert_place(const struct problem *p, int32_t place, const double candidates[4],
-                         double best)
+static void assert_argmax(const struct problem *p, int32_t argmax, const double candidates[4],
+                          double best)
 {
-    if (place < 0) {
+    if (argmax < 0) {
         if (!p->w.relu || best > 1e-3)
             fail_msg("%s: %g was cut off", p->text, best);
-    } else if (place > 3 || candidates[place] < best - 1e-3) {
-        fail_msg("%s: %d won", p->text, place);
+    } else if (argmax > 3 || candidates[argmax] < best - 1e-3) {
+        fail_msg("%s: %d won", p->text, argmax);
     }
 }
 
@@ -184,7 +184,7 @@ static void is_the_direct_sum(void **state)
                         difference += (got.y[at] - wanted) * (got.y[at] - wanted);
                         norm += wanted * wanted;
                         if (p.w.pool)
-                            assert_place(&p, got.place[at], candidates, wanted);
+                            assert_argmax(&p, got.argmax[at], candidates, wanted);
                     }
                 }
             }

@@ -36,7 +36,7 @@ static void crc_is_the_known_one(void **state)
     assert_int_equal(dpt_crc32(0, "123456789", 9), 0xCBF43926);
     assert_int_equal(dpt_crc32(0, "", 0), 0);
     for (size_t i = 0; i < N; i++)
-        bytes[i] = (unsigned char)dpt_random64(1, DPT_STREAM_SYNTHETIC, 0, i);
+        bytes[i] = (unsigned char)dpt_random64(1, DPT_RANDOM_SYNTHETIC, 0, i);
     for (size_t n = 0; n <= N; n++) {
         const uint32_t first = dpt_crc32(0, bytes, n);
 
@@ -47,7 +47,7 @@ static void crc_is_the_known_one(void **state)
 
 static void random_floats(float *x, uint64_t seed)
 {
-    dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 0, 0, N, x);
+    dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 0, 0, N, x);
 }
 
 /* The sum's definition, one element at a time, so that no vector is involved. */

@@ -47,16 +47,16 @@ static void buffers_are_aligned_and_zero(void **state)
 static void arena_pieces_do_not_overlap(void **state)
 {
     enum { PIECES = 500 };
-    struct dpt_arena arena = {0};
+    struct dpt_region arena = {0};
     char *piece[PIECES];
     size_t size[PIECES];
 
     (void)state;
     for (int i = 0; i < PIECES; i++) {
-        const uint64_t word = dpt_random64(1, DPT_STREAM_SYNTHETIC, 0, (uint64_t)i);
+        const uint64_t word = dpt_random64(1, DPT_RANDOM_SYNTHETIC, 0, (uint64_t)i);
 
         size[i] = word % 50 == 0 ? 40000 : word % 200;
-        piece[i] = dpt_arena_alloc(&arena, size[i]);
+        piece[i] = dpt_region_alloc(&arena, size[i]);
         assert_non_null(piece[i]);
         assert_int_equal((uintptr_t)piece[i] % 16, 0);
         assert_true(all_zero(piece[i], size[i]));
@@ -65,9 +65,9 @@ static void arena_pieces_do_not_overlap(void **state)
     for (int i = 0; i < PIECES; i++)
         for (size_t k = 0; k < size[i]; k++)
             assert_int_equal((unsigned char)piece[i][k], i % 251 + 1);
-    assert_null(dpt_arena_alloc(&arena, SIZE_MAX));
-    dpt_arena_release(&arena);
-    dpt_arena_release(&arena);
+    assert_null(dpt_region_alloc(&arena, SIZE_MAX));
+    dpt_region_release(&arena);
+    dpt_region_release(&arena);
     assert_null(arena.head);
 }
 
@@ -98,18 +98,18 @@ static void arrays_grow(void **state)
 
 static void arena_copies_text(void **state)
 {
-    struct dpt_arena arena = {0};
+    struct dpt_region arena = {0};
     char text[] = "some text";
-    const char *copy = dpt_arena_strdup(&arena, text);
-    const char *part = dpt_arena_strndup(&arena, text, 4);
+    const char *copy = dpt_region_strdup(&arena, text);
+    const char *part = dpt_region_strndup(&arena, text, 4);
 
     (void)state;
     memset(text, 'x', sizeof text - 1);
     assert_string_equal(copy, "some text");
     assert_string_equal(part, "some");
-    assert_string_equal(dpt_arena_printf(&arena, "%05d|%s", 42, part), "00042|some");
-    assert_int_equal(strlen(dpt_arena_printf(&arena, "%030000d", 1)), 30000);
-    dpt_arena_release(&arena);
+    assert_string_equal(dpt_region_printf(&arena, "%05d|%s", 42, part), "00042|some");
+    assert_int_equal(strlen(dpt_region_printf(&arena, "%030000d", 1)), 30000);
+    dpt_region_release(&arena);
 }
 
 static void errors_say_what_and_which_code(void **state)

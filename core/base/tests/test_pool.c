@@ -14,7 +14,7 @@
 
 enum { MOST = 9 };
 
-struct tally {
+struct counts {
     int calls[MOST];
     pthread_t id[MOST];
     unsigned long sum; /* of the runs' numbers; written by the caller, read by all */
@@ -23,7 +23,7 @@ struct tally {
 
 static void count(void *arg, int thread)
 {
-    struct tally *t = arg;
+    struct counts *t = arg;
 
     t->calls[thread]++;
     t->id[thread] = pthread_self();
@@ -44,7 +44,7 @@ static void every_thread_runs_once(void **state)
         for (int spin = 0; spin < 2; spin++) {
             const int runs = spin && threads > 2 ? 50 : 1500;
             struct dpt_pool *pool;
-            struct tally t = {0};
+            struct counts t = {0};
             pthread_t before[MOST];
 
             assert_int_equal(dpt_pool_open(&pool, threads, spin != 0, &err), DPT_OK);
@@ -95,11 +95,11 @@ static void meet(void *arg, int thread)
         m->at[thread] = i;
         if ((i + thread) % 7 == 0)
             sched_yield();
-        dpt_pool_meet(m->pool);
+        dpt_pool_barrier(m->pool);
         for (int k = 0; k < m->threads; k++)
             if (m->at[k] != i)
                 m->late = true;
-        dpt_pool_meet(m->pool);
+        dpt_pool_barrier(m->pool);
     }
 }
 

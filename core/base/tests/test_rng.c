@@ -47,9 +47,9 @@ static void a_run_is_one_after_another(void **state)
                                         : UINT64_MAX - n / 2;
 
         run[4 * n] = 42;
-        dpt_random4_run(seed, DPT_STREAM_DROPOUT, a, b, n, run);
+        dpt_random4_run(seed, DPT_RANDOM_DROPOUT, a, b, n, run);
         for (size_t i = 0; i < n; i++) {
-            dpt_random4(seed, DPT_STREAM_DROPOUT, a, b + i, one);
+            dpt_random4(seed, DPT_RANDOM_DROPOUT, a, b + i, one);
             assert_memory_equal(run + 4 * i, one, sizeof one);
         }
         assert_int_equal(run[4 * n], 42);
@@ -71,20 +71,20 @@ static void draws_differ_by_name(void **state)
 {
     const uint64_t far = UINT64_C(1) << 40;
     const uint64_t draw[] = {
-        dpt_random64(1, DPT_STREAM_INIT, 2, 3),       dpt_random64(2, DPT_STREAM_INIT, 2, 3),
-        dpt_random64(1 + far, DPT_STREAM_INIT, 2, 3), dpt_random64(1, DPT_STREAM_DROPOUT, 2, 3),
-        dpt_random64(1, DPT_STREAM_INIT, 3, 3),       dpt_random64(1, DPT_STREAM_INIT, 2 + far, 3),
-        dpt_random64(1, DPT_STREAM_INIT, 2, 4),       dpt_random64(1, DPT_STREAM_INIT, 2, 3 + far),
+        dpt_random64(1, DPT_RANDOM_INIT, 2, 3),       dpt_random64(2, DPT_RANDOM_INIT, 2, 3),
+        dpt_random64(1 + far, DPT_RANDOM_INIT, 2, 3), dpt_random64(1, DPT_RANDOM_DROPOUT, 2, 3),
+        dpt_random64(1, DPT_RANDOM_INIT, 3, 3),       dpt_random64(1, DPT_RANDOM_INIT, 2 + far, 3),
+        dpt_random64(1, DPT_RANDOM_INIT, 2, 4),       dpt_random64(1, DPT_RANDOM_INIT, 2, 3 + far),
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof draw / sizeof draw[0]; i++)
         for (size_t j = 0; j < i; j++)
             assert_true(draw[i] != draw[j]);
-    assert_true(draw[0] == dpt_random64(1, DPT_STREAM_INIT, 2, 3));
+    assert_true(draw[0] == dpt_random64(1, DPT_RANDOM_INIT, 2, 3));
 }
 
-typedef void (*filler)(uint64_t, enum dpt_stream, uint64_t, uint64_t, size_t, float *);
+typedef void (*filler)(uint64_t, enum dpt_random_stream, uint64_t, uint64_t, size_t, float *);
 
 static const filler fillers[] = {dpt_random_uniform, dpt_random_normal};
 
@@ -95,11 +95,11 @@ static void elements_do_not_depend_on_first(void **state)
 
     (void)state;
     for (int f = 0; f < 2; f++) {
-        fillers[f](5, DPT_STREAM_INIT, 1, 1000, 64, whole);
+        fillers[f](5, DPT_RANDOM_INIT, 1, 1000, 64, whole);
         for (size_t from = 0; from < 64; from++) {
             for (size_t n = 0; n <= 64 - from; n++) {
                 part[n] = 77.0f;
-                fillers[f](5, DPT_STREAM_INIT, 1, 1000 + from, n, part);
+                fillers[f](5, DPT_RANDOM_INIT, 1, 1000 + from, n, part);
                 assert_memory_equal(part, whole + from, n * sizeof part[0]);
                 assert_true(part[n] == 77.0f);
             }
@@ -137,7 +137,7 @@ static void numbers_have_their_distribution(void **state)
     for (int f = 0; f < 2; f++) {
         double worst = 0.0;
 
-        fillers[f](1, DPT_STREAM_INIT, 0, 0, n, x);
+        fillers[f](1, DPT_RANDOM_INIT, 0, 0, n, x);
         for (size_t lag = 1; lag <= 4; lag++) {
             double together = 0.0;
 
@@ -168,7 +168,7 @@ static void permutation_is_one_to_one(void **state)
 
         memset(seen, 0, n);
         for (uint64_t i = 0; i < n; i++) {
-            const uint64_t image = dpt_permute(k, DPT_STREAM_SHUFFLE, k / 3, n, i);
+            const uint64_t image = dpt_permute(k, DPT_RANDOM_SHUFFLE, k / 3, n, i);
 
             assert_true(image < n);
             assert_false(seen[image]);
@@ -183,15 +183,15 @@ static void permutation_in_runs(void **state)
 {
     (void)state;
     for (uint64_t k = 0; k < 400; k++) {
-        const uint64_t word = dpt_random64(k, DPT_STREAM_SYNTHETIC, 0, 0);
+        const uint64_t word = dpt_random64(k, DPT_RANDOM_SYNTHETIC, 0, 0);
         const uint64_t n = 1 + (k % 2 == 0 ? word % 5000 : word >> (word % 50));
-        const uint64_t first = dpt_random64(k, DPT_STREAM_SYNTHETIC, 0, 1) % n;
+        const uint64_t first = dpt_random64(k, DPT_RANDOM_SYNTHETIC, 0, 1) % n;
         const size_t count = n - first < 70 ? (size_t)(n - first) : (size_t)(word % 71);
         uint64_t image[71];
 
-        dpt_permute_run(k, DPT_STREAM_SHUFFLE, 5, n, first, count, image);
+        dpt_permute_run(k, DPT_RANDOM_SHUFFLE, 5, n, first, count, image);
         for (size_t i = 0; i < count; i++)
-            assert_true(image[i] == dpt_permute(k, DPT_STREAM_SHUFFLE, 5, n, first + i));
+            assert_true(image[i] == dpt_permute(k, DPT_RANDOM_SHUFFLE, 5, n, first + i));
     }
 }
 
@@ -206,7 +206,7 @@ static void permutation_of_huge_sizes(void **state)
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
         for (uint64_t i = 0; i < 500; i++) {
             image[i] =
-                dpt_permute(1, DPT_STREAM_SHUFFLE, 0, sizes[s], i % 2 == 0 ? i : sizes[s] - i);
+                dpt_permute(1, DPT_RANDOM_SHUFFLE, 0, sizes[s], i % 2 == 0 ? i : sizes[s] - i);
             assert_true(image[i] < sizes[s]);
             for (uint64_t j = 0; j < i; j++)
                 assert_true(image[i] != image[j]);
@@ -223,11 +223,11 @@ static void permutations_differ(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < n; i++) {
-        const uint64_t image = dpt_permute(1, DPT_STREAM_SHUFFLE, 1, n, i);
+        const uint64_t image = dpt_permute(1, DPT_RANDOM_SHUFFLE, 1, n, i);
 
-        same[0] += image == dpt_permute(1, DPT_STREAM_SHUFFLE, 2, n, i);
-        same[1] += image == dpt_permute(2, DPT_STREAM_SHUFFLE, 1, n, i);
-        same[2] += image == dpt_permute(1, DPT_STREAM_HOLDOUT, 1, n, i);
+        same[0] += image == dpt_permute(1, DPT_RANDOM_SHUFFLE, 2, n, i);
+        same[1] += image == dpt_permute(2, DPT_RANDOM_SHUFFLE, 1, n, i);
+        same[2] += image == dpt_permute(1, DPT_RANDOM_HOLDOUT, 1, n, i);
     }
     for (int k = 0; k < 3; k++)
         assert_in_range(same[k], 0, 10);
@@ -262,7 +262,7 @@ static void small_permutations_are_uniform(void **state)
                 int smaller = 0;
 
                 order[i] =
-                    (int)dpt_permute(3, DPT_STREAM_SHUFFLE, (uint64_t)e, (uint64_t)n, (uint64_t)i);
+                    (int)dpt_permute(3, DPT_RANDOM_SHUFFLE, (uint64_t)e, (uint64_t)n, (uint64_t)i);
                 for (int j = 0; j < i; j++)
                     smaller += order[j] < order[i];
                 code = code * (i + 1) + smaller;
@@ -282,10 +282,10 @@ static void neighbours_part(void **state)
 
     (void)state;
     for (int e = 0; e < epochs; e++) {
-        int before = (int)dpt_permute(7, DPT_STREAM_SHUFFLE, (uint64_t)e, N, N - 1);
+        int before = (int)dpt_permute(7, DPT_RANDOM_SHUFFLE, (uint64_t)e, N, N - 1);
 
         for (uint64_t i = 0; i < N; i++) {
-            const int image = (int)dpt_permute(7, DPT_STREAM_SHUFFLE, (uint64_t)e, N, i);
+            const int image = (int)dpt_permute(7, DPT_RANDOM_SHUFFLE, (uint64_t)e, N, i);
 
             count[before / 128 * CELLS + image / 128]++;
             before = image;

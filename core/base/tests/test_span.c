@@ -15,7 +15,7 @@ enum { WHATS = DPT_SPAN_NODES + 9, THREADS = 4, RING = 16 };
 
 static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 {
-    return dpt_random64(seed, DPT_STREAM_SYNTHETIC, 1, i) % sides;
+    return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 1, i) % sides;
 }
 
 static void marks_add_up_to_the_time_between(void **state)

@@ -123,7 +123,7 @@ static void numbers_round_trip(void **state)
 
     (void)state;
     for (uint64_t i = 0; i < 20000; i++) {
-        uint64_t bits = dpt_random64(1, DPT_STREAM_SYNTHETIC, 0, i);
+        uint64_t bits = dpt_random64(1, DPT_RANDOM_SYNTHETIC, 0, i);
         double value;
 
         if (i % 3 == 0) { /* few digits */
@@ -244,7 +244,8 @@ static void words_are_wrapped(void **state)
         {0, 0, 13, "one two three", "one two three\n"},
         {2, 4, 10, "one  two three", " one\n  two\n  three\n"},
         {6, 3, 12, "one two", "   one\n      two\n"},
-        {0, 0, 7, "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc", "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc\n"},
+        {0, 0, 7, "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc",
+         "\u00e4\u00f6\u00fc \u00e4\u00f6\u00fc\n"},
         {0, 0, 4, "unbreakable it", "unbreakable\nit\n"},
         {1, 1, 9, "a b\n\n  as it  stands here\nc", "a b\n\n   as it  stands here\n c\n"},
     };

@@ -81,7 +81,7 @@ static void mean_over_three_ranks(void **state)
 /* Rank r's element i in round `round`: whole numbers, so that sums are exact in any order. */
 static int64_t value(int r, size_t i, int round)
 {
-    return (int64_t)(dpt_random64(1, DPT_STREAM_SYNTHETIC, (uint64_t)r * 1000 + (uint64_t)round,
+    return (int64_t)(dpt_random64(1, DPT_RANDOM_SYNTHETIC, (uint64_t)r * 1000 + (uint64_t)round,
                                   i) %
                      2001) -
            1000;
@@ -151,7 +151,7 @@ static void all_ranks_get_the_same_bits(void **state)
 
     (void)state;
     CHECK(x != NULL && root != NULL);
-    dpt_random_normal(4, DPT_STREAM_SYNTHETIC, (uint64_t)comm.world.rank, 0, N, x);
+    dpt_random_normal(4, DPT_RANDOM_SYNTHETIC, (uint64_t)comm.world.rank, 0, N, x);
     CHECK_OK(dpt_group_sum_floats(world(), x, x, N, &err));
     memcpy(root, x, N * sizeof *x);
     CHECK_OK(dpt_group_broadcast(world(), 0, root, N * sizeof *root, &err));
@@ -206,7 +206,7 @@ static void gathers_in_rank_order(void **state)
         for (size_t i = 0; i < n; i++)
             from[i] = (unsigned char)value(comm.world.rank, i, k);
         all[end] = 77;
-        CHECK_OK(dpt_group_gather_split(world(), from, all, n, limits[k / 2 / LENGTHS], &err));
+        CHECK_OK(dpt_group_allgather_split(world(), from, all, n, limits[k / 2 / LENGTHS], &err));
         for (size_t i = 0; i < end; i++)
             CHECK(all[i] == (unsigned char)value((int)(i / n), i % n, k));
         CHECK(all[end] == 77);

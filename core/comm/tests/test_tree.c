@@ -30,13 +30,13 @@ static void define(float leaf[][WIDTH], int32_t total, int32_t begin, int32_t si
 
 static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 {
-    return dpt_random64(seed, DPT_STREAM_SYNTHETIC, 77, i) % sides;
+    return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 77, i) % sides;
 }
 
 /* Leaves of very different sizes, so that another order of adding would show. */
 static void fill(uint64_t seed, int32_t total, float leaf[][WIDTH])
 {
-    dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 78, 0, (size_t)total * WIDTH, leaf[0]);
+    dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 78, 0, (size_t)total * WIDTH, leaf[0]);
     for (int32_t i = 0; i < total; i++)
         for (int k = 0; k < WIDTH; k++)
             leaf[i][k] *= (float)(1 << dice(seed, (uint64_t)i, 20));

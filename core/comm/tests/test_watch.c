@@ -15,14 +15,14 @@
 
 enum { MOST = 9, LIMIT = 60 };
 
-static const struct dpt_verdict_context one_node = {"node07", LIMIT, ""};
-static const struct dpt_verdict_context two_nodes = {"node07", LIMIT, "node08"};
+static const struct dpt_diagnosis_context one_node = {"node07", LIMIT, ""};
+static const struct dpt_diagnosis_context two_nodes = {"node07", LIMIT, "node08"};
 
-static struct dpt_seen rank_at(int rank, uint64_t phase, double still, const char *word)
+static struct dpt_rank_status rank_at(int rank, uint64_t phase, double still, const char *note)
 {
-    struct dpt_seen s = {.rank = rank, .phase = phase, .step = 1204, .still = still};
+    struct dpt_rank_status s = {.rank = rank, .phase = phase, .step = 1204, .still = still};
 
-    snprintf(s.word, sizeof s.word, "%s", word);
+    snprintf(s.note, sizeof s.note, "%s", note);
     return s;
 }
 
@@ -39,24 +39,24 @@ static uint64_t before(int n)
 
 static void lines_name_the_ranks(void **state)
 {
-    struct dpt_seen s[8];
+    struct dpt_rank_status s[8];
     char line[1024];
 
     (void)state;
     for (int i = 0; i < 8; i++)
         s[i] = rank_at(i, inside(50), 61, "computing");
     s[3] = rank_at(3, before(50), 61, "reading train-00002-of-00004.h5");
-    assert_int_equal(dpt_watch_judge(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
     assert_string_equal(line, "rank 3 (node07) has not arrived at step 1204 for 60 s; ranks 0-2, "
                               "4-7 wait. Its last word: reading train-00002-of-00004.h5");
     s[6] = rank_at(6, before(50), 61, "computing");
     s[3].process = DPT_PROCESS_STOPPED;
-    assert_int_equal(dpt_watch_judge(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, 8, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
     assert_string_equal(line,
                         "ranks 3, 6 (node07) have not arrived at step 1204 for 60 s; ranks 0-2, "
                         "4-5, 7 wait. Rank 3 is stopped (SIGSTOP); its last word: reading "
                         "train-00002-of-00004.h5");
-    dpt_watch_obituary(&s[3], "node07", line, sizeof line);
+    dpt_watch_describe_death(&s[3], "node07", line, sizeof line);
     assert_string_equal(
         line, "rank 3 (node07) died at step 1204: its process is gone (killed, crashed, "
               "or out of memory: `dptrain plan` says what it needs). Its last word: reading "
@@ -65,30 +65,30 @@ static void lines_name_the_ranks(void **state)
 
 static void other_nodes_are_named(void **state)
 {
-    struct dpt_seen s[2] = {rank_at(4, inside(7), 61, "computing"),
-                            rank_at(5, inside(7), 61, "computing")};
+    struct dpt_rank_status s[2] = {rank_at(4, inside(7), 61, "computing"),
+                                   rank_at(5, inside(7), 61, "computing")};
     char line[1024];
 
     (void)state;
-    assert_int_equal(dpt_watch_judge(s, 2, 1, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, 2, 1, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
     assert_string_equal(line, "a rank on node08 has not arrived at step 1204 for 60 s; ranks 4-5 "
                               "(node07) wait, and no rank of this node is missing");
-    assert_int_equal(dpt_watch_judge(s, 1, 0, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, 1, 0, &two_nodes, line, sizeof line), DPT_NONE_MISSING);
     assert_string_equal(line, "a rank on node08 has not arrived at step 1204 for 60 s; rank 4 "
                               "(node07) waits, and no rank of this node is missing");
     s[1] = rank_at(5, inside(8), 61, "ending");
-    assert_int_equal(dpt_watch_judge(s, 2, 1, &one_node, line, sizeof line), DPT_NONE_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, 2, 1, &one_node, line, sizeof line), DPT_NONE_MISSING);
     assert_non_null(strstr(line, "rank 5: ending, rank 4: computing"));
 }
 
 static void ranks_on_other_nodes_are_named(void **state)
 {
     static const int eight[] = {2, 3, 4}, nine[] = {5};
-    struct dpt_seen here[2] = {rank_at(0, inside(7), 62, "computing"),
-                               rank_at(1, inside(7), 62, "computing")};
-    struct dpt_seen late[2] = {rank_at(3, before(7), 61, "reading train-00002-of-00004.h5"),
-                               rank_at(4, before(7), 3, "computing")};
-    struct dpt_far far[3] = {
+    struct dpt_rank_status here[2] = {rank_at(0, inside(7), 62, "computing"),
+                                      rank_at(1, inside(7), 62, "computing")};
+    struct dpt_rank_status late[2] = {rank_at(3, before(7), 61, "reading train-00002-of-00004.h5"),
+                                      rank_at(4, before(7), 3, "computing")};
+    struct dpt_remote_node remote[3] = {
         {.host = ""},
         {.host = "node08", .ranks = eight, .n_ranks = 3, .late = late},
         {.host = "node09", .ranks = nine, .n_ranks = 1},
@@ -96,11 +96,11 @@ static void ranks_on_other_nodes_are_named(void **state)
     char line[1024] = "as before";
 
     (void)state;
-#define JUDGE() dpt_watch_judge_far(far, 3, here, 2, 0, &two_nodes, line, sizeof line)
+#define JUDGE() dpt_watch_diagnose_remote(remote, 3, here, 2, 0, &two_nodes, line, sizeof line)
     assert_int_equal(JUDGE(), DPT_NONE_MISSING);
     assert_string_equal(line, "as before");
-    far[1].state = DPT_FAR_HEARD;
-    far[1].n_late = 2;
+    remote[1].state = DPT_REMOTE_HEARD;
+    remote[1].n_late = 2;
     assert_int_equal(JUDGE(), DPT_SOME_MISSING);
     assert_string_equal(line, "rank 3 (node08) has not arrived at step 1204 for 60 s; ranks 0-1 "
                               "(node07) wait. Its last word: reading train-00002-of-00004.h5");
@@ -111,7 +111,7 @@ static void ranks_on_other_nodes_are_named(void **state)
                               "train-00002-of-00004.h5");
     /* All late, none for so long: its time is not over. */
     late[0].still = 30;
-    far[1].n_late = 1;
+    remote[1].n_late = 1;
     assert_int_equal(JUDGE(), DPT_ALL_WELL);
     here[0].still = 4 * LIMIT - 1;
     assert_int_equal(JUDGE(), DPT_ALL_WELL);
@@ -119,7 +119,7 @@ static void ranks_on_other_nodes_are_named(void **state)
     assert_int_equal(JUDGE(), DPT_SOME_MISSING);
     assert_non_null(strstr(line, "rank 3 (node08) has not arrived at step 1204 for 240 s; "));
     here[0].still = 62;
-    far[1].state = far[2].state = DPT_FAR_SILENT;
+    remote[1].state = remote[2].state = DPT_REMOTE_SILENT;
     assert_int_equal(JUDGE(), DPT_SOME_MISSING);
     assert_string_equal(line, "ranks 2-4 (node08), 5 (node09) have not arrived at step 1204 for "
                               "60 s; ranks 0-1 (node07) wait. Nobody answers there any more: cut "
@@ -129,7 +129,7 @@ static void ranks_on_other_nodes_are_named(void **state)
 
 static int below(uint64_t seed, uint64_t *i, int n)
 {
-    return (int)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, 0, (*i)++) % (uint64_t)n);
+    return (int)(dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 0, (*i)++) % (uint64_t)n);
 }
 
 /*
@@ -147,9 +147,9 @@ static void the_late_are_blamed_and_nobody_else(void **state)
         const int n = 1 + below(seed, &k, MOST), me = below(seed, &k, n);
         const int limit_kinds = 1 + below(seed, &k, KINDS); /* also mixtures of a few */
         const bool patient = below(seed, &k, 4) != 0;
-        enum dpt_verdict want = DPT_NONE_MISSING, got;
+        enum dpt_diagnosis want = DPT_NONE_MISSING, got;
         bool blamed = false, moving = false, missing[MOST] = {0};
-        struct dpt_seen s[MOST];
+        struct dpt_rank_status s[MOST];
         char line[1024] = "";
 
         for (int i = 0; i < n; i++) {
@@ -164,7 +164,7 @@ static void the_late_are_blamed_and_nobody_else(void **state)
                            : is_stuck    ? inside(7)
                                          : inside(8),
                            not_long ? 3 : 70, "computing");
-            s[i].aside = kind == ASIDE;
+            s[i].in_subgroup = kind == ASIDE;
             if (kind == STOPPED)
                 s[i].process = DPT_PROCESS_STOPPED;
             missing[i] = kind == LATE || kind == STOPPED;
@@ -177,7 +177,7 @@ static void the_late_are_blamed_and_nobody_else(void **state)
                : blamed ? DPT_SOME_MISSING
                : moving ? DPT_ALL_WELL
                         : DPT_NONE_MISSING;
-        got = dpt_watch_judge(s, n, me, &one_node, line, sizeof line);
+        got = dpt_watch_diagnose(s, n, me, &one_node, line, sizeof line);
         if (got != want)
             fail_msg("seed %llu: %d instead of %d: %s", (unsigned long long)seed, got, want, line);
         if (got != DPT_SOME_MISSING)
@@ -198,44 +198,46 @@ static void the_late_are_blamed_and_nobody_else(void **state)
 static void long_lines_are_cut(void **state)
 {
     enum { RANKS = 4000 };
-    struct dpt_seen *s = calloc(RANKS, sizeof *s);
+    struct dpt_rank_status *s = calloc(RANKS, sizeof *s);
     char line[256];
 
     (void)state;
     assert_non_null(s);
     for (int i = 0; i < RANKS; i++) {
         s[i] = rank_at(i, i % 2 == 0 ? inside(8) : before(8), 70, "");
-        memset(s[i].word, 'x', sizeof s[i].word - 1);
+        memset(s[i].note, 'x', sizeof s[i].note - 1);
     }
-    assert_int_equal(dpt_watch_judge(s, RANKS, 0, &one_node, line, sizeof line), DPT_SOME_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, RANKS, 0, &one_node, line, sizeof line),
+                     DPT_SOME_MISSING);
     assert_int_equal(strlen(line), sizeof line - 1);
     for (int i = 0; i < RANKS; i++)
         s[i].phase = inside(i);
-    assert_int_equal(dpt_watch_judge(s, RANKS, 0, &one_node, line, sizeof line), DPT_NONE_MISSING);
+    assert_int_equal(dpt_watch_diagnose(s, RANKS, 0, &one_node, line, sizeof line),
+                     DPT_NONE_MISSING);
     free(s);
 }
 
 static void processes_are_read(void **state)
 {
     struct dpt_process self, child;
-    int pid, gate[2];
+    int pid, barrier[2];
     char byte = 0;
 
     (void)state;
     assert_true(dpt_process_read(getpid(), &self));
     assert_int_equal(self.parent, getppid());
     assert_int_equal(strncmp(self.name, "test_watch", 10), 0);
-    assert_int_equal(pipe(gate), 0);
+    assert_int_equal(pipe(barrier), 0);
     pid = fork();
     if (pid == 0) {
-        close(gate[1]);
-        _exit(read(gate[0], &byte, 1) != 0);
+        close(barrier[1]);
+        _exit(read(barrier[0], &byte, 1) != 0);
     }
-    close(gate[0]);
+    close(barrier[0]);
     assert_true(dpt_process_read(pid, &child));
     assert_int_equal(child.parent, getpid());
     assert_true(child.born >= self.born);
-    close(gate[1]);
+    close(barrier[1]);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_false(dpt_process_read(pid, &child));
 }

@@ -162,7 +162,7 @@ static const struct dpt_option table[] = {
     {.name = "optimizer", .type = DPT_OPT_VARIANT, .offset = offsetof(struct job, optimizer),
      .fallback = "adam", .variants = optimizers, .help = "who updates the weights"},
     {.name = "layers", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct job, layers),
-     .fallback = "[]", .read = read_layers, .form = "a list of layers", .help = "the layers"},
+     .fallback = "[]", .read = read_layers, .value_text = "a list of layers", .help = "the layers"},
     {0},
 };
 // clang-format on
@@ -175,7 +175,7 @@ static enum dpt_status read_job(struct dpt_conf *conf, struct job *job, const ch
     if (dpt_conf_parse(conf, "job.yaml", text, strlen(text), err) != DPT_OK)
         return err->status;
     assert_true(dpt_options_read(conf, conf->root, "", table, job));
-    return dpt_conf_verdict(conf, err);
+    return dpt_conf_validation_result(conf, err);
 }
 
 static void defaults_are_filled_in(void **state)
@@ -407,7 +407,7 @@ static void words_from_elsewhere_are_understood(void **state)
             dpt_conf_parse(&conf, "job.yaml", cases[i].text, strlen(cases[i].text), &err), DPT_OK);
         conf.synonyms = synonyms;
         assert_true(dpt_options_read(&conf, conf.root, "", table, &job));
-        assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+        assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
         if (strstr(err.text, cases[i].want) == NULL)
             fail_msg("%s gave\n%s", cases[i].text, err.text);
         dpt_conf_release(&conf);

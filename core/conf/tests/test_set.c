@@ -51,7 +51,7 @@ static void settings_change_the_tree(void **state)
         assert_int_equal(dpt_conf_parse(&conf, "job.yaml", job, strlen(job), &err), DPT_OK);
         if (dpt_conf_set(&conf, cases[i].set, &err) != DPT_OK)
             fail_msg("%s", err.text);
-        assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_OK);
+        assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_OK);
         dpt_conf_write(conf.root, &out);
         if (strstr(out.text, cases[i].want) == NULL)
             fail_msg("--set %s gave\n%s", cases[i].set, out.text);
@@ -139,7 +139,7 @@ static void mistakes_name_the_setting(void **state)
     assert_int_equal(dpt_conf_set(&conf, "batch.micro=many", &err), DPT_OK);
     assert_int_equal(dpt_conf_set(&conf, "bacth={a: 1, a: &q 2}", &err), DPT_OK);
     assert_true(dpt_options_read(&conf, conf.root, "", table, &batch));
-    assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
     assert_string_equal(err.text,
                         "job.yaml:2:11: batch.global: 1000 is not in 1 … 100\n"
                         "--set bacth={a: 1, a: &q 2}: bacth.a: anchors (&q) are not used here; "
@@ -202,7 +202,7 @@ static void what_is_set_last_replaces_its_rival(void **state)
         for (size_t k = 0; k < 3 && cases[i].sets[k] != NULL; k++)
             assert_int_equal(dpt_conf_set(&conf, cases[i].sets[k], &err), DPT_OK);
         assert_true(dpt_options_read(&conf, conf.root, "", length_table, &length));
-        if (dpt_conf_verdict(&conf, &err) == DPT_OK) {
+        if (dpt_conf_validation_result(&conf, &err) == DPT_OK) {
             dpt_conf_write(conf.root, &out);
             assert_int_equal((length.epochs != 0) + (length.steps != 0), 1);
         } else {

@@ -103,7 +103,7 @@ static void trees_survive_writing(void **state)
         dpt_conf_write(tree, &text);
         assert_false(text.failed);
         if (dpt_conf_parse(&again, "again", text.text, text.length, &err) != DPT_OK ||
-            dpt_conf_verdict(&again, &err) != DPT_OK)
+            dpt_conf_validation_result(&again, &err) != DPT_OK)
             fail_msg("seed %llu: %s\n%s", (unsigned long long)number, err.text, text.text);
         assert_same(tree, again.root);
         dpt_conf_write(again.root, &second);

@@ -14,7 +14,8 @@
 
 #include "core/conf/yaml.h"
 
-/* Parses and asks for the verdict; the text of the error, "" for none, in a buffer of its own. */
+/* Parses and asks for the validation result; the text of the error, "" for none, in a buffer of its
+ * own. */
 static const char *complaint(const char *text, size_t length)
 {
     static struct dpt_error err;
@@ -23,7 +24,7 @@ static const char *complaint(const char *text, size_t length)
     err = (struct dpt_error){0};
     if (dpt_conf_parse(&conf, "job.yaml", text, length, &err) == DPT_OK) {
         assert_non_null(conf.root);
-        dpt_conf_verdict(&conf, &err);
+        dpt_conf_validation_result(&conf, &err);
     }
     assert_true(err.status == DPT_OK || err.status == DPT_BAD_JOB);
     dpt_conf_release(&conf);
@@ -175,7 +176,7 @@ static void all_mistakes_are_listed_in_order(void **state)
     dpt_conf_mistake(&conf, &(struct dpt_conf_node){.origin = "--set q=1"}, "q", "unknown");
     dpt_conf_mistake(&conf, conf.root->items[0], "a", "a\n\x1b[31mcolour\xff");
     dpt_conf_mistake(&conf, NULL, NULL, "as a whole");
-    assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
     assert_string_equal(
         err.text, "job.yaml: as a whole\n"
                   "job.yaml:1:4: a: anchors (&x) are not used here; write the value out\n"
@@ -198,7 +199,7 @@ static void many_mistakes_fit_the_error(void **state)
     assert_int_equal(dpt_conf_parse(&conf, "job.yaml", "a: 1", 4, &err), DPT_OK);
     for (int i = 0; i < 100; i++)
         dpt_conf_mistake(&conf, conf.root, "key", "number %d", i);
-    assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
     for (const char *p = err.text; *p != '\0'; p++)
         lines += *p == '\n';
     assert_int_equal(lines, 41);
@@ -210,7 +211,7 @@ static void many_mistakes_fit_the_error(void **state)
     assert_int_equal(dpt_conf_parse(&conf, big, "a: 1", 4, &err), DPT_OK);
     for (int i = 0; i < 30; i++)
         dpt_conf_mistake(&conf, conf.root, big, "%s", big);
-    assert_int_equal(dpt_conf_verdict(&conf, &err), DPT_BAD_JOB);
+    assert_int_equal(dpt_conf_validation_result(&conf, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, " more mistakes"));
     assert_true(strlen(err.text) < sizeof err.text);
     dpt_conf_release(&conf);
@@ -299,7 +300,7 @@ static void garbage_is_refused_or_read(void **state)
         uint64_t seed = number;
         const size_t n = draw(&seed) % 300;
         size_t used = 0;
-        const char *said;
+        const char *word;
 
         while (used < n) {
             if (number % 2 == 0) {
@@ -310,10 +311,10 @@ static void garbage_is_refused_or_read(void **state)
                 used += (size_t)sprintf(text + used, "%s", piece);
             }
         }
-        said = complaint(text, used);
-        for (const char *p = said; *p != '\0'; p++)
+        word = complaint(text, used);
+        for (const char *p = word; *p != '\0'; p++)
             if ((unsigned char)*p < 0x20 && *p != '\n')
-                fail_msg("seed %llu: %s", (unsigned long long)number, said);
+                fail_msg("seed %llu: %s", (unsigned long long)number, word);
     }
 }
 

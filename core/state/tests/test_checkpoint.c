@@ -27,7 +27,7 @@ static const char *const slot_names[] = {"m", "v"};
 
 static uint64_t dice(uint64_t seed, uint64_t n, uint64_t below)
 {
-    return dpt_random64(seed, DPT_STREAM_SYNTHETIC, 77, n) % below;
+    return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 77, n) % below;
 }
 
 static const char *in_folder(char path[TEXT], const char *name)
@@ -88,7 +88,7 @@ static float *random_arena(uint64_t seed, int64_t floats)
 
     assert_non_null(words);
     for (int64_t i = 0; i < floats; i++)
-        words[i] = (uint32_t)dpt_random64(seed, DPT_STREAM_SYNTHETIC, 5, (uint64_t)i);
+        words[i] = (uint32_t)dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 5, (uint64_t)i);
     return (float *)words;
 }
 

@@ -13,7 +13,7 @@
 
 #include "core/base/str.h"
 #include "core/state/history.h"
-#include "core/state/life.h"
+#include "core/state/run_status.h"
 
 static const char first[] =
     "{\"event\": \"run\", \"name\": \"a\", \"ranks\": 2, \"steps\": 60, \"steps_per_epoch\": 20, "
@@ -130,21 +130,21 @@ static void reads_a_resumed_run(void **state)
 {
     const struct folder f = make();
     struct dpt_history h;
-    struct dpt_life life;
+    struct dpt_run_status run_status;
     char slashes[80];
 
     (void)state;
     put(&f, "w", first, sizeof first - 1);
     open_folder(&h, f.path);
     check_first(&h);
-    dpt_life_look(&h, &life);
-    assert_int_equal(life.state, DPT_LIFE_STOPPED);
+    dpt_run_status_read(&h, &run_status);
+    assert_int_equal(run_status.state, DPT_RUN_STOPPED);
     put(&f, "a", second, sizeof second - 1);
     more(&h, true);
     check_both(&h);
     more(&h, false);
-    dpt_life_look(&h, &life);
-    assert_int_equal(life.state, DPT_LIFE_DONE);
+    dpt_run_status_read(&h, &run_status);
+    assert_int_equal(run_status.state, DPT_RUN_DONE);
     dpt_history_close(&h);
     snprintf(slashes, sizeof slashes, "%s//", f.path);
     open_folder(&h, slashes);

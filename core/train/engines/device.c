@@ -2,8 +2,8 @@
  * Steps that a device takes in memory of its own.
  *
  * The device computes, adds up and updates by itself (core/backend/steps.h); a step costs the host
- * what it takes to say so. With several ranks each step's gradient comes to the host (or to a
- * CUDA-aware MPI) bucket by bucket, in the order in which backward finishes them; the thread that
+ * only the calls that enqueue it. With several ranks each step's gradient comes to the host (or to
+ * a CUDA-aware MPI) bucket by bucket, in the order in which backward finishes them; the thread that
  * steps sums them over the ranks with MPI_Allreduce, one by one, while the device computes the
  * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
  * travel in the tail of the last bucket, as they do on host arenas.
@@ -22,19 +22,19 @@
 #include "core/trace/profile.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
-#include "core/train/feeder.h"
+#include "core/train/prefetcher.h"
 #include "core/train/step.h"
 
 enum {
-    ROOMS = 3,        /* steps that are filled ahead */
-    BUCKET = 4 << 20, /* bytes: long enough for the network, short enough to begin early */
+    STAGING_BUFFERS = 3, /* steps that are filled ahead */
+    BUCKET = 4 << 20,    /* bytes: long enough for the network, short enough to begin early */
 };
 
 struct dpt_engine_state {
     const struct dpt_backend_steps *type;
     bool on_device; /* the ranks' sums are made in its memory */
     void *steps;    /* NULL: no program is attached */
-    struct dpt_feeder *feeder;
+    struct dpt_prefetcher *prefetcher;
     struct dpt_progress base;       /* when the device got the arenas last */
     struct dpt_steps_state read;    /* what it told last, since then */
     int64_t unread;                 /* steps that it was given behind that, */
@@ -80,10 +80,10 @@ static int64_t largest_bucket(const struct dpt_graph *g)
 static enum dpt_status choose_sums(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char how[DPT_AWARE_TEXT] = "";
+    char how[DPT_CUDA_AWARE_TEXT] = "";
 
     DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->model.graph),
-                            (enum dpt_aware_wish)t->job->comm.cuda_aware,
+                            (enum dpt_cuda_aware)t->job->comm.cuda_aware,
                             &t->engine_state->on_device, how, err));
     t->aware = dpt_alloc(sizeof how);
     if (t->aware == NULL)
@@ -120,7 +120,7 @@ static enum dpt_status open_steps(struct dpt_trainer *t, struct dpt_error *err)
         .clip = job->train.clip_norm,
         .skip = job->train.on_nan == DPT_ON_NAN_SKIP,
         .micros = (int32_t)((batches + ranks - 1) / ranks),
-        .rooms = ROOMS,
+        .staging_buffers = STAGING_BUFFERS,
         .targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0,
         .weights = set->weights != NULL,
         .reduces = ranks > 1,
@@ -152,7 +152,7 @@ static bool detach(struct dpt_trainer *t)
 
     if (d == NULL || d->steps == NULL)
         return false;
-    dpt_feeder_close(d->feeder);
+    dpt_prefetcher_close(d->prefetcher);
     d->type->close(d->steps);
     dpt_free(d->sizes);
     dpt_free(d->zeros);
@@ -172,14 +172,14 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
     d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
     if (d->sizes == NULL)
         DPT_TRY(dpt_fail_memory(err, "the device's steps", (double)d->buckets));
-    DPT_TRY(dpt_feeder_open(&d->feeder,
-                            &(struct dpt_feeder_spec){.loader = t->data.train.loader,
-                                                      .set = t->data.train.set,
-                                                      .micro = t->data.train.sampler.micro,
-                                                      .rooms = ROOMS,
-                                                      .type = d->type,
-                                                      .steps = d->steps},
-                            err));
+    DPT_TRY(dpt_prefetcher_open(&d->prefetcher,
+                                &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
+                                                              .set = t->data.train.set,
+                                                              .micro = t->data.train.sampler.micro,
+                                                              .staging_buffers = STAGING_BUFFERS,
+                                                              .type = d->type,
+                                                              .steps = d->steps},
+                                err));
 out:
     if (status != DPT_OK)
         detach(t);
@@ -260,12 +260,12 @@ out:
 
 static void rest(struct dpt_trainer *t)
 {
-    dpt_feeder_pause(t->engine_state->feeder);
+    dpt_prefetcher_pause(t->engine_state->prefetcher);
 }
 
 static double waited(const struct dpt_trainer *t)
 {
-    return dpt_feeder_waited(t->engine_state->feeder);
+    return dpt_prefetcher_waited(t->engine_state->prefetcher);
 }
 
 /* Withheld updates have numbers, too. */
@@ -296,7 +296,7 @@ static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err
     if (status == DPT_OK)
         status = dpt_loader_next(t->data.train.loader, &view, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    DPT_TRY(dpt_trainer_blame(t, &view, t->reduction.sum, err));
+    DPT_TRY(dpt_trainer_find_nonfinite(t, &view, t->reduction.sum, err));
 out:
     return status;
 }
@@ -306,7 +306,7 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_step_result *sin
 {
     enum dpt_status status = DPT_OK;
 
-    status = t->requests.trouble != DPT_OK ? t->requests.trouble : look(t, err);
+    status = t->requests.deferred_error != DPT_OK ? t->requests.deferred_error : look(t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     tell(t->engine_state, since);
     if (t->engine_state->read.withheld)
@@ -436,18 +436,18 @@ static enum dpt_status compute_rank(struct dpt_trainer *t, struct dpt_error *err
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
     const long long step = (long long)t->progress.step + 1;
-    struct dpt_fed fed;
+    struct dpt_prefetched prefetched;
 
-    DPT_TRY(t->requests.trouble);
+    DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(strike(t, err));
     d->fetched = d->with_gradient = false;
-    DPT_TRY(dpt_feeder_next(d->feeder, &fed, err));
-    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
+    DPT_TRY(dpt_prefetcher_next(d->prefetcher, &prefetched, err));
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     dpt_comm_note(t->comm, step, "computing");
-    DPT_TRY(d->type->compute(d->steps, fed.room, fed.micros, (uint64_t)t->job->seed,
-                             (uint64_t)t->progress.step, err));
-    dpt_profile_turn(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
+    DPT_TRY(d->type->compute(d->steps, prefetched.staging_buffer, prefetched.micros,
+                             (uint64_t)t->job->seed, (uint64_t)t->progress.step, err));
+    dpt_profile_switch(t->profile, DPT_SPAN_COMPUTE, DPT_SPAN_REDUCTION);
 out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
@@ -483,7 +483,8 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
             DPT_TRY(dpt_group_sum_floats(world, part.tail, part.tail, DPT_TENSOR_ALIGN, err));
         *summing += dpt_now() - start;
         if (part.tail != NULL) {
-            memcpy(t->reduction.said, part.tail + DPT_TAIL_FLAGS, sizeof t->reduction.said);
+            memcpy(t->reduction.reduced_flags, part.tail + DPT_TAIL_FLAGS,
+                   sizeof t->reduction.reduced_flags);
             d->counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
         }
         if (works && d->type->give(d->steps, i, err) != DPT_OK) {
@@ -507,7 +508,7 @@ static enum dpt_status update(struct dpt_trainer *t, struct dpt_step_result *res
     if (status == DPT_OK)
         return DPT_OK;
     if (t->comm->world.size > 1) {
-        t->requests.trouble = status;
+        t->requests.deferred_error = status;
         return DPT_OK;
     }
     return dpt_step_fail(t, status, err);
@@ -529,19 +530,19 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     mine = compute_rank(t, err);
     if (d->buckets > 0) {
         DPT_TRY(reduce(t, flags, &mine, &summing, err));
-        if (t->reduction.said[DPT_FLAG_FAILED] > 0)
+        if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
             return dpt_group_agree(&t->comm->world, mine, err);
     } else {
         DPT_TRY(mine);
-        memcpy(t->reduction.said, flags, sizeof t->reduction.said);
+        memcpy(t->reduction.reduced_flags, flags, sizeof t->reduction.reduced_flags);
     }
     t->busy += dpt_now() - start - summing;
-    dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_hear(t, result);
     DPT_TRY(dpt_step_check_count(t, d->counted, d->total, err));
     DPT_TRY(update(t, result, err));
-    dpt_feeder_release(d->feeder);
-    dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
+    dpt_prefetcher_release(d->prefetcher);
+    dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
     d->given += d->total;
     advance(t);

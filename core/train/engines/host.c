@@ -1,26 +1,26 @@
 /* Steps on arenas in host memory, by any backend: the threads' micro-batches, their gradients' sum
- * over the ranks (gather.h), its norm, the update. */
+ * over the ranks (gradient_reduction.h), its norm, the update. */
 #include <math.h>
 #include <string.h>
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/squares.h"
+#include "core/base/sum_of_squares.h"
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
-#include "core/train/gather.h"
+#include "core/train/gradient_reduction.h"
 #include "core/train/step.h"
 
 /* Below this many floats one thread is faster than waking the others. */
 enum { ALONE = 16 * 1024 };
 
-const struct dpt_gather_type *const dpt_gather_types[] = {
-    [DPT_REDUCTION_ALLREDUCE] = &dpt_gather_allreduce,
-    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gather_reproducible,
+const struct dpt_gradient_reduction_type *const dpt_gradient_reduction_types[] = {
+    [DPT_REDUCTION_ALLREDUCE] = &dpt_gradient_reduction_allreduce,
+    [DPT_REDUCTION_REPRODUCIBLE] = &dpt_gradient_reduction_reproducible,
 };
 
 struct dpt_engine_state {
-    double *norms; /* partial sums of squares, one for each run (core/base/squares.h) */
+    double *norms; /* partial sums of squares, one for each run (core/base/sum_of_squares.h) */
 };
 
 struct step_work {
@@ -51,33 +51,36 @@ static void compute(void *arg, int thread)
     struct step_work *w = arg;
     struct dpt_trainer *t = w->t;
     struct dpt_worker *worker = &t->team.workers[thread],
-                      *taker = &t->team.workers[t->team.together ? 0 : thread];
-    const int32_t n = w->view.last - w->view.first, takers = t->team.takers;
+                      *gradient_worker = &t->team.workers[t->team.together ? 0 : thread];
+    const int32_t n = w->view.last - w->view.first, gradient_workers = t->team.gradient_workers;
     const int32_t number = t->team.together ? 0 : thread;
-    const int32_t begin = w->view.first + (n * number + takers - 1) / takers;
-    const int32_t end = w->view.first + (n * (number + 1) + takers - 1) / takers;
-    const bool leads = worker == taker;
+    const int32_t begin = w->view.first + (n * number + gradient_workers - 1) / gradient_workers;
+    const int32_t end =
+        w->view.first + (n * (number + 1) + gradient_workers - 1) / gradient_workers;
+    const bool leads = worker == gradient_worker;
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
     for (int32_t i = begin, several; i < end; i += several) {
         several = group_at(t, &w->view, i, end);
         if (leads) {
-            memset(taker->own, 0, (size_t)several * sizeof taker->own[0]);
-            taker->target = t->reduction.type->target(t, thread, &taker->add);
+            memset(gradient_worker->own, 0, (size_t)several * sizeof gradient_worker->own[0]);
+            gradient_worker->target = t->reduction.type->target(t, thread, &gradient_worker->add);
         }
         if (t->team.together)
             dpt_trainer_meet(t, thread);
-        worker->status = dpt_trainer_train(t, thread, &w->view, i, several, &batch, taker->target,
-                                           taker->add, taker->own, &worker->err);
+        worker->status =
+            dpt_trainer_train(t, thread, &w->view, i, several, &batch, gradient_worker->target,
+                              gradient_worker->add, gradient_worker->own, &worker->err);
         if (worker->status != DPT_OK)
             return;
         if (!leads)
             continue;
         if (i == w->view.first)
             dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                      taker->target, t->model.graph.floats);
-        t->reduction.type->done(t, thread, i, several, taker->target, taker->own);
-        if (t->reduction.type == &dpt_gather_reproducible) /* it adds as it goes */
+                                      gradient_worker->target, t->model.graph.floats);
+        t->reduction.type->done(t, thread, i, several, gradient_worker->target,
+                                gradient_worker->own);
+        if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds as it goes */
             dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
 }
@@ -90,12 +93,12 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
     const int64_t step = t->progress.step + 1;
     uint64_t start;
 
-    DPT_TRY(t->requests.trouble);
+    DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
     DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, step, t->arenas.params,
                              t->model.graph.floats, err));
     DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
-    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
     start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
     dpt_comm_note(t->comm, step, "computing");
     t->reduction.type->begin(t, &w->view);
@@ -105,21 +108,21 @@ out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
 
-static void norm_runs(const struct dpt_trainer *t, size_t first, size_t last)
+static void norm_chunks(const struct dpt_trainer *t, size_t first, size_t last)
 {
     const size_t n = (size_t)t->model.graph.floats;
 
     for (size_t run = first; run < last; run++)
-        t->engine_state->norms[run] = dpt_squares_of_run(t->reduction.sum, n, run);
+        t->engine_state->norms[run] = dpt_sum_of_squares_of_chunk(t->reduction.sum, n, run);
 }
 
 static void norm_part(void *arg, int thread)
 {
     const struct dpt_trainer *t = ((struct step_work *)arg)->t;
-    const size_t runs = dpt_squares_runs((size_t)t->model.graph.floats);
+    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
 
-    norm_runs(t, runs * (size_t)thread / (size_t)t->team.threads,
-              runs * ((size_t)thread + 1) / (size_t)t->team.threads);
+    norm_chunks(t, chunks * (size_t)thread / (size_t)t->team.threads,
+                chunks * ((size_t)thread + 1) / (size_t)t->team.threads);
 }
 
 /* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
@@ -127,17 +130,17 @@ static void norm_part(void *arg, int thread)
 static double gradient_norm(struct step_work *w)
 {
     struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->model.graph.floats, runs = dpt_squares_runs(n);
-    const double *squares = t->reduction.type->squares(t);
+    const size_t n = (size_t)t->model.graph.floats, chunks = dpt_sum_of_squares_chunks(n);
+    const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
     double sum = 0;
 
-    if (squares == NULL && n <= ALONE)
-        norm_runs(t, 0, runs);
-    else if (squares == NULL)
+    if (sums_of_squares == NULL && n <= ALONE)
+        norm_chunks(t, 0, chunks);
+    else if (sums_of_squares == NULL)
         dpt_pool_run(t->team.pool, norm_part, w);
-    squares = squares != NULL ? squares : t->engine_state->norms;
-    for (size_t i = 0; i < runs; i++)
-        sum += squares[i];
+    sums_of_squares = sums_of_squares != NULL ? sums_of_squares : t->engine_state->norms;
+    for (size_t i = 0; i < chunks; i++)
+        sum += sums_of_squares[i];
     return sqrt(sum);
 }
 
@@ -146,18 +149,18 @@ static void update_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
     const struct dpt_variant_value *optimizer = &t->job->optimizer;
-    double *squares = t->engine_state->norms;
+    double *sums_of_squares = t->engine_state->norms;
     size_t begin, end;
 
     if (dpt_optimizer_squares(optimizer, &t->model.graph) > 0) {
         dpt_optimizer_measure(optimizer, &t->model.graph, &w->update, thread, threads,
-                              t->arenas.params, t->reduction.sum, t->arenas.slot, squares);
+                              t->arenas.params, t->reduction.sum, t->arenas.slot, sums_of_squares);
         if (threads > 1)
-            dpt_pool_meet(t->team.pool);
+            dpt_pool_barrier(t->team.pool);
     }
     dpt_thread_part((size_t)t->model.graph.floats, thread, threads, &begin, &end);
     dpt_optimizer_apply(optimizer, &t->model.graph, &w->update, begin, end, t->arenas.params,
-                        t->reduction.sum, t->arenas.slot, squares);
+                        t->reduction.sum, t->arenas.slot, sums_of_squares);
 }
 
 static void update_part(void *arg, int thread)
@@ -200,11 +203,11 @@ static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
     struct dpt_trainer *t = w->t;
     enum dpt_status status;
 
-    dpt_profile_turn(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
+    dpt_profile_switch(t->profile, DPT_SPAN_WAIT_THREADS, DPT_SPAN_REDUCTION);
     if (t->profile != NULL)
         t->profile->arrived = t->profile->timeline.threads[0].last;
     status = t->reduction.type->sum(t, &w->view, flags, err);
-    dpt_profile_turn(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
+    dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_NORM);
     return status;
 }
 
@@ -227,9 +230,9 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     else
         dpt_pool_run(t->team.pool, update_part, w);
     t->progress.updates++;
-    dpt_profile_turn(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
+    dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = dpt_trainer_run(t, refresh_part, t, err);
-    dpt_profile_turn(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
+    dpt_profile_switch(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
     return status;
 }
 
@@ -250,7 +253,7 @@ static enum dpt_status blame(struct step_work *w, struct dpt_error *err)
     bool add;
 
     t->reduction.type->begin(t, &w->view);
-    return dpt_trainer_blame(t, &w->view, t->reduction.type->target(t, 0, &add), err);
+    return dpt_trainer_find_nonfinite(t, &w->view, t->reduction.type->target(t, 0, &add), err);
 }
 
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
@@ -270,7 +273,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_step_flags(t, flags);
     flags[DPT_FLAG_FAILED] = mine != DPT_OK;
     DPT_TRY(reduce(&w, flags, err));
-    if (t->reduction.said[DPT_FLAG_FAILED] > 0)
+    if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);
     result->loss = tail[DPT_TAIL_LOSS];
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
@@ -279,7 +282,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     dpt_step_hear(t, result);
     DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
     norm = gradient_norm(&w);
-    dpt_profile_turn(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
+    dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
     if (scaled && isfinite(result->loss) && !result->weightless)
         DPT_TRY(judge_scale(t, isfinite(norm), &mended, err));
@@ -314,8 +317,9 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const size_t floats = (size_t)t->model.graph.floats;
     const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
-    const size_t norms =
-        wanted > dpt_squares_runs(floats) + 1 ? wanted : dpt_squares_runs(floats) + 1;
+    const size_t norms = wanted > dpt_sum_of_squares_chunks(floats) + 1
+                             ? wanted
+                             : dpt_sum_of_squares_chunks(floats) + 1;
 
     if (!t->data.train.present)
         return DPT_OK;
@@ -325,7 +329,7 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     if (t->engine_state == NULL || t->engine_state->norms == NULL)
         status = dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float));
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    t->reduction.type = dpt_gather_types[t->job->comm.reduction];
+    t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
     DPT_TRY(t->reduction.type->open(t, err));
 out:
     return status;

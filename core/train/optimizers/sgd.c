@@ -45,7 +45,7 @@ static enum dpt_rule_kind rule(const void *options)
 }
 
 static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
-static const struct dpt_forms nesterov_forms = {.either = nesterov_row};
+static const struct dpt_alternatives nesterov_forms = {.either = nesterov_row};
 
 // clang-format off
 static const struct dpt_option table[] = {
@@ -53,8 +53,8 @@ static const struct dpt_option table[] = {
     {.name = "momentum", .type = DPT_OPT_REAL, .offset = offsetof(struct sgd_options, momentum),
      .fallback = "0", .min = 0, .max = 0.999999, .help = "share of the last step that is kept"},
     {.name = "nesterov", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct sgd_options, nesterov),
-     .fallback = "false", .read = read_nesterov, .form = "true or false",
-     .forms = &nesterov_forms,
+     .fallback = "false", .read = read_nesterov, .value_text = "true or false",
+     .alternatives = &nesterov_forms,
      .help = "look ahead along the momentum (Sutskever et al. 2013)"},
     DPT_OPTIMIZER_L2,
     {0},

@@ -66,7 +66,7 @@ static void demand_survives(const struct dpt_conf_node *root)
     if (text.length < DPT_YAML_BYTES) {
         DEMAND(dpt_conf_parse(&again, "again", text.text, text.length, &err) == DPT_OK, "%s\n%s",
                err.text, text.text);
-        DEMAND(dpt_conf_verdict(&again, &err) == DPT_OK, "%s\n%s", err.text, text.text);
+        DEMAND(dpt_conf_validation_result(&again, &err) == DPT_OK, "%s\n%s", err.text, text.text);
         demand_same(root, again.root);
         dpt_conf_write(again.root, &second);
         DEMAND(strcmp(text.text, second.text) == 0, "%s\n%s", text.text, second.text);
@@ -84,7 +84,7 @@ static void try_parser(const uint8_t *text, size_t size)
     enum dpt_status status = dpt_conf_parse(&conf, "job.yaml", (const char *)text, size, &err);
 
     if (status == DPT_OK)
-        status = dpt_conf_verdict(&conf, &err);
+        status = dpt_conf_validation_result(&conf, &err);
     if (status == DPT_OK)
         demand_survives(conf.root);
     else
@@ -141,19 +141,19 @@ static void try_models(const struct dpt_job *job)
 /* What a resumed run does: compares the job with that of a checkpoint, which may hold any text. */
 static void try_resume(const struct dpt_job *job, const struct dpt_conf *conf, const char *text)
 {
-    struct dpt_str essence = {0}, changes = {0};
+    struct dpt_str signature = {0}, changes = {0};
 
-    dpt_job_essence(job, conf, &essence);
-    if (essence.length < DPT_YAML_BYTES) {
-        DEMAND(dpt_jobs_compare(essence.text, essence.text, dpt_job_options, sizeof(struct dpt_job),
-                                &changes),
+    dpt_job_signature(job, conf, &signature);
+    if (signature.length < DPT_YAML_BYTES) {
+        DEMAND(dpt_jobs_compare(signature.text, signature.text, dpt_job_options,
+                                sizeof(struct dpt_job), &changes),
                "%s", changes.text);
         DEMAND(changes.length == 0, "%s", changes.text);
     }
-    dpt_jobs_compare(text, essence.text, dpt_job_options, sizeof(struct dpt_job), &changes);
-    dpt_jobs_compare(essence.text, text, dpt_job_options, sizeof(struct dpt_job), &changes);
+    dpt_jobs_compare(text, signature.text, dpt_job_options, sizeof(struct dpt_job), &changes);
+    dpt_jobs_compare(signature.text, text, dpt_job_options, sizeof(struct dpt_job), &changes);
     DEMAND(!changes.failed, "no memory");
-    dpt_str_release(&essence);
+    dpt_str_release(&signature);
     dpt_str_release(&changes);
 }
 

@@ -61,18 +61,18 @@ static void match_all(const struct dpt_weights *w)
                dpt_graph_add_tensor(&graph, &bias, &index, &err) == DPT_OK,
            "%s", err.text);
     for (unsigned how = 0; how < 16; how++) {
-        const struct dpt_match_wish wish = {.map = rules + how / 4,
-                                            .n_map = how / 4 == 0 ? 0 : 1,
-                                            .by_order = how % 2 == 1,
-                                            .partial = how / 2 % 2 == 1};
+        const struct dpt_match_options options = {.map = rules + how / 4,
+                                                  .n_map = how / 4 == 0 ? 0 : 1,
+                                                  .by_order = how % 2 == 1,
+                                                  .partial = how / 2 % 2 == 1};
         struct dpt_match match = {0};
-        const enum dpt_status status = dpt_match_open(&match, w, &graph, &wish, &err);
+        const enum dpt_status status = dpt_match_open(&match, w, &graph, &options, &err);
 
         DEMAND(status == DPT_OK || status == DPT_BAD_DATA || status == DPT_USAGE, "%s", err.text);
         for (int32_t k = 0; status == DPT_OK && k < graph.n_tensors; k++) {
             const struct dpt_weight *found = match.weight[k];
 
-            DEMAND(found != NULL || wish.partial, "tensor %d", k);
+            DEMAND(found != NULL || options.partial, "tensor %d", k);
             DEMAND(found == NULL || found->count == graph.tensors[k].count, "tensor %d", k);
         }
         dpt_match_release(&match);

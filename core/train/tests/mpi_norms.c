@@ -43,7 +43,7 @@ static uint64_t train(int threads, int hidden)
              hidden, threads);
     check(dpt_conf_parse(&conf, "job", text, strlen(text), &err), &err);
     assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
-    check(dpt_conf_verdict(&conf, &err), &err);
+    check(dpt_conf_validation_result(&conf, &err), &err);
     job.optimizer = trust;
     check(dpt_trainer_open(&t, &job, &comm, &log, DPT_PART_TRAIN, &err), &err);
     assert_int_equal(t.arenas.slots, 1);
@@ -52,7 +52,8 @@ static uint64_t train(int threads, int hidden)
     assert_int_equal(t.progress.updates, 4);
     check(dpt_trainer_check_replicas(&t, &err), &err);
     hash = dpt_hash_floats(t.arenas.params, (size_t)t.model.graph.floats, 0) +
-           dpt_hash_floats(t.arenas.slot[0], (size_t)t.model.graph.floats, (uint64_t)t.model.graph.floats);
+           dpt_hash_floats(t.arenas.slot[0], (size_t)t.model.graph.floats,
+                           (uint64_t)t.model.graph.floats);
     dpt_trainer_close(&t);
     dpt_conf_release(&conf);
     return hash;

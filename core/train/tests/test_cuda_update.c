@@ -94,7 +94,7 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_co
     const float tail[DPT_CUDA_TAIL_SUMS] = {
         [DPT_CUDA_TAIL_LOSS] = *loss, [DPT_CUDA_TAIL_SAMPLES] = 32, [DPT_CUDA_TAIL_WEIGHT] = 32};
     double *partial =
-        dpt_alloc_array((size_t)m->graph.floats / DPT_CUDA_NORM_RUN + 1, sizeof(double));
+        dpt_alloc_array((size_t)m->graph.floats / DPT_CUDA_NORM_CHUNK + 1, sizeof(double));
     uint32_t counter = 0;
 
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],
@@ -135,7 +135,7 @@ static void same_bits(void **state)
         struct draw d = {(uint64_t)seed};
         struct optimizer o;
         struct model m;
-        struct dpt_cuda_state said = {0};
+        struct dpt_cuda_state reported = {0};
         const float loss = 3;
         const double clip = seed < CASES ? 0.5 : 0;
 
@@ -147,21 +147,21 @@ static void same_bits(void **state)
             struct dpt_update update = {.lr = lr, .step = step};
 
             model_gradient(&m, &d);
-            device_step(&m, &o, &control, &said, &loss, clip, false);
-            assert_true(fabs(said.norm - plain_norm(&m) / 32) <= 1e-13 * said.norm);
+            device_step(&m, &o, &control, &reported, &loss, clip, false);
+            assert_true(fabs(reported.norm - plain_norm(&m) / 32) <= 1e-13 * reported.norm);
             if (clip > 0)
-                assert_true(fabs((double)said.scale - clip / plain_norm(&m)) <=
-                            1e-7 * (double)said.scale);
+                assert_true(fabs((double)reported.scale - clip / plain_norm(&m)) <=
+                            1e-7 * (double)reported.scale);
             else
-                assert_true(said.scale == 1.0f / 32);
-            update.scale = said.scale;
+                assert_true(reported.scale == 1.0f / 32);
+            update.scale = reported.scale;
             dpt_optimizer_apply(&o.value, &m.graph, &update, 0, (size_t)m.graph.floats, m.arrays[0],
                                 m.arrays[1], &m.arrays[2], NULL);
             for (int k = 0; k < 4; k++)
                 assert_memory_equal(m.arrays[k], m.arrays[k + 4],
                                     (size_t)m.graph.floats * sizeof(float));
         }
-        assert_int_equal(said.withheld, 0);
+        assert_int_equal(reported.withheld, 0);
         dpt_conf_release(&o.conf);
         model_release(&m);
     }
@@ -178,7 +178,7 @@ static void withholds(void **state)
         struct draw d = {(uint64_t)seed + 50};
         struct optimizer o;
         struct model m;
-        struct dpt_cuda_state said = {0};
+        struct dpt_cuda_state reported = {0};
         const bool skip = seed & 1, by_loss = seed % 4 == 3;
 
         model_init(&m, &d);
@@ -195,12 +195,12 @@ static void withholds(void **state)
             if (now && !by_loss)
                 m.arrays[5][m.tensors[m.graph.n_tensors - 1].offset] = bad[seed / 4 % 3];
             before = m.arrays[4][1];
-            device_step(&m, &o, &control, &said, &loss, 0, skip);
-            assert_int_equal(said.withheld, skip ? now : step >= 2);
-            assert_true((m.arrays[4][1] == before) == (said.withheld != 0));
+            device_step(&m, &o, &control, &reported, &loss, 0, skip);
+            assert_int_equal(reported.withheld, skip ? now : step >= 2);
+            assert_true((m.arrays[4][1] == before) == (reported.withheld != 0));
         }
-        assert_int_equal(said.withheld_update, skip ? 0 : 2);
-        assert_int_equal(said.skipped, skip ? 2 : 0);
+        assert_int_equal(reported.withheld_update, skip ? 0 : 2);
+        assert_int_equal(reported.skipped, skip ? 2 : 0);
         for (int64_t i = 0; i < m.graph.floats; i++)
             assert_true(isfinite(m.arrays[4][i]));
         dpt_conf_release(&o.conf);

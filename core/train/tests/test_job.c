@@ -8,7 +8,7 @@
 
 #include "core/train/job.h"
 
-static void read_essence(const char *text, struct dpt_str *out)
+static void read_signature(const char *text, struct dpt_str *out)
 {
     struct dpt_conf conf = {0};
     struct dpt_job job = {0};
@@ -17,13 +17,13 @@ static void read_essence(const char *text, struct dpt_str *out)
     assert_int_equal(dpt_conf_parse(&conf, "job", text, strlen(text), &err), DPT_OK);
     assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
     assert_int_equal(conf.n_mistakes, 0);
-    dpt_job_essence(&job, &conf, out);
+    dpt_job_signature(&job, &conf, out);
     assert_false(out->failed);
     dpt_conf_release(&conf);
 }
 
 /* What was added later is there only where it says something, and in the old order. */
-static void essence_leaves_defaults_of_later_options_out(void **state)
+static void signature_leaves_defaults_of_later_options_out(void **state)
 {
     static const char plain[] = "{data: {train: synthetic}, model: {type: linear, outputs: 2}}";
     static const struct {
@@ -44,12 +44,12 @@ static void essence_leaves_defaults_of_later_options_out(void **state)
     struct dpt_str want = {0}, got = {0};
 
     (void)state;
-    read_essence(plain, &want);
+    read_signature(plain, &want);
     assert_null(strstr(want.text, "device"));
     assert_non_null(strstr(want.text, "cache: auto"));
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         dpt_str_clear(&got);
-        read_essence(cases[i].text, &got);
+        read_signature(cases[i].text, &got);
         if (cases[i].same)
             assert_string_equal(got.text, want.text);
         else
@@ -62,7 +62,7 @@ static void essence_leaves_defaults_of_later_options_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(essence_leaves_defaults_of_later_options_out),
+        cmocka_unit_test(signature_leaves_defaults_of_later_options_out),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

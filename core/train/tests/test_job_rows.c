@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "core/comm/aware.h"
+#include "core/comm/cuda_aware.h"
 #include "core/train/job.h"
 
 /* Most bytes that a row's value takes. */
@@ -28,7 +28,7 @@ static void read_default(const struct dpt_option_visit *at)
     if (dpt_conf_parse(&conf, "default", text, strlen(text), &err) != DPT_OK)
         fail_msg("%s: default %s: %s", at->path, at->row->fallback, err.text);
     assert_true(dpt_options_read(&conf, conf.root, "", table, base));
-    if (dpt_conf_verdict(&conf, &err) != DPT_OK)
+    if (dpt_conf_validation_result(&conf, &err) != DPT_OK)
         fail_msg("%s: default %s: %s", at->path, at->row->fallback, err.text);
     dpt_conf_release(&conf);
     test_free(base);
@@ -49,7 +49,7 @@ static void check_row(const struct dpt_option_visit *at)
         (row->type == DPT_OPT_VARIANT) != (row->variants != NULL) ||
         (row->type == DPT_OPT_CUSTOM) != (row->read != NULL))
         fail_msg("%s: what its type needs is missing, or what it does not", at->path);
-    if (row->type == DPT_OPT_CUSTOM && (row->form == NULL || row->forms == NULL))
+    if (row->type == DPT_OPT_CUSTOM && (row->value_text == NULL || row->alternatives == NULL))
         fail_msg("%s: .form or .forms is missing: help and schema cannot tell of it", at->path);
     if (row->rival != NULL && (row->fallback == NULL || strcmp(row->fallback, "null") != 0))
         fail_msg("%s: of two rivals both default to null", at->path);

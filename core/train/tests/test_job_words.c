@@ -39,7 +39,8 @@ static void look(void *arg, const struct dpt_option_visit *at)
         return;
     }
     look_at_choices(s, at->row);
-    for (const struct dpt_option *row = at->row->forms != NULL ? at->row->forms->either : NULL;
+    for (const struct dpt_option *row =
+             at->row->alternatives != NULL ? at->row->alternatives->either : NULL;
          row != NULL && row->name != NULL; row++)
         look_at_choices(s, row);
 }
@@ -47,17 +48,17 @@ static void look(void *arg, const struct dpt_option_visit *at)
 static void all_lead_somewhere(void **state)
 {
     (void)state;
-    for (const struct dpt_synonym *s = dpt_job_synonyms; s->said != NULL; s++) {
+    for (const struct dpt_synonym *s = dpt_job_synonyms; s->word != NULL; s++) {
         struct search search = {.name = s->meant};
 
-        for (const char *c = s->said; *c != '\0'; c++)
+        for (const char *c = s->word; *c != '\0'; c++)
             if (*c == '_' || *c == '-' || isupper((unsigned char)*c))
-                fail_msg("'%s' is never said so: the reader drops _, - and capitals", s->said);
+                fail_msg("'%s' is never said so: the reader drops _, - and capitals", s->word);
         if (strchr(s->meant, ' ') != NULL)
             continue;
         dpt_options_walk(dpt_job_options, look, &search);
         if (!search.found)
-            fail_msg("'%s': a job has no '%s'", s->said, s->meant);
+            fail_msg("'%s': a job has no '%s'", s->word, s->meant);
     }
 }
 
@@ -65,10 +66,10 @@ static void all_lead_somewhere(void **state)
 static void none_is_there_twice(void **state)
 {
     (void)state;
-    for (const struct dpt_synonym *s = dpt_job_synonyms; s->said != NULL; s++)
+    for (const struct dpt_synonym *s = dpt_job_synonyms; s->word != NULL; s++)
         for (const struct dpt_synonym *r = dpt_job_synonyms; r < s; r++)
-            if (strcmp(r->said, s->said) == 0 && strcmp(r->meant, s->meant) == 0)
-                fail_msg("'%s': '%s' is there twice", s->said, s->meant);
+            if (strcmp(r->word, s->word) == 0 && strcmp(r->meant, s->meant) == 0)
+                fail_msg("'%s': '%s' is there twice", s->word, s->meant);
 }
 
 int main(void)

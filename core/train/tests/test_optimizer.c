@@ -125,9 +125,9 @@ static size_t random_graph(struct dpt_graph *graph, struct dpt_tensor *tensors, 
     size_t at = 0;
 
     *graph = (struct dpt_graph){.tensors = tensors};
-    graph->n_tensors = 1 + (int32_t)(dpt_random64(seed, DPT_STREAM_SYNTHETIC, 0, 0) % 6);
+    graph->n_tensors = 1 + (int32_t)(dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 0, 0) % 6);
     for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const uint64_t word = dpt_random64(seed, DPT_STREAM_SYNTHETIC, 1, (uint64_t)k);
+        const uint64_t word = dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 1, (uint64_t)k);
         const size_t count = 1 + (size_t)(word % most);
 
         tensors[k] = (struct dpt_tensor){
@@ -158,15 +158,15 @@ static void pieces_give_the_bits_of_the_whole(void **state)
 
         open_optimizer(&conf, text, &optimizer);
         memset(whole, 0, sizeof whole);
-        dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 2, 0, n, whole[0]);
+        dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 2, 0, n, whole[0]);
         memcpy(pieces, whole, sizeof whole);
         for (update.step = 1; update.step <= 3; update.step++) {
-            dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 3 + (uint64_t)update.step, 0, n,
+            dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 3 + (uint64_t)update.step, 0, n,
                               gradient);
             dpt_optimizer_apply(&optimizer, &graph, &update, 0, n, whole[0], gradient, whole_slots,
                                 NULL);
             for (size_t begin = 0, piece = 0; begin < n; piece++) {
-                const uint64_t word = dpt_random64(seed, DPT_STREAM_SYNTHETIC, 9, piece);
+                const uint64_t word = dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 9, piece);
                 const size_t left = n - begin, size = 1 + (size_t)(word % 60);
                 const size_t end = begin + (size < left ? size : left);
 
@@ -291,12 +291,12 @@ static void norms_do_not_depend_on_threads(void **state)
         assert_true(n <= MOST && wanted >= 2 * (size_t)graph.n_tensors);
         memset(slot, 0, sizeof slot);
         memset(kept, 0, sizeof kept);
-        dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 2, 0, n, params[0]);
+        dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 2, 0, n, params[0]);
         memcpy(params[1], params[0], sizeof params[0]);
         for (size_t i = 0; i < n; i++)
             want[i] = (double)params[0][i];
         for (uint64_t step = 0; step < 3; step++) {
-            dpt_random_normal(seed, DPT_STREAM_SYNTHETIC, 3 + step, 0, n, gradient);
+            dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 3 + step, 0, n, gradient);
             trust_by_hand(&graph, &update, gradient, kept, want);
             for (int way = 0; way < 2; way++) {
                 const int parts = way == 0 ? 1 : threads;

@@ -28,7 +28,7 @@ static inline enum dpt_status read_variant(struct dpt_conf *conf,
         return status;
     if (!dpt_options_read(conf, conf->root, "", table, value))
         return dpt_fail_memory(err, "the test", 0);
-    return dpt_conf_verdict(conf, err);
+    return dpt_conf_validation_result(conf, err);
 }
 
 #endif

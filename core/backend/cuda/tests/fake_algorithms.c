@@ -158,10 +158,10 @@ static uint64_t numerics_of(const struct algorithm *a, uint64_t problem)
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t o,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t wish, int most,
+                                              cublasLtMatmulPreference_t request, int most,
                                               cublasLtMatmulHeuristicResult_t *results, int *n)
 {
-    const struct fake_preference *w = (const struct fake_preference *)wish;
+    const struct fake_preference *w = (const struct fake_preference *)request;
     struct fake_product p;
     cublasStatus_t status;
     uint64_t alignment;
@@ -230,19 +230,20 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDe
     return CUBLAS_STATUS_SUCCESS;
 }
 
-static cublasStatus_t give(const void *value, size_t bytes, void *to, size_t room, size_t *written)
+static cublasStatus_t give(const void *value, size_t bytes, void *to, size_t capacity,
+                           size_t *written)
 {
     if (written != NULL)
         *written = bytes;
-    if (room < bytes)
-        return room == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
+    if (capacity < bytes)
+        return capacity == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, bytes);
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *algo,
                                                     cublasLtMatmulAlgoConfigAttributes_t name,
-                                                    void *to, size_t room, size_t *written)
+                                                    void *to, size_t capacity, size_t *written)
 {
     const struct algorithm *a = algorithm_of(algo);
     uint32_t value;
@@ -254,12 +255,12 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *
             : name == CUBLASLT_ALGO_CONFIG_SPLITK_NUM       ? (uint32_t)a->split
             : name == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME ? a->scheme
                                                             : 1;
-    return give(&value, sizeof value, to, room, written);
+    return give(&value, sizeof value, to, capacity, written);
 }
 
 cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *algo,
                                                  cublasLtMatmulAlgoCapAttributes_t name, void *to,
-                                                 size_t room, size_t *written)
+                                                 size_t capacity, size_t *written)
 {
     const struct algorithm *a = algorithm_of(algo);
     uint64_t numerics;
@@ -268,7 +269,7 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *alg
     if (a == NULL || name != CUBLASLT_ALGO_CAP_NUMERICAL_IMPL_FLAGS)
         return CUBLAS_STATUS_INVALID_VALUE;
     numerics = numerics_of(a, algo->data[WORD_PROBLEM]);
-    return give(&numerics, sizeof numerics, to, room, written);
+    return give(&numerics, sizeof numerics, to, capacity, written);
 }
 
 /* --- execution ------------------------------------------------------------------------------- */

@@ -19,14 +19,14 @@ static struct dense dense_new(const struct fake_tensor *t)
     return d;
 }
 
-static size_t place(const struct fake_tensor *t, int64_t n, int64_t c, int64_t h, int64_t w)
+static size_t offset_of(const struct fake_tensor *t, int64_t n, int64_t c, int64_t h, int64_t w)
 {
     return (size_t)(n * t->strides[0] + c * t->strides[1] + h * t->strides[2] + w * t->strides[3]);
 }
 
 size_t fake_tensor_bytes(const struct fake_tensor *t)
 {
-    return (place(t, t->dims[0] - 1, t->dims[1] - 1, t->dims[2] - 1, t->dims[3] - 1) + 1) *
+    return (offset_of(t, t->dims[0] - 1, t->dims[1] - 1, t->dims[2] - 1, t->dims[3] - 1) + 1) *
            fake_size(t->type);
 }
 
@@ -40,7 +40,7 @@ static struct dense dense_read(const struct fake_tensor *t, const void *at,
         for (int64_t h = 0; h < d.h; h++) {
             for (int64_t w = 0; w < d.w; w++) {
                 for (int64_t c = 0; c < d.c; c++) {
-                    float f = fake_get(t->type, at, place(t, n, c, h, w));
+                    float f = fake_get(t->type, at, offset_of(t, n, c, h, w));
 
                     if (t->type == FAKE_F32 && order->tf32)
                         f = fake_to_tf32(f);
@@ -61,9 +61,9 @@ bool fake_conv_fits(const struct fake_conv *c)
 
     for (int a = 0; a < 2; a++) {
         const int64_t reach = (w[2 + a] - 1) * c->dilation[a] + 1;
-        const int64_t room = x[2 + a] + c->before[a] + c->after[a] - reach;
+        const int64_t span = x[2 + a] + c->before[a] + c->after[a] - reach;
 
-        if (room < 0 || y[2 + a] != room / c->stride[a] + 1)
+        if (span < 0 || y[2 + a] != span / c->stride[a] + 1)
             return false;
     }
     return x[0] == y[0] && w[0] == y[1] && w[1] > 0 && x[1] % w[1] == 0 && w[0] % c->groups == 0;
@@ -110,7 +110,7 @@ static inline void add_scaled(float *restrict to, float scale, const float *rest
 }
 
 /* Weights as [tap][input of a group][output]. */
-static float *turned(const struct dense *w)
+static float *transpose(const struct dense *w)
 {
     const int64_t taps = w->h * w->w;
     float *to = malloc((size_t)(w->n * w->c * taps) * sizeof *to);
@@ -131,7 +131,7 @@ static void forward(const struct fake_conv *c, const struct fake_order *o, const
 {
     const int64_t each = w->n / c->groups, total = w->h * w->w * w->c;
     struct term *terms = terms_of(c, o, w, w->c);
-    float *turn = turned(w);
+    float *transposed_weights = transpose(w);
 
     for (int64_t i = 0; i < y->n * y->h * y->w * c->groups; i++) {
         const int64_t pixel = i / c->groups, g = i % c->groups, n = pixel / (y->h * y->w);
@@ -145,10 +145,10 @@ static void forward(const struct fake_conv *c, const struct fake_order *o, const
             if (ih < 0 || iw < 0 || ih >= x->h || iw >= x->w)
                 continue;
             add_scaled(to, x->at[((n * x->h + ih) * x->w + iw) * x->c + g * w->c + t->channel],
-                       turn + (t->tap * w->c + t->channel) * w->n + g * each, each);
+                       transposed_weights + (t->tap * w->c + t->channel) * w->n + g * each, each);
         }
     }
-    free(turn);
+    free(transposed_weights);
     free(terms);
 }
 
@@ -219,7 +219,7 @@ static void store(const struct fake_conv *c, const struct fake_order *o, int res
         for (int64_t h = 0; h < d->h; h++) {
             for (int64_t w = 0; w < d->w; w++) {
                 for (int64_t k = 0; k < d->c; k++) {
-                    const size_t i = place(t, n, k, h, w);
+                    const size_t i = offset_of(t, n, k, h, w);
                     float f = c->alpha * *from++;
 
                     if (o->sloppy)
@@ -227,7 +227,7 @@ static void store(const struct fake_conv *c, const struct fake_order *o, int res
                     if (c->beta != 0)
                         f += c->beta * fake_get(t->type, at[result], i);
                     if (c->bias)
-                        f += fake_get(b->type, at[FAKE_BIAS], place(b, 0, k, 0, 0));
+                        f += fake_get(b->type, at[FAKE_BIAS], offset_of(b, 0, k, 0, 0));
                     if (c->relu)
                         f = f < 0 ? 0 : f; /* what is not a number stays so */
                     fake_put(t->type, at[result], i, f);

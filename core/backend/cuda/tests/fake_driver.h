@@ -183,9 +183,7 @@ void fake_clock_pass(const char *name, bool in_graph);
 /* Whether it can be captured. */
 bool fake_clock_captures(const char *name);
 
-/* --- graphs: fake_graph.c, fake_capture.c
- * -----------------------------------------------------------------------
- */
+/* --- graphs: fake_graph.c, fake_capture.c ----------------------------------------------------- */
 /* Adds a node behind the stream's last ones; takes a reference to op and event. */
 CUresult fake_capture_add(struct CUstream_st *stream, enum fake_step step, struct fake_op *op,
                           struct CUevent_st *event);

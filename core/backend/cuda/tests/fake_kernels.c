@@ -51,7 +51,7 @@ static const struct {
     POINTER(loss, targets),
     POINTER(loss, weights),
     POINTER(loss, control),
-    POINTER(loss, tally),
+    POINTER(loss, metric_sums),
     POINTER(loss, partial),
     POINTER(loss, counter),
     POINTER(layout, arena),

@@ -18,14 +18,14 @@ int64_t fake_product_k(const struct fake_product *p)
     return p->a_turned ? p->a.rows : p->a.cols;
 }
 
-static size_t place(const struct fake_matrix *m, int64_t row, int64_t col)
+static size_t offset_of(const struct fake_matrix *m, int64_t row, int64_t col)
 {
     return (size_t)(m->by_rows ? row * m->ld + col : col * m->ld + row);
 }
 
 size_t fake_matrix_bytes(const struct fake_matrix *m)
 {
-    return (place(m, m->rows - 1, m->cols - 1) + 1) * fake_size(m->type);
+    return (offset_of(m, m->rows - 1, m->cols - 1) + 1) * fake_size(m->type);
 }
 
 static float *floats(int64_t n)
@@ -39,13 +39,13 @@ static float *floats(int64_t n)
 
 /* As [depth][lines]: for A its rows, for B its columns. */
 static float *read_factor(const struct fake_product *p, const struct fake_matrix *m, const void *at,
-                          bool turned, int64_t lines, int64_t depth)
+                          bool transposed, int64_t lines, int64_t depth)
 {
     float *to = floats(lines * depth);
 
     for (int64_t k = 0; k < depth; k++) {
         for (int64_t i = 0; i < lines; i++) {
-            float f = fake_get(m->type, at, turned ? place(m, k, i) : place(m, i, k));
+            float f = fake_get(m->type, at, transposed ? offset_of(m, k, i) : offset_of(m, i, k));
 
             to[k * lines + i] = p->tf32 && m->type == FAKE_F32 ? fake_to_tf32(f) : f;
         }
@@ -113,7 +113,7 @@ static float finish(const struct fake_product *p, int64_t row, int64_t col, floa
     float f = alpha * sum;
 
     if (beta != 0)
-        f += beta * fake_get(p->c.type, p->at_c, place(&p->c, row, col));
+        f += beta * fake_get(p->c.type, p->at_c, offset_of(&p->c, row, col));
     if (p->epilogue & FAKE_ADDS_BIAS)
         f += fake_get(p->d.type, p->bias, (size_t)row);
     if (p->epilogue & FAKE_RELU) {
@@ -139,9 +139,9 @@ static void sum_factor(const struct fake_product *p, const float *factor, int64_
     }
 }
 
-void fake_product_run(void *product)
+void fake_product_run(void *gemm)
 {
-    const struct fake_product *p = product;
+    const struct fake_product *p = gemm;
     const int64_t m = fake_product_m(p), n = fake_product_n(p), depth = fake_product_k(p);
     const float alpha = p->alpha_at != NULL ? *p->alpha_at : p->alpha;
     const float beta = p->beta_at != NULL ? *p->beta_at : p->beta;
@@ -161,7 +161,7 @@ void fake_product_run(void *product)
             const float f = finish(p, row, col, sum[row], alpha, beta);
 
             rows[row] += f;
-            fake_put(p->d.type, p->at_d, place(&p->d, row, col), f);
+            fake_put(p->d.type, p->at_d, offset_of(&p->d, row, col), f);
         }
     }
     for (int64_t row = 0; p->epilogue & FAKE_SUMS_D && row < m; row++)

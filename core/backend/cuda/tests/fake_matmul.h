@@ -42,13 +42,12 @@ size_t fake_matrix_bytes(const struct fake_matrix *m);
 int64_t fake_product_m(const struct fake_product *p);
 int64_t fake_product_n(const struct fake_product *p);
 int64_t fake_product_k(const struct fake_product *p);
-void fake_product_run(void *product);
+void fake_product_run(void *gemm);
 
 /* Bits of an epilogue. */
 enum { FAKE_RELU = 2, FAKE_ADDS_BIAS = 4, FAKE_DRELU = 8, FAKE_SUMS_D = 16, FAKE_AUX = 128 };
 
-/* --- descriptions: fake_cublaslt.c
- * ---------------------------------------------------------------- */
+/* --- descriptions: fake_cublaslt.c ------------------------------------------------------------ */
 
 enum { FAKE_MAGIC = 0x6c74 };
 

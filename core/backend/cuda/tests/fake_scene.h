@@ -28,7 +28,7 @@ static struct dpt_error err;
 static CUcontext context; /* of the second of two devices */
 static CUstream one, two;
 static cudnnHandle_t handle; /* on stream one */
-static cublasLtHandle_t products;
+static cublasLtHandle_t gemms;
 
 /* What a call of the driver gives. */
 #define GIVES(result, call) assert_int_equal(result, lib.call)
@@ -74,7 +74,7 @@ static inline bool fake_scene_open(int *count)
 {
     char folder[400], driver[500], cudnn[500], cublaslt[500];
     const ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    const struct dpt_cuda_places places = {driver, cudnn, cublaslt};
+    const struct dpt_cuda_library_paths places = {driver, cudnn, cublaslt};
 
     if (n <= 0)
         return false;
@@ -109,13 +109,13 @@ static int fake_scene_begin(void **state)
     WORKS(cuStreamCreateWithPriority(&two, CU_STREAM_NON_BLOCKING, 0));
     return lib.cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS ||
            lib.cudnnSetStream(handle, (cudaStream_t)one) != CUDNN_STATUS_SUCCESS ||
-           lib.cublasLtCreate(&products) != CUBLAS_STATUS_SUCCESS;
+           lib.cublasLtCreate(&gemms) != CUBLAS_STATUS_SUCCESS;
 }
 
 static int fake_scene_end(void **state)
 {
     (void)state;
-    lib.cublasLtDestroy(products);
+    lib.cublasLtDestroy(gemms);
     lib.cudnnDestroy(handle);
     WORKS(cuStreamDestroy(one));
     WORKS(cuStreamDestroy(two));

@@ -34,7 +34,8 @@ static struct {
 /* The libraries that compute on the CPU lie in fakegpu/ beside the tests. */
 enum { ON_DEVICE_PATH = PATH_MAX + 64 };
 
-static inline bool on_device_fakes(char paths[3][ON_DEVICE_PATH], struct dpt_cuda_places *places)
+static inline bool on_device_fakes(char paths[3][ON_DEVICE_PATH],
+                                   struct dpt_cuda_library_paths *places)
 {
     static const char *const names[3] = {"libcuda.so.1", "libcudnn.so.9", "libcublasLt.so.13"};
     char self[PATH_MAX];
@@ -46,12 +47,12 @@ static inline bool on_device_fakes(char paths[3][ON_DEVICE_PATH], struct dpt_cud
     *strrchr(self, '/') = '\0';
     for (int i = 0; i < 3; i++)
         snprintf(paths[i], ON_DEVICE_PATH, "%s/fakegpu/%s", self, names[i]);
-    *places = (struct dpt_cuda_places){paths[0], paths[1], paths[2]};
+    *places = (struct dpt_cuda_library_paths){paths[0], paths[1], paths[2]};
     return access(paths[0], R_OK) == 0;
 }
 
-static inline enum dpt_status on_device_start(const struct dpt_cuda_places *places, unsigned parts,
-                                              struct dpt_error *err)
+static inline enum dpt_status on_device_start(const struct dpt_cuda_library_paths *places,
+                                              unsigned parts, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &gpu.lib;
     enum dpt_status status = DPT_OK;
@@ -74,7 +75,7 @@ out:
 }
 
 /* false: gpu.reason says why not. */
-static inline bool on_device_open(const struct dpt_cuda_places *places, unsigned parts)
+static inline bool on_device_open(const struct dpt_cuda_library_paths *places, unsigned parts)
 {
     struct dpt_error err;
 
@@ -88,7 +89,7 @@ static inline bool on_device_open(const struct dpt_cuda_places *places, unsigned
 static inline bool on_device_find(unsigned parts)
 {
     char paths[3][ON_DEVICE_PATH];
-    struct dpt_cuda_places places;
+    struct dpt_cuda_library_paths places;
 
     if (real_device())
         return on_device_open(NULL, parts);

@@ -48,8 +48,8 @@ static inline void *open_program(const struct dpt_backend *backend, const struct
         spec.precision = DPT_PRECISION_FP32;
     if (backend->open(&spec, &program, &err) != DPT_OK)
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-    for (int slot = 0; slot < s->spec.threads; slot++)
-        assert_int_equal(backend->refresh(program, slot, s->params, &err), DPT_OK);
+    for (int worker = 0; worker < s->spec.threads; worker++)
+        assert_int_equal(backend->refresh(program, worker, s->params, &err), DPT_OK);
     return program;
 }
 
@@ -62,21 +62,21 @@ static inline float *new_arena(const struct scene *s)
 }
 
 static inline void train(const struct dpt_backend *backend, const struct scene *s, void *program,
-                         int slot, bool add, float *gradient, struct dpt_tally *tally)
+                         int worker, bool add, float *gradient, struct dpt_metric_sums *metric_sums)
 {
     struct dpt_error err;
 
-    if (backend->train(program, slot, &s->batch.batch, s->params, gradient, add, tally, &err) !=
-        DPT_OK)
+    if (backend->train(program, worker, &s->batch.batch, s->params, gradient, add, metric_sums,
+                       &err) != DPT_OK)
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
 }
 
 static inline void infer(const struct dpt_backend *backend, const struct scene *s, void *program,
-                         float *y, struct dpt_tally *tally)
+                         float *y, struct dpt_metric_sums *metric_sums)
 {
     struct dpt_error err;
 
-    if (backend->infer(program, 0, &s->batch.batch, s->params, y, tally, &err) != DPT_OK)
+    if (backend->infer(program, 0, &s->batch.batch, s->params, y, metric_sums, &err) != DPT_OK)
         fail_msg("%s: %s: %s", s->text, backend->name, err.text);
 }
 
@@ -114,8 +114,8 @@ static inline double assert_same_gradients(const struct scene *s, const float *a
     return largest;
 }
 
-static inline void assert_same_tally(const struct scene *s, const struct dpt_tally *a,
-                                     const struct dpt_tally *b)
+static inline void assert_same_tally(const struct scene *s, const struct dpt_metric_sums *a,
+                                     const struct dpt_metric_sums *b)
 {
     const double by = precision_of(s)->loss;
 

@@ -19,12 +19,11 @@
             fail_msg("%s: %s", #call, err.text);                                                   \
     } while (0)
 
-/* --- a job on the device ------------------------------------------------------------------------
- */
+/* --- a job on the device ---------------------------------------------------------------------- */
 
 struct device {
     void *program, *steps;
-    sem_t full[8], empty[8]; /* by room */
+    sem_t full[8], empty[8]; /* by staging buffer */
     const struct scene *scene;
     int first, last; /* steps */
     bool failed;
@@ -33,28 +32,30 @@ struct device {
 static inline enum dpt_status fill(struct device *d, int step, struct dpt_error *err)
 {
     const struct scene *s = d->scene;
-    struct dpt_room room;
-    enum dpt_status status = cuda->steps->room(d->steps, step % s->plan.rooms, &room, err);
+    struct dpt_staging_buffer staging_buffer;
+    enum dpt_status status =
+        cuda->steps->staging_buffer(d->steps, step % s->plan.staging_buffers, &staging_buffer, err);
 
-    if (status == DPT_OK && (room.input == NULL) != s->plan.stored)
+    if (status == DPT_OK && (staging_buffer.input == NULL) != s->plan.stored)
         return dpt_fail(err, DPT_FAILED, "the samples are in the wrong place");
     for (int32_t m = 0; status == DPT_OK && m < scene_micros(s, step); m++)
-        scene_fill(s, step, m, &room);
+        scene_fill(s, step, m, &staging_buffer);
     if (status == DPT_OK)
-        status = cuda->steps->send(d->steps, step % s->plan.rooms, scene_micros(s, step), err);
+        status =
+            cuda->steps->send(d->steps, step % s->plan.staging_buffers, scene_micros(s, step), err);
     return status;
 }
 
 static inline void *loader(void *arg)
 {
     struct device *d = arg;
-    const int rooms = d->scene->plan.rooms;
+    const int staging_buffers = d->scene->plan.staging_buffers;
     struct dpt_error err;
 
     for (int step = d->first; step <= d->last; step++) {
-        sem_wait(&d->empty[step % rooms]);
+        sem_wait(&d->empty[step % staging_buffers]);
         d->failed |= fill(d, step, &err) != DPT_OK;
-        sem_post(&d->full[step % rooms]);
+        sem_post(&d->full[step % staging_buffers]);
     }
     return NULL;
 }
@@ -87,12 +88,12 @@ static inline enum dpt_status device_steps(struct device *d, int first, int last
                                            struct dpt_error *err)
 {
     const struct scene *s = d->scene;
-    const int rooms = s->plan.rooms;
+    const int staging_buffers = s->plan.staging_buffers;
     enum dpt_status status = DPT_OK;
     pthread_t thread;
 
     d->first = first, d->last = last;
-    for (int i = 0; i < rooms && s->plan.threaded; i++) {
+    for (int i = 0; i < staging_buffers && s->plan.threaded; i++) {
         sem_init(&d->full[i], 0, 0);
         sem_init(&d->empty[i], 0, 1);
     }
@@ -100,19 +101,19 @@ static inline enum dpt_status device_steps(struct device *d, int first, int last
         pthread_create(&thread, NULL, loader, d);
     for (int step = first; step <= last && status == DPT_OK; step++) {
         if (s->plan.threaded)
-            sem_wait(&d->full[step % rooms]);
+            sem_wait(&d->full[step % staging_buffers]);
         else
             DPT_TRY(fill(d, step, err));
-        DPT_TRY(cuda->steps->compute(d->steps, step % rooms, scene_micros(s, step), s->plan.seed,
-                                     (uint64_t)step, err));
+        DPT_TRY(cuda->steps->compute(d->steps, step % staging_buffers, scene_micros(s, step),
+                                     s->plan.seed, (uint64_t)step, err));
         DPT_TRY(reduce(d, err));
         DPT_TRY(cuda->steps->update(d->steps, scene_rate(step), step, err));
         if (s->plan.threaded)
-            sem_post(&d->empty[step % rooms]);
+            sem_post(&d->empty[step % staging_buffers]);
     }
 out:
     /* The other thread ends in any case. */
-    for (int i = 0; i < rooms && s->plan.threaded && status != DPT_OK; i++)
+    for (int i = 0; i < staging_buffers && s->plan.threaded && status != DPT_OK; i++)
         for (int step = first; step <= last; step++)
             sem_post(&d->empty[i]);
     if (s->plan.threaded)
@@ -137,7 +138,7 @@ static inline enum dpt_status device_open(struct device *d, const struct scene *
                                    .clip = p->clip,
                                    .skip = p->skip,
                                    .micros = p->micros,
-                                   .rooms = p->rooms,
+                                   .staging_buffers = p->staging_buffers,
                                    .targets = p->vectors ? s->outputs : 0,
                                    .weights = p->weighted,
                                    .reduces = p->reduces,
@@ -205,7 +206,7 @@ static inline struct scene_plan random_plan(uint64_t seed)
                                .micro = draw_int(&d, 1, 6),
                                .micros = draw_int(&d, 1, 3),
                                .steps = 4,
-                               .rooms = draw_int(&d, 2, 3),
+                               .staging_buffers = draw_int(&d, 2, 3),
                                .ranks = 1,
                                .clip = draw_int(&d, 0, 1) ? 0.5 : 0,
                                .u8 = draw_int(&d, 0, 1),

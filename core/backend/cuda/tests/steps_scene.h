@@ -18,7 +18,7 @@ struct scene_plan {
     int net;  /* 0: dense layers, 1: convolutions with dropout */
     int rule; /* 0: sgd, 1: momentum, 2: nesterov, 3: adam, 4: adamw */
     int32_t micro, micros;
-    int steps, rooms;
+    int steps, staging_buffers;
     int64_t samples; /* in the data set; 0: SAMPLES */
     int32_t hidden;  /* 0: 18 */
     int ranks;       /* as many have the same samples, where the gradient is reduced */
@@ -28,7 +28,7 @@ struct scene_plan {
     float gain;      /* the samples are so much larger; 0: 1 */
     double clip;
     bool u8, nhwc, gaps, moved, vectors, skip;
-    bool stored; /* the data set is on the device; else the samples come in rooms */
+    bool stored; /* the data set is on the device; else the samples come in staging buffers */
     bool reduces, on_device, threaded;
     int64_t bucket;
     enum dpt_precision precision;
@@ -170,8 +170,7 @@ static inline void scene_close(struct scene *s)
     dpt_free(s->targets);
 }
 
-/* --- who is in which micro-batch ----------------------------------------------------------------
- */
+/* --- who is in which micro-batch -------------------------------------------------------------- */
 
 /* The last step has fewer micro-batches, and the last of these fewer samples. */
 static inline int32_t scene_micros(const struct scene *s, int step)
@@ -242,7 +241,7 @@ static inline void scene_row(const struct scene *s, int step, int64_t sample, fl
 
 /* Micro-batch m of a step; arrays that are NULL are not wanted. */
 static inline void scene_fill(const struct scene *s, int step, int32_t m,
-                              const struct dpt_room *room)
+                              const struct dpt_staging_buffer *staging_buffer)
 {
     const size_t size = scene_floats(s), first = (size_t)m * (size_t)s->plan.micro;
     const int32_t count = scene_count(s, step, m);
@@ -252,30 +251,29 @@ static inline void scene_fill(const struct scene *s, int step, int32_t m,
         const int64_t sample = scene_sample(s, step, m, i);
 
         if (i >= count) {
-            if (room->input != NULL)
-                memset(room->input + at * size, 0, size * sizeof(float));
+            if (staging_buffer->input != NULL)
+                memset(staging_buffer->input + at * size, 0, size * sizeof(float));
             continue;
         }
-        if (room->input != NULL)
-            scene_row(s, step, sample, room->input + at * size);
-        if (room->input != NULL && step == s->plan.bad && m == 0 && i == 1)
-            room->input[at * size] = NAN;
-        if (room->move != NULL)
-            room->move[at] = scene_move(s, step, sample);
-        if (room->labels != NULL)
-            room->labels[at] = s->labels[sample % SAMPLES];
-        if (room->targets != NULL)
-            memcpy(room->targets + at * (size_t)s->outputs,
+        if (staging_buffer->input != NULL)
+            scene_row(s, step, sample, staging_buffer->input + at * size);
+        if (staging_buffer->input != NULL && step == s->plan.bad && m == 0 && i == 1)
+            staging_buffer->input[at * size] = NAN;
+        if (staging_buffer->move != NULL)
+            staging_buffer->move[at] = scene_move(s, step, sample);
+        if (staging_buffer->labels != NULL)
+            staging_buffer->labels[at] = s->labels[sample % SAMPLES];
+        if (staging_buffer->targets != NULL)
+            memcpy(staging_buffer->targets + at * (size_t)s->outputs,
                    s->targets + sample % SAMPLES * s->outputs, (size_t)s->outputs * sizeof(float));
-        if (room->weights != NULL)
-            room->weights[at] = scene_weight(s, step, sample);
-        room->sample[at] = sample;
+        if (staging_buffer->weights != NULL)
+            staging_buffer->weights[at] = scene_weight(s, step, sample);
+        staging_buffer->sample[at] = sample;
     }
-    room->count[m] = count;
+    staging_buffer->count[m] = count;
 }
 
-/* --- on the host --------------------------------------------------------------------------------
- */
+/* --- on the host ------------------------------------------------------------------------------ */
 
 static inline void result_open(struct scene_result *r, const struct scene *s)
 {
@@ -337,40 +335,42 @@ static inline void host_update(const struct scene *s, int step, float scale, str
     }
 }
 
-/* This rank's gradient and tally of a step. */
+/* This rank's gradient and metric sums of a step. */
 static inline void host_gradient(const struct scene *s, void *program, int step,
-                                 struct scene_result *r, struct dpt_tally *tally)
+                                 struct scene_result *r, struct dpt_metric_sums *metric_sums)
 {
     const size_t rows = (size_t)s->plan.micros * (size_t)s->plan.micro;
     int32_t counts[16];
     struct dpt_error err;
-    struct dpt_room room = {.input = dpt_alloc_array(rows * scene_floats(s), 4),
-                            .labels = dpt_alloc_array(rows, 4),
-                            .targets = dpt_alloc_array(rows * (size_t)s->outputs, 4),
-                            .weights = dpt_alloc_array(rows, 4),
-                            .sample = dpt_alloc_array(rows, 8),
-                            .count = counts};
+    struct dpt_staging_buffer staging_buffer = {.input = dpt_alloc_array(rows * scene_floats(s), 4),
+                                                .labels = dpt_alloc_array(rows, 4),
+                                                .targets =
+                                                    dpt_alloc_array(rows * (size_t)s->outputs, 4),
+                                                .weights = dpt_alloc_array(rows, 4),
+                                                .sample = dpt_alloc_array(rows, 8),
+                                                .count = counts};
 
     for (int32_t m = 0; m < scene_micros(s, step); m++) {
         const size_t first = (size_t)m * (size_t)s->plan.micro;
-        struct dpt_batch batch = {.input = room.input + first * scene_floats(s),
-                                  .sample = room.sample + first,
+        struct dpt_batch batch = {.input = staging_buffer.input + first * scene_floats(s),
+                                  .sample = staging_buffer.sample + first,
                                   .seed = s->plan.seed,
                                   .step = (uint64_t)step};
 
-        scene_fill(s, step, m, &room);
+        scene_fill(s, step, m, &staging_buffer);
         batch.count = counts[m];
-        batch.weights = s->plan.weighted ? room.weights + first : NULL;
+        batch.weights = s->plan.weighted ? staging_buffer.weights + first : NULL;
         if (s->plan.vectors)
-            batch.targets = room.targets + first * (size_t)s->outputs;
+            batch.targets = staging_buffer.targets + first * (size_t)s->outputs;
         else
-            batch.labels = room.labels + first;
-        assert_int_equal(
-            dpt_backend_ref.train(program, 0, &batch, r->params, r->gradient, m > 0, tally, &err),
-            DPT_OK);
+            batch.labels = staging_buffer.labels + first;
+        assert_int_equal(dpt_backend_ref.train(program, 0, &batch, r->params, r->gradient, m > 0,
+                                               metric_sums, &err),
+                         DPT_OK);
     }
-    dpt_free(room.input), dpt_free(room.labels), dpt_free(room.targets), dpt_free(room.sample);
-    dpt_free(room.weights);
+    dpt_free(staging_buffer.input), dpt_free(staging_buffer.labels),
+        dpt_free(staging_buffer.targets), dpt_free(staging_buffer.sample);
+    dpt_free(staging_buffer.weights);
 }
 
 /* The whole job, as core/train does it. */
@@ -389,25 +389,25 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
     result_open(r, s);
     assert_int_equal(dpt_backend_ref.open(&spec, &program, &err), DPT_OK);
     for (int step = 1; step <= s->plan.steps && !stopped; step++) {
-        struct dpt_tally tally = {0};
-        double squares = 0, scale, norm;
+        struct dpt_metric_sums metric_sums = {0};
+        double sum_of_squares = 0, scale, norm;
 
         assert_int_equal(dpt_backend_ref.refresh(program, 0, r->params, &err), DPT_OK);
-        host_gradient(s, program, step, r, &tally);
-        tally.samples *= s->plan.ranks, tally.correct *= s->plan.ranks;
-        tally.weight *= s->plan.ranks;
+        host_gradient(s, program, step, r, &metric_sums);
+        metric_sums.samples *= s->plan.ranks, metric_sums.correct *= s->plan.ranks;
+        metric_sums.weight *= s->plan.ranks;
         for (size_t i = 0; i < n; i++) {
             r->gradient[i] *= (float)s->plan.ranks;
-            squares += (double)r->gradient[i] * (double)r->gradient[i];
+            sum_of_squares += (double)r->gradient[i] * (double)r->gradient[i];
         }
-        if (tally.weight == 0) {
+        if (metric_sums.weight == 0) {
             r->state.weightless++;
             continue;
         }
-        scale = 1 / tally.weight;
-        norm = sqrt(squares) * scale;
+        scale = 1 / metric_sums.weight;
+        norm = sqrt(sum_of_squares) * scale;
         r->state.norm = norm;
-        if (!isfinite(norm) || !isfinite(tally.loss)) {
+        if (!isfinite(norm) || !isfinite(metric_sums.loss)) {
             r->state.skipped += s->plan.skip;
             r->state.withheld = stopped = !s->plan.skip;
             r->state.withheld_update = stopped ? step : 0;
@@ -416,10 +416,10 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
         if (s->plan.clip > 0 && norm > s->plan.clip)
             scale *= s->plan.clip / norm;
         host_update(s, step, (float)scale, r);
-        r->state.loss += tally.loss * s->plan.ranks;
-        r->state.samples += tally.samples;
-        r->state.correct += tally.correct;
-        r->state.weight += tally.weight;
+        r->state.loss += metric_sums.loss * s->plan.ranks;
+        r->state.samples += metric_sums.samples;
+        r->state.correct += metric_sums.correct;
+        r->state.weight += metric_sums.weight;
     }
     dpt_backend_ref.close(program);
 }

@@ -188,9 +188,9 @@ static cublasLtMatmulHeuristicResult_t algorithm(uint64_t id, uint64_t split, ui
 /* Each precision refuses what would not be its own; the order of the others stays. */
 static void unsuited_algorithms(void **state)
 {
-    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = 1000};
-    struct dpt_cuda_products products;
-    struct dpt_cuda_product p;
+    const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = 1000};
+    struct dpt_cuda_gemms gemms;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
     (void)state;
@@ -202,48 +202,47 @@ static void unsuited_algorithms(void **state)
     told.results[3] = algorithm(4, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                 CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1000);
     told.n = 4;
-    dpt_cuda_square_product(DPT_PRECISION_FP32, 64, &p);
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
-                     DPT_OK);
-    assert_int_equal(products.n, 1);
-    assert_int_equal(products.offered, 4);
-    assert_int_equal(products.algorithm[0].algo.data[0], 4);
-    assert_int_equal(products.algorithm[0].split, 4);
+    dpt_cuda_square_gemm(DPT_PRECISION_FP32, 64, &p);
+    assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err), DPT_OK);
+    assert_int_equal(gemms.n, 1);
+    assert_int_equal(gemms.offered, 4);
+    assert_int_equal(gemms.algorithm[0].algo.data[0], 4);
+    assert_int_equal(gemms.algorithm[0].split, 4);
     assert_int_equal(told.workspace, 1000);
     assert_int_equal(told.alignment, 16);
     assert_false(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
-    dpt_cuda_products_release(&products);
+    dpt_cuda_gemms_release(&gemms);
     /* tensor cores are what tf32 is about; in place is fine where bits need not repeat */
     p.precision = DPT_PRECISION_TF32;
-    assert_int_equal(
-        dpt_cuda_products_build(&telling, NULL, &p,
-                                &(struct dpt_cuda_wish){.reproducible = false, .workspace = -1}, 3,
-                                &products, &err),
-        DPT_OK);
-    assert_int_equal(products.n, 3);
+    assert_int_equal(dpt_cuda_gemms_build(
+                         &telling, NULL, &p,
+                         &(struct dpt_cuda_plan_request){.reproducible = false, .workspace = -1}, 3,
+                         &gemms, &err),
+                     DPT_OK);
+    assert_int_equal(gemms.n, 3);
     for (int i = 0; i < 3; i++)
-        assert_int_equal(products.algorithm[i].algo.data[0], i + 1);
+        assert_int_equal(gemms.algorithm[i].algo.data[0], i + 1);
     assert_true(told.schemes & CUBLASLT_REDUCTION_SCHEME_INPLACE);
-    dpt_cuda_products_release(&products);
+    dpt_cuda_gemms_release(&gemms);
     /* parts of a bf16 result must meet in fp32 */
     p.precision = DPT_PRECISION_BF16;
-    assert_int_equal(
-        dpt_cuda_products_build(&telling, NULL, &p,
-                                &(struct dpt_cuda_wish){.reproducible = false, .workspace = -1}, 4,
-                                &products, &err),
-        DPT_OK);
+    assert_int_equal(dpt_cuda_gemms_build(
+                         &telling, NULL, &p,
+                         &(struct dpt_cuda_plan_request){.reproducible = false, .workspace = -1}, 4,
+                         &gemms, &err),
+                     DPT_OK);
     assert_int_equal(told.schemes, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
-    assert_int_equal(products.n, 3);
-    assert_int_equal(products.algorithm[1].algo.data[0], 3);
-    dpt_cuda_products_release(&products);
+    assert_int_equal(gemms.n, 3);
+    assert_int_equal(gemms.algorithm[1].algo.data[0], 3);
+    dpt_cuda_gemms_release(&gemms);
     assert_int_equal(told.alive, 0);
 }
 
 static void nothing_suits(void **state)
 {
-    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = 0};
-    struct dpt_cuda_products products;
-    struct dpt_cuda_product p;
+    const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = 0};
+    struct dpt_cuda_gemms gemms;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
     (void)state;
@@ -252,27 +251,26 @@ static void nothing_suits(void **state)
     told.results[1] = algorithm(2, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1);
     told.results[2].state = CUBLAS_STATUS_NOT_SUPPORTED;
     told.n = 3;
-    dpt_cuda_square_product(DPT_PRECISION_FP32, 64, &p);
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+    dpt_cuda_square_gemm(DPT_PRECISION_FP32, 64, &p);
+    assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                      DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "64 x 64 x 64: of 3 that it offers, 1 are of another"));
-    assert_null(products.algorithm);
+    assert_null(gemms.algorithm);
     told.status = CUBLAS_STATUS_NOT_SUPPORTED; /* "no heuristic for this": none are offered */
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+    assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                      DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "of 0 that it offers"));
     told.status = CUBLAS_STATUS_EXECUTION_FAILED; /* that is the device's */
-    assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
-                     DPT_RANK);
+    assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err), DPT_RANK);
     assert_int_equal(told.alive, 0);
 }
 
 /* An epilogue that is not offered is left to the caller, and that is told. */
 static void epilogues_may_be_missing(void **state)
 {
-    const struct dpt_cuda_wish wish = {.reproducible = false, .workspace = -1};
-    struct dpt_cuda_products products;
-    struct dpt_cuda_product p;
+    const struct dpt_cuda_plan_request request = {.reproducible = false, .workspace = -1};
+    struct dpt_cuda_gemms gemms;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
     (void)state;
@@ -284,13 +282,13 @@ static void epilogues_may_be_missing(void **state)
 
         told.knows_epilogues = i % 2;
         told.searches = 0;
-        dpt_cuda_square_product(DPT_PRECISION_BF16, 64, &p);
+        dpt_cuda_square_gemm(DPT_PRECISION_BF16, 64, &p);
         p.epilogue = asked;
-        assert_int_equal(dpt_cuda_products_build(&telling, NULL, &p, &wish, 4, &products, &err),
+        assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                          DPT_OK);
-        assert_int_equal(products.epilogue, told.knows_epilogues ? asked : DPT_CUDA_PLAIN);
+        assert_int_equal(gemms.epilogue, told.knows_epilogues ? asked : DPT_CUDA_PLAIN);
         assert_int_equal(told.searches, 1 + (asked != DPT_CUDA_PLAIN && !told.knows_epilogues));
-        dpt_cuda_products_release(&products);
+        dpt_cuda_gemms_release(&gemms);
     }
     assert_int_equal(told.alive, 0);
 }
@@ -307,42 +305,42 @@ static void tags(void **state)
                                         "cublaslt=130102 data=1.2.3.4.5.6.7.8.9",
                                         "cublaslt=130102 data=1 2",
                                         "cublaslt=130000 data=1"};
-    struct dpt_cuda_products products, again;
-    struct dpt_cuda_product p;
+    struct dpt_cuda_gemms gemms, again;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
     (void)state;
     memset(&told, 0, sizeof told);
     told.n = 1;
-    dpt_cuda_square_product(DPT_PRECISION_FP16, 64, &p);
+    dpt_cuda_square_gemm(DPT_PRECISION_FP16, 64, &p);
     for (int seed = 0; seed < 100; seed++) {
         struct draw d = {(uint64_t)seed};
 
         told.results[0] = algorithm((uint64_t)seed, 1, 0, 0, 0);
         for (int i = 4; i < draw_int(&d, 4, 8); i++)
             told.results[0].algo.data[i] = draw_bits(&d) >> draw_int(&d, 0, 63);
+        assert_int_equal(dpt_cuda_gemms_build(
+                             &telling, NULL, &p,
+                             &(struct dpt_cuda_plan_request){.reproducible = true, .workspace = -1},
+                             1, &gemms, &err),
+                         DPT_OK);
+        assert_true(strlen(gemms.algorithm[0].tag) < DPT_CUDA_TAG - 1);
         assert_int_equal(
-            dpt_cuda_products_build(&telling, NULL, &p,
-                                    &(struct dpt_cuda_wish){.reproducible = true, .workspace = -1},
-                                    1, &products, &err),
-            DPT_OK);
-        assert_true(strlen(products.algorithm[0].tag) < DPT_CUDA_TAG - 1);
-        assert_int_equal(
-            dpt_cuda_products_rebuild(&telling, NULL, &p, products.algorithm[0].tag, &again, &err),
+            dpt_cuda_gemms_rebuild(&telling, NULL, &p, gemms.algorithm[0].tag, &again, &err),
             DPT_OK);
         assert_memory_equal(&again.algorithm[0].algo, &told.results[0].algo,
                             sizeof(cublasLtMatmulAlgo_t));
-        assert_string_equal(again.algorithm[0].tag, products.algorithm[0].tag);
+        assert_string_equal(again.algorithm[0].tag, gemms.algorithm[0].tag);
         assert_int_equal(again.algorithm[0].workspace, 4711);
-        dpt_cuda_products_release(&again);
-        dpt_cuda_products_release(&products);
+        dpt_cuda_gemms_release(&again);
+        dpt_cuda_gemms_release(&gemms);
     }
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-        assert_int_equal(dpt_cuda_products_rebuild(&telling, NULL, &p, wrong[i], &again, &err),
+        assert_int_equal(dpt_cuda_gemms_rebuild(&telling, NULL, &p, wrong[i], &again, &err),
                          DPT_BAD_JOB);
     told.check = CUBLAS_STATUS_NOT_SUPPORTED;
     assert_int_equal(
-        dpt_cuda_products_rebuild(&telling, NULL, &p, "cublaslt=130102 data=1", &again, &err),
+        dpt_cuda_gemms_rebuild(&telling, NULL, &p, "cublaslt=130102 data=1", &again, &err),
         DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "does not take the algorithm"));
     assert_int_equal(told.alive, 0);
@@ -350,24 +348,24 @@ static void tags(void **state)
 
 static void costs(void **state)
 {
-    struct dpt_cuda_product p;
+    struct dpt_cuda_gemm p;
 
     (void)state;
-    dpt_cuda_square_product(DPT_PRECISION_BF16, 1024, &p);
-    assert_true(dpt_cuda_product_flops(&p) == 2. * 1024 * 1024 * 1024);
-    assert_true(dpt_cuda_product_bytes(&p) == 3. * 2 * 1024 * 1024);
+    dpt_cuda_square_gemm(DPT_PRECISION_BF16, 1024, &p);
+    assert_true(dpt_cuda_gemm_flops(&p) == 2. * 1024 * 1024 * 1024);
+    assert_true(dpt_cuda_gemm_bytes(&p) == 3. * 2 * 1024 * 1024);
     p.wide = p.add = true;
-    assert_true(dpt_cuda_product_bytes(&p) == (2. * 2 + 2 * 4) * 1024 * 1024);
+    assert_true(dpt_cuda_gemm_bytes(&p) == (2. * 2 + 2 * 4) * 1024 * 1024);
 }
 
 /* The real library makes descriptors without a GPU, and looks at the name and the size of each
  * attribute; what it cannot do is the search. */
 static void attributes(void **state)
 {
-    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = -1};
+    const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = -1};
     struct dpt_cuda_library lib = {0};
-    struct dpt_cuda_products products;
-    struct dpt_cuda_product p;
+    struct dpt_cuda_gemms gemms;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
     (void)state;
@@ -376,10 +374,10 @@ static void attributes(void **state)
         skip();
     }
     for (int i = 0; i < DPT_CUDA_EPILOGUES * DPT_PRECISIONS; i++) {
-        dpt_cuda_square_product((enum dpt_precision)(i % DPT_PRECISIONS), 64, &p);
+        dpt_cuda_square_gemm((enum dpt_precision)(i % DPT_PRECISIONS), 64, &p);
         p.epilogue = (enum dpt_cuda_epilogue)(i / DPT_PRECISIONS);
-        if (dpt_cuda_products_build(&lib, NULL, &p, &wish, 1, &products, &err) == DPT_OK)
-            dpt_cuda_products_release(&products);
+        if (dpt_cuda_gemms_build(&lib, NULL, &p, &request, 1, &gemms, &err) == DPT_OK)
+            dpt_cuda_gemms_release(&gemms);
         else if (strstr(err.text, "cublasLtMatmulAlgoGetHeuristic") == NULL &&
                  strstr(err.text, "of 0 that it offers") == NULL)
             fail_msg("epilogue %d: %s", p.epilogue, err.text);

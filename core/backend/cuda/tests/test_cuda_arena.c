@@ -214,7 +214,7 @@ static void gathers(void **state)
                 const int32_t from_y = y + (moved ? moves[i].top : 0);
                 const int32_t from_x =
                     (moved && moves[i].flip ? w - 1 - x : x) + (moved ? moves[i].left : 0);
-                const size_t place = (size_t)i * (size_t)(h * w * pitch) + (size_t)at;
+                const size_t index = (size_t)i * (size_t)(h * w * pitch) + (size_t)at;
                 float want = 0, got;
 
                 if (i < count && k < c) {
@@ -227,7 +227,7 @@ static void gathers(void **state)
                     if (inside)
                         want = (u8 ? (float)bytes[source] : floats[source]) * scale[k] + shift[k];
                 }
-                got = element_get(type, out, place);
+                got = element_get(type, out, index);
                 want = rounded(type, want);
                 if (got != want)
                     fail_msg("seed %d: sample %d, place %d is %g, not %g", seed, i, at, (double)got,
@@ -287,25 +287,25 @@ static void feeds(void **state)
     }
 }
 
-/* The tally becomes words, and is clear for the next step. */
+/* The metric sums becomes words, and is clear for the next step. */
 static void tails(void **state)
 {
     (void)state;
     for (int seed = 0; seed < 20; seed++) {
         struct draw d = {(uint64_t)seed + 700};
         const double loss = draw_normal(&d) * 1000;
-        struct dpt_cuda_tally tally = {loss, draw_int(&d, 0, 1 << 24), draw_int(&d, 0, 1 << 24),
-                                       fabs(draw_normal(&d))};
-        const float want[4] = {(float)loss, (float)tally.samples, (float)tally.correct,
-                               (float)tally.weight};
+        struct dpt_cuda_metric_sums metric_sums = {loss, draw_int(&d, 0, 1 << 24),
+                                                   draw_int(&d, 0, 1 << 24), fabs(draw_normal(&d))};
+        const float want[4] = {(float)loss, (float)metric_sums.samples, (float)metric_sums.correct,
+                               (float)metric_sums.weight};
         float *tail = random_values(&d, 16);
 
-        dpt_emulate(DPT_CUDA_K_tail, &(struct dpt_cuda_tail_args){&tally, tail, 16});
+        dpt_emulate(DPT_CUDA_K_tail, &(struct dpt_cuda_tail_args){&metric_sums, tail, 16});
         assert_memory_equal(tail, want, sizeof want);
         for (int i = 4; i < 16; i++)
             assert_true(tail[i] == 0);
-        assert_true(tally.loss == 0 && tally.samples == 0 && tally.correct == 0 &&
-                    tally.weight == 0);
+        assert_true(metric_sums.loss == 0 && metric_sums.samples == 0 && metric_sums.correct == 0 &&
+                    metric_sums.weight == 0);
         dpt_free(tail);
     }
 }

@@ -249,8 +249,8 @@ static void check_pass(const struct scene *s, enum dpt_cuda_pass pass, const cha
                        struct draw *d)
 {
     const struct dpt_cuda_device device = {.handle = gpu.convolutions};
-    const struct dpt_cuda_wish wish = {.reproducible = draw_int(d, 0, 1),
-                                       .workspace = workspace_limit};
+    const struct dpt_cuda_plan_request request = {.reproducible = draw_int(d, 0, 1),
+                                                  .workspace = workspace_limit};
     const enum dpt_cuda_array result = result_of[pass];
     const size_t bytes = s->elements[result] * bytes_of[s->type];
     unsigned char *got[2] = {malloc(bytes), malloc(bytes)};
@@ -259,7 +259,7 @@ static void check_pass(const struct scene *s, enum dpt_cuda_pass pass, const cha
     struct dpt_error err;
 
     assert_true(got[0] != NULL && got[1] != NULL);
-    if (dpt_cuda_plans_build(&gpu.lib, &device, &s->conv, pass, &wish, few() ? FEW_PLANS : PLANS,
+    if (dpt_cuda_plans_build(&gpu.lib, &device, &s->conv, pass, &request, few() ? FEW_PLANS : PLANS,
                              &plans, &err))
         fail_msg("%s: %s", what, err.text);
     for (int i = 0; i < DPT_CUDA_ARRAYS; i++)
@@ -378,7 +378,8 @@ static void shapes_of_networks(void **state)
 static void described_as_it_is(void **state)
 {
     const struct dpt_cuda_device device = {.handle = gpu.convolutions};
-    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = workspace_limit};
+    const struct dpt_cuda_plan_request request = {.reproducible = true,
+                                                  .workspace = workspace_limit};
     struct dpt_cuda_device described;
     struct dpt_str json = {0};
     struct dpt_error err;
@@ -404,8 +405,8 @@ static void described_as_it_is(void **state)
             continue;
         dpt_cuda_conv_describe(&node, shape->n,
                                (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS), &conv);
-        if (dpt_cuda_plans_build(&gpu.lib, &device, &conv, pass, &wish, 1, &plans[0], &err) ||
-            dpt_cuda_plans_build(&gpu.lib, &described, &conv, pass, &wish, 1, &plans[1], &err))
+        if (dpt_cuda_plans_build(&gpu.lib, &device, &conv, pass, &request, 1, &plans[0], &err) ||
+            dpt_cuda_plans_build(&gpu.lib, &described, &conv, pass, &request, 1, &plans[1], &err))
             fail_msg("%s: %s", shape->what, err.text);
         same += strcmp(plans[0].plan[0].tag, plans[1].plan[0].tag) == 0;
         all++;

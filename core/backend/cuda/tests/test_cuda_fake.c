@@ -434,7 +434,7 @@ static int leave_things(void)
 }
 
 /* Its words, on stdout and stderr. */
-static const char *said(const char *environment)
+static const char *reported(const char *environment)
 {
     static char text[4000];
     char path[400], command[1000];
@@ -453,7 +453,7 @@ static const char *said(const char *environment)
 
 static void says(const char *environment, const char *what, bool wanted)
 {
-    const char *text = said(environment);
+    const char *text = reported(environment);
 
     if ((strstr(text, what) != NULL) != wanted)
         fail_msg("%s: '%s' %s '%s'", environment, text, wanted ? "lacks" : "has", what);
@@ -496,7 +496,7 @@ static void what_is_told(void **state)
     says("FAKEGPU_LEAKS=1", "fakegpu: leak: stream", true);
     says("FAKEGPU_LEAKS=0", "fakegpu", false);
     snprintf(text, sizeof text, "FAKEGPU_LOG=%s", path);
-    said(text);
+    reported(text);
     f = fopen(path, "r");
     assert_non_null(f);
     while (fgets(line, sizeof line, f) != NULL) {

@@ -16,7 +16,7 @@ static float *random_floats(uint64_t key, size_t n, bool steps)
 {
     float *x = pinned(n);
 
-    dpt_random_uniform(key, DPT_STREAM_DROPOUT, 0, 0, n, x);
+    dpt_random_uniform(key, DPT_RANDOM_DROPOUT, 0, 0, n, x);
     for (size_t i = 0; i < n; i++)
         x[i] = steps ? floorf(x[i] * 17) / 8 - 1 : x[i] * 2 - 1;
     return x;
@@ -24,7 +24,7 @@ static float *random_floats(uint64_t key, size_t n, bool steps)
 
 static int64_t below(uint64_t key, uint64_t what, int64_t n)
 {
-    return (int64_t)(dpt_random64(key, DPT_STREAM_SHUFFLE, what, 0) % (uint64_t)n);
+    return (int64_t)(dpt_random64(key, DPT_RANDOM_SHUFFLE, what, 0) % (uint64_t)n);
 }
 
 static void kernels_run(void **state)
@@ -214,7 +214,7 @@ static int run_plans(const struct dpt_cuda_conv *c, enum dpt_cuda_pass pass, uin
     static const double tolerances[DPT_PRECISIONS] = {
         [DPT_PRECISION_BF16] = 0x1p-8, [DPT_PRECISION_FP16] = 0x1p-11};
     const struct dpt_cuda_device on = {.handle = handle};
-    const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
+    const struct dpt_cuda_plan_request request = {.workspace = WORKSPACE};
     const int r = results[pass];
     struct dpt_cuda_plans plans;
     struct arrays a;
@@ -222,7 +222,7 @@ static int run_plans(const struct dpt_cuda_conv *c, enum dpt_cuda_pass pass, uin
     int n;
 
     make_arrays(c, key, &a);
-    if (dpt_cuda_plans_build(&lib, &on, c, pass, &wish, 16, &plans, &err) != DPT_OK)
+    if (dpt_cuda_plans_build(&lib, &on, c, pass, &request, 16, &plans, &err) != DPT_OK)
         fail_msg("%s", err.text);
     a.wanted = calloc(a.n[r], sizeof *a.wanted);
     got = calloc(a.n[r], sizeof *got);
@@ -285,7 +285,7 @@ static void engines_have_their_bits(void **state)
 {
     const struct dpt_cuda_conv c = small_conv;
     const struct dpt_cuda_device on = {.handle = handle};
-    const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
+    const struct dpt_cuda_plan_request request = {.workspace = WORKSPACE};
     float *x = random_floats(1, 2 * 81 * 8, false), *w = random_floats(2, 8 * 72, false);
     enum { OUT = 2 * 81 * 8, PLANS = 16, RUNS = 8 };
     static float y[PLANS][OUT], again[OUT];
@@ -299,7 +299,8 @@ static void engines_have_their_bits(void **state)
     at[DPT_CUDA_W] = (void *)upload(w, 8 * 72, FAKE_F32);
     at[DPT_CUDA_Y] = (void *)device(OUT);
     assert_int_equal(
-        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &wish, PLANS, &plans, &err), DPT_OK);
+        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &request, PLANS, &plans, &err),
+        DPT_OK);
     assert_in_range(plans.n, 3, PLANS);
     for (int i = 0; i < plans.n; i++) {
         const bool steady = !(plans.plan[i].notes >> CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC & 1);
@@ -331,12 +332,12 @@ static void engines_have_their_bits(void **state)
 }
 
 /* Every algorithm for D = A B + D and its epilogue, by the definition. */
-static void product(uint64_t key, enum dpt_precision precision)
+static void gemm(uint64_t key, enum dpt_precision precision)
 {
     static const enum dpt_cuda_epilogue epilogues[] = {DPT_CUDA_PLAIN, DPT_CUDA_BIASED,
                                                        DPT_CUDA_RELU, DPT_CUDA_BIASED_RELU,
                                                        DPT_CUDA_SUM_OF_LINES};
-    struct dpt_cuda_product p = {
+    struct dpt_cuda_gemm p = {
         .precision = precision,
         .rows = 1 + below(key, 0, 20),
         .columns = 1 + below(key, 1, 20),
@@ -346,9 +347,10 @@ static void product(uint64_t key, enum dpt_precision precision)
         .wide = below(key, 5, 2),
         .epilogue = epilogues[below(key, 6, 5)],
     };
-    const struct dpt_cuda_wish wish = {.reproducible = below(key, 7, 2), .workspace = WORKSPACE};
+    const struct dpt_cuda_plan_request request = {.reproducible = below(key, 7, 2),
+                                                  .workspace = WORKSPACE};
     const enum fake_type type = types[precision], out = p.wide ? FAKE_F32 : type;
-    struct dpt_cuda_products made;
+    struct dpt_cuda_gemms made;
     struct dpt_cuda_factors at;
     float *a, *b, *d, *bias, *got;
     size_t n[4];
@@ -368,13 +370,13 @@ static void product(uint64_t key, enum dpt_precision precision)
     bias = random_floats(key * 4 + 3, n[3], true);
     got = calloc(n[2] + n[3], sizeof *got);
     WORKS(cuMemAlloc(&workspace, WORKSPACE));
-    if (dpt_cuda_products_build(&lib, products, &p, &wish, 16, &made, &err) != DPT_OK)
+    if (dpt_cuda_gemms_build(&lib, gemms, &p, &request, 16, &made, &err) != DPT_OK)
         fail_msg("%s", err.text);
     for (int which = 0; which < made.n; which++) {
         at = (struct dpt_cuda_factors){(void *)upload(a, n[0], type), (void *)upload(b, n[1], type),
                                        (void *)upload(d, n[2], out),
                                        (void *)upload(bias, n[3], out)};
-        if (dpt_cuda_products_run(&made, which, &at, (void *)workspace, one, &err) != DPT_OK)
+        if (dpt_cuda_gemms_run(&made, which, &at, (void *)workspace, one, &err) != DPT_OK)
             fail_msg("%s", err.text);
         WORKS(cuStreamSynchronize(one));
         download(got, (CUdeviceptr)at.d, n[2], out);
@@ -405,7 +407,7 @@ static void product(uint64_t key, enum dpt_precision precision)
         WORKS(cuMemFree((CUdeviceptr)at.d));
         WORKS(cuMemFree((CUdeviceptr)at.bias));
     }
-    dpt_cuda_products_release(&made);
+    dpt_cuda_gemms_release(&made);
     WORKS(cuMemFree(workspace));
     WORKS(cuMemFreeHost(a));
     WORKS(cuMemFreeHost(b));
@@ -418,7 +420,7 @@ static void matrix_products(void **state)
 {
     (void)state;
     for (int i = 0; i < 100; i++)
-        product((uint64_t)i, i % DPT_PRECISIONS);
+        gemm((uint64_t)i, i % DPT_PRECISIONS);
 }
 
 /* --- libraries that have more to say than there is room for ----------------------------------- */
@@ -471,24 +473,26 @@ static cublasStatus_t offer_many(cublasLtHandle_t to, cublasLtMatmulDesc_t opera
 static void counts_beyond_the_arrays(void **state)
 {
     const struct dpt_cuda_conv c = small_conv;
-    const struct dpt_cuda_product p = {
+    const struct dpt_cuda_gemm p = {
         .rows = 4, .columns = 4, .depth = 4, .a_pitch = 4, .b_pitch = 4, .d_pitch = 4};
     const struct dpt_cuda_device on = {.handle = handle};
-    const struct dpt_cuda_wish wish = {.workspace = WORKSPACE};
-    struct dpt_cuda_products few, many;
+    const struct dpt_cuda_plan_request request = {.workspace = WORKSPACE};
+    struct dpt_cuda_gemms few, many;
     struct dpt_cuda_plans plans, again;
 
     (void)state;
     assert_int_equal(
-        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &wish, MANY, &plans, &err), DPT_OK);
-    assert_int_equal(dpt_cuda_products_build(&lib, products, &p, &wish, MANY, &few, &err), DPT_OK);
+        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &request, MANY, &plans, &err),
+        DPT_OK);
+    assert_int_equal(dpt_cuda_gemms_build(&lib, gemms, &p, &request, MANY, &few, &err), DPT_OK);
     get_attribute = lib.cudnnBackendGetAttribute;
     get_heuristic = lib.cublasLtMatmulAlgoGetHeuristic;
     lib.cudnnBackendGetAttribute = get_many;
     lib.cublasLtMatmulAlgoGetHeuristic = offer_many;
     assert_int_equal(
-        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &wish, MANY, &again, &err), DPT_OK);
-    assert_int_equal(dpt_cuda_products_build(&lib, products, &p, &wish, MANY, &many, &err), DPT_OK);
+        dpt_cuda_plans_build(&lib, &on, &c, DPT_CUDA_FORWARD, &request, MANY, &again, &err),
+        DPT_OK);
+    assert_int_equal(dpt_cuda_gemms_build(&lib, gemms, &p, &request, MANY, &many, &err), DPT_OK);
     lib.cudnnBackendGetAttribute = get_attribute;
     lib.cublasLtMatmulAlgoGetHeuristic = get_heuristic;
     assert_int_equal(again.n, plans.n);
@@ -500,8 +504,8 @@ static void counts_beyond_the_arrays(void **state)
     }
     dpt_cuda_plans_release(&plans);
     dpt_cuda_plans_release(&again);
-    dpt_cuda_products_release(&few);
-    dpt_cuda_products_release(&many);
+    dpt_cuda_gemms_release(&few);
+    dpt_cuda_gemms_release(&many);
 }
 
 int main(void)

@@ -104,7 +104,7 @@ static int end(void **state)
  * where it has looked, or what was broken. */
 static const char *find(void)
 {
-    static char said[TEXT];
+    static char reported[TEXT];
     int ends[2], code;
     size_t n = 0;
     ssize_t got;
@@ -127,12 +127,12 @@ static const char *find(void)
         _exit(code);
     }
     close(ends[1]);
-    while ((got = read(ends[0], said + n, sizeof said - 1 - n)) > 0)
+    while ((got = read(ends[0], reported + n, sizeof reported - 1 - n)) > 0)
         n += (size_t)got;
     close(ends[0]);
-    said[n] = '\0';
+    reported[n] = '\0';
     assert_true(child > 0 && waitpid(child, &code, 0) == child && code == 0);
-    return said;
+    return reported;
 }
 
 static void first_place_wins(void **state)
@@ -159,19 +159,19 @@ static void first_place_wins(void **state)
 
 static void nowhere(void **state)
 {
-    const char *said = find();
+    const char *reported = find();
     char want[TEXT];
 
     (void)state;
     snprintf(want, sizeof want,
              "DPTRAIN_CUDA_PATH (%s/empty::%s/given), DPTEST_ROOT (%s/root), the loader's folders",
              top, top, top);
-    assert_memory_equal(said, want, strlen(want));
+    assert_memory_equal(reported, want, strlen(want));
     snprintf(want, sizeof want,
              ", pip's below %s/active:%s/conda:%s/venv:%s/base:%s/pyenv/versions:...", top, top,
              top, top, top);
-    assert_non_null(strstr(said, want));
-    assert_string_equal(strstr(said, want), want);
+    assert_non_null(strstr(reported, want));
+    assert_string_equal(strstr(reported, want), want);
 }
 
 /* A file that does not load is told where there is no other. */

@@ -143,12 +143,12 @@ static void losses_are_scaled(void **state)
         const enum dpt_cuda_kernel *kernel = seed / TYPES & 1 ? mse : cross_entropy;
         const struct dpt_shape shape = {draw_int(&d, 1, 40), 1, 1, true};
         const size_t n = (size_t)draw_int(&d, 1, 12);
-        struct dpt_cuda_state said[2] = {{.loss_scale = 1},
-                                         {.loss_scale = ldexpf(1, draw_int(&d, 1, 24))}};
+        struct dpt_cuda_state reported[2] = {{.loss_scale = 1},
+                                             {.loss_scale = ldexpf(1, draw_int(&d, 1, 24))}};
         struct device_tensor y = tensor_random(type, n, &shape, &d), exact, dy[3];
         struct device_tensor floats = tensor_make(F32, n, &shape);
         const struct dpt_cuda_control control = {.count = (int32_t)n};
-        struct dpt_cuda_tally tally[4] = {{0}};
+        struct dpt_cuda_metric_sums metric_sums[4] = {{0}};
         float *targets = random_values(&d, n * y.c), *values = random_values(&d, n * y.c);
         double partial[2 * DPT_CUDA_LOSS_SUMS];
         uint32_t counter = 0;
@@ -162,23 +162,25 @@ static void losses_are_scaled(void **state)
 
             if (k < 3)
                 dy[k] = tensor_make(type, n, &shape);
-            dpt_emulate(kernel[from->type], &(struct dpt_cuda_loss_args){
-                                                .y = from->at,
-                                                .dy = k < 3 ? dy[k].at : exact.at,
-                                                .targets = targets,
-                                                .control = &control,
-                                                .tally = &tally[k],
-                                                .partial = partial,
-                                                .counter = &counter,
-                                                .n = (int32_t)n,
-                                                .outputs = (int32_t)y.c,
-                                                .pitch = (int32_t)from->pitch,
-                                                .state = k == 1 || k == 2 ? &said[k - 1] : NULL});
-            assert_memory_equal(&tally[k], &tally[0], sizeof *tally);
+            dpt_emulate(
+                kernel[from->type],
+                &(struct dpt_cuda_loss_args){.y = from->at,
+                                             .dy = k < 3 ? dy[k].at : exact.at,
+                                             .targets = targets,
+                                             .control = &control,
+                                             .metric_sums = &metric_sums[k],
+                                             .partial = partial,
+                                             .counter = &counter,
+                                             .n = (int32_t)n,
+                                             .outputs = (int32_t)y.c,
+                                             .pitch = (int32_t)from->pitch,
+                                             .state = k == 1 || k == 2 ? &reported[k - 1] : NULL});
+            assert_memory_equal(&metric_sums[k], &metric_sums[0], sizeof *metric_sums);
         }
         assert_memory_equal(dy[0].at, dy[1].at, tensor_bytes(&y));
         for (size_t i = 0; i < n * y.c; i++) {
-            const float scaled = tensor_get(&exact, tensor_place(&exact, i)) * said[1].loss_scale;
+            const float scaled =
+                tensor_get(&exact, tensor_place(&exact, i)) * reported[1].loss_scale;
 
             assert_true(bits_of(tensor_get(&dy[2], tensor_place(&y, i))) ==
                         bits_of(rounded(type, scaled)));
@@ -199,7 +201,7 @@ static void arenas_have_no_scale(void **state)
         const enum type type = (enum type)(seed % TYPES);
         const bool relu = seed / TYPES & 1;
         const int32_t add = seed / TYPES / 2 & 1;
-        struct dpt_cuda_state said = {.loss_scale = ldexpf(1, draw_int(&d, 0, 24))};
+        struct dpt_cuda_state reported = {.loss_scale = ldexpf(1, draw_int(&d, 0, 24))};
         const struct dpt_shape shape = {draw_int(&d, 1, 30), draw_int(&d, 1, 9), 1, false};
         const size_t n = (size_t)draw_int(&d, 1, 9);
         struct device_tensor dy = tensor_random(type, n, &shape, &d),
@@ -217,7 +219,7 @@ static void arenas_have_no_scale(void **state)
         for (size_t c = 0; c < 30; c++)
             start[c] = bias[0][c] = bias[1][c] = (float)draw_normal(&d);
         for (int k = 0; k < 2; k++) {
-            const struct dpt_cuda_state *given = k == 1 ? &said : NULL;
+            const struct dpt_cuda_state *given = k == 1 ? &reported : NULL;
 
             dpt_emulate(OF(type, from_layout),
                         &(struct dpt_cuda_layout_args){.arena = arena[k],
@@ -241,7 +243,7 @@ static void arenas_have_no_scale(void **state)
                                                           .state = given});
         }
         for (size_t c = 0; c < dy.c; c++) {
-            const double plain = (double)bias[0][c] / (double)said.loss_scale;
+            const double plain = (double)bias[0][c] / (double)reported.loss_scale;
 
             if (add)
                 assert_true(fabs((double)bias[1][c] - ((double)start[c] + plain)) <=
@@ -251,9 +253,9 @@ static void arenas_have_no_scale(void **state)
         }
         for (size_t i = 0; i < weights; i++) {
             /* A sample of dy is a row of weights; the arena has [outputs][inputs][area]. */
-            const float value = tensor_get(&dy, tensor_place(&dy, i)) / said.loss_scale;
+            const float value = tensor_get(&dy, tensor_place(&dy, i)) / reported.loss_scale;
 
-            assert_true(arena[0][i] == value * said.loss_scale);
+            assert_true(arena[0][i] == value * reported.loss_scale);
             if (!add)
                 assert_true(arena[1][i] == value);
         }
@@ -265,12 +267,12 @@ static void arenas_have_no_scale(void **state)
 /* Why there is a scale: gradients below the least half come through with their 11 bits. */
 static void small_gradients_survive(void **state)
 {
-    struct dpt_cuda_state said = {.loss_scale = DPT_LOSS_SCALE_FIRST};
+    struct dpt_cuda_state reported = {.loss_scale = DPT_LOSS_SCALE_FIRST};
     const struct dpt_cuda_control control = {.count = 8};
     const struct dpt_shape shape = {8, 1, 1, true};
     struct device_tensor y = tensor_make(H16, 8, &shape), dy = tensor_make(H16, 8, &shape);
     const struct dpt_cuda_layout list = {0, 0, 8, 8, 1, 8, 8};
-    struct dpt_cuda_tally tally = {0};
+    struct dpt_cuda_metric_sums metric_sums = {0};
     float targets[64], back[2][64];
     struct draw d = {5};
     double partial[2 * DPT_CUDA_LOSS_SUMS];
@@ -280,24 +282,25 @@ static void small_gradients_survive(void **state)
     for (size_t i = 0; i < 64; i++) /* dy is 2 (y - target) / 8: 3e-8 at most */
         targets[i] = (float)(1.2e-7 * (draw_uniform(&d) - 0.5));
     for (int k = 0; k < 2; k++) {
-        dpt_emulate(DPT_CUDA_K_mse_h16, &(struct dpt_cuda_loss_args){.y = y.at,
-                                                                     .dy = dy.at,
-                                                                     .targets = targets,
-                                                                     .control = &control,
-                                                                     .tally = &tally,
-                                                                     .partial = partial,
-                                                                     .counter = &counter,
-                                                                     .n = 8,
-                                                                     .outputs = 8,
-                                                                     .pitch = 8,
-                                                                     .state = k ? &said : NULL});
+        dpt_emulate(DPT_CUDA_K_mse_h16,
+                    &(struct dpt_cuda_loss_args){.y = y.at,
+                                                 .dy = dy.at,
+                                                 .targets = targets,
+                                                 .control = &control,
+                                                 .metric_sums = &metric_sums,
+                                                 .partial = partial,
+                                                 .counter = &counter,
+                                                 .n = 8,
+                                                 .outputs = 8,
+                                                 .pitch = 8,
+                                                 .state = k ? &reported : NULL});
         dpt_emulate(DPT_CUDA_K_from_layout_h16,
                     &(struct dpt_cuda_layout_args){.arena = back[k],
                                                    .copies = dy.at,
                                                    .list = &list,
                                                    .n = 1,
                                                    .largest = 64,
-                                                   .state = k ? &said : NULL});
+                                                   .state = k ? &reported : NULL});
     }
     for (size_t i = 0; i < 64; i++) {
         const double want = -0.25 * (double)targets[i];
@@ -310,7 +313,7 @@ static void small_gradients_survive(void **state)
 }
 
 /* One update's norm, of a gradient that is finite or not. */
-static void judge_step(struct dpt_cuda_state *said, bool finite, bool loss_finite, bool skip,
+static void judge_step(struct dpt_cuda_state *reported, bool finite, bool loss_finite, bool skip,
                        int64_t update)
 {
     const float tail[DPT_CUDA_TAIL_SUMS] = {[DPT_CUDA_TAIL_LOSS] = loss_finite  ? 1
@@ -327,7 +330,7 @@ static void judge_step(struct dpt_cuda_state *said, bool finite, bool loss_finit
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
                                                               .tail = tail,
                                                               .control = &control,
-                                                              .state = said,
+                                                              .state = reported,
                                                               .partial = partial,
                                                               .counter = &counter,
                                                               .n = 16,
@@ -346,41 +349,41 @@ static void the_rule_is_the_hosts(void **state)
         struct draw d = {(uint64_t)seed + 300};
         struct dpt_loss_scale host = dpt_loss_scale_start(true, 1);
         const bool skip = seed & 1;
-        struct dpt_cuda_state said;
+        struct dpt_cuda_state reported;
         int64_t skipped = 0, first = 0;
         /* Long runs begin shortly before the scale is doubled. */
         const int bad = seed % 4 < 2 ? 100 : 3; /* one in so many */
 
         host.scale = ldexpf(1, seed % 3 ? draw_int(&d, 0, 24) : 24);
         host.good = draw_int(&d, DPT_LOSS_SCALE_PATIENCE - 40, DPT_LOSS_SCALE_PATIENCE - 1);
-        said = (struct dpt_cuda_state){.loss_scale = host.scale, .good = host.good};
+        reported = (struct dpt_cuda_state){.loss_scale = host.scale, .good = host.good};
         for (int64_t update = 1; update <= 60; update++) {
             const bool finite = draw_int(&d, 1, bad) > 1;
             const bool loss_finite = seed % 8 < 4 || draw_int(&d, 1, 50) > 1;
-            const float before = said.loss_scale;
+            const float before = reported.loss_scale;
             bool mended = false;
 
-            judge_step(&said, finite, loss_finite, skip, update);
+            judge_step(&reported, finite, loss_finite, skip, update);
             if (loss_finite)
                 dpt_loss_scale_step(&host, finite, &mended);
-            assert_true(said.loss_scale == host.scale && said.good == host.good &&
-                        said.overflows == host.overflows);
-            doubled += said.loss_scale > before;
-            halved += said.loss_scale < before;
-            most += said.good == 0 && finite && before == DPT_LOSS_SCALE_MOST;
+            assert_true(reported.loss_scale == host.scale && reported.good == host.good &&
+                        reported.overflows == host.overflows);
+            doubled += reported.loss_scale > before;
+            halved += reported.loss_scale < before;
+            most += reported.good == 0 && finite && before == DPT_LOSS_SCALE_MOST;
             unmended += !mended && !finite && loss_finite;
             if (!mended && !(finite && loss_finite)) {
                 skipped += skip;
                 first = skip || first > 0 ? first : update;
             }
-            assert_int_equal(said.skipped, skipped);
-            assert_int_equal(said.withheld_update, first);
+            assert_int_equal(reported.skipped, skipped);
+            assert_int_equal(reported.withheld_update, first);
             if (first > 0)
-                assert_int_equal(said.withheld, DPT_CUDA_WITHHELD);
+                assert_int_equal(reported.withheld, DPT_CUDA_WITHHELD);
             else if (mended)
-                assert_int_equal(said.withheld, DPT_CUDA_JUST_NOW);
+                assert_int_equal(reported.withheld, DPT_CUDA_JUST_NOW);
             else
-                assert_int_equal(said.withheld, !(finite && loss_finite));
+                assert_int_equal(reported.withheld, !(finite && loss_finite));
         }
     }
     assert_true(doubled > 0 && halved > 0 && unmended > 0 && most > 0); /* all of it was seen */
@@ -397,12 +400,12 @@ static void what_weighs_nothing_says_nothing(void **state)
 
     (void)state;
     for (int k = 0; k < 8; k++) {
-        struct dpt_cuda_state said = {
+        struct dpt_cuda_state reported = {
             .loss_scale = 1024, .good = 7, .withheld = k & 1 ? DPT_CUDA_WITHHELD : 0};
         const struct dpt_cuda_norm_args a = {.gradient = gradient,
                                              .tail = tail,
                                              .control = &control,
-                                             .state = &said,
+                                             .state = &reported,
                                              .partial = partial,
                                              .counter = &counter,
                                              .n = 4,
@@ -414,21 +417,22 @@ static void what_weighs_nothing_says_nothing(void **state)
         gradient[0] = k == 2 ? NAN : 0;
         dpt_emulate(DPT_CUDA_K_norm, &a);
         dpt_emulate(DPT_CUDA_K_norm, &a);
-        assert_int_equal(said.withheld, k & 1 ? DPT_CUDA_WITHHELD : DPT_CUDA_JUST_NOW);
-        assert_true(said.weightless == 2 && said.skipped == 0 && said.overflows == 0);
-        assert_true(said.loss_scale == 1024 && said.good == 7 && said.samples == 0);
+        assert_int_equal(reported.withheld, k & 1 ? DPT_CUDA_WITHHELD : DPT_CUDA_JUST_NOW);
+        assert_true(reported.weightless == 2 && reported.skipped == 0 && reported.overflows == 0);
+        assert_true(reported.loss_scale == 1024 && reported.good == 7 && reported.samples == 0);
         tail[DPT_CUDA_TAIL_WEIGHT] = 0.5f;
         gradient[0] = 1;
         dpt_emulate(DPT_CUDA_K_norm, &a);
-        assert_int_equal(said.withheld, k & 1 ? DPT_CUDA_WITHHELD : 0);
-        assert_true(said.scale == 2 && said.norm == 2 && said.samples == (k & 1 ? 0 : 4));
+        assert_int_equal(reported.withheld, k & 1 ? DPT_CUDA_WITHHELD : 0);
+        assert_true(reported.scale == 2 && reported.norm == 2 &&
+                    reported.samples == (k & 1 ? 0 : 4));
     }
 }
 
 /* Without `scaled` nothing of it happens. */
 static void other_precisions_have_no_scale(void **state)
 {
-    struct dpt_cuda_state said = {.loss_scale = 1};
+    struct dpt_cuda_state reported = {.loss_scale = 1};
     float gradient[4] = {INFINITY};
     const float ones[DPT_CUDA_TAIL_SUMS] = {1, 1, 1, 1};
     const struct dpt_cuda_control control = {.update = 9};
@@ -441,15 +445,15 @@ static void other_precisions_have_no_scale(void **state)
         dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
                                                                   .tail = ones,
                                                                   .control = &control,
-                                                                  .state = &said,
+                                                                  .state = &reported,
                                                                   .partial = partial,
                                                                   .counter = &counter,
                                                                   .n = 4,
                                                                   .skip = 1});
-        assert_int_equal(said.withheld, k == 1);
+        assert_int_equal(reported.withheld, k == 1);
     }
-    assert_true(said.loss_scale == 1 && said.good == 0 && said.overflows == 0);
-    assert_int_equal(said.skipped, 1);
+    assert_true(reported.loss_scale == 1 && reported.good == 0 && reported.overflows == 0);
+    assert_int_equal(reported.skipped, 1);
 }
 
 static int end(void **state)

@@ -397,8 +397,8 @@ static void losses(void **state)
                                   .targets = soft ? targets : NULL,
                                   .weights = form & 8 ? weights : NULL};
         struct dpt_cuda_control control = {.count = count};
-        struct dpt_cuda_tally got[2] = {{0.5, 3, 10, 9}, {0.5, 3, 10, 9}};
-        struct dpt_tally tally = {0.5, 3, 10, 9};
+        struct dpt_cuda_metric_sums got[2] = {{0.5, 3, 10, 9}, {0.5, 3, 10, 9}};
+        struct dpt_metric_sums metric_sums = {0.5, 3, 10, 9};
         double *partial = dpt_alloc_array(3 * ((size_t)n / 8 + 1), sizeof *partial);
         uint32_t counter = 0;
 
@@ -421,7 +421,7 @@ static void losses(void **state)
         for (size_t i = 0; i < (size_t)n * y.c; i++)
             ys[i] *= 4;
         tensor_fill(&y, ys);
-        dpt_loss_rows(&loss, &batch, outputs, y.c, ys, want, &tally);
+        dpt_loss_rows(&loss, &batch, outputs, y.c, ys, want, &metric_sums);
         for (int run = 0; run < 2; run++) {
             memset(dy.at, 0x7f, tensor_elements(&dy) * bytes_of[type]);
             emulated_backwards = run == 1;
@@ -432,7 +432,7 @@ static void losses(void **state)
                                                      .targets = soft ? targets : NULL,
                                                      .weights = batch.weights,
                                                      .control = &control,
-                                                     .tally = &got[run],
+                                                     .metric_sums = &got[run],
                                                      .partial = partial,
                                                      .counter = &counter,
                                                      .n = n,
@@ -446,13 +446,13 @@ static void losses(void **state)
         for (size_t i = 0; i < (size_t)n; i++)
             for (size_t j = y.c; j < y.pitch; j++)
                 assert_true(tensor_get(&dy, i * y.pitch + j) == 0);
-        if (!isfinite(tally.loss)
-                ? isfinite(got[0].loss) || isnan(tally.loss) != isnan(got[0].loss)
-                : !(fabs(tally.loss - got[0].loss) <= 1e-6 * (1 + fabs(tally.loss))))
-            fail_msg("seed %d: loss %.12g, not %.12g", seed, got[0].loss, tally.loss);
-        assert_true(fabs(got[0].correct - tally.correct) <= 1e-12 * tally.correct);
-        assert_int_equal(got[0].samples, tally.samples);
-        assert_true(fabs(got[0].weight - tally.weight) <= 1e-12 * tally.weight);
+        if (!isfinite(metric_sums.loss)
+                ? isfinite(got[0].loss) || isnan(metric_sums.loss) != isnan(got[0].loss)
+                : !(fabs(metric_sums.loss - got[0].loss) <= 1e-6 * (1 + fabs(metric_sums.loss))))
+            fail_msg("seed %d: loss %.12g, not %.12g", seed, got[0].loss, metric_sums.loss);
+        assert_true(fabs(got[0].correct - metric_sums.correct) <= 1e-12 * metric_sums.correct);
+        assert_int_equal(got[0].samples, metric_sums.samples);
+        assert_true(fabs(got[0].weight - metric_sums.weight) <= 1e-12 * metric_sums.weight);
         dpt_free(weights);
         dpt_free(ys), dpt_free(targets), dpt_free(want), dpt_free(labels), dpt_free(partial);
         dpt_free(y.at), dpt_free(dy.at);

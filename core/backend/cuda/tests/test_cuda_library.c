@@ -73,7 +73,7 @@ static bool make_driver(const char *path, const char *flags, const char *missing
 
 #define GOOD "-DVERSION=99000 -DDEVICES=2 -DINIT=0 -DLOAD=0"
 
-static const char *fails(unsigned parts, const struct dpt_cuda_places *places)
+static const char *fails(unsigned parts, const struct dpt_cuda_library_paths *places)
 {
     static struct dpt_error err;
     struct dpt_cuda_library lib;
@@ -99,8 +99,8 @@ const char *__lsan_default_suppressions(void)
 
 static void nothing_there(void **state)
 {
-    const struct dpt_cuda_places places = {"/nowhere/libcuda.so.1", "/nowhere/libcudnn.so.9",
-                                           "/nowhere/libcublasLt.so.13"};
+    const struct dpt_cuda_library_paths places = {"/nowhere/libcuda.so.1", "/nowhere/libcudnn.so.9",
+                                                  "/nowhere/libcublasLt.so.13"};
     const char *text;
 
     (void)state;
@@ -120,8 +120,8 @@ static void a_driver(void **state)
 {
     static const struct {
         const char *flags, *missing;
-        const char *said;    /* by opening; NULL: it opens */
-        const char *devices; /* said by counting; NULL: two */
+        const char *reported; /* by opening; NULL: it opens */
+        const char *devices;  /* said by counting; NULL: two */
     } rows[] = {
         {GOOD, "", NULL, NULL},
         {GOOD, "cuEventQuery", "has no function cuEventQuery", NULL},
@@ -138,7 +138,7 @@ static void a_driver(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct dpt_cuda_library lib;
-        struct dpt_cuda_places places = {0};
+        struct dpt_cuda_library_paths places = {0};
         struct dpt_error err;
         char path[200], text[128];
         int count;
@@ -147,8 +147,8 @@ static void a_driver(void **state)
         if (!make_driver(path, rows[i].flags, rows[i].missing))
             skip();
         places.driver = path;
-        if (rows[i].said != NULL) {
-            says(fails(DPT_CUDA_DRIVER, &places), rows[i].said);
+        if (rows[i].reported != NULL) {
+            says(fails(DPT_CUDA_DRIVER, &places), rows[i].reported);
             continue;
         }
         if (dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER, &places, &err) != DPT_OK)
@@ -174,7 +174,7 @@ static void a_driver(void **state)
 static void launches(void **state)
 {
     struct dpt_cuda_library lib;
-    struct dpt_cuda_places places = {0};
+    struct dpt_cuda_library_paths places = {0};
     struct dpt_cuda_module module;
     struct dpt_error err;
     struct dpt_cuda_act_args a = {.vectors = 1000};
@@ -211,7 +211,7 @@ static void launches(void **state)
  * one serves. Where the arguments are others it does not. */
 static void an_older_driver(void **state)
 {
-    struct dpt_cuda_places places = {0};
+    struct dpt_cuda_library_paths places = {0};
     struct dpt_cuda_library lib;
     struct dpt_error err;
     char path[200];
@@ -237,7 +237,7 @@ static void an_older_driver(void **state)
 static void no_code(void **state)
 {
     struct dpt_cuda_library lib;
-    struct dpt_cuda_places places = {0};
+    struct dpt_cuda_library_paths places = {0};
     struct dpt_cuda_module module;
     struct dpt_error err;
     char path[200];

@@ -81,9 +81,9 @@ static size_t bytes_of(const struct matrix *m)
     return (size_t)(m->lines * m->pitch) * (narrow(m) ? 2 : 4);
 }
 
-static double get(const struct matrix *m, int64_t line, int64_t place)
+static double get(const struct matrix *m, int64_t line, int64_t index)
 {
-    const int64_t i = line * m->pitch + place;
+    const int64_t i = line * m->pitch + index;
 
     if (!narrow(m))
         return (double)((const float *)m->at)[i];
@@ -91,9 +91,9 @@ static double get(const struct matrix *m, int64_t line, int64_t place)
                                                : half_value)(((const uint16_t *)m->at)[i]);
 }
 
-static void put(const struct matrix *m, int64_t line, int64_t place, double x)
+static void put(const struct matrix *m, int64_t line, int64_t index, double x)
 {
-    const int64_t i = line * m->pitch + place;
+    const int64_t i = line * m->pitch + index;
 
     if (!narrow(m))
         ((float *)m->at)[i] = (float)x;
@@ -137,11 +137,11 @@ static double allowed(const struct matrix *d, double want, double size)
 }
 
 /* The algorithm on copies of the arrays; D and, where it is a sum, the bias come back. */
-static void run(struct dpt_cuda_products *products, int which, const struct matrix *a,
+static void run(struct dpt_cuda_gemms *gemms, int which, const struct matrix *a,
                 const struct matrix *b, const struct matrix *d, const struct matrix *bias)
 {
     const struct matrix *const all[] = {a, b, d, bias};
-    void *workspace = on_device_put(NULL, (size_t)products->algorithm[which].workspace);
+    void *workspace = on_device_put(NULL, (size_t)gemms->algorithm[which].workspace);
     void *at[4] = {0};
     struct dpt_error err;
 
@@ -149,9 +149,8 @@ static void run(struct dpt_cuda_products *products, int which, const struct matr
         if (all[i] != NULL)
             at[i] = on_device_put(all[i]->at, bytes_of(all[i]));
     }
-    if (dpt_cuda_products_run(products, which,
-                              &(struct dpt_cuda_factors){at[0], at[1], at[2], at[3]}, workspace,
-                              gpu.stream, &err) != DPT_OK)
+    if (dpt_cuda_gemms_run(gemms, which, &(struct dpt_cuda_factors){at[0], at[1], at[2], at[3]},
+                           workspace, gpu.stream, &err) != DPT_OK)
         fail_msg("%s", err.text);
     for (int i = 2; i < 4; i++) {
         if (all[i] != NULL)
@@ -162,20 +161,20 @@ static void run(struct dpt_cuda_products *products, int which, const struct matr
     on_device_free(workspace);
 }
 
-static double factor_a(const struct dpt_cuda_product *p, const struct matrix *a, int64_t row,
+static double factor_a(const struct dpt_cuda_gemm *p, const struct matrix *a, int64_t row,
                        int64_t k)
 {
     return p->a_transposed ? get(a, k, row) : get(a, row, k);
 }
 
-static double factor_b(const struct dpt_cuda_product *p, const struct matrix *b, int64_t k,
+static double factor_b(const struct dpt_cuda_gemm *p, const struct matrix *b, int64_t k,
                        int64_t column)
 {
     return p->b_transposed ? get(b, column, k) : get(b, k, column);
 }
 
 /* Every element of D and, where it is a sum, of the bias. */
-static void check_product(const struct dpt_cuda_product *p, const struct matrix *a,
+static void check_product(const struct dpt_cuda_gemm *p, const struct matrix *a,
                           const struct matrix *b, const struct matrix *before,
                           const struct matrix *d, const struct matrix *bias, const char *what)
 {
@@ -216,9 +215,9 @@ static void check_product(const struct dpt_cuda_product *p, const struct matrix 
     }
 }
 
-static struct dpt_cuda_product random_product(struct draw *d, int seed)
+static struct dpt_cuda_gemm random_product(struct draw *d, int seed)
 {
-    struct dpt_cuda_product p = {
+    struct dpt_cuda_gemm p = {
         .precision = (enum dpt_precision)(seed % DPT_PRECISIONS),
         .rows = draw_int(d, 1, 40),
         .columns = draw_int(d, 1, 40),
@@ -247,8 +246,8 @@ static void any_product(void **state)
     on_device_need();
     for (int seed = 0; seed < 320; seed++) {
         struct draw draw = {(uint64_t)seed};
-        struct dpt_cuda_product p = random_product(&draw, seed);
-        const struct dpt_cuda_wish wish = {.reproducible = seed & 16, .workspace = -1};
+        struct dpt_cuda_gemm p = random_product(&draw, seed);
+        const struct dpt_cuda_plan_request request = {.reproducible = seed & 16, .workspace = -1};
         const enum dpt_precision t = p.precision;
         const int most = 1 + seed % 3;
         struct matrix a = make_matrix(t, false, p.a_transposed ? p.depth : p.rows,
@@ -259,7 +258,7 @@ static void any_product(void **state)
         struct matrix bias =
             make_matrix(t, p.wide, 1, p.rows + p.columns, p.rows + p.columns, 0, &draw);
         struct matrix before = copy_matrix(&d);
-        struct dpt_cuda_products products;
+        struct dpt_cuda_gemms gemms;
         struct dpt_error err;
         char what[160];
 
@@ -268,15 +267,14 @@ static void any_product(void **state)
         snprintf(what, sizeof what, "seed %d, %s%s, %lld x %lld x %lld, epilogue %d", seed,
                  dpt_precision_names[t], p.wide ? " into fp32" : "", (long long)p.rows,
                  (long long)p.columns, (long long)p.depth, p.epilogue);
-        if (dpt_cuda_products_build(&gpu.lib, gpu.matmuls, &p, &wish, most, &products, &err) !=
-            DPT_OK)
+        if (dpt_cuda_gemms_build(&gpu.lib, gpu.matmuls, &p, &request, most, &gemms, &err) != DPT_OK)
             fail_msg("%s: %s", what, err.text);
-        assert_in_range(products.n, 1, most);
-        fused += p.epilogue != DPT_CUDA_PLAIN && products.epilogue == p.epilogue;
-        p.epilogue = products.epilogue;
-        run(&products, products.n - 1, &a, &b, &d, &bias);
+        assert_in_range(gemms.n, 1, most);
+        fused += p.epilogue != DPT_CUDA_PLAIN && gemms.epilogue == p.epilogue;
+        p.epilogue = gemms.epilogue;
+        run(&gemms, gemms.n - 1, &a, &b, &d, &bias);
         check_product(&p, &a, &b, &before, &d, &bias, what);
-        dpt_cuda_products_release(&products);
+        dpt_cuda_gemms_release(&gemms);
         dpt_free(a.at), dpt_free(b.at), dpt_free(d.at), dpt_free(bias.at), dpt_free(before.at);
     }
     assert_true(fused > 0);
@@ -315,17 +313,17 @@ static void run_pass(const struct layer *l, enum dpt_cuda_pass pass, const struc
                      const struct matrix *b, const struct matrix *d, const struct matrix *bias,
                      enum dpt_cuda_epilogue *fused)
 {
-    const struct dpt_cuda_wish wish = {.reproducible = true, .workspace = -1};
-    struct dpt_cuda_products products;
-    struct dpt_cuda_product p;
+    const struct dpt_cuda_plan_request request = {.reproducible = true, .workspace = -1};
+    struct dpt_cuda_gemms gemms;
+    struct dpt_cuda_gemm p;
     struct dpt_error err;
 
-    dpt_cuda_dense_product(&l->dense, pass, &p);
-    if (dpt_cuda_products_build(&gpu.lib, gpu.matmuls, &p, &wish, 1, &products, &err) != DPT_OK)
+    dpt_cuda_dense_gemm(&l->dense, pass, &p);
+    if (dpt_cuda_gemms_build(&gpu.lib, gpu.matmuls, &p, &request, 1, &gemms, &err) != DPT_OK)
         fail_msg("%s", err.text);
-    *fused = products.epilogue;
-    run(&products, 0, a, b, d, bias);
-    dpt_cuda_products_release(&products);
+    *fused = gemms.epilogue;
+    run(&gemms, 0, a, b, d, bias);
+    dpt_cuda_gemms_release(&gemms);
 }
 
 static void near(const struct matrix *m, int64_t line, int64_t at, double want, double size,

@@ -68,7 +68,7 @@ static bool noted(const struct dpt_cuda_plan *plan, cudnnBackendNumericalNote_t 
 
 /* What must hold for a plan of that precision. */
 static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_precision precision,
-                       const struct dpt_cuda_wish *wish, const char *what)
+                       const struct dpt_cuda_plan_request *request, const char *what)
 {
     char notes[256];
 
@@ -79,9 +79,9 @@ static void check_plan(const struct dpt_cuda_plan *plan, enum dpt_precision prec
         fail_msg("%s: %s", what, notes);
     if (noted(plan, CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
         fail_msg("%s: %s", what, notes);
-    if (wish->reproducible && noted(plan, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
+    if (request->reproducible && noted(plan, CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC))
         fail_msg("%s: %s", what, notes);
-    if (plan->workspace < 0 || (wish->workspace >= 0 && plan->workspace > wish->workspace))
+    if (plan->workspace < 0 || (request->workspace >= 0 && plan->workspace > request->workspace))
         fail_msg("%s: workspace of %lld bytes", what, (long long)plan->workspace);
     if (strncmp(plan->tag, "engine=", 7) != 0)
         fail_msg("%s: tag '%s'", what, plan->tag);
@@ -99,7 +99,7 @@ static void every_shape_has_plans(void **state)
         const struct shape *s = &shapes[i / (DPT_PRECISIONS * DPT_CUDA_PASSES * 2)];
         const enum dpt_precision precision = i / (DPT_CUDA_PASSES * 2) % DPT_PRECISIONS;
         const enum dpt_cuda_pass pass = i / 2 % DPT_CUDA_PASSES;
-        const struct dpt_cuda_wish wish = {.reproducible = i % 2, .workspace = 64 << 20};
+        const struct dpt_cuda_plan_request request = {.reproducible = i % 2, .workspace = 64 << 20};
         const struct dpt_graph_node node = node_of(s);
         struct dpt_cuda_plans plans, again;
         struct dpt_cuda_conv conv;
@@ -110,13 +110,13 @@ static void every_shape_has_plans(void **state)
         void *pointers[DPT_CUDA_ARRAYS] = {(void *)256, (void *)512, (void *)768, NULL};
 
         snprintf(what, sizeof what, "%s, %s, %s%s", s->what, dpt_precision_names[precision],
-                 pass_names[pass], wish.reproducible ? ", reproducible" : "");
+                 pass_names[pass], request.reproducible ? ", reproducible" : "");
         dpt_cuda_conv_describe(&node, s->n, precision, &conv);
         conv.relu = true;
-        if (dpt_cuda_plans_build(&lib, &device, &conv, pass, &wish, 1, &plans, &err) != DPT_OK)
+        if (dpt_cuda_plans_build(&lib, &device, &conv, pass, &request, 1, &plans, &err) != DPT_OK)
             fail_msg("%s: %s", what, err.text);
         assert_int_equal(plans.n, 1);
-        check_plan(&plans.plan[0], precision, &wish, what);
+        check_plan(&plans.plan[0], precision, &request, what);
         /* Engine 0 is cuDNN's general one, the last that heuristics offer. */
         if (plans.plan[0].engine == 0) {
             if (s - shapes < CONFIGS)
@@ -155,7 +155,7 @@ static void the_configs_are_fast(void **state)
     for (int i = 0; i < CONFIGS * DPT_PRECISIONS; i++) {
         const struct dpt_graph_node node = node_of(&shapes[i / DPT_PRECISIONS]);
         const enum dpt_precision precision = i % DPT_PRECISIONS;
-        const struct dpt_cuda_wish wish = {.workspace = -1};
+        const struct dpt_cuda_plan_request request = {.workspace = -1};
 
         for (int pass = 0; pass < DPT_CUDA_PASSES; pass++) {
             struct dpt_cuda_plans plans;
@@ -168,7 +168,7 @@ static void the_configs_are_fast(void **state)
                 assert_true(conv.x[1] % 8 == 0 && conv.w[0] % 8 == 0 && conv.y[1] % 8 == 0);
             conv.relu = true;
             assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, (enum dpt_cuda_pass)pass,
-                                                  &wish, 8, &plans, &err),
+                                                  &request, 8, &plans, &err),
                              DPT_OK);
             if (pass == DPT_CUDA_FORWARD)
                 assert_true(plans.bias && plans.relu);
@@ -187,7 +187,7 @@ static void the_configs_are_fast(void **state)
 static void workspace_is_limited(void **state)
 {
     const struct dpt_graph_node node = node_of(&shapes[1]);
-    struct dpt_cuda_wish wish = {.workspace = -1};
+    struct dpt_cuda_plan_request request = {.workspace = -1};
     struct dpt_cuda_plans plans;
     struct dpt_cuda_conv conv;
     struct dpt_error err;
@@ -196,15 +196,15 @@ static void workspace_is_limited(void **state)
     (void)state;
     need_device();
     dpt_cuda_conv_describe(&node, 128, DPT_PRECISION_TF32, &conv);
-    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &wish, 1,
-                                          &plans, &err),
+    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &request,
+                                          1, &plans, &err),
                      DPT_OK);
     used = plans.plan[0].workspace;
     assert_true(used > 0);
     dpt_cuda_plans_release(&plans);
-    wish.workspace = used - 1;
-    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &wish, 1,
-                                          &plans, &err),
+    request.workspace = used - 1;
+    assert_int_equal(dpt_cuda_plans_build(&lib, &device, &conv, DPT_CUDA_BACKWARD_FILTER, &request,
+                                          1, &plans, &err),
                      DPT_OK);
     assert_true(plans.plan[0].workspace < used);
     dpt_cuda_plans_release(&plans);

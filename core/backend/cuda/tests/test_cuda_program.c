@@ -1,6 +1,6 @@
 /*
  * The backend `cuda` computes what ref computes, over random graphs and in each precision: outputs,
- * losses, gradients, accumulation, leaves, teams, and what it says about a number that is none.
+ * losses, gradients, accumulation, sub-batches, teams, and what it says about a number that is none.
  */
 #include "core/backend/cuda/tests/program_scene.h"
 
@@ -76,13 +76,13 @@ static void assert_gaps_stay(const struct scene *s, const float *gradient)
     }
 }
 
-/* Outputs, tally and gradients are those of ref; with `add` they are added; what lies between
+/* Outputs, metric sums and gradients are those of ref; with `add` they are added; what lies between
  * tensors stays. Returns how far the gradients are. */
 static double compare(const struct scene *s)
 {
     const double by = precision_of(s)->gradients;
     const size_t n = s->outputs * (size_t)s->batch.batch.count;
-    struct dpt_tally wanted = {0}, got = {0};
+    struct dpt_metric_sums wanted = {0}, got = {0};
     void *ref = open_program(&dpt_backend_ref, s), *gpu = open_program(cuda, s);
     float *y_ref = dpt_alloc_array(n, sizeof *y_ref), *y = dpt_alloc_array(n, sizeof *y);
     float *g_ref = new_arena(s), *g = new_arena(s);
@@ -153,30 +153,31 @@ static void agrees_in_each_precision(void **state)
     }
 }
 
-/* --- leaves ----------------------------------------------------------------------------------- */
+/* --- sub-batches ------------------------------------------------------------------------------ */
 
-/* A batch of several leaves: the bits of one after another, added up along the tree; a tally for
+/* A batch of several sub-batches: the bits of one after another, added up along the tree; a metric sums for
  * each. */
 static void leaves_are_one_after_another(void **state)
 {
     (void)state;
     for (int i = 0; i < 60; i += 2) {
-        struct dpt_tally all[16] = {{0}}, one[16] = {{0}};
+        struct dpt_metric_sums all[16] = {{0}}, one[16] = {{0}};
         struct dpt_tree tree;
         struct draw d = {(uint64_t)i};
         struct scene s, part;
-        int32_t leaf, leaves;
+        int32_t sub_batch, sub_batches;
         float *g, *each[9];
         size_t in;
 
         any_init(&s, i % 4 ? i : GRAPHS + i / 2);
         s.spec.precision = (enum dpt_precision)(i / 2 % DPT_PRECISIONS);
-        leaf = s.spec.leaf = draw_int(&d, 1, 4);
-        leaves = draw_int(&d, 1, 9);
+        sub_batch = s.spec.sub_batch = draw_int(&d, 1, 4);
+        sub_batches = draw_int(&d, 1, 9);
         batch_release(&s.batch);
-        batch_fill(&s.batch, &s.graph, leaf * leaves, leaf * leaves - draw_int(&d, 0, leaf - 1),
+        batch_fill(&s.batch, &s.graph, sub_batch * sub_batches,
+                   sub_batch * sub_batches - draw_int(&d, 0, sub_batch - 1),
                    s.spec.loss.kind == DPT_LOSS_MSE, &d);
-        s.spec.micro = leaf * leaves;
+        s.spec.micro = sub_batch * sub_batches;
         s.spec.reproducible = true;
         in = (size_t)dpt_shape_size(&s.graph.nodes[0].out);
         void *program = open_program(cuda, &s);
@@ -184,20 +185,20 @@ static void leaves_are_one_after_another(void **state)
         train(cuda, &s, program, 0, false, g, all);
         cuda->close(program);
         part = s;
-        part.spec.leaf = 0;
-        part.spec.micro = leaf;
+        part.spec.sub_batch = 0;
+        part.spec.micro = sub_batch;
         program = open_program(cuda, &part);
-        dpt_tree_begin(&tree, leaves);
-        for (int32_t k = 0; k < leaves; k++) {
+        dpt_tree_begin(&tree, sub_batches);
+        for (int32_t k = 0; k < sub_batches; k++) {
             struct dpt_batch *b = &part.batch.batch;
-            const int32_t left = s.batch.batch.count - k * leaf;
+            const int32_t left = s.batch.batch.count - k * sub_batch;
 
-            b->count = left < leaf ? left : leaf;
-            b->input = s.batch.input + (size_t)(k * leaf) * in;
-            b->sample = s.batch.sample + k * leaf;
-            b->labels = s.batch.batch.labels != NULL ? s.batch.labels + k * leaf : NULL;
+            b->count = left < sub_batch ? left : sub_batch;
+            b->input = s.batch.input + (size_t)(k * sub_batch) * in;
+            b->sample = s.batch.sample + k * sub_batch;
+            b->labels = s.batch.batch.labels != NULL ? s.batch.labels + k * sub_batch : NULL;
             b->targets = s.batch.batch.targets != NULL
-                             ? s.batch.targets + (size_t)(k * leaf) * s.outputs
+                             ? s.batch.targets + (size_t)(k * sub_batch) * s.outputs
                              : NULL;
             each[k] = new_arena(&s);
             train(cuda, &part, program, 0, false, each[k], &one[k]);
@@ -207,8 +208,8 @@ static void leaves_are_one_after_another(void **state)
         cuda->close(program);
         assert_int_equal(tree.n, 1);
         if (memcmp(g, tree.value[0], (size_t)s.graph.floats * sizeof *g) != 0)
-            fail_msg("%s: %d leaves of %d: other bits", s.text, leaves, leaf);
-        for (int32_t k = 0; k < leaves; k++) {
+            fail_msg("%s: %d leaves of %d: other bits", s.text, sub_batches, sub_batch);
+        for (int32_t k = 0; k < sub_batches; k++) {
             assert_true(all[k].loss == one[k].loss && all[k].correct == one[k].correct &&
                         all[k].samples == one[k].samples);
             dpt_free(each[k]);
@@ -225,7 +226,7 @@ struct crew {
     void *program;
     float *gradient[THREADS];
     float *outputs[THREADS];
-    struct dpt_tally tally[THREADS];
+    struct dpt_metric_sums metric_sums[THREADS];
     bool team;
 };
 
@@ -236,7 +237,7 @@ static void work(void *arg, int thread)
 
     for (int i = 0; i < 3; i++)
         train(cuda, crew->scene, crew->program, thread, i > 1,
-              crew->gradient[crew->team ? 0 : thread], &crew->tally[thread]);
+              crew->gradient[crew->team ? 0 : thread], &crew->metric_sums[thread]);
     assert_int_equal(cuda->infer(crew->program, thread, &crew->scene->batch.batch,
                                  crew->scene->params, crew->outputs[thread], NULL, &err),
                      DPT_OK);
@@ -248,7 +249,7 @@ static void threads_take_turns(void **state)
     (void)state;
     for (int i = 0; i < 24; i++) {
         struct crew crew = {.team = i % 2};
-        struct dpt_tally tally = {0};
+        struct dpt_metric_sums metric_sums = {0};
         struct dpt_pool *pool;
         struct dpt_error err;
         struct scene s;
@@ -262,7 +263,7 @@ static void threads_take_turns(void **state)
         void *program = open_program(cuda, &s);
         alone = new_arena(&s);
         for (int k = 0; k < 3; k++)
-            train(cuda, &s, program, 0, k > 1, alone, &tally);
+            train(cuda, &s, program, 0, k > 1, alone, &metric_sums);
         cuda->close(program);
         s.spec.threads = THREADS;
         s.spec.team = crew.team ? pool : NULL;
@@ -276,10 +277,10 @@ static void threads_take_turns(void **state)
             if (k == 0 || !crew.team) {
                 assert_memory_equal(crew.gradient[k], alone,
                                     (size_t)s.graph.floats * sizeof *alone);
-                assert_true(crew.tally[k].loss == tally.loss);
-                assert_true(crew.tally[k].samples == tally.samples);
+                assert_true(crew.metric_sums[k].loss == metric_sums.loss);
+                assert_true(crew.metric_sums[k].samples == metric_sums.samples);
             } else {
-                assert_int_equal(crew.tally[k].samples, 0);
+                assert_int_equal(crew.metric_sums[k].samples, 0);
             }
             assert_memory_equal(crew.outputs[k], crew.outputs[0],
                                 s.outputs * (size_t)s.batch.batch.count * sizeof(float));
@@ -310,9 +311,10 @@ static void finds_nan(void **state)
     for (int i = 0; i < 36; i++) {
         struct scene s = {0};
         struct draw d = {(uint64_t)i};
-        struct dpt_tally tally[2] = {{0}};
+        struct dpt_metric_sums metric_sums[2] = {{0}};
         struct dpt_error err;
-        const int32_t leaf = i % 2 ? 2 : 0; /* of several leaves the last one is looked at */
+        const int32_t sub_batch =
+            i % 2 ? 2 : 0; /* of several sub-batches the last one is looked at */
         int32_t at = net_input(&s.graph, 3, 4, 4), position = -1, owner = 0;
 
         for (int k = 0; k < 2; k++) {
@@ -331,7 +333,7 @@ static void finds_nan(void **state)
         s.spec =
             (struct dpt_program_spec){.graph = &s.graph,
                                       .micro = 4,
-                                      .leaf = leaf,
+                                      .sub_batch = sub_batch,
                                       .threads = 1,
                                       .training = true,
                                       .precision = (enum dpt_precision)(i / 2 % DPT_PRECISIONS)};
@@ -344,13 +346,13 @@ static void finds_nan(void **state)
         void *program = open_program(cuda, &s);
         float *gradient = new_arena(&s);
 
-        train(cuda, &s, program, 0, false, gradient, tally);
+        train(cuda, &s, program, 0, false, gradient, metric_sums);
         assert_int_equal(cuda->find_nonfinite(program, 0, 3, &position), -1);
         s.params[s.graph.tensors[tensor].offset] = NAN;
         assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
         infer(cuda, &s, program, NULL, NULL);
         assert_int_equal(cuda->find_nonfinite(program, 0, 3, &position), owner);
-        assert_int_equal(position, leaf);
+        assert_int_equal(position, sub_batch);
         s.params[s.graph.tensors[tensor].offset] = 0;
         assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
         s.batch.input[2 * 3 * 16 + draw_int(&d, 0, 47)] = INFINITY;
@@ -392,7 +394,7 @@ static void forgets_what_was_not_finite(void **state)
 {
     (void)state;
     for (int i = 0; i < 100; i++) {
-        struct dpt_tally tally = {0}, wanted = {0};
+        struct dpt_metric_sums metric_sums = {0}, wanted = {0};
         float *input, *g, *fresh;
         struct scene s;
         size_t floats;
@@ -417,12 +419,13 @@ static void forgets_what_was_not_finite(void **state)
         const int32_t count = s.batch.batch.count;
 
         s.batch.batch.count = s.spec.micro;
-        train(cuda, &s, program, 0, false, g, &tally);
+        train(cuda, &s, program, 0, false, g, &metric_sums);
         memcpy(s.batch.input, input, floats * sizeof *input);
         s.batch.batch.count = count;
-        tally = (struct dpt_tally){0};
-        train(cuda, &s, program, 0, false, g, &tally);
-        if (memcmp(g, fresh, (size_t)s.graph.floats * sizeof *g) != 0 || tally.loss != wanted.loss)
+        metric_sums = (struct dpt_metric_sums){0};
+        train(cuda, &s, program, 0, false, g, &metric_sums);
+        if (memcmp(g, fresh, (size_t)s.graph.floats * sizeof *g) != 0 ||
+            metric_sums.loss != wanted.loss)
             fail_msg("%s: other bits", s.text);
         cuda->close(program);
         dpt_free(input), dpt_free(g), dpt_free(fresh);
@@ -435,7 +438,7 @@ static void forgets_what_was_not_finite(void **state)
 /* A layer that leads nowhere has a gradient of zero, in ref as here. */
 static void dead_ends_have_no_gradient(void **state)
 {
-    struct dpt_tally wanted = {0}, got = {0};
+    struct dpt_metric_sums wanted = {0}, got = {0};
     struct draw d = {5};
     struct scene s = {0};
     int32_t at = net_input(&s.graph, 6, 1, 1);
@@ -527,7 +530,7 @@ static void tells_where_the_time_goes(void **state)
 {
     struct dpt_span_sum sums[DPT_SPAN_NODES + 64 * DPT_SPAN_PASSES] = {{0}};
     struct dpt_spans spans = {.sum = sums};
-    struct dpt_tally tally = {0};
+    struct dpt_metric_sums metric_sums = {0};
     struct scene s;
 
     (void)state;
@@ -537,7 +540,7 @@ static void tells_where_the_time_goes(void **state)
 
     cuda->profile(program, 0, &spans);
     dpt_spans_begin(&spans);
-    train(cuda, &s, program, 0, false, gradient, &tally);
+    train(cuda, &s, program, 0, false, gradient, &metric_sums);
     cuda->profile(program, 0, NULL);
     assert_true(sums[DPT_SPAN_LOSS].calls > 0 && sums[DPT_SPAN_DATA].calls > 0);
     for (int32_t i = 1; i < s.graph.n_nodes; i++) {

@@ -47,14 +47,14 @@ static void net_init(struct scene *s, int32_t micro)
 static enum dpt_status whole_life(const struct scene *s, float *gradient, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_tally tally[4] = {{0}};
+    struct dpt_metric_sums metric_sums[4] = {{0}};
     void *program = NULL;
     float y[64];
 
     DPT_TRY(cuda->open(&s->spec, &program, err));
     DPT_TRY(cuda->refresh(program, 0, s->params, err));
-    DPT_TRY(cuda->train(program, 0, &s->batch.batch, s->params, gradient, false, tally, err));
-    DPT_TRY(cuda->infer(program, 0, &s->batch.batch, s->params, y, tally, err));
+    DPT_TRY(cuda->train(program, 0, &s->batch.batch, s->params, gradient, false, metric_sums, err));
+    DPT_TRY(cuda->infer(program, 0, &s->batch.batch, s->params, y, metric_sums, err));
     DPT_TRY(cuda->scale(program, 2, err));
 out:
     if ((status == DPT_OK) != (program != NULL) && status == DPT_OK)
@@ -111,7 +111,7 @@ static void failures(void **state)
 
     (void)state;
     net_init(&s, 6);
-    s.spec.leaf = 2;
+    s.spec.sub_batch = 2;
     gradient = new_arena(&s);
     fake_set("FAKEGPU_QUIET", "1");
     fake_set("FAKEGPU_LEAKS", "1");

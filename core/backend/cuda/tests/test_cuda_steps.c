@@ -3,8 +3,7 @@
  * enqueued in any order that streams and events allow, so a missing event shows as other bits. */
 #include "core/backend/cuda/tests/steps_device.h"
 
-/* --- comparing ----------------------------------------------------------------------------------
- */
+/* --- comparing -------------------------------------------------------------------------------- */
 
 static void same_bits(const struct scene *s, const struct scene_result *a,
                       const struct scene_result *b)
@@ -64,10 +63,9 @@ static void as_on_the_host(const struct scene_plan *plan, double by)
     scene_close(&s);
 }
 
-/* --- tests --------------------------------------------------------------------------------------
- */
+/* --- tests ------------------------------------------------------------------------------------ */
 
-/* Every optimizer, with one to three micro-batches, from rooms and from the device's memory. */
+/* Every optimizer, with one to three micro-batches, from staging buffers and from the device's memory. */
 static void optimizers(void **state)
 {
     (void)state;
@@ -120,7 +118,7 @@ static void nothing_to_do(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 4; seed++) {
         struct scene_plan plan = random_plan(seed + 150);
-        struct dpt_steps_state said;
+        struct dpt_steps_state reported;
         struct dpt_error err;
         struct scene_result r;
         struct scene s;
@@ -131,12 +129,12 @@ static void nothing_to_do(void **state)
         plan.bucket = 1500;
         scene_open(&s, &plan);
         result_open(&r, &s);
-        said.scale = dpt_loss_scale_start(false, 1);
+        reported.scale = dpt_loss_scale_start(false, 1);
         OK(device_open(&d, &s, &err));
-        OK(cuda->steps->put(d.steps, r.params, r.slot, &said.scale, &err));
+        OK(cuda->steps->put(d.steps, r.params, r.slot, &reported.scale, &err));
         OK(device_steps(&d, 1, 2, &err));
-        OK(cuda->steps->read(d.steps, &said, &err));
-        before = said.samples;
+        OK(cuda->steps->read(d.steps, &reported, &err));
+        before = reported.samples;
         OK(cuda->steps->compute(d.steps, 0, 0, 1, 2, &err));
         for (int i = 0; i < cuda->steps->buckets(d.steps); i++) {
             float *at, *tail;
@@ -150,16 +148,16 @@ static void nothing_to_do(void **state)
             OK(cuda->steps->give(d.steps, i, &err));
         }
         OK(cuda->steps->update(d.steps, 0.1, 3, &err));
-        OK(cuda->steps->read(d.steps, &said, &err));
-        assert_int_equal(said.samples, before + 5);
-        assert_true(said.norm == 0 && !said.withheld);
+        OK(cuda->steps->read(d.steps, &reported, &err));
+        assert_int_equal(reported.samples, before + 5);
+        assert_true(reported.norm == 0 && !reported.withheld);
         device_close(&d);
         result_close(&r);
         scene_close(&s);
     }
 }
 
-/* However the device's streams overtake each other, a second thread fills the rooms, and the
+/* However the device's streams overtake each other, a second thread fills the staging buffers, and the
  * samples come: the same bits. And a sum over one rank changes none. */
 static void any_order(void **state)
 {
@@ -198,7 +196,7 @@ static void goes_on(void **state)
     for (uint64_t seed = 0; seed < 5; seed++) {
         struct scene_plan plan = random_plan(seed + 300);
         struct scene_result whole, parts;
-        struct dpt_steps_state said;
+        struct dpt_steps_state reported;
         struct dpt_error err;
         struct device d;
         struct scene s;
@@ -206,15 +204,15 @@ static void goes_on(void **state)
         scene_open(&s, &plan);
         device_run(&s, &whole);
         result_open(&parts, &s);
-        said.scale = dpt_loss_scale_start(false, 1);
+        reported.scale = dpt_loss_scale_start(false, 1);
         OK(device_open(&d, &s, &err));
         for (int step = 1; step <= plan.steps; step++) {
-            OK(cuda->steps->put(d.steps, parts.params, parts.slot, &said.scale, &err));
+            OK(cuda->steps->put(d.steps, parts.params, parts.slot, &reported.scale, &err));
             OK(device_steps(&d, step, step, &err));
-            OK(cuda->steps->read(d.steps, &said, &err));
+            OK(cuda->steps->read(d.steps, &reported, &err));
             OK(cuda->steps->get(d.steps, parts.params, parts.slot, parts.gradient, &err));
-            parts.state.loss += said.loss;
-            parts.state.samples += said.samples;
+            parts.state.loss += reported.loss;
+            parts.state.samples += reported.samples;
         }
         device_close(&d);
         assert_int_equal(parts.state.samples, whole.state.samples);
@@ -322,14 +320,13 @@ static void half_floats(void **state)
     }
 }
 
-/* --- calls in other orders ----------------------------------------------------------------------
- */
+/* --- calls in other orders -------------------------------------------------------------------- */
 
-/* A step whose room is computed twice, and whose gradient is fetched before the update. */
+/* A step whose staging buffer is computed twice, and whose gradient is fetched before the update. */
 static void careful_step(struct device *d, int step, float *before)
 {
     const struct scene *s = d->scene;
-    const int which = step % s->plan.rooms;
+    const int which = step % s->plan.staging_buffers;
     struct dpt_error err;
 
     OK(fill(d, step, &err));
@@ -397,21 +394,22 @@ static void memory_runs_out(void **state)
         const int enough = stored + 2;
         struct scene s;
 
-        plan.net = 0, plan.micros = 1 + large, plan.rooms = 2, plan.steps = 1;
-        plan.micro = large ? 48 : 2; /* the rooms are larger than the data set, or smaller */
+        plan.net = 0, plan.micros = 1 + large, plan.staging_buffers = 2, plan.steps = 1;
+        plan.micro =
+            large ? 48 : 2; /* the staging buffers are larger than the data set, or smaller */
         plan.stored = true;
         scene_open(&s, &plan);
         for (double bytes = 1 << 13; bytes < 1e9 && stored < enough; bytes *= 1.1) {
             struct dpt_error err = {.text = ""};
-            struct dpt_room room;
+            struct dpt_staging_buffer staging_buffer;
             struct device d;
             char text[32];
 
             snprintf(text, sizeof text, "%.0f", bytes);
             fake_set("FAKEGPU_MEMORY", text);
             if (device_open(&d, &s, &err) == DPT_OK) {
-                OK(cuda->steps->room(d.steps, 0, &room, &err));
-                *(room.input == NULL ? &stored : &staged) += 1;
+                OK(cuda->steps->staging_buffer(d.steps, 0, &staging_buffer, &err));
+                *(staging_buffer.input == NULL ? &stored : &staged) += 1;
             } else {
                 assert_int_equal(err.status, DPT_BAD_JOB);
                 refused++;
@@ -427,8 +425,7 @@ static void memory_runs_out(void **state)
                  advised, staged, stored);
 }
 
-/* --- where the time goes ------------------------------------------------------------------------
- */
+/* --- where the time goes ---------------------------------------------------------------------- */
 
 static void fetch(struct device *d, struct scene_result *r)
 {
@@ -509,18 +506,12 @@ static void asking_changes_nothing(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizers),
-        cmocka_unit_test(sums_over_ranks),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(weights),
-        cmocka_unit_test(any_order),
-        cmocka_unit_test(goes_on),
-        cmocka_unit_test(large_arrays),
-        cmocka_unit_test(not_a_number),
-        cmocka_unit_test(half_floats),
-        cmocka_unit_test(other_orders),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(asking_changes_nothing),
+        cmocka_unit_test(optimizers),      cmocka_unit_test(sums_over_ranks),
+        cmocka_unit_test(nothing_to_do),   cmocka_unit_test(weights),
+        cmocka_unit_test(any_order),       cmocka_unit_test(goes_on),
+        cmocka_unit_test(large_arrays),    cmocka_unit_test(not_a_number),
+        cmocka_unit_test(half_floats),     cmocka_unit_test(other_orders),
+        cmocka_unit_test(memory_runs_out), cmocka_unit_test(asking_changes_nothing),
     };
 
     (void)argc;

@@ -4,8 +4,7 @@
 
 static char folder[] = "/tmp/dptrain-test-XXXXXX";
 
-/* --- the log ------------------------------------------------------------------------------------
- */
+/* --- the log ---------------------------------------------------------------------------------- */
 
 static int lines_with(const char *text, const char *word)
 {
@@ -35,8 +34,9 @@ static void one_launch(void **state)
     fake_set("FAKEGPU_LOG", NULL);
     text = read_file(path);
     assert_int_equal(lines_with(text, "cuGraphLaunch"), plan.steps);
-    /* One for each room, and the short step. */
-    assert_in_range(lines_with(text, "cuGraphInstantiate"), plan.rooms, plan.rooms + 1);
+    /* One for each staging buffer, and the short step. */
+    assert_in_range(lines_with(text, "cuGraphInstantiate"), plan.staging_buffers,
+                    plan.staging_buffers + 1);
     assert_int_equal(lines_with(text, "fakegpu:"), 0);
     free(text);
     unlink(path);
@@ -98,7 +98,7 @@ static void failures(void **state)
     fake_set("FAKEGPU_QUIET", "1");
     fake_set("FAKEGPU_LEAKS", "1");
     plan.net = 1;
-    plan.micro = 2, plan.micros = 2, plan.steps = 2, plan.rooms = 2;
+    plan.micro = 2, plan.micros = 2, plan.steps = 2, plan.staging_buffers = 2;
     plan.stored = true;
     plan.bucket = 1000;
     for (size_t c = 0; c < sizeof calls / sizeof *calls; c++)

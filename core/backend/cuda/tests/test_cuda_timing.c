@@ -194,7 +194,7 @@ static void timing_leaves_nothing(void **state)
 {
     (void)state;
     for (int precision = 0; precision < DPT_PRECISIONS; precision++) {
-        struct dpt_tally tallies[2] = {{0}};
+        struct dpt_metric_sums metric_sums_of[2] = {{0}};
         float *gradients[2];
         char *tags = NULL, *again, *log;
         struct scene s;
@@ -210,13 +210,13 @@ static void timing_leaves_nothing(void **state)
                 assert_string_equal(again, tags);
             gradients[i] = new_arena(&s);
             assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
-            train(cuda, &s, program, 0, false, gradients[i], &tallies[i]);
+            train(cuda, &s, program, 0, false, gradients[i], &metric_sums_of[i]);
             cuda->close(program);
             s.spec.plans = i == 0 ? (tags = again) : NULL;
             free(log);
         }
         assert_memory_equal(gradients[0], gradients[1], (size_t)s.graph.floats * sizeof(float));
-        assert_memory_equal(&tallies[0], &tallies[1], sizeof tallies[0]);
+        assert_memory_equal(&metric_sums_of[0], &metric_sums_of[1], sizeof metric_sums_of[0]);
         dpt_free(gradients[0]), dpt_free(gradients[1]);
         free(tags), free(again);
         scene_release(&s);

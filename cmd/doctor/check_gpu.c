@@ -1,0 +1,261 @@
+/* Checks of GPUs: what there is, whose is which, and how quickly sums in their memory go. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/doctor/doctor.h"
+#include "core/base/clock.h"
+#include "core/base/memory.h"
+#include "core/comm/probe.h"
+#include "core/train/choose.h"
+
+enum { LARGE = 1 << 20, ROUNDS = 20 }; /* floats of a sum */
+
+static const double budget = 0.15; /* seconds */
+
+void dpt_doctor_driver(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+
+    if (!g->library)
+        dpt_ok(d, "no NVIDIA driver: the ranks compute on processors");
+    else if (g->nvml[0] != '\0' && g->code != 0)
+        dpt_warning(d, "does `nvidia-smi` work there? After an update of the driver: reboot", "%s",
+                    g->nvml);
+    else if (g->code != 0)
+        dpt_warning(d, "no GPU can be used: does `nvidia-smi` work there?", "libcuda: %s", g->why);
+    else
+        dpt_ok(d, "NVIDIA %s, for CUDA up to %d.%d", g->version[0] != '\0' ? g->version : "driver",
+               g->driver / 1000, g->driver % 1000 / 10);
+}
+
+void dpt_doctor_libraries(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+
+    if (g->missing[0] != '\0')
+        dpt_warning(d, "until then the ranks compute on processors", "%s", g->missing);
+    else if (g->libraries[0] != '\0')
+        dpt_ok(d, "%s", g->libraries);
+}
+
+void dpt_doctor_library_files(struct dpt_doctor *d)
+{
+    for (int i = 0; i < DPT_DEVICE_LIBRARIES; i++) {
+        const struct dpt_device_library *l = &d->gpus.library_files[i];
+
+        if (l->path[0] != '\0')
+            dpt_doctor_add(d, (struct dpt_finding){.name = l->name}, NULL, "%s", l->path);
+    }
+}
+
+/* Those of a kind in one line: "2 x NVIDIA H100, 80 GB". */
+static void tell_devices(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+    const int known = g->count < DPT_GPU_QUERY_MOST ? g->count : DPT_GPU_QUERY_MOST;
+
+    for (int i = 0; i < known; i++) {
+        char has[32], name[DPT_DOCTOR_NAME], advice[DPT_DOCTOR_LINE];
+        struct dpt_finding f = {.name = name};
+        int last = i;
+
+        while (last + 1 < known && strcmp(g->gpu[last + 1].name, g->gpu[i].name) == 0)
+            last++;
+        snprintf(name, sizeof name, last > i ? "devices %d-%d" : "device %d", i, last);
+        for (int k = i; k <= last; k++)
+            if (g->gpu[k].available >= 0 && g->gpu[k].available < 0.5 * g->gpu[k].memory) {
+                f.level = DPT_DOCTOR_WARNING;
+                snprintf(advice, sizeof advice,
+                         "others use it: device %d has %s free (nvidia-smi shows who)", k,
+                         dpt_show_bytes(g->gpu[k].available, has));
+            }
+        dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s, %s, compute %d.%d",
+                       g->gpu[i].name, dpt_show_bytes(g->gpu[i].memory, has), g->gpu[i].major,
+                       g->gpu[i].minor);
+        i = last;
+    }
+}
+
+void dpt_doctor_devices(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+
+    if (!g->library || g->code != 0)
+        return;
+    tell_devices(d);
+    if (g->count == 0)
+        dpt_warning(d, "ask for GPUs (sbatch --gpus), or unset it", "none to be seen%s%s",
+                    visible != NULL ? ", CUDA_VISIBLE_DEVICES=" : "",
+                    visible != NULL ? visible : "");
+    else if (dpt_gpu_backend() == NULL)
+        dpt_warning(d, "they stay idle: this one computes on processors",
+                    "%d, but this dptrain was built without CUDA", g->count);
+}
+
+void dpt_doctor_cuda_aware(struct dpt_doctor *d)
+{
+    const struct dpt_gpu_query *g = &d->gpus;
+    const int claims = d->alone ? -1 : dpt_probe_claims_cuda();
+
+    if (g->code != 0 || g->count == 0)
+        return;
+    if (g->message == 1)
+        dpt_ok(d, "yes: a message between device memory arrived%s",
+               claims == 0 ? ", though it says no" : "");
+    else if (g->message < 0)
+        dpt_ok(d, "not tried: %s", g->why);
+    else if (claims == 1)
+        dpt_warning(d, "do not rely on it: gradients go through the host's memory instead",
+                    "it says so, but a message did not arrive%s%s", g->why[0] != '\0' ? ": " : "",
+                    g->why);
+    else
+        dpt_ok(d, "no: gradients go through the host's memory");
+}
+
+/* --- whose they are --------------------------------------------------------------------------- */
+
+/* What a rank has; the bus address is empty where it has none. */
+struct own {
+    char bus[32], name[64];
+};
+
+/* The ranks that have the same as `first`, on the same host where it is the device itself. */
+static int find_same(const struct dpt_doctor *d, const struct own *all, int first, bool device,
+                     int *same)
+{
+    int n = 0;
+
+    for (int r = 0; r < d->comm.world.size; r++) {
+        const bool equal =
+            device ? strcmp(all[r].bus, all[first].bus) == 0 &&
+                         strcmp(dpt_comm_host(&d->comm, r), dpt_comm_host(&d->comm, first)) == 0
+                   : strcmp(all[r].name, all[first].name) == 0;
+
+        if (equal)
+            same[n++] = r;
+    }
+    return n;
+}
+
+/* Rank 0's. list: [ranks], to work with. */
+static void judge_ranks(struct dpt_doctor *d, const struct own *all, int *list)
+{
+    const int ranks = d->comm.world.size;
+    char who[200];
+    int with = 0, n = 0;
+
+    for (int r = 0; r < ranks; r++) {
+        with += all[r].bus[0] != '\0';
+        if (all[r].bus[0] == '\0')
+            list[n++] = r;
+    }
+    if (with == 0)
+        return;
+    if (n > 0) {
+        dpt_warning(d, "`auto` then takes processors: does each task get one (--gpus-per-task)?",
+                    "no GPU for %s", dpt_doctor_who(d, list, n, who, sizeof who));
+        return;
+    }
+    for (int r = 0; r < ranks; r++) {
+        n = find_same(d, all, r, true, list);
+        if (n == 1 || strstr(all[r].name, " MIG ") != NULL)
+            continue;
+        dpt_warning(d, "one rank a GPU is quickest: start fewer", "%s share GPU %s",
+                    dpt_doctor_who(d, list, n, who, sizeof who), all[r].bus);
+        return;
+    }
+    n = find_same(d, all, 0, false, list);
+    if (n < ranks)
+        dpt_warning(d, "each step waits for the slowest rank", "%s for %s, others for the rest",
+                    all[0].name, dpt_doctor_who(d, list, n, who, sizeof who));
+    else
+        dpt_ok(d, ranks == 1 ? "it has a GPU" : "a GPU each");
+}
+
+enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm.world;
+    struct own mine = {0}, *all = dpt_alloc_array((size_t)world->size, sizeof *all);
+    int *list = dpt_alloc_array((size_t)world->size, sizeof *list);
+
+    if (all == NULL || list == NULL)
+        status = dpt_fail_memory(err, "a list of ranks", world->size);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    memcpy(mine.bus, d->gpus.own_bus, sizeof mine.bus);
+    memcpy(mine.name, d->gpus.own_name, sizeof mine.name);
+    DPT_TRY(dpt_group_allgather(world, &mine, all, sizeof mine, err));
+    if (world->rank == 0)
+        judge_ranks(d, all, list);
+out:
+    dpt_free(all);
+    dpt_free(list);
+    return status;
+}
+
+/* --- sums in their memory --------------------------------------------------------------------- */
+
+/* Collective. Seconds of a sum, the best of some. */
+static enum dpt_status time_sums(const struct dpt_doctor *d, const struct dpt_backend *backend,
+                                 int device, double *seconds, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm.world;
+    const double end = dpt_now() + budget;
+    float *at = NULL;
+    double left = 1;
+
+    *seconds = INFINITY;
+    status = backend->devices->buffer(device, 0, LARGE, &at, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    for (int i = 0; i < ROUNDS && left > 0; i++) {
+        double start;
+
+        DPT_TRY(dpt_group_barrier(world, err));
+        start = dpt_now();
+        DPT_TRY(dpt_group_sum_floats(world, at, at, LARGE, err));
+        *seconds = fmin(*seconds, dpt_now() - start);
+        DPT_TRY(dpt_group_max(world, i < 2 ? 1 : end - dpt_now(), &left, err));
+    }
+    DPT_TRY(dpt_group_max(world, *seconds, seconds, err));
+out:
+    backend->devices->release(device, at);
+    return status;
+}
+
+/* Only where a lone message arrived on every node: an MPI that cannot do it would end the job. */
+enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_comm *comm = &d->comm;
+    const struct dpt_gpu_query *g = &d->gpus;
+    const int64_t bad =
+        g->own_bus[0] == '\0' || g->missing[0] != '\0' || (comm->node.rank == 0 && g->message != 1);
+    const struct dpt_backend *backend;
+    char how[DPT_CUDA_AWARE_TEXT], time[32], rate[32];
+    int64_t all_bad = bad;
+    int device;
+    bool on_device;
+    double seconds;
+    struct dpt_log mute = {.silent = true};
+
+    DPT_TRY(dpt_group_sum_ints(&comm->world, &bad, &all_bad, 1, err));
+    if (all_bad > 0 || comm->world.size == 1)
+        return DPT_OK;
+    DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, err));
+    if (backend->devices == NULL)
+        return DPT_OK;
+    DPT_TRY(dpt_choose_sums(comm, backend, device, LARGE, DPT_CUDA_AWARE_ON, &on_device, how, err));
+    DPT_TRY(time_sums(d, backend, device, &seconds, err));
+    dpt_show_seconds(seconds, time);
+    dpt_show_bytes(4.0 * LARGE / seconds, rate);
+    dpt_doctor_say(d, DPT_DOCTOR_OK,
+                   dpt_probe_claims_cuda() == 1
+                       ? NULL
+                       : "comm.cuda_aware: on takes it; `auto` believes what MPI says of itself",
+                   "%s for 4.2 MB in GPU memory, %s/s", time, rate);
+out:
+    return status;
+}

@@ -1,0 +1,319 @@
+/* The form of a program: from shapes alone, so that it can be had on a machine without a GPU. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/backend/cuda/program_private.h"
+
+enum { ALIGN = 256, MOST_LEAVES = 1 << 20 };
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+int64_t dpt_cuda_take(int64_t *region, int64_t bytes)
+{
+    const int64_t at = *region;
+
+    *region += round_up(bytes, ALIGN);
+    return at;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* --- which nodes, and what they do together --------------------------------------------------- */
+
+/* Layers have one input, so what counts is a chain: from the last node back to the input. */
+static enum dpt_status find_chain(const struct dpt_graph *graph,
+                                  struct dpt_cuda_memory_layout *memory_layout,
+                                  struct dpt_error *err)
+{
+    int32_t next = DPT_CUDA_NONE;
+
+    memory_layout->last = graph->n_nodes - 1;
+    for (int32_t i = 0; i < graph->n_nodes; i++)
+        memory_layout->node[i] = (struct dpt_cuda_node_layout){.tensor = i,
+                                                               .next = DPT_CUDA_NONE,
+                                                               .saved = DPT_CUDA_NONE,
+                                                               .dy = DPT_CUDA_NONE,
+                                                               .weight = DPT_CUDA_NONE,
+                                                               .bias = DPT_CUDA_NONE,
+                                                               .dweight = DPT_CUDA_NONE};
+    for (int32_t i = memory_layout->last;; i = graph->nodes[i].inputs[0]) {
+        memory_layout->node[i].live = true;
+        memory_layout->node[i].next = next;
+        next = i;
+        if (graph->nodes[i].op == DPT_OP_INPUT)
+            return DPT_OK;
+        if (graph->nodes[i].n_inputs != 1)
+            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no layer of %d inputs",
+                            graph->nodes[i].name, (int)graph->nodes[i].n_inputs);
+    }
+}
+
+/* A ReLU is computed where its input is made, or, before a max-pool, where its output is read: what
+ * the pool passes on is a quarter. */
+static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_layout *memory_layout)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        struct dpt_cuda_node_layout *relu = &memory_layout->node[i];
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        enum dpt_op before;
+
+        if (!relu->live || node->op != DPT_OP_RELU)
+            continue;
+        before = graph->nodes[node->inputs[0]].op;
+        if (relu->next != DPT_CUDA_NONE && before != DPT_OP_INPUT &&
+            dpt_cuda_ops[graph->nodes[relu->next].op]->takes_relu) {
+            relu->skipped = memory_layout->node[relu->next].relu = true;
+        } else if (dpt_cuda_ops[before]->fuses_relu) {
+            relu->skipped = memory_layout->node[node->inputs[0]].relu = true;
+        }
+    }
+}
+
+/* What the kernels take for granted. */
+static enum dpt_status check(const struct dpt_graph *graph,
+                             const struct dpt_cuda_memory_layout *memory_layout,
+                             struct dpt_error *err)
+{
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        const struct dpt_window *w = &node->window;
+        const enum dpt_operation_class kind = dpt_operation_of(node)->kind;
+        enum dpt_status status;
+        const struct dpt_cuda_node_layout *x;
+
+        if (!memory_layout->node[i].live)
+            continue;
+        x = &memory_layout->node[memory_layout->node[node->inputs[0]].tensor];
+        if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV) &&
+            (node->in.h != x->h || node->in.w != x->w))
+            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no such layer behind a flatten",
+                            node->name);
+        status = dpt_operation_check(node, err);
+        if (status != DPT_OK)
+            return status;
+        if ((dpt_operation_of(node)->keeps & DPT_KEEPS_INDEX) &&
+            (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
+            return dpt_fail(err, DPT_BAD_JOB, "%s: its window is too large for backend cuda",
+                            node->name);
+    }
+    return DPT_OK;
+}
+
+/* --- tensors ---------------------------------------------------------------------------------- */
+
+static bool moves_nothing(const struct dpt_graph_node *node)
+{
+    return dpt_operation_of(node)->kind == DPT_CLASS_NOTHING;
+}
+
+static bool is_pointwise(const struct dpt_graph_node *node)
+{
+    return dpt_operation_of(node)->kind == DPT_CLASS_POINTWISE;
+}
+
+/* Each number stays where it is, also behind a flatten. */
+static bool keeps_layout(const struct dpt_graph_node *node)
+{
+    return is_pointwise(node) || dpt_operation_of(node)->kind == DPT_CLASS_NORM;
+}
+
+/* The channels of the input are padded for who reads it: a convolution of fp32 takes few as they
+ * are, and a dense layer only looks at whole samples. */
+static int32_t input_pitch(const struct dpt_program_spec *spec,
+                           const struct dpt_cuda_memory_layout *memory_layout)
+{
+    const struct dpt_graph *graph = spec->graph;
+    const struct dpt_shape *s = &graph->nodes[0].out;
+    const int64_t padded = round_up(s->c, memory_layout->lanes);
+    int32_t reader = memory_layout->node[0].next;
+    enum dpt_operation_class kind;
+
+    while (reader != DPT_CUDA_NONE && moves_nothing(&graph->nodes[reader]))
+        reader = memory_layout->node[reader].next;
+    if (reader == DPT_CUDA_NONE)
+        return (int32_t)padded;
+    kind = dpt_operation_of(&graph->nodes[reader])->kind;
+    if (kind == DPT_CLASS_CONV)
+        return (int32_t)dpt_cuda_pitch(spec->precision, s->c);
+    if (kind == DPT_CLASS_GEMM && s->c <= memory_layout->lanes &&
+        dpt_shape_size(s) % memory_layout->lanes == 0)
+        return s->c;
+    return (int32_t)padded;
+}
+
+static void lay_out(const struct dpt_program_spec *spec,
+                    struct dpt_cuda_memory_layout *memory_layout)
+{
+    const struct dpt_graph *graph = spec->graph;
+
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+
+        if (!f->live)
+            continue;
+        f->channels = node->out.c;
+        f->h = node->out.h;
+        f->w = node->out.w;
+        f->pitch = i == 0 ? input_pitch(spec, memory_layout)
+                          : (int32_t)round_up(f->channels, memory_layout->lanes);
+        if (i == 0)
+            continue;
+        if (moves_nothing(node))
+            f->skipped = true;
+        if (f->skipped || keeps_layout(node)) {
+            const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];
+
+            if (f->skipped)
+                f->tensor = x->tensor;
+            f->channels = x->channels;
+            f->h = x->h;
+            f->w = x->w;
+            f->pitch = x->pitch;
+        }
+    }
+}
+
+int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro)
+{
+    return micro * f->h * f->w * f->pitch;
+}
+
+static void place_values(const struct dpt_program_spec *spec, int64_t micro,
+                         struct dpt_cuda_memory_layout *memory_layout)
+{
+    struct dpt_cuda_sizes *sizes = &memory_layout->sizes;
+    const struct dpt_graph *graph = spec->graph;
+    const struct dpt_cuda_node_layout *last = &memory_layout->node[memory_layout->last];
+    bool trained = false;
+
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+
+        if (!f->live)
+            continue;
+        f->wants_dx = spec->training && trained;
+        trained = trained || node->weight >= 0 || node->bias >= 0;
+        f->wants_dy = spec->training && trained;
+        if (f->tensor != i)
+            continue;
+        f->y = dpt_cuda_take(&sizes->values,
+                             dpt_cuda_form_elements(f, micro) * memory_layout->element);
+        if (dpt_cuda_ops[node->op]->saved != NULL && f->wants_dy)
+            f->saved = dpt_cuda_take(&sizes->values, dpt_cuda_ops[node->op]->saved(f, micro));
+    }
+    memory_layout->outputs = dpt_shape_size(&graph->nodes[memory_layout->last].out);
+    memory_layout->canonical = last->h * last->w > 1;
+    sizes->rows = round_up(micro * memory_layout->outputs * (int64_t)sizeof(float), ALIGN) *
+                  (memory_layout->canonical && spec->training ? 2 : 1);
+}
+
+/* Gradients go to and fro between two buffers; what is done element by element stays in place. */
+static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
+                            struct dpt_cuda_memory_layout *memory_layout)
+{
+    int at = 0;
+
+    for (int32_t i = memory_layout->last; memory_layout->node[i].wants_dy;
+         i = spec->graph->nodes[i].inputs[0]) {
+        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+        const struct dpt_graph_node *node = &spec->graph->nodes[i];
+        const int64_t bytes = dpt_cuda_form_elements(f, micro) * memory_layout->element;
+
+        f->dy = at;
+        memory_layout->sizes.dy[at] = larger(memory_layout->sizes.dy[at], round_up(bytes, ALIGN));
+        /* The pool writes the gradient of what the ReLU before it reads. */
+        if (!moves_nothing(node) && !is_pointwise(node))
+            at = !at;
+    }
+}
+
+/* --- parameters ------------------------------------------------------------------------------- */
+
+static void place_parameters(const struct dpt_program_spec *spec, int64_t micro,
+                             struct dpt_cuda_memory_layout *memory_layout)
+{
+    for (int32_t i = 1; i < spec->graph->n_nodes; i++) {
+        if (memory_layout->node[i].live && spec->graph->nodes[i].weight >= 0)
+            dpt_cuda_ops[spec->graph->nodes[i].op]->place(spec, memory_layout, micro, i);
+    }
+}
+
+static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
+                         struct dpt_cuda_memory_layout *memory_layout)
+{
+    const struct dpt_graph *graph = spec->graph;
+    const int64_t floats = graph->floats * (int64_t)sizeof(float);
+    const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
+    struct dpt_cuda_sizes *sizes = &memory_layout->sizes;
+
+    sizes->inputs = round_up(micro * dpt_shape_size(&graph->nodes[0].out) * 4, ALIGN) +
+                    round_up(micro * memory_layout->outputs * 4, ALIGN) + 5 * ALIGN +
+                    2 * round_up(micro * 4, ALIGN) + round_up(micro * 8, ALIGN) +
+                    round_up(micro * (int64_t)sizeof(struct dpt_cuda_move), ALIGN) +
+                    sub_batches * (int64_t)sizeof(struct dpt_cuda_metric_sums);
+    sizes->arenas = floats + (spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0);
+    while (spec->training && (int64_t)1 << memory_layout->levels < sub_batches)
+        memory_layout->levels++;
+    sizes->levels = memory_layout->levels * floats;
+    memory_layout->counters += 1;
+    sizes->sums =
+        round_up(memory_layout->partial * 4, ALIGN) + round_up(memory_layout->counters * 4, ALIGN) +
+        round_up((micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8,
+                 ALIGN) +
+        round_up(graph->n_nodes * 8, ALIGN);
+}
+
+enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,
+                                            struct dpt_cuda_memory_layout *memory_layout,
+                                            struct dpt_error *err)
+{
+    const bool wide =
+        spec->precision == DPT_PRECISION_FP32 || spec->precision == DPT_PRECISION_TF32;
+    enum dpt_status status = DPT_OK;
+
+    *memory_layout =
+        (struct dpt_cuda_memory_layout){.element = wide ? 4 : 2, .lanes = wide ? 4 : 8};
+    memory_layout->node = calloc((size_t)spec->graph->n_nodes, sizeof *memory_layout->node);
+    if (memory_layout->node == NULL)
+        return dpt_fail_memory(err, "the model",
+                               (double)spec->graph->n_nodes * sizeof *memory_layout->node);
+    DPT_TRY(find_chain(spec->graph, memory_layout, err));
+    join_relus(spec->graph, memory_layout);
+    lay_out(spec, memory_layout);
+    DPT_TRY(check(spec->graph, memory_layout, err));
+    place_values(spec, micro, memory_layout);
+    if (spec->training)
+        place_gradients(spec, micro, memory_layout);
+    place_parameters(spec, micro, memory_layout);
+    count_arenas(spec, micro, memory_layout);
+    if (dpt_cuda_form_elements(&memory_layout->node[0], micro) > UINT32_MAX)
+        status = dpt_fail(
+            err, DPT_BAD_JOB,
+            "batch.micro: %d samples have more numbers than a GPU kernel can count; "
+            "%lld or less would do",
+            micro,
+            (long long)(UINT32_MAX / (dpt_cuda_form_elements(&memory_layout->node[0], 1) + 1)));
+out:
+    return status;
+}
+
+void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout)
+{
+    free(memory_layout->node);
+    memory_layout->node = NULL;
+}
+
+int64_t dpt_cuda_sizes_sum(const struct dpt_cuda_sizes *sizes)
+{
+    return sizes->values + sizes->dy[0] + sizes->dy[1] + sizes->rows + sizes->inputs +
+           sizes->arenas + sizes->copies + sizes->dweights + sizes->levels + sizes->sums +
+           sizes->workspace;
+}

@@ -1,0 +1,197 @@
+#include "core/comm/cuda_aware.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+
+#include "core/base/memory.h"
+#include "core/comm/mpi_call.h"
+#include "core/comm/probe.h"
+#include "core/comm/watch.h"
+
+/*
+ * Floats of the sums that are tried: MPIs send short messages another way than long ones, and very
+ * long ones in yet another. So the last is as long as the job's own, up to what no device lacks.
+ */
+enum { SHORT = 1024, LONG = 1 << 18, LONGEST = 1 << 24, SIZES = 3 };
+
+enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
+
+/* What a rank puts in; all sums are whole numbers that a float holds. */
+static float value_of(int rank)
+{
+    return (float)(rank % DIFFERENT + 1);
+}
+
+/* --- a sum that may crash --------------------------------------------------------------------- */
+
+/* Where the thread that tries a sum comes back to. */
+static _Thread_local sigjmp_buf *way_back;
+
+static void on_fault(int number)
+{
+    if (way_back != NULL)
+        siglongjmp(*way_back, 1);
+    signal(number, SIG_DFL); /* another thread's: as if nobody were here */
+}
+
+/* False: it crashed. *code: what MPI gave. */
+static bool survive_sum(const struct dpt_group *g, float *at, int n, int *code)
+{
+    const struct sigaction action = {.sa_handler = on_fault};
+    struct sigaction segv, bus;
+    sigjmp_buf here;
+    volatile bool survived = false;
+
+    sigaction(SIGSEGV, &action, &segv);
+    sigaction(SIGBUS, &action, &bus);
+    if (sigsetjmp(here, 1) == 0) {
+        way_back = &here;
+        dpt_group_enter(g);
+        *code = MPI_Allreduce(MPI_IN_PLACE, at, n, MPI_FLOAT, MPI_SUM, dpt_mpi_comm(g));
+        dpt_group_leave(g);
+        survived = true;
+    }
+    way_back = NULL;
+    sigaction(SIGSEGV, &segv, NULL);
+    sigaction(SIGBUS, &bus, NULL);
+    return survived;
+}
+
+/* --- trying it -------------------------------------------------------------------------------- */
+
+struct trial {
+    const struct dpt_comm *comm;
+    const struct dpt_cuda_aware_memory *memory;
+    bool insists; /* the job says `on` */
+    char library[LIBRARY_TEXT];
+};
+
+static enum dpt_status explain(const struct trial *t, struct dpt_error *err, const char *why)
+{
+    if (t->insists)
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "comm.cuda_aware: on: this MPI (%s) cannot sum GPU memory: %s; `auto` or "
+                        "`off` goes through the host's memory",
+                        t->library, why);
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "comm.cuda_aware: auto: this MPI (%s) says that it can sum GPU memory, but %s; "
+                    "`off` goes through the host's memory",
+                    t->library, why);
+}
+
+/* MPI failed in the middle of a sum: the other ranks are still in it. */
+static void give_up(const struct trial *t, const char *why)
+{
+    struct dpt_error err = {0};
+    const enum dpt_status status = explain(t, &err, why);
+
+    dpt_watch_give_up(t->comm->watch, dpt_exit_code(status), err.text);
+}
+
+/* The sum is right in every element. */
+static bool is_right(const struct dpt_comm *comm, const float *host, int n)
+{
+    float want = 0;
+
+    for (int r = 0; r < comm->world.size; r++)
+        want += value_of(r);
+    for (int i = 0; i < n; i++)
+        if (host[i] != want)
+            return false;
+    return true;
+}
+
+/* Collective. *right: on all ranks. */
+static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &t->comm->world;
+    const struct dpt_cuda_aware_memory *m = t->memory;
+    float *at = NULL, *host = dpt_alloc_array((size_t)n, sizeof *host);
+    int code = MPI_SUCCESS;
+    int64_t wrong;
+
+    if (host == NULL)
+        status = dpt_fail_memory(err, "trying a sum", (double)n * sizeof *host);
+    else
+        status = m->buffer(m->arg, value_of(world->rank), n, &at, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (!survive_sum(world, at, n, &code))
+        give_up(t, "it crashed when that was tried");
+    if (code != MPI_SUCCESS) {
+        dpt_mpi_fail(err, "MPI_Allreduce", code);
+        give_up(t, err->text);
+    }
+    DPT_TRY(dpt_group_agree(world, m->fetch(m->arg, at, n, host, err), err));
+    wrong = !is_right(t->comm, host, n);
+    DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
+    *right = wrong == 0;
+out:
+    if (at != NULL)
+        m->release(m->arg, at);
+    dpt_free(host);
+    return status;
+}
+
+static enum dpt_status try_all(const struct trial *t, bool *on_device,
+                               char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const int64_t own = t->memory->largest;
+    const int sizes[SIZES] = {SHORT, LONG, own < LONGEST ? (int)own : LONGEST};
+    const int n = own > LONG ? SIZES : SIZES - 1;
+    char why[64];
+    bool right = true;
+    int i = 0;
+
+    dpt_comm_note(t->comm, 0, "trying a sum of GPU memory (comm.cuda_aware)");
+    for (; i < n; i++) {
+        DPT_TRY(try_sum(t, sizes[i], &right, err));
+        if (!right)
+            break;
+    }
+    *on_device = right;
+    if (right) {
+        snprintf(how, DPT_CUDA_AWARE_TEXT,
+                 "yes (sums of %d to %d floats on the GPU came out right)", sizes[0], sizes[n - 1]);
+        return DPT_OK;
+    }
+    snprintf(why, sizeof why, "a sum of %d floats came out wrong", sizes[i]);
+    if (t->insists)
+        return explain(t, err, why);
+    snprintf(how, DPT_CUDA_AWARE_TEXT, "no (%s says yes, but %s)", t->library, why);
+out:
+    return status;
+}
+
+enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_aware wanted,
+                                     const struct dpt_cuda_aware_memory *memory, bool *on_device,
+                                     char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct trial t = {.comm = comm, .memory = memory, .insists = wanted == DPT_CUDA_AWARE_ON};
+    int64_t says[2]; /* ranks whose MPI says yes; that says no */
+    int claim;
+
+    *on_device = false;
+    if (comm->world.size == 1) {
+        snprintf(how, DPT_CUDA_AWARE_TEXT, "not asked (one rank)");
+        return DPT_OK;
+    }
+    if (wanted == DPT_CUDA_AWARE_OFF) {
+        snprintf(how, DPT_CUDA_AWARE_TEXT, "no (comm.cuda_aware: off)");
+        return DPT_OK;
+    }
+    dpt_probe_library(t.library, sizeof t.library);
+    claim = dpt_probe_claims_cuda();
+    says[0] = claim == 1;
+    says[1] = claim == 0;
+    DPT_TRY(dpt_group_sum_ints(&comm->world, says, says, 2, err));
+    if (t.insists || says[0] == comm->world.size)
+        return try_all(&t, on_device, how, err);
+    snprintf(how, DPT_CUDA_AWARE_TEXT, "no (%s %s)", t.library,
+             says[1] > 0 ? "says so" : "does not say that it can");
+out:
+    return status;
+}

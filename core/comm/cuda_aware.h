@@ -1,0 +1,48 @@
+/*
+ * cuda_aware: whether this MPI can sum data in a GPU's memory.
+ *
+ * What an MPI reports about itself is only a claim: it may have been built with CUDA and lack what
+ * it needs at run time, or use another library that can do it and deny it. So a small sum is tried
+ * and every element is checked. An MPI that is not CUDA-aware reads the address on the host and
+ * crashes the rank; so the sum is tried only where the MPI claims to be CUDA-aware, or the job
+ * insists. This directory does not use CUDA: the caller provides the buffer.
+ */
+#ifndef DPT_COMM_CUDA_AWARE_H
+#define DPT_COMM_CUDA_AWARE_H
+
+#include "core/base/str.h"
+#include "core/comm/comm.h"
+
+/* The job's comm.cuda_aware, in the order of its words. */
+#define DPT_AWARE_WISHES(X)                                                                        \
+    X(DPT_CUDA_AWARE_AUTO, "auto") X(DPT_CUDA_AWARE_ON, "on") X(DPT_CUDA_AWARE_OFF, "off")
+enum dpt_cuda_aware { DPT_AWARE_WISHES(DPT_LIST_NAME) DPT_AWARE_COUNT };
+
+/* Functions that give this rank a small buffer in its device's memory. They do what those of struct
+ * dpt_backend_devices do, with `arg` as first argument, and are called only where a sum is
+ * tried. */
+struct dpt_cuda_aware_memory {
+    void *arg;
+    enum dpt_status (*buffer)(void *arg, float value, int n, float **at, struct dpt_error *err);
+    enum dpt_status (*fetch)(void *arg, const float *at, int n, float *host, struct dpt_error *err);
+    void (*release)(void *arg, float *at);
+    int64_t largest; /* floats of the largest sum that the job makes, the same on all ranks */
+};
+
+enum { DPT_CUDA_AWARE_TEXT = 160 };
+
+/*
+ * Collective over comm->world; all ranks come to the same answer. on_device: whether
+ * dpt_group_sum_* may be given device memory. how: "no (Open MPI 4.1.4 says so)", "yes (sums of
+ * 1024 to 1310720 floats on the GPU came out right)". A single rank does not ask MPI: the answer is
+ * no.
+ *
+ * Errors: BAD_JOB: the job says `on`, and it does not work; RANK: the device, or MPI. Where the MPI
+ * crashed on it, it is in no state to go on with: the job ends there and then, with a line that
+ * says what to set.
+ */
+enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_aware wanted,
+                                     const struct dpt_cuda_aware_memory *memory, bool *on_device,
+                                     char how[DPT_CUDA_AWARE_TEXT], struct dpt_error *err);
+
+#endif

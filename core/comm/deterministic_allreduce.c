@@ -1,0 +1,474 @@
+#include "core/comm/deterministic_allreduce.h"
+
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/base/sum_of_squares.h"
+#include "core/comm/alltoallv.h"
+#include "core/comm/barrier.h"
+
+enum {
+    LINE = DPT_ALIGN / sizeof(float),
+    CHUNK =
+        DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added up at a time: they stay in the first cache */
+    WORTH = 4, /* chunks a rank from which on computing sums of squares here pays */
+};
+
+/* What a rank tells the others of its node about a sum. */
+struct notice {
+    float words[DPT_DETERMINISTIC_WORDS];
+    int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
+};
+
+/* A rank's block, as the others of the node see it. */
+struct part {
+    struct dpt_block block;
+    float *value;
+};
+
+struct dpt_deterministic_allreduce {
+    const struct dpt_comm *comm;
+    int rank, ranks;
+    size_t n, stride; /* floats of a sum; of a buffer */
+    int buffers;
+    int64_t *first_buffer; /* [ranks]: each rank's, counted from the window's start */
+    bool window;
+    struct dpt_shared shared;
+    struct dpt_node_barrier barrier;
+    struct notice *notices; /* [ranks], in the window */
+    float *own;             /* this rank's buffers */
+    float *base;            /* the window's first buffer */
+    struct part *parts;     /* WINDOW: those of a sum, in order: room for every rank's */
+    double
+        *sums_of_squares; /* WINDOW: of the sum's runs; NULL: slices are not made of whole ones */
+    size_t squared;       /* floats whose sums of squares are wanted */
+    float *result;
+    float *received; /* MESSAGES: all blocks of this rank's slice */
+    size_t received_floats;
+    struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
+    int64_t *before;                /* MESSAGES: [ranks]: blocks of the ranks before each */
+};
+
+/* Whether slices are large enough to be made of whole chunks. */
+static bool in_chunks(const struct dpt_deterministic_allreduce *d)
+{
+    return d->stride >= (size_t)d->ranks * WORTH * CHUNK;
+}
+
+/* The floats of a sum that rank r adds up. Where they are sent they differ by a line at most: ranks
+ * whose messages are longer than others' fall behind. */
+static void slice(const struct dpt_deterministic_allreduce *d, int r, size_t *begin, size_t *end)
+{
+    const size_t unit = d->window && in_chunks(d) ? CHUNK : LINE,
+                 units = (d->stride + unit - 1) / unit;
+
+    *begin = units * (size_t)r / (size_t)d->ranks * unit;
+    *end = units * ((size_t)r + 1) / (size_t)d->ranks * unit;
+    *end = *end < d->stride ? *end : d->stride;
+}
+
+/* All in one piece of shared memory: the barrier, notices, the sum, every rank's buffers. */
+static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, int64_t all, bool spin,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t barrier = dpt_node_barrier_bytes(d->ranks);
+    const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
+    const size_t floats = ((size_t)all + 1) * d->stride * sizeof(float);
+    const size_t sums_of_squares =
+        in_chunks(d) ? dpt_sum_of_squares_chunks(d->stride) * sizeof *d->sums_of_squares : 0;
+    const size_t bytes = barrier + notices + floats + sums_of_squares;
+    char *at;
+
+    d->parts = dpt_alloc_array((size_t)d->ranks * DPT_TREE_BLOCKS, sizeof *d->parts);
+    if (d->parts == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)d->ranks);
+    DPT_TRY(dpt_group_agree(&d->comm->node, status, err));
+    DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
+    d->window = true;
+    at = d->shared.bytes;
+    dpt_node_barrier_open(&d->barrier, &d->comm->node, at, spin);
+    d->notices = (struct notice *)(void *)(at + barrier);
+    d->result = (float *)(void *)(at + barrier + notices);
+    d->base = d->result + d->stride;
+    d->own = d->base + (size_t)d->first_buffer[d->rank] * d->stride;
+    if (sums_of_squares > 0)
+        d->sums_of_squares = (double *)(void *)(at + barrier + notices + floats);
+out:
+    return status;
+}
+
+static enum dpt_status open_messages(struct dpt_deterministic_allreduce *d, struct dpt_error *err)
+{
+    const size_t bytes = d->stride * sizeof(float);
+
+    d->own = dpt_alloc_array((size_t)d->buffers, bytes);
+    d->result = d->ranks > 1 ? dpt_alloc(bytes) : NULL;
+    d->before = dpt_alloc_array((size_t)d->ranks, sizeof *d->before);
+    d->send.count = dpt_alloc_array((size_t)d->ranks * 4, sizeof(int));
+    if (d->own == NULL || (d->ranks > 1 && d->result == NULL) || d->before == NULL ||
+        d->send.count == NULL)
+        return dpt_fail_memory(err, "the gradients", (double)bytes * (d->buffers + 1));
+    d->send.at = d->send.count + d->ranks;
+    d->receive.count = d->send.at + d->ranks;
+    d->receive.at = d->receive.count + d->ranks;
+    if (d->stride > INT32_MAX) /* MPI's places and counts are int */
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "comm.reduction: reproducible: over 2^31 parameters on "
+                        "several nodes are not possible; allreduce is");
+    return DPT_OK;
+}
+
+enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allreduce,
+                                       const struct dpt_comm *comm, size_t n, int buffers,
+                                       enum dpt_deterministic_way way, bool spin,
+                                       struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &comm->world;
+    struct dpt_deterministic_allreduce *d = dpt_alloc(sizeof *d);
+    int64_t mine = buffers, all = 0;
+
+    *allreduce = NULL;
+    if (d != NULL) {
+        d->comm = comm;
+        d->rank = world->rank;
+        d->ranks = world->size;
+        d->n = n;
+        d->stride = dpt_round_up(n, sizeof(float));
+        d->buffers = buffers;
+        d->first_buffer = dpt_alloc_array((size_t)world->size, sizeof *d->first_buffer);
+    }
+    if (d == NULL || d->first_buffer == NULL)
+        status = dpt_fail_memory(err, "the reduction", 0);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_allgather(world, &mine, d->first_buffer, sizeof mine, err));
+    for (int r = 0; r < d->ranks; r++) {
+        const int64_t count = d->first_buffer[r];
+
+        d->first_buffer[r] = all;
+        all += count;
+    }
+    if (way != DPT_DETERMINISTIC_MESSAGES && d->ranks > 1 && comm->node.size == d->ranks) {
+        status = open_window(d, all, spin, err);
+        if (status == DPT_OK || way == DPT_DETERMINISTIC_WINDOW)
+            goto out;
+    }
+    DPT_TRY(dpt_group_agree(world, open_messages(d, err), err));
+out:
+    if (status != DPT_OK)
+        dpt_deterministic_close(d);
+    else
+        *allreduce = d;
+    return status;
+}
+
+void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
+{
+    if (d == NULL)
+        return;
+    if (d->window) {
+        dpt_shared_close(&d->shared);
+    } else {
+        dpt_free(d->own);
+        dpt_free(d->result);
+    }
+    dpt_free(d->received);
+    dpt_free(d->parts);
+    dpt_free(d->before);
+    dpt_free(d->send.count);
+    dpt_free(d->first_buffer);
+    dpt_free(d);
+}
+
+float *dpt_deterministic_buffer(const struct dpt_deterministic_allreduce *d, int i)
+{
+    return d->own + (size_t)i * d->stride;
+}
+
+float *dpt_deterministic_result(const struct dpt_deterministic_allreduce *d)
+{
+    return d->result != NULL ? d->result : d->own;
+}
+
+void dpt_deterministic_want_sums_of_squares(struct dpt_deterministic_allreduce *d, size_t n)
+{
+    d->squared = d->sums_of_squares != NULL ? n : 0;
+}
+
+const double *dpt_deterministic_sums_of_squares(const struct dpt_deterministic_allreduce *d)
+{
+    return d->squared > 0 ? d->sums_of_squares : NULL;
+}
+
+/* Adds the blocks of one slice in the tree's order; the sum is in the first one's place. */
+static const float *add_slice(const struct dpt_tree *mine, const int32_t *first, int ranks,
+                              size_t n, float *(*buffer_of)(void *arg, int rank, int block),
+                              void *arg)
+{
+    struct dpt_tree whole;
+
+    dpt_tree_begin(&whole, mine->total);
+    for (int r = 0; r < ranks; r++) {
+        struct dpt_block blocks[DPT_TREE_BLOCKS];
+        const int count = dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
+
+        for (int k = 0; k < count; k++)
+            dpt_tree_push(&whole, blocks[k], buffer_of(arg, r, k), n, NULL, NULL);
+    }
+    return whole.value[0];
+}
+
+enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *d,
+                                          const struct dpt_tree *mine, const float *words,
+                                          float *word_sums, int n, struct dpt_error *err)
+{
+    struct notice *notice = d->window ? &d->notices[d->rank] : NULL;
+
+    if (notice == NULL)
+        return dpt_group_sum_floats(&d->comm->world, words, word_sums, (size_t)n, err);
+    for (int k = 0; k < mine->n; k++)
+        notice->offset[k] = (int32_t)((size_t)(mine->value[k] - d->base) / d->stride);
+    for (int i = 0; i < n; i++) {
+        notice->words[i] = words[i];
+        word_sums[i] = 0;
+    }
+    dpt_node_barrier_wait(&d->barrier); /* all values are there */
+    for (int r = 0; r < d->ranks; r++)
+        for (int i = 0; i < n; i++)
+            word_sums[i] += d->notices[r].words[i];
+    return DPT_OK;
+}
+
+/* Where the blocks of all ranks lie, in order; returns how many there are. */
+static int find_parts(struct dpt_deterministic_allreduce *d, int32_t total, const int32_t *first)
+{
+    int n = 0;
+
+    for (int r = 0; r < d->ranks; r++) {
+        struct dpt_block blocks[DPT_TREE_BLOCKS];
+        const int count = dpt_tree_blocks(first[r], first[r + 1], total, blocks);
+
+        for (int k = 0; k < count; k++)
+            d->parts[n++] =
+                (struct part){blocks[k], d->base + (size_t)d->notices[r].offset[k] * d->stride};
+    }
+    return n;
+}
+
+/* Chunk by chunk, each added up, put where it belongs and squared while it is near. */
+static void sum_window(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
+                       const int32_t *first)
+{
+    const int parts = find_parts(d, mine->total, first);
+    size_t begin, end;
+
+    slice(d, d->rank, &begin, &end);
+    for (size_t at = begin; at < end; at += CHUNK) {
+        const size_t n = end - at < CHUNK ? end - at : CHUNK;
+        struct dpt_tree whole;
+
+        dpt_tree_begin(&whole, mine->total);
+        for (int i = 0; i < parts; i++)
+            dpt_tree_push(&whole, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
+        memcpy(d->result + at, whole.value[0], n * sizeof *d->result);
+        if (at < d->squared)
+            d->sums_of_squares[at / CHUNK] =
+                dpt_sum_of_squares_of_chunk(d->result, d->squared, at / CHUNK);
+    }
+    dpt_node_barrier_wait(&d->barrier); /* all slices are there */
+}
+
+struct message_buffers {
+    const struct dpt_deterministic_allreduce *d;
+    size_t floats;         /* of the slice */
+    const int64_t *before; /* [ranks]: blocks of the ranks before each */
+};
+
+static float *in_messages(void *arg, int rank, int block)
+{
+    const struct message_buffers *p = arg;
+
+    return p->d->received + ((size_t)p->before[rank] + (size_t)block) * p->floats;
+}
+
+/* Counts the blocks of the ranks before each; returns how many there are in all. *most: of one
+ * rank. */
+static int64_t count_blocks(const struct dpt_deterministic_allreduce *d, const int32_t *first,
+                            int64_t *before, int *most)
+{
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int64_t all = 0;
+
+    *most = 0;
+    for (int r = 0; r < d->ranks; r++) {
+        const int count = dpt_tree_blocks(first[r], first[r + 1], first[d->ranks], blocks);
+
+        before[r] = all;
+        all += count;
+        *most = count > *most ? count : *most;
+    }
+    return all;
+}
+
+/* Whether the ranks' blocks join two by two; the last one may be cut off. */
+static bool in_pairs(const struct dpt_deterministic_allreduce *d, const int32_t *first)
+{
+    const int64_t run = first[1];
+    const int64_t last = first[d->ranks] - first[d->ranks - 1];
+
+    if (!dpt_tree_pairs(d->ranks, run) || last < 1 || last > run)
+        return false;
+    for (int r = 0; r < d->ranks; r++)
+        if (first[r] != r * run)
+            return false;
+    return true;
+}
+
+enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
+                                          const int32_t *first, struct dpt_error *err)
+{
+    size_t begin, end, floats;
+    int most;
+
+    if (d->window || d->ranks == 1)
+        return DPT_OK;
+    slice(d, d->rank, &begin, &end);
+    floats = in_pairs(d, first) ? d->stride / 2 + LINE
+                                : (size_t)count_blocks(d, first, d->before, &most) * (end - begin);
+    if (floats <= d->received_floats)
+        return DPT_OK;
+    dpt_free(d->received);
+    d->received = dpt_alloc_array(floats, sizeof(float));
+    d->received_floats = d->received != NULL ? floats : 0;
+    return d->received != NULL
+               ? DPT_OK
+               : dpt_fail_memory(err, "the ranks' gradients", (double)floats * sizeof(float));
+}
+
+/* Every rank gets its slice of all blocks: those that are each rank's k-th in one exchange. */
+static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
+                                const int32_t *first, size_t floats, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_block blocks[DPT_TREE_BLOCKS];
+    int most;
+
+    count_blocks(d, first, d->before, &most);
+    for (int k = 0; k < most; k++) {
+        for (int r = 0; r < d->ranks; r++) {
+            const bool has = k < dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
+            size_t begin, end;
+
+            slice(d, r, &begin, &end);
+            d->send.count[r] = k < mine->n ? (int)(end - begin) : 0;
+            d->send.at[r] = (int)begin;
+            d->receive.count[r] = has ? (int)floats : 0;
+            d->receive.at[r] = (int)((size_t)(d->before[r] + k) * floats);
+        }
+        DPT_TRY(dpt_group_alltoallv(&d->comm->world, k < mine->n ? mine->value[k] : d->own,
+                                    &d->send, d->received, &d->receive, err));
+    }
+out:
+    return status;
+}
+
+static enum dpt_status sum_messages(struct dpt_deterministic_allreduce *d,
+                                    const struct dpt_tree *mine, const int32_t *first,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct message_buffers buffer_of = {.d = d, .before = d->before};
+    const float *sum = NULL;
+    size_t begin, end;
+
+    slice(d, d->rank, &begin, &end);
+    buffer_of.floats = end - begin;
+    DPT_TRY(exchange(d, mine, first, buffer_of.floats, err));
+    if (buffer_of.floats > 0)
+        sum = add_slice(mine, first, d->ranks, buffer_of.floats, in_messages, &buffer_of);
+    for (int r = 0; r < d->ranks; r++) {
+        slice(d, r, &begin, &end);
+        d->receive.count[r] = (int)(end - begin);
+        d->receive.at[r] = (int)begin;
+    }
+    DPT_TRY(dpt_group_allgatherv(&d->comm->world, sum, d->result, &d->receive, err));
+out:
+    return status;
+}
+
+struct range {
+    size_t begin, end;
+};
+
+/* The half that a rank keeps when it shares a range with the rank whose number differs in this bit;
+ * or the one that it gives. */
+static struct range half(struct range whole, bool upper)
+{
+    const size_t lines = (whole.end - whole.begin) / LINE; /* whole ones, as in the stride */
+    const size_t middle = whole.begin + (lines + 1) / 2 * LINE;
+
+    return upper ? (struct range){middle, whole.end} : (struct range){whole.begin, middle};
+}
+
+/*
+ * Recursive halving and doubling (Rabenseifner 2004): with its neighbour each rank exchanges half
+ * of the floats and adds up the other half, with the next pair a quarter, and so on up the tree;
+ * then the sums go the same way back. The most floats go to the nearest ranks.
+ */
+static enum dpt_status sum_pairs(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_group *world = &d->comm->world;
+    struct range held[32] = {{0, d->stride}};
+    struct dpt_block block = mine->block[0];
+    float *value = mine->value[0], *spare = d->received;
+    int depth = 0;
+
+    for (int bit = 1; bit < d->ranks; bit *= 2, depth++) {
+        const bool upper = (d->rank & bit) != 0;
+        const struct range keep = half(held[depth], upper), give = half(held[depth], !upper);
+        const struct dpt_block other = {block.begin ^ (int32_t)1 << block.level, block.level};
+        const size_t n = keep.end - keep.begin;
+        float *const kept = value + (keep.begin - held[depth].begin);
+        struct dpt_tree pair;
+
+        DPT_TRY(dpt_group_sendrecv(world, d->rank ^ bit, value + (give.begin - held[depth].begin),
+                                   give.end - give.begin, spare, n, err));
+        dpt_tree_begin(&pair, mine->total);
+        dpt_tree_push(&pair, upper ? other : block, upper ? spare : kept, n, NULL, NULL);
+        dpt_tree_push(&pair, upper ? block : other, upper ? kept : spare, n, NULL, NULL);
+        block = pair.block[0];
+        value = pair.value[0];
+        spare = upper ? kept : spare;
+        held[depth + 1] = keep;
+    }
+    memcpy(d->result + held[depth].begin, value,
+           (held[depth].end - held[depth].begin) * sizeof *value);
+    for (int bit = d->ranks / 2; bit > 0; bit /= 2) {
+        const struct range have = held[depth--];
+        const struct range lacks = half(held[depth], (d->rank & bit) == 0);
+
+        DPT_TRY(dpt_group_sendrecv(world, d->rank ^ bit, d->result + have.begin,
+                                   have.end - have.begin, d->result + lacks.begin,
+                                   lacks.end - lacks.begin, err));
+    }
+out:
+    return status;
+}
+
+enum dpt_status dpt_deterministic_sum(struct dpt_deterministic_allreduce *d,
+                                      const struct dpt_tree *mine, const int32_t *first,
+                                      struct dpt_error *err)
+{
+    if (d->ranks == 1) {
+        if (mine->value[0] != d->own)
+            memcpy(d->own, mine->value[0], d->n * sizeof(float));
+        return DPT_OK;
+    }
+    if (!d->window)
+        return in_pairs(d, first) ? sum_pairs(d, mine, err) : sum_messages(d, mine, first, err);
+    sum_window(d, mine, first);
+    return DPT_OK;
+}

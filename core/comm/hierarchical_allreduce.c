@@ -1,0 +1,463 @@
+#include "core/comm/hierarchical_allreduce.h"
+
+#include <string.h>
+
+#include "core/base/memory.h"
+#include "core/base/nontemporal.h"
+#include "core/base/sum_of_squares.h"
+#include "core/comm/barrier.h"
+
+enum {
+    LINE = DPT_ALIGN / sizeof(float),
+    CHUNK =
+        DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added up at a time: they stay in the first cache */
+    WORTH = 4,        /* chunks a rank from which on computing sums of squares here pays */
+    SMALL = 4096,     /* floats of a node's buffers up to which each rank adds up all of them */
+    ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */
+};
+
+struct dpt_hierarchical_allreduce {
+    const struct dpt_comm *comm;
+    struct dpt_group one;          /* this rank by itself */
+    const struct dpt_group *local; /* whose buffers are added up in memory: the node, or `one` */
+    const struct dpt_group *above; /* who adds up those sums by messages */
+    size_t n;
+    size_t stride; /* floats from a buffer to the next; in front of each is a line that says whether
+                      it is filled */
+    int buffers;   /* of this rank */
+    int first;     /* of those at `base` its first */
+    int all;       /* the local ranks' */
+    bool small;    /* each rank adds up all for itself, out of buffers that all see */
+    int set;       /* of buffers, that comes next. Small ones are read by the others while the next
+                      are written: so they have two */
+    struct dpt_shared shared; /* empty where `local` is one rank */
+    struct dpt_node_barrier barrier;
+    float *base;  /* the buffers: [sets][all] where small, else this rank's */
+    float *given; /* by each rank to the others: what it has for their slices; [ranks] */
+    size_t given_stride;
+    float *own; /* a result of this rank's, or NULL */
+    float *result;
+    float **from; /* the buffers that are added, in order: of all where small, else this rank's */
+    int n_from;
+    size_t begin, end;       /* what this rank adds up */
+    size_t squared;          /* floats at the beginning whose squares are summed, too; 0: none */
+    double *sums_of_squares; /* [runs of those], in the shared memory */
+    int threads;
+};
+
+static float *buffer_at(const struct dpt_hierarchical_allreduce *s, int buffer)
+{
+    return s->base + ((size_t)s->set * (size_t)s->all + (size_t)buffer) * s->stride + LINE;
+}
+
+float *dpt_hierarchical_buffer(const struct dpt_hierarchical_allreduce *s, int i)
+{
+    return buffer_at(s, s->first + i);
+}
+
+float *dpt_hierarchical_result(const struct dpt_hierarchical_allreduce *s)
+{
+    return s->result;
+}
+
+const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_allreduce *s)
+{
+    return s->sums_of_squares;
+}
+
+/* Floats at `base`. */
+static size_t buffer_floats(const struct dpt_hierarchical_allreduce *s)
+{
+    return (s->small ? 2 * (size_t)s->all : (size_t)s->buffers) * s->stride;
+}
+
+/* What threads and ranks share out is a multiple of this. */
+static size_t unit(const struct dpt_hierarchical_allreduce *s)
+{
+    return s->squared > 0 ? CHUNK : LINE;
+}
+
+/* What a local rank adds up. */
+static void slice(const struct dpt_hierarchical_allreduce *s, int rank, size_t *begin, size_t *end)
+{
+    const size_t units = (s->n + unit(s) - 1) / unit(s), ranks = (size_t)s->local->size;
+
+    *begin = s->small ? 0 : units * (size_t)rank / ranks * unit(s);
+    *end = s->small ? s->n : units * ((size_t)rank + 1) / ranks * unit(s);
+    *end = *end < s->n ? *end : s->n;
+}
+
+/* Where a rank gives float `at` to the one whose slice that is in. */
+static float *given_at(const struct dpt_hierarchical_allreduce *s, int rank, size_t at)
+{
+    size_t begin, end;
+
+    slice(s, rank, &begin, &end);
+    return s->given + (size_t)rank * s->given_stride + (at < begin ? at : at - (end - begin));
+}
+
+/* The size that all ranks use: the largest that one of them writes, which is the rank with the
+ * smallest slice. */
+static size_t given_floats(size_t n, size_t unit, size_t ranks)
+{
+    const size_t units = (n + unit - 1) / unit;
+
+    return dpt_round_up((units - units / ranks) * unit, sizeof(float));
+}
+
+static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
+{
+    return dpt_fail_memory(err, "the gradients", (double)floats * sizeof(float));
+}
+
+/* The node's memory: its barrier, and the small ones' buffers, or the sum and what ranks give. */
+static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool spin,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t ranks = (size_t)s->local->size, barrier = dpt_node_barrier_bytes(s->local->size);
+    const size_t sum = s->small ? 0 : dpt_round_up(s->n, sizeof(float));
+    const size_t given = s->small ? 0 : given_floats(s->n, unit(s), ranks);
+    const size_t floats = (s->small ? buffer_floats(s) : sum + ranks * given) * sizeof(float);
+    float *own = NULL;
+    char *bytes;
+
+    DPT_TRY(dpt_shared_open(&s->shared, s->local,
+                            barrier + floats +
+                                dpt_sum_of_squares_chunks(s->squared) * sizeof *s->sums_of_squares,
+                            err));
+    bytes = s->shared.bytes;
+    s->sums_of_squares = s->squared > 0 ? (double *)(void *)(bytes + barrier + floats) : NULL;
+    dpt_node_barrier_open(&s->barrier, s->local, bytes, spin);
+    s->result = (float *)(void *)(bytes + barrier);
+    s->given = s->result + sum;
+    s->given_stride = given;
+    own = s->own = dpt_alloc_array(s->small ? s->n : buffer_floats(s), sizeof(float));
+    if (own == NULL)
+        DPT_TRY(alloc_fail(err, s->small ? s->n : buffer_floats(s)));
+    s->base = s->small ? s->result : own;
+    s->result = s->small ? own : s->result;
+out:
+    return status;
+}
+
+static enum dpt_status open_private(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
+{
+    s->base = dpt_alloc_array(buffer_floats(s), sizeof(float));
+    if (s->base == NULL)
+        return alloc_fail(err, buffer_floats(s));
+    s->result = buffer_at(s, 0);
+    if (s->above->size <= 1)
+        return DPT_OK;
+    s->own = dpt_alloc_array(s->n, sizeof(float));
+    s->result = s->own;
+    return s->own != NULL ? DPT_OK : alloc_fail(err, s->n);
+}
+
+/* Where this rank's buffers are among the local ones. */
+static enum dpt_status count_buffers(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int *counts = dpt_alloc_array((size_t)s->local->size, sizeof *counts);
+
+    if (counts == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)s->local->size * sizeof *counts);
+    DPT_TRY(dpt_group_agree(s->local, status, err));
+    DPT_TRY(dpt_group_allgather(s->local, &s->buffers, counts, sizeof *counts, err));
+    for (int r = 0; r < s->local->size; r++) {
+        s->first += r < s->local->rank ? counts[r] : 0;
+        s->all += counts[r];
+    }
+    s->from = dpt_alloc_array((size_t)s->all, sizeof *s->from);
+    if (s->from == NULL)
+        status = dpt_fail_memory(err, "the reduction", (double)s->all * sizeof *s->from);
+    DPT_TRY(dpt_group_agree(s->local, status, err));
+out:
+    dpt_free(counts);
+    return status;
+}
+
+void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks, int all,
+                            double *own, double *shared)
+{
+    const int local = spec->hierarchical ? ranks : 1;
+    const bool lone = local == all;
+    struct dpt_hierarchical_allreduce s = {
+        .buffers = spec->buffers,
+        .all = spec->buffers * local,
+        .stride = dpt_round_up(spec->n, sizeof(float)) + LINE,
+    };
+    const double sum = (double)dpt_round_up(spec->n, sizeof(float)) * sizeof(float);
+
+    s.small = local > 1 && lone && (size_t)s.all * spec->n <= SMALL;
+    *own = *shared = 0;
+    if (s.small) {
+        *shared = (double)buffer_floats(&s) * sizeof(float);
+        *own = sum;
+    } else if (local > 1) {
+        *shared =
+            sum +
+            (double)local * (double)given_floats(spec->n, CHUNK, (size_t)local) * sizeof(float) +
+            (double)dpt_sum_of_squares_chunks(spec->sums_of_squares) * sizeof(double);
+        *own = (double)buffer_floats(&s) * sizeof(float);
+    } else {
+        *own = (double)buffer_floats(&s) * sizeof(float) + (lone ? 0 : sum);
+    }
+}
+
+/* Over `local` and `above` as they are set. */
+static enum dpt_status open_here(struct dpt_hierarchical_allreduce *s,
+                                 const struct dpt_hierarchical_spec *spec, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t ranks = (size_t)s->local->size;
+
+    DPT_TRY(count_buffers(s, err));
+    /* Not by `above`, which only the first rank of a node knows. */
+    s->small = ranks > 1 && s->comm->nodes == 1 && (size_t)s->all * s->n <= SMALL;
+    if (ranks > 1 && s->comm->nodes == 1 && s->n >= ranks * WORTH * CHUNK)
+        s->squared = spec->sums_of_squares;
+    s->first = s->small ? s->first : 0;
+    slice(s, s->local->rank, &s->begin, &s->end);
+    DPT_TRY(ranks > 1 ? open_shared(s, spec->spin, err) : open_private(s, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **allreduce,
+                                      const struct dpt_comm *comm,
+                                      const struct dpt_hierarchical_spec *spec, bool *hierarchical,
+                                      struct dpt_error *err)
+{
+    static const struct dpt_group nobody = {.size = 1};
+    enum dpt_status status = DPT_OK;
+    struct dpt_hierarchical_allreduce *s = dpt_alloc(sizeof *s);
+
+    *allreduce = NULL;
+    if (hierarchical != NULL)
+        *hierarchical = spec->hierarchical;
+    if (s == NULL)
+        status = dpt_fail_memory(err, "the reduction", sizeof *s);
+    DPT_TRY(dpt_group_agree(&comm->world, status, err));
+    s->comm = comm;
+    s->one = nobody;
+    s->local = spec->hierarchical ? &comm->node : &s->one;
+    s->above = !spec->hierarchical       ? &comm->world
+               : comm->leaders.rank >= 0 ? &comm->leaders
+                                         : &nobody;
+    s->n = spec->n;
+    s->stride = dpt_round_up(spec->n, sizeof(float)) + LINE;
+    s->buffers = spec->buffers;
+    status = dpt_group_agree(&comm->world, open_here(s, spec, err), err);
+    if (status != DPT_OK && spec->hierarchical && comm->world.size > 1) {
+        struct dpt_hierarchical_spec flat = *spec;
+
+        flat.hierarchical = false;
+        dpt_hierarchical_close(s);
+        if (hierarchical != NULL)
+            *hierarchical = false;
+        return dpt_hierarchical_open(allreduce, comm, &flat, NULL, err);
+    }
+out:
+    if (status != DPT_OK)
+        dpt_hierarchical_close(s);
+    else
+        *allreduce = s;
+    return status;
+}
+
+void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *s)
+{
+    if (s == NULL)
+        return;
+    if (s->local != NULL && s->local->size > 1)
+        dpt_shared_close(&s->shared);
+    else
+        dpt_free(s->base);
+    dpt_free(s->own);
+    dpt_free(s->from);
+    dpt_free(s);
+}
+
+static void add_two(float *restrict to, const float *restrict a, const float *restrict b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = a[i] + b[i];
+}
+
+static void add(float *restrict to, const float *restrict a, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] += a[i];
+}
+
+/* The sum of n floats of all buffers in `from`: there, or where there is but one in that. */
+static const float *sum_of(const struct dpt_hierarchical_allreduce *s, float *there, size_t at,
+                           size_t n)
+{
+    if (s->n_from == 1)
+        return s->from[0] + at;
+    add_two(there, s->from[0] + at, s->from[1] + at, n);
+    for (int k = 2; k < s->n_from; k++)
+        add(there, s->from[k] + at, n);
+    return there;
+}
+
+/* Gives the others what this rank has for their slices, of the floats [begin, end). */
+static void give_range(const struct dpt_hierarchical_allreduce *s, size_t begin, size_t end)
+{
+    _Alignas(DPT_ALIGN) float sum[CHUNK];
+
+    for (size_t at = begin, n; at < end; at += n) {
+        n = end - at < CHUNK ? end - at : CHUNK;
+        if (at >= s->begin && at < s->end) { /* its own */
+            n = s->end - at;
+            continue;
+        }
+        if (at < s->begin && at + n > s->begin)
+            n = s->begin - at;
+        dpt_copy_nontemporal(given_at(s, s->local->rank, at), sum_of(s, sum, at, n), n);
+    }
+    dpt_nontemporal_fence();
+}
+
+/* Adds up what all ranks have for this one's slice, in the order of the ranks. */
+static void take_range(const struct dpt_hierarchical_allreduce *s, size_t begin, size_t end)
+{
+    _Alignas(DPT_ALIGN) float sum[CHUNK];
+    _Alignas(DPT_ALIGN) float own[CHUNK];
+
+    for (size_t at = begin, n; at < end; at += n) {
+        const float *first = NULL;
+
+        n = end - at < CHUNK ? end - at : CHUNK;
+        for (int r = 0; r < s->local->size; r++) {
+            const float *x = r == s->local->rank ? sum_of(s, own, at, n) : given_at(s, r, at);
+
+            if (r == 0)
+                first = x;
+            else if (r == 1)
+                add_two(sum, first, x, n);
+            else
+                add(sum, x, n);
+        }
+        if (at < s->squared)
+            s->sums_of_squares[at / CHUNK] =
+                dpt_sum_of_squares(sum, s->squared - at < n ? s->squared - at : n);
+        dpt_copy_nontemporal(s->result + at, sum, n);
+    }
+    dpt_nontemporal_fence();
+}
+
+/* Where this rank is alone, or each adds up all for itself: in place where that may be. */
+static void add_range(const struct dpt_hierarchical_allreduce *s, float *sum, size_t begin,
+                      size_t end)
+{
+    for (size_t at = begin, n; at < end; at += n) {
+        float *to = sum + at, *a = s->from[0] + at;
+        int k = 1;
+
+        n = end - at < CHUNK ? end - at : CHUNK;
+        if (to != a && s->n_from > 1)
+            add_two(to, a, s->from[k++] + at, n);
+        else if (to != a)
+            memcpy(to, a, n * sizeof *to);
+        for (; k < s->n_from; k++)
+            add(to, s->from[k] + at, n);
+    }
+}
+
+/* Where the local sum is made: in place where this rank is alone. */
+static float *local_sum(const struct dpt_hierarchical_allreduce *s)
+{
+    return s->local->size > 1 ? s->result : buffer_at(s, 0);
+}
+
+/* A thread's part of the floats [from, to). */
+static void part(const struct dpt_hierarchical_allreduce *s, int thread, size_t from, size_t to,
+                 size_t *begin, size_t *end)
+{
+    const size_t units = (to - from + unit(s) - 1) / unit(s), threads = (size_t)s->threads;
+
+    *begin = from + units * (size_t)thread / threads * unit(s);
+    *end = from + units * ((size_t)thread + 1) / threads * unit(s);
+    *end = *end < to ? *end : to;
+}
+
+static void give_part(void *arg, int thread)
+{
+    const struct dpt_hierarchical_allreduce *s = arg;
+    size_t begin, end;
+
+    part(s, thread, 0, s->n, &begin, &end);
+    give_range(s, begin, end);
+}
+
+static void add_part(void *arg, int thread)
+{
+    const struct dpt_hierarchical_allreduce *s = arg;
+    size_t begin, end;
+
+    part(s, thread, s->begin, s->end, &begin, &end);
+    if (s->given != NULL && !s->small)
+        take_range(s, begin, end);
+    else
+        add_range(s, local_sum(s), begin, end);
+}
+
+/* On as many threads as it is worth. */
+static void run(struct dpt_hierarchical_allreduce *s, struct dpt_pool *pool,
+                void (*work)(void *, int), size_t floats)
+{
+    s->threads = pool != NULL ? dpt_pool_threads(pool) : 1;
+    if (s->threads > 1 && floats > ALONE) {
+        dpt_pool_run(pool, work, s);
+    } else {
+        s->threads = 1;
+        work(s, 0);
+    }
+}
+
+/* The buffers that are filled: of all local ranks where small, else of this one. */
+static void find_filled(struct dpt_hierarchical_allreduce *s)
+{
+    const int n = s->small ? s->all : s->buffers;
+
+    s->n_from = 0;
+    for (int b = 0; b < n; b++)
+        if (buffer_at(s, b)[-LINE] > 0)
+            s->from[s->n_from++] = buffer_at(s, b);
+}
+
+enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const bool *filled,
+                                     struct dpt_pool *pool, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const bool together = s->local->size > 1;
+
+    for (int i = 0; i < s->buffers; i++)
+        buffer_at(s, s->first + i)[-LINE] = filled[i] || i == 0 ? 1.0f : 0.0f;
+    if (together && !s->small) {
+        find_filled(s);
+        run(s, pool, give_part, (s->n - (s->end - s->begin)) * (size_t)s->n_from);
+    }
+    if (together)
+        dpt_node_barrier_wait(&s->barrier); /* all are there */
+    if (!together || s->small)
+        find_filled(s);
+    run(s, pool, add_part,
+        (s->end - s->begin) *
+            (size_t)(s->n_from + (together && !s->small ? s->local->size - 1 : 0)));
+    if (s->small) {
+        s->set ^= 1;
+        return DPT_OK;
+    }
+    if (together)
+        dpt_node_barrier_wait(&s->barrier); /* all slices are there */
+    if (s->comm->world.size > 1 && s->above->size > 1)
+        DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
+    if (together && s->comm->nodes > 1)
+        dpt_node_barrier_wait(&s->barrier); /* the sum of all nodes is there */
+out:
+    return status;
+}

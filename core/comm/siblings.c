@@ -1,0 +1,117 @@
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "core/comm/watch.h"
+
+/* The name that a process takes once it has printed why it ends. It is also what older processes
+ * look for. */
+static const char explained[] = "dptrain-told";
+
+/* The rank that a process's environment names, or -1. */
+static int rank_of(int pid)
+{
+    static const char name[] = "OMPI_COMM_WORLD_RANK=";
+    static const char other[] = "PMIX_RANK=";
+    char path[64], *text = NULL;
+    size_t capacity = 0;
+    ssize_t length;
+    FILE *file;
+    int rank = -1;
+
+    snprintf(path, sizeof path, "/proc/%d/environ", pid);
+    file = fopen(path, "re");
+    if (file == NULL)
+        return -1;
+    while (rank < 0 && (length = getdelim(&text, &capacity, '\0', file)) > 0) {
+        if (strncmp(text, name, sizeof name - 1) == 0)
+            rank = atoi(text + sizeof name - 1);
+        else if (strncmp(text, other, sizeof other - 1) == 0)
+            rank = atoi(text + sizeof other - 1);
+    }
+    free(text);
+    fclose(file);
+    return rank;
+}
+
+static void add_process(struct dpt_siblings *siblings, int pid)
+{
+    struct dpt_process process;
+    int rank;
+
+    for (int i = 0; i < siblings->n; i++)
+        if (siblings->all[i].pid == pid)
+            return;
+    if (siblings->n == DPT_SIBLINGS_MOST || !dpt_process_read(pid, &process))
+        return;
+    rank = rank_of(pid);
+    if (rank >= 0)
+        siblings->all[siblings->n++] =
+            (struct dpt_sibling){.pid = pid, .rank = rank, .born = process.born};
+}
+
+/* The children of our parent, a list that each of its threads has of its own. */
+static void find_children(struct dpt_siblings *siblings)
+{
+    const int parent = getppid();
+    char path[320];
+    const struct dirent *entry;
+    DIR *folder;
+
+    snprintf(path, sizeof path, "/proc/%d/task", parent);
+    folder = opendir(path);
+    while (folder != NULL && (entry = readdir(folder)) != NULL) {
+        FILE *file;
+        int pid;
+
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%d/task/%s/children", parent, entry->d_name);
+        file = fopen(path, "re");
+        while (file != NULL && fscanf(file, "%d", &pid) == 1)
+            add_process(siblings, pid);
+        if (file != NULL)
+            fclose(file);
+    }
+    if (folder != NULL)
+        closedir(folder);
+}
+
+static void lower(int *least, int rank)
+{
+    if (*least < 0 || rank < *least)
+        *least = rank;
+}
+
+void dpt_siblings_update(struct dpt_siblings *siblings)
+{
+    find_children(siblings);
+    siblings->first = siblings->stopped = siblings->dead = -1;
+    for (int i = 0; i < siblings->n; i++) {
+        const struct dpt_sibling *r = &siblings->all[i];
+        struct dpt_process process;
+
+        if (!dpt_process_read(r->pid, &process) || process.born != r->born ||
+            process.state == 'Z' || process.state == 'X')
+            lower(&siblings->dead, r->rank);
+        else if (strcmp(process.name, explained) == 0)
+            siblings->explained = true;
+        else if (process.state == 'T' || process.state == 't')
+            lower(&siblings->stopped, r->rank);
+        else
+            lower(&siblings->first, r->rank);
+    }
+}
+
+void dpt_siblings_notify(void)
+{
+    /* The main thread's name, from whatever thread. */
+    FILE *file = fopen("/proc/self/comm", "we");
+
+    if (file == NULL)
+        return;
+    fputs(explained, file);
+    fclose(file);
+}

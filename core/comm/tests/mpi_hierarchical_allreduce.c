@@ -1,0 +1,192 @@
+/* ranks: 1 2 3 4 8 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "core/base/rng.h"
+#include "core/base/sum_of_squares.h"
+#include "core/comm/hierarchical_allreduce.h"
+
+/* A rank whose check fails ends the job, so that the others do not hang. */
+static struct dpt_comm comm;
+
+static void check_at(bool ok, const char *what, int line)
+{
+    if (ok)
+        return;
+    fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
+    dpt_comm_abort(&comm, 1);
+}
+
+#define CHECK(condition) check_at(condition, #condition, __LINE__)
+
+enum { MOST_BUFFERS = 3, MOST_FLOATS = 60000, CASES = 24, SUMS = 6 };
+
+static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
+{
+    return dpt_random64(seed, DPT_RANDOM_SYNTHETIC, 90, i) % sides;
+}
+
+/* Sizes on both sides of what is called small, of a cache line, of one thread's work. */
+static size_t floats_of(uint64_t seed)
+{
+    static const size_t sizes[] = {1, 22, 300, 2000, 5000, MOST_FLOATS - 1};
+    const size_t most = sizes[dice(seed, 0, 6)];
+
+    return most - dice(seed, 1, most < 16 ? 1 : 16);
+}
+
+static int buffers_of(uint64_t seed, int rank)
+{
+    return 1 + (int)dice(seed, 10 + (uint64_t)rank, MOST_BUFFERS);
+}
+
+/* Any, also none: then the first one counts, which is zeros. */
+static bool is_filled(uint64_t seed, uint64_t sum, int rank, int buffer)
+{
+    return dice(seed, 1000 + (sum * 64 + (uint64_t)rank) * 8 + (uint64_t)buffer, 4) != 0;
+}
+
+static float value(uint64_t seed, uint64_t sum, int rank, int buffer, size_t i)
+{
+    const uint64_t result = ((seed * SUMS + sum) * 64 + (uint64_t)rank) * 8 + (uint64_t)buffer;
+
+    return (float)((double)(((uint64_t)i * 2654435761U + result * 40503U) % 20011) * 1e-3 - 10);
+}
+
+static void fill(struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t sum, size_t n,
+                 bool *filled)
+{
+    for (int b = 0; b < buffers_of(seed, comm.world.rank); b++) {
+        float *x = dpt_hierarchical_buffer(s, b);
+
+        CHECK((uintptr_t)x % 64 == 0);
+        filled[b] = is_filled(seed, sum, comm.world.rank, b);
+        for (size_t i = 0; i < n; i++) /* what is not filled must not be looked at */
+            x[i] = filled[b] ? value(seed, sum, comm.world.rank, b, i) : b == 0 ? 0 : NAN;
+    }
+}
+
+static void check_sum(const struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t sum,
+                      size_t n)
+{
+    const float *got = dpt_hierarchical_result(s);
+    uint64_t hash = 0, hashes[64];
+    struct dpt_error err;
+
+    for (size_t i = 0; i < n; i++) {
+        double want = 0, sizes = 0;
+        uint32_t bits;
+
+        for (int r = 0; r < comm.world.size; r++)
+            for (int b = 0; b < buffers_of(seed, r); b++)
+                if (is_filled(seed, sum, r, b)) {
+                    want += value(seed, sum, r, b, i);
+                    sizes += fabs((double)value(seed, sum, r, b, i));
+                }
+        if (!(fabs(got[i] - want) <= 2e-6 * sizes))
+            fprintf(stderr, "case %llu, sum %llu, float %zu of %zu: %g instead of %g\n",
+                    (unsigned long long)seed, (unsigned long long)sum, i, n, (double)got[i], want);
+        CHECK(fabs(got[i] - want) <= 2e-6 * sizes);
+        memcpy(&bits, &got[i], sizeof bits);
+        hash = hash * 31 + bits;
+    }
+    CHECK(dpt_group_allgather(&comm.world, &hash, hashes, sizeof hash, &err) == DPT_OK);
+    for (int r = 0; r < comm.world.size; r++)
+        CHECK(hashes[r] == hash);
+}
+
+/* Where there are any, they have the bits of those made of the sum. */
+static void check_squares(const struct dpt_hierarchical_allreduce *s, size_t n)
+{
+    const double *sums_of_squares = dpt_hierarchical_sums_of_squares(s);
+
+    for (size_t run = 0; sums_of_squares != NULL && run < dpt_sum_of_squares_chunks(n); run++)
+        CHECK(sums_of_squares[run] ==
+              dpt_sum_of_squares_of_chunk(dpt_hierarchical_result(s), n, run));
+}
+
+static void sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool again)
+{
+    const struct dpt_hierarchical_spec spec = {n, buffers_of(seed, comm.world.rank), hierarchical,
+                                               dice(seed, 2, 2) == 0, n - dice(seed, 3, n)};
+    struct dpt_hierarchical_allreduce *s;
+    struct dpt_pool *pool;
+    struct dpt_error err = {0};
+    bool got, filled[MOST_BUFFERS];
+
+    CHECK(dpt_pool_open(&pool, spec.buffers, false, &err) == DPT_OK);
+    CHECK(dpt_hierarchical_open(&s, &comm, &spec, &got, &err) == DPT_OK);
+    CHECK(got == (hierarchical && possible));
+    CHECK(possible || strstr(err.text, "cannot share") != NULL);
+    for (uint64_t sum = 0; sum < SUMS; sum++) {
+        const float *result = dpt_hierarchical_result(s);
+
+        fill(s, seed, sum, n, filled);
+        CHECK(dpt_hierarchical_sum(s, filled, pool, &err) == DPT_OK);
+        CHECK(result == dpt_hierarchical_result(s));
+        check_squares(s, spec.sums_of_squares);
+        if (!again)
+            check_sum(s, seed, sum, n);
+    }
+    /* Without anything between two sums that would keep the ranks in step. */
+    if (again)
+        check_sum(s, seed, SUMS - 1, n);
+    dpt_hierarchical_close(s);
+    dpt_pool_close(pool);
+}
+
+static void hierarchical_sums_are_right(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++)
+        sums(seed, floats_of(seed), true, true, seed % 2 == 1);
+}
+
+static void flat_sums_are_right(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES; seed++)
+        sums(seed, floats_of(seed), false, true, seed % 2 == 1);
+}
+
+/* Where memory cannot be shared it is done without, and said why. */
+static void no_memory_to_share(void **state)
+{
+    const struct rlimit small = {4096, RLIM_INFINITY};
+    struct rlimit before;
+
+    (void)state;
+    if (comm.world.size == 1)
+        skip();
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0 && setrlimit(RLIMIT_FSIZE, &small) == 0);
+    sums(3, 5000, true, false, false);
+    CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(hierarchical_sums_are_right),
+        cmocka_unit_test(flat_sums_are_right),
+        cmocka_unit_test(no_memory_to_share),
+    };
+    struct dpt_error err;
+    int failed;
+
+    if (dpt_comm_open(&comm, &err) != DPT_OK)
+        return 1;
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    dpt_comm_close(&comm);
+    return failed;
+}

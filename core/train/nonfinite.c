@@ -1,0 +1,146 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "core/train/trainer.h"
+
+/* Where a rank found its first value that is not finite. */
+struct finding {
+    enum { NOTHING, IN_OUTPUT, IN_GRADIENT } kind;
+    int32_t location; /* node, or tensor */
+    int64_t sample;
+    char host[DPT_HOST_TEXT];
+};
+
+struct search {
+    struct dpt_trainer *t;
+    const struct dpt_step_view *view;
+    float *gradient; /* there is room for one */
+    struct finding found;
+};
+
+/* Forward once more over the rank's samples of the step; the weights are as they were. */
+static void search_outputs(void *arg, int thread)
+{
+    struct search *s = arg;
+    struct dpt_trainer *t = s->t;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    if (thread != 0)
+        return;
+    for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
+        int32_t node, position;
+
+        worker->status = dpt_loader_fill(t->data.train.loader, s->view, i, &worker->buffer, &batch,
+                                         &worker->err);
+        if (worker->status == DPT_OK)
+            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
+                                               NULL, NULL, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        node = t->backend->find_nonfinite(t->model.program, thread, batch.count, &position);
+        if (node < 0)
+            continue;
+        s->found.kind = IN_OUTPUT;
+        s->found.location = node;
+        s->found.sample = batch.sample[position];
+    }
+}
+
+/* The last tensor with a value that is not finite: backward came through it first; -1: none. */
+static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
+{
+    for (int32_t i = graph->n_tensors - 1; i >= 0; i--) {
+        const struct dpt_tensor *tensor = &graph->tensors[i];
+
+        for (int64_t k = 0; k < tensor->count; k++)
+            if (!isfinite(gradient[tensor->offset + k]))
+                return i;
+    }
+    return -1;
+}
+
+/* All outputs are finite: backward once more, micro-batch by micro-batch; by the first thread, or
+ * by the whole team. */
+static void search_gradients(void *arg, int thread)
+{
+    struct search *s = arg;
+    struct dpt_trainer *t = s->t;
+    struct dpt_worker *worker = &t->team.workers[thread];
+    struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
+
+    if (thread != 0 && !t->team.together)
+        return;
+    for (int32_t i = s->view->first; i < s->view->last; i++) {
+        struct dpt_metric_sums metric_sums = {0};
+        int32_t tensor = -1;
+
+        worker->status = dpt_trainer_train(t, thread, s->view, i, 1, &batch, s->gradient, false,
+                                           &metric_sums, &worker->err);
+        if (worker->status != DPT_OK)
+            return;
+        if (thread == 0)
+            tensor = bad_tensor(&t->model.graph, s->gradient);
+        if (tensor >= 0) {
+            s->found.kind = IN_GRADIENT;
+            s->found.location = tensor;
+        }
+        if (t->team.together) /* all see what the first one has found, before it is changed */
+            dpt_pool_barrier(t->team.pool);
+        if (s->found.kind != NOTHING)
+            return;
+    }
+}
+
+static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f, int rank,
+                            struct dpt_error *err)
+{
+    const long long step = (long long)t->progress.step + 1;
+    const char *what =
+        t->job->train.on_nan == DPT_ON_NAN_SKIP
+            ? "the step is skipped"
+            : "its update was withheld; a lower learning rate or train.clip_norm may help";
+    char where[256];
+
+    if (f->kind == IN_OUTPUT)
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: rank %d (%s), output of layer %s, %s; %s", step,
+                        rank, f->host, t->model.graph.nodes[f->location].name,
+                        dpt_dataset_where(t->data.train.set, f->sample, where), what);
+    if (f->kind == IN_GRADIENT)
+        return dpt_fail(err, DPT_FAILED,
+                        "step %lld: not a number: rank %d (%s), gradient of %s; %s", step, rank,
+                        f->host, t->model.graph.tensors[f->location].name, what);
+    return dpt_fail(
+        err, DPT_FAILED,
+        "step %lld: not a number: the sum of the ranks' losses or gradients overflows; %s", step,
+        what);
+}
+
+enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
+                                           float *gradient, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct search s = {.t = t, .view = view, .gradient = gradient};
+    struct finding worst = {0};
+    int64_t first = t->comm->world.size, lowest;
+    double largest;
+
+    dpt_comm_note(t->comm, -1, "looking for what is not a number");
+    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
+    status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
+    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
+    snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);
+    if (s.found.kind != NOTHING)
+        first = t->comm->world.rank;
+    DPT_TRY(dpt_group_max(&t->comm->world, -(double)first, &largest, err));
+    lowest = (int64_t)-largest;
+    if (lowest < t->comm->world.size) {
+        worst = s.found;
+        DPT_TRY(dpt_group_broadcast(&t->comm->world, (int)lowest, &worst, sizeof worst, err));
+    }
+    status = tell(t, &worst, (int)lowest, err);
+out:
+    return status;
+}

@@ -1,0 +1,40 @@
+/*
+ * shard_statistics: the statistics of shards that a job file for them needs.
+ */
+#ifndef DPT_DATA_SHARD_STATISTICS_H
+#define DPT_DATA_SHARD_STATISTICS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/backend/graph.h"
+#include "core/base/error.h"
+
+/* Zero-initialise; release. */
+struct dpt_shard_statistics {
+    int64_t samples;
+    struct dpt_shape shape; /* of one sample */
+    bool u8;                /* bytes, else numbers */
+    /* Labels that are whole numbers are classes, of which each is below `classes`. */
+    int64_t classes;
+    int64_t *counts;    /* [classes] samples of each */
+    int64_t width;      /* without classes: the number of targets a sample */
+    bool probabilities; /* the targets are never negative and sum to 1 */
+    double target_mean, target_std;
+    /* Of the values as training sees them, bytes divided by 255: [shape.c]; std is 1 where all
+     * values are the same. */
+    double *mean, *std;
+    int64_t scanned; /* samples from which mean, std and targets were computed */
+};
+
+/*
+ * Reads n > 0 shards: all labels, and the values of some thousand samples spread over them. Errors:
+ * BAD_DATA (names the file; also labels that are no classes, values that are not finite, shards
+ * that do not fit each other), IO, RANK.
+ */
+enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,
+                                             const char *const *paths, size_t n,
+                                             struct dpt_error *err);
+void dpt_shard_statistics_release(struct dpt_shard_statistics *statistics);
+
+#endif
