@@ -379,7 +379,8 @@ void dpt_str_ranks(struct dpt_str *s, const int *ranks, int n)
             dpt_str_printf(s, ", ...");
             return;
         }
-        dpt_str_printf(s, last > i ? "%s%d-%d" : "%s%d", listed == 0 ? "" : ", ", ranks[i], ranks[last]);
+        dpt_str_printf(s, last > i ? "%s%d-%d" : "%s%d", listed == 0 ? "" : ", ", ranks[i],
+                       ranks[last]);
     }
 }
 

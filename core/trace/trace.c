@@ -219,8 +219,8 @@ static void put_time(struct dpt_json *j, const char *key, double value)
     dpt_json_real(j, key, rint(value * 1e3) / 1e3);
 }
 
-static void put_event(const struct dpt_trace_spec *spec, int rank, int thread, const struct event *e,
-                      struct dpt_json *j)
+static void put_event(const struct dpt_trace_spec *spec, int rank, int thread,
+                      const struct event *e, struct dpt_json *j)
 {
     open_event(j, "X", rank, thread);
     put_name(spec, e->what, j);

@@ -2,7 +2,7 @@
  * Horovod. In lower case; of two that fit the first is taken. */
 #include "core/train/job.h"
 
-#define RANKS "mpirun -np N or --ranks N says how many ranks there are"
+#define RANKS   "mpirun -np N or --ranks N says how many ranks there are"
 #define READING "samples are read beside the training, without a key"
 #define RESUME  "--resume on the command line says where a run goes on from"
 #define FOLLOWS "this follows from the data and the layers before"

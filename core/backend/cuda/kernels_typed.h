@@ -181,8 +181,8 @@ struct dpt_cuda_layernorm_args {
 /* Whose names have "_args" behind. */
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
     X(act)                                                                                         \
-    X(act_back) X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan)        \
-        X(layernorm)
+    X(act_back)                                                                                    \
+    X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(layernorm)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */

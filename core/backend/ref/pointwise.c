@@ -73,8 +73,8 @@ POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
 POINTWISE(gelu, gelu(v), gelu_slope(v));
 POINTWISE(tanh, tanhf(v), 1 - f * f);
 POINTWISE(sigmoid, (float)logistic(v), (1 - f) * f);
-POINTWISE(leaky_relu, (v < 0) ? a * v : v, (v > 0) ? 1 : a);
-POINTWISE(silu, (float)(v * logistic(v)), silu_slope(v));
+POINTWISE(leaky_relu, (v < 0) ? a *v : v, (v > 0) ? 1 : a);
+POINTWISE(silu, (float)(v *logistic(v)), silu_slope(v));
 
 static void input_forward(const struct dpt_ref_call *call)
 {

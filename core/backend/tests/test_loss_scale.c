@@ -29,7 +29,7 @@ static void begins_by_the_micro_batch(void **state)
     static const struct {
         int32_t micro;
         float scale;
-    } cases[] = {{1, 65536}, {2, 32768}, {3, 16384},  {16, 4096},    {100, 512},
+    } cases[] = {{1, 65536}, {2, 32768}, {3, 16384}, {16, 4096}, {100, 512},
                  {128, 512}, {129, 256}, {4096, 16}, {65536, 1}, {INT32_MAX, 1}};
 
     (void)state;

@@ -41,14 +41,15 @@ static void layouts_are_one_line_or_one_member_a_line(void **state)
 
     (void)state;
     put_all(&line);
-    assert_string_equal(
-        line.text.text,
-        "{\"a \\\"b\\\"\": \"x\\ny\", \"none\": null, \"list\": [-9223372036854775808, 0.1, null, null, {}],\n"
-        "\"yes\": true, \"empty\": []\n}");
+    assert_string_equal(line.text.text, "{\"a \\\"b\\\"\": \"x\\ny\", \"none\": null, \"list\": "
+                                        "[-9223372036854775808, 0.1, null, null, {}],\n"
+                                        "\"yes\": true, \"empty\": []\n}");
     put_all(&lines);
-    assert_string_equal(lines.text.text,
-                        "{\n  \"a \\\"b\\\"\": \"x\\ny\",\n  \"none\": null,\n  \"list\": [\n    -9223372036854775808,\n"
-                        "    0.1,\n    null,\n    null,\n    {}\n  ],\n  \"yes\": true,\n  \"empty\": []\n}");
+    assert_string_equal(
+        lines.text.text,
+        "{\n  \"a \\\"b\\\"\": \"x\\ny\",\n  \"none\": null,\n  \"list\": [\n    "
+        "-9223372036854775808,\n"
+        "    0.1,\n    null,\n    null,\n    {}\n  ],\n  \"yes\": true,\n  \"empty\": []\n}");
     dpt_str_release(&line.text);
     dpt_str_release(&lines.text);
 }

@@ -59,7 +59,8 @@ static void one_machine_has_one_clock(void **state)
 
         CHECK_OK(dpt_clock_offset(&comm.world, late ? late_clock : dpt_now, &offset, &bound, &err));
         CHECK(bound >= 0 && bound < 10 && (comm.world.rank > 0 || bound == 0));
-        CHECK(fabs(offset - (late ? 100.0 * comm.world.rank : 0)) <= bound + 1e-6); /* of rounding */
+        CHECK(fabs(offset - (late ? 100.0 * comm.world.rank : 0)) <=
+              bound + 1e-6); /* of rounding */
     }
 }
 
