@@ -8,8 +8,11 @@
  *  - the process of a rank is gone (each rank looks after the next one of its node): at once;
  *  - its own rank has waited in a collective for the timeout, and so long some rank of the node has
  *    not come to it or is stopped;
- *  - the same, and all ranks of the node have come: a rank of another node is missing, whose
- *    own watchdogs get a moment to say more; after that the first rank of the node prints what the other nodes' watchdogs answered to its heartbeat (heartbeat.h), or that they no longer answer. Where they answer that a rank is late but makes progress, that rank is waited for, up to four timeouts in all.
+ *  - the same, and all ranks of the node have come: a rank of another node is missing, whose own
+ *    watchdogs get a moment to say more; after that the first rank of the node prints what the
+ *    other nodes' watchdogs answered to its heartbeat (heartbeat.h), or that they no longer answer.
+ *    Where they answer that a rank is late but makes progress, that rank is waited for, up to four
+ *    timeouts in all.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *

@@ -32,7 +32,8 @@
  * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
  *   epilogue is the tanh approximation, so it is not used here.
  * - A bias's gradient as an epilogue is the sum over the product's depth of dY, of D's type; it is
- *   written, never added, also where D is added to. Not every type, shape and GPU has it: where none is offered, gemms->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
+ *   written, never added, also where D is added to. Not every type, shape and GPU has it: where
+ *   none is offered, gemms->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
  * - Results have the same bits in each run of the same version on GPUs of the same architecture and
  *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
  *   out parts that meet in place one after another, ordered by counters.
