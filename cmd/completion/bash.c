@@ -89,20 +89,9 @@ static const char *text_of(const struct dpt_str *s)
     return s->text == NULL ? "" : s->text;
 }
 
-static void write_options(struct dpt_str *out)
+static void write_name(struct dpt_str *out, const struct dpt_cli_option *option)
 {
-    dpt_str_printf(out, "_dptrain_options()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        const struct dpt_cli_option *const tables[] = {dpt_commands[i]->options,
-                                                       dpt_cli_common_options};
-
-        dpt_str_printf(out, "    %s) echo '", dpt_commands[i]->name);
-        for (size_t t = 0; t < 2; t++)
-            for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++)
-                dpt_str_printf(out, "%s ", o->name);
-        dpt_str_printf(out, "--version' ;;\n");
-    }
-    dpt_str_printf(out, "    esac\n}\n\n");
+    dpt_str_printf(out, "%s ", option->name);
 }
 
 /* The kind of what an option or a command takes, and words for it. */
@@ -152,7 +141,7 @@ void dpt_completion_bash(const struct dpt_word_keys *keys, struct dpt_str *out)
     for (size_t i = 0; dpt_commands[i] != NULL; i++)
         dpt_str_printf(out, "%s%s", i > 0 ? " " : "", dpt_commands[i]->name);
     dpt_str_printf(out, "'\n\n");
-    write_options(out);
+    dpt_completion_options(out, "echo '", write_name, "--version'");
     write_values(out);
     write_keys(keys, out);
     dpt_str_printf(out, "%s", tail);

@@ -24,6 +24,24 @@ void dpt_completion_quote(struct dpt_str *out, const char *text, const char *esc
     dpt_str_printf(out, "'");
 }
 
+void dpt_completion_options(struct dpt_str *out, const char *begin,
+                            void (*write)(struct dpt_str *out, const struct dpt_cli_option *option),
+                            const char *end)
+{
+    dpt_str_printf(out, "_dptrain_options()\n{\n    case $1 in\n");
+    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
+        const struct dpt_cli_option *const tables[] = {dpt_commands[i]->options,
+                                                       dpt_cli_common_options};
+
+        dpt_str_printf(out, "    %s) %s", dpt_commands[i]->name, begin);
+        for (size_t t = 0; t < 2; t++)
+            for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++)
+                write(out, o);
+        dpt_str_printf(out, "%s ;;\n", end);
+    }
+    dpt_str_printf(out, "    esac\n}\n\n");
+}
+
 static const struct {
     const char *name;
     void (*write)(const struct dpt_word_keys *keys, struct dpt_str *out);

@@ -95,20 +95,9 @@ static void write_item(struct dpt_str *out, const char *name, const char *help)
     dpt_str_release(&text);
 }
 
-static void write_options(struct dpt_str *out)
+static void write_option(struct dpt_str *out, const struct dpt_cli_option *option)
 {
-    dpt_str_printf(out, "_dptrain_options()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        const struct dpt_cli_option *const tables[] = {dpt_commands[i]->options,
-                                                       dpt_cli_common_options};
-
-        dpt_str_printf(out, "    %s) options=(\n", dpt_commands[i]->name);
-        for (size_t t = 0; t < 2; t++)
-            for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++)
-                write_item(out, o->name, o->help);
-        dpt_str_printf(out, "    ) ;;\n");
-    }
-    dpt_str_printf(out, "    esac\n}\n\n");
+    write_item(out, option->name, option->help);
 }
 
 static void write_reply(struct dpt_str *out, const char *command, const char *option,
@@ -147,7 +136,7 @@ void dpt_completion_zsh(const struct dpt_word_keys *keys, struct dpt_str *out)
     for (size_t i = 0; dpt_commands[i] != NULL; i++)
         write_item(out, dpt_commands[i]->name, dpt_commands[i]->summary);
     dpt_str_printf(out, "    )\n}\n\n");
-    write_options(out);
+    dpt_completion_options(out, "options=(\n", write_option, "    )");
     write_values(out);
     dpt_str_printf(out, "_dptrain_keys()\n{\n    keys=(\n");
     for (size_t i = 0; i < dpt_word_keys_count(keys); i++)

@@ -11,19 +11,6 @@
 /* Seconds that should be left. */
 static const double little_time = 300;
 
-/* A whole number in the environment, or `otherwise`. */
-static long number_of(const char *name, long otherwise)
-{
-    const char *text = getenv(name);
-    char *end;
-    long value;
-
-    if (text == NULL || text[0] == '\0')
-        return otherwise;
-    value = strtol(text, &end, 10);
-    return end != text && value >= 0 ? value : otherwise;
-}
-
 static const char *job(void)
 {
     const char *text = getenv("SLURM_JOB_ID");
@@ -33,8 +20,10 @@ static const char *job(void)
 
 void dpt_doctor_slurm(struct dpt_doctor *d)
 {
-    const long nodes = number_of("SLURM_JOB_NUM_NODES", number_of("SLURM_NNODES", 1));
-    const long tasks = number_of("SLURM_STEP_NUM_TASKS", number_of("SLURM_NTASKS", 0));
+    const long nodes =
+        dpt_launcher_number("SLURM_JOB_NUM_NODES", dpt_launcher_number("SLURM_NNODES", 1));
+    const long tasks =
+        dpt_launcher_number("SLURM_STEP_NUM_TASKS", dpt_launcher_number("SLURM_NTASKS", 0));
     const int ranks = d->comm.world.size;
 
     if (job() == NULL)
@@ -55,7 +44,7 @@ void dpt_doctor_slurm(struct dpt_doctor *d)
 
 void dpt_doctor_slurm_cores(struct dpt_doctor *d)
 {
-    const long given = number_of("SLURM_CPUS_ON_NODE", 0);
+    const long given = dpt_launcher_number("SLURM_CPUS_ON_NODE", 0);
     const double used = d->node_cores;
 
     if (job() == NULL || given == 0 || d->alone)
@@ -101,7 +90,7 @@ void dpt_doctor_slurm_requeue(struct dpt_doctor *d)
         return;
     snprintf(command, sizeof command, "timeout 5 scontrol show job -o %s 2>/dev/null", id);
     dpt_command_line(command, text, sizeof text);
-    restarts = number_of("SLURM_RESTART_COUNT", field(text, " Restarts="));
+    restarts = dpt_launcher_number("SLURM_RESTART_COUNT", field(text, " Restarts="));
     if (field(text, " Requeue=") == 1 && restarts > 0)
         dpt_ok(d, "yes; started again %ld time%s so far", restarts, restarts == 1 ? "" : "s");
     else if (field(text, " Requeue=") == 1)

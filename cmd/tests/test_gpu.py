@@ -210,7 +210,7 @@ def test_doctor(place):
     assert found["libraries"]["level"] == "ok" and "cuDNN 9" in found["libraries"]["found"]
     assert found["device 0"]["found"].startswith("Fake GPU 0, 2.15 GB") and found["GPU ranks"]["found"] == "it has a GPU"
     found = doctor(place, 2, FAKEGPU_DEVICES=1)
-    assert found["GPU ranks"]["level"] == "warning" and "ranks 0, 1" in found["GPU ranks"]["found"]
+    assert found["GPU ranks"]["level"] == "warning" and "ranks 0-1" in found["GPU ranks"]["found"]
     assert "share GPU" in found["GPU ranks"]["found"]
     # The memory cannot be touched: the trial's child crashes, and no sum is tried.
     assert not found["CUDA-aware MPI"]["found"].startswith("yes") and "GPU sum" not in found

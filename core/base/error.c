@@ -33,6 +33,13 @@ static void fill(struct dpt_error *err, const char *format, va_list args)
     }
 }
 
+static void append(struct dpt_error *err, const char *text)
+{
+    const size_t used = strlen(err->text);
+
+    snprintf(err->text + used, sizeof err->text - used, "%s", text);
+}
+
 enum dpt_status dpt_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
 {
     va_list args;
@@ -49,13 +56,11 @@ void dpt_error_prefix(struct dpt_error *err, const char *format, ...)
 {
     const struct dpt_error told = *err;
     va_list args;
-    size_t used;
 
     va_start(args, format);
     fill(err, format, args);
     va_end(args);
-    used = strlen(err->text);
-    snprintf(err->text + used, sizeof err->text - used, "%s", told.text);
+    append(err, told.text);
 }
 
 enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, const char *format,
@@ -63,13 +68,12 @@ enum dpt_status dpt_fail_errno(struct dpt_error *err, enum dpt_status status, co
 {
     const int code = errno;
     va_list args;
-    size_t used;
 
     va_start(args, format);
     fill(err, format, args);
     va_end(args);
-    used = strlen(err->text);
-    snprintf(err->text + used, sizeof err->text - used, ": %s", strerror(code));
+    append(err, ": ");
+    append(err, strerror(code));
     err->memory = code == ENOMEM;
     err->status = err->memory ? DPT_RANK : status;
     return err->status;

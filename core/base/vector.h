@@ -16,4 +16,13 @@
 #define DPT_VECTOR
 #endif
 
+#define DPT_INLINE static inline __attribute__((always_inline))
+
+/* Loops over registers have to disappear, or the registers become memory. */
+#if defined(__clang__)
+#define DPT_UNROLL _Pragma("unroll")
+#else
+#define DPT_UNROLL _Pragma("GCC unroll 8")
+#endif
+
 #endif

@@ -41,6 +41,8 @@ struct dpt_comm {
  * launcher at all. */
 int dpt_launcher_rank(void);
 bool dpt_launcher_present(void);
+/* The whole number, at least 0, that the launcher put into the environment; or `otherwise`. */
+int dpt_launcher_number(const char *name, int otherwise);
 /* "mpirun", "srun": the nearest of our ancestors that starts ranks; NULL: none. */
 const char *dpt_launcher_name(void);
 /* This rank among those of its node; 0 without a launcher, -1 where it does not say. */

@@ -13,8 +13,7 @@ static bool is_set(const char *name)
     return text != NULL && text[0] != '\0';
 }
 
-/* The number in an environment variable, or `otherwise` where there is none. */
-static int number_of(const char *name, int otherwise)
+int dpt_launcher_number(const char *name, int otherwise)
 {
     const char *text = getenv(name);
     char *end;
@@ -35,7 +34,7 @@ static int slurm_tasks(void)
 {
     if (!is_set("SLURM_PROCID") || !is_set("SLURM_STEP_ID"))
         return 0;
-    return number_of("SLURM_STEP_NUM_TASKS", number_of("SLURM_NTASKS", 1));
+    return dpt_launcher_number("SLURM_STEP_NUM_TASKS", dpt_launcher_number("SLURM_NTASKS", 1));
 }
 
 static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
@@ -46,7 +45,7 @@ enum { RANK_NAMES = sizeof rank_names / sizeof rank_names[0] };
 static bool is_only_task(const char *name)
 {
     return name == rank_names[RANK_NAMES - 1] && slurm_tasks() == 1 &&
-           number_of("PMI_SIZE", 0) == 1;
+           dpt_launcher_number("PMI_SIZE", 0) == 1;
 }
 
 /* The name of the variable that holds this rank; NULL where MPI is told of none. */
@@ -68,8 +67,8 @@ int dpt_launcher_rank(void)
     const char *name = rank_name();
 
     if (name != NULL)
-        return number_of(name, 0);
-    return slurm_tasks() > 1 ? number_of("SLURM_PROCID", 0) : 0;
+        return dpt_launcher_number(name, 0);
+    return slurm_tasks() > 1 ? dpt_launcher_number("SLURM_PROCID", 0) : 0;
 }
 
 /* A launcher's own come before Slurm's, which a batch script hands on to whatever it starts. */
@@ -87,11 +86,11 @@ int dpt_launcher_local_rank(void)
     if (!dpt_launcher_present())
         return 0;
     for (size_t i = 0; i < sizeof local_names / sizeof local_names[0]; i++)
-        if (number_of(local_names[i], -1) >= 0)
-            return number_of(local_names[i], -1);
+        if (dpt_launcher_number(local_names[i], -1) >= 0)
+            return dpt_launcher_number(local_names[i], -1);
     /* Of the task that this rank is, not of one that started it. */
-    if (slurm_tasks() > 0 && number_of("SLURM_PROCID", -1) == dpt_launcher_rank())
-        return number_of("SLURM_LOCALID", -1);
+    if (slurm_tasks() > 0 && dpt_launcher_number("SLURM_PROCID", -1) == dpt_launcher_rank())
+        return dpt_launcher_number("SLURM_LOCALID", -1);
     return -1;
 }
 

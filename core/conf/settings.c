@@ -3,12 +3,12 @@
 #include "core/conf/text.h"
 
 struct walk {
-    dpt_leaf_visit *visit;
+    dpt_setting_visit *visit;
     void *arg;
     struct dpt_str path;
 };
 
-static bool is_leaf(const struct dpt_conf_node *node)
+bool dpt_conf_is_setting(const struct dpt_conf_node *node)
 {
     if (node->kind == DPT_NODE_MAP)
         return node->n == 0;
@@ -24,7 +24,7 @@ static void walk(struct walk *w, const struct dpt_conf_node *node, enum dpt_effe
     const enum dpt_effect effect =
         node->row == NULL || node->row->effect == DPT_EFFECT_AS_ABOVE ? above : node->row->effect;
 
-    if (is_leaf(node)) {
+    if (dpt_conf_is_setting(node)) {
         if (!w->path.failed)
             w->visit(w->arg, length > 0 ? w->path.text : "", node, effect);
         return;
@@ -42,7 +42,7 @@ static void walk(struct walk *w, const struct dpt_conf_node *node, enum dpt_effe
     }
 }
 
-bool dpt_conf_settings(const struct dpt_conf_node *root, dpt_leaf_visit *visit, void *arg)
+bool dpt_conf_settings(const struct dpt_conf_node *root, dpt_setting_visit *visit, void *arg)
 {
     struct walk w = {.visit = visit, .arg = arg};
     bool good;

@@ -1,6 +1,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "core/conf/settings.h"
 #include "core/conf/text.h"
 #include "core/conf/yaml.h"
 
@@ -85,16 +86,6 @@ static void indent_to(size_t columns, struct dpt_str *out)
     dpt_str_printf(out, "%*s", (int)columns, "");
 }
 
-static bool is_flat(const struct dpt_conf_node *node)
-{
-    if (node->kind == DPT_NODE_MAP)
-        return node->n == 0;
-    for (size_t i = 0; node->kind == DPT_NODE_LIST && i < node->n; i++)
-        if (node->items[i]->kind != DPT_NODE_SCALAR)
-            return false;
-    return true;
-}
-
 static size_t column(const struct dpt_str *out)
 {
     size_t n = 0;
@@ -163,13 +154,13 @@ static void write_block(const struct dpt_conf_node *node, size_t indent, struct 
             write_key(node->keys[i], indent, out);
         else
             dpt_str_printf(out, "-");
-        if (is_flat(item) || behind) {
+        if (dpt_conf_is_setting(item) || behind) {
             dpt_str_printf(out, " ");
         } else {
             dpt_str_printf(out, "\n");
             indent_to(indent + STEP, out);
         }
-        if (is_flat(item))
+        if (dpt_conf_is_setting(item))
             write_flat(item, indent, out);
         else
             write_block(item, indent + STEP, out);
@@ -178,7 +169,7 @@ static void write_block(const struct dpt_conf_node *node, size_t indent, struct 
 
 void dpt_conf_write(const struct dpt_conf_node *node, struct dpt_str *out)
 {
-    if (is_flat(node))
+    if (dpt_conf_is_setting(node))
         write_flat(node, 0, out);
     else
         write_block(node, 0, out);

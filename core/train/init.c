@@ -65,12 +65,7 @@ enum dpt_status dpt_init_weights(struct dpt_trainer *t, struct dpt_init_result *
     dpt_comm_note(t->comm, 0, "reading the weights to begin with");
     if (world->rank == 0)
         status = load(t, result, err);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
-                                (size_t)t->model.graph.floats * sizeof(float), err));
-    DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
-out:
-    return status;
+    return dpt_trainer_share_params(t, status, err);
 }
 
 void dpt_init_release(struct dpt_init_result *result)

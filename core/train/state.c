@@ -26,23 +26,30 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
     return state;
 }
 
-enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
-                                        struct dpt_error *err)
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
+                                         struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    char file[PATH_MAX];
 
-    if (world->rank == 0) {
-        struct dpt_state state = {.graph = &t->model.graph, .params = t->arenas.params};
-
-        status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file),
-                                     DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err);
-    }
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
                                 (size_t)t->model.graph.floats * sizeof(float), err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
     return status;
+}
+
+enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
+                                        struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char file[PATH_MAX];
+
+    if (t->comm->world.rank == 0) {
+        struct dpt_state state = {.graph = &t->model.graph, .params = t->arenas.params};
+
+        status = dpt_checkpoint_load(&state, dpt_checkpoint_resolve(path, file),
+                                     DPT_LOAD_PARAMS | (any ? DPT_LOAD_ANY : 0), NULL, err);
+    }
+    return dpt_trainer_share_params(t, status, err);
 }

@@ -326,6 +326,10 @@ void dpt_trainer_meet(const struct dpt_trainer *t, int thread);
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
                                    const char *version);
 
+/* Collective. Gives rank 0's parameters to all ranks, and to what is derived from them; status: rank
+ * 0's, of getting them. Errors: that status; RANK. */
+enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
+                                         struct dpt_error *err);
 /* Collective. dpt_checkpoint_load of the parameters on rank 0, then the same on all. path: a file,
  * or a run folder for its latest. any: also weights that are not finite. */
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,

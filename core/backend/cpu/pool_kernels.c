@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
+#include "core/base/vector.h"
 
 /* Loops over lanes stay loops until the compiler makes vectors of them: GCC 12 at -O3 takes them
  * apart first, and is 20 times slower. */
@@ -19,8 +19,8 @@ struct window {
 };
 
 /* inside: no window reaches over the edge. */
-INLINE struct window window_at(const struct dpt_pool_shape *s, bool inside, int32_t row,
-                               int32_t column)
+DPT_INLINE struct window window_at(const struct dpt_pool_shape *s, bool inside, int32_t row,
+                                   int32_t column)
 {
     const int32_t at[2] = {row, column};
     struct window w;
@@ -36,7 +36,8 @@ INLINE struct window window_at(const struct dpt_pool_shape *s, bool inside, int3
 }
 
 /* The first element of a window's row `k`, lane 0 of a chunk of lanes. */
-INLINE int64_t element(const struct dpt_pool_shape *s, const struct window *w, int32_t k, int32_t j)
+DPT_INLINE int64_t element(const struct dpt_pool_shape *s, const struct window *w, int32_t k,
+                           int32_t j)
 {
     return ((int64_t)(w->origin[0] + k) * s->in[1] + w->origin[1] + j) * s->block;
 }
@@ -45,8 +46,8 @@ INLINE int64_t element(const struct dpt_pool_shape *s, const struct window *w, i
  * One output position, `lanes` channels. The first of equal values wins; NaN wins over all. Locals
  * instead of the output arrays: the compiler keeps them in registers.
  */
-INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, int lanes, bool relu,
-                       const float *x, float *y, int32_t *argmax)
+DPT_INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                           bool relu, const float *x, float *y, int32_t *argmax)
 {
     float best[DPT_LANES];
     int32_t where[DPT_LANES];
@@ -80,8 +81,8 @@ INLINE void max_window(const struct dpt_pool_shape *s, const struct window *w, i
         memcpy(argmax, where, (size_t)lanes * sizeof *argmax);
 }
 
-INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
-                            bool overlap, const float *dy, const int32_t *argmax, float *dx)
+DPT_INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                                bool overlap, const float *dy, const int32_t *argmax, float *dx)
 {
     for (int32_t k = w->first[0]; k < w->last[0]; k++) {
         for (int32_t j = w->first[1]; j < w->last[1]; j++) {
@@ -98,8 +99,8 @@ INLINE void max_back_window(const struct dpt_pool_shape *s, const struct window 
     }
 }
 
-INLINE void average_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
-                           const float *x, float *y)
+DPT_INLINE void average_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
+                               const float *x, float *y)
 {
     const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
     float sum[DPT_LANES] = {0};
@@ -116,8 +117,8 @@ INLINE void average_window(const struct dpt_pool_shape *s, const struct window *
     y[c] = sum[c] * scale;
 }
 
-INLINE void average_back_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
-                                const float *dy, float *dx)
+DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct window *w,
+                                    int lanes, const float *dy, float *dx)
 {
     const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
 
@@ -164,7 +165,7 @@ INLINE void average_back_window(const struct dpt_pool_shape *s, const struct win
  * The common case, windows of 2 x 2 side by side in blocks of 16, as a shape with constants in it:
  * then the compiler unrolls it all, which is several times as fast. False: it is another case.
  */
-INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *constant)
+DPT_INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *constant)
 {
     *constant = *s;
     for (int i = 0; i < 2; i++) {
@@ -176,6 +177,14 @@ INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *consta
     constant->block = 16;
     return s->block == 16;
 }
+
+#define FOR_HALVES_OR_BLOCKS(s, constant, half, body)                                              \
+    do {                                                                                           \
+        if (halves(s, &(constant)))                                                                \
+            FOR_WINDOWS(&(constant), true, 16, half)                                               \
+        else                                                                                       \
+            FOR_BLOCKS(s, body);                                                                   \
+    } while (0)
 
 /* Whether windows share elements; whether each element lies in one. */
 static bool overlaps(const struct dpt_pool_shape *s)
@@ -197,8 +206,8 @@ static void clear(const struct dpt_pool_shape *s, float *dx)
     memset(dx, 0, (size_t)(s->planes * s->in[0] * s->in[1] * s->block) * sizeof *dx);
 }
 
-INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
-                    int32_t *argmax)
+DPT_INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
+                        int32_t *argmax)
 {
     struct dpt_pool_shape constant;
 
@@ -207,10 +216,7 @@ INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, f
 #define HALF(lanes)                                                                                \
     max_window(&constant, &w, lanes, relu, x + in + c, y + out,                                    \
                argmax != NULL ? argmax + out : NULL)
-    if (halves(s, &constant))
-        FOR_WINDOWS(&constant, true, 16, HALF)
-    else
-        FOR_BLOCKS(s, BODY);
+    FOR_HALVES_OR_BLOCKS(s, constant, HALF, BODY);
 #undef BODY
 #undef HALF
 }
@@ -235,10 +241,7 @@ DPT_VECTOR void dpt_maxpool_back(const struct dpt_pool_shape *s, const float *dy
 #define BODY(lanes) max_back_window(s, &w, lanes, overlap, dy + out, argmax + out, dx + in + c)
 #define HALF(lanes)                                                                                \
     max_back_window(&constant, &w, lanes, false, dy + out, argmax + out, dx + in + c)
-    if (halves(s, &constant))
-        FOR_WINDOWS(&constant, true, 16, HALF)
-    else
-        FOR_BLOCKS(s, BODY);
+    FOR_HALVES_OR_BLOCKS(s, constant, HALF, BODY);
 #undef BODY
 #undef HALF
 }

@@ -7,14 +7,7 @@
 #include <immintrin.h>
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
-
-/* Loops over registers have to disappear, or the registers become memory. */
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
+#include "core/base/vector.h"
 
 /* --- lists ------------------------------------------------------------------------------------ */
 
@@ -54,7 +47,7 @@ static void sort_plain(int32_t used, const int32_t *argmax, const float *dy, int
 
 typedef float four __attribute__((vector_size(16)));
 
-INLINE four load_four(const float *x)
+DPT_INLINE four load_four(const float *x)
 {
     four v;
 
@@ -62,7 +55,7 @@ INLINE four load_four(const float *x)
     return v;
 }
 
-INLINE void store_four(float *x, four v)
+DPT_INLINE void store_four(float *x, four v)
 {
     memcpy(x, &v, sizeof v);
 }
@@ -125,30 +118,30 @@ static AVX512 void sort_avx512(int32_t used, const int32_t *argmax, const float 
 }
 
 /* 16 rows of 16 words become columns. */
-INLINE AVX512 void transpose(__m512i *row)
+DPT_INLINE AVX512 void transpose(__m512i *row)
 {
     __m512i a[16], b[16];
 
-    UNROLL for (int i = 0; i < 8; i++)
+    DPT_UNROLL for (int i = 0; i < 8; i++)
     {
         a[2 * i] = _mm512_unpacklo_epi32(row[2 * i], row[2 * i + 1]);
         a[2 * i + 1] = _mm512_unpackhi_epi32(row[2 * i], row[2 * i + 1]);
     }
-    UNROLL for (int i = 0; i < 4; i++)
+    DPT_UNROLL for (int i = 0; i < 4; i++)
     {
         b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
         b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
         b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
         b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
     }
-    UNROLL for (int i = 0; i < 4; i++)
+    DPT_UNROLL for (int i = 0; i < 4; i++)
     {
         a[i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
         a[4 + i] = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
         a[8 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
         a[12 + i] = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
     }
-    UNROLL for (int i = 0; i < 8; i++)
+    DPT_UNROLL for (int i = 0; i < 8; i++)
     {
         row[i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0x88);
         row[8 + i] = _mm512_shuffle_i32x4(a[i], a[8 + i], 0xdd);

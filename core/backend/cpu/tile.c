@@ -15,17 +15,15 @@
 
 enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
 
-#define INLINE static inline __attribute__((always_inline))
-
 /* The number-th piece of what will be read soon. */
-INLINE void ask_for(const struct dpt_tile_prefetch *prefetch, int64_t number)
+DPT_INLINE void ask_for(const struct dpt_tile_prefetch *prefetch, int64_t number)
 {
     for (int i = 0; i < prefetch->lines; i++)
         __builtin_prefetch(prefetch->at + number * prefetch->block + i * prefetch->step, 0, 2);
 }
 
-INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
-                  enum dpt_tile_way way, float *c, int64_t ldc)
+DPT_INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
+                      enum dpt_tile_way way, float *c, int64_t ldc)
 {
     for (int m = 0; m < ROWS; m++, c += ldc) {
         for (int part = 0; part < v; part++) {
@@ -72,9 +70,9 @@ FORMS(PLAIN, plain)
 #define AVX512 __attribute__((target("avx512f")))
 #define AVX2   __attribute__((target("avx2,fma")))
 
-INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column, int v,
-                          const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
-                          const struct dpt_tile_prefetch *prefetch)
+DPT_INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column, int v,
+                              const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
+                              const struct dpt_tile_prefetch *prefetch)
 {
     const float *high = a + 4 * row; /* of the fifth row */
     const int64_t row3 = 3 * row;
@@ -124,8 +122,8 @@ INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t column
 }
 
 /* Four rows by sixteen columns at a time: there are half as many registers, half as wide. */
-INLINE AVX2 void avx2_part(int64_t k, const float *a, int64_t row, int64_t column, int v,
-                           const float *b, enum dpt_tile_way way, float *c, int64_t ldc)
+DPT_INLINE AVX2 void avx2_part(int64_t k, const float *a, int64_t row, int64_t column, int v,
+                               const float *b, enum dpt_tile_way way, float *c, int64_t ldc)
 {
     __m256 sum[4][2];
 
@@ -159,9 +157,9 @@ INLINE AVX2 void avx2_part(int64_t k, const float *a, int64_t row, int64_t colum
     }
 }
 
-INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column, int v, const float *b,
-                      enum dpt_tile_way way, float *c, int64_t ldc,
-                      const struct dpt_tile_prefetch *prefetch)
+DPT_INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column, int v,
+                          const float *b, enum dpt_tile_way way, float *c, int64_t ldc,
+                          const struct dpt_tile_prefetch *prefetch)
 {
     for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)
         ask_for(prefetch, i / LANES);

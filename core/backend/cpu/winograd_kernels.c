@@ -2,18 +2,11 @@
 
 #include <stddef.h>
 
+#include "core/base/vector.h"
+
 #if DPT_X86
 
 #include <immintrin.h>
-
-#define INLINE static inline __attribute__((always_inline))
-
-/* Loops over registers have to disappear, or the registers become memory. */
-#if defined(__clang__)
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 8")
-#endif
 
 /* --- AVX2 ------------------------------------------------------------------------------------- */
 
