@@ -264,7 +264,7 @@ BROKEN = {
     "left over": (header("{" + ENTRY % ("1", "0, 4") + "}", b"12345678"), "4 bytes behind its tensors belong to none"),
     "overlap": (header("{" + ENTRY % ("2", "0, 8") + ", " + (ENTRY % ("1", "4, 8")).replace('"a"', '"b"') + "}", b"12345678"),
                 "'b' overlaps another one"),
-    "twice": (header("{" + ENTRY % ("1", "0, 4") + ", " + ENTRY % ("1", "4, 8") + "}", b"12345678"), "two tensors are called a"),
+    "twice": (header("{" + ENTRY % ("1", "0, 4") + ", " + ENTRY % ("1", "4, 8") + "}", b"12345678"), "duplicate object key near"),
     "long name": (header('{"%s": {}}' % ("a" * 600)), "a tensor's name has 600 characters"),
     "zip": (b"PK\x03\x04 and no more", "Not a zip archive"),
     "no checkpoint": (b"\x89HDF\r\n\x1a\n", "is no checkpoint of dptrain"),

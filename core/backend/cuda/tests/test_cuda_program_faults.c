@@ -138,8 +138,8 @@ static void failures(void **state)
             hit++;
             if (status != DPT_OK && (*err.text == '\0' || strchr(err.text, '\n') != NULL))
                 fail_msg("%s: '%s'", text, err.text);
-            if (strstr(log, "leak") != NULL)
-                fail_msg("%s: %.300s", text, strstr(log, "leak"));
+            if (strstr(log, "leak:") != NULL)
+                fail_msg("%s: %.300s", text, strstr(log, "leak:"));
             free(log);
         }
     assert_true(hit > 100);

@@ -81,7 +81,7 @@ static bool fails_well(const struct scene *s, const char *call, int n)
             fail_msg("%s fails, and nobody says so", text);
         if (status != DPT_OK && (*err.text == '\0' || strchr(err.text, '\n') != NULL))
             fail_msg("%s: '%s'", text, err.text);
-        if (strstr(log, "leak") != NULL && strcmp(call, "cuStreamEndCapture") != 0)
+        if (strstr(log, "leak:") != NULL && strcmp(call, "cuStreamEndCapture") != 0)
             fail_msg("%s: %.300s", text, strstr(log, "fakegpu:"));
     }
     free(log);
