@@ -187,7 +187,8 @@ def test_on_and_it_can(place):
         result = train(place, "--set", f"comm.cuda_aware={aware}", ranks=2, output=aware, FAKEGPU_DEVICES=2, FAKEGPU_PROTECT=0)
         losses[aware] = [event["loss"] for event in dpt.events(place / aware, "train")]
         want = "yes (sums of 1024 to 262144 floats on the GPU came out right)" if aware == "on" else "no (comm.cuda_aware: off)"
-        assert header(result, "sums") == "in GPU memory: " + want
+        # What deterministic kernels cost may stand below it, where a busy machine has the times differ.
+        assert header(result, "sums").split("\n")[0] == "in GPU memory: " + want
     assert len(losses["on"]) == 2 and losses["on"] == pytest.approx(losses["off"], rel=1e-6)
 
 
