@@ -1,7 +1,5 @@
 #include "core/backend/cuda/kernels.h"
 
-#include <math.h>
-
 enum { MOST_CHUNKS = 1024, PIXELS = 4 };
 
 static int64_t ceil_div(int64_t n, int64_t by)
@@ -9,13 +7,9 @@ static int64_t ceil_div(int64_t n, int64_t by)
     return (n + by - 1) / by;
 }
 
-/* One thread for each of n things. */
-static bool spread(int64_t n, struct dpt_cuda_grid *grid)
+static int64_t smaller(int64_t a, int64_t b)
 {
-    if (n > INT32_MAX)
-        return false;
-    *grid = (struct dpt_cuda_grid){(uint32_t)ceil_div(n, DPT_CUDA_THREADS), n > 0};
-    return true;
+    return a < b ? a : b;
 }
 
 struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lanes)
@@ -40,84 +34,60 @@ int64_t dpt_cuda_bias_back_partial(int64_t rows, int32_t pitch, int lanes)
     return dpt_cuda_bias_back_cut(rows, pitch, lanes).chunks * pitch;
 }
 
-/* A kind of launch: its blocks, and the bytes that it moves. element: bytes of the tensor's type.
- */
-#define GRID(kind, argument)                                                                       \
-    static bool kind##_grid(const void *argument, int lanes, struct dpt_cuda_grid *grid)
-#define BYTES(kind, argument) static int64_t kind##_bytes(const void *argument, int64_t element)
+/* What a launch does. */
+struct work {
+    int64_t lanes, element;  /* given: elements of 16 bytes, bytes of one */
+    int64_t threads;         /* 32 bits count them */
+    int64_t blocks, columns; /* blocks 0: for the threads */
+    int64_t bytes;           /* that it moves */
+};
 
-GRID(act, argument)
+/* A kind of launch: sets `work` from its argument. */
+#define WORK(kind, argument)                                                                       \
+    static void kind##_of(const struct argument *a, struct work *w);                               \
+    static void kind##_work(const void *a, struct work *w)                                         \
+    {                                                                                              \
+        kind##_of(a, w);                                                                           \
+    }                                                                                              \
+    static void kind##_of(const struct argument *a, struct work *w)
+
+WORK(counted, dpt_cuda_counted)
 {
-    const struct dpt_cuda_act_args *a = argument;
-
-    (void)lanes;
-    return spread(a->vectors, grid);
+    w->blocks = a->blocks;
+    w->bytes = a->bytes;
 }
 
-BYTES(act, argument)
+WORK(act, dpt_cuda_act_args)
 {
-    (void)element;
-    return 2 * 16 * ((const struct dpt_cuda_act_args *)argument)->vectors;
+    w->threads = a->vectors;
+    w->bytes = 2 * 16 * a->vectors;
 }
 
-GRID(act_back, argument)
+WORK(act_back, dpt_cuda_act_back_args)
 {
-    const struct dpt_cuda_act_back_args *a = argument;
-
-    (void)lanes;
-    return spread(a->vectors, grid);
+    w->threads = a->vectors;
+    w->bytes = 3 * 16 * a->vectors;
 }
 
-BYTES(act_back, argument)
+WORK(bias, dpt_cuda_bias_args)
 {
-    const struct dpt_cuda_act_back_args *a = argument;
-
-    (void)element;
-    return (a->add ? 4 : 3) * 16 * a->vectors;
+    w->threads = a->rows * (a->pitch / w->lanes);
+    w->bytes = (2 * a->rows + 1) * a->pitch * w->element;
 }
 
-GRID(bias, argument)
+WORK(bias_back, dpt_cuda_bias_back_args)
 {
-    const struct dpt_cuda_bias_args *a = argument;
+    const struct dpt_cuda_cut cut = dpt_cuda_bias_back_cut(a->rows, a->pitch, (int)w->lanes);
 
-    return spread(a->rows * (a->pitch / lanes), grid);
+    w->threads = a->rows * (a->pitch / w->lanes);
+    w->blocks = cut.chunks;
+    w->columns = cut.groups;
+    w->bytes = (a->y != NULL ? 3 : 1) * a->rows * a->pitch * w->element +
+               4 * (2 * cut.chunks * a->pitch + (a->add ? 2 : 1) * a->channels);
 }
 
-BYTES(bias, argument)
+static int64_t pool_bytes(const struct dpt_cuda_pool_args *a, int64_t element)
 {
-    const struct dpt_cuda_bias_args *a = argument;
-
-    return (2 * a->rows + 1) * a->pitch * element;
-}
-
-GRID(bias_back, argument)
-{
-    const struct dpt_cuda_bias_back_args *a = argument;
-    const struct dpt_cuda_cut cut = dpt_cuda_bias_back_cut(a->rows, a->pitch, lanes);
-
-    *grid = (struct dpt_cuda_grid){(uint32_t)cut.chunks, (uint32_t)cut.groups};
-    return a->rows * (a->pitch / lanes) <= INT32_MAX && cut.groups <= UINT16_MAX;
-}
-
-BYTES(bias_back, argument)
-{
-    const struct dpt_cuda_bias_back_args *a = argument;
-
-    return (a->y != NULL ? 3 : 1) * a->rows * a->pitch * element +
-           4 * (2 * dpt_cuda_bias_back_partial(a->rows, a->pitch, (int)(16 / element)) +
-                (a->add ? 2 : 1) * a->channels);
-}
-
-GRID(pool, argument)
-{
-    const struct dpt_cuda_pool_args *a = argument;
-
-    return spread((int64_t)a->n * a->oh * a->ow * (a->pitch / lanes), grid);
-}
-
-BYTES(pool, argument)
-{
-    const struct dpt_cuda_pool_args *a = argument;
     const int64_t in = (int64_t)a->n * a->h * a->w * a->pitch;
     const int64_t out = (int64_t)a->n * a->oh * a->ow * a->pitch;
 
@@ -125,217 +95,132 @@ BYTES(pool, argument)
            (a->y != NULL ? out * element : 0);
 }
 
-GRID(pool_back, argument)
+WORK(pool, dpt_cuda_pool_args)
 {
-    const struct dpt_cuda_pool_args *a = argument;
-
-    return spread((int64_t)a->n * a->h * a->w * (a->pitch / lanes), grid);
+    w->threads = (int64_t)a->n * a->oh * a->ow * (a->pitch / w->lanes);
+    w->bytes = pool_bytes(a, w->element);
 }
 
-BYTES(pool_back, argument)
+WORK(pool_back, dpt_cuda_pool_args)
 {
-    const struct dpt_cuda_pool_args *a = argument;
-    const int64_t in = (int64_t)a->n * a->h * a->w * a->pitch;
-
-    return pool_bytes(argument, element) + (a->add ? in * element : 0);
+    w->threads = (int64_t)a->n * a->h * a->w * (a->pitch / w->lanes);
+    w->bytes = pool_bytes(a, w->element);
 }
 
-GRID(dropout, argument)
+WORK(dropout, dpt_cuda_dropout_args)
 {
-    const struct dpt_cuda_dropout_args *a = argument;
-
-    return spread((int64_t)a->n * ceil_div(a->area, PIXELS) * (a->pitch / lanes), grid);
+    w->threads = (int64_t)a->n * ceil_div(a->area, PIXELS) * (a->pitch / w->lanes);
+    w->bytes = 2 * (int64_t)a->n * a->area * a->pitch * w->element + 8 * a->n;
 }
 
-BYTES(dropout, argument)
+WORK(loss, dpt_cuda_loss_args)
 {
-    const struct dpt_cuda_dropout_args *a = argument;
+    const int64_t row = (int64_t)a->pitch * w->element * (a->dy != NULL ? 2 : 1);
 
-    return (a->add ? 3 : 2) * (int64_t)a->n * a->area * a->pitch * element + 8 * a->n;
+    w->blocks = ceil_div(a->n, DPT_CUDA_LOSS_ROWS);
+    w->bytes = a->n * (row + 4 * (a->labels != NULL ? 1 : (int64_t)a->outputs));
 }
 
-GRID(loss, argument)
+WORK(layout, dpt_cuda_layout_args)
 {
-    const struct dpt_cuda_loss_args *a = argument;
-
-    (void)lanes;
-    *grid = (struct dpt_cuda_grid){(uint32_t)ceil_div(a->n, DPT_CUDA_LOSS_ROWS), a->n > 0};
-    return true;
-}
-
-BYTES(loss, argument)
-{
-    const struct dpt_cuda_loss_args *a = argument;
-    const int64_t row = (int64_t)a->pitch * element * (a->dy != NULL ? 2 : 1);
-
-    return a->n * (row + 4 * (a->labels != NULL ? 1 : (int64_t)a->outputs));
-}
-
-GRID(layout, argument)
-{
-    const struct dpt_cuda_layout_args *a = argument;
-
-    if (!spread(ceil_div(a->largest, lanes), grid) || a->n > UINT16_MAX)
-        return false;
-    grid->y = (uint32_t)a->n;
-    return true;
-}
-
-BYTES(layout, argument)
-{
-    return ((const struct dpt_cuda_layout_args *)argument)->total * (4 + element);
+    w->threads = ceil_div(a->largest, w->lanes);
+    w->columns = a->n;
+    w->bytes = a->total * (4 + w->element);
 }
 
 /* A thread for each canonical element: the writes lie side by side. */
-GRID(from_layout, argument)
+WORK(from_layout, dpt_cuda_layout_args)
 {
-    return layout_grid(argument, lanes / lanes, grid);
+    w->threads = a->largest;
+    w->columns = a->n;
+    w->bytes = a->total * ((a->add ? 8 : 4) + w->element);
 }
 
-BYTES(from_layout, argument)
+static void gather(const struct dpt_cuda_gather_args *a, int64_t from, struct work *w)
 {
-    const struct dpt_cuda_layout_args *a = argument;
+    const int64_t pixels = (int64_t)a->h * a->w;
 
-    return a->total * ((a->add ? 8 : 4) + element);
+    w->threads = a->n * pixels * (a->pitch % w->lanes == 0 ? a->pitch / w->lanes : 1);
+    w->bytes = a->n * (pixels * (a->channels * from + a->pitch * w->element) + 8);
 }
 
-static bool gather_grid(const struct dpt_cuda_gather_args *a, int lanes, struct dpt_cuda_grid *grid)
+WORK(gather_u8, dpt_cuda_gather_args)
 {
-    const int64_t vectors = a->pitch % lanes == 0 ? a->pitch / lanes : 1;
-
-    return spread((int64_t)a->n * a->h * a->w * vectors, grid);
+    gather(a, 1, w);
 }
 
-static int64_t gather_bytes(const struct dpt_cuda_gather_args *a, int64_t from, int64_t to)
+WORK(gather_f32, dpt_cuda_gather_args)
 {
-    return (int64_t)a->n * (a->h * a->w * (a->channels * from + a->pitch * to) + 8 +
-                            (a->labels_out != NULL ? 8 : 0) + (a->sample_out != NULL ? 8 : 0));
+    gather(a, 4, w);
 }
 
-GRID(gather_u8, argument)
+/* Blocks of many elements, of which few numbers come out. */
+WORK(scan, dpt_cuda_scan_args)
 {
-    return gather_grid(argument, lanes, grid);
+    w->blocks = smaller(ceil_div(a->n, DPT_CUDA_THREADS * w->lanes * 4), 2048);
+    w->bytes = a->n * w->element;
 }
 
-BYTES(gather_u8, argument)
+WORK(add, dpt_cuda_add_args)
 {
-    return gather_bytes(argument, 1, element);
+    w->threads = ceil_div(a->n, w->lanes);
+    w->bytes = 3 * w->element * a->n;
 }
 
-GRID(gather_f32, argument)
+WORK(norm, dpt_cuda_norm_args)
 {
-    return gather_grid(argument, lanes, grid);
+    w->blocks = ceil_div(a->n, DPT_CUDA_NORM_CHUNK);
+    w->bytes = w->element * a->n;
 }
 
-BYTES(gather_f32, argument)
+static void update(const struct dpt_cuda_update_args *a, int slots, struct work *w)
 {
-    return gather_bytes(argument, 4, element);
+    w->threads = ceil_div(a->n, w->lanes);
+    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16;
 }
 
-/* Blocks of many elements: one sum, or none, comes out. */
-GRID(scan, argument)
+WORK(update_0, dpt_cuda_update_args)
 {
-    const struct dpt_cuda_scan_args *a = argument;
-    const int64_t blocks = ceil_div(a->n, (int64_t)DPT_CUDA_THREADS * lanes * 4);
-
-    *grid = (struct dpt_cuda_grid){(uint32_t)(blocks < 2048 ? blocks : 2048), a->n > 0};
-    return true;
+    update(a, 0, w);
 }
 
-BYTES(scan, argument)
+WORK(update_1, dpt_cuda_update_args)
 {
-    return ((const struct dpt_cuda_scan_args *)argument)->n * element;
+    update(a, 1, w);
 }
 
-GRID(add, argument)
+WORK(update_2, dpt_cuda_update_args)
 {
-    const struct dpt_cuda_add_args *a = argument;
-
-    return spread(ceil_div(a->n, lanes), grid);
+    update(a, 2, w);
 }
 
-BYTES(add, argument)
+WORK(tail, dpt_cuda_tail_args)
 {
-    return 3 * element * ((const struct dpt_cuda_add_args *)argument)->n;
-}
-
-GRID(norm, argument)
-{
-    const struct dpt_cuda_norm_args *a = argument;
-
-    (void)lanes;
-    *grid = (struct dpt_cuda_grid){(uint32_t)ceil_div(a->n, DPT_CUDA_NORM_CHUNK), a->n > 0};
-    return a->n / DPT_CUDA_NORM_CHUNK < INT32_MAX;
-}
-
-BYTES(norm, argument)
-{
-    return element * ((const struct dpt_cuda_norm_args *)argument)->n;
-}
-
-#define UPDATE(slots)                                                                              \
-    GRID(update_##slots, argument)                                                                 \
-    {                                                                                              \
-        return spread(ceil_div(((const struct dpt_cuda_update_args *)argument)->n, lanes), grid);  \
-    }                                                                                              \
-    BYTES(update_##slots, argument)                                                                \
-    {                                                                                              \
-        const int64_t n = ((const struct dpt_cuda_update_args *)argument)->n;                      \
-                                                                                                   \
-        return n * element * (3 + 2 * (slots)) + n / 16;                                           \
-    }
-UPDATE(0)
-UPDATE(1)
-UPDATE(2)
-#undef UPDATE
-
-GRID(tail, argument)
-{
-    (void)argument, (void)lanes;
-    *grid = (struct dpt_cuda_grid){1, 1};
-    return true;
-}
-
-BYTES(tail, argument)
-{
-    return ((const struct dpt_cuda_tail_args *)argument)->n * element +
-           2 * (int64_t)sizeof(struct dpt_cuda_metric_sums);
+    w->blocks = 1;
+    w->bytes = a->n * w->element + 2 * (int64_t)sizeof(struct dpt_cuda_metric_sums);
 }
 
 /* Enough blocks to have many loads on their way, no more: most ranges are short. */
-GRID(feed, argument)
+WORK(feed, dpt_cuda_feed_args)
 {
-    const struct dpt_cuda_feed_args *a = argument;
-    int64_t largest = 0, blocks;
+    int64_t largest = 0;
 
-    for (int32_t i = 0; i < a->n; i++)
+    for (int32_t i = 0; i < a->n; i++) {
         largest = a->feed[i].bytes > largest ? a->feed[i].bytes : largest;
-    blocks = ceil_div(largest, (int64_t)DPT_CUDA_THREADS * lanes * 4);
-    *grid = (struct dpt_cuda_grid){(uint32_t)(blocks < 1024 ? blocks : 1024), (uint32_t)a->n};
-    return a->n <= DPT_CUDA_FEEDS;
-}
-
-BYTES(feed, argument)
-{
-    const struct dpt_cuda_feed_args *a = argument;
-    int64_t bytes = 0;
-
-    (void)element;
-    for (int32_t i = 0; i < a->n; i++)
-        bytes += 2 * a->feed[i].bytes;
-    return bytes;
+        w->bytes += 2 * a->feed[i].bytes;
+    }
+    w->blocks = smaller(ceil_div(largest, DPT_CUDA_THREADS * w->lanes * 4), 1024);
+    w->columns = a->n;
 }
 
 static const struct kernel {
     const char *name;
     size_t argument;
     int lanes;
-    bool (*grid)(const void *argument, int lanes, struct dpt_cuda_grid *grid);
-    int64_t (*bytes)(const void *argument, int64_t element);
+    void (*work)(const void *argument, struct work *work);
 } kernels[DPT_CUDA_KERNEL_COUNT] = {
 #define X(name, kind, argument, lanes, meets)                                                      \
-    {"dpt_cuda_" #name, sizeof(struct dpt_cuda_##argument##_args), lanes, kind##_grid,             \
-     kind##_bytes},
+    {"dpt_cuda_" #name, sizeof(struct dpt_cuda_##argument##_args), lanes, kind##_work},
     DPT_CUDA_KERNELS(X)
 #undef X
 };
@@ -350,21 +235,31 @@ size_t dpt_cuda_kernel_argument(enum dpt_cuda_kernel kernel)
     return kernels[kernel].argument;
 }
 
+static struct work work_of(enum dpt_cuda_kernel kernel, const void *argument)
+{
+    const struct kernel *k = &kernels[kernel];
+    struct work w = {.lanes = k->lanes, .element = 16 / k->lanes, .columns = 1};
+
+    k->work(argument, &w);
+    if (w.blocks == 0)
+        w.blocks = ceil_div(w.threads, DPT_CUDA_THREADS);
+    return w;
+}
+
 bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
                           struct dpt_cuda_grid *grid)
 {
-    const struct kernel *k = &kernels[kernel];
+    const struct work w = work_of(kernel, argument);
 
-    if (!k->grid(argument, k->lanes, grid))
-        return false;
-    if (grid->x == 0 || grid->y == 0)
-        *grid = (struct dpt_cuda_grid){0};
-    return true;
+    *grid = (struct dpt_cuda_grid){0};
+    if (w.blocks > 0 && w.columns > 0)
+        *grid = (struct dpt_cuda_grid){(uint32_t)w.blocks, (uint32_t)w.columns};
+    return w.threads <= INT32_MAX && w.blocks <= INT32_MAX && w.columns <= UINT16_MAX;
 }
 
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument)
 {
-    return kernels[kernel].bytes(argument, 16 / kernels[kernel].lanes);
+    return work_of(kernel, argument).bytes;
 }
 
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule)

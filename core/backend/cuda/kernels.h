@@ -90,21 +90,6 @@ struct dpt_cuda_counted {
     int64_t blocks, bytes;
 };
 
-static inline bool counted_grid(const void *argument, int lanes, struct dpt_cuda_grid *grid)
-{
-    const struct dpt_cuda_counted *counted = (const struct dpt_cuda_counted *)argument;
-
-    (void)lanes;
-    *grid = (struct dpt_cuda_grid){(uint32_t)counted->blocks, counted->blocks > 0};
-    return counted->blocks <= INT32_MAX;
-}
-
-static inline int64_t counted_bytes(const void *argument, int64_t element)
-{
-    (void)element;
-    return ((const struct dpt_cuda_counted *)argument)->bytes;
-}
-
 #include "core/backend/cuda/kernels_typed.h"
 
 /* y += x; n: a multiple of 4. 3 passes. */
@@ -191,7 +176,7 @@ enum {
 // clang-format off
 #define DPT_CUDA_KERNELS(X)                                                                        \
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
-    X(hash, scan, scan, 4, true) X(add, add, add, 4, false) X(norm, norm, norm, 4, true)           \
+    X(add, add, add, 4, false) X(norm, norm, norm, 4, true)                                        \
     X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)                                    \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update_##slots, update, 4, false)

@@ -15,12 +15,11 @@ struct dpt_cuda_act_args {
 };
 
 /* dx = dy f'; x: what the activation's row says that the slope is computed from. dx may be dy. 3
- * passes; 4 where it adds to dx. */
+ * passes. */
 struct dpt_cuda_act_back_args {
     const void *x, *dy;
     void *dx;
     int64_t vectors;
-    int32_t add;
     float attribute;
 };
 
@@ -51,9 +50,8 @@ struct dpt_cuda_bias_back_args {
 
 /*
  * Pools. Forward reads x, writes y; max also writes where in its window the maximum was (index: 2
- * bytes for each element of y). Backward reads y as dY and index, writes x as dX (adds to it where
- * `add`): each input looks for the outputs whose windows it lies in, in their order. meanpool
- * is over all of h x w: oh = ow = 1.
+ * bytes for each element of y). Backward reads y as dY and index, writes x as dX: each input looks
+ * for the outputs whose windows it lies in, in their order.
  *
  * With a ReLU in front of a max-pool both are one pass. maxpool_relu: x is the ReLU's input.
  * maxpool_relu_back: dX is the gradient of the ReLU's input; it needs the pool's output (y), not
@@ -66,7 +64,6 @@ struct dpt_cuda_pool_args {
     uint16_t *index;
     int32_t n, h, w, oh, ow, pitch;
     int32_t kernel[2], stride[2], before[2];
-    int32_t add;
     const void *y; /* maxpool_relu_back: the pool's output */
 };
 
@@ -79,7 +76,7 @@ struct dpt_cuda_dropout_args {
     const int64_t *sample; /* for each row */
     const struct dpt_cuda_control *control;
     int32_t n, channels, pitch, area;
-    int32_t node, add;
+    int32_t node;
     float rate;
 };
 
@@ -133,30 +130,25 @@ struct dpt_cuda_move {
 
 /*
  * Samples index[control->first + row] of a data set on the device, normalised (x scale[c] +
- * shift[c]) and laid out as activations. Reads a sample once, writes it once. labels_out,
- * sample_out: the labels and numbers of these samples; NULL: not wanted. moves: for each row, or
- * NULL.
+ * shift[c]) and laid out as activations. Reads a sample once, writes it once. moves: for each row,
+ * or NULL.
  */
 struct dpt_cuda_gather_args {
     const void *data; /* uint8 or float */
     const int64_t *index;
-    const int32_t *labels;
     const float *scale, *shift;
     const struct dpt_cuda_move *moves;
     const struct dpt_cuda_control *control;
     void *out;
-    int32_t *labels_out;
-    int64_t *sample_out;
     int64_t channel_stride, pixel_stride; /* of the data, in elements */
     int32_t n, channels, h, w, pitch;
 };
 
-/* nonfinite: *found = the number of the first element that is not finite, or stays as it is (the
- * caller sets it to INT64_MAX). hash: *found += dpt_hash_floats(x, n, first), modulo 2^64. Read
- * once. */
+/* *found = the number of the first element that is not finite, or stays as it is (the caller sets
+ * it to INT64_MAX). Read once. */
 struct dpt_cuda_scan_args {
     const void *x;
-    int64_t n, first;
+    int64_t n;
     uint64_t *found;
 };
 
@@ -201,7 +193,6 @@ struct dpt_cuda_layernorm_args {
     X(maxpool_relu_##t, pool, pool, lanes, false)                                                  \
     X(maxpool_relu_back_##t, pool_back, pool, lanes, false)                                        \
     X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, pool_back, pool, lanes, false)    \
-    X(meanpool_##t, pool, pool, lanes, false) X(meanpool_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
     X(mse_##t, loss, loss, lanes, true) X(to_layout_##t, layout, layout, lanes, false)             \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \

@@ -75,6 +75,6 @@ const struct dpt_cuda_op dpt_cuda_avgpool = {
 const struct dpt_cuda_op dpt_cuda_global_avgpool = {
     .forward = forward,
     .backward = backward,
-    .kernel = DPT_CUDA_K_meanpool_f32,
-    .back = DPT_CUDA_K_meanpool_back_f32,
+    .kernel = DPT_CUDA_K_avgpool_f32,
+    .back = DPT_CUDA_K_avgpool_back_f32,
 };

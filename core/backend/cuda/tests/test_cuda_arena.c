@@ -1,33 +1,7 @@
-/* The device's passes over arenas and data sets, run on the host, against the house's own hash and
- * plain loops. */
+/* The device's passes over arenas and data sets, run on the host, against plain loops. */
 #include "core/backend/tests/net.h"
 
-#include "core/base/hash.h"
-
 #include "core/backend/cuda/tests/tensor.h"
-
-/* The fingerprint of dpt_hash_floats, for any length and first index, added to what is there. */
-static void hashes(void **state)
-{
-    (void)state;
-    for (int seed = 0; seed < 40; seed++) {
-        struct draw d = {(uint64_t)seed};
-        const int64_t n = draw_int(&d, 1, seed % 4 ? 3000 : 40000),
-                      first = draw_int(&d, 0, 1 << 30);
-        float *x = random_values(&d, (size_t)n);
-        uint64_t found[2] = {(uint64_t)seed << 40, (uint64_t)seed << 40};
-
-        for (int run = 0; run < 2; run++) {
-            emulated_backwards = run == 1;
-            dpt_emulate(DPT_CUDA_K_hash, &(struct dpt_cuda_scan_args){x, n, first, &found[run]});
-        }
-        emulated_backwards = false;
-        assert_true(found[0] ==
-                    ((uint64_t)seed << 40) + dpt_hash_floats(x, (size_t)n, (uint64_t)first));
-        assert_true(found[1] == found[0]);
-        dpt_free(x);
-    }
-}
 
 static void nonfinite_elements(void **state)
 {
@@ -48,7 +22,7 @@ static void nonfinite_elements(void **state)
         }
         for (int64_t i = 0; i < n; i++)
             element_put(type, y, (size_t)i, x[i]);
-        dpt_emulate(OF(type, nonfinite), &(struct dpt_cuda_scan_args){y, n, 0, &found});
+        dpt_emulate(OF(type, nonfinite), &(struct dpt_cuda_scan_args){y, n, &found});
         assert_true(found == want);
         dpt_free(x), dpt_free(y);
     }
@@ -174,20 +148,16 @@ static void gathers(void **state)
         float *floats = random_values(&d, (size_t)samples * size);
         float *scale = random_values(&d, (size_t)c), *shift = random_values(&d, (size_t)c);
         void *out = dpt_alloc((size_t)n * (size_t)(h * w * pitch) * 4);
-        int64_t index[32], sample_out[6] = {0};
-        int32_t labels[20], labels_out[6] = {0};
+        int64_t index[32];
         struct dpt_cuda_move moves[6];
         struct dpt_cuda_control control = {.count = count, .first = draw_int(&d, 0, 9)};
         const struct dpt_cuda_gather_args a = {.data = u8 ? (void *)bytes : (void *)floats,
                                                .index = index,
-                                               .labels = labels,
                                                .scale = scale,
                                                .shift = shift,
                                                .moves = moved ? moves : NULL,
                                                .control = &control,
                                                .out = out,
-                                               .labels_out = labels_out,
-                                               .sample_out = sample_out,
                                                .channel_stride = nhwc ? 1 : h * w,
                                                .pixel_stride = nhwc ? c : 1,
                                                .n = n,
@@ -200,8 +170,6 @@ static void gathers(void **state)
             bytes[i] = (unsigned char)draw_bits(&d);
         for (int i = 0; i < 32; i++)
             index[i] = draw_int(&d, 0, samples - 1);
-        for (int i = 0; i < samples; i++)
-            labels[i] = draw_int(&d, 0, 1000);
         for (int i = 0; i < n; i++)
             moves[i] = (struct dpt_cuda_move){(int16_t)draw_int(&d, -3, 3),
                                               (int16_t)draw_int(&d, -3, 3), draw_int(&d, 0, 1)};
@@ -233,8 +201,6 @@ static void gathers(void **state)
                     fail_msg("seed %d: sample %d, place %d is %g, not %g", seed, i, at, (double)got,
                              (double)want);
             }
-            assert_int_equal(labels_out[i], i < count ? labels[sample] : 0);
-            assert_int_equal(sample_out[i], sample);
         }
         dpt_free(bytes), dpt_free(floats), dpt_free(scale), dpt_free(shift), dpt_free(out);
     }
@@ -351,7 +317,6 @@ static int end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hashes),
         cmocka_unit_test(nonfinite_elements),
         cmocka_unit_test(bfloat16),
         cmocka_unit_test(layouts),
