@@ -1,15 +1,12 @@
 #include "core/backend/cuda/context.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { WHAT = 64 };
+#include "core/base/memory.h"
+#include "core/base/str.h"
 
-/* A piece of memory, and what it is for. */
 struct dpt_cuda_held {
-    char what[WHAT];
-    int64_t bytes;
     CUdeviceptr device; /* 0: pinned */
     void *pinned;
 };
@@ -57,15 +54,16 @@ out:
 
 static void release_held(struct dpt_cuda_context *ctx)
 {
-    for (int i = ctx->n_held - 1; i >= 0; i--) {
-        if (ctx->held[i].pinned != NULL)
-            ctx->lib.cuMemFreeHost(ctx->held[i].pinned);
+    while (ctx->n_held > 0) {
+        const struct dpt_cuda_held *held = &ctx->held[--ctx->n_held];
+
+        if (held->pinned != NULL)
+            ctx->lib.cuMemFreeHost(held->pinned);
         else
-            ctx->lib.cuMemFree(ctx->held[i].device);
+            ctx->lib.cuMemFree(held->device);
     }
     free(ctx->held);
     ctx->held = NULL;
-    ctx->n_held = 0;
 }
 
 /* What fails here has failed before, and was told then. */
@@ -131,126 +129,80 @@ out:
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* A row for what comes next; NULL: no memory for it. */
-static struct dpt_cuda_held *reserve(struct dpt_cuda_context *ctx, const char *what, int64_t bytes)
-{
-    struct dpt_cuda_held *held = ctx->held;
-
-    if (ctx->n_held == ctx->held_capacity) {
-        const int capacity = 2 * ctx->held_capacity + 16;
-
-        held = realloc(held, (size_t)capacity * sizeof *held);
-        if (held == NULL)
-            return NULL;
-        ctx->held = held;
-        ctx->held_capacity = capacity;
-    }
-    held = &ctx->held[ctx->n_held];
-    *held = (struct dpt_cuda_held){.bytes = bytes};
-    snprintf(held->what, sizeof held->what, "%s", what);
-    return held;
-}
-
-const char *dpt_cuda_bytes_text(int64_t bytes, char *buf)
-{
-    if (bytes >= 1000000000)
-        snprintf(buf, 24, "%.2f GB", (double)bytes * 1e-9);
-    else
-        snprintf(buf, 24, "%.3g MB", (double)bytes * 1e-6);
-    return buf;
-}
-
-/* "the activations 3.10 GB, the gradient 207 MB" of the largest things that are held. */
-static void list_held(const struct dpt_cuda_context *ctx, char *text, size_t size)
-{
-    enum { MOST = 6 };
-    int64_t below = INT64_MAX;
-    size_t used = 0;
-    char size_text[24];
-
-    *text = '\0';
-    for (int shown = 0; shown < MOST && used < size; shown++) {
-        const struct dpt_cuda_held *next = NULL;
-
-        for (int i = 0; i < ctx->n_held; i++) {
-            const struct dpt_cuda_held *h = &ctx->held[i];
-
-            if (h->device != 0 && h->bytes < below && (next == NULL || h->bytes > next->bytes))
-                next = h;
-        }
-        if (next == NULL)
-            break;
-        below = next->bytes;
-        used += (size_t)snprintf(text + used, size - used, "%s%s %s", shown > 0 ? ", " : "",
-                                 next->what, dpt_cuda_bytes_text(next->bytes, size_text));
-    }
-}
-
 static enum dpt_status fail_memory(const struct dpt_cuda_context *ctx, const char *what,
                                    int64_t bytes, struct dpt_error *err)
 {
-    char have[512], mine[640] = "", wanted[24], is_free[24], all[24], held[24];
-    size_t free = 0, total = 0;
+    char text[4][32];
+    size_t available = 0, total = 0;
 
-    ctx->lib.cuMemGetInfo(&free, &total);
-    list_held(ctx, have, sizeof have);
-    if (ctx->bytes > 0)
-        snprintf(mine, sizeof mine, "; this program holds %s there (%s)",
-                 dpt_cuda_bytes_text(ctx->bytes, held), have);
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "the GPU's memory is too small: %s are needed for %s, and %s of its %s are "
-                    "free%s; what other programs on this GPU hold is not free either",
-                    dpt_cuda_bytes_text(bytes, wanted), what,
-                    dpt_cuda_bytes_text((int64_t)free, is_free),
-                    dpt_cuda_bytes_text((int64_t)total, all), mine);
+    ctx->lib.cuMemGetInfo(&available, &total);
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "the GPU's memory is too small: %s are needed for %s, this program holds %s "
+        "there, and %s of its %s are free; what other programs on this GPU hold is not "
+        "free either",
+        dpt_show_bytes((double)bytes, text[0]), what, dpt_show_bytes((double)ctx->bytes, text[1]),
+        dpt_show_bytes((double)available, text[2]), dpt_show_bytes((double)total, text[3]));
 }
 
-enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const char *what, int64_t bytes,
-                              void **at, struct dpt_error *err)
+static enum dpt_status hold_device(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *piece,
+                                   CUdeviceptr *device, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &ctx->lib;
+    const CUresult result = lib->cuMemAlloc(device, (size_t)piece->bytes);
     enum dpt_status status = DPT_OK;
-    struct dpt_cuda_held *held;
-    CUresult result;
 
-    *at = NULL;
-    if (bytes == 0)
-        return DPT_OK;
-    held = reserve(ctx, what, bytes);
-    if (held == NULL)
-        return dpt_fail_memory(err, what, (double)bytes);
-    result = lib->cuMemAlloc(&held->device, (size_t)bytes);
     if (result == CUDA_ERROR_OUT_OF_MEMORY)
-        return fail_memory(ctx, what, bytes, err);
+        return fail_memory(ctx, piece->what, piece->bytes, err);
     DPT_TRY(dpt_cuda_check(lib, result, "cuMemAlloc", err));
     ctx->n_held++;
-    ctx->bytes += bytes;
-    DPT_CUDA_TRY(lib, cuMemsetD8Async(held->device, 0, (size_t)bytes, ctx->compute));
+    ctx->bytes += piece->bytes;
+    *piece->at = (void *)(uintptr_t)*device;
+    DPT_CUDA_TRY(lib, cuMemsetD8Async(*device, 0, (size_t)piece->bytes, ctx->compute));
     /* Other streams do not wait for this one. */
     DPT_CUDA_TRY(lib, cuStreamSynchronize(ctx->compute));
-    *at = (void *)(uintptr_t)held->device;
 out:
     return status;
 }
 
-enum dpt_status dpt_cuda_pin(struct dpt_cuda_context *ctx, const char *what, int64_t bytes,
-                             void **at, struct dpt_error *err)
+static enum dpt_status hold_pinned(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *piece,
+                                   void **pinned, struct dpt_error *err)
 {
-    struct dpt_cuda_held *held;
-    char size[24];
+    char size[32];
 
-    *at = NULL;
-    if (bytes == 0)
-        return DPT_OK;
-    held = reserve(ctx, what, bytes);
-    if (held == NULL || ctx->lib.cuMemHostAlloc(&held->pinned, (size_t)bytes,
-                                                CU_MEMHOSTALLOC_PORTABLE) != CUDA_SUCCESS)
+    if (ctx->lib.cuMemHostAlloc(pinned, (size_t)piece->bytes, CU_MEMHOSTALLOC_PORTABLE) !=
+        CUDA_SUCCESS)
         return dpt_fail(err, DPT_RANK,
                         "not enough memory that the GPU can read from the host (pinned memory) for "
                         "%s (%s)",
-                        what, dpt_cuda_bytes_text(bytes, size));
+                        piece->what, dpt_show_bytes((double)piece->bytes, size));
     ctx->n_held++;
-    memset(held->pinned, 0, (size_t)bytes);
-    *at = held->pinned;
+    memset(*pinned, 0, (size_t)piece->bytes);
+    *piece->at = *pinned;
     return DPT_OK;
+}
+
+enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
+                              size_t n, struct dpt_error *err)
+{
+    struct dpt_cuda_held *held =
+        dpt_grow(ctx->held, &ctx->held_room, ctx->n_held + n, sizeof *held);
+    enum dpt_status status = DPT_OK;
+
+    if (held == NULL)
+        return dpt_fail_memory(err, "the list of memory", (double)n * sizeof *held);
+    ctx->held = held;
+    for (size_t i = 0; i < n; i++) {
+        held = &ctx->held[ctx->n_held];
+        *held = (struct dpt_cuda_held){0};
+        *pieces[i].at = NULL;
+        if (pieces[i].bytes == 0)
+            continue;
+        if (pieces[i].pinned)
+            DPT_TRY(hold_pinned(ctx, &pieces[i], &held->pinned, err));
+        else
+            DPT_TRY(hold_device(ctx, &pieces[i], &held->device, err));
+    }
+out:
+    return status;
 }

@@ -22,8 +22,8 @@ struct dpt_cuda_context {
     struct dpt_cuda_device plans; /* cuDNN's handle, which computes on `compute` */
     cublasLtHandle_t matmuls;
     CUstream compute, copy;
-    struct dpt_cuda_held *held; /* device and pinned memory, for what it is; freed by close */
-    int n_held, held_capacity;
+    struct dpt_cuda_held *held; /* device and pinned memory; freed by close */
+    size_t n_held, held_room;
     int64_t bytes; /* of device memory that is held */
 };
 
@@ -46,19 +46,20 @@ enum dpt_status dpt_cuda_capture(struct dpt_cuda_context *ctx,
                                  enum dpt_status (*enqueue)(void *arg, struct dpt_error *err),
                                  void *arg, CUgraphExec *exec, struct dpt_error *err);
 
-/*
- * Device memory, zeroed, aligned to 256 bytes, freed by close; bytes 0 gives NULL. what: "the
- * activations", for the message. Errors: BAD_JOB: out of memory: how much was asked for what, how
- * much this program already holds for what, how much is free of how much, and that others may use
- * the device.
- */
-enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const char *what, int64_t bytes,
-                              void **at, struct dpt_error *err);
-/* Pinned host memory, zeroed, freed by close. Errors: RANK. */
-enum dpt_status dpt_cuda_pin(struct dpt_cuda_context *ctx, const char *what, int64_t bytes,
-                             void **at, struct dpt_error *err);
+/* A piece of memory. Zero bytes give NULL. what: "the activations", for messages. */
+struct dpt_cuda_piece {
+    const char *what;
+    int64_t bytes;
+    void **at;
+    bool pinned; /* the host's, which the device can read; else the device's */
+};
 
-/* "3.12 GB" or "16.8 MB" into buf (at least 24 bytes); returns buf. */
-const char *dpt_cuda_bytes_text(int64_t bytes, char *buf);
+/*
+ * Holds pieces of memory until close: zeroed, aligned to 256 bytes. Errors: BAD_JOB: the device's
+ * memory is too small: how much was asked for what, how much this program holds there, how much is
+ * free of how much, and that others may use the device; RANK: pinned memory, or the device failed.
+ */
+enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
+                              size_t n, struct dpt_error *err);
 
 #endif

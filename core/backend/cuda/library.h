@@ -20,6 +20,7 @@
 #include <cudnn_graph.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "core/base/error.h"
 
@@ -92,6 +93,15 @@ struct dpt_cuda_library {
     DPT_CUDA_CUBLASLT_FUNCTIONS(X)
 #undef X
 };
+
+/* An array, and how many elements it has. */
+#define DPT_CUDA_ROWS(rows) (rows), sizeof(rows) / sizeof *(rows)
+
+/* An address on the device as the driver has it. */
+static inline CUdeviceptr dpt_cuda_ptr(const void *at)
+{
+    return (CUdeviceptr)(uintptr_t)at;
+}
 
 /*
  * Opens the libraries of `parts` (enum dpt_cuda_part) and checks their versions. places: NULL: the

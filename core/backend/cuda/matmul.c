@@ -11,8 +11,7 @@
  * with that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, where
  * each of the three is the memory as it lies: our B is its first factor and our A its second, its m
  * are our columns, its n our rows. A matrix that is transposed here is transposed there. What
- * belongs to its rows of D (a bias) is for our columns; what is summed over its second factor's
- * depth (BGRADB) is for our rows of A.
+ * belongs to its rows of D (a bias) is for our columns.
  */
 
 #define FLAG(name) CUBLASLT_NUMERICAL_IMPL_FLAGS_##name
@@ -21,16 +20,15 @@
 static const struct kind {
     cudaDataType_t type;
     cublasComputeType_t compute;
-    int64_t bytes;
     uint64_t unsuited;
 } kinds[DPT_PRECISIONS] = {
-    [DPT_PRECISION_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F, 4,
+    [DPT_PRECISION_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F,
                             FLAG(TENSOR_OP_MASK) | FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) |
                                 FLAG(INPUT_16BF) | FLAG(INPUT_TF32)},
-    [DPT_PRECISION_TF32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32, 4,
+    [DPT_PRECISION_TF32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F_FAST_TF32,
                             FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) | FLAG(INPUT_16BF)},
-    [DPT_PRECISION_BF16] = {CUDA_R_16BF, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
-    [DPT_PRECISION_FP16] = {CUDA_R_16F, CUBLAS_COMPUTE_32F, 2, FLAG(ACCUMULATOR_16F)},
+    [DPT_PRECISION_BF16] = {CUDA_R_16BF, CUBLAS_COMPUTE_32F, FLAG(ACCUMULATOR_16F)},
+    [DPT_PRECISION_FP16] = {CUDA_R_16F, CUBLAS_COMPUTE_32F, FLAG(ACCUMULATOR_16F)},
 };
 
 static const cublasLtEpilogue_t epilogues[DPT_CUDA_EPILOGUES] = {
@@ -38,7 +36,6 @@ static const cublasLtEpilogue_t epilogues[DPT_CUDA_EPILOGUES] = {
     [DPT_CUDA_BIASED] = CUBLASLT_EPILOGUE_BIAS,
     [DPT_CUDA_RELU] = CUBLASLT_EPILOGUE_RELU,
     [DPT_CUDA_BIASED_RELU] = CUBLASLT_EPILOGUE_RELU_BIAS,
-    [DPT_CUDA_SUM_OF_LINES] = CUBLASLT_EPILOGUE_BGRADB,
 };
 
 enum { ALIGNMENT = 16, MAX_RESULTS = 64, WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / 8 };
@@ -49,25 +46,6 @@ static const int64_t largest_workspace = 1 << 30;
 struct refused {
     int offered, numerics, scheme, workspace, failed;
 };
-
-void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
-                             int64_t n, enum dpt_precision precision, bool relu,
-                             struct dpt_cuda_dense *dense)
-{
-    const int64_t area = (int64_t)input->h * input->w;
-
-    *dense = (struct dpt_cuda_dense){
-        .precision = precision,
-        .n = n,
-        .inputs = dpt_shape_size(input),
-        .outputs = dpt_shape_size(&node->out),
-        .area = area,
-        .x_pitch = area * dpt_cuda_pitch(precision, input->c),
-        .y_pitch = dpt_cuda_pitch(precision, dpt_shape_size(&node->out)),
-        .bias = node->bias >= 0,
-        .relu = relu,
-    };
-}
 
 void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
                          struct dpt_cuda_gemm *gemm)
@@ -90,8 +68,7 @@ void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass 
                                     .depth = dense->y_pitch,
                                     .a_pitch = dense->y_pitch,
                                     .b_pitch = dense->x_pitch,
-                                    .d_pitch = dense->x_pitch,
-                                    .add = dense->add_data},
+                                    .d_pitch = dense->x_pitch},
         [DPT_CUDA_BACKWARD_FILTER] = {.rows = canonical ? dense->outputs : dense->y_pitch,
                                       .columns = canonical ? dense->inputs : dense->x_pitch,
                                       .depth = dense->n,
@@ -99,54 +76,21 @@ void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass 
                                       .a_pitch = dense->y_pitch,
                                       .b_pitch = dense->x_pitch,
                                       .d_pitch = canonical ? dense->inputs : dense->x_pitch,
-                                      .wide = true,
-                                      .add = dense->add_filter,
-                                      .epilogue =
-                                          dense->sum_bias ? DPT_CUDA_SUM_OF_LINES : DPT_CUDA_PLAIN},
+                                      .wide = true},
     };
 
     *gemm = gemms[pass];
     gemm->precision = dense->precision;
 }
 
-void dpt_cuda_square_gemm(enum dpt_precision precision, int64_t size, struct dpt_cuda_gemm *gemm)
-{
-    *gemm = (struct dpt_cuda_gemm){
-        .precision = precision,
-        .rows = size,
-        .columns = size,
-        .depth = size,
-        .b_transposed = true, /* both along their depth, as the fastest want it */
-        .a_pitch = size,
-        .b_pitch = size,
-        .d_pitch = size,
-    };
-}
-
-double dpt_cuda_gemm_flops(const struct dpt_cuda_gemm *gemm)
-{
-    return 2. * (double)gemm->rows * (double)gemm->columns * (double)gemm->depth;
-}
-
-double dpt_cuda_gemm_bytes(const struct dpt_cuda_gemm *gemm)
-{
-    const double element = (double)kinds[gemm->precision].bytes;
-    const double rows = (double)gemm->rows, columns = (double)gemm->columns;
-    const double depth = (double)gemm->depth;
-
-    return element * depth * (rows + columns) +
-           (gemm->wide ? 4 : element) * rows * columns * (gemm->add ? 2 : 1);
-}
-
 static enum dpt_status set(const struct dpt_cuda_gemms *gemms, cublasLtMatmulDescAttributes_t name,
                            const void *value, size_t size, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const struct dpt_cuda_library *lib = gemms->lib;
 
-    DPT_CUBLASLT_TRY(gemms->lib,
-                     cublasLtMatmulDescSetAttribute(gemms->operation, name, value, size));
-out:
-    return status;
+    return dpt_cublaslt_check(
+        lib, lib->cublasLtMatmulDescSetAttribute(gemms->operation, name, value, size),
+        "cublasLtMatmulDescSetAttribute", err);
 }
 
 /* A matrix as it lies in memory: `lines` of `length` elements. */
@@ -154,12 +98,9 @@ static enum dpt_status make_layout(const struct dpt_cuda_library *lib, cudaDataT
                                    int64_t lines, int64_t length, int64_t pitch,
                                    cublasLtMatrixLayout_t *made, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
-    DPT_CUBLASLT_TRY(
-        lib, cublasLtMatrixLayoutCreate(made, type, (uint64_t)length, (uint64_t)lines, pitch));
-out:
-    return status;
+    return dpt_cublaslt_check(
+        lib, lib->cublasLtMatrixLayoutCreate(made, type, (uint64_t)length, (uint64_t)lines, pitch),
+        "cublasLtMatrixLayoutCreate", err);
 }
 
 /* The descriptors of a product with this epilogue. */
@@ -260,8 +201,7 @@ static void read_algorithm(const struct dpt_cuda_library *lib,
     size_t written, used;
     int words = WORDS;
 
-    *a = (struct dpt_cuda_algorithm){
-        .algo = *algo, .workspace = (int64_t)result->workspaceSize, .waves = result->wavesCount};
+    *a = (struct dpt_cuda_algorithm){.algo = *algo, .workspace = (int64_t)result->workspaceSize};
     a->split = (int32_t)configured(lib, algo, CUBLASLT_ALGO_CONFIG_SPLITK_NUM);
     a->scheme = configured(lib, algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME);
     if (lib->cublasLtMatmulAlgoCapGetAttribute == NULL ||
@@ -356,17 +296,17 @@ enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasL
                                      const struct dpt_cuda_plan_request *request, int most,
                                      struct dpt_cuda_gemms *gemms, struct dpt_error *err)
 {
+    enum dpt_cuda_epilogue epilogue = gemm->epilogue;
     enum dpt_status status = DPT_OK;
     struct refused refused;
 
     *gemms = (struct dpt_cuda_gemms){0};
-    if (gemm->epilogue != DPT_CUDA_PLAIN) {
-        DPT_TRY(search(lib, handle, gemm, gemm->epilogue, request, most, gemms, &refused, err));
-        if (gemms->n > 0)
-            goto out;
+    for (;; epilogue = DPT_CUDA_PLAIN) {
+        DPT_TRY(search(lib, handle, gemm, epilogue, request, most, gemms, &refused, err));
+        if (gemms->n > 0 || epilogue == DPT_CUDA_PLAIN)
+            break;
         dpt_cuda_gemms_release(gemms);
     }
-    DPT_TRY(search(lib, handle, gemm, DPT_CUDA_PLAIN, request, most, gemms, &refused, err));
     if (gemms->n == 0)
         status = dpt_fail(
             err, DPT_BAD_JOB,

@@ -11,15 +11,14 @@
  * and weights as to_layout copies them, [padded outputs][area][padded inputs]:
  *
  *     forward           Y [n][y_pitch]  = X W^T + bias, or the ReLU of it
- *     backward data     dX [n][x_pitch] = dY W, or added to what is there
- *     backward filter   dW [outputs][x_pitch] = dY^T X, or added; and dbias, where wanted
+ *     backward data     dX [n][x_pitch] = dY W
+ *     backward filter   dW [outputs][x_pitch] = dY^T X
  *
- * A, B, Y and dX are of the precision's type, the bias too, with y_pitch elements. dW and dbias
- * are fp32 in every precision. dW lies as the weights' copy does (from_layout_f32 takes it, with
- * the padded inputs of the precision), or with area 1, where `canonical` is set, as in the arena:
- * [outputs][inputs] without padding, so that it can be written or added there, and the bias's
- * gradient behind it: no layout kernel is needed then (nor does one divide by a loss scale). What
- * is padded in X, W, dY must be zero.
+ * A, B, Y and dX are of the precision's type, the bias too, with y_pitch elements. dW is fp32 in
+ * every precision. dW lies as the weights' copy does (from_layout_f32 takes it, with the padded
+ * inputs of the precision), or with area 1, where `canonical` is set, as in the arena:
+ * [outputs][inputs] without padding, so that it can be written or added there: no layout kernel is
+ * needed then (nor does one divide by a loss scale). What is padded in X, W, dY must be zero.
  *
  * Sums are fp32 in every precision, also between parts of a sum (split-K): parts that meet in a
  * 16-bit type are left out. fp32 is CUBLAS_COMPUTE_32F, by which cuBLAS promises 32 bits or more
@@ -31,9 +30,6 @@
  *   dpt_cuda_pitch gives; canonical gradients have the pitch that they have.
  * - A bias has one element for each column of D, packed, of D's type. ReLU comes after it. GELU's
  *   epilogue is the tanh approximation, so it is not used here.
- * - A bias's gradient as an epilogue is the sum over the product's depth of dY, of D's type; it is
- *   written, never added, also where D is added to. Not every type, shape and GPU has it: where
- *   none is offered, gemms->epilogue is DPT_CUDA_PLAIN and the bias_back kernel does it.
  * - Results have the same bits in each run of the same version on GPUs of the same architecture and
  *   number of processors, as long as no two streams share a workspace. `reproducible` also leaves
  *   out parts that meet in place one after another, ordered by counters.
@@ -51,10 +47,9 @@
 /* What is done beside the product itself. */
 enum dpt_cuda_epilogue {
     DPT_CUDA_PLAIN,
-    DPT_CUDA_BIASED,       /* D = A B + bias, one for each column */
-    DPT_CUDA_RELU,         /* max(A B, 0) */
-    DPT_CUDA_BIASED_RELU,  /* max(A B + bias, 0) */
-    DPT_CUDA_SUM_OF_LINES, /* bias[r] = the sum of row r of A, out: fp32 where D is */
+    DPT_CUDA_BIASED,      /* D = A B + bias, one for each column */
+    DPT_CUDA_RELU,        /* max(A B, 0) */
+    DPT_CUDA_BIASED_RELU, /* max(A B + bias, 0) */
     DPT_CUDA_EPILOGUES
 };
 
@@ -65,7 +60,7 @@ struct dpt_cuda_gemm {
     int64_t rows, columns, depth;
     bool a_transposed, b_transposed; /* A lies as [depth][rows], B as [columns][depth] */
     int64_t a_pitch, b_pitch, d_pitch;
-    bool wide; /* D and bias are fp32 whatever the precision */
+    bool wide; /* D is fp32 whatever the precision */
     bool add;  /* D += A B; not with a bias or ReLU */
     enum dpt_cuda_epilogue epilogue;
 };
@@ -78,9 +73,7 @@ struct dpt_cuda_dense {
     int64_t area;             /* pixels of its input; 1 where there was no image */
     int64_t x_pitch, y_pitch; /* elements of a sample, with padding: area * pitch, padded outputs */
     bool bias, relu;          /* to be fused behind the forward pass */
-    bool canonical;           /* gradients as in the arena; only with area 1 */
-    bool sum_bias;            /* the gradient of the bias with that of the weights */
-    bool add_data, add_filter; /* dX, dW: added to what is there */
+    bool canonical;           /* the gradient of the weights as in the arena; only with area 1 */
 };
 
 /* One algorithm for a product. */
@@ -91,7 +84,6 @@ struct dpt_cuda_algorithm {
      * may be kept, as cuBLASLt's header says, for the same version. */
     char tag[DPT_CUDA_TAG];
     int64_t workspace; /* bytes */
-    float waves;       /* how often it fills the GPU, as cuBLASLt estimates */
     int32_t split;     /* parts of each sum */
     uint32_t scheme;   /* how they meet: cublasLtReductionScheme_t */
     uint64_t numerics; /* CUBLASLT_NUMERICAL_IMPL_FLAGS_…; 0: unknown */
@@ -110,28 +102,17 @@ struct dpt_cuda_gemms {
     const void *bias; /* that `operation` is set to */
 };
 
-/* Arrays on the device. bias: in, or out where the epilogue sums; NULL where there is none. */
+/* Arrays on the device. bias: NULL where there is none. */
 struct dpt_cuda_factors {
     const void *a, *b;
-    void *d, *bias;
+    void *d;
+    const void *bias;
 };
 
-/* node: dense. input: the shape that its input lies in: before a flatten, else the node's own.
- * relu: that follows it and is to be fused. Bias as the node has one; the other switches off. */
-void dpt_cuda_dense_describe(const struct dpt_graph_node *node, const struct dpt_shape *input,
-                             int64_t n, enum dpt_precision precision, bool relu,
-                             struct dpt_cuda_dense *dense);
-/* Its product in a pass. forward: a = X, b = W; backward data: a = dY, b = W; filter: a = dY,
+/* The product of a dense layer in a pass. forward: a = X, b = W; backward data: a = dY, b = W; filter: a = dY,
  * b = X. */
 void dpt_cuda_dense_gemm(const struct dpt_cuda_dense *dense, enum dpt_cuda_pass pass,
                          struct dpt_cuda_gemm *gemm);
-/* A square product, to find out what the device can do. size: a multiple of 8. */
-void dpt_cuda_square_gemm(enum dpt_precision precision, int64_t size, struct dpt_cuda_gemm *gemm);
-
-/* Multiplications and additions; bytes of A, B and D, each once (D twice where it is added to). */
-double dpt_cuda_gemm_flops(const struct dpt_cuda_gemm *gemm);
-double dpt_cuda_gemm_bytes(const struct dpt_cuda_gemm *gemm);
-
 /*
  * Finds at most `most` algorithms (request->workspace < 0: with up to 1 GiB of workspace). The
  * epilogue is fused where that is offered, else gemms->epilogue is PLAIN. Errors: BAD_JOB: none

@@ -86,30 +86,27 @@ out:
     return status;
 }
 
-static enum dpt_status read_notes(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t engine,
-                                  struct dpt_cuda_plan *plan, struct dpt_error *err)
+/* The engine of a configuration, its notes and its tag. */
+static enum dpt_status read_config(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
+                                   struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
-    enum {
-        NOTES = CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16,
-        BEHAVIOURS = CUDNN_BEHAVIOR_NOTE_TYPE_COUNT + 16
-    };
+    enum { NOTES = CUDNN_NUMERICAL_NOTE_TYPE_COUNT + 16 };
     cudnnBackendNumericalNote_t notes[NOTES];
-    cudnnBackendBehaviorNote_t behaviour[BEHAVIOURS];
+    cudnnBackendDescriptor_t engine;
     enum dpt_status status = DPT_OK;
     int64_t count = 0;
 
+    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
     DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                                 CUDNN_TYPE_NUMERICAL_NOTE, NOTES, &count, notes));
     for (int64_t i = 0; i < written(count, NOTES); i++)
         plan->notes |= bit_of((unsigned)notes[i]);
-    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE,
-                                                CUDNN_TYPE_BEHAVIOR_NOTE, BEHAVIOURS, &count,
-                                                behaviour));
-    for (int64_t i = 0; i < written(count, BEHAVIOURS); i++)
-        plan->behaviour |= bit_of((unsigned)behaviour[i]);
     DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                                 CUDNN_TYPE_INT64, 1, NULL, &plan->engine));
+    DPT_TRY(read_tag(plans, config, plan, err));
 out:
     return status;
 }
@@ -121,13 +118,15 @@ static enum dpt_status finalize(struct dpt_cuda_plans *plans, const struct dpt_c
                                 bool *built, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
+    const struct dpt_cuda_attribute rows[] = {
+        {CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config},
+        dpt_cuda_device_row(DPT_CUDA_TO_PLAN, device),
+    };
     enum dpt_status status = DPT_OK;
 
     *built = false;
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan->plan, err));
-    DPT_TRY(dpt_cuda_set(plans, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config, err));
-    DPT_TRY(dpt_cuda_attach(plans, plan->plan, DPT_CUDA_TO_PLAN, device, err));
+    DPT_TRY(dpt_cuda_describe(plans, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, DPT_CUDA_ROWS(rows),
+                              &plan->plan, err));
     if (lib->cudnnBackendFinalize(plan->plan) != CUDNN_STATUS_SUCCESS)
         goto out;
     DPT_CUDNN_TRY(lib,
@@ -143,19 +142,12 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
                                 cudnnBackendDescriptor_t config, unsigned refuse, unsigned demand,
                                 int64_t workspace, struct refused *refused, struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = plans->lib;
     struct dpt_cuda_plan *plan = &plans->plan[plans->n];
     enum dpt_status status = DPT_OK;
-    cudnnBackendDescriptor_t engine;
-    int64_t count = 0;
     bool built;
 
     *plan = (struct dpt_cuda_plan){0};
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
-    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
-    DPT_TRY(read_notes(plans, engine, plan, err));
-    DPT_TRY(read_tag(plans, config, plan, err));
+    DPT_TRY(read_config(plans, config, plan, err));
     if (known(plans, plan->tag))
         goto out;
     refused->offered++;
@@ -181,16 +173,17 @@ static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_d
                            int64_t workspace, struct refused *refused, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
+    const struct dpt_cuda_attribute rows[] = {
+        {CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph},
+        {CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode},
+        dpt_cuda_device_row(DPT_CUDA_TO_HEURISTICS, device),
+    };
     cudnnBackendDescriptor_t heuristics, configs[MAX_CONFIGS];
     enum dpt_status status = DPT_OK;
     int64_t count = 0;
 
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heuristics, err));
-    DPT_TRY(dpt_cuda_set(plans, heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph, err));
-    DPT_TRY(dpt_cuda_set(plans, heuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1,
-                         &mode, err));
-    DPT_TRY(dpt_cuda_attach(plans, heuristics, DPT_CUDA_TO_HEURISTICS, device, err));
+    DPT_TRY(dpt_cuda_describe(plans, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, DPT_CUDA_ROWS(rows),
+                              &heuristics, err));
     if (lib->cudnnBackendFinalize(heuristics) != CUDNN_STATUS_SUCCESS)
         goto out; /* this mode knows nothing of such a graph */
     for (int i = 0; i < MAX_CONFIGS; i++)
@@ -278,39 +271,38 @@ static enum dpt_status config_of(struct dpt_cuda_plans *plans, const struct dpt_
                                  struct dpt_error *err)
 {
     cudnnBackendDescriptor_t engine, knobs[MAX_KNOBS];
-    enum dpt_status status = DPT_OK;
     int64_t number, value, n = 0;
+    cudnnBackendKnobType_t kind;
+    const struct dpt_cuda_attribute engines[] = {
+        {CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph},
+        {CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &number},
+        dpt_cuda_device_row(DPT_CUDA_TO_ENGINE, device),
+    };
+    const struct dpt_cuda_attribute choices[] = {
+        {CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1, &kind},
+        {CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1, &value},
+    };
+    struct dpt_cuda_attribute rows[] = {
+        {CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine},
+        {CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR, 0, knobs},
+    };
+    enum dpt_status status = DPT_OK;
     int used, type;
 
     if (sscanf(tag, "engine=%" SCNd64 "%n", &number, &used) != 1)
         return dpt_fail(err, DPT_BAD_JOB, "'%s' is not the tag of a cuDNN plan", tag);
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
-    DPT_TRY(dpt_cuda_set(plans, engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &plans->graph, err));
-    DPT_TRY(dpt_cuda_set(plans, engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1,
-                         &number, err));
-    DPT_TRY(dpt_cuda_attach(plans, engine, DPT_CUDA_TO_ENGINE, device, err));
-    DPT_TRY(dpt_cuda_finalize(plans, engine, err));
+    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, DPT_CUDA_ROWS(engines), &engine,
+                           err));
     for (tag += used; sscanf(tag, " %d=%" SCNd64 "%n", &type, &value, &used) == 2; tag += used) {
-        const cudnnBackendKnobType_t kind = (cudnnBackendKnobType_t)type;
-
         if (n == MAX_KNOBS)
             return dpt_fail(err, DPT_BAD_JOB, "the tag of a cuDNN plan has too many knobs");
-        DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knobs[n], err));
-        DPT_TRY(dpt_cuda_set(plans, knobs[n], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
-                             CUDNN_TYPE_KNOB_TYPE, 1, &kind, err));
-        DPT_TRY(dpt_cuda_set(plans, knobs[n], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64,
-                             1, &value, err));
-        DPT_TRY(dpt_cuda_finalize(plans, knobs[n], err));
-        n++;
+        kind = (cudnnBackendKnobType_t)type;
+        DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, DPT_CUDA_ROWS(choices),
+                               &knobs[n++], err));
     }
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, config, err));
-    DPT_TRY(dpt_cuda_set(plans, *config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                         1, &engine, err));
-    if (n > 0)
-        DPT_TRY(dpt_cuda_set(plans, *config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                             CUDNN_TYPE_BACKEND_DESCRIPTOR, n, knobs, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *config, err));
+    rows[1].count = n;
+    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, DPT_CUDA_ROWS(rows), config,
+                           err));
 out:
     return status;
 }
@@ -322,18 +314,13 @@ enum dpt_status dpt_cuda_plans_rebuild(const struct dpt_cuda_library *lib,
                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    cudnnBackendDescriptor_t config, engine;
-    int64_t count;
+    cudnnBackendDescriptor_t config;
     bool built;
 
     DPT_TRY(start(plans, lib, 1, err));
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
     DPT_TRY(config_of(plans, device, tag, &config, err));
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine, err));
-    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                                CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &count, &engine));
-    DPT_TRY(read_notes(plans, engine, &plans->plan[0], err));
-    DPT_TRY(read_tag(plans, config, &plans->plan[0], err));
+    DPT_TRY(read_config(plans, config, &plans->plan[0], err));
     DPT_TRY(finalize(plans, device, config, &plans->plan[0], &built, err));
     if (!built)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "cuDNN does not make the plan '%s' here", tag));
@@ -350,7 +337,6 @@ enum dpt_status dpt_cuda_plan_bind(struct dpt_cuda_plans *plans, void *const *po
 {
     int64_t ids[DPT_CUDA_ARRAYS], n = 0;
     void *given[DPT_CUDA_ARRAYS];
-    enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < DPT_CUDA_ARRAYS; i++) {
         if (pointers[i] != NULL) {
@@ -358,24 +344,16 @@ enum dpt_status dpt_cuda_plan_bind(struct dpt_cuda_plans *plans, void *const *po
             given[n++] = pointers[i];
         }
     }
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, bound, err));
-    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n,
-                         ids, err));
-    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                         n, given, err));
-    DPT_TRY(dpt_cuda_set(plans, *bound, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1,
-                         &workspace, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *bound, err));
-out:
-    return status;
-}
+    {
+        const struct dpt_cuda_attribute rows[] = {
+            {CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids},
+            {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, given},
+            {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace},
+        };
 
-enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
-                                   const struct dpt_cuda_plan *plan, struct dpt_str *json,
-                                   struct dpt_error *err)
-{
-    return dpt_cuda_get_text(lib, plan->plan, CUDNN_ATTR_EXECUTION_PLAN_JSON_REPRESENTATION, json,
-                             err);
+        return dpt_cuda_build(plans, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, DPT_CUDA_ROWS(rows),
+                              bound, err);
+    }
 }
 
 bool dpt_cuda_plan_varies(const struct dpt_cuda_plan *plan)
@@ -400,20 +378,4 @@ void dpt_cuda_plans_release(struct dpt_cuda_plans *plans)
     free(plans->made);
     free(plans->plan);
     *plans = (struct dpt_cuda_plans){0};
-}
-
-const char *dpt_cuda_notes_text(unsigned notes, char *buf)
-{
-    static const char *const words[] = {"tensor-core",  "down-converts",    "reduced-sums",
-                                        "fft",          "nondeterministic", "winograd",
-                                        "winograd-4x4", "winograd-6x6",     "winograd-13x13",
-                                        "strict-nan"};
-    size_t used = 0;
-
-    *buf = '\0';
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-        if (notes >> i & 1)
-            used += (size_t)sprintf(buf + used, "%s%s", used > 0 ? " " : "", words[i]);
-    }
-    return buf;
 }

@@ -67,9 +67,8 @@ struct dpt_cuda_plan {
     cudnnBackendDescriptor_t plan;
     char tag[DPT_CUDA_TAG]; /* "engine=48 2=5 13=1": the engine, then each knob's type and value */
     int64_t engine;
-    int64_t workspace;  /* bytes */
-    unsigned notes;     /* bits 1 << cudnnBackendNumericalNote_t */
-    unsigned behaviour; /* bits 1 << cudnnBackendBehaviorNote_t */
+    int64_t workspace; /* bytes */
+    unsigned notes;    /* bits 1 << cudnnBackendNumericalNote_t */
 };
 
 /* The plans of one pass, and the descriptors that they are made of. Zero-initialise: {0}. */
@@ -81,7 +80,8 @@ struct dpt_cuda_plans {
     bool bias, relu; /* are fused in them */
     cudnnBackendDescriptor_t graph;
     cudnnBackendDescriptor_t *made; /* all descriptors, in the order of their making */
-    int n_made, made_capacity;
+    int n_made;
+    size_t made_room;
 };
 
 /* Elements from one pixel to the next for so many channels: at least `channels`. */
@@ -89,7 +89,8 @@ int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels);
 
 /* node: a convolution; n: samples. With groups the channels are not padded, only the pitch is. */
 void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
-                            enum dpt_precision precision, struct dpt_cuda_conv *conv);
+                            enum dpt_precision precision, int64_t x_pitch, int64_t y_pitch,
+                            struct dpt_cuda_conv *conv);
 
 /* A device from its description in JSON (the text of dpt_cuda_device_text on a machine that has
  * one). Errors: BAD_JOB: cuDNN cannot do that or does not understand the text. */
@@ -126,11 +127,6 @@ bool dpt_cuda_plan_varies(const struct dpt_cuda_plan *plan);
 void dpt_cuda_plans_keep(struct dpt_cuda_plans *plans, int which);
 void dpt_cuda_plans_release(struct dpt_cuda_plans *plans);
 
-/* cuDNN's own text of a plan, added to *json; with what was compiled for it at run time. */
-enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
-                                   const struct dpt_cuda_plan *plan, struct dpt_str *json,
-                                   struct dpt_error *err);
-
 /*
  * Binds a plan to arrays on the device, so that one call runs it. pointers: by enum dpt_cuda_array;
  * NULL: the plan has none. *bound: out, owned by `plans`. Errors: INTERNAL.
@@ -138,8 +134,5 @@ enum dpt_status dpt_cuda_plan_text(const struct dpt_cuda_library *lib,
 enum dpt_status dpt_cuda_plan_bind(struct dpt_cuda_plans *plans, void *const *pointers,
                                    void *workspace, cudnnBackendDescriptor_t *bound,
                                    struct dpt_error *err);
-
-/* "notes" as words: "tensor-core nondeterministic"; at least 256 bytes. */
-const char *dpt_cuda_notes_text(unsigned notes, char *buf);
 
 #endif

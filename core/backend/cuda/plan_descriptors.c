@@ -3,22 +3,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/memory.h"
+
 enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
                               cudnnBackendDescriptor_t *made, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     enum dpt_status status = DPT_OK;
+    cudnnBackendDescriptor_t *grown =
+        dpt_grow(plans->made, &plans->made_room, (size_t)plans->n_made + 1, sizeof *plans->made);
 
-    if (plans->n_made == plans->made_capacity) {
-        const int capacity = plans->made_capacity > 0 ? 2 * plans->made_capacity : 256;
-        void *grown = realloc(plans->made, (size_t)capacity * sizeof *plans->made);
-
-        if (grown == NULL)
-            return dpt_fail_memory(err, "cuDNN's descriptors",
-                                   (double)capacity * sizeof *plans->made);
-        plans->made = grown;
-        plans->made_capacity = capacity;
-    }
+    if (grown == NULL)
+        return dpt_fail_memory(err, "cuDNN's descriptors", (double)sizeof *grown * plans->n_made);
+    plans->made = grown;
     DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(type, made));
     plans->made[plans->n_made++] = *made;
 out:
@@ -39,25 +36,32 @@ void dpt_cuda_unmake(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t *mad
     *made = NULL;
 }
 
-enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                             cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                             int64_t count, const void *values, struct dpt_error *err)
+enum dpt_status dpt_cuda_describe(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                                  const struct dpt_cuda_attribute *rows, size_t n,
+                                  cudnnBackendDescriptor_t *made, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(descriptor, name, type, count, values));
+    DPT_TRY(dpt_cuda_make(plans, type, made, err));
+    for (size_t i = 0; i < n; i++) {
+        if (rows[i].count > 0)
+            DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(*made, rows[i].name, rows[i].type,
+                                                        rows[i].count, rows[i].values));
+    }
 out:
     return status;
 }
 
-enum dpt_status dpt_cuda_finalize(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                                  struct dpt_error *err)
+enum dpt_status dpt_cuda_build(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                               const struct dpt_cuda_attribute *rows, size_t n,
+                               cudnnBackendDescriptor_t *made, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDNN_TRY(lib, cudnnBackendFinalize(descriptor));
+    DPT_TRY(dpt_cuda_describe(plans, type, rows, n, made, err));
+    DPT_CUDNN_TRY(lib, cudnnBackendFinalize(*made));
 out:
     return status;
 }
@@ -76,42 +80,17 @@ static const struct {
 };
 #pragma GCC diagnostic pop
 
-enum dpt_status dpt_cuda_attach(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                                enum dpt_cuda_to to, const struct dpt_cuda_device *device,
-                                struct dpt_error *err)
+struct dpt_cuda_attribute dpt_cuda_device_row(enum dpt_cuda_to to,
+                                              const struct dpt_cuda_device *device)
 {
-    if (device->handle != NULL && attributes[to].handle >= 0)
-        return dpt_cuda_set(plans, descriptor, (cudnnBackendAttributeName_t)attributes[to].handle,
-                            CUDNN_TYPE_HANDLE, 1, &device->handle, err);
-    if (device->handle == NULL && attributes[to].properties >= 0)
-        return dpt_cuda_set(plans, descriptor,
-                            (cudnnBackendAttributeName_t)attributes[to].properties,
-                            CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &device->properties, err);
-    return DPT_OK;
-}
+    const bool handle = device->handle != NULL;
+    const int name = handle ? attributes[to].handle : attributes[to].properties;
 
-enum dpt_status dpt_cuda_get_text(const struct dpt_cuda_library *lib,
-                                  cudnnBackendDescriptor_t descriptor,
-                                  cudnnBackendAttributeName_t name, struct dpt_str *text,
-                                  struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    int64_t length = 0;
-    char *bytes = NULL;
-
-    DPT_CUDNN_TRY(lib,
-                  cudnnBackendGetAttribute(descriptor, name, CUDNN_TYPE_CHAR, 0, &length, NULL));
-    bytes = calloc((size_t)length + 1, 1);
-    if (bytes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "cuDNN's text", (double)length));
-    DPT_CUDNN_TRY(
-        lib, cudnnBackendGetAttribute(descriptor, name, CUDNN_TYPE_CHAR, length, &length, bytes));
-    dpt_str_add(text, bytes, strlen(bytes));
-    if (text->failed)
-        status = dpt_fail_memory(err, "cuDNN's text", (double)length);
-out:
-    free(bytes);
-    return status;
+    return (struct dpt_cuda_attribute){
+        .name = (cudnnBackendAttributeName_t)name,
+        .type = handle ? CUDNN_TYPE_HANDLE : CUDNN_TYPE_BACKEND_DESCRIPTOR,
+        .count = name >= 0,
+        .values = handle ? (const void *)&device->handle : (const void *)&device->properties};
 }
 
 enum dpt_status dpt_cuda_device_described(const struct dpt_cuda_library *lib, const char *json,
@@ -138,18 +117,29 @@ enum dpt_status dpt_cuda_device_text(const struct dpt_cuda_library *lib,
                                      const struct dpt_cuda_device *device, struct dpt_str *json,
                                      struct dpt_error *err)
 {
-    cudnnBackendDescriptor_t own = NULL;
+    const cudnnBackendAttributeName_t name = CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION;
+    cudnnBackendDescriptor_t own = NULL, of = device->properties;
     enum dpt_status status = DPT_OK;
+    int64_t length = 0;
+    char *bytes = NULL;
 
     if (device->handle != NULL) {
         DPT_CUDNN_TRY(lib, cudnnBackendCreateDescriptor(CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR, &own));
         DPT_CUDNN_TRY(lib, cudnnBackendSetAttribute(own, CUDNN_ATTR_DEVICEPROP_HANDLE,
                                                     CUDNN_TYPE_HANDLE, 1, &device->handle));
         DPT_CUDNN_TRY(lib, cudnnBackendFinalize(own));
+        of = own;
     }
-    DPT_TRY(dpt_cuda_get_text(lib, own != NULL ? own : device->properties,
-                              CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, json, err));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(of, name, CUDNN_TYPE_CHAR, 0, &length, NULL));
+    bytes = calloc((size_t)length + 1, 1);
+    if (bytes == NULL)
+        DPT_TRY(dpt_fail_memory(err, "cuDNN's text", (double)length));
+    DPT_CUDNN_TRY(lib, cudnnBackendGetAttribute(of, name, CUDNN_TYPE_CHAR, length, &length, bytes));
+    dpt_str_add(json, bytes, strlen(bytes));
+    if (json->failed)
+        status = dpt_fail_memory(err, "cuDNN's text", (double)length);
 out:
+    free(bytes);
     if (own != NULL)
         lib->cudnnBackendDestroyDescriptor(own);
     return status;

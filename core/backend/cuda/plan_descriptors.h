@@ -13,12 +13,21 @@ enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescript
                               cudnnBackendDescriptor_t *made, struct dpt_error *err);
 /* Destroys one of them before the others, and sets it to NULL; one that is NULL is fine. */
 void dpt_cuda_unmake(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t *made);
-enum dpt_status dpt_cuda_set(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                             cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
-                             int64_t count, const void *values, struct dpt_error *err);
-enum dpt_status dpt_cuda_finalize(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                                  struct dpt_error *err);
 
+struct dpt_cuda_attribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count; /* 0: is not set */
+    const void *values;
+};
+
+/* Makes a descriptor and sets its attributes; `build` finalizes it besides. */
+enum dpt_status dpt_cuda_describe(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                                  const struct dpt_cuda_attribute *rows, size_t n,
+                                  cudnnBackendDescriptor_t *made, struct dpt_error *err);
+enum dpt_status dpt_cuda_build(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                               const struct dpt_cuda_attribute *rows, size_t n,
+                               cudnnBackendDescriptor_t *made, struct dpt_error *err);
 /* What a device is told to. */
 enum dpt_cuda_to {
     DPT_CUDA_TO_GRAPH,
@@ -26,9 +35,8 @@ enum dpt_cuda_to {
     DPT_CUDA_TO_ENGINE,
     DPT_CUDA_TO_PLAN,
 };
-enum dpt_status dpt_cuda_attach(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t descriptor,
-                                enum dpt_cuda_to to, const struct dpt_cuda_device *device,
-                                struct dpt_error *err);
+struct dpt_cuda_attribute dpt_cuda_device_row(enum dpt_cuda_to to,
+                                              const struct dpt_cuda_device *device);
 
 /* The operation graph of a pass, finalized, into plans->graph; plans->bias, relu: what is in it. */
 enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
@@ -38,11 +46,5 @@ enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
 
 /* cuDNN's number of an array, a unique id of the graph. */
 int64_t dpt_cuda_array_id(enum dpt_cuda_array array);
-
-/* Adds an attribute that is text. */
-enum dpt_status dpt_cuda_get_text(const struct dpt_cuda_library *lib,
-                                  cudnnBackendDescriptor_t descriptor,
-                                  cudnnBackendAttributeName_t name, struct dpt_str *text,
-                                  struct dpt_error *err);
 
 #endif

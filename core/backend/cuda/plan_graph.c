@@ -34,7 +34,8 @@ int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels)
 }
 
 void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
-                            enum dpt_precision precision, struct dpt_cuda_conv *conv)
+                            enum dpt_precision precision, int64_t x_pitch, int64_t y_pitch,
+                            struct dpt_cuda_conv *conv)
 {
     const struct dpt_window *w = &node->window;
     const bool padded = w->groups == 1;
@@ -42,15 +43,15 @@ void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
     *conv = (struct dpt_cuda_conv){
         .precision = precision,
         .bias = node->bias >= 0,
-        .x_pitch = dpt_cuda_pitch(precision, node->in.c),
-        .y_pitch = dpt_cuda_pitch(precision, node->out.c),
+        .x_pitch = x_pitch,
+        .y_pitch = y_pitch,
         .x = {n, node->in.c, node->in.h, node->in.w},
         .w = {node->out.c, node->in.c / w->groups, w->kernel[0], w->kernel[1]},
         .y = {n, node->out.c, node->out.h, node->out.w},
     };
     if (padded) {
-        conv->x[1] = conv->w[1] = conv->x_pitch;
-        conv->y[1] = conv->w[0] = conv->y_pitch;
+        conv->x[1] = conv->w[1] = x_pitch;
+        conv->y[1] = conv->w[0] = y_pitch;
     }
     for (int axis = 0; axis < AXES; axis++) {
         conv->before[axis] = w->before[axis];
@@ -75,25 +76,16 @@ static enum dpt_status make_tensor(struct dpt_cuda_plans *plans, const struct te
     const int64_t strides[DIMS] = {t->dims[2] * t->dims[3] * t->pitch, 1, t->dims[3] * t->pitch,
                                    t->pitch};
     const int64_t alignment = VECTOR_BYTES;
-    enum dpt_status status = DPT_OK;
+    const struct dpt_cuda_attribute rows[] = {
+        {CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &t->id},
+        {CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &t->type},
+        {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS, t->dims},
+        {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, strides},
+        {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
+        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, t->passing, &t->passing},
+    };
 
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_TENSOR_DESCRIPTOR, made, err));
-    DPT_TRY(
-        dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &t->id, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1,
-                         &t->type, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS,
-                         t->dims, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, strides,
-                         err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1,
-                         &alignment, err));
-    if (t->passing)
-        DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1,
-                             &t->passing, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *made, err));
-out:
-    return status;
+    return dpt_cuda_build(plans, CUDNN_BACKEND_TENSOR_DESCRIPTOR, DPT_CUDA_ROWS(rows), made, err);
 }
 
 static enum dpt_status make_window(struct dpt_cuda_plans *plans, const struct dpt_cuda_conv *conv,
@@ -102,12 +94,7 @@ static enum dpt_status make_window(struct dpt_cuda_plans *plans, const struct dp
     const cudnnDataType_t sums = CUDNN_DATA_FLOAT;
     const cudnnConvolutionMode_t mode = CUDNN_CROSS_CORRELATION;
     const int64_t axes = AXES;
-    const struct {
-        cudnnBackendAttributeName_t name;
-        cudnnBackendAttributeType_t type;
-        int64_t count;
-        const void *values;
-    } rows[] = {
+    const struct dpt_cuda_attribute rows[] = {
         {CUDNN_ATTR_CONVOLUTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &sums},
         {CUDNN_ATTR_CONVOLUTION_CONV_MODE, CUDNN_TYPE_CONVOLUTION_MODE, 1, &mode},
         {CUDNN_ATTR_CONVOLUTION_SPATIAL_DIMS, CUDNN_TYPE_INT64, 1, &axes},
@@ -116,15 +103,9 @@ static enum dpt_status make_window(struct dpt_cuda_plans *plans, const struct dp
         {CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES, CUDNN_TYPE_INT64, AXES, conv->stride},
         {CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, AXES, conv->dilation},
     };
-    enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, made, err));
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        DPT_TRY(dpt_cuda_set(plans, *made, rows[i].name, rows[i].type, rows[i].count,
-                             rows[i].values, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *made, err));
-out:
-    return status;
+    return dpt_cuda_build(plans, CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR, DPT_CUDA_ROWS(rows), made,
+                          err);
 }
 
 /* The attributes of the three operations, in the order: window, x, w, y, alpha, beta. */
@@ -167,21 +148,21 @@ static enum dpt_status make_convolution(struct dpt_cuda_plans *plans,
     };
     cudnnBackendDescriptor_t x, w, window;
     const float one = 1, zero = 0;
+    const struct dpt_cuda_attribute rows[] = {
+        {passes[pass].window, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &window},
+        {passes[pass].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x},
+        {passes[pass].w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w},
+        {passes[pass].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, y},
+        {passes[pass].alpha, CUDNN_TYPE_FLOAT, 1, &one},
+        {passes[pass].beta, CUDNN_TYPE_FLOAT, 1, &zero},
+    };
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(make_tensor(plans, &given[0], &x, err));
     DPT_TRY(make_tensor(plans, &given[1], &w, err));
     DPT_TRY(make_tensor(plans, result, y, err));
     DPT_TRY(make_window(plans, conv, &window, err));
-    DPT_TRY(dpt_cuda_make(plans, passes[pass].operation, made, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].window, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                         &window, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, y, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].alpha, CUDNN_TYPE_FLOAT, 1, &one, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, passes[pass].beta, CUDNN_TYPE_FLOAT, 1, &zero, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *made, err));
+    DPT_TRY(dpt_cuda_build(plans, passes[pass].operation, DPT_CUDA_ROWS(rows), made, err));
 out:
     return status;
 }
@@ -194,25 +175,22 @@ static enum dpt_status make_pointwise(struct dpt_cuda_plans *plans, cudnnPointwi
 {
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
     cudnnBackendDescriptor_t what;
+    const struct dpt_cuda_attribute whats[] = {
+        {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
+        {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type},
+    };
+    const struct dpt_cuda_attribute rows[] = {
+        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &what},
+        {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x},
+        {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, b != NULL, &b},
+        {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y},
+    };
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, &what, err));
-    DPT_TRY(dpt_cuda_set(plans, what, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1,
-                         &mode, err));
-    DPT_TRY(dpt_cuda_set(plans, what, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1,
-                         &type, err));
-    DPT_TRY(dpt_cuda_finalize(plans, what, err));
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, made, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &what, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_OPERATION_POINTWISE_XDESC,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x, err));
-    if (b != NULL)
-        DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_OPERATION_POINTWISE_BDESC,
-                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &b, err));
-    DPT_TRY(dpt_cuda_set(plans, *made, CUDNN_ATTR_OPERATION_POINTWISE_YDESC,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y, err));
-    DPT_TRY(dpt_cuda_finalize(plans, *made, err));
+    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, DPT_CUDA_ROWS(whats), &what,
+                           err));
+    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, DPT_CUDA_ROWS(rows),
+                           made, err));
 out:
     return status;
 }
@@ -264,11 +242,15 @@ enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
         DPT_TRY(add_epilogue(plans, conv, y, operations, &n, err));
     plans->bias = more && conv->bias;
     plans->relu = more && conv->relu;
-    DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, &plans->graph, err));
-    DPT_TRY(dpt_cuda_set(plans, plans->graph, CUDNN_ATTR_OPERATIONGRAPH_OPS,
-                         CUDNN_TYPE_BACKEND_DESCRIPTOR, n, operations, err));
-    DPT_TRY(dpt_cuda_attach(plans, plans->graph, DPT_CUDA_TO_GRAPH, device, err));
-    DPT_TRY(dpt_cuda_finalize(plans, plans->graph, err));
+    {
+        const struct dpt_cuda_attribute rows[] = {
+            {CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, n, operations},
+            dpt_cuda_device_row(DPT_CUDA_TO_GRAPH, device),
+        };
+
+        DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR, DPT_CUDA_ROWS(rows),
+                               &plans->graph, err));
+    }
 out:
     return status;
 }

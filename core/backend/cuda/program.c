@@ -7,7 +7,7 @@
 
 #include "core/backend/cuda/program_private.h"
 
-enum { ALIGN = 256, WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
+enum { WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
 
 /* --- memory that does not suffice ------------------------------------------------------------- */
 
@@ -24,7 +24,7 @@ static int64_t bytes_of(const struct dpt_program_spec *spec, int32_t m, int64_t 
     other.micro = spec->micro / rows * m;
     other.sub_batch = spec->sub_batch > 0 ? m : 0;
     if (dpt_cuda_memory_layout_make(&other, m, &memory_layout, &ignored) == DPT_OK)
-        sum = dpt_cuda_sizes_sum(&memory_layout.sizes) - memory_layout.sizes.workspace +
+        sum = dpt_cuda_regions_sum(&memory_layout, 0, DPT_CUDA_WORKSPACE) +
               (int64_t)((double)workspace * m / rows);
     dpt_cuda_memory_layout_release(&memory_layout);
     return sum;
@@ -51,115 +51,75 @@ static int32_t largest_micro(const struct dpt_program_spec *spec, int64_t worksp
 static enum dpt_status fail_memory(const struct dpt_cuda_program *p, int64_t workspace,
                                    size_t available, size_t total, struct dpt_error *err)
 {
-    const struct dpt_cuda_sizes *s = &p->lists->memory_layout.sizes;
-    const int64_t parameters = s->arenas + s->copies + s->dweights + s->levels;
-    const int64_t values = s->values + s->rows + s->inputs, gradients = s->dy[0] + s->dy[1];
-    const int64_t sum = values + gradients + parameters + s->sums + workspace;
+    const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;
+    const int64_t values = dpt_cuda_regions_sum(m, 0, DPT_CUDA_DY);
+    const int64_t gradients = dpt_cuda_regions_sum(m, DPT_CUDA_DY, DPT_CUDA_PARAMS);
+    const int64_t parameters = dpt_cuda_regions_sum(m, DPT_CUDA_PARAMS, DPT_CUDA_PARTIAL);
+    const int64_t scratch =
+        dpt_cuda_regions_sum(m, DPT_CUDA_PARTIAL, DPT_CUDA_WORKSPACE) + workspace;
+    const int64_t sum = values + gradients + parameters + scratch;
     const int32_t fits = largest_micro(&p->spec, workspace, (int64_t)available);
-    char text[7][24], advice[160];
+    char text[7][32], advice[160];
 
     if (fits > 0)
         snprintf(advice, sizeof advice, "batch.micro: %d should fit", fits);
     else
         snprintf(advice, sizeof advice,
                  "no batch.micro fits: a smaller model, another GPU, or one that others use less");
-    return dpt_fail(err, DPT_BAD_JOB,
-                    "the GPU's memory is too small for micro-batches of %d: %s are needed (the "
-                    "layers' outputs %s, their gradients %s, parameters with gradients and copies "
-                    "%s, workspace %s), and %s of its %s are free; %s",
-                    p->micro, dpt_cuda_bytes_text(sum, text[0]),
-                    dpt_cuda_bytes_text(values, text[1]), dpt_cuda_bytes_text(gradients, text[2]),
-                    dpt_cuda_bytes_text(parameters, text[3]),
-                    dpt_cuda_bytes_text(s->sums + workspace, text[4]),
-                    dpt_cuda_bytes_text((int64_t)available, text[5]),
-                    dpt_cuda_bytes_text((int64_t)total, text[6]), advice);
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "the GPU's memory is too small for micro-batches of %d: %s are needed (the "
+        "layers' outputs %s, their gradients %s, parameters with gradients and copies "
+        "%s, workspace %s), and %s of its %s are free; %s",
+        p->micro, dpt_show_bytes((double)sum, text[0]), dpt_show_bytes((double)values, text[1]),
+        dpt_show_bytes((double)gradients, text[2]), dpt_show_bytes((double)parameters, text[3]),
+        dpt_show_bytes((double)scratch, text[4]), dpt_show_bytes((double)available, text[5]),
+        dpt_show_bytes((double)total, text[6]), advice);
 }
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-static enum dpt_status hold_inputs(struct dpt_cuda_program *p, struct dpt_error *err)
+static enum dpt_status hold_regions(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    const struct dpt_graph *graph = p->spec.graph;
-    const int64_t micro = p->micro, in = dpt_shape_size(&graph->nodes[0].out),
-                  out = p->lists->memory_layout.outputs;
+    struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_cuda_memory_layout *m = &l->memory_layout;
     const struct {
         const char *what;
-        int64_t bytes;
         void **at;
-    } rows[] = {
-        {"the step's numbers", sizeof *p->control, (void **)&p->control},
-        {"the step's state", sizeof *p->state, (void **)&p->state},
-        {"the metric sums", sizeof *p->metric_sums, (void **)&p->metric_sums},
-        {"the samples", micro * in * 4, (void **)&p->input},
-        {"the labels", micro * 4, (void **)&p->labels},
-        {"the samples' weights", micro * 4, (void **)&p->weights},
-        {"the targets", micro * out * 4, (void **)&p->targets},
-        {"the samples' numbers", micro * 8, (void **)&p->sample},
-        {"the samples' moves", micro * (int64_t)sizeof *p->move, (void **)&p->move},
+    } rows[DPT_CUDA_WORKSPACE] = {
+        [DPT_CUDA_CONTROL] = {"the step's numbers", (void **)&p->control},
+        [DPT_CUDA_STATE] = {"the step's state", (void **)&p->state},
+        [DPT_CUDA_METRIC_SUMS] = {"the metric sums", (void **)&p->metric_sums},
+        [DPT_CUDA_INPUT] = {"the samples", (void **)&p->input},
+        [DPT_CUDA_LABELS] = {"the labels", (void **)&p->labels},
+        [DPT_CUDA_WEIGHTS] = {"the samples' weights", (void **)&p->weights},
+        [DPT_CUDA_TARGETS] = {"the targets", (void **)&p->targets},
+        [DPT_CUDA_SAMPLE] = {"the samples' numbers", (void **)&p->sample},
+        [DPT_CUDA_MOVE] = {"the samples' moves", (void **)&p->move},
+        [DPT_CUDA_VALUES] = {"the layers' outputs", (void **)&l->values},
+        [DPT_CUDA_OUTPUTS] = {"the outputs", (void **)&l->rows},
+        [DPT_CUDA_DY] = {"their gradients", (void **)&l->dy[0]},
+        [DPT_CUDA_DY + 1] = {"their gradients", (void **)&l->dy[1]},
+        [DPT_CUDA_PARAMS] = {"the parameters", (void **)&p->params},
+        [DPT_CUDA_GRADIENT] = {"the gradient", (void **)&p->gradient},
+        [DPT_CUDA_COPIES] = {"copies of the parameters", (void **)&l->copies},
+        [DPT_CUDA_DWEIGHTS] = {"the weights' gradients", (void **)&l->dweights},
+        [DPT_CUDA_SUMS] = {"sums of gradients", (void **)&l->sums},
+        [DPT_CUDA_PARTIAL] = {"sums", (void **)&l->partial},
+        [DPT_CUDA_COUNTERS] = {"counters", (void **)&l->counters},
+        [DPT_CUDA_LOSSES] = {"losses", (void **)&l->losses},
+        [DPT_CUDA_FOUND] = {"numbers of samples", (void **)&l->found},
     };
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        DPT_TRY(dpt_cuda_hold(&p->ctx, rows[i].what, rows[i].bytes, rows[i].at, err));
-out:
-    return status;
-}
+    for (int i = 0; i < DPT_CUDA_WORKSPACE; i++) {
+        const struct dpt_cuda_piece piece = {rows[i].what, m->bytes[i], rows[i].at, false};
 
-static enum dpt_status hold_values(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_sizes *s = &l->memory_layout.sizes;
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "the layers' outputs", s->values, (void **)&l->values, err));
-    for (int k = 0; k < 2; k++)
-        DPT_TRY(dpt_cuda_hold(&p->ctx, "their gradients", s->dy[k], (void **)&l->dy[k], err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "the outputs", s->rows, (void **)&l->rows, err));
-    l->drows = l->rows + s->rows / 2 / (int64_t)sizeof(float);
-    p->outputs = dpt_cuda_value(p, l->memory_layout.last);
-    p->outputs_pitch = l->memory_layout.node[l->memory_layout.last].pitch;
-    if (l->memory_layout.canonical) {
-        p->outputs = l->rows;
-        p->outputs_pitch = (int32_t)l->memory_layout.outputs;
+        DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     }
-out:
-    return status;
-}
-
-static enum dpt_status hold_parameters(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    struct dpt_cuda_lists *l = p->lists;
-    const struct dpt_cuda_sizes *s = &l->memory_layout.sizes;
-    const int64_t floats = p->spec.graph->floats * (int64_t)sizeof(float);
-    const int64_t tail = DPT_TENSOR_ALIGN * (int64_t)sizeof(float);
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "the parameters", floats, (void **)&p->params, err));
-    if (p->spec.training)
-        DPT_TRY(dpt_cuda_hold(&p->ctx, "the gradient", floats + tail, (void **)&p->gradient, err));
-    DPT_TRY(
-        dpt_cuda_hold(&p->ctx, "copies of the parameters", s->copies, (void **)&l->copies, err));
-    DPT_TRY(
-        dpt_cuda_hold(&p->ctx, "the weights' gradients", s->dweights, (void **)&l->dweights, err));
-    for (int k = 0; k < l->memory_layout.levels; k++)
-        DPT_TRY(dpt_cuda_hold(&p->ctx, "sums of gradients", floats, (void **)&l->level[k], err));
-out:
-    return status;
-}
-
-static enum dpt_status hold_sums(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    struct dpt_cuda_lists *l = p->lists;
-    const int64_t blocks = (p->micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS;
-    enum dpt_status status = DPT_OK;
-
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "sums", l->memory_layout.partial * 4, (void **)&l->sums, err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "counters", l->memory_layout.counters * 4, (void **)&l->counters,
-                          err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "losses", blocks * DPT_CUDA_LOSS_SUMS * 8, (void **)&l->losses,
-                          err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "numbers of samples", p->spec.graph->n_nodes * (int64_t)8,
-                          (void **)&l->found, err));
+    l->drows = l->rows + m->bytes[DPT_CUDA_OUTPUTS] / 2 / (int64_t)sizeof(float);
+    p->outputs = m->canonical ? l->rows : dpt_cuda_value(p, m->last);
+    p->outputs_pitch = m->canonical ? (int32_t)m->outputs : m->node[m->last].pitch;
 out:
     return status;
 }
@@ -168,16 +128,17 @@ out:
 static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
+    struct dpt_cuda_piece piece = {.what = "the workspace", .at = (void **)&l->workspace};
     enum dpt_status status = DPT_OK;
 
     for (const struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next) {
         if (m->needs > l->workspace_bytes)
             l->workspace_bytes = m->needs;
     }
-    DPT_TRY(
-        dpt_cuda_hold(&p->ctx, "the workspace", l->workspace_bytes, (void **)&l->workspace, err));
+    piece.bytes = l->workspace_bytes;
+    DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     for (struct dpt_cuda_math *m = l->maths; m != NULL; m = m->next)
-        DPT_TRY(dpt_cuda_bind(p, m, l->workspace, err));
+        DPT_TRY(dpt_cuda_bind(m, l->workspace, err));
 out:
     return status;
 }
@@ -185,7 +146,8 @@ out:
 /* It fails as a whole, and says so as a whole. Before plans are chosen the workspace is a guess. */
 static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *err)
 {
-    const struct dpt_cuda_sizes *s = &p->lists->memory_layout.sizes;
+    const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;
+    const int64_t guess = m->bytes[DPT_CUDA_WORKSPACE];
     enum dpt_status status = DPT_OK;
     size_t available, total;
 
@@ -193,17 +155,11 @@ static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *er
     p->lists->workspace_limit = (int64_t)total / WORKSPACE_PART;
     if (p->lists->workspace_limit < LEAST_WORKSPACE)
         p->lists->workspace_limit = LEAST_WORKSPACE;
-    if (dpt_cuda_sizes_sum(s) - s->workspace > (int64_t)available)
-        return fail_memory(p, s->workspace, available, total, err);
-    status = hold_inputs(p, err);
-    if (status == DPT_OK)
-        status = hold_values(p, err);
-    if (status == DPT_OK)
-        status = hold_parameters(p, err);
-    if (status == DPT_OK)
-        status = hold_sums(p, err);
+    if (dpt_cuda_regions_sum(m, 0, DPT_CUDA_WORKSPACE) > (int64_t)available)
+        return fail_memory(p, guess, available, total, err);
+    status = hold_regions(p, err);
     if (status == DPT_BAD_JOB)
-        return fail_memory(p, s->workspace, available, total, err);
+        return fail_memory(p, guess, available, total, err);
     DPT_TRY(status);
     DPT_TRY(dpt_cuda_lists_build(p, err));
     status = hold_workspace(p, err);
@@ -248,8 +204,8 @@ static enum dpt_status set_state(struct dpt_cuda_program *p, struct dpt_error *e
     unsigned int bits;
 
     memcpy(&bits, &one, sizeof bits);
-    DPT_CUDA_TRY(&p->ctx.lib, cuMemsetD32Async((CUdeviceptr)(uintptr_t)&p->state->loss_scale, bits,
-                                               1, p->ctx.compute));
+    DPT_CUDA_TRY(&p->ctx.lib,
+                 cuMemsetD32Async(dpt_cuda_ptr(&p->state->loss_scale), bits, 1, p->ctx.compute));
     DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
 out:
     return status;
@@ -322,14 +278,13 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err)
 {
     struct dpt_cuda_memory_layout memory_layout;
-    const struct dpt_cuda_sizes *s = &memory_layout.sizes;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_memory_layout_make(spec, dpt_cuda_rows(spec), &memory_layout, err));
     *bytes = (struct dpt_program_bytes){
-        .values = s->values + s->dy[0] + s->dy[1] + s->rows + s->inputs,
-        .scratch = s->sums + s->workspace,
-        .copies = s->arenas + s->copies + s->dweights + s->levels,
+        .values = dpt_cuda_regions_sum(&memory_layout, 0, DPT_CUDA_PARAMS),
+        .scratch = dpt_cuda_regions_sum(&memory_layout, DPT_CUDA_PARTIAL, DPT_CUDA_REGIONS),
+        .copies = dpt_cuda_regions_sum(&memory_layout, DPT_CUDA_PARAMS, DPT_CUDA_PARTIAL),
     };
 out:
     dpt_cuda_memory_layout_release(&memory_layout);

@@ -14,11 +14,6 @@
 #include "core/backend/cuda/steps.h"
 #include "core/backend/list.h"
 
-static CUdeviceptr device(const void *at)
-{
-    return (CUdeviceptr)(uintptr_t)at;
-}
-
 static int32_t sub_batches_of(const struct dpt_cuda_program *p)
 {
     return (p->spec.micro + p->micro - 1) / p->micro;
@@ -33,30 +28,23 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
     const struct dpt_graph *graph = p->spec.graph;
     const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
                   out = l->memory_layout.outputs, sub_batches = sub_batches_of(p);
-    const struct {
-        const char *what;
-        int64_t bytes;
-        void **at;
-    } rows[] = {
-        {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control},
-        {"the tallies", sub_batches * (int64_t)sizeof *l->metric_sums, (void **)&l->metric_sums},
-        {"the samples", micro * in * 4, (void **)&l->input},
-        {"the labels", micro * 4, (void **)&l->labels},
-        {"the targets", micro * out * 4, (void **)&l->targets},
-        {"the samples' weights", micro * 4, (void **)&l->weights},
-        {"the samples' numbers", micro * 8, (void **)&l->sample},
-        {"the parameters", graph->floats * 4, (void **)&l->arena},
-        {"the outputs", p->micro * out * 4, (void **)&l->answers},
-        {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions},
+    const struct dpt_cuda_piece pieces[] = {
+        {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control,
+         true},
+        {"the metric sums", sub_batches * (int64_t)sizeof *l->metric_sums, (void **)&l->metric_sums,
+         true},
+        {"the samples", micro * in * 4, (void **)&l->input, true},
+        {"the labels", micro * 4, (void **)&l->labels, true},
+        {"the targets", micro * out * 4, (void **)&l->targets, true},
+        {"the samples' weights", micro * 4, (void **)&l->weights, true},
+        {"the samples' numbers", micro * 8, (void **)&l->sample, true},
+        {"the parameters", graph->floats * 4, (void **)&l->arena, true},
+        {"the outputs", p->micro * out * 4, (void **)&l->answers, true},
+        {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions,
+         true},
     };
-    enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (*rows[i].at == NULL)
-            DPT_TRY(dpt_cuda_pin(&p->ctx, rows[i].what, rows[i].bytes, rows[i].at, err));
-    }
-out:
-    return status;
+    return l->positions != NULL ? DPT_OK : dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
 }
 
 /* One thread at a time; the context becomes its own. */
@@ -100,9 +88,9 @@ static enum dpt_status send(struct dpt_cuda_program *p, const float *from, float
     enum dpt_status status = DPT_OK;
 
     memcpy(pinned, from, bytes);
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(to), pinned, bytes, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(to), pinned, bytes, p->ctx.compute));
     if (rest > 0)
-        DPT_CUDA_TRY(lib, cuMemsetD8Async(device(to + rows * n), 0, rest, p->ctx.compute));
+        DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(to + rows * n), 0, rest, p->ctx.compute));
 out:
     return status;
 }
@@ -122,17 +110,17 @@ static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct d
     l->first = (int32_t)first;
     l->control[sub_batch] =
         (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = rows};
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->control), &l->control[sub_batch],
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->control), &l->control[sub_batch],
                                         sizeof *p->control, p->ctx.compute));
     DPT_TRY(send(p, batch->input + first * in, l->input + first * in, p->input, rows, in, err));
     if (batch->sample != NULL) {
         memcpy(l->sample + first, batch->sample + first, (size_t)rows * sizeof *l->sample);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->sample), l->sample + first,
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->sample), l->sample + first,
                                             (size_t)rows * sizeof *l->sample, p->ctx.compute));
     }
     if (batch->labels != NULL) {
         memcpy(l->labels + first, batch->labels + first, (size_t)rows * sizeof *l->labels);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(p->labels), l->labels + first,
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->labels), l->labels + first,
                                             (size_t)rows * sizeof *l->labels, p->ctx.compute));
     }
     if (batch->targets != NULL)
@@ -141,8 +129,8 @@ static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct d
     if (batch->weights != NULL)
         DPT_TRY(send(p, batch->weights + first, l->weights + first, p->weights, rows, 1, err));
     dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
-    DPT_CUDA_TRY(
-        lib, cuMemsetD8Async(device(p->metric_sums), 0, sizeof *p->metric_sums, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
+                                      p->ctx.compute));
     if (l->spans != NULL)
         DPT_TRY(wait(p, err));
     mark(p, DPT_SPAN_DATA);
@@ -157,11 +145,12 @@ static enum dpt_status fetch_metric_sums(struct dpt_cuda_program *p, int32_t sub
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], device(p->metric_sums),
-                                        sizeof *p->metric_sums, p->ctx.compute));
+    DPT_CUDA_TRY(lib,
+                 cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], dpt_cuda_ptr(p->metric_sums),
+                                   sizeof *p->metric_sums, p->ctx.compute));
     /* Steps on the device begin without looking (steps.h). */
-    DPT_CUDA_TRY(
-        lib, cuMemsetD8Async(device(p->metric_sums), 0, sizeof *p->metric_sums, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
+                                      p->ctx.compute));
 out:
     return status;
 }
@@ -215,7 +204,8 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
         DPT_TRY(dpt_cuda_tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
     }
     if (bytes > 0)
-        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->arena, device(sum), bytes, p->ctx.compute));
+        DPT_CUDA_TRY(lib,
+                     cuMemcpyDtoHAsync(p->lists->arena, dpt_cuda_ptr(sum), bytes, p->ctx.compute));
     DPT_TRY(wait(p, err));
     hand_over(p, gradient, add);
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++)
@@ -272,7 +262,7 @@ static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_
     }
     if (outputs != NULL) {
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_ANSWERS, false, err));
-        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->answers, device(p->lists->rows), bytes,
+        DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(p->lists->answers, dpt_cuda_ptr(p->lists->rows), bytes,
                                             p->ctx.compute));
     }
     DPT_TRY(wait(p, err));
@@ -310,8 +300,8 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
 
     if (bytes > 0) {
         memcpy(p->lists->arena, params, bytes);
-        DPT_CUDA_TRY(lib,
-                     cuMemcpyHtoDAsync(device(p->params), p->lists->arena, bytes, p->ctx.compute));
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->params), p->lists->arena, bytes,
+                                            p->ctx.compute));
     }
     DPT_TRY(dpt_cuda_enqueue_layouts(p, err));
     DPT_TRY(wait(p, err));
@@ -347,7 +337,8 @@ static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct 
 
     for (int32_t i = 0; i < p->spec.graph->n_nodes; i++)
         l->positions[i] = INT64_MAX;
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(l->found), l->positions, bytes, p->ctx.compute));
+    DPT_CUDA_TRY(lib,
+                 cuMemcpyHtoDAsync(dpt_cuda_ptr(l->found), l->positions, bytes, p->ctx.compute));
     for (int32_t i = 0; i < p->spec.graph->n_nodes; i++) {
         const struct dpt_cuda_node_layout *f = &l->memory_layout.node[i];
         const struct dpt_cuda_scan_args args = {.x = dpt_cuda_value(p, i),
@@ -358,7 +349,8 @@ static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct 
             DPT_TRY(dpt_cuda_launch(lib, &p->ctx.module, p->ctx.compute,
                                     dpt_cuda_typed(p, DPT_CUDA_K_nonfinite_f32), &args, err));
     }
-    DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(l->positions, device(l->found), bytes, p->ctx.compute));
+    DPT_CUDA_TRY(lib,
+                 cuMemcpyDtoHAsync(l->positions, dpt_cuda_ptr(l->found), bytes, p->ctx.compute));
     DPT_TRY(wait(p, err));
 out:
     return status;
@@ -444,7 +436,8 @@ static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *e
     if (status != DPT_OK)
         goto out;
     memcpy(&bits, &loss_scale, sizeof bits);
-    DPT_CUDA_TRY(lib, cuMemsetD32Async(device(&p->state->loss_scale), bits, 1, p->ctx.compute));
+    DPT_CUDA_TRY(lib,
+                 cuMemsetD32Async(dpt_cuda_ptr(&p->state->loss_scale), bits, 1, p->ctx.compute));
     DPT_TRY(wait(p, err));
 out:
     give_turn(p);

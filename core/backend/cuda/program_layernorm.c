@@ -8,22 +8,25 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
     const int64_t bytes = dpt_cuda_form_elements(f, 1) * memory_layout->element;
 
     (void)spec, (void)micro;
-    f->weight = dpt_cuda_take(&memory_layout->sizes.copies, bytes) / memory_layout->element;
-    f->bias = dpt_cuda_take(&memory_layout->sizes.copies, bytes) / memory_layout->element;
+    f->weight =
+        dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_COPIES], bytes) / memory_layout->element;
+    f->bias = dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_COPIES], bytes) / memory_layout->element;
 }
 
-static struct dpt_cuda_layout layout(const struct dpt_cuda_program *p, int32_t i, bool bias)
+static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
+                                     const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
+                                     bool bias)
 {
-    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+    const struct dpt_graph_node *node = &graph->nodes[i];
+    const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
 
-    return (struct dpt_cuda_layout){
-        .canonical = dpt_cuda_tensor_of(p, bias ? node->bias : node->weight)->offset,
-        .outputs = 1,
-        .inputs = f->channels,
-        .area = f->h * f->w,
-        .padded_outputs = 1,
-        .padded_inputs = f->pitch};
+    return (struct dpt_cuda_layout){.canonical =
+                                        graph->tensors[bias ? node->bias : node->weight].offset,
+                                    .outputs = 1,
+                                    .inputs = f->channels,
+                                    .area = f->h * f->w,
+                                    .padded_outputs = 1,
+                                    .padded_inputs = f->pitch};
 }
 
 /* Mean and scale. */

@@ -185,10 +185,15 @@ int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t mic
     return micro * f->h * f->w * f->pitch;
 }
 
+int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l)
+{
+    return (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+}
+
 static void place_values(const struct dpt_program_spec *spec, int64_t micro,
                          struct dpt_cuda_memory_layout *memory_layout)
 {
-    struct dpt_cuda_sizes *sizes = &memory_layout->sizes;
+    int64_t *values = &memory_layout->bytes[DPT_CUDA_VALUES];
     const struct dpt_graph *graph = spec->graph;
     const struct dpt_cuda_node_layout *last = &memory_layout->node[memory_layout->last];
     bool trained = false;
@@ -204,21 +209,22 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
         f->wants_dy = spec->training && trained;
         if (f->tensor != i)
             continue;
-        f->y = dpt_cuda_take(&sizes->values,
-                             dpt_cuda_form_elements(f, micro) * memory_layout->element);
+        f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
         if (dpt_cuda_ops[node->op]->saved != NULL && f->wants_dy)
-            f->saved = dpt_cuda_take(&sizes->values, dpt_cuda_ops[node->op]->saved(f, micro));
+            f->saved = dpt_cuda_take(values, dpt_cuda_ops[node->op]->saved(f, micro));
     }
     memory_layout->outputs = dpt_shape_size(&graph->nodes[memory_layout->last].out);
     memory_layout->canonical = last->h * last->w > 1;
-    sizes->rows = round_up(micro * memory_layout->outputs * (int64_t)sizeof(float), ALIGN) *
-                  (memory_layout->canonical && spec->training ? 2 : 1);
+    memory_layout->bytes[DPT_CUDA_OUTPUTS] =
+        round_up(micro * memory_layout->outputs * (int64_t)sizeof(float), ALIGN) *
+        (memory_layout->canonical && spec->training ? 2 : 1);
 }
 
 /* Gradients go to and fro between two buffers; what is done element by element stays in place. */
 static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
                             struct dpt_cuda_memory_layout *memory_layout)
 {
+    int64_t *dy = &memory_layout->bytes[DPT_CUDA_DY];
     int at = 0;
 
     for (int32_t i = memory_layout->last; memory_layout->node[i].wants_dy;
@@ -228,7 +234,7 @@ static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
         const int64_t bytes = dpt_cuda_form_elements(f, micro) * memory_layout->element;
 
         f->dy = at;
-        memory_layout->sizes.dy[at] = larger(memory_layout->sizes.dy[at], round_up(bytes, ALIGN));
+        dy[at] = larger(dy[at], round_up(bytes, ALIGN));
         /* The pool writes the gradient of what the ReLU before it reads. */
         if (!moves_nothing(node) && !is_pointwise(node))
             at = !at;
@@ -252,23 +258,25 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     const struct dpt_graph *graph = spec->graph;
     const int64_t floats = graph->floats * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
-    struct dpt_cuda_sizes *sizes = &memory_layout->sizes;
+    int64_t *bytes = memory_layout->bytes;
 
-    sizes->inputs = round_up(micro * dpt_shape_size(&graph->nodes[0].out) * 4, ALIGN) +
-                    round_up(micro * memory_layout->outputs * 4, ALIGN) + 5 * ALIGN +
-                    2 * round_up(micro * 4, ALIGN) + round_up(micro * 8, ALIGN) +
-                    round_up(micro * (int64_t)sizeof(struct dpt_cuda_move), ALIGN) +
-                    sub_batches * (int64_t)sizeof(struct dpt_cuda_metric_sums);
-    sizes->arenas = floats + (spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0);
     while (spec->training && (int64_t)1 << memory_layout->levels < sub_batches)
         memory_layout->levels++;
-    sizes->levels = memory_layout->levels * floats;
-    memory_layout->counters += 1;
-    sizes->sums =
-        round_up(memory_layout->partial * 4, ALIGN) + round_up(memory_layout->counters * 4, ALIGN) +
-        round_up((micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8,
-                 ALIGN) +
-        round_up(graph->n_nodes * 8, ALIGN);
+    bytes[DPT_CUDA_CONTROL] = sizeof(struct dpt_cuda_control);
+    bytes[DPT_CUDA_STATE] = sizeof(struct dpt_cuda_state);
+    bytes[DPT_CUDA_METRIC_SUMS] = sizeof(struct dpt_cuda_metric_sums);
+    bytes[DPT_CUDA_INPUT] = micro * dpt_shape_size(&graph->nodes[0].out) * 4;
+    bytes[DPT_CUDA_LABELS] = bytes[DPT_CUDA_WEIGHTS] = micro * 4;
+    bytes[DPT_CUDA_TARGETS] = micro * memory_layout->outputs * 4;
+    bytes[DPT_CUDA_SAMPLE] = micro * 8;
+    bytes[DPT_CUDA_MOVE] = micro * (int64_t)sizeof(struct dpt_cuda_move);
+    bytes[DPT_CUDA_PARAMS] = floats;
+    bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0;
+    bytes[DPT_CUDA_SUMS] = memory_layout->levels * floats;
+    bytes[DPT_CUDA_COUNTERS] += 4; /* the loss has one in any case */
+    bytes[DPT_CUDA_LOSSES] =
+        (micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8;
+    bytes[DPT_CUDA_FOUND] = graph->n_nodes * (int64_t)8;
 }
 
 enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,
@@ -311,9 +319,12 @@ void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout
     memory_layout->node = NULL;
 }
 
-int64_t dpt_cuda_sizes_sum(const struct dpt_cuda_sizes *sizes)
+int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
+                             enum dpt_cuda_region first, enum dpt_cuda_region behind)
 {
-    return sizes->values + sizes->dy[0] + sizes->dy[1] + sizes->rows + sizes->inputs +
-           sizes->arenas + sizes->copies + sizes->dweights + sizes->levels + sizes->sums +
-           sizes->workspace;
+    int64_t sum = 0;
+
+    for (int i = (int)first; i < (int)behind; i++)
+        sum += round_up(memory_layout->bytes[i], ALIGN);
+    return sum;
 }

@@ -131,18 +131,23 @@ static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stag
     return dpt_cuda_add_entry(p, stage, &entry, err);
 }
 
+void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
+{
+    const int64_t n = dpt_cuda_copy_elements(l);
+
+    args->n++;
+    args->total += n;
+    args->largest = n > args->largest ? n : args->largest;
+}
+
 static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p, int number,
                                               void *arena, void *copies)
 {
-    const struct dpt_cuda_layout *l = &p->lists->layouts[number];
-    const int64_t n = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
+    struct dpt_cuda_layout_args args = {
+        .arena = arena, .copies = copies, .list = p->lists->device_layouts + number};
 
-    return (struct dpt_cuda_layout_args){.arena = arena,
-                                         .copies = copies,
-                                         .list = p->lists->device_layouts + number,
-                                         .n = 1,
-                                         .largest = n,
-                                         .total = n};
+    dpt_cuda_count_layout(&p->lists->layouts[number], &args);
+    return args;
 }
 
 static enum dpt_status add_losses(struct dpt_cuda_program *p, struct dpt_error *err)
@@ -173,15 +178,6 @@ out:
 
 /* --- parameters and samples ------------------------------------------------------------------- */
 
-void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
-{
-    const int64_t n = (int64_t)l->padded_outputs * l->area * l->padded_inputs;
-
-    args->n++;
-    args->total += n;
-    args->largest = n > args->largest ? n : args->largest;
-}
-
 /* Copies of parameters; *n: layouts so far. */
 static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
 {
@@ -198,7 +194,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
         for (int bias = 0; bias < 2; bias++) {
             if (copies[bias] == DPT_CUDA_NONE)
                 continue;
-            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(p, i, bias);
+            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, bias);
             l->layouts[(*n)++].copy = copies[bias];
         }
     }
@@ -234,7 +230,7 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
                  l->memory_layout.element != sizeof(float)) != floats)
                 continue;
             l->back_node[*n] = i;
-            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(p, i, false);
+            l->layouts[*n] = dpt_cuda_op_of(p, i)->layout(graph, &l->memory_layout, i, false);
             l->layouts[(*n)++].copy = f->dweight / element;
         }
         back->n = *n - back->first;
@@ -263,23 +259,25 @@ static enum dpt_status make_layouts(struct dpt_cuda_program *p, struct dpt_error
     struct dpt_cuda_lists *l = p->lists;
     const int64_t most = 3 * (int64_t)p->spec.graph->n_nodes + 2;
     const int64_t bytes = most * (int64_t)sizeof *l->layouts;
+    const struct dpt_cuda_piece pieces[] = {
+        {"the layouts", bytes, (void **)&l->layouts, true},
+        {"the layouts", bytes, (void **)&l->device_layouts, false},
+    };
     enum dpt_status status = DPT_OK;
     int n = 0;
 
     l->back_node = calloc((size_t)most, sizeof *l->back_node);
     if (l->back_node == NULL)
         return dpt_fail_memory(err, "the layouts", (double)bytes);
-    DPT_TRY(dpt_cuda_pin(&p->ctx, "the layouts", bytes, (void **)&l->layouts, err));
-    DPT_TRY(dpt_cuda_hold(&p->ctx, "the layouts", bytes, (void **)&l->device_layouts, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err));
     DPT_TRY(add_copies(p, &n, err));
     DPT_TRY(add_backs(p, &n, err));
     l->input_layout = n;
     l->layouts[n++] = rows_layout(p, 0);
     l->rows_layout = n;
     l->layouts[n++] = rows_layout(p, l->memory_layout.last);
-    DPT_CUDA_TRY(&p->ctx.lib,
-                 cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)l->device_layouts, l->layouts,
-                                   (size_t)n * sizeof *l->layouts, p->ctx.compute));
+    DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(l->device_layouts), l->layouts,
+                                                (size_t)n * sizeof *l->layouts, p->ctx.compute));
 out:
     return status;
 }

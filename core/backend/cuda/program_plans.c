@@ -17,6 +17,12 @@ static const char *const pass_names[DPT_CUDA_PASSES] = {
     [DPT_CUDA_BACKWARD_FILTER] = "filter",
 };
 
+const struct dpt_cuda_roles dpt_cuda_roles[DPT_CUDA_PASSES] = {
+    [DPT_CUDA_FORWARD] = {DPT_CUDA_X, DPT_CUDA_W, DPT_CUDA_Y},
+    [DPT_CUDA_BACKWARD_DATA] = {DPT_CUDA_Y, DPT_CUDA_W, DPT_CUDA_X},
+    [DPT_CUDA_BACKWARD_FILTER] = {DPT_CUDA_Y, DPT_CUDA_X, DPT_CUDA_W},
+};
+
 /* --- the problem as text ---------------------------------------------------------------------- */
 
 static void conv_text(const struct dpt_cuda_math *m, char *text, size_t size)
@@ -91,18 +97,15 @@ static void full_tag(const struct dpt_cuda_math *m, char *tag)
              m->dense ? m->gemms.algorithm[m->which].tag : m->plans.plan[m->which].tag);
 }
 
-enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *m, void *workspace,
-                              struct dpt_error *err)
+enum dpt_status dpt_cuda_bind(struct dpt_cuda_math *m, void *workspace, struct dpt_error *err)
 {
     void *pointers[DPT_CUDA_ARRAYS];
 
-    (void)p;
     m->workspace = dpt_cuda_needs(m, m->which) > 0 ? workspace : NULL;
     if (m->dense)
         return DPT_OK;
-    memcpy(pointers, m->pointers, sizeof pointers);
-    if (!m->plans.bias)
-        pointers[DPT_CUDA_BIAS] = NULL;
+    for (int i = 0; i < DPT_CUDA_ARRAYS; i++)
+        pointers[i] = i == DPT_CUDA_BIAS && !m->plans.bias ? NULL : m->array[i].at;
     return dpt_cuda_plan_bind(&m->plans, pointers, m->workspace, &m->bound, err);
 }
 
@@ -110,14 +113,19 @@ enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_ma
                                   struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const struct dpt_cuda_roles *of = &dpt_cuda_roles[m->pass];
+    const struct dpt_cuda_factors factors = {.a = m->array[of->a].at,
+                                             .b = m->array[of->b].at,
+                                             .d = m->array[of->d].at,
+                                             .bias = m->array[DPT_CUDA_BIAS].at};
     enum dpt_status status = DPT_OK;
 
     if (m->dense) {
         /* What goes through the layers' layout is added on its way into the arena. */
-        m->gemms.gemm.add = add && (float *)m->factors.d >= p->gradient &&
-                            (float *)m->factors.d < p->gradient + p->spec.graph->floats;
-        DPT_TRY(dpt_cuda_gemms_run(&m->gemms, m->which, &m->factors, m->workspace, p->ctx.compute,
-                                   err));
+        m->gemms.gemm.add = add && (float *)factors.d >= p->gradient &&
+                            (float *)factors.d < p->gradient + p->spec.graph->floats;
+        DPT_TRY(
+            dpt_cuda_gemms_run(&m->gemms, m->which, &factors, m->workspace, p->ctx.compute, err));
     } else {
         DPT_CUDNN_TRY(
             lib, cudnnBackendExecute(p->ctx.plans.handle, m->plans.plan[m->which].plan, m->bound));

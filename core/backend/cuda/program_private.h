@@ -38,17 +38,35 @@ struct dpt_cuda_node_layout {
     int64_t dweight;      /* bytes into `dweights`; NONE */
 };
 
-/* Bytes of the regions. */
-struct dpt_cuda_sizes {
-    int64_t values; /* outputs of layers, and argmaxes of max-pools */
-    int64_t dy[2];  /* gradients of outputs */
-    int64_t rows;   /* outputs in canonical order, as floats, and their gradient */
-    int64_t inputs; /* samples, labels and all that comes with them */
-    int64_t arenas; /* parameters, gradient */
-    int64_t copies, dweights;
-    int64_t levels;    /* arenas in which sub-batches are added up */
-    int64_t sums;      /* partial sums of kernels */
-    int64_t workspace; /* estimated: only cuDNN can tell */
+/* Device memory: a piece each, in the order in which it is held. */
+enum dpt_cuda_region {
+    /* What the layers give, and what they are given. */
+    DPT_CUDA_CONTROL,
+    DPT_CUDA_STATE,
+    DPT_CUDA_METRIC_SUMS,
+    DPT_CUDA_INPUT,
+    DPT_CUDA_LABELS,
+    DPT_CUDA_WEIGHTS,
+    DPT_CUDA_TARGETS,
+    DPT_CUDA_SAMPLE,
+    DPT_CUDA_MOVE,
+    DPT_CUDA_VALUES,  /* outputs of layers, and argmaxes of max-pools */
+    DPT_CUDA_OUTPUTS, /* of the last layer in canonical order, as floats, and their gradient */
+    /* Gradients of outputs: two buffers. */
+    DPT_CUDA_DY,
+    /* Parameters. */
+    DPT_CUDA_PARAMS = DPT_CUDA_DY + 2,
+    DPT_CUDA_GRADIENT,
+    DPT_CUDA_COPIES,
+    DPT_CUDA_DWEIGHTS,
+    DPT_CUDA_SUMS, /* arenas in which sub-batches are added up */
+    /* What passes need for themselves. */
+    DPT_CUDA_PARTIAL, /* sums of kernels */
+    DPT_CUDA_COUNTERS,
+    DPT_CUDA_LOSSES,
+    DPT_CUDA_FOUND,
+    DPT_CUDA_WORKSPACE, /* estimated: only cuDNN can tell */
+    DPT_CUDA_REGIONS
 };
 
 struct dpt_cuda_memory_layout {
@@ -59,15 +77,14 @@ struct dpt_cuda_memory_layout {
     bool canonical;  /* the last tensor has an area: its rows are put in order for the loss */
     int64_t outputs; /* numbers in a sample's output */
     int levels;      /* arenas */
-    int64_t partial; /* floats */
-    int64_t counters;
-    struct dpt_cuda_sizes sizes;
+    int64_t bytes[DPT_CUDA_REGIONS];
 };
 
 /* Room for `bytes` at the end of a region; where it begins. */
 int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
-/* Numbers in a tensor of so many samples, padding too. */
+/* Numbers in a tensor of so many samples, and in a parameter's copy, padding too. */
 int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro);
+int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l);
 
 /* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
  * dpt_cuda_memory_layout_release also then. */
@@ -75,7 +92,9 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
                                             struct dpt_cuda_memory_layout *memory_layout,
                                             struct dpt_error *err);
 void dpt_cuda_memory_layout_release(struct dpt_cuda_memory_layout *memory_layout);
-int64_t dpt_cuda_sizes_sum(const struct dpt_cuda_sizes *sizes);
+/* Bytes of the regions first … behind-1. */
+int64_t dpt_cuda_regions_sum(const struct dpt_cuda_memory_layout *memory_layout,
+                             enum dpt_cuda_region first, enum dpt_cuda_region behind);
 /* Samples of one pass. */
 static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
 {
@@ -84,19 +103,28 @@ static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
 
 /* --- launches: program_lists.c, program_run.c ------------------------------------------------ */
 
+struct dpt_cuda_array_at {
+    void *at;
+    int64_t bytes;
+};
+
+/* Which arrays a pass reads, a and b of a product, and which it writes. */
+extern const struct dpt_cuda_roles {
+    enum dpt_cuda_array a, b, d;
+} dpt_cuda_roles[DPT_CUDA_PASSES];
+
 /* What cuDNN or cuBLASLt computes: the problem, and the plan that was chosen for it. */
 struct dpt_cuda_math {
     struct dpt_cuda_math *next;
     const char *name; /* of the layer */
     bool dense;
     enum dpt_cuda_pass pass;
+    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL where it has none */
+    void *workspace;
     struct dpt_cuda_conv conv;
-    void *pointers[DPT_CUDA_ARRAYS];
     struct dpt_cuda_plans plans;
     cudnnBackendDescriptor_t bound;
-    void *workspace;
     struct dpt_cuda_gemm gemm;
-    struct dpt_cuda_factors factors;
     struct dpt_cuda_gemms gemms;
     int which;       /* the one that was chosen */
     float ms[2];     /* that the fastest took, of those that repeat their bits and of those that do
@@ -104,7 +132,6 @@ struct dpt_cuda_math {
     bool bias, relu; /* are fused in it */
     int64_t needs;   /* bytes of workspace */
     double flops;
-    int64_t bytes;
 };
 
 enum dpt_cuda_what { DPT_CUDA_KERNEL, DPT_CUDA_MATH, DPT_CUDA_FILL, DPT_CUDA_COPY };
@@ -176,11 +203,10 @@ struct dpt_cuda_lists {
     struct dpt_cuda_cache *cache;
 
     /* Regions of device memory. */
-    char *values, *dy[2], *copies, *dweights, *sums, *workspace;
+    char *values, *dy[2], *copies, *dweights, *workspace;
     int64_t workspace_bytes;
     int64_t workspace_limit; /* of one plan */
-    float *rows, *drows;
-    float *level[DPT_CUDA_LEVELS];
+    float *rows, *drows, *sums, *partial;
     double *losses; /* partial sums of losses */
     uint32_t *counters;
     uint64_t *found; /* [nodes]: the first element that is not finite */
@@ -287,7 +313,9 @@ struct dpt_cuda_op {
                   int64_t micro, int32_t i);
     /* Of one with parameters: how `weight` (or `bias`) and its copy lie, but for the copy's place.
      */
-    struct dpt_cuda_layout (*layout)(const struct dpt_cuda_program *p, int32_t i, bool bias);
+    struct dpt_cuda_layout (*layout)(const struct dpt_graph *graph,
+                                     const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
+                                     bool bias);
     /* Bytes that forward leaves to backward. Optional: none. */
     int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
     enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
@@ -352,8 +380,7 @@ void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r
 enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
                                 struct dpt_error *err);
 /* With its arrays and this workspace. */
-enum dpt_status dpt_cuda_bind(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
-                              void *workspace, struct dpt_error *err);
+enum dpt_status dpt_cuda_bind(struct dpt_cuda_math *math, void *workspace, struct dpt_error *err);
 /* add: what it writes is added to what is there; dense layers' gradients only. */
 enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
                                   struct dpt_error *err);

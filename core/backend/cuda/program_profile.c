@@ -131,7 +131,7 @@ static enum dpt_status move(struct dpt_cuda_program *p, const struct range *rang
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < n; i++) {
-        const CUdeviceptr at = (CUdeviceptr)(uintptr_t)ranges[i].at;
+        const CUdeviceptr at = dpt_cuda_ptr(ranges[i].at);
 
         DPT_CUDA_TRY(&p->ctx.lib, cuMemcpyDtoDAsync(back ? at : saved, back ? saved : at,
                                                     (size_t)ranges[i].bytes, p->ctx.compute));
@@ -176,7 +176,7 @@ static enum dpt_status allocate(struct dpt_cuda_program *p, int64_t bytes, CUdev
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const CUresult result = lib->cuMemAlloc(at, (size_t)bytes);
-    char text[24];
+    char text[32];
 
     if (result != CUDA_ERROR_OUT_OF_MEMORY)
         return dpt_cuda_check(lib, result, "cuMemAlloc", err);
@@ -184,7 +184,7 @@ static enum dpt_status allocate(struct dpt_cuda_program *p, int64_t bytes, CUdev
     return dpt_fail(err, DPT_BAD_JOB,
                     "the GPU's memory is too small to time each launch: %s are needed to keep the "
                     "optimizer's state aside; a smaller batch.micro leaves more",
-                    dpt_cuda_bytes_text(bytes, text));
+                    dpt_show_bytes((double)bytes, text));
 }
 
 static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *err)
@@ -231,7 +231,8 @@ static int64_t bytes_of(const struct dpt_cuda_entry *e)
     if (e->what == DPT_CUDA_KERNEL)
         return dpt_cuda_kernel_bytes(e->kernel, &e->args);
     if (e->what == DPT_CUDA_MATH)
-        return e->math->bytes;
+        return e->math->array[DPT_CUDA_X].bytes + e->math->array[DPT_CUDA_W].bytes +
+               e->math->array[DPT_CUDA_Y].bytes;
     return e->what == DPT_CUDA_FILL ? e->bytes : 2 * e->bytes;
 }
 

@@ -18,12 +18,11 @@ enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cu
     } else if (e->what == DPT_CUDA_MATH) {
         DPT_TRY(dpt_cuda_run_math(p, e->math, add, err));
     } else if (e->what == DPT_CUDA_FILL) {
-        DPT_CUDA_TRY(lib, cuMemsetD8Async((CUdeviceptr)(uintptr_t)e->to, 0, (size_t)e->bytes,
-                                          p->ctx.compute));
+        DPT_CUDA_TRY(lib,
+                     cuMemsetD8Async(dpt_cuda_ptr(e->to), 0, (size_t)e->bytes, p->ctx.compute));
     } else {
-        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync((CUdeviceptr)(uintptr_t)e->to,
-                                            (CUdeviceptr)(uintptr_t)e->from, (size_t)e->bytes,
-                                            p->ctx.compute));
+        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(e->to), dpt_cuda_ptr(e->from),
+                                            (size_t)e->bytes, p->ctx.compute));
     }
 out:
     return status;

@@ -26,10 +26,10 @@ enum dpt_status dpt_cuda_tree_sum_push(struct dpt_cuda_program *p, struct dpt_cu
     if (last)
         goto out;
     if (value == p->gradient) {
-        value = p->lists->level[s->n];
-        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(
-                              (CUdeviceptr)(uintptr_t)value, (CUdeviceptr)(uintptr_t)p->gradient,
-                              (size_t)p->spec.graph->floats * sizeof *value, p->ctx.compute));
+        value = p->lists->sums + s->n * p->spec.graph->floats;
+        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(value), dpt_cuda_ptr(p->gradient),
+                                            (size_t)p->spec.graph->floats * sizeof *value,
+                                            p->ctx.compute));
     }
     s->value[s->n] = value;
     s->level[s->n++] = level;

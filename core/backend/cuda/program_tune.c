@@ -24,76 +24,34 @@ static enum dpt_status make_noise(struct dpt_cuda_program *p, struct dpt_error *
         [DPT_PRECISION_FP16] = {0x9fff9fff9fff9fff, 0x2000200020002000},
     };
     struct dpt_cuda_lists *l = p->lists;
+    const struct dpt_cuda_piece piece = {"numbers to try plans with", NOISE, (void **)&l->noise,
+                                         true};
     enum dpt_status status = DPT_OK;
 
     if (l->noise != NULL)
         return DPT_OK;
-    DPT_TRY(dpt_cuda_pin(&p->ctx, "numbers to try plans with", NOISE, (void **)&l->noise, err));
+    DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     for (size_t i = 0; i < NOISE / sizeof *l->noise; i++)
         l->noise[i] = (dpt_mix64(i) & masks[p->spec.precision].keep) | masks[p->spec.precision].set;
 out:
     return status;
 }
 
-/* An array of a problem, and whether the plan reads it. */
-struct array {
-    CUdeviceptr at;
-    int64_t bytes;
-    bool read;
-};
-
-enum { ARRAYS = 3 };
-
-/* The bias, which adds little, is left out. */
-static void arrays_of(const struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
-                      struct array arrays[ARRAYS])
-{
-    const int64_t element = p->lists->memory_layout.element;
-    const struct dpt_cuda_gemm *t = &m->gemm;
-    const int64_t *x = m->conv.x, *w = m->conv.w, *y = m->conv.y;
-    const int64_t a = t->a_transposed ? t->depth : t->rows, a_length = t->rows + t->depth - a;
-    const int64_t b = t->b_transposed ? t->columns : t->depth, b_length = t->columns + t->depth - b;
-    const struct {
-        const void *at;
-        int64_t bytes;
-        bool read;
-    } dense[ARRAYS] =
-        {
-            {m->factors.a, ((a - 1) * t->a_pitch + a_length) * element, true},
-            {m->factors.b, ((b - 1) * t->b_pitch + b_length) * element, true},
-            {m->factors.d, ((t->rows - 1) * t->d_pitch + t->columns) * (t->wide ? 4 : element),
-             false},
-        },
-      conv[ARRAYS] = {
-          {m->pointers[DPT_CUDA_X], x[0] * x[2] * x[3] * m->conv.x_pitch * element,
-           m->pass != DPT_CUDA_BACKWARD_DATA},
-          {m->pointers[DPT_CUDA_W], w[0] * w[1] * w[2] * w[3] * element,
-           m->pass != DPT_CUDA_BACKWARD_FILTER},
-          {m->pointers[DPT_CUDA_Y], y[0] * y[2] * y[3] * m->conv.y_pitch * element,
-           m->pass != DPT_CUDA_FORWARD},
-      };
-
-    for (int i = 0; i < ARRAYS; i++)
-        arrays[i] =
-            m->dense
-                ? (struct array){(CUdeviceptr)(uintptr_t)dense[i].at, dense[i].bytes, dense[i].read}
-                : (struct array){(CUdeviceptr)(uintptr_t)conv[i].at, conv[i].bytes, conv[i].read};
-}
-
 /* What is read becomes noise: the first piece from the host, then as much again as is there. */
-static enum dpt_status fill(struct dpt_cuda_program *p, const struct array *array,
+static enum dpt_status fill(struct dpt_cuda_program *p, const struct dpt_cuda_array_at *array,
                             struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
+    const CUdeviceptr at = dpt_cuda_ptr(array->at);
     int64_t done = array->bytes < NOISE ? array->bytes : NOISE;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(array->at, p->lists->noise, (size_t)done, p->ctx.compute));
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(at, p->lists->noise, (size_t)done, p->ctx.compute));
     while (done < array->bytes) {
         const int64_t more = done < array->bytes - done ? done : array->bytes - done;
 
-        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(array->at + (CUdeviceptr)done, array->at, (size_t)more,
-                                            p->ctx.compute));
+        DPT_CUDA_TRY(lib,
+                     cuMemcpyDtoDAsync(at + (CUdeviceptr)done, at, (size_t)more, p->ctx.compute));
         done += more;
     }
 out:
@@ -101,14 +59,14 @@ out:
 }
 
 /* All arrays hold zeros when a program is opened, and padding relies on it. */
-static enum dpt_status clear(struct dpt_cuda_program *p, const struct array *arrays,
+static enum dpt_status clear(struct dpt_cuda_program *p, const struct dpt_cuda_array_at *arrays,
                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    for (int i = 0; i < ARRAYS; i++)
-        DPT_CUDA_TRY(&p->ctx.lib,
-                     cuMemsetD8Async(arrays[i].at, 0, (size_t)arrays[i].bytes, p->ctx.compute));
+    for (int i = 0; i <= DPT_CUDA_Y; i++)
+        DPT_CUDA_TRY(&p->ctx.lib, cuMemsetD8Async(dpt_cuda_ptr(arrays[i].at), 0,
+                                                  (size_t)arrays[i].bytes, p->ctx.compute));
     DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
 out:
     return status;
@@ -166,7 +124,7 @@ static enum dpt_status prepare(struct candidate *c, void *workspace, bool *repea
 
     *repeats = false;
     c->math->which = c->which;
-    DPT_TRY(dpt_cuda_bind(c->p, c->math, workspace, err));
+    DPT_TRY(dpt_cuda_bind(c->math, workspace, err));
     DPT_TRY(dpt_cuda_run_math(c->p, c->math, false, err));
     DPT_CUDA_TRY(lib, cuStreamSynchronize(c->p->ctx.compute));
     *repeats = true;
@@ -237,7 +195,7 @@ enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *
     enum dpt_status status = DPT_OK;
     struct candidate *candidates = NULL;
     CUdeviceptr workspace = 0;
-    struct array arrays[ARRAYS];
+    const enum dpt_cuda_array written = dpt_cuda_roles[kinds[0]->pass].d;
     int64_t bytes;
     int most = 0, n = 0;
 
@@ -250,10 +208,10 @@ enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *
         return dpt_fail_memory(err, "a layer's plans", (double)most * sizeof *candidates);
     DPT_TRY(make_noise(p, err));
     DPT_TRY(allocate(p, kinds, n_kinds, &workspace, &bytes, err));
-    arrays_of(p, kinds[0], arrays);
-    for (int i = 0; i < ARRAYS; i++) {
-        if (arrays[i].read)
-            DPT_TRY(fill(p, &arrays[i], err));
+    /* The bias, which adds little, is left out. */
+    for (int i = 0; i <= DPT_CUDA_Y; i++) {
+        if (i != (int)written)
+            DPT_TRY(fill(p, &kinds[0]->array[i], err));
     }
     DPT_TRY(
         prepare_all(p, kinds, n_kinds, (void *)(uintptr_t)workspace, bytes, candidates, &n, err));
@@ -266,7 +224,7 @@ enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *
             kinds[k]->which = candidates[i].which;
         }
     }
-    DPT_TRY(clear(p, arrays, err));
+    DPT_TRY(clear(p, kinds[0]->array, err));
 out:
     for (int i = 0; i < n; i++)
         dpt_cuda_repeat_close(p, &candidates[i].repeat);

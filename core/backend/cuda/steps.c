@@ -122,12 +122,12 @@ static enum dpt_status put_state(struct dpt_cuda_steps *s, const struct dpt_loss
                                  struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const CUdeviceptr metric_sums = (CUdeviceptr)(uintptr_t)s->p->metric_sums;
+    const CUdeviceptr metric_sums = dpt_cuda_ptr(s->p->metric_sums);
     enum dpt_status status = DPT_OK;
 
     *s->reported = (struct dpt_cuda_state){
         .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)s->p->state, s->reported,
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
                                               sizeof *s->reported, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib,
                  cuMemsetD8Async(metric_sums, 0, sizeof *s->p->metric_sums, ctx->compute));
@@ -249,7 +249,7 @@ static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct
     staging_buffer = &s->staging_buffers[which];
     bytes = s->staging_layout.input + (size_t)micros * (size_t)s->p->micro * s->staging_layout.row;
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, staging_buffer->done, 0));
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync((CUdeviceptr)(uintptr_t)staging_buffer->device,
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(staging_buffer->device),
                                               staging_buffer->pinned, bytes, ctx->copy));
     DPT_CUDA_TRY(&ctx->lib, cuEventRecord(staging_buffer->uploaded, ctx->copy));
 out:
@@ -327,7 +327,7 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(catch_up(s, err));
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, (CUdeviceptr)(uintptr_t)s->p->state,
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, dpt_cuda_ptr(s->p->state),
                                               sizeof *s->reported, ctx->compute));
     DPT_TRY(wait_for_all(s, err));
     *state = (struct dpt_steps_state){

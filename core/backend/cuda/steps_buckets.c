@@ -11,11 +11,6 @@ static size_t bytes_of(int64_t floats)
     return (size_t)floats * sizeof(float);
 }
 
-static CUdeviceptr device(const float *at)
-{
-    return (CUdeviceptr)(uintptr_t)at;
-}
-
 /* Where the tensors of a node begin and end; false: it has none. */
 static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *node, int64_t *first,
                        int64_t *last)
@@ -70,18 +65,16 @@ static const struct dpt_cuda_bucket *last_bucket(const struct dpt_cuda_steps *s)
 static enum dpt_status stage(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const int64_t floats = s->p->spec.graph->floats;
+    const bool on_device = s->spec.on_device;
+    const struct dpt_cuda_piece piece = {
+        on_device ? "what the ranks tell each other" : "the gradient's sum over the ranks",
+        (int64_t)bytes_of((on_device ? 0 : floats) + DPT_TENSOR_ALIGN),
+        (void **)(on_device ? &s->tail : &s->staging), true};
     enum dpt_status status = DPT_OK;
-    void *at;
 
-    if (s->spec.on_device) {
-        DPT_TRY(dpt_cuda_pin(&s->p->ctx, "what the ranks tell each other",
-                             (int64_t)bytes_of(DPT_TENSOR_ALIGN), &at, err));
-        s->tail = at;
-        return DPT_OK;
-    }
-    DPT_TRY(dpt_cuda_pin(&s->p->ctx, "the gradient's sum over the ranks",
-                         (int64_t)bytes_of(floats + DPT_TENSOR_ALIGN), &at, err));
-    s->staging = at;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
+    if (on_device)
+        goto out;
     s->tail = s->staging + last_bucket(s)->last;
     for (int i = 0; i < s->n_buckets; i++) {
         struct dpt_cuda_bucket *b = &s->buckets[i];
@@ -164,12 +157,12 @@ enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_erro
 
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(copy, b->ready, 0));
         if (b->staged != NULL)
-            DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(b->staged, device(gradient + b->first),
+            DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(b->staged, dpt_cuda_ptr(gradient + b->first),
                                                 bytes_of(b->last - b->first), copy));
         if (i == s->n_buckets - 1)
-            DPT_CUDA_TRY(lib,
-                         cuMemcpyDtoHAsync(s->tail, device(gradient + s->p->spec.graph->floats),
-                                           bytes_of(DPT_TENSOR_ALIGN), copy));
+            DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(s->tail,
+                                                dpt_cuda_ptr(gradient + s->p->spec.graph->floats),
+                                                bytes_of(DPT_TENSOR_ALIGN), copy));
         DPT_CUDA_TRY(lib, cuEventRecord(b->copied, copy));
     }
 out:
@@ -224,11 +217,11 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
     b = &s->buckets[i];
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     if (b->staged != NULL)
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(gradient + b->first), b->staged,
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + b->first), b->staged,
                                             bytes_of(b->last - b->first), copy));
     if (b == last_bucket(s))
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(gradient + s->p->spec.graph->floats), s->tail,
-                                            bytes_of(DPT_TENSOR_ALIGN), copy));
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + s->p->spec.graph->floats),
+                                            s->tail, bytes_of(DPT_TENSOR_ALIGN), copy));
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, copy));
 out:
     return dpt_cuda_steps_prefix_error(status, "returning the summed gradient", err);

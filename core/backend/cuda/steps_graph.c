@@ -12,11 +12,6 @@ enum {
     RATES_BYTES = sizeof(struct dpt_cuda_control) - BATCH_BYTES
 };
 
-static CUdeviceptr device(const void *at)
-{
-    return (CUdeviceptr)(uintptr_t)at;
-}
-
 static enum dpt_status launch(struct dpt_cuda_steps *s, enum dpt_cuda_kernel kernel,
                               const void *argument, struct dpt_error *err)
 {
@@ -101,7 +96,7 @@ static enum dpt_status enqueue_nothing(struct dpt_cuda_steps *s, struct dpt_erro
     const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(device(s->p->gradient), 0, words, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
     DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
 out:
     return status;
@@ -177,8 +172,8 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
     const size_t words = (size_t)g->floats + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(&ctx->lib,
-                 cuMemsetD8Async(device(s->p->control), 0, sizeof *s->p->control, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
+                                            ctx->compute));
     DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
     DPT_TRY(dpt_cuda_enqueue_input(s->p, s->stored ? DPT_CUDA_STORED : DPT_CUDA_STAGED, err));
     DPT_TRY(dpt_cuda_enqueue_forward(s->p, true, err));
@@ -188,9 +183,9 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
         DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
     }
-    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(device(s->p->gradient), 0, words, ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(device(s->p->metric_sums), 0, sizeof *s->p->metric_sums,
-                                            ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
+                                            sizeof *s->p->metric_sums, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
 out:
     return status;

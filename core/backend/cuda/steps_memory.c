@@ -14,11 +14,6 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-static CUdeviceptr device(const void *at)
-{
-    return (CUdeviceptr)(uintptr_t)at;
-}
-
 /* --- pieces ----------------------------------------------------------------------------------- */
 
 static enum dpt_status send_piece(struct dpt_cuda_steps *s, int half, void *to, size_t bytes,
@@ -27,7 +22,7 @@ static enum dpt_status send_piece(struct dpt_cuda_steps *s, int half, void *to, 
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(device(to), s->piece[half], bytes, s->p->ctx.copy));
+    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(to), s->piece[half], bytes, s->p->ctx.copy));
     DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
 out:
     return status;
@@ -66,9 +61,9 @@ enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, cons
         if (i < pieces) {
             const size_t n = bytes - at < DPT_CUDA_PIECE ? bytes - at : DPT_CUDA_PIECE;
 
-            DPT_CUDA_TRY(lib,
-                         cuMemcpyDtoHAsync(s->piece[half], device((const unsigned char *)from + at),
-                                           n, s->p->ctx.copy));
+            DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(s->piece[half],
+                                                dpt_cuda_ptr((const unsigned char *)from + at), n,
+                                                s->p->ctx.copy));
             DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
         }
         if (i > 0) {
@@ -135,6 +130,9 @@ static enum dpt_status store(struct dpt_cuda_steps *s, bool *stored, struct dpt_
     enum dpt_status status = DPT_OK;
     size_t unused = 0, total = 0;
     void *at = NULL, *affine = NULL;
+    const struct dpt_cuda_piece samples = {"the data set", bytes, &at, false};
+    const struct dpt_cuda_piece scales = {"the channels' scales", (int64_t)(2 * channels), &affine,
+                                          false};
 
     *stored = false;
     if (data->memory == NULL || bytes == 0)
@@ -143,11 +141,11 @@ static enum dpt_status store(struct dpt_cuda_steps *s, bool *stored, struct dpt_
     if ((size_t)bytes + (total / 16 < MARGIN ? total / 16 : MARGIN) > unused)
         return DPT_OK;
     /* Another program may have been faster: then the samples come from the host as well. */
-    status = dpt_cuda_hold(ctx, "the data set", bytes, &at, err);
+    status = dpt_cuda_hold(ctx, &samples, 1, err);
     if (status == DPT_BAD_JOB)
         return DPT_OK;
     DPT_TRY(status);
-    DPT_TRY(dpt_cuda_hold(ctx, "the channels' scales", (int64_t)(2 * channels), &affine, err));
+    DPT_TRY(dpt_cuda_hold(ctx, &scales, 1, err));
     DPT_TRY(upload_samples(s, at, err));
     DPT_TRY(dpt_cuda_steps_upload(s, affine, data->scale, channels, err));
     DPT_TRY(
@@ -179,40 +177,41 @@ static struct dpt_cuda_staging_layout lay_out(const struct dpt_cuda_steps *s)
 
 static enum dpt_status hold_staging_buffers(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
+    static const char samples[] = "the samples of the steps ahead";
     struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t bytes = (int64_t)s->staging_layout.bytes,
                   control = sizeof(struct dpt_cuda_control);
+    const struct dpt_cuda_piece controls[] = {
+        {"the rates", s->spec.staging_buffers * control, (void **)&s->rates, true},
+        {"the counts", s->spec.staging_buffers * s->spec.micros * control, (void **)&s->batches,
+         true},
+    };
     enum dpt_status status = DPT_OK;
-    void *at;
 
     for (int i = 0; i < s->spec.staging_buffers; i++) {
         struct dpt_cuda_staging_buffer *staging_buffer = &s->staging_buffers[i];
+        const struct dpt_cuda_piece pieces[] = {
+            {samples, bytes, (void **)&staging_buffer->device, false},
+            {samples, bytes, (void **)&staging_buffer->pinned, true},
+        };
 
-        DPT_TRY(dpt_cuda_hold(ctx, "the samples of the steps ahead", bytes, &at, err));
-        staging_buffer->device = at;
-        DPT_TRY(dpt_cuda_pin(ctx, "the samples of the steps ahead", bytes, &at, err));
-        staging_buffer->pinned = at;
+        DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(pieces), err));
         DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->uploaded, err));
         DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->done, err));
     }
-    DPT_TRY(dpt_cuda_pin(ctx, "the rates", s->spec.staging_buffers * control, &at, err));
-    s->rates = at;
-    DPT_TRY(dpt_cuda_pin(ctx, "the counts", s->spec.staging_buffers * s->spec.micros * control, &at,
-                         err));
-    s->batches = at;
+    DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(controls), err));
 out:
     return status;
 }
 
 /* --- the optimizer's -------------------------------------------------------------------------- */
 
-static enum dpt_status hold_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
+static enum dpt_status send_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
     const size_t n = (size_t)g->floats / DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
     uint8_t *host = dpt_alloc(n);
-    void *at;
 
     if (host == NULL)
         return dpt_fail_memory(err, "the weight decay", (double)n);
@@ -223,9 +222,7 @@ static enum dpt_status hold_decays(struct dpt_cuda_steps *s, struct dpt_error *e
         memset(host + first, t->decay,
                ((size_t)t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN);
     }
-    DPT_TRY(dpt_cuda_hold(&s->p->ctx, "the weight decay", (int64_t)n, &at, err));
-    s->decays = at;
-    DPT_TRY(dpt_cuda_steps_upload(s, at, host, n, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->decays, host, n, err));
 out:
     dpt_free(host);
     return status;
@@ -235,27 +232,27 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t floats = s->p->spec.graph->floats;
+    const struct dpt_cuda_piece pieces[] = {
+        {"the gradient's norm", (floats / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
+         (void **)&s->partial, false},
+        {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
+        {"the weight decay", floats / DPT_TENSOR_ALIGN, (void **)&s->decays, false},
+        {"the device's state", sizeof *s->reported, (void **)&s->reported, true},
+        {"copies", DPT_CUDA_PIECE, (void **)&s->piece[0], true},
+        {"copies", DPT_CUDA_PIECE, (void **)&s->piece[1], true},
+    };
     enum dpt_status status = DPT_OK;
-    void *at;
 
     for (int k = 0; k < s->spec.rule.slots; k++) {
-        DPT_TRY(
-            dpt_cuda_hold(ctx, "the optimizer's state", floats * (int64_t)sizeof(float), &at, err));
-        s->slot[k] = at;
+        const struct dpt_cuda_piece slot = {
+            "the optimizer's state", floats * (int64_t)sizeof(float), (void **)&s->slot[k], false};
+
+        DPT_TRY(dpt_cuda_hold(ctx, &slot, 1, err));
     }
-    DPT_TRY(dpt_cuda_hold(ctx, "the gradient's norm",
-                          (floats / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double), &at, err));
-    s->partial = at;
-    DPT_TRY(dpt_cuda_hold(ctx, "the gradient's norm", sizeof *s->counter, &at, err));
-    s->counter = at;
-    DPT_TRY(dpt_cuda_pin(ctx, "the device's state", sizeof *s->reported, &at, err));
-    s->reported = at;
-    for (int i = 0; i < 2; i++) {
-        DPT_TRY(dpt_cuda_pin(ctx, "copies", DPT_CUDA_PIECE, &at, err));
-        s->piece[i] = at;
+    DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(pieces), err));
+    for (int i = 0; i < 2; i++)
         DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &s->moved[i], err));
-    }
-    DPT_TRY(hold_decays(s, err));
+    DPT_TRY(send_decays(s, err));
 out:
     return status;
 }

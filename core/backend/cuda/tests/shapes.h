@@ -4,7 +4,7 @@
 #ifndef DPT_BACKEND_CUDA_TESTS_SHAPES_H
 #define DPT_BACKEND_CUDA_TESTS_SHAPES_H
 
-#include "core/backend/graph.h"
+#include "core/backend/cuda/plan.h"
 
 /* Samples, a window, channels and size; what the job files' networks have, and what others might.
  */
@@ -53,6 +53,13 @@ static inline struct dpt_graph_node node_of(const struct shape *s)
     node.out = (struct dpt_shape){s->out, dpt_window_extent(&s->window, 0, s->h),
                                   dpt_window_extent(&s->window, 1, s->w), false};
     return node;
+}
+
+static inline void describe_conv(const struct dpt_graph_node *node, int64_t n,
+                                 enum dpt_precision precision, struct dpt_cuda_conv *conv)
+{
+    dpt_cuda_conv_describe(node, n, precision, dpt_cuda_pitch(precision, node->in.c),
+                           dpt_cuda_pitch(precision, node->out.c), conv);
 }
 
 #endif

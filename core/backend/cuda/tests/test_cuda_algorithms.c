@@ -14,6 +14,18 @@
 #include "core/backend/cuda/matmul.h"
 #include "core/backend/tests/net.h"
 
+static struct dpt_cuda_gemm square_product(enum dpt_precision precision)
+{
+    return (struct dpt_cuda_gemm){.precision = precision,
+                                  .rows = 64,
+                                  .columns = 64,
+                                  .depth = 64,
+                                  .b_transposed = true,
+                                  .a_pitch = 64,
+                                  .b_pitch = 64,
+                                  .d_pitch = 64};
+}
+
 /* A library that answers as it is told. */
 static struct {
     cublasLtMatmulHeuristicResult_t results[4];
@@ -202,7 +214,7 @@ static void unsuited_algorithms(void **state)
     told.results[3] = algorithm(4, 4, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE,
                                 CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1000);
     told.n = 4;
-    dpt_cuda_square_gemm(DPT_PRECISION_FP32, 64, &p);
+    p = square_product(DPT_PRECISION_FP32);
     assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err), DPT_OK);
     assert_int_equal(gemms.n, 1);
     assert_int_equal(gemms.offered, 4);
@@ -251,7 +263,7 @@ static void nothing_suits(void **state)
     told.results[1] = algorithm(2, 1, 0, CUBLASLT_NUMERICAL_IMPL_FLAGS_FMA, 1);
     told.results[2].state = CUBLAS_STATUS_NOT_SUPPORTED;
     told.n = 3;
-    dpt_cuda_square_gemm(DPT_PRECISION_FP32, 64, &p);
+    p = square_product(DPT_PRECISION_FP32);
     assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                      DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "64 x 64 x 64: of 3 that it offers, 1 are of another"));
@@ -282,7 +294,7 @@ static void epilogues_may_be_missing(void **state)
 
         told.knows_epilogues = i % 2;
         told.searches = 0;
-        dpt_cuda_square_gemm(DPT_PRECISION_BF16, 64, &p);
+        p = square_product(DPT_PRECISION_BF16);
         p.epilogue = asked;
         assert_int_equal(dpt_cuda_gemms_build(&telling, NULL, &p, &request, 4, &gemms, &err),
                          DPT_OK);
@@ -312,7 +324,7 @@ static void tags(void **state)
     (void)state;
     memset(&told, 0, sizeof told);
     told.n = 1;
-    dpt_cuda_square_gemm(DPT_PRECISION_FP16, 64, &p);
+    p = square_product(DPT_PRECISION_FP16);
     for (int seed = 0; seed < 100; seed++) {
         struct draw d = {(uint64_t)seed};
 
@@ -346,18 +358,6 @@ static void tags(void **state)
     assert_int_equal(told.alive, 0);
 }
 
-static void costs(void **state)
-{
-    struct dpt_cuda_gemm p;
-
-    (void)state;
-    dpt_cuda_square_gemm(DPT_PRECISION_BF16, 1024, &p);
-    assert_true(dpt_cuda_gemm_flops(&p) == 2. * 1024 * 1024 * 1024);
-    assert_true(dpt_cuda_gemm_bytes(&p) == 3. * 2 * 1024 * 1024);
-    p.wide = p.add = true;
-    assert_true(dpt_cuda_gemm_bytes(&p) == (2. * 2 + 2 * 4) * 1024 * 1024);
-}
-
 /* The real library makes descriptors without a GPU, and looks at the name and the size of each
  * attribute; what it cannot do is the search. */
 static void attributes(void **state)
@@ -374,7 +374,7 @@ static void attributes(void **state)
         skip();
     }
     for (int i = 0; i < DPT_CUDA_EPILOGUES * DPT_PRECISIONS; i++) {
-        dpt_cuda_square_gemm((enum dpt_precision)(i % DPT_PRECISIONS), 64, &p);
+        p = square_product((enum dpt_precision)(i % DPT_PRECISIONS));
         p.epilogue = (enum dpt_cuda_epilogue)(i / DPT_PRECISIONS);
         if (dpt_cuda_gemms_build(&lib, NULL, &p, &request, 1, &gemms, &err) == DPT_OK)
             dpt_cuda_gemms_release(&gemms);
@@ -392,7 +392,6 @@ int main(void)
         cmocka_unit_test(nothing_suits),
         cmocka_unit_test(epilogues_may_be_missing),
         cmocka_unit_test(tags),
-        cmocka_unit_test(costs),
         cmocka_unit_test(attributes),
     };
 

@@ -92,7 +92,7 @@ static void make_scene(struct scene *s, const struct dpt_graph_node *node, int64
     const int64_t taps = (int64_t)node->window.kernel[0] * node->window.kernel[1];
 
     *s = (struct scene){.node = *node, .type = type_of[precision]};
-    dpt_cuda_conv_describe(node, n, precision, &s->conv);
+    describe_conv(node, n, precision, &s->conv);
     fill(s, DPT_CUDA_X, n * c->x[2] * c->x[3], c->x_pitch, node->in.c, d);
     fill(s, DPT_CUDA_Y, n * c->y[2] * c->y[3], c->y_pitch, node->out.c, d);
     fill(s, DPT_CUDA_W, c->w[0] * taps, c->w[1], group, d);
@@ -403,8 +403,8 @@ static void described_as_it_is(void **state)
 
         if (!is_chosen(shape))
             continue;
-        dpt_cuda_conv_describe(&node, shape->n,
-                               (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS), &conv);
+        describe_conv(&node, shape->n, (enum dpt_precision)(i / DPT_CUDA_PASSES % DPT_PRECISIONS),
+                      &conv);
         if (dpt_cuda_plans_build(&gpu.lib, &device, &conv, pass, &request, 1, &plans[0], &err) ||
             dpt_cuda_plans_build(&gpu.lib, &described, &conv, pass, &request, 1, &plans[1], &err))
             fail_msg("%s: %s", shape->what, err.text);

@@ -335,8 +335,7 @@ static void engines_have_their_bits(void **state)
 static void gemm(uint64_t key, enum dpt_precision precision)
 {
     static const enum dpt_cuda_epilogue epilogues[] = {DPT_CUDA_PLAIN, DPT_CUDA_BIASED,
-                                                       DPT_CUDA_RELU, DPT_CUDA_BIASED_RELU,
-                                                       DPT_CUDA_SUM_OF_LINES};
+                                                       DPT_CUDA_RELU, DPT_CUDA_BIASED_RELU};
     struct dpt_cuda_gemm p = {
         .precision = precision,
         .rows = 1 + below(key, 0, 20),
@@ -345,7 +344,7 @@ static void gemm(uint64_t key, enum dpt_precision precision)
         .a_transposed = below(key, 3, 2),
         .b_transposed = below(key, 4, 2),
         .wide = below(key, 5, 2),
-        .epilogue = epilogues[below(key, 6, 5)],
+        .epilogue = epilogues[below(key, 6, 4)],
     };
     const struct dpt_cuda_plan_request request = {.reproducible = below(key, 7, 2),
                                                   .workspace = WORKSPACE};
@@ -380,17 +379,13 @@ static void gemm(uint64_t key, enum dpt_precision precision)
             fail_msg("%s", err.text);
         WORKS(cuStreamSynchronize(one));
         download(got, (CUdeviceptr)at.d, n[2], out);
-        download(got + n[2], (CUdeviceptr)at.bias, n[3], out);
         for (int64_t i = 0; i < p.rows * p.columns; i++) {
             const int64_t r = i / p.columns, c = i % p.columns;
-            double w = p.add ? d[r * p.d_pitch + c] : 0, line = 0;
+            double w = p.add ? d[r * p.d_pitch + c] : 0;
 
-            for (int64_t k = 0; k < p.depth; k++) {
-                const double left = a[p.a_transposed ? k * p.a_pitch + r : r * p.a_pitch + k];
-
-                line += left;
-                w += left * b[p.b_transposed ? c * p.b_pitch + k : k * p.b_pitch + c];
-            }
+            for (int64_t k = 0; k < p.depth; k++)
+                w += (double)a[p.a_transposed ? k * p.a_pitch + r : r * p.a_pitch + k] *
+                     b[p.b_transposed ? c * p.b_pitch + k : k * p.b_pitch + c];
             if (made.epilogue == DPT_CUDA_BIASED || made.epilogue == DPT_CUDA_BIASED_RELU)
                 w += bias[c];
             if ((made.epilogue == DPT_CUDA_RELU || made.epilogue == DPT_CUDA_BIASED_RELU) && w < 0)
@@ -398,9 +393,6 @@ static void gemm(uint64_t key, enum dpt_precision precision)
             if (!(fabs(got[r * p.d_pitch + c] - w) <= (out == FAKE_F32 ? 0 : fabs(w) * 0x1p-7)))
                 fail_msg("case %d, %s: [%d][%d] is %g, not %g", (int)key, made.algorithm[which].tag,
                          (int)r, (int)c, got[r * p.d_pitch + c], w);
-            if (made.epilogue == DPT_CUDA_SUM_OF_LINES)
-                assert_true(fabs(got[n[2] + (size_t)r] - line) <=
-                            (out == FAKE_F32 ? 0 : fabs(line) * 0x1p-7));
         }
         WORKS(cuMemFree((CUdeviceptr)at.a));
         WORKS(cuMemFree((CUdeviceptr)at.b));
@@ -500,7 +492,6 @@ static void counts_beyond_the_arrays(void **state)
     for (int i = 0; i < plans.n; i++) {
         assert_string_equal(again.plan[i].tag, plans.plan[i].tag);
         assert_int_equal(again.plan[i].notes, plans.plan[i].notes);
-        assert_int_equal(again.plan[i].behaviour, 0);
     }
     dpt_cuda_plans_release(&plans);
     dpt_cuda_plans_release(&again);
