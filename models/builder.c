@@ -25,6 +25,20 @@ enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *
     return dpt_fail(err, DPT_BAD_JOB, "%s%s (%s): %s", place, layer, b->name, text);
 }
 
+void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
+{
+    struct dpt_layer *at = dpt_grow(list->at, &list->room, list->n + 1, sizeof *at);
+    void *options = NULL;
+
+    if (at != NULL) {
+        list->at = at;
+        options = dpt_region_alloc(list->region, type->size);
+    }
+    if (options != NULL)
+        at[list->n++] = (struct dpt_layer){.type = type, .options = options};
+    return options;
+}
+
 const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
 {
     return &b->graph->nodes[b->last].out;
@@ -144,16 +158,4 @@ enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph
     return dpt_builder_fail(b, err, "kernel %dx%d%s does not fit %dx%d input%s (the layer gets %s)",
                             (int)w->kernel[0], (int)w->kernel[1], dilated, (int)input[0],
                             (int)input[1], padded, dpt_shape_text(&node->in, shape));
-}
-
-enum dpt_status dpt_builder_need_planes(const struct dpt_builder *b, struct dpt_error *err)
-{
-    char shape[40];
-
-    if (!dpt_builder_shape(b)->flat)
-        return DPT_OK;
-    return dpt_builder_fail(b, err, "needs channels x height x width, gets %s: %s",
-                            dpt_shape_text(dpt_builder_shape(b), shape),
-                            b->last == 0 ? "the data are flat vectors, only `dense` fits them"
-                                         : "put it before `flatten` and `dense`");
 }

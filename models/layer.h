@@ -83,6 +83,29 @@ DPT_LAYER_OPERATIONS(X)
         .fallback = "auto", .help = "name in messages and checkpoints; auto: type and number",     \
     }
 
+/* The row of an operation's attribute number k. */
+#define DPT_ATTRIBUTE_ROW(k, text, otherwise, least, most, what)                                   \
+    {                                                                                              \
+        .name = text, .type = DPT_OPT_REAL,                                                        \
+        .offset = offsetof(struct dpt_attribute_options, attribute[k]), .fallback = otherwise,     \
+        .min = least, .max = most, .help = what,                                                   \
+    }
+
+/* The rows of a struct dpt_pair, and of the struct dpt_padding that is called `padding`. */
+#define DPT_PAIR_ROW(text, options, member, otherwise, what)                                       \
+    {                                                                                              \
+        .name = text, .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),                 \
+        .fallback = otherwise, .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,      \
+        .value_text = "N or [height, width]", .help = what,                                        \
+    }
+#define DPT_PADDING_ROW(options, otherwise, what)                                                  \
+    {                                                                                              \
+        .name = "padding", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, padding),           \
+        .fallback = otherwise, .read = dpt_read_padding,                                           \
+        .alternatives = &dpt_padding_alternatives,                                                 \
+        .value_text = "N, [height, width], same or valid", .help = what,                           \
+    }
+
 /* An initializer of weights: fills tensor number k, which is zero, from the counter RNG. options:
  * the one number that it is given, with the way's name; NULL: none. */
 struct dpt_initializer_type {
@@ -117,11 +140,11 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
 extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
     dpt_padding_alternatives, dpt_initializer_alternatives;
 
-/* A list of layers that grows in a region. */
+/* A list of layers that grows. */
 struct dpt_layer_list {
-    struct dpt_region *region;
-    struct dpt_layer *at;
-    size_t n, capacity;
+    struct dpt_region *region; /* of the options */
+    struct dpt_layer *at;      /* of dpt_grow, or the job's where room is 0 */
+    size_t n, room;
 };
 
 /* Appends a layer; its zeroed options, or NULL where memory ran out. */
@@ -175,8 +198,5 @@ enum dpt_status dpt_layer_add(struct dpt_builder *b, const struct dpt_layer *lay
  * fit). */
 enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph_node *node,
                                    const struct dpt_padding *padding, struct dpt_error *err);
-
-/* Errors: BAD_JOB where the layer gets a flat vector. */
-enum dpt_status dpt_builder_need_planes(const struct dpt_builder *b, struct dpt_error *err);
 
 #endif

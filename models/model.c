@@ -6,35 +6,8 @@
 
 #include "models/layer.h"
 
-const struct dpt_layer_type *const dpt_layer_types[] = {
-#define X(NAME, name) &dpt_layer_##name,
-    DPT_LAYER_OPERATIONS(X)
-#undef X
-        NULL};
-
 const struct dpt_variant *const dpt_model_variants[] = {
     &dpt_model_linear, &dpt_model_mlp, &dpt_model_cnn, &dpt_model_sequential, NULL};
-
-void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
-{
-    void *options = dpt_region_alloc(list->region, type->size);
-
-    if (options == NULL)
-        return NULL;
-    if (list->n == list->capacity) {
-        const size_t capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
-        struct dpt_layer *larger = dpt_region_alloc(list->region, capacity * sizeof *larger);
-
-        if (larger == NULL)
-            return NULL;
-        if (list->n > 0)
-            memcpy(larger, list->at, list->n * sizeof *larger);
-        list->at = larger;
-        list->capacity = capacity;
-    }
-    list->at[list->n++] = (struct dpt_layer){.type = type, .options = options};
-    return options;
-}
 
 static bool name_is_given(const struct dpt_layer_list *list, const char *name)
 {
@@ -56,15 +29,6 @@ static void name_layer(struct dpt_builder *b, const struct dpt_layer_list *list,
     do {
         snprintf(b->name, sizeof b->name, "%s%d", layer->type->name, ++*number);
     } while (name_is_given(list, b->name));
-}
-
-static size_t type_index(const struct dpt_layer_type *type)
-{
-    size_t i = 0;
-
-    while (dpt_layer_types[i] != NULL && dpt_layer_types[i] != type)
-        i++;
-    return i;
 }
 
 static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
@@ -99,15 +63,28 @@ static enum dpt_status check_whole(const struct dpt_builder *b, struct dpt_error
     return DPT_OK;
 }
 
+static enum dpt_status check_input(const struct dpt_builder *b, struct dpt_error *err)
+{
+    char shape[40];
+
+    if (!b->layer->type->planes || !dpt_builder_shape(b)->flat)
+        return DPT_OK;
+    return dpt_builder_fail(b, err, "needs channels x height x width, gets %s: %s",
+                            dpt_shape_text(dpt_builder_shape(b), shape),
+                            b->last == 0 ? "the data are flat vectors, only `dense` fits them"
+                                         : "put it before `flatten` and `dense`");
+}
+
 static enum dpt_status add_layers(struct dpt_builder *b, const struct dpt_layer_list *list,
                                   struct dpt_error *err)
 {
-    int numbers[sizeof dpt_layer_types / sizeof dpt_layer_types[0]] = {0};
+    int numbers[DPT_OP_COUNT] = {0};
     enum dpt_status status = DPT_OK;
 
     for (b->index = 0; b->index < list->n; b->index++) {
         b->layer = &list->at[b->index];
-        name_layer(b, list, &numbers[type_index(b->layer->type)]);
+        name_layer(b, list, &numbers[b->layer->type->op]);
+        DPT_TRY(check_input(b, err));
         DPT_TRY(b->layer->type->add(b, b->layer, err));
     }
     b->index = list->n - 1;
@@ -139,6 +116,8 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
     DPT_TRY(add_layers(&builder, &list, err));
 out:
     dpt_region_release(&region);
+    if (list.room > 0)
+        free(list.at);
     if (status != DPT_OK)
         dpt_graph_release(graph);
     return status;

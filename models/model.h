@@ -29,13 +29,14 @@ struct dpt_layer_type {
     size_t size;      /* of the options' struct */
     const char *main; /* option that a bare value stands for: `dense: 10` is {dense: {outputs: 10}};
                          NULL: none */
+    bool planes;      /* it needs channels x height x width */
     /* Adds the layer behind builder's last node. Errors: BAD_JOB (shapes; see dpt_builder_fail),
      * RANK. */
     enum dpt_status (*add)(struct dpt_builder *builder, const struct dpt_layer *layer,
                            struct dpt_error *err);
 };
 
-extern const struct dpt_layer_type *const dpt_layer_types[]; /* ends with NULL */
+extern const struct dpt_layer_type *const dpt_layer_types[]; /* by operation; ends with NULL */
 extern const struct dpt_variant
     *const dpt_model_variants[]; /* linear, mlp, cnn, sequential; ends with NULL */
 

@@ -3,16 +3,16 @@
 #include "models/layer.h"
 
 /* "<name>/weight" must fit a tensor's name, and the name is a folder in the checkpoint. */
-enum { NAME_LENGTH = 40, MOST_TYPES = 32 };
+enum { NAME_LENGTH = 40 };
 
-static const struct dpt_layer_type *find_type(const char *name)
-{
-    const struct dpt_layer_type *const *type = dpt_layer_types;
-
-    while (strcmp((*type)->name, name) != 0)
-        type++;
-    return *type;
-}
+/* The layer types, and their names, which are those of their operations. */
+#define X(NAME, name) &dpt_layer_##name,
+const struct dpt_layer_type *const dpt_layer_types[] = {DPT_LAYER_OPERATIONS(X) NULL};
+#undef X
+#define X(NAME, name) #name,
+static const char *const names[] = {DPT_LAYER_OPERATIONS(X)};
+#undef X
+enum { TYPES = sizeof names / sizeof *names };
 
 static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                        const struct dpt_sequential_options *model, const char *name)
@@ -41,18 +41,15 @@ static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const
                        struct dpt_sequential_options *model)
 {
     struct dpt_layer layer = {.at = entry};
-    const char *names[MOST_TYPES], *name, *inner;
+    const char *name, *inner;
     const struct dpt_layer_options *common;
     struct dpt_conf_node *value;
-    size_t n = 0;
 
-    while (n < MOST_TYPES && dpt_layer_types[n] != NULL) {
-        names[n] = dpt_layer_types[n]->name;
-        n++;
-    }
-    if (!dpt_option_entry(conf, entry, path, "layer", names, n, &name, &value))
+    if (!dpt_option_entry(conf, entry, path, "layer", names, TYPES, &name, &value))
         return !conf->failed;
-    layer.type = find_type(name);
+    for (size_t i = 0; i < TYPES; i++)
+        if (strcmp(names[i], name) == 0)
+            layer.type = dpt_layer_types[i];
     inner = dpt_option_path(conf, path, name, 0);
     layer.options = dpt_region_alloc(&conf->region, layer.type->size);
     if (inner == NULL || layer.options == NULL)
@@ -112,18 +109,14 @@ static bool sequential_expand(const void *options, const struct dpt_shape *input
 
 static bool layer_kind(size_t i, struct dpt_option_kind *kind)
 {
-    size_t n = 0;
-
-    while (dpt_layer_types[n] != NULL)
-        n++;
-    if (i < n)
+    if (i < TYPES)
         *kind = (struct dpt_option_kind){
             .name = dpt_layer_types[i]->name,
             .summary = dpt_layer_types[i]->summary,
             .options = dpt_layer_types[i]->options,
             .bare = dpt_layer_types[i]->main,
         };
-    return i < n;
+    return i < TYPES;
 }
 
 static const struct dpt_alternatives layer_forms = {.kind = layer_kind};

@@ -10,17 +10,12 @@ static const struct dpt_layer_type *const activations[] = {DPT_ACTIVATIONS(X, 0)
 static const char *const activation_names[] = {DPT_ACTIVATIONS(X, 0) NULL};
 #undef X
 
-/* What a dense tail is made of; part of mlp's and cnn's options. */
+/* What a dense tail is made of: linear's options, which say less of it, mlp's, and part of cnn's. */
 struct tail {
     struct dpt_ints hidden;
     double dropout;
     int64_t outputs;
     int activation;
-    struct dpt_initializer init;
-};
-
-struct linear_options {
-    int64_t outputs;
     struct dpt_initializer init;
 };
 
@@ -76,16 +71,6 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
     return push_dense(list, tail->outputs, tail->init);
 }
 
-static bool linear_expand(const void *options, const struct dpt_shape *input,
-                          struct dpt_layer_list *list)
-{
-    const struct linear_options *o = options;
-
-    if (!input->flat && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
-        return false;
-    return push_dense(list, o->outputs, o->init);
-}
-
 static bool mlp_expand(const void *options, const struct dpt_shape *input,
                        struct dpt_layer_list *list)
 {
@@ -122,12 +107,13 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
 }
 
 // clang-format off
-static const struct dpt_option linear_table[] = {
-    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct linear_options, outputs),
-     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
-    DPT_INITIALIZER_ROW(struct linear_options, init, "zero"),
-    {0},
-};
+#define LAST_ROWS(init_default)                                                                    \
+    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct tail, outputs),             \
+     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
+    DPT_INITIALIZER_ROW(struct tail, init, init_default),                                          \
+    {0}
+
+static const struct dpt_option linear_table[] = {LAST_ROWS("zero")};
 
 #define TAIL_ROWS(hidden_default)                                                                  \
     {.name = "hidden", .type = DPT_OPT_INTS, .offset = offsetof(struct tail, hidden),              \
@@ -137,35 +123,22 @@ static const struct dpt_option linear_table[] = {
      .fallback = "relu", .choices = activation_names, .help = "behind every layer but the last"},  \
     {.name = "dropout", .type = DPT_OPT_REAL, .offset = offsetof(struct tail, dropout),            \
      .fallback = "0", .min = 0, .max = 0.99, .help = "rate behind each hidden dense layer"},       \
-    {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct tail, outputs),             \
-     .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},                    \
-    DPT_INITIALIZER_ROW(struct tail, init, "he")
+    LAST_ROWS("he")
 
-static const struct dpt_option mlp_table[] = {
-    TAIL_ROWS("[256]"),
-    {0},
-};
+static const struct dpt_option mlp_table[] = {TAIL_ROWS("[256]")};
 
 static const struct dpt_option cnn_table[] = {
     {.name = "channels", .type = DPT_OPT_INTS, .offset = offsetof(struct cnn_options, channels),
      .fallback = "[32, 64]", .min = 1, .max = DPT_MAX_CHANNELS, .help = "of each convolution"},
-    {.name = "kernel", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct cnn_options, kernel),
-     .fallback = "3", .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,
-     .value_text = "N or [height, width]",
-     .help = "of the convolutions"},
-    {.name = "padding", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct cnn_options, padding),
-     .fallback = "same", .read = dpt_read_padding, .alternatives = &dpt_padding_alternatives,
-     .value_text = "N, [height, width], same or valid",
-     .help = "of the convolutions"},
+    DPT_PAIR_ROW("kernel", struct cnn_options, kernel, "3", "of the convolutions"),
+    DPT_PADDING_ROW(struct cnn_options, "same", "of the convolutions"),
     {.name = "pool", .type = DPT_OPT_INT, .offset = offsetof(struct cnn_options, pool),
      .fallback = "2", .min = 1, .max = DPT_MAX_KERNEL,
      .help = "max-pool behind each convolution; 1: none"},
     TAIL_ROWS("[]"), /* the tail stands first in struct cnn_options */
-    {0},
 };
 // clang-format on
 
-static const struct dpt_model_type linear = {.expand = linear_expand};
 static const struct dpt_model_type mlp = {.expand = mlp_expand};
 static const struct dpt_model_type cnn = {.expand = cnn_expand};
 
@@ -173,8 +146,8 @@ const struct dpt_variant dpt_model_linear = {
     .name = "linear",
     .summary = "one dense layer: linear or logistic regression",
     .options = linear_table,
-    .size = sizeof(struct linear_options),
-    .impl = &linear,
+    .size = sizeof(struct tail),
+    .impl = &mlp,
 };
 
 const struct dpt_variant dpt_model_mlp = {

@@ -5,24 +5,12 @@ static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     {.name = "channels", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_conv_options, channels),
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "output channels"},
-    {.name = "kernel", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct dpt_conv_options, kernel),
-     .fallback = "3", .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,
-     .value_text = "N or [height, width]",
-     .help = "size of the window"},
-    {.name = "stride", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct dpt_conv_options, stride),
-     .fallback = "1", .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,
-     .value_text = "N or [height, width]",
-     .help = "step of the window"},
-    {.name = "padding", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_conv_options, padding),
-     .fallback = "0", .read = dpt_read_padding, .alternatives = &dpt_padding_alternatives,
-     .value_text = "N, [height, width], same or valid",
-     .help = "zeros around the input; same: output = input / stride, rounded up"},
-    {.name = "dilation", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_conv_options, dilation),
-     .fallback = "1", .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,
-     .value_text = "N or [height, width]",
-     .help = "distance of the window's taps"},
+    DPT_PAIR_ROW("kernel", struct dpt_conv_options, kernel, "3", "size of the window"),
+    DPT_PAIR_ROW("stride", struct dpt_conv_options, stride, "1", "step of the window"),
+    DPT_PADDING_ROW(struct dpt_conv_options, "0",
+                    "zeros around the input; same: output = input / stride, rounded up"),
+    DPT_PAIR_ROW("dilation", struct dpt_conv_options, dilation, "1",
+                 "distance of the window's taps"),
     {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct dpt_conv_options, groups),
      .fallback = "1", .min = 1, .max = DPT_MAX_CHANNELS,
      .help = "channels are split into groups that do not mix"},
@@ -40,7 +28,6 @@ static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *l
     struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
 
-    DPT_TRY(dpt_builder_need_planes(b, err));
     if (node.in.c % o->groups != 0)
         return dpt_builder_fail(b, err, "groups %lld does not divide the input's %d channels",
                                 (long long)o->groups, (int)node.in.c);
@@ -68,5 +55,6 @@ const struct dpt_layer_type dpt_layer_conv = {
     .options = options,
     .size = sizeof(struct dpt_conv_options),
     .main = "channels",
+    .planes = true,
     .add = conv_add,
 };

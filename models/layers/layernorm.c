@@ -1,14 +1,10 @@
 #include "models/layer.h"
 
-// clang-format off
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
-    {.name = "eps", .type = DPT_OPT_REAL,
-     .offset = offsetof(struct dpt_attribute_options, attribute[0]), .fallback = "1e-5",
-     .min = 1e-12, .max = 1, .help = "what is added to the variance"},
+    DPT_ATTRIBUTE_ROW(0, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
     {0},
 };
-// clang-format on
 
 const struct dpt_layer_type dpt_layer_layernorm = {
     .name = "layernorm",

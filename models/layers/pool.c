@@ -4,20 +4,14 @@
 // clang-format off
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
-    {.name = "size", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_layer_pool_options, size),
-     .read = dpt_read_pair, .alternatives = &dpt_pair_alternatives,
-     .value_text = "N or [height, width]", .help = "size of the window"},
+    DPT_PAIR_ROW("size", struct dpt_layer_pool_options, size, NULL, "size of the window"),
     {.name = "stride", .type = DPT_OPT_CUSTOM,
      .offset = offsetof(struct dpt_layer_pool_options, stride),
      .fallback = "auto", .read = dpt_read_pair_or_auto, .alternatives = &dpt_pair_or_auto_alternatives,
      .value_text = "N, [height, width] or auto",
      .help = "step of the window; auto: its size"},
-    {.name = "padding", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_layer_pool_options, padding),
-     .fallback = "0", .read = dpt_read_padding, .alternatives = &dpt_padding_alternatives,
-     .value_text = "N, [height, width], same or valid",
-     .help = "border around the input, less than the size"},
+    DPT_PADDING_ROW(struct dpt_layer_pool_options, "0",
+                    "border around the input, less than the size"),
     {0},
 };
 // clang-format on
@@ -29,7 +23,6 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
     struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
 
-    DPT_TRY(dpt_builder_need_planes(b, err));
     for (int i = 0; i < 2; i++) {
         /* A border as wide as the window would hold windows without any input in them. */
         if (!o->padding.same && o->padding.pair.at[i] >= o->size.at[i])
@@ -55,6 +48,7 @@ out:
         .options = options,                                                                        \
         .size = sizeof(struct dpt_layer_pool_options),                                             \
         .main = "size",                                                                            \
+        .planes = true,                                                                            \
         .add = add,                                                                                \
     };
 
