@@ -2,7 +2,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+
+#include "core/base/memory.h"
 
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf)
 {
@@ -27,63 +28,36 @@ int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input)
     return (int32_t)(span / w->stride[axis] + 1);
 }
 
-/*
- * Makes room for one more element behind n; the capacity is n's next power of two, so that it need
- * not be stored. Returns the array, or NULL with the old one untouched.
- */
-static void *grow(void *array, int32_t n, size_t size, const char *what, struct dpt_error *err)
-{
-    const bool full = (n & (n - 1)) == 0;
-    const size_t capacity = n == 0 ? 1 : 2 * (size_t)n;
-    void *larger;
-
-    if (!full)
-        return array;
-    larger = n < INT32_MAX / 2 ? realloc(array, capacity * size) : NULL;
-    if (larger == NULL)
-        dpt_fail_memory(err, what, (double)capacity * (double)size);
-    return larger;
-}
-
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err)
 {
     struct dpt_graph_node *nodes =
-        grow(graph->nodes, graph->n_nodes, sizeof *nodes, "the model's layers", err);
+        dpt_grow(graph->nodes, &graph->node_room, (size_t)graph->n_nodes + 1, sizeof *nodes);
 
     if (nodes == NULL)
-        return err->status;
+        return dpt_fail_memory(err, "the model's layers", (double)graph->n_nodes * sizeof *nodes);
     graph->nodes = nodes;
     nodes[graph->n_nodes] = *node;
     *index = graph->n_nodes++;
     return DPT_OK;
 }
 
-/* Product of the dims, or -1 where it is more than an arena could ever hold. */
-static int64_t count_elements(const struct dpt_tensor *tensor)
-{
-    const int64_t most = INT64_MAX / 64;
-    int64_t count = 1;
-
-    for (int d = 0; d < tensor->n_dims; d++) {
-        if (tensor->dims[d] > 0 && count > most / tensor->dims[d])
-            return -1;
-        count *= tensor->dims[d];
-    }
-    return count;
-}
-
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err)
 {
-    const int64_t count = count_elements(tensor);
     struct dpt_tensor *tensors, *added;
+    int64_t count = 1;
+    bool fits = true;
 
-    if (count < 0 || count > INT64_MAX / 64 - graph->floats)
+    for (int d = 0; d < tensor->n_dims; d++)
+        fits = fits && !__builtin_mul_overflow(count, tensor->dims[d], &count);
+    if (!fits || count > INT64_MAX / 64 - graph->floats)
         return dpt_fail(err, DPT_RANK, "%s: more parameters than any memory holds", tensor->name);
-    tensors = grow(graph->tensors, graph->n_tensors, sizeof *tensors, "the model's tensors", err);
+    tensors = dpt_grow(graph->tensors, &graph->tensor_room, (size_t)graph->n_tensors + 1,
+                       sizeof *tensors);
     if (tensors == NULL)
-        return err->status;
+        return dpt_fail_memory(err, "the model's tensors",
+                               (double)graph->n_tensors * sizeof *tensors);
     graph->tensors = tensors;
     added = &tensors[graph->n_tensors];
     *added = *tensor;

@@ -103,8 +103,9 @@ struct dpt_graph {
     int32_t n_nodes;
     struct dpt_tensor *tensors;
     int32_t n_tensors;
-    int64_t floats;     /* size of the arena, padding included; a multiple of 16 */
-    int64_t parameters; /* learned numbers, without padding */
+    size_t node_room, tensor_room; /* of dpt_grow */
+    int64_t floats;                /* size of the arena, padding included; a multiple of 16 */
+    int64_t parameters;            /* learned numbers, without padding */
 };
 
 static inline int64_t dpt_shape_size(const struct dpt_shape *s)
