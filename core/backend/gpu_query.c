@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -111,8 +112,9 @@ static void ask_device(const struct cuda *cuda, struct dpt_gpu_query *gpus, int 
         gpus->gpu[i].available = (double)available;
 }
 
-/* A message from device memory to device memory: 1 arrived whole, 0 did not. */
-static int try_message(const struct cuda *cuda, struct dpt_gpu_query *gpus)
+/* A message from device memory to device memory: 1 arrived whole, 0 did not, -1 was not tried; why
+ * it is not 1. */
+static int try_message(const struct cuda *cuda, char *why, size_t size)
 {
     static unsigned char back[BYTES];
     uintptr_t from = 0, to = 0;
@@ -124,11 +126,11 @@ static int try_message(const struct cuda *cuda, struct dpt_gpu_query *gpus)
         cuda->use(context) != 0 || cuda->allocate(&from, BYTES) != 0 ||
         cuda->allocate(&to, BYTES) != 0 || cuda->set(from, 7, BYTES, NULL) != 0 ||
         cuda->set(to, 0, BYTES, NULL) != 0 || cuda->wait() != 0) {
-        snprintf(gpus->why, sizeof gpus->why, "no memory on device 0");
+        snprintf(why, size, "no memory on device 0");
         return -1;
     }
     if (dpt_probe_device_message((const void *)from, (void *)to, BYTES, &err) != DPT_OK) {
-        snprintf(gpus->why, sizeof gpus->why, "%.100s", err.text);
+        snprintf(why, size, "%.100s", err.text);
         return 0;
     }
     if (cuda->to_host(back, to, BYTES, NULL) != 0 || cuda->wait() != 0)
@@ -137,20 +139,6 @@ static int try_message(const struct cuda *cuda, struct dpt_gpu_query *gpus)
         if (back[i] != 7)
             return 0;
     return 1;
-}
-
-/* After each step what is known so far goes into the pipe; the last one that came counts. */
-static void put(int fd, const struct dpt_gpu_query *gpus)
-{
-    const char *at = (const char *)gpus;
-
-    for (size_t done = 0; done < sizeof *gpus;) {
-        const ssize_t n = write(fd, at + done, sizeof *gpus - done);
-
-        if (n <= 0)
-            _exit(1);
-        done += (size_t)n;
-    }
 }
 
 const struct dpt_backend *dpt_gpu_backend(void)
@@ -192,114 +180,99 @@ static void ask_backend(struct dpt_gpu_query *gpus)
                  err.text);
 }
 
-static void ask(int fd, bool all)
+/* What is known stands in *gpus at once, and `why` says what it would be if this were the end. */
+static void ask(struct dpt_gpu_query *gpus)
 {
-    struct dpt_gpu_query gpus = {.library = true, .code = -1, .message = -1};
     const int local = dpt_launcher_local_rank();
+    char why[sizeof gpus->why] = "";
     struct cuda cuda;
-    const char *name = NULL;
+    const char *name = "";
+    int code;
 
     dpt_probe_leave_launcher();
-    snprintf(gpus.why, sizeof gpus.why, "the driver gave no answer");
-    put(fd, &gpus);
+    snprintf(gpus->why, sizeof gpus->why, "the driver gave no answer");
     if (!load_cuda(&cuda)) {
-        snprintf(gpus.why, sizeof gpus.why, "libcuda.so.1 lacks what a driver has");
-        put(fd, &gpus);
+        snprintf(gpus->why, sizeof gpus->why, "libcuda.so.1 lacks what a driver has");
         return;
     }
-    ask_nvml(&gpus);
-    gpus.code = cuda.init(0);
-    cuda.driver_version(&gpus.driver);
-    if (gpus.code == 0)
-        cuda.device_count(&gpus.count);
-    if (gpus.code != 0 && (cuda.error_name(gpus.code, &name) != 0 || name == NULL))
+    ask_nvml(gpus);
+    code = cuda.init(0);
+    cuda.driver_version(&gpus->driver);
+    if (code == 0)
+        cuda.device_count(&gpus->count);
+    else if (cuda.error_name(code, &name) != 0 || name == NULL)
         name = "unknown error";
-    snprintf(gpus.why, sizeof gpus.why, "%s", name != NULL ? name : "");
-    ask_own(&cuda, &gpus, local < 0 ? 0 : local);
-    put(fd, &gpus);
-    if (!all)
+    gpus->code = code;
+    snprintf(gpus->why, sizeof gpus->why, "%s", name);
+    ask_own(&cuda, gpus, local < 0 ? 0 : local);
+    for (int i = 0; local <= 0 && i < gpus->count && i < DPT_GPU_QUERY_MOST; i++)
+        ask_device(&cuda, gpus, i);
+    if (local > 0 || code != 0 || gpus->count == 0)
         return;
-    for (int i = 0; i < gpus.count && i < DPT_GPU_QUERY_MOST; i++)
-        ask_device(&cuda, &gpus, i);
-    put(fd, &gpus);
-    if (gpus.code != 0 || gpus.count == 0)
-        return;
-    ask_backend(&gpus);
-    put(fd, &gpus);
-    gpus.message = 0;
-    snprintf(gpus.why, sizeof gpus.why, "it crashed or hung");
-    put(fd, &gpus);
-    gpus.why[0] = '\0';
-    gpus.message = try_message(&cuda, &gpus);
-    put(fd, &gpus);
+    ask_backend(gpus);
+    snprintf(gpus->why, sizeof gpus->why, "it crashed or hung");
+    gpus->message = 0;
+    gpus->message = try_message(&cuda, why, sizeof why);
+    memcpy(gpus->why, why, sizeof why);
 }
 
 /* --- in the parent ---------------------------------------------------------------------------- */
 
-/* What comes until the child ends or the time is over. */
-static void listen_to(int fd, struct dpt_gpu_query *gpus)
-{
-    const double end = dpt_now() + PATIENCE;
-    struct dpt_gpu_query next;
-    struct pollfd wait = {.fd = fd, .events = POLLIN};
-    size_t done = 0;
-
-    while (dpt_now() < end) {
-        ssize_t n;
-
-        if (poll(&wait, 1, (int)((end - dpt_now()) * 1e3) + 1) < 0 && errno != EINTR)
-            return;
-        if (wait.revents == 0)
-            continue;
-        n = read(fd, (char *)&next + done, sizeof next - done);
-        if (n <= 0)
-            return;
-        done += (size_t)n;
-        if (done == sizeof next) {
-            *gpus = next;
-            done = 0;
-        }
-    }
-}
-
-/* A child has the messages of a failing MPI to itself. */
-static void be_child(int fd, bool all)
+/* The child has the messages of a failing MPI to itself. */
+static void be_child(struct dpt_gpu_query *gpus)
 {
     const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
 
     if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0 || dup2(nowhere, STDERR_FILENO) < 0)
         _exit(1);
     signal(SIGSEGV, SIG_DFL);
-    ask(fd, all);
+    ask(gpus);
     _exit(0);
+}
+
+/* Until the child ends, which closes the pipe, or the time is over. */
+static void wait_for(int fd)
+{
+    const double end = dpt_now() + PATIENCE;
+    struct pollfd wait = {.fd = fd};
+
+    while (poll(&wait, 1, (int)((end - dpt_now()) * 1e3) + 1) < 0 && errno == EINTR &&
+           dpt_now() < end)
+        ;
 }
 
 void dpt_gpu_query(struct dpt_gpu_query *gpus)
 {
-    void *library;
+    void *library = dlopen("libcuda.so.1", RTLD_LAZY); /* loading it starts nothing */
+    struct dpt_gpu_query *shared;
     int ends[2];
     pid_t child;
 
     *gpus = (struct dpt_gpu_query){.message = -1};
-    library = dlopen("libcuda.so.1", RTLD_LAZY); /* loading it starts nothing */
     if (library == NULL)
         return;
     dlclose(library);
     gpus->library = true;
     gpus->code = -1;
     snprintf(gpus->why, sizeof gpus->why, "it could not be asked");
-    if (pipe(ends) != 0)
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED)
         return;
-    child = fork();
-    if (child == 0) {
+    *shared = *gpus;
+    if (pipe(ends) == 0) {
+        child = fork();
+        if (child == 0) {
+            close(ends[0]);
+            be_child(shared);
+        }
+        close(ends[1]);
+        if (child > 0) {
+            wait_for(ends[0]);
+            kill(child, SIGKILL);
+            waitpid(child, NULL, 0);
+        }
         close(ends[0]);
-        be_child(ends[1], dpt_launcher_local_rank() <= 0);
     }
-    close(ends[1]);
-    if (child > 0) {
-        listen_to(ends[0], gpus);
-        kill(child, SIGKILL);
-        waitpid(child, NULL, 0);
-    }
-    close(ends[0]);
+    *gpus = *shared;
+    munmap(shared, sizeof *shared);
 }

@@ -3,9 +3,9 @@
  * built without CUDA.
  *
  * The driver's libraries are loaded where they are. All questions are asked by a child process
- * before MPI starts, which writes what it learned into a pipe: a driver that hangs or crashes, or
- * an MPI that takes device memory for its own, ends the child and is told; and this process has not
- * begun to use the driver.
+ * before MPI starts, which writes what it learns into memory that both have: a driver that hangs or
+ * crashes, or an MPI that takes device memory for its own, ends the child and is told; and this
+ * process has not begun to use the driver.
  */
 #ifndef DPT_BACKEND_GPU_QUERY_H
 #define DPT_BACKEND_GPU_QUERY_H
