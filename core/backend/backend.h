@@ -18,12 +18,24 @@
 #include <stdint.h>
 
 #include "core/backend/graph.h"
-#include "core/backend/precision.h"
 #include "core/base/error.h"
 #include "core/base/isa.h"
 #include "core/base/pool.h"
 #include "core/base/span.h"
 #include "core/base/str.h"
+
+/*
+ * Of what kind numbers are in the layers. Parameters, sums over samples and the reduction are fp32
+ * in all of them. tf32: fp32 tensors, but of a product's factors 11 bits; bf16: tensors of 8 bits;
+ * fp16: tensors of 11 bits and 5 of exponent: with a loss scale (loss_scale.h).
+ */
+#define DPT_PRECISION_LIST(X)                                                                      \
+    X(DPT_PRECISION_FP32, "fp32")                                                                  \
+    X(DPT_PRECISION_TF32, "tf32")                                                                  \
+    X(DPT_PRECISION_BF16, "bf16")                                                                  \
+    X(DPT_PRECISION_FP16, "fp16")
+enum dpt_precision { DPT_PRECISION_LIST(DPT_LIST_NAME) DPT_PRECISIONS };
+extern const char *const dpt_precision_names[DPT_PRECISIONS + 1]; /* ends with NULL */
 
 enum dpt_loss_kind {
     DPT_LOSS_CROSS_ENTROPY, /* softmax cross-entropy; labels, or rows of target probabilities */
@@ -148,7 +160,7 @@ struct dpt_backend {
     enum dpt_status (*open)(const struct dpt_program_spec *spec, void **program,
                             struct dpt_error *err);
     void (*close)(void *program); /* NULL is fine */
-    /* Bytes that the program holds (activations, scratch, copies), all workers together. */
+    /* Of a device: bytes that the program holds (activations, scratch, copies). Optional. */
     int64_t (*bytes)(const void *program);
     /* What `open` would make for this spec, without its workers: nothing of the size of activations is allocated. Errors: as open's. */
     enum dpt_status (*measure)(const struct dpt_program_spec *spec, struct dpt_program_bytes *bytes,
@@ -197,6 +209,10 @@ struct dpt_backend {
     enum dpt_status (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
                             float *c, struct dpt_error *err);
 };
+
+extern const struct dpt_backend dpt_backend_ref;  /* ref/: plain C, any shape */
+extern const struct dpt_backend dpt_backend_cpu;  /* cpu/: where DPT_WITH_ONEDNN is 1 */
+extern const struct dpt_backend dpt_backend_cuda; /* cuda/: where DPT_WITH_CUDA is 1 */
 
 /* All backends that this build has, the preferred one for CPUs first; ends with NULL. */
 extern const struct dpt_backend *const dpt_backends[];

@@ -133,8 +133,6 @@ static inline const struct dpt_operation *dpt_operation_of(const struct dpt_grap
 double dpt_operation_flops(const struct dpt_graph_node *node);
 /* The row's tensors, zeroed before; how many. */
 int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
-/* Errors: BAD_JOB: a window that can lie on padding alone. For backends that cannot compute it. */
-enum dpt_status dpt_operation_check(const struct dpt_graph_node *node, struct dpt_error *err);
 
 /* --- shapes that several have ----------------------------------------------------------------- */
 

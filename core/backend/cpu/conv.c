@@ -1,6 +1,3 @@
-#include <string.h>
-
-#include "core/backend/cpu/conv_kernels.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/cpu/sparse.h"
@@ -76,14 +73,10 @@ static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct c
                                  const struct dpt_kernel *kernel, struct copy *copy,
                                  struct dpt_error *err)
 {
-    const int64_t floats = dpt_kernel_floats(kernel, DPT_ROLE_W);
     enum dpt_status status = DPT_OK;
     struct dpt_kernel *pack;
 
-    copy->weights = dpt_alloc_array((size_t)floats, sizeof *copy->weights);
-    if (copy->weights == NULL)
-        return dpt_fail_memory(err, "weights", (double)floats * sizeof *copy->weights);
-    program->bytes += floats * (int64_t)sizeof *copy->weights;
+    DPT_TRY(dpt_cpu_copy(program, kernel->floats[DPT_ROLE_W], &copy->weights, err));
     DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, kernel, false, &pack, err));
     copy->call =
         dpt_cpu_call(program, pack, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
@@ -96,12 +89,7 @@ static void close_conv(struct dpt_cpu_node *node)
     struct conv *conv = node->own;
 
     dpt_conv_kernels_close(&conv->kernels);
-    dpt_free(conv->forward_weights.weights);
-    dpt_free(conv->data_weights.weights);
-    dpt_sparse_close(conv->sparse);
-    dpt_free(conv->sparse_weights);
-    dpt_free(conv->winograd_weights);
-    dpt_free(conv);
+    dpt_free(conv->sparse);
 }
 
 static bool is_plain(const struct dpt_window *w)
@@ -110,12 +98,6 @@ static bool is_plain(const struct dpt_window *w)
         if (w->stride[i] != 1 || w->dilation[i] != 1)
             return false;
     return w->groups == 1;
-}
-
-static float *own_weights(struct dpt_cpu_program *program, int64_t floats)
-{
-    program->bytes += floats * (int64_t)sizeof(float);
-    return dpt_alloc_array((size_t)floats, sizeof(float));
 }
 
 /* --- Winograd --------------------------------------------------------------------------------- */
@@ -133,8 +115,8 @@ static enum dpt_status make_backward(struct dpt_cpu_program *program,
     DPT_TRY(dpt_conv_kernels_make(&request, DPT_LAYOUT_C16, DPT_LAYOUT_C16, k, err));
     if (k->slow > 0)
         status = dpt_fail(err, DPT_BAD_JOB, "%s: no fast kernels for it", node->name);
-    dpt_kernel_close(k->forward);
-    k->forward = NULL;
+    dpt_kernel_close(k->pass[DPT_CONV_FORWARD]);
+    k->pass[DPT_CONV_FORWARD] = NULL;
 out:
     return status;
 }
@@ -171,16 +153,14 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     *chosen = true;
     conv->winograd = w;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
-    if (w.pool)
+    if (w.pool) {
         dpt_cpu_write_nowhere(program, node, DPT_LAYOUT_C16);
-    else
-        dpt_cpu_write(program, node, DPT_LAYOUT_C16);
-    if (w.pool)
         node->pool->fused = true;
+    } else {
+        dpt_cpu_write(program, node, DPT_LAYOUT_C16);
+    }
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
-    conv->winograd_weights = own_weights(program, dpt_winograd_packed(&w));
-    if (conv->winograd_weights == NULL)
-        return dpt_fail_memory(err, "weights", (double)dpt_winograd_packed(&w) * sizeof(float));
+    DPT_TRY(dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights, err));
 out:
     return status;
 }
@@ -191,15 +171,23 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
     const struct dpt_cpu_node *to = node->pool != NULL ? node->pool : node;
     const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
-    dpt_winograd_forward(
-        &conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
-        conv->winograd_weights,
-        conv->shape.bias ? run->params + dpt_cpu_offset(run->program, node->graph->bias) : NULL,
-        run->scratch, dpt_cpu_buffer(run, to->y),
-        keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
+    dpt_winograd_forward(&conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
+                         conv->winograd_weights, dpt_cpu_param(run, node->graph->bias),
+                         run->scratch, dpt_cpu_buffer(run, to->y),
+                         keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
 }
 
 /* --- the direct way --------------------------------------------------------------------------- */
+
+/* A kernel as a call, which owns it from here. */
+static int take_call(struct dpt_cpu_program *program, struct conv *conv, enum dpt_conv_pass pass,
+                     int x, int y, int w, int b)
+{
+    struct dpt_kernel *kernel = conv->kernels.pass[pass];
+
+    conv->kernels.pass[pass] = NULL;
+    return dpt_cpu_call(program, kernel, x, y, w, b);
+}
 
 static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                    struct dpt_error *err)
@@ -212,9 +200,9 @@ static enum dpt_status plan_direct(struct dpt_cpu_program *program, struct dpt_c
     DPT_TRY(dpt_conv_kernels_choose(&request, k, err));
     DPT_TRY(dpt_cpu_read(program, node, k->x, err));
     dpt_cpu_write(program, node, k->y);
-    DPT_TRY(open_copy(program, conv, k->forward, &conv->forward_weights, err));
-    conv->forward = dpt_cpu_call(program, k->forward, node->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
-    k->forward = NULL;
+    DPT_TRY(open_copy(program, conv, k->pass[DPT_CONV_FORWARD], &conv->forward_weights, err));
+    conv->forward =
+        take_call(program, conv, DPT_CONV_FORWARD, node->x, node->y, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
     return status;
 }
@@ -223,11 +211,9 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct conv *conv = node->own = dpt_alloc(sizeof *conv);
+    struct conv *conv = node->own;
     bool chosen;
 
-    if (conv == NULL)
-        return dpt_fail_memory(err, node->name, sizeof *conv);
     conv->shape = dpt_cpu_conv_shape(program, node);
     conv->n_weights = program->spec.graph->tensors[node->graph->weight].count;
     conv->forward_weights.call = conv->data_weights.call = DPT_CPU_NONE;
@@ -270,15 +256,10 @@ static enum dpt_status plan_lists(struct dpt_cpu_program *program, struct dpt_cp
     const struct dpt_sparse_shape shape = sparse_shape(node);
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_sparse_open(&shape, dpt_sparse_kernels(dpt_dnnl_isa()), &conv->sparse, err));
+    DPT_TRY(dpt_sparse_open(&shape, dpt_dnnl_isa(), &conv->sparse, err));
     conv->sparse_scratch = dpt_cpu_reserve(program, dpt_sparse_scratch(conv->sparse));
-    if (node->wants_dx) {
-        const int64_t floats = dpt_sparse_packed(conv->sparse);
-
-        conv->sparse_weights = own_weights(program, floats);
-        if (conv->sparse_weights == NULL)
-            return dpt_fail_memory(err, "weights", (double)floats * sizeof(float));
-    }
+    if (node->wants_dx)
+        DPT_TRY(dpt_cpu_copy(program, dpt_sparse_packed(conv->sparse), &conv->sparse_weights, err));
 out:
     return status;
 }
@@ -286,18 +267,17 @@ out:
 static void backward_by_lists(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    const struct dpt_cpu_program *program = run->program;
     const struct dpt_sparse_work work = {
         .count = run->batch->count,
-        .micro = program->spec.micro,
+        .micro = run->program->spec.micro,
         .x = dpt_cpu_buffer(run, node->x),
         .dy = dpt_cpu_buffer(run, node->dy),
         .argmax = (const void *)dpt_cpu_buffer(run, node->pool->argmax),
         .packed = conv->sparse_weights,
         .scratch = dpt_cpu_buffer(run, conv->sparse_scratch),
         .add = run->add,
-        .dw = run->gradient + dpt_cpu_offset(program, node->graph->weight),
-        .db = conv->shape.bias ? run->gradient + dpt_cpu_offset(program, node->graph->bias) : NULL,
+        .dw = dpt_cpu_gradient(run, node->graph->weight),
+        .db = dpt_cpu_gradient(run, node->graph->bias),
         .dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL,
     };
 
@@ -310,27 +290,26 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
                                           struct dpt_cpu_node *node, struct dpt_error *err)
 {
     struct conv *conv = node->own;
-    struct dpt_conv_kernels *k = &conv->kernels;
+    struct dpt_kernel **kernels = conv->kernels.pass, *unpack;
     enum dpt_status status = DPT_OK;
-    struct dpt_kernel *unpack;
 
     if (lists(node))
         return plan_lists(program, node, err);
     if (node->wants_dx) {
-        DPT_TRY(open_copy(program, conv, k->data, &conv->data_weights, err));
-        conv->data = dpt_cpu_call(program, k->data, node->dx, node->dy, DPT_CPU_NONE, DPT_CPU_NONE);
-        k->data = NULL;
+        DPT_TRY(
+            open_copy(program, conv, kernels[DPT_CONV_BACKWARD_DATA], &conv->data_weights, err));
+        conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, node->dy,
+                               DPT_CPU_NONE, DPT_CPU_NONE);
     }
-    conv->dw = dpt_cpu_take(program, dpt_kernel_floats(k->weights, DPT_ROLE_W));
+    conv->dw = dpt_cpu_take(program, kernels[DPT_CONV_BACKWARD_WEIGHTS]->floats[DPT_ROLE_W]);
     conv->dw_canonical = dpt_cpu_take(program, conv->n_weights);
     conv->db = dpt_cpu_take(program, conv->shape.out_channels);
-    DPT_TRY(
-        dpt_kernel_reorder_weights(program->dnnl, &conv->shape, k->weights, true, &unpack, err));
+    DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape,
+                                       kernels[DPT_CONV_BACKWARD_WEIGHTS], true, &unpack, err));
     conv->unpack =
         dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
-    conv->weights = dpt_cpu_call(program, k->weights, node->x, node->dy, conv->dw,
-                                 conv->shape.bias ? conv->db : DPT_CPU_NONE);
-    k->weights = NULL;
+    conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, node->x, node->dy, conv->dw,
+                              conv->shape.bias ? conv->db : DPT_CPU_NONE);
     dpt_cpu_give(program, conv->dw);
     dpt_cpu_give(program, conv->dw_canonical);
     dpt_cpu_give(program, conv->db);
@@ -353,7 +332,7 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
                                     int thread, int *task, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    const float *weights = run->params + dpt_cpu_offset(run->program, node->graph->weight);
+    const float *weights = dpt_cpu_param(run, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(refresh_copy(run, &conv->forward_weights, weights, thread, task, err));
@@ -377,8 +356,7 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
     }
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
-        dpt_cpu_set(run, conv->forward, DPT_ROLE_B,
-                    run->params + dpt_cpu_offset(run->program, node->graph->bias));
+        dpt_cpu_set(run, conv->forward, DPT_ROLE_B, dpt_cpu_param(run, node->graph->bias));
     return dpt_cpu_execute(run, conv->forward, err);
 }
 
@@ -386,7 +364,7 @@ static enum dpt_status weight_gradient(const struct dpt_cpu_run *run,
                                        const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    float *dw = run->gradient + dpt_cpu_offset(run->program, node->graph->weight);
+    float *dw = dpt_cpu_gradient(run, node->graph->weight);
     float *canonical = run->add ? dpt_cpu_buffer(run, conv->dw_canonical) : dw;
     enum dpt_status status = DPT_OK;
 
@@ -394,10 +372,10 @@ static enum dpt_status weight_gradient(const struct dpt_cpu_run *run,
     dpt_cpu_set(run, conv->unpack, DPT_ROLE_Y, canonical);
     DPT_TRY(dpt_cpu_execute(run, conv->unpack, err));
     if (run->add)
-        dpt_accumulate(conv->n_weights, canonical, dw);
+        dpt_accumulate(conv->n_weights, canonical, true, dw);
     if (conv->shape.bias)
-        dpt_sum_rows(1, conv->shape.out_channels, dpt_cpu_buffer(run, conv->db), run->add,
-                     run->gradient + dpt_cpu_offset(run->program, node->graph->bias));
+        dpt_accumulate(conv->shape.out_channels, dpt_cpu_buffer(run, conv->db), run->add,
+                       dpt_cpu_gradient(run, node->graph->bias));
 out:
     return status;
 }
@@ -429,4 +407,5 @@ const struct dpt_cpu_op dpt_cpu_conv = {
     .forward = conv_forward,
     .backward = conv_backward,
     .close = close_conv,
+    .own = sizeof(struct conv),
 };

@@ -1,6 +1,5 @@
 #include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/program.h"
-#include "core/base/memory.h"
 
 /* y = x W^T + b on the canonical weights where they lie. In a team each thread computes a part of
  * the outputs, then of the weights' gradient for the same outputs, then of the inputs' gradient. */
@@ -15,10 +14,8 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dense *dense = node->own = dpt_alloc(sizeof *dense);
+    struct dense *dense = node->own;
 
-    if (dense == NULL)
-        return dpt_fail_memory(err, node->name, sizeof *dense);
     dense->gemm = (struct dpt_gemm){.rows = program->spec.micro,
                                     .inputs = dpt_shape_size(&node->in),
                                     .outputs = node->out.c,
@@ -57,11 +54,9 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
 {
     const struct dense *dense = node->own;
     const struct dpt_gemm own = product_of(run, dense), *p = &own;
-    const struct dpt_graph_node *graph = node->graph;
     const float *x = dpt_cpu_buffer(run, node->x);
-    const float *w = run->params + dpt_cpu_offset(run->program, graph->weight);
-    const float *bias =
-        graph->bias < 0 ? NULL : run->params + dpt_cpu_offset(run->program, graph->bias);
+    const float *w = dpt_cpu_param(run, node->graph->weight);
+    const float *bias = dpt_cpu_param(run, node->graph->bias);
     float *y = dpt_cpu_buffer(run, node->y);
     int64_t first, last;
 
@@ -85,16 +80,14 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
 {
     const struct dense *dense = node->own;
     const struct dpt_gemm own = product_of(run, dense), *p = &own;
-    const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
-    const float *x = dpt_cpu_buffer(run, node->x), *w = run->params + weight;
+    const float *x = dpt_cpu_buffer(run, node->x), *w = dpt_cpu_param(run, node->graph->weight);
     const float *dy = dpt_cpu_buffer(run, node->dy);
-    float *dw = run->gradient + weight, *db = NULL;
+    float *dw = dpt_cpu_gradient(run, node->graph->weight);
+    float *db = dpt_cpu_gradient(run, node->graph->bias);
     float *dx = node->wants_dx ? dpt_cpu_buffer(run, node->dx) : NULL;
     int64_t first, last;
 
     (void)err;
-    if (node->graph->bias >= 0)
-        db = run->gradient + dpt_cpu_offset(run->program, node->graph->bias);
     if (dense->small) {
         if (run->thread == 0)
             dpt_small_backward(p, dy, x, w, run->add, dw, db, dx);
@@ -112,15 +105,10 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
     return DPT_OK;
 }
 
-static void close_dense(struct dpt_cpu_node *node)
-{
-    dpt_free(node->own);
-}
-
 const struct dpt_cpu_op dpt_cpu_dense = {
     .plan = plan_dense,
     .forward = dense_forward,
     .backward = dense_backward,
-    .close = close_dense,
+    .own = sizeof(struct dense),
     .shares = true,
 };

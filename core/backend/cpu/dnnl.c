@@ -41,7 +41,8 @@ int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t 
     return (c + block - 1) / block * block * h * w;
 }
 
-enum dpt_status dpt_dnnl_fail(dnnl_status_t result, const char *what, struct dpt_error *err)
+/* Turns oneDNN's result into ours. */
+static enum dpt_status dnnl_fail(dnnl_status_t result, const char *what, struct dpt_error *err)
 {
     if (result == dnnl_out_of_memory)
         return dpt_fail(err, DPT_RANK, "not enough memory for oneDNN's %s", what);
@@ -52,6 +53,35 @@ enum dpt_status dpt_dnnl_fail(dnnl_status_t result, const char *what, struct dpt
 
 /* --- the library ------------------------------------------------------------------------------ */
 
+/* oneDNN's instruction sets. Each value holds the bits of those it extends. Those behind the first
+ * FP32_SETS make no difference to fp32, which is all that is computed here. */
+enum { FP32_SETS = 4 };
+static const struct {
+    unsigned bits;
+    enum dpt_isa isa;
+    const char *name;
+} sets[] = {
+    {dnnl_cpu_isa_sse41, DPT_ISA_PLAIN, "SSE4.1"},
+    {dnnl_cpu_isa_avx, DPT_ISA_PLAIN, "AVX"},
+    {dnnl_cpu_isa_avx2, DPT_ISA_AVX2, "AVX2"},
+    {dnnl_cpu_isa_avx512_core, DPT_ISA_AVX512, "AVX-512"},
+    {dnnl_cpu_isa_avx512_core_vnni, DPT_ISA_AVX512, "AVX-512 VNNI"},
+    {dnnl_cpu_isa_avx512_core_bf16, DPT_ISA_AVX512_BF16, "AVX-512 BF16"},
+    {dnnl_cpu_isa_avx512_core_amx, DPT_ISA_AMX, "AVX-512 AMX"},
+};
+enum { SETS = sizeof sets / sizeof sets[0] };
+
+/* The last of the first n sets that oneDNN makes use of; -1: none. */
+static int find_set(int n)
+{
+    const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
+
+    do
+        n--;
+    while (n >= 0 && (have & sets[n].bits) != sets[n].bits);
+    return n;
+}
+
 static struct {
     pthread_once_t once;
     char text[64], used[64];
@@ -59,33 +89,15 @@ static struct {
 
 static void describe(void)
 {
-    static const struct {
-        dnnl_cpu_isa_t isa;
-        const char *name, *used; /* used: by fp32, which is all that is computed here */
-    } isas[] = {
-        {dnnl_cpu_isa_sse41, "SSE4.1", "SSE4.1"},
-        {dnnl_cpu_isa_avx, "AVX", "AVX"},
-        {dnnl_cpu_isa_avx2, "AVX2", "AVX2"},
-        {dnnl_cpu_isa_avx512_core, "AVX-512", "AVX-512"},
-        {dnnl_cpu_isa_avx512_core_vnni, "AVX-512 VNNI", "AVX-512"},
-        {dnnl_cpu_isa_avx512_core_bf16, "AVX-512 BF16", "AVX-512"},
-        {dnnl_cpu_isa_avx512_core_amx, "AVX-512 AMX", "AVX-512"},
-    };
-    const dnnl_version_t *version = dnnl_version();
-    const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
-    const char *name = "generic CPU", *used = name;
+    const struct {
+        char *text;
+        int set;
+    } texts[] = {{description.text, find_set(SETS)}, {description.used, find_set(FP32_SETS)}};
+    const dnnl_version_t *v = dnnl_version();
 
-    /* Each value holds the bits of those it extends. */
-    for (size_t i = 0; i < sizeof isas / sizeof isas[0]; i++) {
-        if ((have & (unsigned)isas[i].isa) == (unsigned)isas[i].isa) {
-            name = isas[i].name;
-            used = isas[i].used;
-        }
-    }
-    snprintf(description.text, sizeof description.text, "oneDNN %d.%d.%d, %s", version->major,
-             version->minor, version->patch, name);
-    snprintf(description.used, sizeof description.used, "oneDNN %d.%d.%d, %s", version->major,
-             version->minor, version->patch, used);
+    for (int i = 0; i < 2; i++)
+        snprintf(texts[i].text, sizeof description.text, "oneDNN %d.%d.%d, %s", v->major, v->minor,
+                 v->patch, texts[i].set < 0 ? "generic CPU" : sets[texts[i].set].name);
 }
 
 const char *dpt_dnnl_describe(void)
@@ -109,31 +121,22 @@ static void (*find_set_threads(void))(int)
     return set_threads;
 }
 
-/* Each value holds the bits of those it extends. */
-static const dnnl_cpu_isa_t sets[DPT_ISA_COUNT] = {
-    [DPT_ISA_AVX2] = dnnl_cpu_isa_avx2,
-    [DPT_ISA_AVX512] = dnnl_cpu_isa_avx512_core,
-    [DPT_ISA_AVX512_BF16] = dnnl_cpu_isa_avx512_core_bf16,
-    [DPT_ISA_AMX] = dnnl_cpu_isa_avx512_core_amx,
-};
-
 enum dpt_isa dpt_dnnl_isa(void)
 {
-    const unsigned have = (unsigned)dnnl_get_effective_cpu_isa();
-    enum dpt_isa isa = DPT_ISA_PLAIN;
+    const int set = find_set(SETS);
 
-    for (int i = DPT_ISA_AVX2; i < DPT_ISA_COUNT; i++)
-        if ((have & (unsigned)sets[i]) == (unsigned)sets[i])
-            isa = (enum dpt_isa)i;
-    return isa;
+    return set < 0 ? DPT_ISA_PLAIN : sets[set].isa;
 }
 
 enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err)
 {
     enum dpt_isa have;
+    int set = 0;
 
+    while (sets[set].isa != most)
+        set++;
     /* It refuses a second time; what counts is what it makes use of from here on. */
-    (void)dnnl_set_max_cpu_isa(sets[most]);
+    (void)dnnl_set_max_cpu_isa((dnnl_cpu_isa_t)sets[set].bits);
     have = dpt_dnnl_isa();
     if (have < most)
         return dpt_fail(err, DPT_BAD_JOB, "device.isa: %s: oneDNN has %s at most on this machine",
@@ -172,7 +175,7 @@ enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_er
     return DPT_OK;
 out:
     dpt_dnnl_close(d);
-    return dpt_dnnl_fail(result, "engine", err);
+    return dnnl_fail(result, "engine", err);
 }
 
 void dpt_dnnl_close(struct dpt_dnnl *dnnl)
@@ -193,102 +196,66 @@ void dpt_dnnl_close(struct dpt_dnnl *dnnl)
 /* --- kernels ---------------------------------------------------------------------------------- */
 
 /* Fills the kernel from a primitive descriptor. */
-dnnl_status_t dpt_kernel_finish(struct dpt_kernel *k, const_dnnl_primitive_desc_t pd,
-                                const struct dpt_argument *arguments, size_t n)
+static dnnl_status_t finish(struct kernel *k, const_dnnl_primitive_desc_t pd,
+                            const struct dpt_argument *arguments, size_t n)
 {
     dnnl_status_t result = dnnl_success;
     const char *name = NULL;
 
     DNNL_TRY(dnnl_primitive_create(&k->primitive, pd));
     DNNL_TRY(dnnl_primitive_desc_query(pd, dnnl_query_impl_info_str, 0, (void *)&name));
-    k->slow = strstr(name, "ref") != NULL;
+    k->seen.slow = strstr(name, "ref") != NULL;
     for (size_t i = 0; i < n; i++) {
         const struct dpt_argument *a = &arguments[i];
-        const dpt_borrowed_desc d = dnnl_primitive_desc_query_md(pd, a->query, 0);
+        const dpt_borrowed_desc d = dnnl_primitive_desc_query_md(pd, a->query, a->index);
 
         DNNL_TRY(dpt_desc_copy(&k->arg[a->role], d));
-        k->used[a->role] = true;
         k->code[a->role] = a->code;
-        k->floats[a->role] = (int64_t)(dnnl_memory_desc_get_size(d) / sizeof(float));
+        k->seen.floats[a->role] = (int64_t)(dnnl_memory_desc_get_size(d) / sizeof(float));
     }
     DNNL_TRY(
         dpt_desc_copy(&k->scratch, dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0)));
-    k->scratch_floats =
+    k->seen.scratch =
         (int64_t)((dnnl_memory_desc_get_size(BORROW(k->scratch)) + sizeof(float) - 1) /
                   sizeof(float));
-    k->has_scratch = true;
 out:
     return result;
 }
 
-enum dpt_status dpt_kernel_new(struct dpt_kernel **kernel, struct dpt_error *err)
+enum dpt_status dpt_kernel_make(dnnl_status_t result, dnnl_primitive_desc_t pd, const char *what,
+                                const struct dpt_argument *arguments, size_t n,
+                                struct dpt_kernel **kernel, struct dpt_error *err)
 {
-    *kernel = dpt_alloc(sizeof **kernel);
-    return *kernel != NULL ? DPT_OK : dpt_fail_memory(err, "a kernel", sizeof **kernel);
-}
+    struct kernel *k = dpt_alloc(sizeof *k);
 
-void dpt_kernel_close(struct dpt_kernel *kernel)
-{
-    if (kernel == NULL)
-        return;
-    for (int i = 0; i < DPT_ROLE_COUNT; i++) {
-        if (kernel->used[i])
-            dpt_desc_free(&kernel->arg[i]);
-    }
-    if (kernel->has_scratch)
-        dpt_desc_free(&kernel->scratch);
-    if (kernel->primitive != NULL)
-        dnnl_primitive_destroy(kernel->primitive);
-    dpt_free(kernel);
-}
-
-enum dpt_layout dpt_kernel_layout(const struct dpt_kernel *kernel, enum dpt_role role)
-{
-    return kernel->layout[role];
-}
-
-bool dpt_kernel_slow(const struct dpt_kernel *kernel)
-{
-    return kernel->slow;
-}
-
-int64_t dpt_kernel_floats(const struct dpt_kernel *kernel, enum dpt_role role)
-{
-    return kernel->floats[role];
-}
-
-int64_t dpt_kernel_scratch(const struct dpt_kernel *kernel)
-{
-    return kernel->scratch_floats;
-}
-
-/* --- reorders --------------------------------------------------------------------------------- */
-
-static enum dpt_status reorder(struct dpt_dnnl *dnnl, dpt_borrowed_desc from, dpt_borrowed_desc to,
-                               struct dpt_kernel **kernel, struct dpt_error *err)
-{
-    static const struct dpt_argument arguments[] = {
-        {DPT_ROLE_X, dnnl_query_src_md, DNNL_ARG_FROM},
-        {DPT_ROLE_Y, dnnl_query_dst_md, DNNL_ARG_TO},
-    };
-    enum dpt_status status = DPT_OK;
-    dnnl_status_t result = dnnl_success;
-    dnnl_primitive_desc_t pd = NULL;
-
-    DPT_TRY(dpt_kernel_new(kernel, err));
-    DNNL_TRY(
-        dnnl_reorder_primitive_desc_create(&pd, from, dnnl->engine, to, dnnl->engine, dnnl->attr));
-    DNNL_TRY(dpt_kernel_finish(*kernel, pd, arguments, 2));
-out:
+    *kernel = (struct dpt_kernel *)k;
+    if (k == NULL)
+        result = dnnl_out_of_memory;
+    if (result == dnnl_success)
+        result = finish(k, pd, arguments, n);
     if (pd != NULL)
         dnnl_primitive_desc_destroy(pd);
-    if (result != dnnl_success)
-        status = dpt_dnnl_fail(result, "reorder", err);
-    if (status != DPT_OK) {
-        dpt_kernel_close(*kernel);
-        *kernel = NULL;
-    }
-    return status;
+    if (result == dnnl_success)
+        return DPT_OK;
+    dpt_kernel_close(*kernel);
+    *kernel = NULL;
+    return dnnl_fail(result, what, err);
+}
+
+enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt_borrowed_desc from,
+                                dpt_borrowed_desc to, struct dpt_kernel **kernel,
+                                struct dpt_error *err)
+{
+    static const struct dpt_argument arguments[] = {
+        {DPT_ROLE_X, dnnl_query_src_md, 0, DNNL_ARG_FROM},
+        {DPT_ROLE_Y, dnnl_query_dst_md, 0, DNNL_ARG_TO},
+    };
+    dnnl_primitive_desc_t pd = NULL;
+
+    if (result == dnnl_success)
+        result = dnnl_reorder_primitive_desc_create(&pd, from, dnnl->engine, to, dnnl->engine,
+                                                    dnnl->attr);
+    return dpt_kernel_make(result, pd, "reorder", arguments, 2, kernel, err);
 }
 
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
@@ -298,37 +265,28 @@ enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
     const dnnl_dims_t d = {dims[0], dims[1], dims[2], dims[3]};
     enum dpt_status status;
     dpt_desc x = {0}, y = {0};
-    dnnl_status_t result;
+    dnnl_status_t result = dpt_desc_tag(&x, 4, d, dpt_layout_tag(from));
 
-    *kernel = NULL;
-    result = dpt_desc_tag(&x, 4, d, dpt_layout_tag(from));
     if (result == dnnl_success)
         result = dpt_desc_tag(&y, 4, d, dpt_layout_tag(to));
-    status = result == dnnl_success ? reorder(dnnl, BORROW(x), BORROW(y), kernel, err)
-                                    : dpt_dnnl_fail(result, "reorder", err);
+    status = dpt_kernel_move(dnnl, result, BORROW(x), BORROW(y), kernel, err);
     dpt_desc_free(&x);
     dpt_desc_free(&y);
     return status;
 }
 
-enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
-                                           const struct dpt_conv_shape *shape,
-                                           const struct dpt_kernel *conv, bool back,
-                                           struct dpt_kernel **kernel, struct dpt_error *err)
+void dpt_kernel_close(struct dpt_kernel *kernel)
 {
-    const dpt_borrowed_desc theirs = BORROW(conv->arg[DPT_ROLE_W]);
-    enum dpt_status status;
-    dnnl_status_t result;
-    dpt_desc plain = {0};
+    struct kernel *k = (struct kernel *)kernel;
 
-    *kernel = NULL;
-    result = dpt_conv_canonical(shape, &plain);
-    if (result != dnnl_success)
-        return dpt_dnnl_fail(result, "reorder of weights", err);
-    status = back ? reorder(dnnl, theirs, BORROW(plain), kernel, err)
-                  : reorder(dnnl, BORROW(plain), theirs, kernel, err);
-    dpt_desc_free(&plain);
-    return status;
+    if (k == NULL)
+        return;
+    for (int i = 0; i < DPT_ROLE_COUNT; i++)
+        dpt_desc_free(&k->arg[i]);
+    dpt_desc_free(&k->scratch);
+    if (k->primitive != NULL)
+        dnnl_primitive_destroy(k->primitive);
+    dpt_free(k);
 }
 
 /* --- calls ------------------------------------------------------------------------------------ */
@@ -337,26 +295,27 @@ enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int
                               const struct dpt_kernel *kernel, float *scratch,
                               struct dpt_error *err)
 {
+    const struct kernel *k = (const struct kernel *)kernel;
     dnnl_status_t result = dnnl_success;
     struct dpt_call *c = dpt_alloc(sizeof *c);
 
     *call = NULL;
     if (c == NULL)
         return dpt_fail_memory(err, "a call", sizeof *c);
-    c->primitive = kernel->primitive;
+    c->primitive = k->primitive;
     c->stream = dnnl->streams[thread];
     for (int role = 0; role < DPT_ROLE_COUNT; role++) {
-        if (!kernel->used[role])
+        if (k->code[role] == 0)
             continue;
-        DNNL_TRY(dnnl_memory_create(&c->memory[role], BORROW(kernel->arg[role]), dnnl->engine,
+        DNNL_TRY(dnnl_memory_create(&c->memory[role], BORROW(k->arg[role]), dnnl->engine,
                                     DNNL_MEMORY_NONE));
-        c->args[c->n].arg = kernel->code[role];
+        c->args[c->n].arg = k->code[role];
         c->args[c->n++].memory = c->memory[role];
     }
-    if (kernel->scratch_floats > 0) {
+    if (kernel->scratch > 0) {
         dnnl_memory_t memory;
 
-        DNNL_TRY(dnnl_memory_create(&memory, BORROW(kernel->scratch), dnnl->engine, scratch));
+        DNNL_TRY(dnnl_memory_create(&memory, BORROW(k->scratch), dnnl->engine, scratch));
         c->args[c->n].arg = DNNL_ARG_SCRATCHPAD;
         c->args[c->n++].memory = memory;
     }
@@ -364,7 +323,7 @@ enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int
     return DPT_OK;
 out:
     dpt_call_close(c);
-    return dpt_dnnl_fail(result, "memory", err);
+    return dnnl_fail(result, "memory", err);
 }
 
 void dpt_call_close(struct dpt_call *call)
@@ -389,26 +348,17 @@ enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err)
     const dnnl_status_t result =
         dnnl_primitive_execute(call->primitive, call->stream, call->n, call->args);
 
-    return result == dnnl_success ? DPT_OK : dpt_dnnl_fail(result, "kernel", err);
+    return result == dnnl_success ? DPT_OK : dnnl_fail(result, "kernel", err);
 }
 
-enum dpt_status dpt_dnnl_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                              const float *a, const float *b, bool add, float *c,
-                              struct dpt_error *err)
-{
-    const dnnl_status_t result =
-        dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a,
-                   transpose_a ? m : k, b, transpose_b ? k : n, add ? 1.0f : 0.0f, c, n);
-
-    return result == dnnl_success ? DPT_OK : dpt_dnnl_fail(result, "matrix product", err);
-}
-
-enum dpt_status dpt_dnnl_gemm_alone(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                                    float *c, struct dpt_error *err)
+enum dpt_status dpt_dnnl_gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                              float *c, struct dpt_error *err)
 {
     void (*const set_threads)(int) = find_set_threads();
+    dnnl_status_t result;
 
     if (set_threads != NULL)
         set_threads(1);
-    return dpt_dnnl_gemm(false, false, m, n, k, a, b, false, c, err);
+    result = dnnl_sgemm('N', 'N', m, n, k, 1.0f, a, k, b, n, 0.0f, c, n);
+    return result == dnnl_success ? DPT_OK : dnnl_fail(result, "matrix product", err);
 }

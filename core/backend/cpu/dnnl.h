@@ -43,6 +43,7 @@ enum dpt_conv_pass {
     DPT_CONV_FORWARD,          /* Y from X, W, B */
     DPT_CONV_BACKWARD_DATA,    /* X from Y, W */
     DPT_CONV_BACKWARD_WEIGHTS, /* W, B from X, Y */
+    DPT_CONV_PASSES
 };
 
 struct dpt_conv_shape {
@@ -52,8 +53,15 @@ struct dpt_conv_shape {
 };
 
 struct dpt_dnnl;
-struct dpt_kernel;
 struct dpt_call;
+
+/* Made and owned as a pointer: more stands behind it. */
+struct dpt_kernel {
+    int64_t floats[DPT_ROLE_COUNT];         /* of the arguments */
+    enum dpt_layout layout[DPT_ROLE_COUNT]; /* a convolution's: of X and Y */
+    int64_t scratch;                        /* floats of the scratch memory */
+    bool slow;                              /* one of oneDNN's fallbacks */
+};
 
 /* "oneDNN 2.6.3, AVX-512", static text. */
 const char *dpt_dnnl_describe(void);
@@ -96,14 +104,36 @@ enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
                                            struct dpt_kernel **kernel, struct dpt_error *err);
 void dpt_kernel_close(struct dpt_kernel *kernel);
 
-/* Of a convolution: the layout of X or Y; whether it is a slow fallback. */
-enum dpt_layout dpt_kernel_layout(const struct dpt_kernel *kernel, enum dpt_role role);
-bool dpt_kernel_slow(const struct dpt_kernel *kernel);
-/* Floats that an argument, and the scratch memory, take. */
-int64_t dpt_kernel_floats(const struct dpt_kernel *kernel, enum dpt_role role);
-int64_t dpt_kernel_scratch(const struct dpt_kernel *kernel);
+/* The kernels of a convolution for the passes that are wanted, in one pair of layouts.
+ * Zero-initialise: {0}. Owned; who takes one out puts NULL there. */
+struct dpt_conv_kernels {
+    struct dpt_kernel *pass[DPT_CONV_PASSES];
+    enum dpt_layout x, y;
+    int slow; /* how many are fallbacks */
+};
 
-/* scratch: dpt_kernel_scratch floats, aligned. Memory of the arguments is given with dpt_call_set.
+/* What is wanted besides forward. */
+struct dpt_conv_request {
+    struct dpt_dnnl *dnnl;
+    const char *name; /* of the layer, for messages */
+    struct dpt_conv_shape shape;
+    bool data, weights;
+};
+
+/* Errors of both: BAD_JOB (oneDNN has none), RANK; then *k is empty. */
+enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request, enum dpt_layout x,
+                                      enum dpt_layout y, struct dpt_conv_kernels *k,
+                                      struct dpt_error *err);
+/*
+ * oneDNN's own choice for forward, where the backward passes have fast kernels too. With few
+ * channels they often have none in these layouts (a fallback is a hundred times slower); then the
+ * pair with fewest fallbacks.
+ */
+enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
+                                        struct dpt_conv_kernels *best, struct dpt_error *err);
+void dpt_conv_kernels_close(struct dpt_conv_kernels *k);
+
+/* scratch: as many floats as the kernel says, aligned. Memory of the arguments is given with dpt_call_set.
  * Errors: RANK. */
 enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int thread,
                               const struct dpt_kernel *kernel, float *scratch,
@@ -113,14 +143,9 @@ void dpt_call_set(struct dpt_call *call, enum dpt_role role, const float *memory
 /* Errors: INTERNAL. */
 enum dpt_status dpt_call_run(struct dpt_call *call, struct dpt_error *err);
 
-/* C [m][n] (+)= A B, rows contiguous. A is [m][k], or [k][m] where transposed; B is [k][n], or
- * [n][k]. Errors: INTERNAL, RANK. */
-enum dpt_status dpt_dnnl_gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k,
-                              const float *a, const float *b, bool add, float *c,
-                              struct dpt_error *err);
-
-/* C = A B without a program, computed by the calling thread alone. */
-enum dpt_status dpt_dnnl_gemm_alone(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
-                                    float *c, struct dpt_error *err);
+/* C [m][n] = A [m][k] B [k][n] without a program, computed by the calling thread alone. Errors:
+ * INTERNAL, RANK. */
+enum dpt_status dpt_dnnl_gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
+                              float *c, struct dpt_error *err);
 
 #endif

@@ -1,10 +1,28 @@
 /*
- * dnnl_private: what the dnnl files share among themselves.
+ * dnnl_private: what the dnnl files share among themselves, and what oneDNN 2.x and 3.x do
+ * differently, in one vocabulary.
+ *
+ * A dpt_desc says what memory looks like: a struct in 2.x, a handle in 3.x. It is owned, starts as
+ * {0}, and is freed with dpt_desc_free; BORROW gives what functions of oneDNN take. The rest of
+ * what is used is the same in both.
  */
 #ifndef DPT_BACKEND_CPU_DNNL_PRIVATE_H
 #define DPT_BACKEND_CPU_DNNL_PRIVATE_H
 
-#include "core/backend/cpu/dnnl_version.h"
+#include <oneapi/dnnl/dnnl.h>
+
+#include "core/backend/cpu/dnnl.h"
+
+typedef dnnl_memory_desc_t dpt_desc;
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t dpt_borrowed_desc;
+#define BORROW(d) (d)
+#elif DNNL_VERSION_MAJOR == 2
+typedef const dnnl_memory_desc_t *dpt_borrowed_desc;
+#define BORROW(d) (&(d))
+#else
+#error "oneDNN 2.x or 3.x is needed"
+#endif
 
 struct dpt_dnnl {
     dnnl_engine_t engine;
@@ -14,17 +32,12 @@ struct dpt_dnnl {
     dnnl_stream_t streams[];
 };
 
-struct dpt_kernel {
+/* What stands behind a struct dpt_kernel. */
+struct kernel {
+    struct dpt_kernel seen;
     dnnl_primitive_t primitive;
-    bool slow; /* one of oneDNN's fallbacks */
-    bool used[DPT_ROLE_COUNT];
-    int code[DPT_ROLE_COUNT]; /* oneDNN's number of the argument */
-    dpt_desc arg[DPT_ROLE_COUNT];
-    int64_t floats[DPT_ROLE_COUNT];
-    enum dpt_layout layout[DPT_ROLE_COUNT]; /* of X and Y */
-    bool has_scratch;
-    dpt_desc scratch;
-    int64_t scratch_floats;
+    int code[DPT_ROLE_COUNT]; /* oneDNN's number of the argument; 0: it has no such one */
+    dpt_desc arg[DPT_ROLE_COUNT], scratch;
 };
 
 /* Which argument a role is: how it is queried from the primitive descriptor, and its number at
@@ -32,22 +45,39 @@ struct dpt_kernel {
 struct dpt_argument {
     enum dpt_role role;
     dnnl_query_t query;
-    int code;
+    int index, code;
 };
+
+/* The requested arguments of a convolution. */
+struct dpt_conv_descs {
+    dpt_desc x, y, w, b;
+    dnnl_dims_t x_dims, y_dims, w_dims, stride, dilation, before, after;
+    int w_n_dims;
+    bool bias;
+};
+
+dnnl_status_t dpt_desc_tag(dpt_desc *d, int n_dims, const dnnl_dims_t dims, dnnl_format_tag_t tag);
+dnnl_status_t dpt_desc_copy(dpt_desc *d, dpt_borrowed_desc from);
+void dpt_desc_free(dpt_desc *d);
+
+/* hint: the descriptor of the forward pass, for the backward ones; else NULL. */
+dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,
+                          const struct dpt_conv_descs *c, const_dnnl_primitive_desc_t hint,
+                          dnnl_primitive_desc_t *pd);
 
 /* oneDNN's name of a layout. */
 dnnl_format_tag_t dpt_layout_tag(enum dpt_layout layout);
 
-/* Turns oneDNN's result into ours. what: "convolution". */
-enum dpt_status dpt_dnnl_fail(dnnl_status_t result, const char *what, struct dpt_error *err);
-
-/* An empty kernel; then filled from a primitive descriptor, n arguments. */
-enum dpt_status dpt_kernel_new(struct dpt_kernel **kernel, struct dpt_error *err);
-dnnl_status_t dpt_kernel_finish(struct dpt_kernel *kernel, const_dnnl_primitive_desc_t pd,
-                                const struct dpt_argument *arguments, size_t n);
-
-/* Weights in canonical order. */
-dnnl_status_t dpt_conv_canonical(const struct dpt_conv_shape *shape, dpt_desc *d);
+/* A kernel from a primitive descriptor, which is freed, with n arguments; or the failure of what
+ * was to give the descriptor. what: "convolution". Errors: BAD_JOB, RANK, INTERNAL; then *kernel is
+ * NULL. */
+enum dpt_status dpt_kernel_make(dnnl_status_t result, dnnl_primitive_desc_t pd, const char *what,
+                                const struct dpt_argument *arguments, size_t n,
+                                struct dpt_kernel **kernel, struct dpt_error *err);
+/* One that moves what looks like `from` into what looks like `to`. result: of making these. */
+enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt_borrowed_desc from,
+                                dpt_borrowed_desc to, struct dpt_kernel **kernel,
+                                struct dpt_error *err);
 
 /* As DPT_TRY, with oneDNN's result: needs a local `result`. */
 #define DNNL_TRY(call)                                                                             \

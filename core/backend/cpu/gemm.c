@@ -53,16 +53,7 @@ static void run_tile(dpt_tile *tile, int64_t k, const float *a, int64_t lda, con
         return;
     }
     tile(k, a, lda, b, DPT_TILE_WRITE, all, width, prefetch);
-    for (int64_t i = 0; i < m; i++) {
-        const float *from = all + i * width;
-        float *to = c + i * ldc;
-
-        if (way == DPT_TILE_ADD)
-            for (int64_t j = 0; j < n; j++)
-                to[j] += from[j];
-        else
-            memcpy(to, from, (size_t)n * sizeof *to);
-    }
+    dpt_tile_put(all, NULL, width, way, m, n, c, ldc);
 }
 
 /* 8 rows of at most DEPTH floats, as the tiles read them: [8][LINE]. Side by side, a cache line of

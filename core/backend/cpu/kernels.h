@@ -25,11 +25,8 @@ DPT_ACTIVATIONS(X, 0)
 #undef X
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
 
-/* y += x, exactly n elements of each. */
-void dpt_accumulate(int64_t n, const float *x, float *y);
-/* Rows of `width`, contiguous: each gets b added; their sum is written or added to `sum`. */
-void dpt_add_rows(int64_t rows, int64_t width, const float *b, float *y);
-void dpt_sum_rows(int64_t rows, int64_t width, const float *y, bool add, float *sum);
+/* y (+)= x, exactly n elements of each. */
+void dpt_accumulate(int64_t n, const float *x, bool add, float *y);
 
 /* Blocks of 16 lanes: sum[lane] += dy, over those of the n rows whose argmax is not -1. */
 void dpt_sum_chosen(int64_t n, const int32_t *argmax, const float *dy, float *sum);

@@ -3,7 +3,6 @@
 #include "core/backend/cpu/gemm.h"
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
-#include "core/base/memory.h"
 
 /* Over all numbers of a sample, which lie in canonical layout. In a team each thread takes some
  * samples, and then, for the gradient of weight and bias, some of their numbers. */
@@ -20,10 +19,8 @@ static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct layernorm *own = node->own = dpt_alloc(sizeof *own);
+    struct layernorm *own = node->own;
 
-    if (own == NULL)
-        return dpt_fail_memory(err, node->name, sizeof *own);
     own->sums = (struct dpt_gemm){.outputs = dpt_shape_size(&node->in),
                                   .sub_batch = dpt_cpu_sub_batch(program)};
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
@@ -93,17 +90,16 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
                                struct dpt_error *err)
 {
     const struct layernorm *own = node->own;
-    const struct dpt_graph_node *graph = node->graph;
     const int64_t n = own->sums.outputs;
-    const float *weight = run->params + dpt_cpu_offset(run->program, graph->weight);
-    const float *bias = run->params + dpt_cpu_offset(run->program, graph->bias);
+    const float *weight = dpt_cpu_param(run, node->graph->weight);
+    const float *bias = dpt_cpu_param(run, node->graph->bias);
     int64_t first, last;
 
     (void)err;
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
-        normalise(n, graph->attribute[0], dpt_cpu_buffer(run, node->x) + row * n, weight, bias,
-                  dpt_cpu_buffer(run, node->y) + row * n,
+        normalise(n, node->graph->attribute[0], dpt_cpu_buffer(run, node->x) + row * n, weight,
+                  bias, dpt_cpu_buffer(run, node->y) + row * n,
                   dpt_cpu_buffer(run, own->statistics) + 2 * row);
     return DPT_OK;
 }
@@ -113,8 +109,6 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
 {
     const struct layernorm *own = node->own;
     const int64_t n = own->sums.outputs;
-    const int64_t weight = dpt_cpu_offset(run->program, node->graph->weight);
-    const int64_t bias = dpt_cpu_offset(run->program, node->graph->bias);
     const float *dy = dpt_cpu_buffer(run, node->dy);
     float *products = dpt_cpu_buffer(run, own->products);
     struct dpt_gemm sums = own->sums;
@@ -124,25 +118,22 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     dpt_cpu_part(run, run->rows, 1, &first, &last);
     for (int64_t row = first; row < last; row++)
         back(n, dpt_cpu_buffer(run, own->statistics) + 2 * row,
-             dpt_cpu_buffer(run, node->x) + row * n, run->params + weight, dy + row * n,
-             products + row * n, node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);
+             dpt_cpu_buffer(run, node->x) + row * n, dpt_cpu_param(run, node->graph->weight),
+             dy + row * n, products + row * n,
+             node->wants_dx ? dpt_cpu_buffer(run, node->dx) + row * n : NULL);
     dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
     sums.rows = run->rows;
     dpt_cpu_part(run, n, LANES, &first, &last);
-    dpt_gemm_bias(&sums, products, run->add, first, last, run->gradient + weight);
-    dpt_gemm_bias(&sums, dy, run->add, first, last, run->gradient + bias);
+    dpt_gemm_bias(&sums, products, run->add, first, last,
+                  dpt_cpu_gradient(run, node->graph->weight));
+    dpt_gemm_bias(&sums, dy, run->add, first, last, dpt_cpu_gradient(run, node->graph->bias));
     return DPT_OK;
-}
-
-static void close_layernorm(struct dpt_cpu_node *node)
-{
-    dpt_free(node->own);
 }
 
 const struct dpt_cpu_op dpt_cpu_layernorm = {
     .plan = plan,
     .forward = forward,
     .backward = backward,
-    .close = close_layernorm,
+    .own = sizeof(struct layernorm),
     .shares = true,
 };

@@ -1,160 +1,12 @@
-#include <stdlib.h>
-#include <string.h>
-
 #include "core/backend/cpu/program.h"
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
-
-enum { PER_NODE = 8 };
 
 const struct dpt_cpu_op *const dpt_cpu_ops[DPT_OP_COUNT] = {
 #define X(NAME, name) [DPT_OP_##NAME] = &dpt_cpu_##name,
     DPT_OPERATIONS(X)
 #undef X
 };
-
-/* --- buffers and calls ------------------------------------------------------------------------ */
-
-int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats)
-{
-    program->floats[program->n_buffers] = floats;
-    return program->n_buffers++;
-}
-
-/* The idle buffer that has to grow least, else the smallest that is large enough. */
-int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
-{
-    int best = DPT_CPU_NONE;
-
-    for (int i = 0; i < program->n_buffers; i++) {
-        const int64_t have = program->floats[i];
-        const int64_t best_has = best == DPT_CPU_NONE ? 0 : program->floats[best];
-
-        if (program->idle[i] &&
-            (best == DPT_CPU_NONE ||
-             (have < floats ? have > best_has : best_has < floats || have < best_has)))
-            best = i;
-    }
-    if (best == DPT_CPU_NONE)
-        return dpt_cpu_reserve(program, floats);
-    if (program->floats[best] < floats)
-        program->floats[best] = floats;
-    program->idle[best] = false;
-    return best;
-}
-
-void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
-{
-    program->idle[buffer] = true;
-}
-
-void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
-{
-    if (floats > program->scratch)
-        program->scratch = floats;
-}
-
-int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
-                 int b)
-{
-    program->calls[program->n_calls] = (struct dpt_cpu_call){kernel, {x, y, w, b}};
-    dpt_cpu_want_scratch(program, dpt_kernel_scratch(kernel));
-    return program->n_calls++;
-}
-
-/* --- layouts ---------------------------------------------------------------------------------- */
-
-/* Whether activations of this shape lie the same way in both. */
-static bool same_memory(const struct dpt_shape *s, enum dpt_layout a, enum dpt_layout b)
-{
-    const int32_t block_a = dpt_layout_block(a, s->c), block_b = dpt_layout_block(b, s->c);
-
-    if (block_a == block_b)
-        return true;
-    return s->h == 1 && s->w == 1 && s->c % block_a == 0 && s->c % block_b == 0;
-}
-
-static int64_t floats_of(const struct dpt_cpu_program *program, const struct dpt_shape *s,
-                         enum dpt_layout layout)
-{
-    return program->spec.micro * dpt_layout_floats(layout, s->c, s->h, s->w);
-}
-
-enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
-                                     const struct dpt_cpu_node *node)
-{
-    return program->nodes[node->input].y_layout;
-}
-
-/* A call that moves activations of this shape from one layout and buffer into others. */
-static enum dpt_status plan_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
-                                    enum dpt_layout from, int x, enum dpt_layout to, int y,
-                                    int *call, struct dpt_error *err)
-{
-    const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
-    enum dpt_status status = DPT_OK;
-    struct dpt_kernel *kernel;
-
-    DPT_TRY(dpt_kernel_reorder(program->dnnl, dims, from, to, &kernel, err));
-    *call = dpt_cpu_call(program, kernel, x, y, DPT_CPU_NONE, DPT_CPU_NONE);
-out:
-    return status;
-}
-
-enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_layout layout, struct dpt_error *err)
-{
-    const struct dpt_cpu_node *input = &program->nodes[node->input];
-    /* A flatten's consumer sees a vector where its producer wrote planes: both are canonical. */
-    const struct dpt_shape *shape = node->op->moves_nothing ? &input->out : &node->in;
-    enum dpt_status status = DPT_OK;
-
-    node->x_layout = layout;
-    node->x_floats = floats_of(program, shape, layout);
-    if (same_memory(shape, input->y_layout, layout)) {
-        node->x = input->y;
-    } else {
-        node->x = dpt_cpu_reserve(program, node->x_floats);
-        DPT_TRY(plan_reorder(program, shape, input->y_layout, input->y, layout, node->x,
-                             &node->reorder, err));
-    }
-out:
-    return status;
-}
-
-void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                           enum dpt_layout layout)
-{
-    node->y_layout = layout;
-    node->y_floats = floats_of(program, &node->out, layout);
-}
-
-void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                   enum dpt_layout layout)
-{
-    dpt_cpu_write_nowhere(program, node, layout);
-    node->y = dpt_cpu_reserve(program, node->y_floats);
-}
-
-void dpt_cpu_write_over(struct dpt_cpu_node *node)
-{
-    node->y_layout = node->x_layout;
-    node->y_floats = node->x_floats;
-    node->y = node->x;
-}
-
-bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
-{
-    const struct dpt_cpu_node *before = &program->nodes[node->input];
-
-    /* Back over all nodes whose output lies in this same buffer. */
-    while (!before->op->keeps_output) {
-        if (before->y != before->x)
-            return true;
-        before = &program->nodes[before->input];
-    }
-    return false;
-}
 
 /* --- the graph -------------------------------------------------------------------------------- */
 
@@ -177,7 +29,7 @@ static enum dpt_status read_node(struct dpt_cpu_program *program, int32_t i, str
     node->wants_dx = program->nodes[node->input].wants_dy;
     node->wants_dy = node->wants_dx || from->weight >= 0 || from->bias >= 0;
     program->nodes[node->input].consumers++;
-    return dpt_operation_check(from, err);
+    return DPT_OK;
 }
 
 /* The outputs are wanted in canonical layout, whatever the last node is. */
@@ -279,9 +131,9 @@ static enum dpt_status place_gradient(struct dpt_cpu_program *program, struct dp
     input->dy = node->dx;
     if (node->reorder != DPT_CPU_NONE) {
         input->dy = dpt_cpu_take(program, input->y_floats);
-        DPT_TRY(plan_reorder(program, node->op->moves_nothing ? &input->out : &node->in,
-                             node->x_layout, node->dx, input->y_layout, input->dy,
-                             &node->reorder_back, err));
+        DPT_TRY(dpt_cpu_reorder(program, node->op->moves_nothing ? &input->out : &node->in,
+                                node->x_layout, node->dx, input->y_layout, input->dy,
+                                &node->reorder_back, err));
     }
 out:
     return status;
@@ -348,7 +200,7 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     size_t total = 0;
 
     for (int i = 1; i < program->n_buffers; i++)
-        total += dpt_round_up((size_t)program->floats[i], sizeof(float));
+        total += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
     return total;
 }
 
@@ -368,11 +220,10 @@ static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
     if (worker->memory == NULL || worker->buffers == NULL || worker->calls == NULL ||
         worker->metric_sums_of == NULL)
         return dpt_fail_memory(err, "activations", (double)total * sizeof *worker->memory);
-    program->bytes += (int64_t)(total * sizeof *worker->memory);
     at = worker->memory + scratch;
     for (int i = 1; i < program->n_buffers; i++) {
         worker->buffers[i] = at;
-        at += dpt_round_up((size_t)program->floats[i], sizeof(float));
+        at += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
     }
     return bind_calls(program, number, worker->memory, err);
 }
@@ -391,15 +242,15 @@ static void close_worker(struct dpt_cpu_program *program, struct dpt_cpu_worker 
 
 static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dpt_error *err)
 {
-    const size_t nodes = (size_t)program->n_nodes, rows = PER_NODE * nodes;
+    const size_t nodes = (size_t)program->n_nodes, rows = DPT_CPU_PER_NODE * nodes;
 
     program->nodes = dpt_alloc_array(nodes, sizeof *program->nodes);
-    program->floats = dpt_alloc_array(rows, sizeof *program->floats);
-    program->idle = dpt_alloc_array(rows, sizeof *program->idle);
+    program->buffers = dpt_alloc_array(rows, sizeof *program->buffers);
     program->calls = dpt_alloc_array(rows, sizeof *program->calls);
+    program->copies = dpt_alloc_array(rows, sizeof *program->copies);
     program->workers = dpt_alloc_array((size_t)program->spec.threads, sizeof *program->workers);
-    if (program->nodes == NULL || program->floats == NULL || program->idle == NULL ||
-        program->calls == NULL || program->workers == NULL)
+    if (program->nodes == NULL || program->buffers == NULL || program->calls == NULL ||
+        program->copies == NULL || program->workers == NULL)
         return dpt_fail_memory(err, "the model", (double)rows * sizeof *program->calls);
     program->n_buffers = DPT_CPU_INPUT + 1;
     return DPT_OK;
@@ -422,8 +273,12 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
     for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
-        if (!node->skipped)
-            DPT_TRY(node->op->plan(program, node, err));
+        if (node->skipped)
+            continue;
+        node->own = dpt_alloc(node->op->own);
+        if (node->own == NULL)
+            DPT_TRY(dpt_fail_memory(err, node->name, (double)node->op->own));
+        DPT_TRY(node->op->plan(program, node, err));
     }
     if (spec->training)
         DPT_TRY(plan_gradients(program, err));
@@ -459,7 +314,7 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
     *bytes = (struct dpt_program_bytes){
         .values = workers * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
-        .copies = program->bytes, /* there are no workers yet */
+        .copies = program->copied,
     };
 out:
     dpt_cpu_close(program);
@@ -479,14 +334,17 @@ void dpt_cpu_close(void *opened)
     for (int32_t i = 0; program->nodes != NULL && i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
-        if (node->op != NULL && node->op->close != NULL && node->own != NULL)
+        if (node->own != NULL && node->op->close != NULL)
             node->op->close(node);
+        dpt_free(node->own);
     }
+    for (int i = 0; i < program->n_copies; i++)
+        dpt_free(program->copies[i]);
     dpt_dnnl_close(program->dnnl);
     dpt_free(program->workers);
+    dpt_free(program->copies);
     dpt_free(program->calls);
-    dpt_free(program->idle);
-    dpt_free(program->floats);
+    dpt_free(program->buffers);
     dpt_free(program->nodes);
     dpt_free(program);
 }

@@ -3,7 +3,6 @@
 #include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/operation.h"
-#include "core/base/memory.h"
 
 /* Elementwise layers, in any layout, and flatten. */
 
@@ -64,13 +63,10 @@ static const float *whole_lines(const struct dpt_cpu_run *run, const struct dpt_
     return y;
 }
 
-/* The kernels of an activation. */
-struct activation {
+static const struct {
     void (*forward)(int64_t n, float a, const float *x, float *y);
     void (*backward)(int64_t n, float a, const float *known, const float *dy, float *dx);
-};
-
-static const struct activation activations[DPT_OP_COUNT] = {
+} activations[DPT_OP_COUNT] = {
 #define X(C, NAME, name, ...) [DPT_OP_##NAME] = {dpt_##name, dpt_##name##_back},
     DPT_ACTIVATIONS(X, 0)
 #undef X
@@ -84,7 +80,6 @@ static enum dpt_status plan_activation(struct dpt_cpu_program *program, struct d
     float y[DPT_LANES] __attribute__((aligned(64)));
     enum dpt_status status = DPT_OK;
 
-    node->own = (void *)(uintptr_t)&activations[node->graph->op];
     activations[node->graph->op].forward(1, node->graph->attribute[0], zeros, y);
     node->filled = y[0] != 0;
     if (dpt_operation_of(node->graph)->keeps & DPT_KEEPS_INPUT) {
@@ -102,13 +97,12 @@ out:
 static enum dpt_status activation_forward(const struct dpt_cpu_run *run,
                                           const struct dpt_cpu_node *node, struct dpt_error *err)
 {
-    const struct activation *kernels = node->own;
     const struct part part = part_of(run, node);
     float *y = dpt_cpu_buffer(run, node->y);
 
     (void)err;
-    kernels->forward(part.n, node->graph->attribute[0], whole_lines(run, node, part),
-                     y + part.first);
+    activations[node->graph->op].forward(part.n, node->graph->attribute[0],
+                                         whole_lines(run, node, part), y + part.first);
     if (node->filled)
         clear_filling(node, run->rows, y);
     return DPT_OK;
@@ -117,12 +111,11 @@ static enum dpt_status activation_forward(const struct dpt_cpu_run *run,
 static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
                                            const struct dpt_cpu_node *node, struct dpt_error *err)
 {
-    const struct activation *kernels = node->own;
     const struct part part = part_of(run, node);
 
     (void)err;
     if (node->wants_dx)
-        kernels->backward(
+        activations[node->graph->op].backward(
             part.n, node->graph->attribute[0], dpt_cpu_buffer(run, node->known) + part.first,
             dpt_cpu_buffer(run, node->dy) + part.first, dpt_cpu_buffer(run, node->dx) + part.first);
     return DPT_OK;
@@ -151,10 +144,8 @@ static enum dpt_status plan_dropout(struct dpt_cpu_program *program, struct dpt_
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dropout *dropout = node->own = dpt_alloc(sizeof *dropout);
+    struct dropout *dropout = node->own;
 
-    if (dropout == NULL)
-        return dpt_fail_memory(err, node->name, sizeof *dropout);
     DPT_TRY(plan_over(program, node, err));
     if (program->spec.training) {
         dropout->mask = dpt_cpu_reserve(program, node->y_floats);
@@ -231,16 +222,11 @@ static enum dpt_status dropout_backward(const struct dpt_cpu_run *run,
     return DPT_OK;
 }
 
-static void close_dropout(struct dpt_cpu_node *node)
-{
-    dpt_free(node->own);
-}
-
 const struct dpt_cpu_op dpt_cpu_dropout = {
     .plan = plan_dropout,
     .forward = dropout_forward,
     .backward = dropout_backward,
-    .close = close_dropout,
+    .own = sizeof(struct dropout),
     .shares = true,
     .pointwise = true,
 };

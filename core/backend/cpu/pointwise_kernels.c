@@ -143,30 +143,12 @@ ACTIVATION(silu, v * logistic_lane(v), d * silu_slope(v))
 DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,
                              float *y){FOR_LANES(n, y[i] = a[i] * b[i])}
 
-DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, float *restrict y)
-{
-    for (int64_t i = 0; i < n; i++)
-        y[i] += x[i];
-}
-
-DPT_VECTOR void dpt_add_rows(int64_t rows, int64_t width, const float *restrict b,
-                             float *restrict y)
-{
-    for (int64_t row = 0; row < rows; row++, y += width) {
-        for (int64_t i = 0; i < width; i++)
-            y[i] += b[i];
-    }
-}
-
-DPT_VECTOR void dpt_sum_rows(int64_t rows, int64_t width, const float *restrict y, bool add,
-                             float *restrict sum)
+DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, bool add, float *restrict y)
 {
     if (!add)
-        memset(sum, 0, (size_t)width * sizeof *sum);
-    for (int64_t row = 0; row < rows; row++, y += width) {
-        for (int64_t i = 0; i < width; i++)
-            sum[i] += y[i];
-    }
+        memset(y, 0, (size_t)n * sizeof *y);
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
 }
 
 DPT_VECTOR void dpt_sum_chosen(int64_t n, const int32_t *restrict argmax, const float *restrict dy,

@@ -3,70 +3,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "core/backend/cpu/kernels.h"
-#include "core/backend/list.h"
-
-enum { LOSS_ROWS = DPT_CPU_LOSS_ROWS };
-
-float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer)
-{
-    /* Nobody writes into the input: it has a buffer's type only because it is one to its readers.
-     */
-    if (buffer == DPT_CPU_INPUT)
-        return (float *)(uintptr_t)run->batch->input;
-    return run->worker->buffers[buffer];
-}
-
-void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory)
-{
-    dpt_call_set(run->worker->calls[call], role, memory);
-}
-
-enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err)
-{
-    const struct dpt_cpu_call *plan = &run->program->calls[call];
-
-    for (int role = 0; role < DPT_ROLE_COUNT; role++) {
-        if (plan->buffers[role] == DPT_CPU_INPUT)
-            dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);
-    }
-    return dpt_call_run(run->worker->calls[call], err);
-}
-
-int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor)
-{
-    return program->spec.graph->tensors[tensor].offset;
-}
-
-void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
-                  int64_t *last)
-{
-    const int64_t steps = (n + step - 1) / step;
-
-    *first = steps * run->thread / run->threads * step;
-    *last = steps * (run->thread + 1) / run->threads * step;
-    *last = *last < n ? *last : n;
-    *first = *first < *last ? *first : *last;
-}
-
-void dpt_cpu_barrier(const struct dpt_cpu_run *run)
-{
-    if (run->threads == 1)
-        return;
-    dpt_pool_barrier(run->program->spec.team);
-    if (run->spans != NULL)
-        dpt_spans_mark(run->spans, DPT_SPAN_WAIT_THREADS);
-}
-
-void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                            enum dpt_span_pass pass)
-{
-    if (run->threads == 1)
-        return;
-    dpt_cpu_mark(run, node, pass);
-    dpt_cpu_barrier(run);
-}
-
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -149,19 +85,6 @@ out:
     return status;
 }
 
-/* Of a sub-batch. */
-static int64_t chunks_of(int64_t sub_batch)
-{
-    return (sub_batch + LOSS_ROWS - 1) / LOSS_ROWS;
-}
-
-int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows)
-{
-    const int64_t sub_batch = dpt_cpu_sub_batch(program);
-
-    return (rows + sub_batch - 1) / sub_batch * chunks_of(sub_batch);
-}
-
 /*
  * The loss of the outputs and its gradient, by runs of rows, whose sums are added in their order:
  * the same whoever computes them.
@@ -174,19 +97,18 @@ static void run_loss(const struct dpt_cpu_run *run)
     const int64_t width = last->out.c, sub_batch = dpt_cpu_sub_batch(program);
     const float *y = dpt_cpu_buffer(run, last->y);
     float *dy = dpt_cpu_buffer(run, last->dy);
+    const int64_t chunks = dpt_cpu_loss_chunks(program, 1);
     int64_t begin, end;
 
     dpt_cpu_part(run, dpt_cpu_loss_chunks(program, run->rows), 1, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
-        const int64_t number = i / chunks_of(sub_batch),
-                      row = number * sub_batch + i % chunks_of(sub_batch) * LOSS_ROWS;
-        const int64_t left = (number + 1) * sub_batch < batch->count
-                                 ? (number + 1) * sub_batch - row
-                                 : batch->count - row;
+        const int64_t row = i / chunks * sub_batch + i % chunks * DPT_CPU_LOSS_ROWS;
+        const int64_t next = (i / chunks + 1) * sub_batch;
+        const int64_t left = (next < batch->count ? next : batch->count) - row;
         struct dpt_metric_sums *sum = &run->worker->metric_sums_of[i];
         struct dpt_batch rows = *batch;
 
-        rows.count = (int32_t)(left < LOSS_ROWS ? left : LOSS_ROWS);
+        rows.count = (int32_t)(left < DPT_CPU_LOSS_ROWS ? left : DPT_CPU_LOSS_ROWS);
         rows.labels = batch->labels != NULL ? batch->labels + row : NULL;
         rows.targets = batch->targets != NULL ? batch->targets + row * width : NULL;
         rows.weights = batch->weights != NULL ? batch->weights + row : NULL;
@@ -203,7 +125,7 @@ static void run_loss(const struct dpt_cpu_run *run)
 
 static void add_losses(const struct dpt_cpu_run *run, struct dpt_metric_sums *metric_sums)
 {
-    const int64_t chunks = chunks_of(dpt_cpu_sub_batch(run->program));
+    const int64_t chunks = dpt_cpu_loss_chunks(run->program, 1);
 
     for (int64_t i = 0; i < dpt_cpu_loss_chunks(run->program, run->rows); i++)
         dpt_metric_sums_add(&metric_sums[i / chunks], &run->worker->metric_sums_of[i]);
@@ -300,11 +222,6 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     return node;
 }
 
-static int64_t bytes(const void *opened)
-{
-    return ((const struct dpt_cpu_program *)opened)->bytes;
-}
-
 const struct dpt_backend dpt_backend_cpu = {
     .name = "cpu",
     .summary = "oneDNN, own matrix products",
@@ -316,7 +233,6 @@ const struct dpt_backend dpt_backend_cpu = {
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,
     .close = dpt_cpu_close,
-    .bytes = bytes,
     .measure = dpt_cpu_measure,
     .refresh = refresh,
     .train = train,
@@ -324,5 +240,5 @@ const struct dpt_backend dpt_backend_cpu = {
     .find_nonfinite = find_nonfinite,
     .profile = profile,
     .runs_in = runs_in,
-    .gemm = dpt_dnnl_gemm_alone,
+    .gemm = dpt_dnnl_gemm,
 };

@@ -28,6 +28,9 @@
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
 
+/* Buffers, calls and copies of a node, at most. */
+enum { DPT_CPU_PER_NODE = 8 };
+
 /* Rows whose losses are added up by themselves. */
 enum { DPT_CPU_LOSS_ROWS = 16 };
 
@@ -67,7 +70,8 @@ struct dpt_cpu_op {
     /* Gradients of the parameters, and dx where wants_dx. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
-    void (*close)(struct dpt_cpu_node *node); /* frees `own`; optional */
+    void (*close)(struct dpt_cpu_node *node); /* what `own` holds, all or in part; optional */
+    size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
     bool shares;        /* a team can compute it: each thread does its part of run->threads */
     bool pointwise;     /* dx may take dy's buffer: same layout, element by element */
     bool keeps_output;  /* backward reads the output: nobody may write over it */
@@ -103,7 +107,7 @@ struct dpt_cpu_node {
     int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
     int known;   /* an activation: what its slope is computed from, x or y */
     bool filled; /* an activation that makes something else of the zeros behind the last channel */
-    void *own;
+    void *own;   /* zeroed before `plan` */
 };
 
 /* A kernel, and the buffers that its calls are bound to; NONE: given at each call. */
@@ -116,7 +120,7 @@ struct dpt_cpu_worker {
     float *memory; /* of all buffers and the scratch memory */
     float **buffers;
     struct dpt_call **calls;
-    struct dpt_metric_sums *metric_sums_of; /* of a micro-batch, for each LOSS_ROWS rows */
+    struct dpt_metric_sums *metric_sums_of; /* of a micro-batch, for each DPT_CPU_LOSS_ROWS rows */
     struct dpt_spans *spans;                /* borrowed, or NULL */
 };
 
@@ -125,24 +129,31 @@ struct dpt_cpu_program {
     struct dpt_dnnl *dnnl;
     struct dpt_cpu_node *nodes;
     int32_t n_nodes;
-    int64_t *floats; /* of each buffer */
-    bool *idle;      /* buffers that were given back */
+    struct {
+        int64_t floats;
+        bool idle; /* it was given back */
+    } * buffers;
     int n_buffers;
     struct dpt_cpu_call *calls;
     int n_calls;
+    float **copies; /* of parameters, shared by all workers */
+    int n_copies;
+    int64_t copied;  /* bytes */
     int64_t scratch; /* floats that the most demanding kernel wants */
     struct dpt_cpu_worker *workers;
-    int64_t bytes;
 };
 
 /*
  * Planning. A buffer for the worker's whole life, or for a while: backward plans run in the order of
- * execution, so what is given back serves again. Errors: none; there is room for 8 buffers and 8
- * calls a node.
+ * execution, so what is given back serves again. Errors: none; there is room for DPT_CPU_PER_NODE.
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
+
+/* Memory for what refresh derives from the parameters. Errors: RANK. */
+enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
+                             struct dpt_error *err);
 
 /* The layout in which the node's input lies already. */
 enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
@@ -161,6 +172,11 @@ void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node 
 /* Whether no other node needs the input once this node has read it. */
 bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
+/* A call that moves activations of this shape from one layout and buffer into others. Errors:
+ * BAD_JOB, RANK. */
+enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
+                                enum dpt_layout from, int x, enum dpt_layout to, int y, int *call,
+                                struct dpt_error *err);
 /* A call in each worker; gives its number. The kernel belongs to the program from here. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);
@@ -208,12 +224,19 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
         dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
 }
 
-/* Where a tensor lies in the arenas. */
-int64_t dpt_cpu_offset(const struct dpt_cpu_program *program, int32_t tensor);
+/* A tensor in the arenas; NULL for number -1, none. */
+const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor);
+float *dpt_cpu_gradient(const struct dpt_cpu_run *run, int32_t tensor);
 
 /* In how many chunks the losses of so many rows are added up: of at most DPT_CPU_LOSS_ROWS rows, of
  * one sub-batch each. */
-int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows);
+static inline int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows)
+{
+    const int64_t sub_batch = dpt_cpu_sub_batch(program);
+
+    return (rows + sub_batch - 1) / sub_batch *
+           ((sub_batch + DPT_CPU_LOSS_ROWS - 1) / DPT_CPU_LOSS_ROWS);
+}
 
 /* What oneDNN wants to know of a convolution. */
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,

@@ -80,8 +80,7 @@ static int32_t chunk_of(const struct dpt_sparse *s, int32_t each)
     return (rows + chunks - 1) / chunks;
 }
 
-enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape,
-                                const struct dpt_sparse_kernels *kernels,
+enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape, enum dpt_isa isa,
                                 struct dpt_sparse **opened, struct dpt_error *err)
 {
     const int32_t windows = shape->pooled[0] * shape->pooled[1];
@@ -93,7 +92,7 @@ enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape,
     if (s == NULL)
         return dpt_fail_memory(err, "a convolution's lists", (double)bytes);
     s->shape = *shape;
-    s->kernels = kernels;
+    s->kernels = dpt_sparse_kernels(isa);
     s->few = is_few(shape);
     s->taps = shape->kernel[0] * shape->kernel[1];
     s->in_blocks = blocks_of(shape->in_channels);
@@ -115,11 +114,6 @@ enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape,
     arrange_scratch(s);
     *opened = s;
     return DPT_OK;
-}
-
-void dpt_sparse_close(struct dpt_sparse *sparse)
-{
-    dpt_free(sparse);
 }
 
 int64_t dpt_sparse_scratch(const struct dpt_sparse *sparse)
@@ -254,35 +248,22 @@ static void gradient_of_input(const struct dpt_sparse *s, const struct sample *a
 }
 
 /* Where canonical order has it: dw[out][in][tap]. */
-static void hand_over_few(const struct dpt_sparse *s, const float *from, bool add, float *to)
+static void hand_over(const struct dpt_sparse *s, const float *dw, bool add, float *to)
 {
     const int32_t *kernel = s->shape.kernel, channels = s->shape.in_channels;
+    const int32_t rows = s->few ? channels : kernel[1] * LANES;
+    const int32_t columns = s->few ? s->column : LANES;
 
-    for (int32_t out = 0; out < s->shape.out_channels; out++, from += s->line) {
+    for (int32_t out = 0; out < s->shape.out_channels; out++) {
         for (int32_t in = 0; in < channels; in++) {
+            const float *from = dw + (s->few ? (int64_t)out * s->line + in : blocked(s, in, out));
+
             for (int32_t row = 0; row < kernel[0]; row++) {
                 for (int32_t column = 0; column < kernel[1]; column++, to++) {
-                    const float sum = from[column * s->column + row * channels + in];
+                    const float sum = from[row * rows + column * columns];
 
                     *to = add ? *to + sum : sum;
                 }
-            }
-        }
-    }
-}
-
-static void hand_over_blocks(const struct dpt_sparse *s, const float *dw, bool add, float *to)
-{
-    const int32_t channels = s->shape.in_channels;
-
-    for (int32_t out = 0; out < s->shape.out_channels; out++, to += channels * s->taps) {
-        for (int32_t in = 0; in < channels; in++) {
-            const float *from = dw + blocked(s, in, out);
-
-            for (int32_t tap = 0; tap < s->taps; tap++) {
-                const float sum = from[tap * LANES];
-
-                to[in * s->taps + tap] = add ? to[in * s->taps + tap] + sum : sum;
             }
         }
     }
@@ -339,7 +320,7 @@ void dpt_sparse_backward(const struct dpt_sparse *s, const struct dpt_sparse_wor
     if (shape->wants_dx)
         memset(work->dx + work->count * x_floats, 0,
                (size_t)((work->micro - work->count) * x_floats) * sizeof *work->dx);
-    (s->few ? hand_over_few : hand_over_blocks)(s, at.dw, work->add, work->dw);
+    hand_over(s, at.dw, work->add, work->dw);
     if (work->db != NULL)
-        dpt_sum_rows(1, shape->out_channels, at.db, work->add, work->db);
+        dpt_accumulate(shape->out_channels, at.db, work->add, work->db);
 }

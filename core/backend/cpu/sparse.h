@@ -20,7 +20,6 @@
 #include <stdint.h>
 
 #include "core/backend/cpu/dnnl.h"
-#include "core/backend/cpu/sparse_kernels.h"
 #include "core/base/error.h"
 
 struct dpt_sparse_shape {
@@ -46,11 +45,10 @@ struct dpt_sparse_work {
 struct dpt_sparse;
 
 bool dpt_sparse_fits(const struct dpt_sparse_shape *shape);
-/* Immutable and shared by all threads. Errors: RANK. */
-enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape,
-                                const struct dpt_sparse_kernels *kernels,
+/* Immutable and shared by all threads; for dpt_free. With the best instructions that this machine
+ * has up to `isa`. Errors: RANK. */
+enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape, enum dpt_isa isa,
                                 struct dpt_sparse **sparse, struct dpt_error *err);
-void dpt_sparse_close(struct dpt_sparse *sparse);
 
 int64_t dpt_sparse_scratch(const struct dpt_sparse *sparse);
 /* Floats of the weights as the gradient of the input reads them; and puts them so. */

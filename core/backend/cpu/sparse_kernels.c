@@ -1,4 +1,4 @@
-#include "core/backend/cpu/sparse_kernels.h"
+#include "core/backend/cpu/sparse_private.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -20,10 +20,10 @@ static void list_plain(int32_t used, int32_t windows, const int32_t *argmax, con
         int32_t next = 0;
 
         for (int32_t i = 0; i < windows; i++) {
-            const int32_t where = argmax[i * DPT_SPARSE_LANES + c];
+            const int32_t where = argmax[i * LANES + c];
 
             at[next] = start[i] + corner[where & 3];
-            much[next] = dy[i * DPT_SPARSE_LANES + c];
+            much[next] = dy[i * LANES + c];
             next += where >= 0;
         }
         n[c] = next;

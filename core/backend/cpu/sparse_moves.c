@@ -1,6 +1,7 @@
 #include <string.h>
 
 #include "core/backend/cpu/sparse_private.h"
+#include "core/base/vector.h"
 
 /* Activations in and out of the shapes that the lists point into. */
 
@@ -20,67 +21,53 @@ static int32_t inside(const struct dpt_sparse *s, int axis, int32_t padded)
     return s->shape.in[axis] < most ? s->shape.in[axis] : most;
 }
 
-/* A sample's input into the middle of its padded planes. */
-void dpt_sparse_pad(const struct dpt_sparse *s, const float *x, float *padded)
+/* Between a sample's input (or its gradient) and the middle of its padded planes; `in`: into them. */
+DPT_INLINE void move(const struct dpt_sparse *s, bool in, float *x, float *padded)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
-    const int32_t *in = shape->in, width = s->padded[1];
+    const int32_t *size = shape->in, width = s->padded[1];
     const int32_t rows = inside(s, 0, s->padded[0]), columns = inside(s, 1, width);
-    const int64_t pixels = (int64_t)in[0] * in[1];
+    const int64_t pixels = (int64_t)size[0] * size[1];
     const int32_t step = dpt_layout_block(shape->x, shape->in_channels);
 
     padded += ((int64_t)shape->before[0] * width + shape->before[1]) * LANES;
-    for (int32_t row = 0; row < rows; row++) {
-        float *to = padded + (int64_t)row * width * LANES;
+    for (int32_t row = 0; row < rows; row++, padded += (int64_t)width * LANES) {
+        for (int32_t b = 0; shape->x == DPT_LAYOUT_C16 && b < s->in_blocks; b++) {
+            float *line = padded + b * s->plane;
+            float *plain = x + (b * pixels + (int64_t)row * size[1]) * LANES;
 
-        if (shape->x == DPT_LAYOUT_C16) {
-            for (int32_t b = 0; b < s->in_blocks; b++)
-                memcpy(to + b * s->plane, x + (b * pixels + (int64_t)row * in[1]) * LANES,
-                       (size_t)columns * LANES * sizeof *to);
-            continue;
+            memcpy(in ? line : plain, in ? plain : line, (size_t)columns * LANES * sizeof *line);
         }
-        for (int32_t c = 0; c < shape->in_channels; c++) {
-            const float *from = x + channel_at(shape->x, shape->in_channels, c, pixels) +
-                                (int64_t)row * in[1] * step;
-            float *lane = to + c / LANES * s->plane + c % LANES;
+        for (int32_t c = 0; shape->x != DPT_LAYOUT_C16 && c < shape->in_channels; c++) {
+            float *line = padded + c / LANES * s->plane + c % LANES;
+            float *plain = x + channel_at(shape->x, shape->in_channels, c, pixels) +
+                           (int64_t)row * size[1] * step;
 
-            for (int32_t k = 0; k < columns; k++)
-                lane[k * LANES] = from[(int64_t)k * step];
+            for (int32_t k = 0; k < columns; k++) {
+                if (in)
+                    line[k * LANES] = plain[(int64_t)k * step];
+                else
+                    plain[(int64_t)k * step] = line[k * LANES];
+            }
         }
     }
 }
 
-/* The way back. What no patch reads has no gradient. */
-void dpt_sparse_unpad(const struct dpt_sparse *s, const float *padded, float *x)
+void dpt_sparse_pad(const struct dpt_sparse *s, const float *x, float *padded)
+{
+    move(s, true, (float *)(uintptr_t)x, padded); /* x is only read */
+}
+
+void dpt_sparse_unpad(const struct dpt_sparse *s, float *padded, float *x)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
-    const int32_t *in = shape->in, width = s->padded[1];
-    const int32_t rows = inside(s, 0, s->padded[0]), columns = inside(s, 1, width);
-    const int64_t pixels = (int64_t)in[0] * in[1];
-    const int32_t step = dpt_layout_block(shape->x, shape->in_channels);
+    const int32_t *in = shape->in;
 
-    if (shape->x != DPT_LAYOUT_C16 || rows < in[0] || columns < in[1])
+    if (shape->x != DPT_LAYOUT_C16 || inside(s, 0, s->padded[0]) < in[0] ||
+        inside(s, 1, s->padded[1]) < in[1])
         memset(x, 0,
                (size_t)dpt_layout_floats(shape->x, shape->in_channels, in[0], in[1]) * sizeof *x);
-    padded += ((int64_t)shape->before[0] * width + shape->before[1]) * LANES;
-    for (int32_t row = 0; row < rows; row++) {
-        const float *from = padded + (int64_t)row * width * LANES;
-
-        if (shape->x == DPT_LAYOUT_C16) {
-            for (int32_t b = 0; b < s->in_blocks; b++)
-                memcpy(x + (b * pixels + (int64_t)row * in[1]) * LANES, from + b * s->plane,
-                       (size_t)columns * LANES * sizeof *x);
-            continue;
-        }
-        for (int32_t c = 0; c < shape->in_channels; c++) {
-            const float *lane = from + c / LANES * s->plane + c % LANES;
-            float *to = x + channel_at(shape->x, shape->in_channels, c, pixels) +
-                        (int64_t)row * in[1] * step;
-
-            for (int32_t k = 0; k < columns; k++)
-                to[(int64_t)k * step] = lane[k * LANES];
-        }
-    }
+    move(s, false, x, padded);
 }
 
 /* Few channels: the rows of the input with channels side by side, between rows of zeros. */
@@ -106,9 +93,8 @@ static void side_by_side(const struct dpt_sparse *s, const float *x, float *to)
     }
 }
 
-/* Then [row of outputs][column][row of the kernel][channel], so that a patch is one piece. FEW
- * floats are copied at once: what is too much is written over by the next, up to the last column.
- */
+/* FEW floats are copied at once: what is too much is written over by the next, up to the last
+ * column. */
 void dpt_sparse_unroll(const struct dpt_sparse *s, const float *x, float *to, float *rows)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
@@ -132,7 +118,6 @@ void dpt_sparse_unroll(const struct dpt_sparse *s, const float *x, float *to, fl
     }
 }
 
-/* Blocks of LANES channels out of any layout, words of 4 bytes. */
 void dpt_sparse_to_blocks(const struct dpt_sparse *s, const void *from, void *to)
 {
     const int32_t channels = s->shape.out_channels;

@@ -1,4 +1,4 @@
-#include "core/backend/cpu/winograd_kernels.h"
+#include "core/backend/cpu/winograd.h"
 
 #include <stddef.h>
 
@@ -12,7 +12,6 @@
 
 #define NAME(x)       avx2_##x
 #define TARGET        __attribute__((target("avx2,fma")))
-#define ISA           DPT_ISA_AVX2
 #define WIDTH         8
 #define ROWS          4
 #define VEC           __m256
@@ -34,7 +33,6 @@
 
 #define NAME(x)       avx512_##x
 #define TARGET        __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,fma")))
-#define ISA           DPT_ISA_AVX512
 #define WIDTH         16
 #define ROWS          8
 #define VEC           __m512

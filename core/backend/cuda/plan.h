@@ -22,9 +22,9 @@
 #ifndef DPT_BACKEND_CUDA_PLAN_H
 #define DPT_BACKEND_CUDA_PLAN_H
 
+#include "core/backend/backend.h"
 #include "core/backend/cuda/library.h"
 #include "core/backend/graph.h"
-#include "core/backend/precision.h"
 #include "core/base/str.h"
 
 enum dpt_cuda_pass {

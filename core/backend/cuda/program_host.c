@@ -9,10 +9,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/backend/backend.h"
 #include "core/backend/cuda/devices.h"
 #include "core/backend/cuda/program_private.h"
 #include "core/backend/cuda/steps.h"
-#include "core/backend/list.h"
 
 static int32_t sub_batches_of(const struct dpt_cuda_program *p)
 {

@@ -84,7 +84,6 @@ static enum dpt_status check(const struct dpt_graph *graph,
         const struct dpt_graph_node *node = &graph->nodes[i];
         const struct dpt_window *w = &node->window;
         const enum dpt_operation_class kind = dpt_operation_of(node)->kind;
-        enum dpt_status status;
         const struct dpt_cuda_node_layout *x;
 
         if (!memory_layout->node[i].live)
@@ -94,9 +93,6 @@ static enum dpt_status check(const struct dpt_graph *graph,
             (node->in.h != x->h || node->in.w != x->w))
             return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no such layer behind a flatten",
                             node->name);
-        status = dpt_operation_check(node, err);
-        if (status != DPT_OK)
-            return status;
         if ((dpt_operation_of(node)->keeps & DPT_KEEPS_INDEX) &&
             (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
             return dpt_fail(err, DPT_BAD_JOB, "%s: its window is too large for backend cuda",

@@ -2,53 +2,69 @@
 
 #include <math.h>
 
-/* The part of a pool's window that lies on the input: rows [top, bottom), columns [left, right). */
+#include "core/base/vector.h"
+
+/* The part of a pool's window that lies on the input: rows [first[0], last[0]), columns [first[1],
+ * last[1]). */
 struct patch {
-    int32_t top, bottom, left, right;
+    int32_t first[2], last[2];
 };
 
-static void clip(const struct dpt_window *w, int axis, int32_t output, int32_t inputs,
-                 int32_t *first, int32_t *last)
-{
-    const int64_t start = (int64_t)output * w->stride[axis] - w->before[axis];
-    const int64_t end = start + w->kernel[axis];
-
-    *first = start > 0 ? (int32_t)start : 0;
-    *last = end < inputs ? (int32_t)end : inputs;
-}
-
+/* A pool without a window, the global one, takes all that there is. */
 static struct patch patch_of(const struct dpt_graph_node *node, int32_t row, int32_t column)
 {
+    const int32_t output[2] = {row, column}, inputs[2] = {node->in.h, node->in.w};
+    const struct dpt_window *w = &node->window;
     struct patch p;
 
-    clip(&node->window, 0, row, node->in.h, &p.top, &p.bottom);
-    clip(&node->window, 1, column, node->in.w, &p.left, &p.right);
+    for (int axis = 0; axis < 2; axis++) {
+        const int64_t start = (int64_t)output[axis] * w->stride[axis] - w->before[axis];
+        const int64_t end = start + w->kernel[axis];
+
+        p.first[axis] = start > 0 ? (int32_t)start : 0;
+        p.last[axis] = w->kernel[axis] > 0 && end < inputs[axis] ? (int32_t)end : inputs[axis];
+    }
     return p;
 }
 
-/* Calls work for each plane (a channel of a sample); outputs are numbered through all planes. */
-static void each_plane(const struct dpt_ref_call *call,
-                       void (*work)(const struct dpt_ref_call *call, size_t input, size_t output))
+/* Calls work for each output, with its number and that of its input plane's first element. */
+DPT_INLINE void each_window(const struct dpt_ref_call *call,
+                            void (*work)(const struct dpt_ref_call *call, const struct patch *p,
+                                         size_t input, size_t output))
 {
-    const size_t channels = (size_t)call->node->in.c;
-    const size_t in = call->in / channels, out = call->out / channels;
+    const struct dpt_graph_node *node = call->node;
+    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
+    size_t output = 0;
 
-    for (size_t plane = 0; plane < call->count * channels; plane++)
-        work(call, plane * in, plane * out);
+    for (size_t plane = 0; plane < planes; plane++) {
+        for (int32_t i = 0; i < node->out.h; i++) {
+            for (int32_t j = 0; j < node->out.w; j++, output++) {
+                const struct patch p = patch_of(node, i, j);
+
+                work(call, &p, plane * in, output);
+            }
+        }
+    }
 }
+
+/* --- max -------------------------------------------------------------------------------------- */
 
 static size_t max_saved(const struct dpt_graph_node *node)
 {
     return (size_t)dpt_shape_size(&node->out);
 }
 
-static int32_t max_of(const float *x, int32_t width, const struct patch *p)
+/* Saves where in its plane each maximum was. */
+static void max_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                       size_t output)
 {
-    int32_t best = p->top * width + p->left;
+    const int32_t width = call->node->in.w;
+    const float *x = call->x + input;
+    int32_t *saved = call->saved, best = p->first[0] * width + p->first[1];
     float top = x[best];
 
-    for (int32_t i = p->top; i < p->bottom; i++) {
-        for (int32_t j = p->left; j < p->right; j++) {
+    for (int32_t i = p->first[0]; i < p->last[0]; i++) {
+        for (int32_t j = p->first[1]; j < p->last[1]; j++) {
             const float value = x[i * width + j];
 
             /* Larger, or the first that is not a number: that wins, so that it is seen at the end.
@@ -59,125 +75,68 @@ static int32_t max_of(const float *x, int32_t width, const struct patch *p)
             }
         }
     }
-    return best;
-}
-
-/* Saves where in its plane each maximum was. */
-static void max_plane(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const struct dpt_graph_node *node = call->node;
-    const float *x = call->x + input;
-    int32_t *saved = call->saved;
-
-    for (int32_t i = 0; i < node->out.h; i++) {
-        for (int32_t j = 0; j < node->out.w; j++, output++) {
-            const struct patch p = patch_of(node, i, j);
-            const int32_t best = max_of(x, node->in.w, &p);
-
-            call->y[output] = x[best];
-            if (saved != NULL)
-                saved[output] = best;
-        }
-    }
-}
-
-static void max_plane_back(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const int32_t *saved = call->saved;
-    const size_t n = (size_t)call->node->out.h * (size_t)call->node->out.w;
-
-    for (size_t o = output; o < output + n; o++)
-        call->dx[input + (size_t)saved[o]] += call->dy[o];
-}
-
-static void average_plane(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const struct dpt_graph_node *node = call->node;
-    const double area = (double)node->window.kernel[0] * node->window.kernel[1];
-
-    for (int32_t i = 0; i < node->out.h; i++) {
-        for (int32_t j = 0; j < node->out.w; j++, output++) {
-            const struct patch p = patch_of(node, i, j);
-            double sum = 0;
-
-            for (int32_t r = p.top; r < p.bottom; r++) {
-                const float *row = call->x + input + (size_t)r * (size_t)node->in.w;
-
-                for (int32_t c = p.left; c < p.right; c++)
-                    sum += row[c];
-            }
-            call->y[output] = (float)(sum / area);
-        }
-    }
-}
-
-static void average_plane_back(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const struct dpt_graph_node *node = call->node;
-    const double area = (double)node->window.kernel[0] * node->window.kernel[1];
-
-    for (int32_t i = 0; i < node->out.h; i++) {
-        for (int32_t j = 0; j < node->out.w; j++, output++) {
-            const struct patch p = patch_of(node, i, j);
-            const float share = (float)(call->dy[output] / area);
-
-            for (int32_t r = p.top; r < p.bottom; r++) {
-                float *row = call->dx + input + (size_t)r * (size_t)node->in.w;
-
-                for (int32_t c = p.left; c < p.right; c++)
-                    row[c] += share;
-            }
-        }
-    }
-}
-
-static void mean_plane(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const size_t n = (size_t)call->node->in.h * (size_t)call->node->in.w;
-    double sum = 0;
-
-    for (size_t i = 0; i < n; i++)
-        sum += call->x[input + i];
-    call->y[output] = (float)(sum / (double)n);
-}
-
-static void mean_plane_back(const struct dpt_ref_call *call, size_t input, size_t output)
-{
-    const size_t n = (size_t)call->node->in.h * (size_t)call->node->in.w;
-    const float share = (float)(call->dy[output] / (double)n);
-
-    for (size_t i = 0; i < n; i++)
-        call->dx[input + i] += share;
+    call->y[output] = top;
+    if (saved != NULL)
+        saved[output] = best;
 }
 
 static void max_forward(const struct dpt_ref_call *call)
 {
-    each_plane(call, max_plane);
+    each_window(call, max_window);
+}
+
+static void max_window_back(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                            size_t output)
+{
+    const int32_t *saved = call->saved;
+
+    (void)p;
+    call->dx[input + (size_t)saved[output]] += call->dy[output];
 }
 
 static void max_backward(const struct dpt_ref_call *call)
 {
-    each_plane(call, max_plane_back);
+    each_window(call, max_window_back);
+}
+
+/* --- average ---------------------------------------------------------------------------------- */
+
+static double area_of(const struct dpt_graph_node *node)
+{
+    const struct dpt_window *w = &node->window;
+
+    return w->kernel[0] > 0 ? (double)w->kernel[0] * w->kernel[1] : (double)node->in.h * node->in.w;
+}
+
+static void average_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                           size_t output)
+{
+    double sum = 0;
+
+    for (int32_t i = p->first[0]; i < p->last[0]; i++)
+        for (int32_t j = p->first[1]; j < p->last[1]; j++)
+            sum += call->x[input + (size_t)(i * call->node->in.w + j)];
+    call->y[output] = (float)(sum / area_of(call->node));
 }
 
 static void average_forward(const struct dpt_ref_call *call)
 {
-    each_plane(call, average_plane);
+    each_window(call, average_window);
+}
+
+static void average_window_back(const struct dpt_ref_call *call, const struct patch *p,
+                                size_t input, size_t output)
+{
+    const float share = (float)(call->dy[output] / area_of(call->node));
+
+    for (int32_t i = p->first[0]; i < p->last[0]; i++)
+        for (int32_t j = p->first[1]; j < p->last[1]; j++)
+            call->dx[input + (size_t)(i * call->node->in.w + j)] += share;
 }
 
 static void average_backward(const struct dpt_ref_call *call)
 {
-    each_plane(call, average_plane_back);
-}
-
-static void mean_forward(const struct dpt_ref_call *call)
-{
-    each_plane(call, mean_plane);
-}
-
-static void mean_backward(const struct dpt_ref_call *call)
-{
-    each_plane(call, mean_plane_back);
+    each_window(call, average_window_back);
 }
 
 const struct dpt_ref_op dpt_ref_maxpool = {
@@ -186,12 +145,8 @@ const struct dpt_ref_op dpt_ref_maxpool = {
     .saved = max_saved,
 };
 
-const struct dpt_ref_op dpt_ref_avgpool = {
-    .forward = average_forward,
-    .backward = average_backward,
-};
-
-const struct dpt_ref_op dpt_ref_global_avgpool = {
-    .forward = mean_forward,
-    .backward = mean_backward,
-};
+#define AVERAGE                                                                                    \
+    {                                                                                              \
+        .forward = average_forward, .backward = average_backward                                   \
+    }
+const struct dpt_ref_op dpt_ref_avgpool = AVERAGE, dpt_ref_global_avgpool = AVERAGE;

@@ -1,10 +1,8 @@
 #include "core/backend/ref/ref.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/list.h"
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 
@@ -22,27 +20,26 @@ struct location {
     bool gradient; /* parameters stand here or before: a gradient of its output is wanted */
 };
 
+struct worker {
+    float *memory;
+    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+};
+
 struct program {
     struct dpt_program_spec spec;
     struct location *locations; /* of each node */
     int64_t words;              /* of a worker's memory */
     int64_t scratch;            /* where it lies; the largest that any node needs */
-    float **workers;            /* memory of each */
-    struct dpt_spans **spans;   /* of each worker; NULL: nobody asks where the time goes */
+    struct worker *workers;
 };
 
-static bool takes_gradient(const struct dpt_graph *graph, const struct location *locations,
-                           int32_t i)
+static bool takes_gradient(const struct dpt_graph_node *node, const struct location *locations)
 {
-    const struct dpt_graph_node *node = &graph->nodes[i];
+    bool takes = node->weight >= 0 || node->bias >= 0;
 
-    if (node->weight >= 0 || node->bias >= 0)
-        return true;
-    for (int32_t k = 0; k < node->n_inputs; k++) {
-        if (locations[node->inputs[k]].gradient)
-            return true;
-    }
-    return false;
+    for (int32_t k = 0; k < node->n_inputs; k++)
+        takes = takes || locations[node->inputs[k]].gradient;
+    return takes;
 }
 
 /* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
@@ -54,7 +51,7 @@ static int64_t take(int64_t *end, int64_t samples, int64_t n)
 
     if (__builtin_mul_overflow(n, samples, &words) || words > INT64_MAX / 16 - start)
         return NOWHERE;
-    *end = start + (words + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
+    *end = start + (int64_t)dpt_round_up((size_t)words, sizeof(float));
     return start;
 }
 
@@ -70,11 +67,13 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
         const int64_t out = dpt_shape_size(&node->out);
         struct location *location = &program->locations[i];
 
-        *location =
-            (struct location){.y = take(&program->words, spec->micro, out),
-                              .dy = NOWHERE,
-                              .saved = NOWHERE,
-                              .gradient = takes_gradient(spec->graph, program->locations, i)};
+        if (node->n_inputs > 1)
+            return dpt_fail(err, DPT_BAD_JOB, "%s: backend ref has no layer of %d inputs",
+                            node->name, node->n_inputs);
+        *location = (struct location){.y = take(&program->words, spec->micro, out),
+                                      .dy = NOWHERE,
+                                      .saved = NOWHERE,
+                                      .gradient = takes_gradient(node, program->locations)};
         if (spec->training && location->gradient)
             location->dy = take(&program->words, spec->micro, out);
         if (spec->training && op->saved != NULL)
@@ -88,22 +87,6 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
     return DPT_OK;
 }
 
-/* What the loops of this backend take for granted. */
-static enum dpt_status check(const struct dpt_graph *graph, struct dpt_error *err)
-{
-    for (int32_t i = 0; i < graph->n_nodes; i++) {
-        const struct dpt_graph_node *node = &graph->nodes[i];
-        const enum dpt_status status = dpt_operation_check(node, err);
-
-        if (status != DPT_OK)
-            return status;
-        if (node->n_inputs > 1)
-            return dpt_fail(err, DPT_BAD_JOB, "%s: backend ref has no layer of %d inputs",
-                            node->name, node->n_inputs);
-    }
-    return DPT_OK;
-}
-
 static void close_program(void *opened)
 {
     struct program *program = opened;
@@ -111,68 +94,59 @@ static void close_program(void *opened)
     if (program == NULL)
         return;
     for (int i = 0; program->workers != NULL && i < program->spec.threads; i++)
-        dpt_free(program->workers[i]);
-    free(program->workers);
-    free(program->spans);
-    free(program->locations);
-    free(program);
+        dpt_free(program->workers[i].memory);
+    dpt_free(program->workers);
+    dpt_free(program->locations);
+    dpt_free(program);
+}
+
+/* Everything but the workers' memory; to be closed also where it failed. */
+static enum dpt_status open_plan(const struct dpt_program_spec *spec, struct program **opened,
+                                 struct dpt_error *err)
+{
+    struct program *program = *opened = dpt_alloc(sizeof *program);
+
+    if (program == NULL)
+        return dpt_fail_memory(err, "the model", sizeof *program);
+    program->spec = *spec;
+    program->locations = dpt_alloc_array((size_t)spec->graph->n_nodes, sizeof *program->locations);
+    program->workers = dpt_alloc_array((size_t)spec->threads, sizeof *program->workers);
+    if (program->locations == NULL || program->workers == NULL)
+        return dpt_fail_memory(err, "the model", sizeof *program);
+    return plan(program, err);
 }
 
 static enum dpt_status open_program(const struct dpt_program_spec *spec, void **opened,
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct program *program = calloc(1, sizeof *program);
+    struct program *program = NULL;
 
     *opened = NULL;
-    if (program == NULL)
-        return dpt_fail_memory(err, "the model", sizeof *program);
-    program->spec = *spec;
-    DPT_TRY(check(spec->graph, err));
-    program->locations = calloc((size_t)spec->graph->n_nodes, sizeof *program->locations);
-    program->workers = calloc((size_t)spec->threads, sizeof *program->workers);
-    program->spans = calloc((size_t)spec->threads, sizeof *program->spans);
-    if (program->locations == NULL || program->workers == NULL || program->spans == NULL) {
-        status = dpt_fail_memory(err, "the model", sizeof *program);
-        goto out;
-    }
-    DPT_TRY(plan(program, err));
+    DPT_TRY(open_plan(spec, &program, err));
     for (int i = 0; i < spec->threads; i++) {
-        program->workers[i] = dpt_alloc_array((size_t)program->words, sizeof(float));
-        if (program->workers[i] == NULL) {
-            status = dpt_fail_memory(err, "activations", 4.0 * (double)program->words);
-            goto out;
-        }
+        program->workers[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
+        if (program->workers[i].memory == NULL)
+            DPT_TRY(dpt_fail_memory(err, "activations", 4.0 * (double)program->words));
     }
     *opened = program;
+    program = NULL;
 out:
-    if (status != DPT_OK)
-        close_program(program);
+    close_program(program);
     return status;
-}
-
-static int64_t bytes(const void *opened)
-{
-    const struct program *program = opened;
-    const int64_t nodes = program->spec.graph->n_nodes;
-
-    return program->spec.threads * program->words * (int64_t)sizeof(float) +
-           nodes * (int64_t)sizeof *program->locations;
 }
 
 static enum dpt_status measure(const struct dpt_program_spec *spec, struct dpt_program_bytes *sizes,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_program_spec one = *spec;
-    void *opened = NULL;
+    struct program *program = NULL;
 
-    one.threads = 0; /* everything but the workers */
-    DPT_TRY(open_program(&one, &opened, err));
-    *sizes = (struct dpt_program_bytes){
-        .values = spec->threads * ((struct program *)opened)->words * (int64_t)sizeof(float)};
+    DPT_TRY(open_plan(spec, &program, err));
+    *sizes = (struct dpt_program_bytes){.values = spec->threads * program->words *
+                                                  (int64_t)sizeof(float)};
 out:
-    close_program(opened);
+    close_program(program);
     return status;
 }
 
@@ -229,7 +203,7 @@ static void mark(struct dpt_spans *spans, int what)
 static void run_forward(const struct program *program, int worker, bool training,
                         const struct dpt_batch *batch, const float *params)
 {
-    float *memory = program->workers[worker];
+    float *memory = program->workers[worker].memory;
 
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
         struct dpt_ref_call call = call_of(program, i, memory, batch, params, NULL);
@@ -238,7 +212,7 @@ static void run_forward(const struct program *program, int worker, bool training
         if (training)
             call.saved = at(memory, program->locations[i].saved);
         dpt_ref_ops[call.node->op]->forward(&call);
-        mark(program->spans[worker], dpt_span_node(i, DPT_PASS_FORWARD));
+        mark(program->workers[worker].spans, dpt_span_node(i, DPT_PASS_FORWARD));
     }
 }
 
@@ -248,7 +222,7 @@ static void run_backward(const struct program *program, int worker, const struct
                          const float *params, float *gradient)
 {
     const struct dpt_graph *graph = program->spec.graph;
-    float *memory = program->workers[worker];
+    float *memory = program->workers[worker].memory;
 
     for (int32_t i = 0; i + 1 < graph->n_nodes; i++) {
         const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)batch->count;
@@ -266,7 +240,7 @@ static void run_backward(const struct program *program, int worker, const struct
         call.dx = at(memory, program->locations[call.node->inputs[0]].dy);
         call.saved = at(memory, program->locations[i].saved);
         dpt_ref_ops[call.node->op]->backward(&call);
-        mark(program->spans[worker], dpt_span_node(i, DPT_PASS_BACKWARD));
+        mark(program->workers[worker].spans, dpt_span_node(i, DPT_PASS_BACKWARD));
     }
 }
 
@@ -278,7 +252,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     const struct dpt_graph *graph = program->spec.graph;
     const struct location *last = &program->locations[graph->n_nodes - 1];
     const int64_t outputs = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    float *memory = program->workers[worker];
+    float *memory = program->workers[worker].memory;
 
     (void)err;
     for (int32_t i = 0; !add && i < graph->n_tensors; i++)
@@ -287,7 +261,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     run_forward(program, worker, true, batch, params);
     dpt_loss_rows(&program->spec.loss, batch, (int32_t)outputs, (size_t)outputs, memory + last->y,
                   at(memory, last->dy), metric_sums);
-    mark(program->spans[worker], DPT_SPAN_LOSS);
+    mark(program->workers[worker].spans, DPT_SPAN_LOSS);
     run_backward(program, worker, batch, params, gradient);
     return DPT_OK;
 }
@@ -299,7 +273,7 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     const struct program *program = opened;
     const struct dpt_graph *graph = program->spec.graph;
     const int64_t n = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    float *memory = program->workers[worker];
+    float *memory = program->workers[worker].memory;
     const float *y = memory + program->locations[graph->n_nodes - 1].y;
 
     (void)err;
@@ -317,7 +291,7 @@ static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *
 
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
         const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
-        const float *y = program->workers[worker] + program->locations[i].y;
+        const float *y = program->workers[worker].memory + program->locations[i].y;
 
         for (int64_t k = 0; k < n * count; k++) {
             if (!isfinite(y[k])) {
@@ -331,7 +305,7 @@ static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
-    ((struct program *)opened)->spans[worker] = spans;
+    ((struct program *)opened)->workers[worker].spans = spans;
 }
 
 static enum dpt_status gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
@@ -353,7 +327,6 @@ const struct dpt_backend dpt_backend_ref = {
     .isa = dpt_isa_here,
     .open = open_program,
     .close = close_program,
-    .bytes = bytes,
     .measure = measure,
     .refresh = refresh,
     .train = train,

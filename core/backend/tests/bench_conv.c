@@ -11,8 +11,8 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
+#include "core/backend/backend.h"
 #include "core/backend/cpu/program.h"
-#include "core/backend/list.h"
 #include "core/base/clock.h"
 
 enum { SAMPLES = 128, NODES = 24 };
@@ -86,13 +86,13 @@ static double primitive(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
 
     if (dpt_kernel_conv(dnnl, DPT_CONV_FORWARD, shape, DPT_LAYOUT_ANY, DPT_LAYOUT_ANY, &forward,
                         &err) != DPT_OK ||
-        dpt_kernel_conv(dnnl, pass, shape, dpt_kernel_layout(forward, DPT_ROLE_X),
-                        dpt_kernel_layout(forward, DPT_ROLE_Y), &kernel, &err) != DPT_OK)
+        dpt_kernel_conv(dnnl, pass, shape, forward->layout[DPT_ROLE_X], forward->layout[DPT_ROLE_Y],
+                        &kernel, &err) != DPT_OK)
         return 0;
-    scratch = dpt_alloc_array((size_t)dpt_kernel_scratch(kernel) + 1, sizeof *scratch);
+    scratch = dpt_alloc_array((size_t)kernel->scratch + 1, sizeof *scratch);
     dpt_call_open(&call, dnnl, 0, kernel, scratch, &err);
     for (int role = 0; role < DPT_ROLE_COUNT; role++) {
-        const int64_t floats = dpt_kernel_floats(kernel, (enum dpt_role)role);
+        const int64_t floats = kernel->floats[role];
 
         memory[role] = dpt_alloc_array((size_t)floats, sizeof *memory[role]);
         for (int64_t i = 0; i < floats; i++)
@@ -126,7 +126,7 @@ static double peak(void)
     for (int i = 0; i < 40; i++) {
         const double start = dpt_now();
 
-        dpt_dnnl_gemm(false, false, N, N, N, m, m + N * N, false, m + 2 * N * N, &err);
+        dpt_dnnl_gemm(N, N, N, m, m + N * N, m + 2 * N * N, &err);
         keep_least(&least, dpt_now() - start);
     }
     dpt_free(m);

@@ -6,7 +6,7 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
-#include "core/backend/list.h"
+#include "core/backend/backend.h"
 #include "core/base/pool.h"
 
 enum { GRAPHS = 400, STACKS = 100, THREADS = 3 };
@@ -118,7 +118,6 @@ static void agrees_with_ref(void **state)
             for (int64_t i = tensor->offset + tensor->count; i < end; i++)
                 assert_true(g[i] == 7);
         }
-        assert_true(dpt_backend_cpu.bytes(cpu) > 0);
         dpt_backend_ref.close(ref);
         dpt_backend_cpu.close(cpu);
         dpt_free(y_ref);

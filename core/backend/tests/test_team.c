@@ -6,7 +6,7 @@
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
-#include "core/backend/list.h"
+#include "core/backend/backend.h"
 
 enum { GRAPHS = 500, MOST = 4 };
 

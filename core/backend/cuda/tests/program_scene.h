@@ -8,8 +8,8 @@
 
 #include "core/backend/tests/scene.h"
 
+#include "core/backend/backend.h"
 #include "core/backend/cuda/tests/begin.h"
-#include "core/backend/list.h"
 
 /* --- precisions ------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include "core/backend/tests/net.h"
 
-#include "core/backend/list.h"
+#include "core/backend/backend.h"
 #include "core/backend/steps.h"
 
 enum { SAMPLES = 40, GAP = 24 };

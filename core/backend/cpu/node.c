@@ -1,0 +1,220 @@
+#include "core/backend/cpu/program.h"
+#include "core/base/memory.h"
+
+/* What a kind of layer asks of the program: while it is planned, and while it runs. */
+
+/* --- buffers and calls ------------------------------------------------------------------------ */
+
+int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats)
+{
+    program->buffers[program->n_buffers].floats = floats;
+    return program->n_buffers++;
+}
+
+/* The idle buffer that has to grow least, else the smallest that is large enough. */
+int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
+{
+    int best = DPT_CPU_NONE;
+
+    for (int i = 0; i < program->n_buffers; i++) {
+        const int64_t have = program->buffers[i].floats;
+        const int64_t best_has = best == DPT_CPU_NONE ? 0 : program->buffers[best].floats;
+
+        if (program->buffers[i].idle &&
+            (best == DPT_CPU_NONE ||
+             (have < floats ? have > best_has : best_has < floats || have < best_has)))
+            best = i;
+    }
+    if (best == DPT_CPU_NONE)
+        return dpt_cpu_reserve(program, floats);
+    if (program->buffers[best].floats < floats)
+        program->buffers[best].floats = floats;
+    program->buffers[best].idle = false;
+    return best;
+}
+
+void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
+{
+    program->buffers[buffer].idle = true;
+}
+
+enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
+                             struct dpt_error *err)
+{
+    *copy = program->copies[program->n_copies++] = dpt_alloc_array((size_t)floats, sizeof **copy);
+    program->copied += floats * (int64_t)sizeof **copy;
+    return *copy != NULL ? DPT_OK : dpt_fail_memory(err, "weights", (double)floats * sizeof **copy);
+}
+
+void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)
+{
+    if (floats > program->scratch)
+        program->scratch = floats;
+}
+
+int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
+                 int b)
+{
+    program->calls[program->n_calls] = (struct dpt_cpu_call){kernel, {x, y, w, b}};
+    dpt_cpu_want_scratch(program, kernel->scratch);
+    return program->n_calls++;
+}
+
+/* --- layouts ---------------------------------------------------------------------------------- */
+
+/* Whether activations of this shape lie the same way in both. */
+static bool same_memory(const struct dpt_shape *s, enum dpt_layout a, enum dpt_layout b)
+{
+    const int32_t block_a = dpt_layout_block(a, s->c), block_b = dpt_layout_block(b, s->c);
+
+    if (block_a == block_b)
+        return true;
+    return s->h == 1 && s->w == 1 && s->c % block_a == 0 && s->c % block_b == 0;
+}
+
+static int64_t floats_of(const struct dpt_cpu_program *program, const struct dpt_shape *s,
+                         enum dpt_layout layout)
+{
+    return program->spec.micro * dpt_layout_floats(layout, s->c, s->h, s->w);
+}
+
+enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
+                                     const struct dpt_cpu_node *node)
+{
+    return program->nodes[node->input].y_layout;
+}
+
+enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
+                                enum dpt_layout from, int x, enum dpt_layout to, int y, int *call,
+                                struct dpt_error *err)
+{
+    const int32_t dims[4] = {program->spec.micro, s->c, s->h, s->w};
+    enum dpt_status status = DPT_OK;
+    struct dpt_kernel *kernel;
+
+    DPT_TRY(dpt_kernel_reorder(program->dnnl, dims, from, to, &kernel, err));
+    *call = dpt_cpu_call(program, kernel, x, y, DPT_CPU_NONE, DPT_CPU_NONE);
+out:
+    return status;
+}
+
+enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                             enum dpt_layout layout, struct dpt_error *err)
+{
+    const struct dpt_cpu_node *input = &program->nodes[node->input];
+    /* A flatten's consumer sees a vector where its producer wrote planes: both are canonical. */
+    const struct dpt_shape *shape = node->op->moves_nothing ? &input->out : &node->in;
+    enum dpt_status status = DPT_OK;
+
+    node->x_layout = layout;
+    node->x_floats = floats_of(program, shape, layout);
+    if (same_memory(shape, input->y_layout, layout)) {
+        node->x = input->y;
+    } else {
+        node->x = dpt_cpu_reserve(program, node->x_floats);
+        DPT_TRY(dpt_cpu_reorder(program, shape, input->y_layout, input->y, layout, node->x,
+                                &node->reorder, err));
+    }
+out:
+    return status;
+}
+
+void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                           enum dpt_layout layout)
+{
+    node->y_layout = layout;
+    node->y_floats = floats_of(program, &node->out, layout);
+}
+
+void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                   enum dpt_layout layout)
+{
+    dpt_cpu_write_nowhere(program, node, layout);
+    node->y = dpt_cpu_reserve(program, node->y_floats);
+}
+
+void dpt_cpu_write_over(struct dpt_cpu_node *node)
+{
+    node->y_layout = node->x_layout;
+    node->y_floats = node->x_floats;
+    node->y = node->x;
+}
+
+bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    const struct dpt_cpu_node *before = &program->nodes[node->input];
+
+    /* Back over all nodes whose output lies in this same buffer. */
+    while (!before->op->keeps_output) {
+        if (before->y != before->x)
+            return true;
+        before = &program->nodes[before->input];
+    }
+    return false;
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer)
+{
+    /* Nobody writes into the input: it has a buffer's type only because it is one to its readers.
+     */
+    if (buffer == DPT_CPU_INPUT)
+        return (float *)(uintptr_t)run->batch->input;
+    return run->worker->buffers[buffer];
+}
+
+void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory)
+{
+    dpt_call_set(run->worker->calls[call], role, memory);
+}
+
+enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err)
+{
+    const struct dpt_cpu_call *plan = &run->program->calls[call];
+
+    for (int role = 0; role < DPT_ROLE_COUNT; role++) {
+        if (plan->buffers[role] == DPT_CPU_INPUT)
+            dpt_cpu_set(run, call, (enum dpt_role)role, run->batch->input);
+    }
+    return dpt_call_run(run->worker->calls[call], err);
+}
+
+const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor)
+{
+    return tensor < 0 ? NULL : run->params + run->program->spec.graph->tensors[tensor].offset;
+}
+
+float *dpt_cpu_gradient(const struct dpt_cpu_run *run, int32_t tensor)
+{
+    return tensor < 0 ? NULL : run->gradient + run->program->spec.graph->tensors[tensor].offset;
+}
+
+void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
+                  int64_t *last)
+{
+    const int64_t steps = (n + step - 1) / step;
+
+    *first = steps * run->thread / run->threads * step;
+    *last = steps * (run->thread + 1) / run->threads * step;
+    *last = *last < n ? *last : n;
+    *first = *first < *last ? *first : *last;
+}
+
+void dpt_cpu_barrier(const struct dpt_cpu_run *run)
+{
+    if (run->threads == 1)
+        return;
+    dpt_pool_barrier(run->program->spec.team);
+    if (run->spans != NULL)
+        dpt_spans_mark(run->spans, DPT_SPAN_WAIT_THREADS);
+}
+
+void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            enum dpt_span_pass pass)
+{
+    if (run->threads == 1)
+        return;
+    dpt_cpu_mark(run, node, pass);
+    dpt_cpu_barrier(run);
+}
