@@ -137,17 +137,28 @@ const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *nod
     return text == NULL ? "?" : text;
 }
 
-/* Whether a word is this one, however it is spelt. */
+/* Whether a text is this word, which ends at a blank or at its end, however they are spelt. */
 static bool is_word(const char *text, const char *word)
 {
     for (;; text++, word++) {
         text += strspn(text, "_-");
         word += strspn(word, "_-");
+        if (*text == '\0')
+            return *word == '\0' || *word == ' ';
         if (tolower((unsigned char)*text) != tolower((unsigned char)*word))
             return false;
-        if (*text == '\0')
+    }
+}
+
+/* Whether one of a row's words is this text or, where it has a dot or a colon, this path. */
+static bool has_word(const struct dpt_synonym *row, const char *text, const char *path)
+{
+    for (const char *word = row->words; word != NULL; word = strchr(word, ' ')) {
+        word += *word == ' ';
+        if (is_word(path != NULL && word[strcspn(word, ".: ")] > ' ' ? path : text, word))
             return true;
     }
+    return false;
 }
 
 static const char *find_word(const char *text, const char *const *names, size_t n)
@@ -175,9 +186,9 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
 {
     const char *name = find_word(text, names, n), *suggestion;
 
-    for (const struct dpt_synonym *s = conf->synonyms; name == NULL && s != NULL && s->word != NULL;
-         s++)
-        if (is_word(path != NULL && strpbrk(s->word, ".:") != NULL ? path : text, s->word))
+    for (const struct dpt_synonym *s = conf->synonyms;
+         name == NULL && s != NULL && s->words != NULL; s++)
+        if (has_word(s, text, path))
             name = answer(s->meant, path, names, n);
     if (name == NULL)
         name = dpt_nearest(text, names, n);
@@ -193,8 +204,8 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
 
 const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word)
 {
-    for (const struct dpt_synonym *s = synonyms; s->word != NULL; s++)
-        if (is_word(word, s->word))
+    for (const struct dpt_synonym *s = synonyms; s->words != NULL; s++)
+        if (has_word(s, word, NULL))
             return answer(s->meant, "", NULL, 0);
     return NULL;
 }

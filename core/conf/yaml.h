@@ -48,12 +48,13 @@ struct dpt_conf_node {
     struct dpt_conf_node **items;
 };
 
-/* A word that people know from other programs, and what it is called here. */
+/* What a job has, and the words that people know for it from other programs. */
 struct dpt_synonym {
-    const char *word;  /* a key or a value, in lower case and without _ and -; with a dot the whole
-                          path of a key; with a colon that of a map that is none */
-    const char *meant; /* a name that stands beside it, the whole path of another key, or a sentence
-                          that says what to do (it has a blank) */
+    const char *meant; /* a name that stands beside the word, the whole path of another key, or a
+                          sentence that says what to do (it has a blank) */
+    const char *words; /* separated by blanks: keys or values, in lower case and without _ and -;
+                          with a dot the whole path of a key; with a colon that of a map that is
+                          none */
 };
 
 /* A document: the file it came from, its tree, and the mistakes found in it so far. */

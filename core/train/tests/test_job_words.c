@@ -3,6 +3,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -48,28 +49,40 @@ static void look(void *arg, const struct dpt_option_visit *at)
 static void all_lead_somewhere(void **state)
 {
     (void)state;
-    for (const struct dpt_synonym *s = dpt_job_synonyms; s->word != NULL; s++) {
+    for (const struct dpt_synonym *s = dpt_job_synonyms; s->words != NULL; s++) {
         struct search search = {.name = s->meant};
 
-        for (const char *c = s->word; *c != '\0'; c++)
+        for (const char *c = s->words; *c != '\0'; c++)
             if (*c == '_' || *c == '-' || isupper((unsigned char)*c))
-                fail_msg("'%s' is never said so: the reader drops _, - and capitals", s->word);
+                fail_msg("'%s': the reader drops _, - and capitals", s->words);
         if (strchr(s->meant, ' ') != NULL)
             continue;
         dpt_options_walk(dpt_job_options, look, &search);
         if (!search.found)
-            fail_msg("'%s': a job has no '%s'", s->word, s->meant);
+            fail_msg("'%s': a job has no '%s'", s->words, s->meant);
     }
 }
 
-/* One with the same meaning further up takes it. */
+/* A thing has one row, and that has a word but once; blanks stand between words alone. */
 static void none_is_there_twice(void **state)
 {
     (void)state;
-    for (const struct dpt_synonym *s = dpt_job_synonyms; s->word != NULL; s++)
+    for (const struct dpt_synonym *s = dpt_job_synonyms; s->words != NULL; s++) {
+        char words[512];
+
         for (const struct dpt_synonym *r = dpt_job_synonyms; r < s; r++)
-            if (strcmp(r->word, s->word) == 0 && strcmp(r->meant, s->meant) == 0)
-                fail_msg("'%s': '%s' is there twice", s->word, s->meant);
+            if (strcmp(r->meant, s->meant) == 0)
+                fail_msg("'%s' has two rows", s->meant);
+        assert_true(snprintf(words, sizeof words, "%s ", s->words) < (int)sizeof words);
+        for (const char *word = words, *end; *word != '\0'; word = end + 1) {
+            char wanted[64];
+
+            end = word + strcspn(word, " ");
+            snprintf(wanted, sizeof wanted, " %.*s ", (int)(end - word), word);
+            if (end == word || strstr(end, wanted) != NULL)
+                fail_msg("%s:%s is there twice, or a blank too many", s->meant, wanted);
+        }
+    }
 }
 
 int main(void)
