@@ -20,8 +20,7 @@ const struct dpt_variant *const dpt_optimizer_variants[] = {DPT_OPTIMIZERS(ROW) 
 /* --- rules ------------------------------------------------------------------------------------ */
 
 #define RULE(name)                                                                                 \
-    static inline __attribute__((always_inline)) void rule_##name(struct dpt_element *x, float g,  \
-                                                                  const struct dpt_scalars *f)
+    DPT_INLINE void rule_##name(struct dpt_element *x, float g, const struct dpt_scalars *f)
 #include "core/backend/optimizers.inc"
 #undef RULE
 
@@ -173,17 +172,18 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
     return part;
 }
 
-/* Two sums for each run of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the other. */
+/* Two sums for each chunk of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the
+ * other. */
 size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
                              const struct dpt_graph *graph)
 {
-    size_t runs = 0;
+    size_t chunks = 0;
 
     if (type_of(optimizer)->direction == NULL)
         return 0;
     for (int32_t k = 0; k < graph->n_tensors; k++)
-        runs += dpt_sum_of_squares_chunks((size_t)graph->tensors[k].count);
-    return 2 * runs;
+        chunks += dpt_sum_of_squares_chunks((size_t)graph->tensors[k].count);
+    return 2 * chunks;
 }
 
 void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
@@ -191,40 +191,40 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
                            const float *gradient, float *const *slot, double *squares)
 {
     const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
-    const size_t runs = dpt_optimizer_squares(optimizer, graph) / 2;
-    const size_t begin = runs * (size_t)thread / (size_t)threads;
-    const size_t end = runs * ((size_t)thread + 1) / (size_t)threads;
+    const size_t chunks = dpt_optimizer_squares(optimizer, graph) / 2;
+    const size_t begin = chunks * (size_t)thread / (size_t)threads;
+    const size_t end = chunks * ((size_t)thread + 1) / (size_t)threads;
     const unsigned mode = without_denormals();
     float direction[DPT_SUM_OF_SQUARES_CHUNK];
-    size_t run = 0;
+    size_t chunk = 0;
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
 
-        for (size_t at = 0; at < (size_t)t->count; at += DPT_SUM_OF_SQUARES_CHUNK, run++) {
+        for (size_t at = 0; at < (size_t)t->count; at += DPT_SUM_OF_SQUARES_CHUNK, chunk++) {
             const size_t left = (size_t)t->count - at;
             const struct dpt_optimizer_part part =
                 part_of(&pass, t, (size_t)t->offset + at,
                         left < DPT_SUM_OF_SQUARES_CHUNK ? left : DPT_SUM_OF_SQUARES_CHUNK);
 
-            if (run < begin || run >= end)
+            if (chunk < begin || chunk >= end)
                 continue;
             pass.type->direction(pass.options, &part, direction);
-            squares[2 * run] = dpt_sum_of_squares(part.params, part.n);
-            squares[2 * run + 1] = dpt_sum_of_squares(direction, part.n);
+            squares[2 * chunk] = dpt_sum_of_squares(part.params, part.n);
+            squares[2 * chunk + 1] = dpt_sum_of_squares(direction, part.n);
         }
     }
     as_before(mode);
 }
 
-/* Of a tensor whose runs begin at `squares`, added up in their order. */
+/* Of a tensor whose chunks begin at `squares`, added up in their order. */
 static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const double *squares)
 {
     double params = 0, direction = 0;
 
-    for (size_t run = 0; run < dpt_sum_of_squares_chunks((size_t)t->count); run++) {
-        params += squares[2 * run];
-        direction += squares[2 * run + 1];
+    for (size_t chunk = 0; chunk < dpt_sum_of_squares_chunks((size_t)t->count); chunk++) {
+        params += squares[2 * chunk];
+        direction += squares[2 * chunk + 1];
     }
     return (struct dpt_optimizer_norms){sqrt(params), sqrt(direction)};
 }
@@ -235,7 +235,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
 {
     const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
     const unsigned mode = without_denormals();
-    size_t runs = 0; /* of the tensors before */
+    size_t chunks = 0; /* of the tensors before */
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
@@ -249,12 +249,12 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
             if (pass.kind != DPT_RULE_NONE) {
                 run_rule(pass.kind, &part);
             } else {
-                const struct dpt_optimizer_norms norms = add_up(t, squares + 2 * runs);
+                const struct dpt_optimizer_norms norms = add_up(t, squares + 2 * chunks);
 
                 pass.type->step(pass.options, &part, &norms);
             }
         }
-        runs += dpt_sum_of_squares_chunks((size_t)t->count);
+        chunks += dpt_sum_of_squares_chunks((size_t)t->count);
     }
     as_before(mode);
 }

@@ -1,11 +1,18 @@
-#include "core/train/optimizers/adam.h"
-
 #include <math.h>
 
-void dpt_adam_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
-{
-    const struct dpt_adam_options *o = options;
+#include "core/train/optimizers/rows.h"
 
+/* adam and adamw, which differ in the way in which weights decay. */
+
+struct adam_options {
+    struct dpt_optimizer_options common;
+    double beta1, beta2, eps;
+};
+
+/* Kingma & Ba 2015, algorithm 1, in the order of operations of PyTorch's; without decay. */
+static void without_decay(const struct adam_options *o, double lr, int64_t update,
+                          struct dpt_scalars *f)
+{
     f->rate[0] = (float)(lr / (1 - pow(o->beta1, (double)update)));
     f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
     f->factor[0] = (float)(1 - o->beta1);
@@ -14,27 +21,61 @@ void dpt_adam_scalars(const void *options, double lr, int64_t update, struct dpt
     f->factor[3] = (float)o->eps;
 }
 
-enum dpt_rule_kind dpt_adam_rule(const void *options)
+static void adam_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
+{
+    without_decay(options, lr, update, f);
+    f->l2 = (float)((const struct dpt_optimizer_options *)options)->weight_decay;
+}
+
+/* Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization": the decay does not pass
+ * through the moments. */
+static void adamw_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
+{
+    without_decay(options, lr, update, f);
+    f->keep = dpt_optimizer_keep(lr, options);
+}
+
+static enum dpt_rule_kind rule(const void *options)
 {
     (void)options;
     return DPT_RULE_ADAM;
 }
 
-static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
-{
-    dpt_adam_scalars(options, lr, update, f);
-    f->l2 = (float)((const struct dpt_optimizer_options *)options)->weight_decay;
-}
+// clang-format off
+#define ADAM_ROWS                                                                                  \
+    DPT_OPTIMIZER_LR("1e-3"),                                                                      \
+    {.name = "beta1", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, beta1),        \
+     .fallback = "0.9", .min = 0, .max = 0.999999,                                                 \
+     .help = "decay of the gradient's running mean"},                                              \
+    {.name = "beta2", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, beta2),        \
+     .fallback = "0.999", .min = 0, .max = 0.999999,                                               \
+     .help = "decay of the squared gradient's running mean"},                                      \
+    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct adam_options, eps),            \
+     .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
+// clang-format on
 
-static const struct dpt_option table[] = {DPT_ADAM_ROWS, DPT_OPTIMIZER_L2, {0}};
+static const struct dpt_option adam_table[] = {ADAM_ROWS, DPT_OPTIMIZER_L2, {0}},
+                               adamw_table[] = {ADAM_ROWS, DPT_OPTIMIZER_DECOUPLED("0.01"), {0}};
 
-static const struct dpt_optimizer_type type = {
-    .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .rule = dpt_adam_rule};
+#define TYPE(scalars_of)                                                                           \
+    {                                                                                              \
+        .slots = 2, .slot_names = {"m", "v"}, .scalars = (scalars_of), .rule = rule                \
+    }
+static const struct dpt_optimizer_type adam_type = TYPE(adam_scalars),
+                                       adamw_type = TYPE(adamw_scalars);
 
 const struct dpt_variant dpt_adam = {
     .name = "adam",
     .summary = "Adam (Kingma & Ba 2015, algorithm 1), bias-corrected",
-    .options = table,
-    .size = sizeof(struct dpt_adam_options),
-    .impl = &type,
+    .options = adam_table,
+    .size = sizeof(struct adam_options),
+    .impl = &adam_type,
+};
+
+const struct dpt_variant dpt_adamw = {
+    .name = "adamw",
+    .summary = "Adam with decoupled weight decay (Loshchilov & Hutter 2019)",
+    .options = adamw_table,
+    .size = sizeof(struct adam_options),
+    .impl = &adamw_type,
 };

@@ -6,18 +6,19 @@ struct sgd_options {
     bool nesterov;
 };
 
+static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
+
 /* Nesterov's step looks ahead along the momentum; the row stands behind momentum's, which is read
  * by then. */
 static bool read_nesterov(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest)
 {
-    static const struct dpt_option row = {.name = "nesterov", .type = DPT_OPT_BOOL};
     const size_t mistakes = conf->n_mistakes;
     const struct sgd_options *o =
         (const void *)((const char *)dest - offsetof(struct sgd_options, nesterov));
     bool *nesterov = dest;
 
-    if (!dpt_option_read(conf, node, path, &row, nesterov))
+    if (!dpt_option_read(conf, node, path, nesterov_row, nesterov))
         return false;
     if (conf->n_mistakes == mistakes && *nesterov && o->momentum == 0)
         dpt_conf_mistake(conf, node, path, "needs momentum: add momentum: 0.9");
@@ -44,7 +45,6 @@ static enum dpt_rule_kind rule(const void *options)
     return o->nesterov ? DPT_RULE_NESTEROV : DPT_RULE_MOMENTUM;
 }
 
-static const struct dpt_option nesterov_row[] = {{.name = "nesterov", .type = DPT_OPT_BOOL}, {0}};
 static const struct dpt_alternatives nesterov_forms = {.either = nesterov_row};
 
 // clang-format off
