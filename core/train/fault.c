@@ -10,10 +10,15 @@
 #include "core/base/memory.h"
 #include "core/conf/option.h"
 
+/* What a rank does: a signal to itself, an error, or a function. */
 struct dpt_fault_action {
     const char *name;
+    int signal;
+    enum dpt_status status;
+    const char *text;
     enum dpt_status (*run)(const struct dpt_fault *fault, float *params, int64_t n,
                            struct dpt_error *err);
+    bool gradient; /* it strikes later in the step */
 };
 
 #define ACTION(function)                                                                           \
@@ -21,24 +26,10 @@ struct dpt_fault_action {
                                     struct dpt_error *err)
 #define UNUSED ((void)fault, (void)params, (void)n, (void)err)
 
-ACTION(die)
-{
-    UNUSED;
-    raise(SIGKILL);
-    return DPT_OK;
-}
-
 ACTION(leave)
 {
     UNUSED;
     _exit(0);
-}
-
-ACTION(stop)
-{
-    UNUSED;
-    raise(SIGSTOP);
-    return DPT_OK;
 }
 
 ACTION(hang)
@@ -47,18 +38,6 @@ ACTION(hang)
     while (pause() != 0)
         ;
     return DPT_OK;
-}
-
-ACTION(fail_to_read)
-{
-    UNUSED;
-    return dpt_fail(err, DPT_IO, "reading failed, as DPTRAIN_FAULT asks");
-}
-
-ACTION(fail)
-{
-    UNUSED;
-    return dpt_fail(err, DPT_INTERNAL, "an error, as DPTRAIN_FAULT asks");
 }
 
 /* From here on, and for an allocation that no heap has room for by chance. */
@@ -96,23 +75,16 @@ ACTION(flip_weight)
     return DPT_OK;
 }
 
-/* Strikes later in the step. */
-ACTION(flip_gradient)
-{
-    UNUSED;
-    return DPT_OK;
-}
-
 static const struct dpt_fault_action actions[] = {
-    {"kill", die},
-    {"exit", leave},
-    {"stop", stop},
-    {"hang", hang},
-    {"read", fail_to_read},
-    {"memory", starve},
-    {"fail", fail},
-    {"flip-weight", flip_weight},
-    {"flip-gradient", flip_gradient},
+    {.name = "kill", .signal = SIGKILL},
+    {.name = "exit", .run = leave},
+    {.name = "stop", .signal = SIGSTOP},
+    {.name = "hang", .run = hang},
+    {.name = "read", .status = DPT_IO, .text = "reading failed"},
+    {.name = "memory", .run = starve},
+    {.name = "fail", .status = DPT_INTERNAL, .text = "an error"},
+    {.name = "flip-weight", .run = flip_weight},
+    {.name = "flip-gradient", .gradient = true},
 };
 
 static enum dpt_status misread(const char *text, struct dpt_error *err)
@@ -161,15 +133,21 @@ bool dpt_fault_strikes(const struct dpt_fault *fault, int rank, int64_t step)
 
 bool dpt_fault_strikes_gradients(const struct dpt_fault *fault)
 {
-    return fault->action != NULL && fault->action->run == flip_gradient;
+    return fault->action != NULL && fault->action->gradient;
 }
 
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err)
 {
+    const struct dpt_fault_action *action = fault->action;
+
     if (!dpt_fault_strikes(fault, rank, step))
         return DPT_OK;
-    return fault->action->run(fault, params, n, err);
+    if (action->signal != 0)
+        raise(action->signal);
+    if (action->status != DPT_OK)
+        return dpt_fail(err, action->status, "%s, as DPTRAIN_FAULT asks", action->text);
+    return action->run != NULL ? action->run(fault, params, n, err) : DPT_OK;
 }
 
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
