@@ -48,7 +48,7 @@ static enum dpt_status evaluate(struct dpt_cli *cli, const struct dpt_job *job,
     if (i == 3)
         return dpt_fail(err, DPT_USAGE, "dptrain eval: --split %s is none of test, valid, train",
                         name);
-    DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, splits[i].parts, err));
+    DPT_TRY(dpt_trainer_open(&t, job, comm, &cli->log, splits[i].parts, NULL, err));
     if (!by_index[i]->present)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: the job names none to evaluate on",
                          splits[i].name));

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/base/hash.h"
-#include "core/plan/plan_gpu.h"
+#include "core/plan/plan.h"
 #include "core/train/checkpoint_model.h"
 #include "core/train/choose.h"
 #include "core/train/init.h"

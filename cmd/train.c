@@ -2,7 +2,7 @@
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
-#include "core/plan/advice.h"
+#include "core/plan/plan.h"
 #include "core/train/run.h"
 #include "core/train/stop.h"
 

@@ -5,8 +5,7 @@
 #define DPT_CMD_BENCH_H
 
 #include "core/base/json.h"
-#include "core/plan/cost.h"
-#include "core/plan/plan_gpu.h"
+#include "core/plan/plan.h"
 #include "core/trace/profile.h"
 
 enum { DPT_BENCH_NAME = 256 };

@@ -8,7 +8,7 @@
 #include "core/base/memory.h"
 #include "core/base/sort.h"
 #include "core/comm/probe.h"
-#include "core/plan/machine.h"
+#include "core/plan/cost.h"
 #include "core/plan/plan.h"
 
 enum { SMALL = 32, LARGE = 1 << 20 }; /* floats of a sum */

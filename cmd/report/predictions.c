@@ -146,7 +146,7 @@ static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *jo
 {
     const bool test = job->data.test.n > 0;
     const unsigned parts = test ? DPT_PART_TEST : DPT_PART_TRAIN | DPT_PART_VALID;
-    enum dpt_status status = dpt_trainer_open(t, job, means->comm, means->log, parts, err);
+    enum dpt_status status = dpt_trainer_open(t, job, means->comm, means->log, parts, NULL, err);
     char above[PATH_MAX];
 
     snprintf(above, sizeof above, "%s", folder);
@@ -156,7 +156,7 @@ static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *jo
         dirname(above);
         if (chdir(above) != 0)
             break;
-        status = dpt_trainer_open(t, job, means->comm, means->log, parts, &other);
+        status = dpt_trainer_open(t, job, means->comm, means->log, parts, NULL, &other);
         if (status != DPT_OK && status != DPT_BAD_JOB)
             *err = other;
     }

@@ -10,6 +10,8 @@
 
 #include <stddef.h>
 
+#include "core/base/error.h"
+
 enum { DPT_ALIGN = 64 };
 
 /* Zeroed, DPT_ALIGN-aligned bytes, or NULL. `bytes` may be 0 (a valid, empty buffer). */
@@ -17,6 +19,13 @@ void *dpt_alloc(size_t bytes);
 /* Zeroed array of n elements, or NULL also where n x size overflows. */
 void *dpt_alloc_array(size_t n, size_t size);
 void dpt_free(void *p);
+
+/* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message
+ * of dpt_fail_memory. n is evaluated twice. */
+#define DPT_ALLOCATE(array, n, what, err)                                                          \
+    (((array) = dpt_alloc_array((n), sizeof *(array))) != NULL                                     \
+         ? DPT_OK                                                                                  \
+         : dpt_fail_memory((err), (what), (double)(n) * sizeof *(array)))
 
 /*
  * Room for n elements in an array of malloc that grows: items, or where *room is too small a larger

@@ -115,7 +115,7 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
     if (host == NULL)
         status = dpt_fail_memory(err, "trying a sum", (double)n * sizeof *host);
     else
-        status = m->buffer(m->arg, value_of(world->rank), n, &at, err);
+        status = m->buffer(m->device, value_of(world->rank), n, &at, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (!survive_sum(world, at, n, &code))
         give_up(t, "it crashed when that was tried");
@@ -123,13 +123,13 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
         dpt_mpi_fail(err, "MPI_Allreduce", code);
         give_up(t, err->text);
     }
-    DPT_TRY(dpt_group_agree(world, m->fetch(m->arg, at, n, host, err), err));
+    DPT_TRY(dpt_group_agree(world, m->fetch(m->device, at, n, host, err), err));
     wrong = !is_right(t->comm, host, n);
     DPT_TRY(dpt_group_sum_ints(world, &wrong, &wrong, 1, err));
     *right = wrong == 0;
 out:
     if (at != NULL)
-        m->release(m->arg, at);
+        m->release(m->device, at);
     dpt_free(host);
     return status;
 }

@@ -18,14 +18,14 @@
     X(DPT_CUDA_AWARE_AUTO, "auto") X(DPT_CUDA_AWARE_ON, "on") X(DPT_CUDA_AWARE_OFF, "off")
 enum dpt_cuda_aware { DPT_AWARE_WISHES(DPT_LIST_NAME) DPT_AWARE_COUNT };
 
-/* Functions that give this rank a small buffer in its device's memory. They do what those of struct
- * dpt_backend_devices do, with `arg` as first argument, and are called only where a sum is
- * tried. */
+/* Functions that give this rank a small buffer in its device's memory: those of struct
+ * dpt_backend_devices, which are called only where a sum is tried. */
 struct dpt_cuda_aware_memory {
-    void *arg;
-    enum dpt_status (*buffer)(void *arg, float value, int n, float **at, struct dpt_error *err);
-    enum dpt_status (*fetch)(void *arg, const float *at, int n, float *host, struct dpt_error *err);
-    void (*release)(void *arg, float *at);
+    int device; /* this rank's, their first argument */
+    enum dpt_status (*buffer)(int device, float value, int n, float **at, struct dpt_error *err);
+    enum dpt_status (*fetch)(int device, const float *at, int n, float *host,
+                             struct dpt_error *err);
+    void (*release)(int device, float *at);
     int64_t largest; /* floats of the largest sum that the job makes, the same on all ranks */
 };
 

@@ -1,10 +1,11 @@
-#include "core/plan/advice.h"
+#include "core/plan/plan.h"
 
 #include <stdio.h>
 
-/* What a job is changed to; NULL: what the job has already, or what does not concern it. */
+/* What a job is changed to. */
 struct change {
-    char text[64]; /* as --set takes it */
+    char text[64];        /* as --set takes it */
+    const char *job_text; /* of the job as it is */
     struct dpt_job job;
     struct dpt_plan_spec spec;
 };
@@ -27,11 +28,11 @@ static bool fits(const struct demand *d)
     return d->limit < 0 || d->need <= d->limit;
 }
 
-static bool plan_change(const struct change *c, const char *job_text, struct demand *demand)
+static bool plan_change(const struct change *c, struct demand *demand)
 {
     struct dpt_plan plan;
     struct dpt_error ignored;
-    const bool planned = dpt_plan_open(&plan, &c->job, &c->spec, job_text, &ignored) == DPT_OK;
+    const bool planned = dpt_plan_open(&plan, &c->job, &c->spec, c->job_text, &ignored) == DPT_OK;
 
     if (planned)
         *demand = demand_of(&plan);
@@ -42,7 +43,7 @@ static bool plan_change(const struct change *c, const char *job_text, struct dem
 /* --- the options that shrink a job ------------------------------------------------------------ */
 
 /* Half the samples of a pass, again and again until they fit. */
-static bool smaller_micro(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool smaller_micro(const struct dpt_plan *p, struct change *c)
 {
     struct demand demand;
     int32_t micro = p->t.data.train.sampler.micro;
@@ -52,54 +53,52 @@ static bool smaller_micro(const struct dpt_plan *p, const char *job_text, struct
     do {
         micro /= 2;
         c->job.batch.micro = micro;
-    } while (plan_change(c, job_text, &demand) && !fits(&demand) && micro > 1);
+    } while (plan_change(c, &demand) && !fits(&demand) && micro > 1);
     snprintf(c->text, sizeof c->text, "batch.micro=%d", micro);
     return true;
 }
 
-static bool one_thread(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool one_thread(const struct dpt_plan *p, struct change *c)
 {
-    (void)job_text;
     c->job.device.threads = 1;
-    snprintf(c->text, sizeof c->text, "device.threads=1");
     return p->t.team.threads > 1;
 }
 
-static bool no_cache(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool no_cache(const struct dpt_plan *p, struct change *c)
 {
-    (void)job_text;
     c->job.data.cache = DPT_CACHE_NONE;
-    snprintf(c->text, sizeof c->text, "data.cache=none");
     return dpt_dataset_in_memory(p->t.data.train.set, &p->t.job->data, p->available);
 }
 
-static bool half_floats(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool half_floats(const struct dpt_plan *p, struct change *c)
 {
-    (void)job_text;
     c->job.device.precision = DPT_PRECISION_BF16;
-    snprintf(c->text, sizeof c->text, "device.precision=bf16");
     return p->t.backend->precisions >> DPT_PRECISION_BF16 & 1 &&
            p->t.job->device.precision < DPT_PRECISION_BF16;
 }
 
-static bool no_checkpoint(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool no_checkpoint(const struct dpt_plan *p, struct change *c)
 {
-    (void)job_text;
     c->job.checkpoint.every = (struct dpt_every){.unit = DPT_NEVER};
-    snprintf(c->text, sizeof c->text, "checkpoint.every=never");
     return p->t.job->checkpoint.every.unit != DPT_NEVER;
 }
 
-static bool fewer_ranks(const struct dpt_plan *p, const char *job_text, struct change *c)
+static bool fewer_ranks(const struct dpt_plan *p, struct change *c)
 {
-    (void)job_text;
     c->spec.ranks = c->spec.node_ranks = 1;
-    snprintf(c->text, sizeof c->text, "one rank a node");
     return p->spec.node_ranks > 1;
 }
 
-static bool (*const changes[])(const struct dpt_plan *p, const char *job_text, struct change *c) = {
-    smaller_micro, one_thread, no_cache, half_floats, no_checkpoint, fewer_ranks,
+static const struct {
+    const char *text;
+    bool (*make)(const struct dpt_plan *p, struct change *c); /* whether it is another job then */
+} changes[] = {
+    {"", smaller_micro}, /* says which */
+    {"device.threads=1", one_thread},
+    {"data.cache=none", no_cache},
+    {"device.precision=bf16", half_floats},
+    {"checkpoint.every=never", no_checkpoint},
+    {"one rank a node", fewer_ranks},
 };
 enum { CHANGES = sizeof changes / sizeof changes[0] };
 
@@ -121,27 +120,28 @@ static void write_change(const struct demand *now, const struct demand *then, co
 static void write_changes(const struct dpt_plan *p, const char *job_text, const struct demand *now,
                           struct dpt_str *out)
 {
-    struct change all = {.job = *p->t.job, .spec = p->spec};
+    const struct change as_it_is = {.job_text = job_text, .job = *p->t.job, .spec = p->spec};
+    struct change all = as_it_is;
     struct demand then;
     bool enough = false;
     int n = 0;
 
     for (int i = 0; i < CHANGES; i++) {
-        struct change one = {.job = *p->t.job, .spec = p->spec};
+        struct change one = as_it_is;
 
-        if (!changes[i](p, job_text, &one) || !plan_change(&one, job_text, &then) ||
-            !helps(now, &then))
+        snprintf(one.text, sizeof one.text, "%s", changes[i].text);
+        if (!changes[i].make(p, &one) || !plan_change(&one, &then) || !helps(now, &then))
             continue;
         if (n == 0)
             dpt_str_printf(out, "; it would need");
         write_change(now, &then, one.text, out);
         enough = enough || fits(&then);
-        changes[i](p, job_text, &all);
+        changes[i].make(p, &all);
         n++;
     }
     if (n == 0)
         dpt_str_printf(out, "; no option makes it much smaller");
-    if (n > 1 && plan_change(&all, job_text, &then)) {
+    if (n > 1 && plan_change(&all, &then)) {
         write_change(now, &then, "all of these", out);
         enough = enough || fits(&then);
     }

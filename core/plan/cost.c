@@ -7,6 +7,19 @@
 
 enum { WORD = sizeof(float) };
 
+struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *comm,
+                                  int32_t samples)
+{
+    struct dpt_trainer one = *t;
+
+    *comm = *t->comm;
+    comm->world.size = 1;
+    one.comm = comm;
+    one.data.train.sampler.global = one.data.train.sampler.micro = samples;
+    one.team.all_threads = 1;
+    return one;
+}
+
 struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
                                   enum dpt_cost_pass pass, bool wants_data)
 {
@@ -52,7 +65,7 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
     const double arena = WORD * (double)graph->parameters, ranks = t->comm->world.size;
     const double image = WORD * (double)dpt_shape_size(&set->shape), stored = (double)set->stride;
     const double outputs = WORD * (double)dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    const double threads = (double)t->team.all_threads;
+    const double threads = (double)t->team.all_threads, slots = t->arenas.slots;
     struct dpt_cost cost = {0};
 
     if (what == DPT_SPAN_DATA) { /* stored samples lie anywhere in the set */
@@ -70,9 +83,14 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
     } else if (what == DPT_SPAN_NORM && !squares_come_with_sum(t)) {
         cost.move[0].bytes = ranks * arena;
         cost.move[0].footprint = arena;
-    } else if (what == DPT_SPAN_OPTIMIZER) { /* weights and slots in and out, gradient in */
-        cost.move[0].bytes = ranks * (3 + 2 * t->arenas.slots) * arena;
-        cost.move[0].footprint = (2 + t->arenas.slots) * arena;
+    } else if (what == DPT_SPAN_OPTIMIZER) {
+        /* Weights and slots in and out, gradient in. Where norms of tensors are wanted, one pass
+         * reads weights and gradient and changes the slots, a second one reads these and changes
+         * the weights. */
+        const bool norms = dpt_optimizer_squares(&t->job->optimizer, graph) > 0;
+
+        cost.move[0].bytes = ranks * (norms ? 4 + 3 * slots : 3 + 2 * slots) * arena;
+        cost.move[0].footprint = (2 + slots) * arena;
     }
     return cost;
 }

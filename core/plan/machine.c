@@ -1,4 +1,4 @@
-#include "core/plan/machine.h"
+#include "core/plan/cost.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,11 +32,11 @@ static enum dpt_status measure_product(const struct measuring *m, struct dpt_mac
                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    float *a = dpt_alloc_array(3 * SIDE * SIDE, sizeof *a), *b = a + SIDE * SIDE;
+    float *a = NULL, *b;
     const double until = dpt_now() + product_seconds;
 
-    if (a == NULL)
-        return dpt_fail_memory(err, "measuring the machine", 3.0 * SIDE * SIDE * sizeof *a);
+    DPT_TRY(DPT_ALLOCATE(a, (size_t)3 * SIDE * SIDE, "measuring the machine", err));
+    b = a + SIDE * SIDE;
     for (int i = 0; i < 2 * SIDE * SIDE; i++)
         a[i] = (float)(i % 7) * 0.25f;
     for (int i = 0; i < 2 || dpt_now() < until; i++) {
@@ -62,10 +62,10 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
                                     struct dpt_error *err)
 {
     const size_t floats = dpt_round_up((size_t)(m->main_bytes / 3 / sizeof(float)), sizeof(float));
-    float *a = dpt_alloc_array(3 * floats, sizeof *a);
+    enum dpt_status status = DPT_OK;
+    float *a = NULL;
 
-    if (a == NULL)
-        return dpt_fail_memory(err, "measuring the machine", m->main_bytes);
+    DPT_TRY(DPT_ALLOCATE(a, 3 * floats, "measuring the machine", err));
     for (size_t i = 0; i < 3 * floats; i++) /* every page is there */
         a[i] = 1;
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
@@ -78,14 +78,15 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
         for (int i = 0; i < 2 || dpt_now() < until; i++) {
             const double start = dpt_thread_seconds();
 
-            for (int run = 0; run < rounds; run++)
-                triad(n, (float)run, a + n, a + 2 * n, a);
+            for (int round = 0; round < rounds; round++)
+                triad(n, (float)round, a + n, a + 2 * n, a);
             own->memory[k].rate = fmax(own->memory[k].rate,
                                        rounds * 12.0 * (double)n / (dpt_thread_seconds() - start));
         }
     }
+out:
     dpt_free(a);
-    return DPT_OK;
+    return status;
 }
 
 static void measure_part(void *arg, int thread)
@@ -101,21 +102,19 @@ static enum dpt_status average(const struct measuring *m, struct dpt_machine *ma
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    double sums[1 + 2 * DPT_MACHINE_SIZES] = {0};
+    double sums[1 + DPT_MACHINE_SIZES] = {0};
     const double threads = (double)m->t->team.all_threads;
 
     for (int i = 0; i < m->t->team.threads; i++) {
         sums[0] += m->each[i].flops;
-        for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
-            sums[1 + 2 * k] += m->each[i].memory[k].bytes;
-            sums[2 + 2 * k] += m->each[i].memory[k].rate;
-        }
+        for (int k = 0; k < DPT_MACHINE_SIZES; k++)
+            sums[1 + k] += m->each[i].memory[k].rate;
     }
     DPT_TRY(dpt_group_sum_doubles(&m->t->comm->world, sums, sums, sizeof sums / sizeof *sums, err));
     machine->flops = fmax(machine->flops, sums[0] / threads);
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
-        machine->memory[k].bytes = sums[1 + 2 * k] / threads;
-        machine->memory[k].rate = fmax(machine->memory[k].rate, sums[2 + 2 * k] / threads);
+        machine->memory[k].bytes = m->each[0].memory[k].bytes;
+        machine->memory[k].rate = fmax(machine->memory[k].rate, sums[1 + k] / threads);
     }
 out:
     return status;
@@ -137,9 +136,7 @@ enum dpt_status dpt_machine_measure(struct dpt_trainer *t, struct dpt_machine *m
     dpt_comm_note(t->comm, 0, "measuring the machine");
     DPT_TRY(dpt_group_sum_ints(&t->comm->node, &threads, &threads, 1, err));
     m.main_bytes = fmax(LEAST_MAIN, (double)SHARED_MAIN / (double)threads);
-    m.each = dpt_alloc_array((size_t)t->team.threads, sizeof *m.each);
-    if (m.each == NULL)
-        status = dpt_fail_memory(err, "measuring the machine", 0);
+    status = DPT_ALLOCATE(m.each, (size_t)t->team.threads, "measuring the machine", err);
     DPT_TRY(dpt_group_agree(world, status, err)); /* also: all begin at once */
     if (m.backend->gemm != NULL)
         status = dpt_trainer_run(t, measure_part, &m, err);

@@ -14,6 +14,7 @@
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
 #include "core/train/optimizer.h"
+#include "core/train/parts.h"
 #include "data/sets/augment.h"
 
 enum { WORD = sizeof(float) };
@@ -27,20 +28,13 @@ static const double gpu_started = 0.9e9;
 
 /* --- who runs where --------------------------------------------------------------------------- */
 
-static void find_cores(struct dpt_plan *p)
-{
-    cpu_set_t mine;
-
-    p->cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
-}
-
 /* Rank 0 of ranks that need not be there. */
 static void make_comm(struct dpt_plan *p, const struct dpt_backend *backend)
 {
     struct dpt_plan_spec *spec = &p->spec;
 
     if (spec->node_ranks == 0 && backend->devices != NULL)
-        spec->node_ranks = dpt_plan_gpu_node(backend);
+        spec->node_ranks = dpt_plan_gpu_node();
     if (spec->node_ranks == 0)
         spec->node_ranks = p->cores > 1 ? (int)p->cores : 1;
     if (spec->node_ranks > spec->ranks)
@@ -74,21 +68,20 @@ static double own_peak(void)
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
 static double read_ahead(const struct dpt_plan *p)
 {
-    const struct dpt_split *const splits[] = {&p->t.data.train, &p->t.data.valid, &p->t.data.test};
     double bytes = 0;
 
-    for (size_t i = 0; i < 3; i++) {
-        const struct dpt_sampler *s = &splits[i]->sampler;
+    for (size_t i = 0; i < DPT_SPLITS; i++) {
+        const struct dpt_split *split = &p->t.data.split[i];
+        const struct dpt_sampler *s = &split->sampler;
         int64_t batches, most;
         double samples, stored;
 
-        if (!splits[i]->present ||
-            dpt_dataset_in_memory(splits[i]->set, &p->t.job->data, p->available))
+        if (!split->present || dpt_dataset_in_memory(split->set, &p->t.job->data, p->available))
             continue;
         batches = ((int64_t)s->global + s->micro - 1) / s->micro;
         most = (batches + p->spec.ranks - 1) / p->spec.ranks * s->micro;
         samples = fmin((double)most, s->global);
-        stored = samples * (double)splits[i]->set->stride;
+        stored = samples * (double)split->set->stride;
         bytes += dpt_loader_ahead(stored) * (stored + samples * sizeof(int64_t));
     }
     return bytes;
@@ -99,7 +92,7 @@ static double node_data(const struct dpt_plan *p)
 {
     double bytes = 0;
 
-    for (size_t i = 0; i < 3; i++) {
+    for (size_t i = 0; i < DPT_SPLITS; i++) {
         const struct dpt_dataset *set = &p->t.data.sets[i];
 
         if (set->samples == 0)
@@ -125,13 +118,12 @@ static double input_bytes(const struct dpt_trainer *t)
 }
 
 /* Norms, losses of an evaluation, hashes. */
-static double books(const struct dpt_trainer *t)
+static double bookkeeping(const struct dpt_trainer *t)
 {
-    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     double most = 0;
 
-    for (size_t i = 0; i < 3; i++)
-        most = fmax(most, splits[i]->present ? (double)splits[i]->sampler.samples : 0);
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        most = fmax(most, t->data.split[i].present ? (double)t->data.split[i].sampler.samples : 0);
     return sizeof(double) * ((double)t->model.graph.floats / DPT_SUM_OF_SQUARES_CHUNK + 1 +
                              most / t->data.train.sampler.micro + 1 + t->comm->world.size);
 }
@@ -179,7 +171,7 @@ static void fill_memory(struct dpt_plan *p)
                {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
                {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
                {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
-               {"norms, losses", "books", DPT_PLAN_RANK, books(t)},
+               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t)},
                {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
                 saves ? (double)p->checkpoint + saving : 0},
                {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
@@ -191,30 +183,11 @@ static void fill_memory(struct dpt_plan *p)
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static enum dpt_status measure_checkpoint(struct dpt_plan *p, const char *job_text,
-                                          struct dpt_error *err)
-{
-    const struct dpt_state state = dpt_trainer_state(&p->t, job_text, DPT_VERSION);
-
-    return dpt_checkpoint_size(&state, p->t.job->output, &p->checkpoint, err);
-}
-
 static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct dpt_error *err)
 {
-    const struct dpt_job *job = p->t.job;
-    const struct dpt_program_spec program = {
-        .graph = &p->t.model.graph,
-        .loss = p->t.model.loss,
-        .micro = micro * p->t.team.group,
-        .sub_batch = micro,
-        .threads = p->t.team.threads,
-        .training = true,
-        .team = p->t.team.pool,
-        .precision = (enum dpt_precision)job->device.precision,
-        .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
-    };
+    const struct dpt_program_spec spec = dpt_trainer_program_spec(&p->t, micro);
 
-    return p->t.backend->measure(&program, &p->program, err);
+    return p->t.backend->measure(&spec, &p->program, err);
 }
 
 /* As training does: half of a micro-batch that does not fit, where it is ours to choose. Else what
@@ -222,7 +195,6 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&p->t.data.train, &p->t.data.valid, &p->t.data.test};
     const struct dpt_job *job = p->t.job;
     const bool ours = job->batch.micro == 0 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
     const int32_t wanted = p->t.data.train.sampler.micro;
@@ -237,8 +209,8 @@ static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
     }
     if (ours && micro < wanted && p->device_bytes <= p->gpu.memory) {
         p->t.model.micro_most = micro;
-        for (size_t i = 0; i < 3; i++)
-            splits[i]->sampler.micro = micro;
+        for (size_t i = 0; i < DPT_SPLITS; i++)
+            p->t.data.split[i].sampler.micro = micro;
     } else if (micro < wanted) {
         p->device_micro = p->device_bytes <= p->gpu.memory ? micro : 0;
         p->t.data.train.sampler.micro = wanted;
@@ -255,11 +227,13 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *backend;
+    struct dpt_state state;
+    cpu_set_t mine;
 
     memset(p, 0, sizeof *p);
     p->spec = *spec;
     p->available = dpt_memory_available();
-    find_cores(p);
+    p->cores = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 1;
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &backend, err));
     make_comm(p, backend);
     if (backend->devices != NULL)
@@ -273,7 +247,8 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     DPT_TRY(measure_program(p, p->t.data.train.sampler.micro, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
-    DPT_TRY(measure_checkpoint(p, job_text, err));
+    state = dpt_trainer_state(&p->t, job_text, DPT_VERSION);
+    DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
     fill_memory(p);
 out:

@@ -10,10 +10,35 @@
 #ifndef DPT_PLAN_PLAN_H
 #define DPT_PLAN_PLAN_H
 
+#include "core/backend/devices.h"
+#include "core/base/str.h"
 #include "core/plan/cost.h"
-#include "core/plan/machine.h"
-#include "core/plan/plan_gpu.h"
 #include "core/train/trainer.h"
+
+/* --- GPUs, none of which needs to be there (plan_gpu.c) ---------------------------------------- */
+
+/* By the data sheets; operations without sparsity. */
+struct dpt_gpu_type {
+    const char *key;              /* for the command line */
+    char name[96];                /* as the driver calls it */
+    double memory;                /* bytes */
+    double bandwidth;             /* bytes a second */
+    double flops[DPT_PRECISIONS]; /* a second; 0: it computes as with the one before */
+};
+
+extern const struct dpt_gpu_type dpt_gpu_types[]; /* ends with a row without a key */
+
+/* "h100", or NULL. */
+const struct dpt_gpu_type *dpt_gpu_type_find(const char *key);
+
+/* A device of this machine: the row of its name, or a guess by its size, with what the driver says.
+ */
+void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *gpu);
+
+/* Its peak at a precision (enum dpt_precision). */
+double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
+
+/* --- a plan ------------------------------------------------------------------------------------ */
 
 struct dpt_plan_spec {
     int ranks;
@@ -56,7 +81,7 @@ struct dpt_trial {
     double update;      /* optimizer and weight layouts, on all threads of a rank */
     /* With a thread on each core of a node; 0: not known. */
     double sum;     /* a step's sum of as many gradients as threads, in slices */
-    double meeting; /* of these threads */
+    double barrier; /* of these threads */
 };
 
 struct dpt_plan {
@@ -100,12 +125,37 @@ void dpt_plan_predict(const struct dpt_plan *plan, int ranks, int64_t global,
 /* Floating point operations of a node for one sample, forward and backward; only products count. */
 void dpt_plan_flop(const struct dpt_plan *plan, int32_t node, double *forward, double *backward);
 
-/* Fills trial->sum and trial->meeting for gradients of so many floats. Errors: RANK. */
+/*
+ * The share of a plan that is a GPU's. Memory is what the backend says that it would allocate, and
+ * what the steps on the device take beside it. Seconds are bounds by the data sheet's peaks, with
+ * what kernels reach of these; no graph replay is modelled but for a kernel's own start.
+ */
+
+/* The type that the spec names, or the GPU of this machine, or, where there is none, an H200. */
+void dpt_plan_gpu_choose(struct dpt_plan *plan, const struct dpt_backend *backend);
+/* Ranks that share a node where nobody says how many: its GPUs. */
+int dpt_plan_gpu_node(void);
+/* Fills plan->device. */
+void dpt_plan_gpu_memory(struct dpt_plan *plan);
+/* Seconds of a step in which the busiest rank has so many micro-batches. */
+void dpt_plan_gpu_step(const struct dpt_plan *plan, int ranks, int node_ranks, int64_t micros,
+                       int32_t micro, struct dpt_plan_step *step);
+
+/* Fills trial->sum and trial->barrier for gradients of so many floats. Errors: RANK. */
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,
                               struct dpt_error *err);
 /* Computes a few micro-batches and updates of a planned model on `threads` threads at once, and
  * throws them away. Errors: RANK. */
 enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct dpt_trial *trial,
                               struct dpt_error *err);
+
+/*
+ * Adds lines for a person whose job found too little memory: what it needs and what is there, and
+ * what it would need with each option that shrinks it, one after another and all together. Plans
+ * the job for each, which allocates nothing of its size. Nothing is added where not even that can
+ * be done.
+ */
+void dpt_plan_advise(const struct dpt_job *job, const struct dpt_plan_spec *spec,
+                     const char *job_text, struct dpt_str *out);
 
 #endif

@@ -1,4 +1,4 @@
-#include "core/plan/plan_gpu.h"
+#include "core/plan/plan.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -7,7 +7,7 @@
 #include <strings.h>
 
 #include "core/backend/operation.h"
-#include "core/plan/plan.h"
+#include "core/train/choose.h"
 
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
 
@@ -79,17 +79,9 @@ static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type 
     gpu->flops[DPT_PRECISION_FP16] = gpu->flops[DPT_PRECISION_BF16];
 }
 
-static int devices_here(const struct dpt_backend *backend)
+int dpt_plan_gpu_node(void)
 {
-    struct dpt_error ignored;
-    int count = 0;
-
-    return backend->devices->count(&count, &ignored) == DPT_OK ? count : 0;
-}
-
-int dpt_plan_gpu_node(const struct dpt_backend *backend)
-{
-    const int here = devices_here(backend);
+    const int here = dpt_choose_count(DPT_DEVICE_CUDA);
 
     return here > 0 ? here : NODE;
 }
@@ -126,7 +118,7 @@ void dpt_plan_gpu_choose(struct dpt_plan *p, const struct dpt_backend *backend)
     struct dpt_device_info info;
     struct dpt_error ignored;
 
-    p->gpu_here = type == NULL && devices_here(backend) > 0 &&
+    p->gpu_here = type == NULL && dpt_choose_count(DPT_DEVICE_CUDA) > 0 &&
                   backend->devices->info(0, &info, &ignored) == DPT_OK;
     p->gpu = type != NULL ? *type : *dpt_gpu_type_find("h200");
     if (p->gpu_here)
@@ -197,15 +189,11 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
 {
     const bool half = p->t.job->device.precision >= DPT_PRECISION_BF16;
     const double part = half ? 0.5 : 1;
-    struct dpt_comm comm = *p->t.comm;
-    struct dpt_trainer one = p->t;
+    struct dpt_comm comm;
+    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
     bool trains = false; /* a layer before has parameters */
     double seconds = 0;
 
-    comm.world.size = 1;
-    one.comm = &comm;
-    one.data.train.sampler.global = one.data.train.sampler.micro = micro;
-    one.team.all_threads = 1;
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const bool own = node->weight >= 0 || node->bias >= 0;

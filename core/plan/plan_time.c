@@ -3,9 +3,9 @@
 #include <string.h>
 
 #include "core/backend/operation.h"
-#include "core/base/memory.h"
 #include "core/comm/tree.h"
 #include "core/plan/plan.h"
+#include "core/train/parts.h"
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
@@ -20,12 +20,12 @@ static const double trial_most = 256e6, trial_part = 0.25;
  * What is reached of the limits of cost.h, and what else a call takes, where no trial can be made:
  * from the rows of `dptrain bench` over the shipped jobs, AVX-512, one thread. That of layers
  * stands in their operations' rows; this is what is no layer. A sample's own work, and a float's; a
- * step's. A meeting of a node's ranks that have a core each and look for one another, and what it
+ * step's. A barrier of a node's ranks that have a core each and wait actively, and what it
  * takes a rank to give its core to another one where they have not.
  */
 static const double reached_update = 0.8, reached_norm = 0.35, reached_sum = 0.5;
 static const double fill_sample = 20e-9, fill_float = 0.6e-9, a_step = 0.5e-6;
-static const double meeting = 0.3e-6, taking_turns = 1.5e-6;
+static const double barrier = 0.3e-6, taking_turns = 1.5e-6;
 
 /* --- computing -------------------------------------------------------------------------------- */
 
@@ -42,23 +42,10 @@ static bool wants_dx(const struct dpt_graph *graph, int32_t node)
     return false;
 }
 
-/* A view of the trainer in which a step is one micro-batch of one rank: for cost.h. */
-static struct dpt_trainer alone(const struct dpt_trainer *t, struct dpt_comm *comm, int32_t samples)
-{
-    struct dpt_trainer one = *t;
-
-    *comm = *t->comm;
-    comm->world.size = 1;
-    one.comm = comm;
-    one.data.train.sampler.global = one.data.train.sampler.micro = samples;
-    one.team.all_threads = 1;
-    return one;
-}
-
 void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, double *backward)
 {
     struct dpt_comm comm;
-    const struct dpt_trainer one = alone(&p->t, &comm, 1);
+    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, 1);
     const bool dx = wants_dx(&p->t.model.graph, node);
 
     *forward = dpt_cost_of_nodes(&one, node, node, DPT_COST_FORWARD, dx).flop;
@@ -69,7 +56,7 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
 static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 {
     struct dpt_comm comm;
-    const struct dpt_trainer one = alone(&p->t, &comm, micro);
+    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
     double seconds = 0;
     bool by_bytes;
 
@@ -146,8 +133,8 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     const double arenas =
         (all + d->node_ranks) / busy; /* that a core reads or writes; 2 in a trial */
     const double meet = d->slower > 1          ? d->slower * taking_turns
-                        : p->trial.meeting > 0 ? p->trial.meeting
-                                               : meeting;
+                        : p->trial.barrier > 0 ? p->trial.barrier
+                                               : barrier;
     const int parties = flat ? d->ranks : d->nodes;
 
     if (all > 1 && p->trial.sum > 0 && !small)
@@ -165,7 +152,7 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
 static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
 {
     struct dpt_comm comm;
-    const struct dpt_trainer one = alone(&p->t, &comm, d->micro);
+    const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, d->micro);
     const struct dpt_cost norm = dpt_cost_of_part(&one, DPT_SPAN_NORM);
     const struct dpt_cost optimizer = dpt_cost_of_part(&one, DPT_SPAN_OPTIMIZER);
     const int threads = p->t.team.threads;
@@ -221,20 +208,15 @@ static enum dpt_status measure_machine(struct dpt_plan *p, int threads, struct d
 {
     enum dpt_status status = DPT_OK;
     struct dpt_comm comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1};
-    struct dpt_trainer lone = {
-        .comm = &comm,
-        .backend = p->t.backend,
-        .team = {.threads = threads, .all_threads = threads},
-    };
+    struct dpt_trainer lone = p->t;
 
-    lone.team.workers = dpt_alloc_array((size_t)threads, sizeof *lone.team.workers);
-    if (lone.team.workers == NULL)
-        DPT_TRY(dpt_fail_memory(err, "measuring the machine", threads));
-    DPT_TRY(dpt_pool_open(&lone.team.pool, threads, true, err));
+    lone.comm = &comm;
+    lone.team = (struct dpt_team){.threads = threads, .all_threads = threads, .spin = true};
+    DPT_TRY(dpt_trainer_open_team(&lone, 1, err));
     DPT_TRY(dpt_machine_measure(&lone, &p->machine, err));
 out:
+    dpt_trainer_close_team(&lone);
     dpt_pool_close(lone.team.pool);
-    dpt_free(lone.team.workers);
     return status;
 }
 

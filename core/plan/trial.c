@@ -1,12 +1,10 @@
-#include <stdlib.h>
-#include <string.h>
-
+/* Trials of what a rank's threads do in a step, with the parts that a trainer has for it. */
 #include "core/base/clock.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
 #include "core/base/sort.h"
 #include "core/plan/plan.h"
-#include "core/train/gradient_reduction.h"
+#include "core/train/parts.h"
 #include "models/model.h"
 
 enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };
@@ -14,151 +12,133 @@ enum { LEAST = 7, MOST = 1000, MOST_TOGETHER = 4096 };
 static const double seconds = 0.3; /* of micro-batches; and as much again of updates, at most */
 static const double together_least = 30e-6;
 
-/* What a thread computes with; in a team all use the first one's. */
-struct own {
-    struct dpt_batch batch;
-    float *input, *targets, *gradient;
-    int32_t *labels;
-    int64_t *sample;
-    struct dpt_metric_sums *metric_sums; /* [group] */
-    double taken;                        /* of a micro-batch */
+struct trial {
+    struct dpt_trainer t; /* with arenas, threads and a program of its own */
+    double *squares;      /* [threads] times what the optimizer wants */
+    double *taken;        /* [threads]: by each, of what is timed */
+    void (*work)(void *arg, int thread);
+    bool add; /* gradients are added to those that are there */
     enum dpt_status status;
-    struct dpt_error err;
+    struct dpt_error *err;
 };
 
-struct run {
-    const struct dpt_trainer *t;
-    int threads;
-    void *program;
-    struct dpt_pool *pool;
-    struct own *own;
-    float *params, *slot[DPT_MAX_SLOTS];
-    double *squares; /* [threads] times what the optimizer wants */
-    bool add;
-};
-
-/* Machines have slow spells: the lower quarter is nearer to what a step has. */
-static double typical(double *times, int n)
+/* Made-up samples for a thread, and a buffer for their gradient. */
+static enum dpt_status fill_worker(struct dpt_trainer *t, int thread, struct dpt_error *err)
 {
-    dpt_sort(times, (size_t)n);
-    return times[n / 4];
-}
-
-static enum dpt_status open_own(const struct run *r, struct own *own, uint64_t number,
-                                struct dpt_error *err)
-{
-    const struct dpt_trainer *t = r->t;
-    const struct dpt_dataset *set = t->data.train.set;
-    const size_t micro = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
-    const size_t floats = micro * (size_t)dpt_shape_size(&set->shape);
+    struct dpt_worker *worker = &t->team.workers[thread];
+    const struct dpt_batch_buffer *buffer = &worker->buffer;
+    const size_t samples = (size_t)t->data.train.sampler.micro * (size_t)t->team.group;
     const int32_t outputs = dpt_graph_outputs(&t->model.graph);
-    const size_t targets = micro * (size_t)outputs;
 
-    own->input = dpt_alloc_array(floats, sizeof(float));
-    own->labels = dpt_alloc_array(micro, sizeof *own->labels);
-    own->sample = dpt_alloc_array(micro, sizeof *own->sample);
-    own->targets = dpt_alloc_array(targets, sizeof(float));
-    own->metric_sums = dpt_alloc_array((size_t)t->team.group, sizeof *own->metric_sums);
-    own->gradient = dpt_alloc_array((size_t)t->model.graph.floats, sizeof(float));
-    if (own->input == NULL || own->labels == NULL || own->sample == NULL || own->targets == NULL ||
-        own->gradient == NULL || own->metric_sums == NULL)
-        return dpt_fail_memory(err, "a trial", (double)t->model.graph.floats * sizeof(float));
-    dpt_random_normal(number, DPT_RANDOM_SYNTHETIC, 0, 0, floats, own->input);
-    for (size_t i = 0; i < targets; i++)
-        own->targets[i] = 1.0F / (float)outputs;
-    for (size_t i = 0; i < micro; i++) {
-        own->labels[i] = (int32_t)(i % (size_t)outputs);
-        own->sample[i] = (int64_t)i;
+    dpt_random_normal((uint64_t)thread, DPT_RANDOM_SYNTHETIC, 0, 0,
+                      samples * (size_t)dpt_shape_size(&t->data.train.set->shape), buffer->input);
+    for (size_t i = 0; i < buffer->target_floats; i++)
+        buffer->targets[i] = 1.0F / (float)outputs;
+    for (size_t i = 0; i < samples; i++) {
+        buffer->labels[i] = (int32_t)(i % (size_t)outputs);
+        buffer->sample[i] = (int64_t)i;
     }
-    own->batch = (struct dpt_batch){
-        .count = (int32_t)micro,
-        .input = own->input,
-        .labels = set->target == DPT_TARGET_CLASS ? own->labels : NULL,
-        .targets = set->target == DPT_TARGET_CLASS ? NULL : own->targets,
-        .sample = own->sample,
-    };
-    return DPT_OK;
+    return DPT_ALLOCATE(worker->target, (size_t)t->model.graph.floats, "a trial", err);
 }
 
-static enum dpt_status open_run(struct run *r, struct dpt_error *err)
+static enum dpt_status open_trial(struct trial *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = r->t;
-    const size_t floats = (size_t)t->model.graph.floats;
-    struct dpt_program_spec spec = {.graph = &t->model.graph,
-                                    .loss = t->model.loss,
-                                    .micro = t->data.train.sampler.micro * t->team.group,
-                                    .sub_batch = t->data.train.sampler.micro,
-                                    .threads = r->threads,
-                                    .training = true};
+    struct dpt_trainer *t = &r->t;
+    const size_t threads = (size_t)t->team.threads;
+    const int32_t micro = t->data.train.sampler.micro;
 
-    r->own = dpt_alloc_array((size_t)r->threads, sizeof *r->own);
-    r->params = dpt_alloc_array(floats, sizeof(float));
-    r->squares = dpt_alloc_array(
-        dpt_optimizer_squares(&t->job->optimizer, &t->model.graph) * (size_t)r->threads + 1,
-        sizeof *r->squares);
-    if (r->own == NULL || r->params == NULL || r->squares == NULL)
-        DPT_TRY(dpt_fail_memory(err, "a trial", (double)floats * sizeof(float)));
-    for (int k = 0; k < t->arenas.slots; k++) {
-        r->slot[k] = dpt_alloc_array(floats, sizeof(float));
-        if (r->slot[k] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "a trial", (double)floats * sizeof(float)));
-    }
-    for (int i = 0; i < (t->team.together ? 1 : r->threads); i++)
-        DPT_TRY(open_own(r, &r->own[i], (uint64_t)i, err));
-    dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, r->params);
-    DPT_TRY(dpt_pool_open(&r->pool, r->threads, true, err));
-    spec.team = t->team.together ? r->pool : NULL;
-    DPT_TRY(t->backend->open(&spec, &r->program, err));
+    DPT_TRY(dpt_trainer_open_team(t, micro * t->team.group, err));
+    for (int i = 0; i < t->team.gradient_workers; i++)
+        DPT_TRY(fill_worker(t, i, err));
+    DPT_TRY(dpt_trainer_open_arenas(t, err));
+    DPT_TRY(DPT_ALLOCATE(r->taken, threads, "a trial", err));
+    DPT_TRY(DPT_ALLOCATE(r->squares,
+                         dpt_optimizer_squares(&t->job->optimizer, &t->model.graph) * threads,
+                         "a trial", err));
+    DPT_TRY(dpt_trainer_open_program(t, micro, NULL, err));
 out:
     return status;
 }
 
-static void close_run(struct run *r)
+static void close_trial(struct trial *r)
 {
-    r->t->backend->close(r->program);
-    dpt_pool_close(r->pool);
-    for (int i = 0; r->own != NULL && i < r->threads; i++) {
-        dpt_free(r->own[i].input);
-        dpt_free(r->own[i].labels);
-        dpt_free(r->own[i].sample);
-        dpt_free(r->own[i].targets);
-        dpt_free(r->own[i].gradient);
-        dpt_free(r->own[i].metric_sums);
-    }
-    dpt_free(r->own);
-    dpt_free(r->params);
+    struct dpt_trainer *t = &r->t;
+
+    dpt_trainer_close_program(t);
+    for (int i = 0; t->team.workers != NULL && i < t->team.gradient_workers; i++)
+        dpt_free(t->team.workers[i].target);
+    dpt_trainer_close_team(t);
+    dpt_pool_close(t->team.pool);
+    dpt_trainer_close_arenas(t);
+    dpt_free(r->taken);
     dpt_free(r->squares);
-    for (int k = 0; k < DPT_MAX_SLOTS; k++)
-        dpt_free(r->slot[k]);
 }
 
 static void refresh(void *arg, int thread)
 {
-    struct run *r = arg;
+    struct dpt_trainer *t = &((struct trial *)arg)->t;
+    struct dpt_worker *worker = &t->team.workers[thread];
 
-    r->own[thread].status =
-        r->t->backend->refresh(r->program, thread, r->params, &r->own[thread].err);
+    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
 }
 
-static void compute(struct run *r, int thread)
+/* One micro-batch; in a team all threads work on the first one's. */
+static void compute(void *arg, int thread)
 {
-    struct own *own = &r->own[thread], *of = r->t->team.together ? r->own : own;
+    const struct trial *r = arg;
+    const struct dpt_trainer *t = &r->t;
+    struct dpt_worker *worker = &t->team.workers[thread],
+                      *of = t->team.together ? t->team.workers : worker;
+    const bool classes = t->data.train.set->target == DPT_TARGET_CLASS;
+    const struct dpt_batch batch = {
+        .count = t->data.train.sampler.micro * t->team.group,
+        .input = of->buffer.input,
+        .labels = classes ? of->buffer.labels : NULL,
+        .targets = classes ? NULL : of->buffer.targets,
+        .sample = of->buffer.sample,
+    };
 
-    if (own->status == DPT_OK)
-        own->status = r->t->backend->train(r->program, thread, &of->batch, r->params, of->gradient,
-                                           r->add, of->metric_sums, &own->err);
+    if (worker->status == DPT_OK)
+        worker->status = t->backend->train(t->model.program, thread, &batch, t->arenas.params,
+                                           of->target, r->add, of->own, &worker->err);
 }
 
-static void compute_one(void *arg, int thread)
+static void compute_together(void *arg, int thread)
 {
-    compute(arg, thread);
+    struct trial *r = arg;
+
+    (void)thread;
+    if (r->status == DPT_OK)
+        r->status = dpt_trainer_run(&r->t, compute, r, r->err);
 }
 
-/* The typical time of one, of many one after another; short ones are timed several together, since
- * a look at the clock takes its time, too. */
-static double time_runs(void (*work)(struct run *r, int thread), struct run *r, int thread,
-                        double (*clock)(void))
+/* This thread's part of what a step does behind the sum. */
+static void update(void *arg, int thread)
+{
+    struct trial *r = arg;
+    struct dpt_trainer *t = &r->t;
+    const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
+    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
+    double *squares = r->squares + wanted * (size_t)thread; /* nobody waits for the others' */
+    size_t begin, end;
+
+    if (wanted > 0)
+        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, t->team.threads,
+                              t->arenas.params, t->team.workers[0].target, t->arenas.slot, squares);
+    dpt_thread_part((size_t)t->model.graph.floats, thread, t->team.threads, &begin, &end);
+    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, t->arenas.params,
+                        t->team.workers[0].target, t->arenas.slot, squares);
+    refresh(r, thread);
+}
+
+/*
+ * The typical time of one call, of many one after another; short ones are timed several together,
+ * since a look at the clock takes its time, too. Machines have slow spells: the lower quarter is
+ * nearer to what a step has.
+ */
+static double time_calls(void (*work)(void *arg, int thread), struct trial *r, int thread,
+                         double (*clock)(void))
 {
     double times[MOST];
     const double start = dpt_now();
@@ -176,91 +156,56 @@ static double time_runs(void (*work)(struct run *r, int thread), struct run *r, 
         else
             times[n++] = taken / together;
     }
-    return typical(times, n);
+    dpt_sort(times, (size_t)n);
+    return times[n / 4];
 }
 
-/* Each for itself, all at once. */
-static void compute_many(void *arg, int thread)
+static void time_part(void *arg, int thread)
 {
-    struct run *r = arg;
+    struct trial *r = arg;
 
-    r->own[thread].taken = time_runs(compute, r, thread, dpt_thread_seconds);
+    r->taken[thread] = time_calls(r->work, r, thread, dpt_thread_seconds);
 }
 
-static void compute_together(struct run *r, int thread)
+/* The mean time of what each thread does by itself, all of them at once. */
+static enum dpt_status time_threads(struct trial *r, void (*work)(void *arg, int thread),
+                                    double *mean, struct dpt_error *err)
 {
-    (void)thread;
-    dpt_pool_run(r->pool, compute_one, r);
-}
+    enum dpt_status status = DPT_OK;
 
-/* This thread's part of what a step does behind the sum. */
-static void update(struct run *r, int thread)
-{
-    const struct dpt_trainer *t = r->t;
-    const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
-    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
-    double *squares = r->squares + wanted * (size_t)thread; /* nobody waits for the others' */
-    size_t begin, end;
-
-    if (wanted > 0)
-        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, r->threads,
-                              r->params, r->own[0].gradient, r->slot, squares);
-    dpt_thread_part((size_t)t->model.graph.floats, thread, r->threads, &begin, &end);
-    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, r->params,
-                        r->own[0].gradient, r->slot, squares);
-    refresh(r, thread);
-}
-
-static void update_many(void *arg, int thread)
-{
-    struct run *r = arg;
-
-    r->own[thread].taken = time_runs(update, r, thread, dpt_thread_seconds);
-}
-
-static double mean_taken(const struct run *r)
-{
-    double sum = 0;
-
-    for (int i = 0; i < r->threads; i++)
-        sum += r->own[i].taken;
-    return sum / r->threads;
-}
-
-static enum dpt_status result(const struct run *r, struct dpt_error *err)
-{
-    for (int i = 0; i < r->threads; i++)
-        if (r->own[i].status != DPT_OK) {
-            *err = r->own[i].err;
-            return r->own[i].status;
-        }
-    return DPT_OK;
+    r->work = work;
+    DPT_TRY(dpt_trainer_run(&r->t, time_part, r, err));
+    *mean = 0;
+    for (int i = 0; i < r->t.team.threads; i++)
+        *mean += r->taken[i] / r->t.team.threads;
+out:
+    return status;
 }
 
 enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct dpt_trial *trial,
                               struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct run r = {.t = t, .threads = threads};
+    struct trial r = {.t = *t, .err = err};
 
-    DPT_TRY(open_run(&r, err));
-    dpt_pool_run(r.pool, refresh, &r);
-    DPT_TRY(result(&r, err));
-    dpt_pool_run(r.pool, compute_one, &r); /* and makes the gradients */
-    r.add = t->team.group == 1;            /* several at once are never added to others */
+    r.t.team.threads = threads;
+    r.t.team.gradient_workers = t->team.together ? 1 : threads;
+    r.t.team.spin = true;
+    r.t.team.pool = NULL;
+    DPT_TRY(open_trial(&r, err));
+    DPT_TRY(dpt_trainer_run(&r.t, refresh, &r, err));
+    DPT_TRY(dpt_trainer_run(&r.t, compute, &r, err)); /* also makes the gradients */
+    r.add = t->team.group == 1; /* several at once are never added to others */
     if (t->team.together) {
-        trial->micro_batch = time_runs(compute_together, &r, 0, dpt_now);
+        trial->micro_batch = time_calls(compute_together, &r, 0, dpt_now);
+        DPT_TRY(r.status);
     } else {
-        dpt_pool_run(r.pool, compute_many, &r);
-        trial->micro_batch = mean_taken(&r);
+        DPT_TRY(time_threads(&r, compute, &trial->micro_batch, err));
     }
-    DPT_TRY(result(&r, err));
-    dpt_pool_run(r.pool, update_many, &r);
-    trial->update = mean_taken(&r);
-    DPT_TRY(result(&r, err));
+    DPT_TRY(time_threads(&r, update, &trial->update, err));
     trial->micro = t->data.train.sampler.micro * t->team.group;
     trial->done = true;
 out:
-    close_run(&r);
+    close_trial(&r);
     return status;
 }

@@ -18,8 +18,8 @@
 #include "core/plan/plan.h"
 #include "core/train/gradient_reduction.h"
 
-/* Of all buffers: more floats are as many times as slow. Rounds; meetings timed together. */
-enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, MEETINGS = 32, CHUNK = 1024 };
+/* Of all buffers: more floats are as many times as slow. Rounds; barriers timed together. */
+enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, BARRIERS = 32, CHUNK = 1024 };
 
 static const double seconds = 0.15; /* of each kind of rounds */
 /* Of the time that making takes longer where others have had the lines: so much is left in a step,
@@ -29,19 +29,19 @@ static const double seen = 0.33;
 struct member {
     float *gradient, *own; /* own: a sum that no other thread touches */
     float *given;          /* the gradient, for the others */
-    double made, added, met;
+    double made, added;    /* seconds */
     int core;
 } __attribute__((aligned(DPT_ALIGN)));
 
 struct sums {
     struct dpt_pool *pool;
     int threads;
-    size_t n;
+    size_t n, stride; /* floats of a gradient; from one array to the next */
     float *result;
     struct member *members;
-    bool apart;   /* each thread for itself, or all together */
-    bool over;    /* set by the first thread between two meetings */
-    double *each; /* [MOST] seconds of a round, the mean over the threads */
+    bool apart;        /* each thread for itself, or all together */
+    bool over;         /* set by the first thread between two barriers */
+    double each[MOST]; /* seconds of a round, the mean over the threads */
     int rounds;
     double start;
 };
@@ -142,7 +142,7 @@ static void add_rounds(void *arg, int thread)
     }
 }
 
-static void meet_rounds(void *arg, int thread)
+static void barrier_rounds(void *arg, int thread)
 {
     struct sums *s = arg;
 
@@ -152,10 +152,10 @@ static void meet_rounds(void *arg, int thread)
         s->members[thread].core = sched_getcpu();
         dpt_pool_barrier(s->pool);
         start = dpt_now();
-        for (int i = 0; i < MEETINGS; i++)
+        for (int i = 0; i < BARRIERS; i++)
             dpt_pool_barrier(s->pool);
         if (thread == 0)
-            record(s, (dpt_now() - start) / MEETINGS);
+            record(s, (dpt_now() - start) / BARRIERS);
         dpt_pool_barrier(s->pool);
     }
 }
@@ -176,35 +176,29 @@ static double typical(struct sums *s, void (*rounds)(void *arg, int thread), boo
 
 static enum dpt_status open_sums(struct sums *s, struct dpt_error *err)
 {
-    bool good;
+    enum dpt_status status = DPT_OK;
 
-    s->members = dpt_alloc_array((size_t)s->threads, sizeof *s->members);
-    s->result = dpt_alloc_array(s->n, sizeof(float));
-    s->each = dpt_alloc_array(MOST, sizeof *s->each);
-    good = s->members != NULL && s->result != NULL && s->each != NULL;
-    for (int i = 0; good && i < s->threads; i++) {
-        s->members[i].gradient = dpt_alloc_array(s->n, sizeof(float));
-        s->members[i].own = dpt_alloc_array(s->n, sizeof(float));
-        s->members[i].given = dpt_alloc_array(s->n, sizeof(float));
-        good = s->members[i].gradient != NULL && s->members[i].own != NULL &&
-               s->members[i].given != NULL;
+    DPT_TRY(DPT_ALLOCATE(s->members, (size_t)s->threads, "a trial of the sum", err));
+    DPT_TRY(DPT_ALLOCATE(s->result, s->n, "a trial of the sum", err));
+    for (int i = 0; i < s->threads; i++) {
+        struct member *m = &s->members[i];
+
+        DPT_TRY(DPT_ALLOCATE(m->gradient, 3 * s->stride, "a trial of the sum", err));
+        m->own = m->gradient + s->stride;
+        m->given = m->own + s->stride;
     }
-    if (!good)
-        return dpt_fail_memory(err, "a trial of the sum", (double)s->n * sizeof(float));
-    return dpt_pool_open(&s->pool, s->threads, true, err);
+    DPT_TRY(dpt_pool_open(&s->pool, s->threads, true, err));
+out:
+    return status;
 }
 
 static void close_sums(struct sums *s)
 {
     dpt_pool_close(s->pool);
-    for (int i = 0; s->members != NULL && i < s->threads; i++) {
+    for (int i = 0; s->members != NULL && i < s->threads; i++)
         dpt_free(s->members[i].gradient);
-        dpt_free(s->members[i].own);
-        dpt_free(s->members[i].given);
-    }
     dpt_free(s->members);
     dpt_free(s->result);
-    dpt_free(s->each);
 }
 
 enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *trial,
@@ -215,11 +209,12 @@ enum dpt_status dpt_trial_sum(size_t floats, int threads, struct dpt_trial *tria
     struct sums s = {.threads = threads, .n = floats < most ? floats : most};
     double together, apart;
 
-    trial->sum = trial->meeting = 0;
+    s.stride = dpt_round_up(s.n, sizeof(float));
+    trial->sum = trial->barrier = 0;
     if (threads < 2)
         return DPT_OK;
     DPT_TRY(open_sums(&s, err));
-    trial->meeting = typical(&s, meet_rounds, false);
+    trial->barrier = typical(&s, barrier_rounds, false);
     together = typical(&s, add_rounds, false);
     apart = typical(&s, add_rounds, true);
     if (together > 0 && apart > 0)

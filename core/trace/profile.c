@@ -17,17 +17,14 @@ enum dpt_status dpt_profile_open(struct dpt_profile *p, int threads, int32_t nod
         .threads = threads,
         .whats = dpt_span_node(nodes, DPT_PASS_FORWARD),
     };
-    p->timeline.threads = dpt_alloc_array(lines, sizeof *p->timeline.threads);
-    if (p->timeline.threads == NULL)
-        return dpt_fail_memory(err, "a profile", (double)lines * sizeof *p->timeline.threads);
+    DPT_TRY(DPT_ALLOCATE(p->timeline.threads, lines, "a profile", err));
     for (size_t i = 0; i < lines; i++) {
         struct dpt_spans *s = &p->timeline.threads[i];
 
         s->capacity = events;
-        s->sum = dpt_alloc_array((size_t)p->whats, sizeof *s->sum);
-        s->ring = events > 0 ? dpt_alloc_array(events, sizeof *s->ring) : NULL;
-        if (s->sum == NULL || (events > 0 && s->ring == NULL))
-            DPT_TRY(dpt_fail_memory(err, "a profile", (double)events * sizeof *s->ring));
+        DPT_TRY(DPT_ALLOCATE(s->sum, (size_t)p->whats, "a profile", err));
+        if (events > 0)
+            DPT_TRY(DPT_ALLOCATE(s->ring, events, "a profile", err));
     }
     dpt_tick_rate_read(&p->rate, 0);
 out:

@@ -61,12 +61,11 @@ enum dpt_status dpt_trace_open(struct dpt_trace **result, const struct dpt_trace
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &spec->comm->world;
-    struct dpt_trace *trace = dpt_alloc(sizeof *trace);
+    struct dpt_trace *trace = NULL;
 
     *result = NULL;
-    if (trace == NULL)
-        status = dpt_fail_memory(err, "a trace", sizeof *trace);
-    else
+    status = DPT_ALLOCATE(trace, 1, "a trace", err);
+    if (status == DPT_OK)
         status = dpt_profile_open(&trace->profile, spec->threads, spec->graph->n_nodes,
                                   ring_size(spec->all_threads), err);
     DPT_TRY(dpt_group_agree(world, status, err));
@@ -346,7 +345,7 @@ enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, str
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = trace->spec.comm;
     const uint64_t capacity = trace->profile.timeline.threads[0].capacity;
-    struct event *events = dpt_alloc_array(capacity, sizeof *events);
+    struct event *events = NULL;
     char path[PATH_MAX];
     char *temporary = NULL;
     struct dpt_json j = {0};
@@ -354,8 +353,7 @@ enum dpt_status dpt_trace_write(struct dpt_trace *trace, const char *folder, str
     dpt_comm_note(comm, -1, "writing trace.json");
     dpt_tick_rate_read(&trace->profile.rate, 1);
     snprintf(path, sizeof path, "%s/trace.json", folder);
-    if (events == NULL)
-        status = dpt_fail_memory(err, "a trace", (double)capacity * sizeof *events);
+    status = DPT_ALLOCATE(events, capacity, "a trace", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(compare_clocks(comm, &trace->end, err));
     if (comm->world.rank == 0) {

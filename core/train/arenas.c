@@ -11,22 +11,15 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
     enum dpt_status status = DPT_OK;
     const size_t floats = (size_t)t->model.graph.floats;
 
-    t->arenas.params = dpt_alloc_array(floats, sizeof(float));
-    if (t->arenas.params == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the parameters", (double)floats * sizeof(float)));
+    DPT_TRY(DPT_ALLOCATE(t->arenas.params, floats, "the parameters", err));
     if (t->comm->world.rank == 0)
         dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
-    for (int k = 0; k < t->arenas.slots; k++) {
-        t->arenas.slot[k] = dpt_alloc_array(floats, sizeof(float));
-        if (t->arenas.slot[k] == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the optimizer", (double)floats * sizeof(float)));
-    }
-    t->arenas.hashes = dpt_alloc_array((size_t)t->comm->world.size, sizeof *t->arenas.hashes);
-    if (t->arenas.hashes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of ranks", (double)t->comm->world.size));
+    for (int k = 0; k < t->arenas.slots; k++)
+        DPT_TRY(DPT_ALLOCATE(t->arenas.slot[k], floats, "the optimizer", err));
+    DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)t->comm->world.size, "the list of ranks", err));
 out:
     return status;
 }

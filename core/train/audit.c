@@ -13,14 +13,6 @@
 
 enum { DIGITS = 16 };
 
-enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error *err)
-{
-    char path[PATH_MAX];
-
-    snprintf(path, sizeof path, "%s/hashes.jsonl", folder);
-    return dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, file, err);
-}
-
 static void hash(struct dpt_json *j, const char *key, const float *x, size_t n)
 {
     char digits[DIGITS + 1];

@@ -16,9 +16,7 @@
 #include "core/base/json.h"
 #include "core/train/trainer.h"
 
-/* Opens FOLDER/hashes.jsonl for appending. *file: out. Errors: IO. */
-enum dpt_status dpt_audit_open(FILE **file, const char *folder, struct dpt_error *err);
-/* Writes the line of the step just done. Errors: IO, RANK. */
+/* Writes the line of the step just done to an open hashes.jsonl. Errors: IO, RANK. */
 enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct dpt_error *err);
 
 /*

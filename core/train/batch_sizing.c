@@ -2,7 +2,6 @@
  * once. */
 #include <limits.h>
 #include <sched.h>
-#include <stdlib.h>
 
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
@@ -24,14 +23,13 @@ enum { TEAM_FLOPS = 16000000, OWN_FLOPS = 1000000 };
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    cpu_set_t mine, *all = calloc((size_t)node->size, sizeof *all);
+    cpu_set_t mine, *all = NULL;
 
     CPU_ZERO(&mine);
     if (sched_getaffinity(0, sizeof mine, &mine) != 0)
         CPU_SET(0, &mine);
     *cores = 0;
-    if (all == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the list of cores", (double)node->size * sizeof *all));
+    DPT_TRY(DPT_ALLOCATE(all, (size_t)node->size, "the list of cores", err));
     DPT_TRY(dpt_group_allgather(node, &mine, all, sizeof mine, err));
     for (int core = 0; core < CPU_SETSIZE; core++) {
         int users = 0;
@@ -43,7 +41,7 @@ enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, stru
         *cores += 1.0 / users;
     }
 out:
-    free(all);
+    dpt_free(all);
     return status;
 }
 

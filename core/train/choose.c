@@ -10,22 +10,20 @@ static const char *const names[] = {DPT_DEVICE_KINDS(DPT_LIST_WORD)};
 
 /* --- what this build has ---------------------------------------------------------------------- */
 
-static const struct dpt_backend *find_processor(void)
+/* The first backend that computes on devices, or on processors; NULL: there is none. */
+static const struct dpt_backend *find(bool devices)
 {
-    for (size_t i = 0; dpt_backends[i] != NULL; i++)
-        if (dpt_backends[i]->devices == NULL)
-            return dpt_backends[i];
-    return NULL;
+    size_t i = 0;
+
+    while (dpt_backends[i] != NULL && (dpt_backends[i]->devices != NULL) != devices)
+        i++;
+    return dpt_backends[i];
 }
 
 /* The backend with devices that this kind may mean; NULL: none. */
 static const struct dpt_backend *find_accelerator(enum dpt_device_kind kind)
 {
-    for (size_t i = 0; dpt_backends[i] != NULL; i++)
-        if (dpt_backends[i]->devices != NULL &&
-            (kind == DPT_DEVICE_AUTO || kind == DPT_DEVICE_CUDA))
-            return dpt_backends[i];
-    return NULL;
+    return kind == DPT_DEVICE_AUTO || kind == DPT_DEVICE_CUDA ? find(true) : NULL;
 }
 
 int dpt_choose_count(enum dpt_device_kind kind)
@@ -41,7 +39,7 @@ enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_b
                                    struct dpt_error *err)
 {
     if (kind == DPT_DEVICE_AUTO)
-        *backend = dpt_choose_count(kind) > 0 ? find_accelerator(kind) : find_processor();
+        *backend = dpt_choose_count(kind) > 0 ? find_accelerator(kind) : find(false);
     else
         *backend = dpt_backend_find(names[kind]);
     if (*backend == NULL && kind == DPT_DEVICE_CPU) /* without oneDNN plain loops take its place */
@@ -64,7 +62,7 @@ void dpt_choose_early(enum dpt_device_kind kind)
 
     if (gpu == NULL || local < 0)
         return;
-    /* The driver starts threads, so what is ours to change in the environment is changed before. */
+    /* The driver starts threads, which may read the environment: we change it before. */
     dpt_launcher_prepare();
     if (dpt_choose_count(kind) > 0)
         gpu->devices->choose(local, &ignored);
@@ -103,10 +101,10 @@ const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, c
 
 /* What a rank tells the others. */
 struct view {
-    bool usable; /* it has a GPU, and that is its own now */
-    int count;   /* of the GPUs that its driver shows */
-    char bus[32], name[96];
-    char why[400]; /* it is not usable */
+    bool usable;                 /* it has a GPU, and that is its own now */
+    int count;                   /* of the GPUs that its driver shows */
+    struct dpt_device_info info; /* of its own */
+    char why[400];               /* it is not usable */
 };
 
 static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *comm,
@@ -114,24 +112,19 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
 {
     const int from_launcher = dpt_launcher_local_rank(),
               local = from_launcher >= 0 ? from_launcher : comm->node.rank;
-    struct dpt_device_info info;
 
     *mine = (struct view){0};
     if (gpu->devices->count(&mine->count, err) == DPT_OK &&
         gpu->devices->choose(local, err) == DPT_OK) {
         *device = local % mine->count;
-        mine->usable = gpu->devices->info(*device, &info, err) == DPT_OK;
+        mine->usable = gpu->devices->info(*device, &mine->info, err) == DPT_OK;
     }
-    if (mine->usable) {
-        memcpy(mine->bus, info.bus, sizeof mine->bus);
-        memcpy(mine->name, info.name, sizeof mine->name);
-    } else {
+    if (!mine->usable)
         snprintf(mine->why, sizeof mine->why, "%.*s", (int)sizeof mine->why - 1, err->text);
-    }
 }
 
 /* Rank 0's warning that some GPUs do the work of several ranks. */
-static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
+static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
                         bool *same)
 {
     const int n = comm->world.size;
@@ -143,9 +136,9 @@ static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
         bool leads = true;
 
         for (int r = 0; r < n; r++) {
-            same[r] = strcmp(all[r].bus, all[first].bus) == 0 &&
+            same[r] = strcmp(all[r].info.bus, all[first].info.bus) == 0 &&
                       strcmp(dpt_comm_host(comm, r), dpt_comm_host(comm, first)) == 0 &&
-                      strstr(all[r].name, " MIG ") == NULL; /* parts of one have one address */
+                      strstr(all[r].info.name, " MIG ") == NULL; /* parts of one have one address */
             leads = leads && !(same[r] && r < first);
             ranks += same[r];
         }
@@ -153,8 +146,8 @@ static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
             continue;
         if (shared++ == 0)
             snprintf(text, sizeof text, "%s share GPU %s (%s)",
-                     dpt_choose_name_ranks(comm, same, who, sizeof who), all[first].bus,
-                     all[first].name);
+                     dpt_choose_name_ranks(comm, same, who, sizeof who), all[first].info.bus,
+                     all[first].info.name);
     }
     if (shared > 1)
         dpt_log_warn(log, "%s, and %d more are shared: one rank a GPU is quickest", text,
@@ -164,7 +157,7 @@ static void tell_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
 }
 
 /* Rank 0's warning why `auto` computes on processors although there are GPUs. */
-static void tell_missing(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
+static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
                          bool *without)
 {
     const int n = comm->world.size;
@@ -188,20 +181,21 @@ static void tell_missing(const struct dpt_comm *comm, struct dpt_log *log, const
 }
 
 /* Collective. */
-static enum dpt_status tell(const struct dpt_comm *comm, struct dpt_log *log,
+static enum dpt_status warn(const struct dpt_comm *comm, struct dpt_log *log,
                             const struct view *mine, bool chosen, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t n = (size_t)comm->world.size;
-    struct view *all = dpt_alloc_array(n, sizeof *all);
-    bool *marks = dpt_alloc_array(n, sizeof *marks);
+    struct view *all = NULL;
+    bool *marks = NULL;
 
-    if (all == NULL || marks == NULL)
-        status = dpt_fail_memory(err, "the list of GPUs", (double)n * sizeof *all);
+    status = DPT_ALLOCATE(all, n, "the list of GPUs", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(marks, n, "the list of GPUs", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_allgather(&comm->world, mine, all, sizeof *mine, err));
     if (comm->world.rank == 0)
-        (chosen ? tell_shared : tell_missing)(comm, log, all, marks);
+        (chosen ? warn_shared : warn_missing)(comm, log, all, marks);
 out:
     dpt_free(all);
     dpt_free(marks);
@@ -230,44 +224,10 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     have[1] = mine.count > 0;
     DPT_TRY(dpt_group_sum_ints(&comm->world, have, have, 2, err));
     if (have[1] > 0)
-        DPT_TRY(tell(comm, log, &mine, have[0] == comm->world.size, err));
-    if (have[0] == comm->world.size)
-        *backend = gpu;
-    else
-        *backend = find_processor();
+        DPT_TRY(warn(comm, log, &mine, have[0] == comm->world.size, err));
+    *backend = have[0] == comm->world.size ? gpu : find(false);
 out:
     return status;
-}
-
-/* --- sums on the device ----------------------------------------------------------------------- */
-
-/* struct dpt_cuda_aware_memory's argument. */
-struct device_buffers {
-    const struct dpt_backend_devices *devices;
-    int number;
-};
-
-static enum dpt_status place_buffer(void *arg, float value, int n, float **at,
-                                    struct dpt_error *err)
-{
-    const struct device_buffers *p = arg;
-
-    return p->devices->buffer(p->number, value, n, at, err);
-}
-
-static enum dpt_status place_fetch(void *arg, const float *at, int n, float *host,
-                                   struct dpt_error *err)
-{
-    const struct device_buffers *p = arg;
-
-    return p->devices->fetch(p->number, at, n, host, err);
-}
-
-static void place_release(void *arg, float *at)
-{
-    const struct device_buffers *p = arg;
-
-    p->devices->release(p->number, at);
 }
 
 enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_backend *backend,
@@ -275,9 +235,9 @@ enum dpt_status dpt_choose_sums(const struct dpt_comm *comm, const struct dpt_ba
                                 bool *on_device, char how[DPT_CUDA_AWARE_TEXT],
                                 struct dpt_error *err)
 {
-    struct device_buffers device_buffers = {backend->devices, device};
-    const struct dpt_cuda_aware_memory memory = {&device_buffers, place_buffer, place_fetch,
-                                                 place_release, largest};
+    const struct dpt_backend_devices *devices = backend->devices;
+    const struct dpt_cuda_aware_memory memory = {device, devices->buffer, devices->fetch,
+                                                 devices->release, largest};
 
     return dpt_comm_device_sums(comm, wanted, &memory, on_device, how, err);
 }

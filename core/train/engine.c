@@ -38,14 +38,9 @@ enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *
     return t->engine->peek != NULL ? t->engine->peek(t, since, err) : DPT_OK;
 }
 
-enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err)
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
 {
-    return t->engine->fetch != NULL ? t->engine->fetch(t, false, err) : DPT_OK;
-}
-
-enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err)
-{
-    return t->engine->fetch != NULL ? t->engine->fetch(t, true, err) : DPT_OK;
+    return t->engine->fetch != NULL ? t->engine->fetch(t, gradient, err) : DPT_OK;
 }
 
 enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err)

@@ -13,7 +13,6 @@
 #include "core/train/trainer.h"
 
 struct dpt_engine {
-    const char *name;
     /* Whether it can take the steps of this trainer, whose backend and data are chosen. */
     bool (*takes)(const struct dpt_trainer *t);
     /* Parameters, slots and gradients are on the device, the trainer's own arenas copies: what
@@ -25,9 +24,9 @@ struct dpt_engine {
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
     /* Collective; also after a failed open. */
     void (*close)(struct dpt_trainer *t);
-    /* On this rank alone: what hangs on the program that is open now; what hung on one that is to
-     * be closed goes (whether there was something). NULL: nothing does. Errors: BAD_JOB (it does
-     * not fit), RANK. */
+    /* On this rank alone. attach makes what belongs to the open program, detach frees it before the
+     * program is closed, and tells whether there was anything. NULL: nothing belongs to it. Errors:
+     * BAD_JOB (it does not fit), RANK. */
     enum dpt_status (*attach)(struct dpt_trainer *t, struct dpt_error *err);
     bool (*detach)(struct dpt_trainer *t);
 
@@ -38,8 +37,7 @@ struct dpt_engine {
     enum dpt_status (*evaluate)(struct dpt_trainer *t, struct dpt_split *split,
                                 struct dpt_metric_sums *total, struct dpt_error *err);
     double (*waited)(const struct dpt_trainer *t);
-    /* These may be NULL, where every step is done and known when it returns. gradient: that, too.
-     */
+    /* NULL where every step is done and known when it returns. gradient: fetch that, too. */
     enum dpt_status (*settle)(struct dpt_trainer *t, struct dpt_step_result *since,
                               struct dpt_error *err);
     enum dpt_status (*peek)(struct dpt_trainer *t, struct dpt_step_result *since,
@@ -54,5 +52,25 @@ extern const struct dpt_engine *const dpt_engines[];
 
 /* Who is to take this trainer's steps; `host` where it has none. */
 const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
+
+/* --- what every step has, whoever takes it (step.c) ------------------------------------------- */
+
+/* What this rank tells the others with the step: all but whether its part failed. */
+void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS]);
+/* What the ranks told, from the sums of their flags in t->reduction.reduced_flags. */
+void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *result);
+
+/* The rate of the next update. */
+double dpt_step_rate(const struct dpt_trainer *t);
+
+/* All samples of the step were counted, each once. Errors: INTERNAL. */
+enum dpt_status dpt_step_check_count(const struct dpt_trainer *t, int64_t counted, int32_t total,
+                                     struct dpt_error *err);
+/* A failure of the next step says so: returns `status`, err with the step's number in front. */
+enum dpt_status dpt_step_fail(const struct dpt_trainer *t, enum dpt_status status,
+                              struct dpt_error *err);
+
+/* A step of so many samples is done: t->progress but for its updates. */
+void dpt_step_advance(struct dpt_trainer *t, int64_t samples);
 
 #endif

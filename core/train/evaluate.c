@@ -21,16 +21,12 @@ static int64_t micro_batches(const struct dpt_split *split)
 
 enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_error *err)
 {
-    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     int64_t most = 1;
 
-    for (size_t i = 0; i < 3; i++)
-        if (splits[i]->present && micro_batches(splits[i]) > most)
-            most = micro_batches(splits[i]);
-    t->sums = dpt_alloc_array((size_t)most * DPT_EVAL_SUMS, sizeof *t->sums);
-    return t->sums != NULL ? DPT_OK
-                           : dpt_fail_memory(err, "an evaluation",
-                                             (double)most * DPT_EVAL_SUMS * sizeof *t->sums);
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present && micro_batches(&t->data.split[i]) > most)
+            most = micro_batches(&t->data.split[i]);
+    return DPT_ALLOCATE(t->sums, (size_t)most * DPT_EVAL_SUMS, "an evaluation", err);
 }
 
 void dpt_trainer_close_evaluation(struct dpt_trainer *t)

@@ -1,8 +1,7 @@
-#include "core/train/gpus.h"
+#include "core/train/run.h"
 
 #include <string.h>
 
-#include "core/backend/devices.h"
 #include "core/base/memory.h"
 #include "core/base/str.h"
 
@@ -14,7 +13,7 @@ static void mark_first(const struct dpt_trainer *t, struct dpt_gpu *all)
     for (int r = 0; r < t->comm->world.size; r++) {
         all[r].first = true;
         for (int i = 0; i < r && all[r].first; i++)
-            all[r].first = strcmp(all[i].bus, all[r].bus) != 0 ||
+            all[r].first = strcmp(all[i].info.bus, all[r].info.bus) != 0 ||
                            strcmp(dpt_comm_host(t->comm, i), dpt_comm_host(t->comm, r)) != 0;
     }
 }
@@ -24,23 +23,15 @@ enum dpt_status dpt_gpus_allgather(const struct dpt_trainer *t, struct dpt_gpu *
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    struct dpt_device_info info;
     struct dpt_gpu mine = {0};
 
     *all = NULL;
     if (t->backend->devices == NULL)
         return DPT_OK;
-    *all = dpt_alloc_array((size_t)world->size, sizeof **all);
-    if (*all == NULL)
-        status = dpt_fail_memory(err, "the list of GPUs", (double)world->size * sizeof **all);
-    else
-        status = t->backend->devices->info(t->gpu, &info, err);
+    status = DPT_ALLOCATE(*all, (size_t)world->size, "the list of GPUs", err);
+    if (status == DPT_OK)
+        status = t->backend->devices->info(t->gpu, &mine.info, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    memcpy(mine.bus, info.bus, sizeof mine.bus);
-    memcpy(mine.name, info.name, sizeof mine.name);
-    memcpy(mine.driver, info.driver, sizeof mine.driver);
-    mine.memory = info.memory;
-    mine.count = info.count;
     DPT_TRY(dpt_group_allgather(world, &mine, *all, sizeof mine, err));
     if (world->rank == 0)
         mark_first(t, *all);
@@ -66,7 +57,7 @@ static void list_kinds(const struct dpt_trainer *t, const struct dpt_gpu *all, s
         int n = 0, before = 0;
 
         for (int i = 0; i < ranks; i++) {
-            const bool same = strcmp(all[i].name, all[r].name) == 0 && all[i].first;
+            const bool same = strcmp(all[i].info.name, all[r].info.name) == 0 && all[i].first;
 
             n += same;
             before += same && i < r;
@@ -76,7 +67,7 @@ static void list_kinds(const struct dpt_trainer *t, const struct dpt_gpu *all, s
         dpt_str_printf(out, "%s", out->length > 0 ? ", " : "");
         if (n > 1)
             dpt_str_printf(out, "%d x ", n);
-        dpt_str_printf(out, "%s of %.3g GB", all[r].name, (double)all[r].memory / 1e9);
+        dpt_str_printf(out, "%s of %.3g GB", all[r].info.name, (double)all[r].info.memory / 1e9);
     }
 }
 
@@ -89,7 +80,8 @@ static void list_addresses(const struct dpt_trainer *t, const struct dpt_gpu *al
     for (int r = 0; r < t->comm->world.size && listed <= LISTED; r++) {
         if (!all[r].first)
             continue;
-        dpt_str_printf(out, "%s%s", listed == 0 ? "" : ", ", listed == LISTED ? "..." : all[r].bus);
+        dpt_str_printf(out, "%s%s", listed == 0 ? "" : ", ",
+                       listed == LISTED ? "..." : all[r].info.bus);
         listed++;
     }
 }
@@ -108,16 +100,16 @@ void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all)
                  dpt_job_precision(t->job));
     dpt_str_clear(&text);
     list_addresses(t, all, &text);
-    dpt_log_info(t->log, "           at %s; %s", text.text, all[0].driver);
+    dpt_log_info(t->log, "           at %s; %s", text.text, all[0].info.driver);
     for (int r = 1; r < ranks; r++)
-        if (strcmp(all[r].driver, all[0].driver) != 0) {
+        if (strcmp(all[r].info.driver, all[0].info.driver) != 0) {
             dpt_log_warn(t->log, "rank %d (%s) has other libraries: %s", r,
-                         dpt_comm_host(t->comm, r), all[r].driver);
+                         dpt_comm_host(t->comm, r), all[r].info.driver);
             break;
         }
     if (ranks > 1)
         dpt_log_info(t->log, "  sums     in GPU memory: %s",
-                     t->aware != NULL ? t->aware : "no (these steps are summed on the host)");
+                     t->aware[0] != '\0' ? t->aware : "no (these steps are summed on the host)");
     dpt_str_clear(&text);
     if (t->backend->determinism != NULL)
         t->backend->determinism(t->model.program, &text);
@@ -130,12 +122,12 @@ void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all)
 
 void dpt_gpus_metrics(const struct dpt_trainer *t, const struct dpt_gpu *all, struct dpt_metrics *m)
 {
-    dpt_metrics_text(m, "gpu", all[0].name);
-    dpt_metrics_text(m, "gpu_bus", all[0].bus);
-    dpt_metrics_int(m, "gpu_memory", all[0].memory);
+    dpt_metrics_text(m, "gpu", all[0].info.name);
+    dpt_metrics_text(m, "gpu_bus", all[0].info.bus);
+    dpt_metrics_int(m, "gpu_memory", all[0].info.memory);
     dpt_metrics_int(m, "gpus", count_devices(t, all));
-    dpt_metrics_text(m, "gpu_library", all[0].driver);
+    dpt_metrics_text(m, "gpu_library", all[0].info.driver);
     dpt_metrics_text(m, "precision", dpt_job_precision(t->job));
-    if (t->aware != NULL)
+    if (t->aware[0] != '\0')
         dpt_metrics_text(m, "cuda_aware", t->aware);
 }

@@ -20,7 +20,6 @@
 #include "core/train/trainer.h"
 
 struct dpt_gradient_reduction_type {
-    const char *name;
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
     /* Bytes of the buffers on a node where `ranks` ranks run, of a trainer that is only planned: of

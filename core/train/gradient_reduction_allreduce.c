@@ -34,12 +34,10 @@ static enum dpt_status open_sums(struct dpt_trainer *t, struct dpt_error *err)
     const bool wanted = spec.hierarchical;
     bool hierarchical = wanted;
 
-    t->reduction.state = dpt_alloc(sizeof *t->reduction.state);
-    if (t->reduction.state != NULL)
-        t->reduction.state->filled =
-            dpt_alloc_array((size_t)t->team.gradient_workers, sizeof *t->reduction.state->filled);
-    if (t->reduction.state == NULL || t->reduction.state->filled == NULL)
-        status = dpt_fail_memory(err, "the reduction", (double)t->team.gradient_workers);
+    status = DPT_ALLOCATE(t->reduction.state, 1, "the reduction", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(t->reduction.state->filled, (size_t)t->team.gradient_workers,
+                              "the reduction", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     DPT_TRY(
         dpt_hierarchical_open(&t->reduction.state->allreduce, t->comm, &spec, &hierarchical, err));
@@ -130,7 +128,6 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
 }
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
-    .name = "allreduce",
     .open = open_sums,
     .bytes = bytes,
     .close = close_sums,

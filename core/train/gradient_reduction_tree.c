@@ -73,21 +73,28 @@ static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *s
         *own = (buffers + (all > 1 ? 2 : 0)) * one; /* beside the sum, what others send */
 }
 
+static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_gradient_reduction_state *g = NULL;
+
+    DPT_TRY(DPT_ALLOCATE(g, 1, "the reduction", err));
+    t->reduction.state = g;
+    g->buffers = thread_buffers(t);
+    DPT_TRY(DPT_ALLOCATE(g->branches, (size_t)t->team.gradient_workers, "the reduction", err));
+    DPT_TRY(DPT_ALLOCATE(g->first, (size_t)t->comm->world.size + 1, "the reduction", err));
+out:
+    return status;
+}
+
 static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    struct dpt_gradient_reduction_state *g = dpt_alloc(sizeof *g);
+    struct dpt_gradient_reduction_state *g;
 
-    t->reduction.state = g;
-    if (g != NULL) {
-        g->buffers = thread_buffers(t);
-        g->branches = dpt_alloc_array((size_t)t->team.gradient_workers, sizeof *g->branches);
-        g->first = dpt_alloc_array((size_t)world->size + 1, sizeof *g->first);
-    }
-    if (g == NULL || g->branches == NULL || g->first == NULL)
-        status = dpt_fail_memory(err, "the reduction", 0);
-    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_agree(world, make_state(t, err), err));
+    g = t->reduction.state;
     DPT_TRY(dpt_deterministic_open(&g->allreduce, t->comm, arena_floats(t),
                                    g->buffers * t->team.gradient_workers, DPT_DETERMINISTIC_AUTO,
                                    t->team.spin, err));
@@ -122,7 +129,7 @@ static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
         struct branch *b = &g->branches[i];
 
         dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
-        /* The first one is taken first: alone on its rank a sum ends there. */
+        /* The first buffer is taken first, since the sum of a rank's only thread ends there. */
         for (int k = 0; k < g->buffers; k++)
             b->spare[k] =
                 dpt_deterministic_buffer(g->allreduce, i * g->buffers + g->buffers - 1 - k);
@@ -181,8 +188,8 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
-    /* The ranks' words are no leaves of the tree: a rank may have none. And only if all are well is
-     * there anything to sum. */
+    /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there is
+     * a sum only where no rank failed. */
     DPT_TRY(dpt_deterministic_publish(g->allreduce, &g->rank, flags, t->reduction.reduced_flags,
                                       DPT_FLAGS, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
@@ -198,7 +205,6 @@ static const double *sums_of_squares(const struct dpt_trainer *t)
 }
 
 const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
-    .name = "reproducible",
     .open = open_tree,
     .bytes = bytes,
     .close = close_tree,

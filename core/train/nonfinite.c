@@ -19,33 +19,26 @@ struct search {
     struct finding found;
 };
 
-/* Forward once more over the rank's samples of the step; the weights are as they were. */
-static void search_outputs(void *arg, int thread)
+/* Forward once more over the rank's samples of the step, with the weights that it had. */
+static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
 {
-    struct search *s = arg;
+    enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = s->t;
-    struct dpt_worker *worker = &t->team.workers[thread];
     struct dpt_batch batch = {.seed = (uint64_t)t->job->seed, .step = (uint64_t)t->progress.step};
 
-    if (thread != 0)
-        return;
     for (int32_t i = s->view->first; i < s->view->last && s->found.kind == NOTHING; i++) {
         int32_t node, position;
 
-        worker->status = dpt_loader_fill(t->data.train.loader, s->view, i, &worker->buffer, &batch,
-                                         &worker->err);
-        if (worker->status == DPT_OK)
-            worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
-                                               NULL, NULL, &worker->err);
-        if (worker->status != DPT_OK)
-            return;
-        node = t->backend->find_nonfinite(t->model.program, thread, batch.count, &position);
-        if (node < 0)
-            continue;
-        s->found.kind = IN_OUTPUT;
-        s->found.location = node;
-        s->found.sample = batch.sample[position];
+        DPT_TRY(dpt_loader_fill(t->data.train.loader, s->view, i, &t->team.workers[0].buffer,
+                                &batch, err));
+        DPT_TRY(t->backend->infer(t->model.program, 0, &batch, t->arenas.params, NULL, NULL, err));
+        node = t->backend->find_nonfinite(t->model.program, 0, batch.count, &position);
+        if (node >= 0)
+            s->found = (struct finding){
+                .kind = IN_OUTPUT, .location = node, .sample = batch.sample[position]};
     }
+out:
+    return status;
 }
 
 /* The last tensor with a value that is not finite: backward came through it first; -1: none. */
@@ -128,7 +121,7 @@ enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct d
     double largest;
 
     dpt_comm_note(t->comm, -1, "looking for what is not a number");
-    DPT_TRY(dpt_group_agree(&t->comm->world, dpt_trainer_run(t, search_outputs, &s, err), err));
+    DPT_TRY(dpt_group_agree(&t->comm->world, search_outputs(&s, err), err));
     status = s.found.kind == NOTHING ? dpt_trainer_run(t, search_gradients, &s, err) : DPT_OK;
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     snprintf(s.found.host, sizeof s.found.host, "%s", t->comm->host);

@@ -1,16 +1,15 @@
-#include "core/train/numerics.h"
+#include "core/train/choose.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "core/backend/devices.h"
 #include "core/base/memory.h"
-#include "core/train/choose.h"
 
 enum { DIFFERENT = 4 }; /* ways of computing that a line names */
 
 /* How a rank computes. */
-struct way {
+struct numerics {
     char text[192];
     int32_t isa; /* enum dpt_isa; -1: a device's */
 };
@@ -33,23 +32,24 @@ enum dpt_status dpt_numerics_limit(const struct dpt_backend *backend, const stru
     return backend->limit != NULL ? backend->limit(wanted, err) : DPT_OK;
 }
 
-static struct way way_of(const struct dpt_backend *backend, int device, const struct dpt_job *job)
+static struct numerics numerics_of(const struct dpt_backend *backend, int device,
+                                   const struct dpt_job *job)
 {
-    struct way way = {.isa = backend->isa != NULL ? (int32_t)backend->isa() : -1};
+    struct numerics mine = {.isa = backend->isa != NULL ? (int32_t)backend->isa() : -1};
     struct dpt_device_info info;
     struct dpt_error ignored;
     char kind[32] = "";
 
     if (backend->devices != NULL && backend->devices->info(device, &info, &ignored) == DPT_OK)
         snprintf(kind, sizeof kind, ", sm_%d%d", info.major, info.minor);
-    snprintf(way.text, sizeof way.text, "%s %.120s%s, %s, dptrain %s", backend->name,
+    snprintf(mine.text, sizeof mine.text, "%s %.120s%s, %s, dptrain %s", backend->name,
              backend->describe(), kind, dpt_job_precision(job), DPT_VERSION);
-    return way;
+    return mine;
 }
 
 /* "rank 0 (node07) computes with cpu ...; ranks 1-3 (node08) with cpu ..." */
-static void list_ways(const struct dpt_comm *comm, const struct way *all, bool *same,
-                      struct dpt_str *out)
+static void list_numerics(const struct dpt_comm *comm, const struct numerics *all, bool *same,
+                          struct dpt_str *out)
 {
     const int n = comm->world.size;
     int listed = 0;
@@ -79,7 +79,7 @@ static void list_ways(const struct dpt_comm *comm, const struct way *all, bool *
 }
 
 /* What would make them alike: instructions that all have, where it is these that differ. */
-static void advise(const struct way *all, int n, struct dpt_str *out)
+static void advise(const struct numerics *all, int n, struct dpt_str *out)
 {
     int32_t least = all[0].isa, most = all[0].isa;
 
@@ -93,31 +93,31 @@ static void advise(const struct way *all, int n, struct dpt_str *out)
         dpt_str_printf(out, "give all ranks the same program, libraries and environment");
 }
 
-static enum dpt_status judge(const struct dpt_comm *comm, const struct way *all, bool *same,
+static enum dpt_status judge(const struct dpt_comm *comm, const struct numerics *all, bool *same,
                              const struct dpt_job *job, struct dpt_log *log, struct dpt_error *err)
 {
     const bool strict = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     enum dpt_status status = DPT_OK;
-    struct dpt_str ways = {0}, advice = {0};
+    struct dpt_str list = {0}, advice = {0};
     int differ = 0;
 
     for (int r = 1; r < comm->world.size; r++)
         differ += strcmp(all[r].text, all[0].text) != 0;
     if (differ == 0)
         return DPT_OK;
-    list_ways(comm, all, same, &ways);
+    list_numerics(comm, all, same, &list);
     advise(all, comm->world.size, &advice);
-    if (ways.failed || advice.failed)
+    if (list.failed || advice.failed)
         status = dpt_fail_memory(err, "the list of ranks", 0);
     else if (strict)
         status = dpt_fail(err, DPT_BAD_JOB,
                           "the ranks do not compute alike, which comm.reduction: reproducible "
                           "needs: %s; %s",
-                          ways.text, advice.text);
+                          list.text, advice.text);
     else
         dpt_log_warn(log, "the ranks do not compute alike, and round differently: %s; %s",
-                     ways.text, advice.text);
-    dpt_str_release(&ways);
+                     list.text, advice.text);
+    dpt_str_release(&list);
     dpt_str_release(&advice);
     return status;
 }
@@ -128,17 +128,17 @@ enum dpt_status dpt_numerics_check(const struct dpt_comm *comm, const struct dpt
 {
     const size_t n = (size_t)comm->world.size;
     enum dpt_status status = dpt_numerics_limit(backend, job, err);
-    struct way *all = NULL, mine;
+    struct numerics *all = NULL, mine;
     bool *same = NULL;
 
     if (n == 1)
         return status;
-    all = dpt_alloc_array(n, sizeof *all);
-    same = dpt_alloc_array(n, sizeof *same);
-    if (status == DPT_OK && (all == NULL || same == NULL))
-        status = dpt_fail_memory(err, "the list of ranks", (double)n * sizeof *all);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(all, n, "the list of ranks", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(same, n, "the list of ranks", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    mine = way_of(backend, device, job);
+    mine = numerics_of(backend, device, job);
     DPT_TRY(dpt_group_allgather(&comm->world, &mine, all, sizeof mine, err));
     DPT_TRY(judge(comm, all, same, job, log, err));
 out:

@@ -44,10 +44,12 @@ void dpt_trainer_close_evaluation(struct dpt_trainer *t);
 /* The graph, on the first set's shape; the other sets must have that shape too, and targets that
  * fit its outputs. Errors: BAD_JOB, BAD_DATA, RANK. */
 enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err);
-/* Opens t->model.program, on this rank, for t->team.group micro-batches of `leaf` samples; one that
- * is open is closed first. plans: to be taken where they can be had; NULL: none. Sets
- * t->model.plans, and after a failure t->model.too_large. Errors: BAD_JOB, RANK. */
-enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t leaf, const char *plans,
+/* What a backend is asked to make of it, for t->team.group micro-batches of `micro` samples. */
+struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro);
+/* Opens t->model.program, on this rank, as that spec says; one that is open is closed first. plans:
+ * to be taken where they can be had; NULL: none. Sets t->model.plans, and after a failure
+ * t->model.too_large. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
                                          struct dpt_error *err);
 void dpt_trainer_close_program(struct dpt_trainer *t);
 

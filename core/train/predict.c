@@ -7,64 +7,60 @@
 #include "core/comm/alltoallv.h"
 #include "models/model.h"
 
+/* A window of a source is so many bytes of samples a thread, or this many micro-batches at most. */
+enum { WINDOW_BYTES = 8 << 20, WINDOW_MICROS = 16 };
+
 /* A prediction under way. A window is a step of the sampler. */
 struct work {
     struct dpt_trainer *t;
     const struct dpt_split *split; /* one of these two; the other is NULL */
-    const struct dpt_feed *feed;
+    struct dpt_source *source;
     const struct dpt_sampler *sampler;
     enum dpt_truth truth;
-    int32_t outputs, extras; /* floats a sample: the model's, and what is told beside them */
-    int64_t before;          /* samples in front of the window */
+    int32_t outputs, width; /* words a sample: the model's, and those of the truth */
+    int64_t before;         /* samples in front of the window */
     struct dpt_step_view view;
     struct dpt_parts parts;  /* what each rank has of the window, in samples */
     struct dpt_parts scaled; /* the same in floats */
-    float *values, *beside;  /* this rank's part of the window */
-    float *all, *all_beside; /* the window, on rank 0; this rank's own where there is one rank */
-    float *probabilities, *targets, *loss;
+    float *values, *known;   /* this rank's part of the window; known: class numbers, or targets */
+    float *all, *all_known;  /* the window, on rank 0; this rank's own where there is one rank */
+    float *probabilities, *loss;
     int32_t *labels, *classes;
     int64_t *sample;
 };
 
-/* A micro-batch of a feed. */
-static enum dpt_status fill_from_feed(struct work *w, int32_t micro_batch,
-                                      struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
-                                      struct dpt_error *err)
+/* A micro-batch of a source. */
+static enum dpt_status fill_from_source(const struct work *w, int32_t micro_batch,
+                                        struct dpt_batch_buffer *buffer, struct dpt_batch *batch,
+                                        struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const size_t size = (size_t)dpt_shape_size(&w->t->model.graph.nodes[0].out);
     const int32_t micro = w->sampler->micro, left = w->view.total - micro_batch * micro;
     const int64_t first = w->before + (int64_t)micro_batch * micro;
     const int32_t count = left < micro ? left : micro;
+    char where[512];
 
     *batch = (struct dpt_batch){.count = count, .input = buffer->input, .sample = buffer->sample};
-    for (int32_t i = 0; i < count; i++)
-        buffer->sample[i] = first + i;
     memset(buffer->input + (size_t)count * size, 0, (size_t)(micro - count) * size * sizeof(float));
-    return w->feed->fill(w->feed->arg, first, buffer, batch, err);
-}
-
-/* What rank 0 is told beside a sample's outputs: its loss and its truth. */
-static void tell_beside(const struct work *w, const struct dpt_batch *batch, const float *values,
-                        float *beside)
-{
-    for (int32_t i = 0; i < batch->count && w->truth != DPT_TRUTH_NONE; i++) {
-        const struct dpt_batch one = {
-            .count = 1,
-            .labels = batch->labels != NULL ? batch->labels + i : NULL,
-            .targets =
-                batch->targets != NULL ? batch->targets + (size_t)i * (size_t)w->outputs : NULL,
-        };
-        struct dpt_metric_sums metric_sums = {0};
-
-        dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs,
-                      values + (size_t)i * (size_t)w->outputs, NULL, &metric_sums);
-        beside[0] = (float)metric_sums.loss;
-        if (one.labels != NULL)
-            memcpy(beside + 1, one.labels, sizeof *one.labels);
-        else
-            memcpy(beside + 1, one.targets, (size_t)w->outputs * sizeof(float));
-        beside += w->extras;
+    for (int32_t i = 0; i < count; i++) {
+        buffer->sample[i] = first + i;
+        DPT_TRY(dpt_source_fill(w->source, first + i, buffer->input + (size_t)i * size, err));
+        if (w->truth != DPT_TRUTH_CLASS)
+            continue;
+        buffer->labels[i] = dpt_source_class(w->source, first + i);
+        if (buffer->labels[i] < 0 || buffer->labels[i] >= w->outputs)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s: its label is %d, the model has %d outputs (0 to %d)",
+                             dpt_source_where(w->source, first + i, where), buffer->labels[i],
+                             w->outputs, w->outputs - 1));
     }
+    if (w->truth == DPT_TRUTH_CLASS)
+        batch->labels = buffer->labels;
+    if (w->truth == DPT_TRUTH_VECTOR)
+        batch->targets = dpt_source_target(w->source, first);
+out:
+    return status;
 }
 
 static void predict_part(void *arg, int thread)
@@ -84,13 +80,16 @@ static void predict_part(void *arg, int thread)
         worker->status = w->split != NULL
                              ? dpt_loader_fill(w->split->loader, &w->view, i, &worker->buffer,
                                                &batch, &worker->err)
-                             : fill_from_feed(w, i, &worker->buffer, &batch, &worker->err);
+                             : fill_from_source(w, i, &worker->buffer, &batch, &worker->err);
         if (worker->status == DPT_OK)
             worker->status = t->backend->infer(t->model.program, thread, &batch, t->arenas.params,
                                                values, NULL, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        tell_beside(w, &batch, values, w->beside + row * (size_t)w->extras);
+        if (w->width > 0)
+            memcpy(w->known + row * (size_t)w->width,
+                   batch.labels != NULL ? (const void *)batch.labels : batch.targets,
+                   (size_t)batch.count * (size_t)w->width * sizeof *w->known);
     }
 }
 
@@ -107,8 +106,9 @@ static enum dpt_status compute(struct work *w, struct dpt_error *err)
         w->view.total = dpt_sampler_count(w->sampler, step);
         dpt_sampler_partition(w->sampler, step, world->rank, world->size, &w->view.first,
                               &w->view.last);
-        DPT_TRY(w->feed->fetch(w->feed->arg, w->before + w->parts.at[world->rank],
-                               w->parts.count[world->rank], err));
+        if (w->parts.count[world->rank] > 0)
+            DPT_TRY(dpt_source_fetch(w->source, w->before + w->parts.at[world->rank],
+                                     w->parts.count[world->rank], err));
     }
     DPT_TRY(dpt_trainer_run(w->t, predict_part, w, err));
 out:
@@ -173,26 +173,24 @@ static void soften_part(void *arg, int thread)
             soften(w->all + i * w->outputs, w->outputs, w->probabilities + i * w->outputs);
 }
 
-/* Rank 0: sorts out what came beside the outputs, and sums it up. */
-static void sort_out(struct work *w, struct dpt_metric_sums *total)
+/* Rank 0: the samples' losses, and what they sum up to, where the truth is known. */
+static void sum_up(struct work *w, struct dpt_metric_sums *total)
 {
-    for (int32_t i = 0; i < w->view.total; i++) {
-        const float *beside = w->all_beside + (size_t)i * (size_t)w->extras;
-        const float *values = w->all + (size_t)i * (size_t)w->outputs;
-        struct dpt_batch one = {.count = 1};
+    if (w->truth == DPT_TRUTH_CLASS)
+        memcpy(w->classes, w->all_known, (size_t)w->view.total * sizeof *w->classes);
+    for (int32_t i = 0; w->truth != DPT_TRUTH_NONE && i < w->view.total; i++) {
+        const size_t row = (size_t)i * (size_t)w->outputs;
+        const struct dpt_batch one = {
+            .count = 1,
+            .labels = w->truth == DPT_TRUTH_CLASS ? w->classes + i : NULL,
+            .targets = w->truth == DPT_TRUTH_VECTOR ? w->all_known + row : NULL,
+        };
+        struct dpt_metric_sums own = {0};
 
-        if (w->truth == DPT_TRUTH_NONE)
-            break;
-        w->loss[i] = beside[0];
-        if (w->truth == DPT_TRUTH_CLASS) {
-            memcpy(&w->classes[i], beside + 1, sizeof *w->classes);
-            one.labels = &w->classes[i];
-        } else {
-            one.targets = w->targets + (size_t)i * (size_t)w->outputs;
-            memcpy(w->targets + (size_t)i * (size_t)w->outputs, beside + 1,
-                   (size_t)w->outputs * sizeof(float));
-        }
-        dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs, values, NULL, total);
+        dpt_loss_rows(&w->t->model.loss, &one, w->outputs, (size_t)w->outputs, w->all + row, NULL,
+                      &own);
+        w->loss[i] = (float)own.loss;
+        dpt_metric_sums_add(total, &own);
     }
 }
 
@@ -210,13 +208,13 @@ static enum dpt_status hand_over(struct work *w, dpt_predict_sink *sink, void *a
         .probabilities = classes ? w->probabilities : NULL,
         .labels = classes ? w->labels : NULL,
         .classes = w->truth == DPT_TRUTH_CLASS ? w->classes : NULL,
-        .targets = w->truth == DPT_TRUTH_VECTOR ? w->targets : NULL,
+        .targets = w->truth == DPT_TRUTH_VECTOR ? w->all_known : NULL,
         .loss = w->truth == DPT_TRUTH_NONE ? NULL : w->loss,
     };
 
     if (classes)
         dpt_pool_run(w->t->team.pool, soften_part, w);
-    sort_out(w, total);
+    sum_up(w, total);
     if (sink == NULL)
         return DPT_OK;
     dpt_sampler_samples(w->sampler, 0, w->before, w->view.total, w->sample);
@@ -228,55 +226,50 @@ static enum dpt_status make_room(struct work *w, struct dpt_error *err)
     const struct dpt_group *world = &w->t->comm->world;
     const size_t ranks = (size_t)world->size, window = (size_t)w->sampler->global;
     const size_t most = window < (size_t)w->sampler->samples ? window : (size_t)w->sampler->samples;
-    const size_t outputs = (size_t)w->outputs, extras = (size_t)w->extras;
+    const size_t outputs = (size_t)w->outputs, truth = (size_t)w->width;
     const size_t batches = most / (size_t)w->sampler->micro + 1;
     const size_t mine = (batches / ranks + 1) * (size_t)w->sampler->micro;
-    bool good;
+    enum dpt_status status = DPT_OK;
+    static const char what[] = "the outputs of some samples";
 
-    if (most * (outputs + extras) > INT32_MAX) /* MPI counts with int */
+    if (most * (outputs + truth) > INT32_MAX) /* MPI counts with int */
         return dpt_fail(err, DPT_BAD_JOB,
                         "%zu samples of %zu outputs at once are too many: a smaller batch.micro "
                         "would do",
                         most, outputs);
-    w->parts.count = dpt_alloc_array(4 * ranks, sizeof *w->parts.count);
-    w->values = dpt_alloc_array(mine * outputs, sizeof *w->values);
-    w->beside = dpt_alloc_array(mine * extras, sizeof *w->beside);
-    good = w->parts.count != NULL && w->values != NULL && w->beside != NULL;
-    if (good) {
-        w->parts.at = w->parts.count + ranks;
-        w->scaled.count = w->parts.at + ranks;
-        w->scaled.at = w->scaled.count + ranks;
+    DPT_TRY(DPT_ALLOCATE(w->parts.count, 4 * ranks, what, err));
+    w->parts.at = w->parts.count + ranks;
+    w->scaled.count = w->parts.at + ranks;
+    w->scaled.at = w->scaled.count + ranks;
+    DPT_TRY(DPT_ALLOCATE(w->values, mine * outputs, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->known, mine * truth, what, err));
+    if (world->rank != 0)
+        return DPT_OK;
+    w->all = w->values;
+    w->all_known = w->known;
+    if (ranks > 1) {
+        DPT_TRY(DPT_ALLOCATE(w->all, most * outputs, what, err));
+        DPT_TRY(DPT_ALLOCATE(w->all_known, most * truth, what, err));
     }
-    if (world->rank == 0) {
-        w->all = ranks == 1 ? w->values : dpt_alloc_array(most * outputs, sizeof *w->all);
-        w->all_beside = ranks == 1 ? w->beside : dpt_alloc_array(most * extras, sizeof *w->all);
-        w->probabilities = dpt_alloc_array(most * outputs, sizeof *w->probabilities);
-        w->targets =
-            dpt_alloc_array(w->truth == DPT_TRUTH_VECTOR ? most * outputs : 0, sizeof *w->targets);
-        w->loss = dpt_alloc_array(most, sizeof *w->loss);
-        w->labels = dpt_alloc_array(most, sizeof *w->labels);
-        w->classes = dpt_alloc_array(most, sizeof *w->classes);
-        w->sample = dpt_alloc_array(most, sizeof *w->sample);
-        good = good && w->all != NULL && w->all_beside != NULL && w->probabilities != NULL &&
-               w->targets != NULL && w->loss != NULL && w->labels != NULL && w->classes != NULL &&
-               w->sample != NULL;
-    }
-    return good ? DPT_OK
-                : dpt_fail_memory(err, "the outputs of some samples",
-                                  (double)most * 2 * (double)(outputs + extras) * sizeof(float));
+    DPT_TRY(DPT_ALLOCATE(w->probabilities, most * outputs, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->loss, most, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->labels, most, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->classes, most, what, err));
+    DPT_TRY(DPT_ALLOCATE(w->sample, most, what, err));
+out:
+    return status;
 }
 
 static void release(struct work *w)
 {
-    if (w->all != w->values) {
+    if (w->all != w->values)
         dpt_free(w->all);
-        dpt_free(w->all_beside);
-    }
+    if (w->all_known != w->known)
+        dpt_free(w->all_known);
     dpt_free(w->parts.count);
     dpt_free(w->values);
-    dpt_free(w->beside);
+    dpt_free(w->known);
     dpt_free(w->probabilities);
-    dpt_free(w->targets);
     dpt_free(w->loss);
     dpt_free(w->labels);
     dpt_free(w->classes);
@@ -285,15 +278,16 @@ static void release(struct work *w)
 
 /* Collective. All windows, one after another. What fails on one rank fails on all. */
 static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg,
-                               struct dpt_metric_sums *total, struct dpt_error *err)
+                               struct dpt_metric_sums *wanted, struct dpt_error *err)
 {
+    struct dpt_metric_sums own, *total = wanted != NULL ? wanted : &own;
     const struct dpt_group *world = &w->t->comm->world;
     const int64_t steps = dpt_sampler_steps(w->sampler);
     enum dpt_status status = DPT_OK, mine;
 
     *total = (struct dpt_metric_sums){0};
     dpt_comm_note(w->t->comm, 0, "predicting");
-    w->extras = w->truth == DPT_TRUTH_NONE ? 0 : w->truth == DPT_TRUTH_CLASS ? 2 : 1 + w->outputs;
+    w->width = w->truth == DPT_TRUTH_NONE ? 0 : w->truth == DPT_TRUTH_CLASS ? 1 : w->outputs;
     mine = make_room(w, err);
     if (mine == DPT_OK && w->split != NULL)
         mine = dpt_loader_seek(w->split->loader, 0, 0, err);
@@ -305,7 +299,7 @@ static enum dpt_status predict(struct work *w, dpt_predict_sink *sink, void *arg
         }
         DPT_TRY(dpt_group_agree(world, mine, err));
         DPT_TRY(collect(w, w->values, w->all, w->outputs, err));
-        DPT_TRY(collect(w, w->beside, w->all_beside, w->extras, err));
+        DPT_TRY(collect(w, w->known, w->all_known, w->width, err));
         if (world->rank == 0)
             mine = hand_over(w, sink, arg, total, err);
         w->before += w->view.total;
@@ -328,23 +322,52 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
         .truth = split->set->target == DPT_TARGET_CLASS ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR,
         .outputs = dpt_graph_outputs(&t->model.graph),
     };
-    struct dpt_metric_sums own;
 
-    return predict(&w, sink, arg, total != NULL ? total : &own, err);
+    return predict(&w, sink, arg, total, err);
 }
 
-enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt_feed *feed,
-                                         dpt_predict_sink *sink, void *arg,
-                                         struct dpt_metric_sums *total, struct dpt_error *err)
+/* Whether what comes with the samples can be compared with what the model says. */
+static enum dpt_status check_truth(const struct work *w, struct dpt_error *err)
 {
-    struct work w = {
-        .t = t,
-        .feed = feed,
-        .sampler = feed->sampler,
-        .truth = feed->truth,
-        .outputs = dpt_graph_outputs(&t->model.graph),
-    };
-    struct dpt_metric_sums own;
+    const struct dpt_source_info *info = dpt_source_info(w->source);
+    char where[512];
 
-    return predict(&w, sink, arg, total != NULL ? total : &own, err);
+    if (info->truth == DPT_TRUTH_VECTOR && info->width != w->outputs)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: comes with %d target%s, the model has %d output%s",
+                        dpt_source_where(w->source, 0, where), info->width,
+                        info->width == 1 ? "" : "s", w->outputs, w->outputs == 1 ? "" : "s");
+    if (info->truth == DPT_TRUTH_CLASS && w->t->model.loss.kind == DPT_LOSS_MSE)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: comes with a class; a model with loss mse is compared with targets",
+                        dpt_source_where(w->source, 0, where));
+    return DPT_OK;
+}
+
+enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
+                                           dpt_predict_sink *sink, void *arg,
+                                           struct dpt_metric_sums *total, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_source_info *info = dpt_source_info(source);
+    const int32_t outputs = dpt_graph_outputs(&t->model.graph);
+    const int32_t micro = (int32_t)t->job->batch.micro;
+    const double bytes = (double)micro * sizeof(float) *
+                         ((double)dpt_shape_size(&t->model.graph.nodes[0].out) + outputs);
+    const int64_t micros = bytes * WINDOW_MICROS < WINDOW_BYTES ? WINDOW_MICROS
+                           : bytes < WINDOW_BYTES               ? (int64_t)(WINDOW_BYTES / bytes)
+                                                                : 1;
+    const struct dpt_sampler sampler = {
+        .total = info->samples,
+        .samples = info->samples,
+        .micro = micro,
+        .global = (int32_t)(micro * t->team.all_threads * micros),
+        .shuffle = DPT_SHUFFLE_NONE,
+    };
+    struct work w = {
+        .t = t, .source = source, .sampler = &sampler, .truth = info->truth, .outputs = outputs};
+
+    DPT_TRY(check_truth(&w, err)); /* the same on all ranks */
+    DPT_TRY(predict(&w, sink, arg, total, err));
+out:
+    return status;
 }

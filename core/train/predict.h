@@ -42,25 +42,8 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
                                     dpt_predict_sink *sink, void *arg,
                                     struct dpt_metric_sums *total, struct dpt_error *err);
 
-/* A source of samples that is not a split. */
-struct dpt_feed {
-    const struct dpt_sampler *sampler; /* a step is a window; not shuffled */
-    enum dpt_truth truth;
-    /* Prepares the samples of a window that this rank computes, samples first … first + n - 1. */
-    enum dpt_status (*fetch)(void *arg, int64_t first, int64_t n, struct dpt_error *err);
-    /* Fills a micro-batch of it, samples first … first + batch->count - 1; any thread. Rows past
-     * the count are cleared by the caller. batch: its targets and labels are set here. */
-    enum dpt_status (*fill)(void *arg, int64_t first, struct dpt_batch_buffer *buffer,
-                            struct dpt_batch *batch, struct dpt_error *err);
-    void *arg;
-};
-
-/* Collective. Predicts all that a feed gives to a trainer of samples of that shape. */
-enum dpt_status dpt_trainer_predict_feed(struct dpt_trainer *t, const struct dpt_feed *feed,
-                                         dpt_predict_sink *sink, void *arg,
-                                         struct dpt_metric_sums *total, struct dpt_error *err);
-
-/* Collective. Predicts all samples of a source, which every rank opened. Errors: also BAD_DATA
+/* Collective. Likewise all samples of a source, of the trainer's shape, which every rank opened.
+ * Errors: also BAD_DATA
  * where its truth is none for this model. */
 enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
                                            dpt_predict_sink *sink, void *arg,

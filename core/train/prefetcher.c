@@ -114,37 +114,27 @@ static void *serve(void *arg)
     return NULL;
 }
 
-static enum dpt_status start_thread(struct dpt_prefetcher *f, struct dpt_error *err)
-{
-    int code;
-
-    pthread_mutex_init(&f->lock, NULL);
-    pthread_cond_init(&f->work, NULL);
-    pthread_cond_init(&f->done, NULL);
-    code = dpt_thread_start(&f->thread, serve, f);
-    f->running = code == 0;
-    if (code == 0)
-        return DPT_OK;
-    return dpt_fail(err, DPT_RANK, "cannot start the thread that feeds the device: %s",
-                    strerror(code));
-}
-
 enum dpt_status dpt_prefetcher_open(struct dpt_prefetcher **prefetcher,
                                     const struct dpt_prefetcher_spec *spec, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t size = (size_t)dpt_shape_size(&spec->set->shape);
-    struct dpt_prefetcher *f = dpt_alloc(sizeof *f);
+    struct dpt_prefetcher *f = NULL;
+    int code;
 
     *prefetcher = NULL;
-    if (f == NULL)
-        return dpt_fail_memory(err, "feeding the device", sizeof *f);
+    DPT_TRY(DPT_ALLOCATE(f, 1, "feeding the device", err));
     f->spec = *spec;
-    f->items = dpt_alloc_array((size_t)spec->staging_buffers, sizeof *f->items);
-    f->image = dpt_alloc_array(size, sizeof *f->image);
-    if (f->items == NULL || f->image == NULL)
-        DPT_TRY(dpt_fail_memory(err, "feeding the device", (double)size * sizeof *f->image));
-    DPT_TRY(start_thread(f, err));
+    DPT_TRY(DPT_ALLOCATE(f->items, (size_t)spec->staging_buffers, "feeding the device", err));
+    DPT_TRY(DPT_ALLOCATE(f->image, size, "feeding the device", err));
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, NULL);
+    pthread_cond_init(&f->done, NULL);
+    code = dpt_thread_start(&f->thread, serve, f);
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start the thread that feeds the device: %s",
+                         strerror(code)));
+    f->running = true;
     *prefetcher = f;
 out:
     if (status != DPT_OK)

@@ -12,25 +12,22 @@
 enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
-    const struct dpt_dataset *first = NULL, *named = NULL;
-    const char *first_name = NULL;
+    const struct dpt_dataset *named = NULL;
+    const struct dpt_split *first = NULL;
     char have[40], want[40];
 
-    for (size_t i = 0; i < 3; i++) {
-        const struct dpt_split *split = splits[i];
-
+    for (const struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS;
+         split++) {
         if (!split->present)
             continue;
         if (first == NULL) {
-            first = split->set;
-            first_name = split->name;
-            DPT_TRY(dpt_model_build(&t->job->model, &first->shape, &t->model.graph, err));
+            first = split;
+            DPT_TRY(dpt_model_build(&t->job->model, &first->set->shape, &t->model.graph, err));
         }
-        if (memcmp(&first->shape, &split->set->shape, sizeof first->shape) != 0)
+        if (memcmp(&first->set->shape, &split->set->shape, sizeof split->set->shape) != 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
-                             split->name, dpt_shape_text(&split->set->shape, have), first_name,
-                             dpt_shape_text(&first->shape, want)));
+                             split->name, dpt_shape_text(&split->set->shape, have), first->name,
+                             dpt_shape_text(&first->set->shape, want)));
         DPT_TRY(dpt_dataset_check_classes(split->set, &named, err));
         DPT_TRY(dpt_dataset_check_targets(split->set, dpt_graph_outputs(&t->model.graph), err));
     }
@@ -42,8 +39,8 @@ out:
     return status;
 }
 
-/* Where what is dear to find out is kept from one run to the next: of the environment, if it says.
- */
+/* The folder that keeps, from one run to the next, what takes long to find out; NULL where the
+ * environment names none. */
 static const char *cache_folder(char path[PATH_MAX])
 {
     const char *base = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -56,8 +53,8 @@ static const char *cache_folder(char path[PATH_MAX])
     return n > 0 && n < PATH_MAX ? path : NULL;
 }
 
-/* An error of opening says that the device's memory does not do: all else would have shown where
- * nothing large is allocated. */
+/* Whether opening failed because the device's memory is too small: another mistake would also show
+ * where nothing large is allocated. */
 static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_spec *spec,
                          enum dpt_status status)
 {
@@ -68,13 +65,12 @@ static bool is_too_large(const struct dpt_trainer *t, const struct dpt_program_s
            t->backend->measure(spec, &bytes, &ignored) == DPT_OK;
 }
 
-enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
-                                         struct dpt_error *err)
+struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, int32_t micro)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_job *job = t->job;
-    char folder[PATH_MAX];
-    struct dpt_program_spec spec = {
+    const bool precise = (t->backend->precisions & 1U << job->device.precision) == 0;
+
+    return (struct dpt_program_spec){
         .graph = &t->model.graph,
         .loss = t->model.loss,
         .micro = micro * t->team.group,
@@ -82,17 +78,24 @@ enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, c
         .threads = t->team.threads,
         .training = t->data.train.present,
         .team = t->team.together ? t->team.pool : NULL,
+        .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,
         .reproducible = job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .varying = !job->device.deterministic,
         .device = t->gpu,
-        .plans = plans,
     };
+}
+
+enum dpt_status dpt_trainer_open_program(struct dpt_trainer *t, int32_t micro, const char *plans,
+                                         struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char folder[PATH_MAX];
+    struct dpt_program_spec spec = dpt_trainer_program_spec(t, micro);
 
     dpt_trainer_close_program(t);
+    spec.plans = plans;
     if (t->backend->devices != NULL)
         spec.cache = cache_folder(folder);
-    if ((t->backend->precisions & 1U << job->device.precision) != 0)
-        spec.precision = (enum dpt_precision)job->device.precision;
     status = t->backend->open(&spec, &t->model.program, err);
     t->model.too_large = status != DPT_OK && is_too_large(t, &spec, status);
     DPT_TRY(status);
@@ -112,7 +115,7 @@ void dpt_trainer_close_program(struct dpt_trainer *t)
     dpt_str_release(&t->model.plans);
 }
 
-static enum dpt_status take(struct dpt_trainer *t, const char *plans, struct dpt_error *err)
+static enum dpt_status reopen_with(struct dpt_trainer *t, const char *plans, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     bool attached;
@@ -140,14 +143,11 @@ enum dpt_status dpt_trainer_share_plans(struct dpt_trainer *t, const char *plans
     DPT_TRY(dpt_group_broadcast(world, 0, &bytes, sizeof bytes, err));
     if (bytes <= 1)
         goto out;
-    shared = dpt_alloc(bytes);
-    if (shared == NULL)
-        status = dpt_fail_memory(err, "a text", (double)bytes);
-    else if (world->rank == 0)
+    DPT_TRY(dpt_group_agree(world, DPT_ALLOCATE(shared, bytes, "a text", err), err));
+    if (world->rank == 0)
         memcpy(shared, plans, bytes);
-    DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, shared, bytes, err));
-    DPT_TRY(dpt_group_agree(world, take(t, shared, err), err));
+    DPT_TRY(dpt_group_agree(world, reopen_with(t, shared, err), err));
 out:
     dpt_free(shared);
     return status;

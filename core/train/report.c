@@ -4,54 +4,49 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/train/gpus.h"
 #include "core/train/run.h"
 #include "core/train/schedule.h"
 #include "data/sets/dataset.h"
 
 enum { DIGITS = 32, COLUMNS = 79 };
 
-struct rank_info {
-    char host[DPT_HOST_TEXT];
-    int32_t threads;
-};
-
 /* "2 ranks on node07, 4 threads each" or "4 ranks on 2 hosts: node07 (2 ranks, 4 threads each), …"
  */
-static void list_hosts(const struct rank_info *all, int n, struct dpt_str *out)
+static void list_hosts(const struct dpt_comm *comm, const int32_t *threads, struct dpt_str *out)
 {
+    const int n = comm->world.size;
     int hosts = 0;
 
     for (int i = 0; i < n; i++)
-        hosts += i == 0 || strcmp(all[i].host, all[i - 1].host) != 0;
+        hosts += i == 0 || strcmp(dpt_comm_host(comm, i), dpt_comm_host(comm, i - 1)) != 0;
     dpt_str_printf(out, "%d rank%s on ", n, n == 1 ? "" : "s");
     if (hosts > 1)
         dpt_str_printf(out, "%d hosts: ", hosts);
     for (int i = 0, k; i < n; i = k) {
+        const char *host = dpt_comm_host(comm, i);
         bool even = true;
 
-        for (k = i; k < n && strcmp(all[k].host, all[i].host) == 0; k++)
-            even = even && all[k].threads == all[i].threads;
-        dpt_str_printf(out, "%s%s (", i == 0 ? "" : ", ", all[i].host);
+        for (k = i; k < n && strcmp(dpt_comm_host(comm, k), host) == 0; k++)
+            even = even && threads[k] == threads[i];
+        dpt_str_printf(out, "%s%s (", i == 0 ? "" : ", ", host);
         if (hosts > 1)
             dpt_str_printf(out, "%d rank%s, ", k - i, k - i == 1 ? "" : "s");
         for (int j = i; j < (even ? i + 1 : k); j++)
-            dpt_str_printf(out, "%s%d", j == i ? "" : "+", all[j].threads);
-        dpt_str_printf(out, " thread%s%s)", even && all[i].threads == 1 ? "" : "s",
+            dpt_str_printf(out, "%s%d", j == i ? "" : "+", threads[j]);
+        dpt_str_printf(out, " thread%s%s)", even && threads[i] == 1 ? "" : "s",
                        k - i > 1 && even ? " each" : "");
     }
 }
 
 static void describe_data(const struct dpt_trainer *t, struct dpt_str *out)
 {
-    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     char digits[DIGITS], shape[40];
 
-    for (size_t i = 0; i < 3; i++)
-        if (splits[i]->present)
-            dpt_str_printf(out, "%s%s %s%s", i == 0 ? "" : ", ",
-                           dpt_group_digits(digits, splits[i]->sampler.samples), splits[i]->name,
-                           splits[i]->set->weights != NULL ? " (weighted)" : "");
+    for (const struct dpt_split *s = t->data.split; s < t->data.split + DPT_SPLITS; s++)
+        if (s->present)
+            dpt_str_printf(out, "%s%s %s%s", s == t->data.split ? "" : ", ",
+                           dpt_group_digits(digits, s->sampler.samples), s->name,
+                           s->set->weights != NULL ? " (weighted)" : "");
     dpt_str_printf(out, "; samples %s %s, %s", dpt_shape_text(&t->data.train.set->shape, shape),
                    t->data.train.set->u8 ? "uint8" : "float32",
                    t->data.train.set->memory != NULL ? "in memory" : "read while training");
@@ -72,6 +67,21 @@ static bool has_accuracy(const struct dpt_run *run)
     return run->trainer.model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
 }
 
+/* Not a number where there are no classes. */
+static double accuracy_of(const struct dpt_run *run, const struct dpt_metric_sums *metric_sums)
+{
+    return has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN;
+}
+
+static const char *accuracy_text(const struct dpt_run *run,
+                                 const struct dpt_metric_sums *metric_sums, char buf[DIGITS])
+{
+    buf[0] = '\0';
+    if (has_accuracy(run))
+        snprintf(buf, DIGITS, "  accuracy %.4f", dpt_metric_sums_accuracy(metric_sums));
+    return buf;
+}
+
 static void log_lines(const struct dpt_run *run)
 {
     const struct dpt_every *every = &run->log_every;
@@ -85,7 +95,7 @@ static void log_lines(const struct dpt_run *run)
                      unit, every->n == 1 ? "" : "s", has_accuracy(run) ? ", accuracy and" : " and");
 }
 
-static void log_header(const struct dpt_run *run, const struct rank_info *all,
+static void log_header(const struct dpt_run *run, const int32_t *threads,
                        const struct dpt_gpu *gpus)
 {
     const struct dpt_trainer *t = &run->trainer;
@@ -97,7 +107,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     if (t->job->batch.per_rank != 0)
         snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
     dpt_log_info(t->log, "dptrain %s: %s", run->version, t->job->name);
-    list_hosts(all, t->comm->world.size, &text);
+    list_hosts(t->comm, threads, &text);
     dpt_log_info(t->log, "  ranks    %s", text.text);
     if (gpus != NULL)
         dpt_gpus_log(t, gpus);
@@ -120,7 +130,7 @@ static void log_header(const struct dpt_run *run, const struct rank_info *all,
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_idle(t, t->log);
-    if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].count > 1))
+    if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].info.count > 1))
         dpt_log_warn(t->log,
                      "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "
                      "`--ranks N` starts N");
@@ -138,8 +148,8 @@ out:
     return status;
 }
 
-static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *all,
-                                   const struct dpt_gpu *gpus, struct dpt_error *err)
+static enum dpt_status start_event(struct dpt_run *run, const struct dpt_gpu *gpus,
+                                   struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
@@ -157,8 +167,8 @@ static enum dpt_status start_event(struct dpt_run *run, const struct rank_info *
         dpt_gpus_metrics(t, gpus, m);
     dpt_metrics_int(m, "ranks", t->comm->world.size);
     dpt_metrics_int(m, "hosts", t->comm->nodes);
-    dpt_metrics_text(m, "host", all[0].host);
-    dpt_metrics_int(m, "threads", all[0].threads);
+    dpt_metrics_text(m, "host", t->comm->host);
+    dpt_metrics_int(m, "threads", t->team.threads);
     dpt_metrics_int(m, "parameters", t->model.graph.parameters);
     dpt_metrics_int(m, "train_samples", t->data.train.sampler.samples);
     if (t->data.valid.present)
@@ -185,23 +195,21 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
-    struct rank_info mine = {.threads = run->trainer.team.threads}, *all;
+    const int32_t mine = run->trainer.team.threads;
+    int32_t *threads = NULL; /* of every rank */
     struct dpt_gpu *gpus = NULL;
 
-    snprintf(mine.host, sizeof mine.host, "%s", comm->host);
-    all = dpt_alloc_array((size_t)comm->world.size, sizeof *all);
-    if (all == NULL)
-        status = dpt_fail_memory(err, "the list of ranks", 0);
+    status = DPT_ALLOCATE(threads, (size_t)comm->world.size, "the list of ranks", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_group_allgather(&comm->world, &mine, all, sizeof mine, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, &mine, threads, sizeof mine, err));
     DPT_TRY(dpt_gpus_allgather(&run->trainer, &gpus, err));
     if (comm->world.rank == 0) {
-        log_header(run, all, gpus);
-        status = start_event(run, all, gpus, err);
+        log_header(run, threads, gpus);
+        status = start_event(run, gpus, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
-    dpt_free(all);
+    dpt_free(threads);
     dpt_free(gpus);
     return status;
 }
@@ -264,14 +272,12 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
     const int64_t epochs = (t->steps - 1) / t->steps_per_epoch + 1;
     const double rate = (double)run->window.metric_sums.samples / run->window.seconds;
     char of_steps[DIGITS], of_epochs[DIGITS], digits[DIGITS], clock[DIGITS], end[DIGITS + 8];
-    char accuracy[DIGITS] = "";
+    char accuracy[DIGITS];
 
     snprintf(of_steps, sizeof of_steps, "/%lld", (long long)t->steps);
     snprintf(of_epochs, sizeof of_epochs, "/%lld", (long long)epochs);
     snprintf(end, sizeof end, "  %s left", clock_text(left, clock, sizeof clock));
-    if (has_accuracy(run))
-        snprintf(accuracy, sizeof accuracy, "  accuracy %.4f",
-                 dpt_metric_sums_accuracy(&run->window.metric_sums));
+    accuracy_text(run, &run->window.metric_sums, accuracy);
     while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
                     (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",
                     (long long)p->step, run->cuts < NO_STEPS ? of_steps : "",
@@ -283,114 +289,98 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
         run->cuts++;
 }
 
-enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err)
+/* Begins an event of the step just done with the means of some samples. split: may be NULL. */
+static void begin_means(struct dpt_run *run, const char *event, const char *split,
+                        const struct dpt_metric_sums *metric_sums)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_trainer *t = &run->trainer;
-    const struct dpt_progress *p = &t->progress;
-    struct dpt_metrics *m = &run->metrics;
-    const double loss = dpt_metric_sums_loss(&run->window.metric_sums);
-    const double accuracy =
-        has_accuracy(run) ? dpt_metric_sums_accuracy(&run->window.metric_sums) : NAN;
-    const double rate = (double)run->window.metric_sums.samples / run->window.seconds;
-    char text[200];
-
-    write_step(run, text, sizeof text);
-    if (line)
-        dpt_log_progress(t->log, text);
-    else
-        dpt_log_live(t->log, text);
-    if (!line)
-        return DPT_OK;
-    dpt_metrics_begin(m, "train");
-    dpt_metrics_int(m, "step", p->step);
-    dpt_metrics_int(m, "epoch", epoch_of(t));
-    dpt_metrics_real(m, "loss", loss);
-    if (has_accuracy(run))
-        dpt_metrics_real(m, "accuracy", accuracy);
-    dpt_metrics_real(m, "lr", run->lr);
-    dpt_metrics_real(m, "gradient_norm", run->norm);
-    dpt_metrics_real(m, "samples_per_s", rate);
-    dpt_metrics_int(m, "samples", p->samples);
-    write_ranks(run);
-    memset(&run->window, 0, sizeof run->window);
-    DPT_TRY(end_line(run, err));
-    DPT_TRY(dpt_board_step(&run->board, p->step,
-                           &(struct dpt_board_step){loss, accuracy, run->lr, run->norm, rate},
-                           err));
-out:
-    return status;
-}
-
-/* An event of a whole set of samples: `loss` and `accuracy` are means over `samples`. */
-static enum dpt_status metrics_event(struct dpt_run *run, const char *event, const char *split,
-                                     const struct dpt_metric_sums *metric_sums, double seconds,
-                                     struct dpt_error *err)
-{
-    const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
 
     dpt_metrics_begin(m, event);
-    dpt_metrics_int(m, "step", t->progress.step);
-    dpt_metrics_int(m, "epoch", epoch_of(t));
+    dpt_metrics_int(m, "step", run->trainer.progress.step);
+    dpt_metrics_int(m, "epoch", epoch_of(&run->trainer));
     if (split != NULL)
         dpt_metrics_text(m, "split", split);
     dpt_metrics_real(m, "loss", dpt_metric_sums_loss(metric_sums));
     if (has_accuracy(run))
         dpt_metrics_real(m, "accuracy", dpt_metric_sums_accuracy(metric_sums));
-    dpt_metrics_int(m, "samples", metric_sums->samples);
-    if (metric_sums->weight != (double)metric_sums->samples)
-        dpt_metrics_real(m, "weight", metric_sums->weight);
-    dpt_metrics_real(m, "seconds", seconds);
-    return end_line(run, err);
 }
 
-static void log_metrics(const struct dpt_run *run, const char *what,
-                        const struct dpt_metric_sums *metric_sums, const char *more)
+enum dpt_status dpt_report_step(struct dpt_run *run, bool line, struct dpt_error *err)
 {
-    const struct dpt_trainer *t = &run->trainer;
-    char text[64] = "";
+    enum dpt_status status = DPT_OK;
+    const struct dpt_progress *p = &run->trainer.progress;
+    struct dpt_metrics *m = &run->metrics;
+    const struct dpt_metric_sums *sums = &run->window.metric_sums;
+    const struct dpt_board_step means = {
+        .loss = dpt_metric_sums_loss(sums),
+        .accuracy = accuracy_of(run, sums),
+        .lr = run->lr,
+        .norm = run->norm,
+        .rate = (double)sums->samples / run->window.seconds,
+    };
+    char text[200];
 
-    if (has_accuracy(run))
-        snprintf(text, sizeof text, "  accuracy %.4f", dpt_metric_sums_accuracy(metric_sums));
-    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t),
-                 (long long)t->progress.step, what, dpt_metric_sums_loss(metric_sums), text, more);
+    write_step(run, text, sizeof text);
+    (line ? dpt_log_progress : dpt_log_live)(run->trainer.log, text);
+    if (!line)
+        return DPT_OK;
+    begin_means(run, "train", NULL, sums);
+    dpt_metrics_real(m, "lr", means.lr);
+    dpt_metrics_real(m, "gradient_norm", means.norm);
+    dpt_metrics_real(m, "samples_per_s", means.rate);
+    dpt_metrics_int(m, "samples", p->samples);
+    write_ranks(run);
+    memset(&run->window, 0, sizeof run->window);
+    DPT_TRY(end_line(run, err));
+    DPT_TRY(dpt_board_step(&run->board, p->step, &means, err));
+out:
+    return status;
+}
+
+/* The means of a whole set of samples: a line, an event, and the board. split: of an evaluation;
+ * NULL: these are an epoch's. more: behind the line. */
+static enum dpt_status report_set(struct dpt_run *run, const char *split,
+                                  const struct dpt_metric_sums *sums, double seconds,
+                                  const char *more, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_trainer *t = &run->trainer;
+    const long long step = (long long)t->progress.step;
+    const double loss = dpt_metric_sums_loss(sums);
+    char accuracy[DIGITS];
+
+    dpt_log_info(t->log, "epoch %lld  step %lld  %s loss %.4g%s%s", (long long)epoch_of(t), step,
+                 split != NULL ? split : "train", loss, accuracy_text(run, sums, accuracy), more);
+    begin_means(run, split != NULL ? "eval" : "epoch", split, sums);
+    dpt_metrics_int(&run->metrics, "samples", sums->samples);
+    if (sums->weight != (double)sums->samples)
+        dpt_metrics_real(&run->metrics, "weight", sums->weight);
+    dpt_metrics_real(&run->metrics, "seconds", seconds);
+    DPT_TRY(end_line(run, err));
+    DPT_TRY(dpt_board_evaluation(&run->board, step, split != NULL ? split : "epoch", loss,
+                                 accuracy_of(run, sums), err));
+out:
+    return status;
 }
 
 /* A run that was resumed in the middle, or skipped steps, says of how many samples it tells. */
 enum dpt_status dpt_report_epoch(struct dpt_run *run, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_sampler *s = &run->trainer.data.train.sampler;
-    const struct dpt_metric_sums *metric_sums = &run->epoch.metric_sums;
+    const struct dpt_metric_sums *sums = &run->epoch.metric_sums;
     char digits[DIGITS], part[DIGITS + 16] = "";
     const int64_t last = run->trainer.steps_per_epoch - 1;
 
-    if (metric_sums->samples < last * s->global + dpt_sampler_count(s, last))
-        snprintf(part, sizeof part, "  (%s samples)",
-                 dpt_group_digits(digits, metric_sums->samples));
-    log_metrics(run, "train", metric_sums, part);
-    DPT_TRY(metrics_event(run, "epoch", NULL, metric_sums, run->epoch.seconds, err));
-    DPT_TRY(dpt_board_evaluation(
-        &run->board, run->trainer.progress.step, "epoch", dpt_metric_sums_loss(metric_sums),
-        has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN, err));
-out:
-    return status;
+    if (sums->samples < last * s->global + dpt_sampler_count(s, last))
+        snprintf(part, sizeof part, "  (%s samples)", dpt_group_digits(digits, sums->samples));
+    return report_set(run, NULL, sums, run->epoch.seconds, part, err);
 }
 
 enum dpt_status dpt_report_evaluation(struct dpt_run *run, const char *split,
                                       const struct dpt_metric_sums *metric_sums, double seconds,
                                       struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
-    log_metrics(run, split, metric_sums, "");
-    DPT_TRY(metrics_event(run, "eval", split, metric_sums, seconds, err));
-    DPT_TRY(dpt_board_evaluation(
-        &run->board, run->trainer.progress.step, split, dpt_metric_sums_loss(metric_sums),
-        has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN, err));
-out:
-    return status;
+    return report_set(run, split, metric_sums, seconds, "", err);
 }
 
 enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *saved,

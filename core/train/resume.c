@@ -11,15 +11,13 @@
 
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any)
 {
-    struct dpt_resume resume = {.overwrite = overwrite, .any = any};
+    const bool none = word != NULL && strcmp(word, "none") == 0;
+    const bool path = word != NULL && !none && strcmp(word, "auto") != 0;
 
-    if (word != NULL && strcmp(word, "auto") != 0 && strcmp(word, "none") != 0) {
-        resume.mode = DPT_RESUME_PATH;
-        resume.path = word;
-    } else if (overwrite || (word != NULL && strcmp(word, "none") == 0)) {
-        resume.mode = DPT_RESUME_NONE;
-    }
-    return resume;
+    return (struct dpt_resume){.path = path ? word : NULL,
+                               .none = none || (overwrite && !path),
+                               .any = any,
+                               .overwrite = overwrite};
 }
 
 /* What rank 0 found, beside the state. */
@@ -221,20 +219,6 @@ enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_err
     return DPT_OK;
 }
 
-enum dpt_status dpt_resume_stands(const char *folder, bool *stands, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    int64_t *steps = NULL, end;
-    size_t n;
-
-    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
-    DPT_TRY(dpt_resume_end(folder, &end, err));
-    *stands = n > 0 || end >= 0;
-out:
-    free(steps);
-    return status;
-}
-
 /* What the folder's job.yaml says of the result. Errors: whatever is wrong with that file. */
 static enum dpt_status read_signature(const struct dpt_trainer *t, struct dpt_str *out,
                                       struct dpt_error *err)
@@ -295,15 +279,15 @@ static enum dpt_status choose(struct dpt_trainer *t, const struct dpt_resume *re
     enum dpt_status status = DPT_OK;
     int64_t end = -1;
 
-    if (resume->mode == DPT_RESUME_AUTO) {
+    if (resume->path != NULL) {
+        DPT_TRY(take_path(t, state, resume, found, err));
+        found->resumed = DPT_RESUMED;
+    } else if (!resume->none) {
         DPT_TRY(take_newest(t, state, resume->any, found, err));
         if (found->resumed == DPT_RESUMED_NOT)
             DPT_TRY(dpt_resume_end(t->job->output, &end, err));
         if (end >= 0)
             DPT_TRY(judge_ended(t, state->job_text, end, found, err));
-    } else if (resume->mode == DPT_RESUME_PATH) {
-        DPT_TRY(take_path(t, state, resume, found, err));
-        found->resumed = DPT_RESUMED;
     } else if (holds_run(t->job->output) && !resume->overwrite) {
         DPT_TRY(refuse(t->job->output, err));
     }

@@ -10,17 +10,15 @@
 
 #include "core/train/trainer.h"
 
-enum dpt_resume_mode { DPT_RESUME_AUTO, DPT_RESUME_NONE, DPT_RESUME_PATH };
-
 struct dpt_resume {
-    enum dpt_resume_mode mode;
+    const char *path; /* a checkpoint, or a run folder for its latest; NULL: the job's own folder */
+    bool none;        /* nothing: it begins */
     bool any;         /* also weights that are not finite */
-    const char *path; /* PATH: a checkpoint, or a run folder for its latest */
     bool overwrite;   /* the run that the folder holds is replaced (overwritten.h) */
 };
 
-/* word: "auto", "none", or a path; NULL: auto, or where `overwrite`, none. any: as in the struct.
- */
+/* word: "auto", "none", or a path; NULL: auto. Where `overwrite`, auto is none. any: as in the
+ * struct. */
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any);
 
 enum dpt_resumed {
@@ -31,9 +29,9 @@ enum dpt_resumed {
 
 /*
  * Collective over the world. Loads the state to go on from into the trainer, or leaves it as it is
- * where there is nothing to go on from. *resumed: out. With AUTO damaged checkpoints are passed
+ * where there is nothing to go on from. *resumed: out. Damaged checkpoints of the job's own folder are passed
  * over with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no checkpoint
- * is whole; PATH is damaged or of another model), USAGE (the run folder holds a run that this one
+ * is whole; the path's is damaged or of another model), USAGE (the run folder holds a run that this one
  * would write over), RANK, IO.
  */
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
@@ -43,10 +41,6 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
 /* *step: the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps, so
  * many; -1: it is not, or there is no such file. Errors: IO. */
 enum dpt_status dpt_resume_end(const char *folder, int64_t *step, struct dpt_error *err);
-
-/* Whether the run that the folder held before may be removed: the present one has a checkpoint, or
- * has ended. Errors: IO, RANK. */
-enum dpt_status dpt_resume_stands(const char *folder, bool *stands, struct dpt_error *err);
 
 /*
  * Takes out of FOLDER/NAME (metrics.jsonl, hashes.jsonl) what came after `step` (all of it where

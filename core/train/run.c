@@ -65,9 +65,9 @@ out:
     return status;
 }
 
-/* Waits for a save that is under way, in pieces so short that no watchdog wonders, and tells of it.
- * Collective. */
-static enum dpt_status settle(struct dpt_run *run, struct dpt_error *err)
+/* Waits for a save that is under way, in pieces that are short enough for the watchdogs, and
+ * reports it. Collective. */
+static enum dpt_status wait_for_save(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_comm *comm = run->trainer.comm;
@@ -124,7 +124,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     DPT_TRY(check_replicas(run, err));
     DPT_TRY(dpt_run_fetch(run, err));
     dpt_profile_begin(t->profile, t->progress.step);
-    DPT_TRY(settle(run, err));
+    DPT_TRY(wait_for_save(run, err));
     if (dpt_run_leads(run)) {
         struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
 
@@ -135,7 +135,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     }
     DPT_TRY(dpt_run_agree(run, status, err));
     if (wait)
-        DPT_TRY(settle(run, err));
+        DPT_TRY(wait_for_save(run, err));
     dpt_profile_end(t->profile, DPT_SPAN_SAVE);
     run->saved_step = t->progress.step;
     run->saved_at = dpt_now();
@@ -182,7 +182,7 @@ out:
 }
 
 /* Whether the means of an epoch are told at its end. */
-static bool told_of(const struct dpt_run *run, int64_t epoch)
+static bool reports_epoch(const struct dpt_run *run, int64_t epoch)
 {
     return run->epochs_every > 0 && (epoch % run->epochs_every == 0 ||
                                      epoch * run->trainer.steps_per_epoch == run->trainer.steps);
@@ -197,17 +197,17 @@ static enum dpt_status end_epoch(struct dpt_run *run, struct dpt_error *err)
 
     if (p->epoch_step != 0)
         return DPT_OK;
-    if (told_of(run, p->epoch) || told_of(run, p->epoch + 1))
+    if (reports_epoch(run, p->epoch) || reports_epoch(run, p->epoch + 1))
         DPT_TRY(dpt_run_peek(run, err));
-    if (told_of(run, p->epoch))
+    if (reports_epoch(run, p->epoch))
         DPT_TRY(dpt_report_epoch(run, err));
     run->epoch = (struct dpt_run_sums){0};
 out:
     return status;
 }
 
-/* Their samples are still read: what they are now was not checked. */
-static void tell_changed_shards(const struct dpt_trainer *t)
+/* Warns of files that changed: their samples are still read, but are not those that were checked. */
+static void warn_changed_shards(const struct dpt_trainer *t)
 {
     const char *path;
 
@@ -234,7 +234,7 @@ static enum dpt_status report(struct dpt_run *run, const struct dpt_step_result 
     if (result->skipped)
         dpt_log_warn(t->log, "%s", err->text);
     if (line)
-        tell_changed_shards(t);
+        warn_changed_shards(t);
     if (line || (now - run->live_at >= LIVE && (!result->deferred || t->log->terminal))) {
         DPT_TRY(dpt_run_peek(run, err));
         run->live_at = now;
@@ -247,7 +247,7 @@ out:
 
 /* What this rank asks of all with the next step. Only rank 0 looks at the clock: the ranks' clocks
  * differ. */
-static void ask(struct dpt_run *run, double now)
+static void set_requests(struct dpt_run *run, double now)
 {
     struct dpt_trainer *t = &run->trainer;
     const struct dpt_every *every = &t->job->checkpoint.every;
@@ -279,7 +279,7 @@ static enum dpt_status stop(struct dpt_run *run, const struct dpt_step_result *r
     DPT_TRY(dpt_run_settle(run, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
-    DPT_TRY(settle(run, err));
+    DPT_TRY(wait_for_save(run, err));
     run->stopped = true;
     saved = run->saved_step == t->progress.step;
     status =
@@ -341,7 +341,7 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
     if (!dpt_run_leads(run) || !run->board.file.open || t->requests.deferred_error != DPT_OK ||
         run->board.weights_step == t->progress.step)
         return;
-    t->requests.deferred_error = dpt_trainer_gradient(t, err);
+    t->requests.deferred_error = dpt_trainer_fetch(t, true, err);
     if (t->requests.deferred_error != DPT_OK)
         return;
     dpt_profile_begin(t->profile, t->progress.step);
@@ -360,7 +360,7 @@ static enum dpt_status step(struct dpt_run *run, struct dpt_error *err)
     const double start = dpt_now();
     bool improved = false;
 
-    ask(run, start);
+    set_requests(run, start);
     DPT_TRY(dpt_trainer_step(t, &result, err));
     dpt_run_spend(run, dpt_now() - start);
     run->lr = result.lr;
@@ -411,10 +411,10 @@ static enum dpt_status finish(struct dpt_run *run, struct dpt_error *err)
     DPT_TRY(dpt_run_agree(run, DPT_OK, err));
     if (t->job->checkpoint.every.unit != DPT_NEVER && run->saved_step != t->progress.step)
         DPT_TRY(save(run, true, err));
-    DPT_TRY(settle(run, err));
+    DPT_TRY(wait_for_save(run, err));
     if (t->data.test.present && run->tested_step != t->progress.step)
         DPT_TRY(evaluate(run, &t->data.test, err));
-    tell_changed_shards(t);
+    warn_changed_shards(t);
 out:
     return status;
 }
@@ -498,8 +498,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     DPT_TRY(dpt_run_take_lock(&run, comm, log, job->output, err));
     if (comm->world.rank == 0)
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
-    DPT_TRY(
-        dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
+    DPT_TRY(dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST,
+                             NULL, err));
     DPT_TRY(dpt_run_prepare(&run, options, &finished, err));
     run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)

@@ -6,6 +6,7 @@
 
 #include <limits.h>
 
+#include "core/backend/devices.h"
 #include "core/base/str.h"
 #include "core/state/board.h"
 #include "core/state/lock.h"
@@ -139,5 +140,22 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 /* The `end` event; on success also the summary. reason: "done" or what failed. */
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
+
+/* --- what a run tells about the devices that it computes on (gpus.c) -------------------------- */
+
+/* The device of a rank, as rank 0 knows it. */
+struct dpt_gpu {
+    struct dpt_device_info info;
+    bool first; /* of the ranks on this device */
+};
+
+/* Collective. *all: out, [ranks], the caller's to free; NULL where the backend has no devices.
+ * Errors: RANK. */
+enum dpt_status dpt_gpus_allgather(const struct dpt_trainer *t, struct dpt_gpu **all,
+                                   struct dpt_error *err);
+/* Rank 0: logs the header's lines; adds members to the `run` event. */
+void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all);
+void dpt_gpus_metrics(const struct dpt_trainer *t, const struct dpt_gpu *all,
+                      struct dpt_metrics *m);
 
 #endif

@@ -54,25 +54,34 @@ void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *re
                        result->overflows == 1 ? " was" : "s were", (double)t->scale.scale);
 }
 
-static void count_deferred(struct dpt_run *run, struct dpt_step_result *since)
+/* Takes what `ask`, dpt_trainer_settle or dpt_trainer_peek, has to tell. */
+static enum dpt_status learn(struct dpt_run *run,
+                             enum dpt_status (*ask)(struct dpt_trainer *t,
+                                                    struct dpt_step_result *since,
+                                                    struct dpt_error *err),
+                             struct dpt_error *err)
 {
-    since->deferred = true;
-    dpt_run_count_skipped(run, since);
-    dpt_run_count(run, since);
+    enum dpt_status status = DPT_OK;
+    const double start = dpt_now();
+    struct dpt_step_result since;
+
+    DPT_TRY(ask(&run->trainer, &since, err));
+    dpt_run_spend(run, dpt_now() - start);
+    since.deferred = true;
+    dpt_run_count_skipped(run, &since);
+    dpt_run_count(run, &since);
+out:
+    return status;
 }
 
 enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_trainer *t = &run->trainer;
-    const double start = dpt_now();
-    struct dpt_step_result since;
+    const struct dpt_trainer *t = &run->trainer;
 
     if (!t->engine->on_device || run->learned_step == t->progress.step)
         return DPT_OK;
-    DPT_TRY(dpt_trainer_settle(t, &since, err));
-    dpt_run_spend(run, dpt_now() - start);
-    count_deferred(run, &since);
+    DPT_TRY(learn(run, dpt_trainer_settle, err));
     run->learned_step = t->progress.step;
 out:
     return status;
@@ -80,17 +89,7 @@ out:
 
 enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const double start = dpt_now();
-    struct dpt_step_result since;
-
-    if (!run->trainer.engine->on_device)
-        return DPT_OK;
-    DPT_TRY(dpt_trainer_peek(&run->trainer, &since, err));
-    dpt_run_spend(run, dpt_now() - start);
-    count_deferred(run, &since);
-out:
-    return status;
+    return run->trainer.engine->on_device ? learn(run, dpt_trainer_peek, err) : DPT_OK;
 }
 
 enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err)
@@ -100,7 +99,7 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err)
     if (!run->trainer.engine->on_device)
         return DPT_OK;
     DPT_TRY(dpt_run_settle(run, err));
-    DPT_TRY(dpt_run_agree(run, dpt_trainer_fetch(&run->trainer, err), err));
+    DPT_TRY(dpt_run_agree(run, dpt_trainer_fetch(&run->trainer, false, err), err));
 out:
     return status;
 }

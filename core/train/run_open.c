@@ -3,11 +3,11 @@
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/file.h"
 #include "core/state/overwritten.h"
-#include "core/train/audit.h"
 #include "core/train/run.h"
 #include "data/sets/dataset.h"
 
@@ -59,7 +59,8 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
         DPT_TRY(open_board(run, folder, err));
     if (t->job->log.hashes) {
         DPT_TRY(dpt_resume_trim(folder, "hashes.jsonl", run->resumed, err));
-        DPT_TRY(dpt_audit_open(&run->hashes, folder, err));
+        snprintf(path, sizeof path, "%s/hashes.jsonl", folder);
+        DPT_TRY(dpt_file_stream(path, DPT_FILE_APPEND, DPT_IO, &run->hashes, err));
     }
     snprintf(path, sizeof path, "%s/log.txt", folder);
     DPT_TRY(dpt_log_file(t->log, path, err));
@@ -124,16 +125,6 @@ static enum dpt_status write_job(struct dpt_run *run, struct dpt_error *err)
                         "patterns (shards/*.h5) say more than lists",
                         run->conf->path, run->resolved.length, DPT_YAML_BYTES);
     return DPT_OK;
-}
-
-static enum dpt_status make_room(struct dpt_run *run, struct dpt_error *err)
-{
-    const size_t ranks = (size_t)run->trainer.comm->world.size;
-
-    if (ranks == 1)
-        return DPT_OK;
-    run->rank_seconds = dpt_alloc_array(ranks, sizeof *run->rank_seconds);
-    return run->rank_seconds != NULL ? DPT_OK : dpt_fail_memory(err, "the list of ranks", 0);
 }
 
 /*
@@ -208,7 +199,10 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_option
     choose_lines(run);
     if (resumed == DPT_RESUMED_NOT)
         DPT_TRY(dpt_init_weights(t, &run->init, err));
-    DPT_TRY(dpt_group_agree(world, make_room(run, err), err));
+    if (world->size > 1)
+        DPT_TRY(dpt_group_agree(
+            world, DPT_ALLOCATE(run->rank_seconds, (size_t)world->size, "the list of ranks", err),
+            err));
     DPT_TRY(dpt_group_agree(
         world, dpt_run_leads(run) ? open_folder(run, options->resume.overwrite, err) : DPT_OK,
         err));
@@ -223,19 +217,23 @@ out:
     return status;
 }
 
-/* What an --overwrite that was broken off left to do. */
+/* What an --overwrite that was broken off left to do: the run before may go once the present one
+ * has a checkpoint, or has ended. */
 static enum dpt_status tidy(const char *folder, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    bool stands;
+    int64_t *steps = NULL, end;
+    size_t n;
 
     DPT_TRY(dpt_overwritten_restore(folder, err));
     if (!dpt_overwritten_exists(folder))
         goto out;
-    DPT_TRY(dpt_resume_stands(folder, &stands, err));
-    if (stands)
+    DPT_TRY(dpt_checkpoint_list(folder, &steps, &n, err));
+    DPT_TRY(dpt_resume_end(folder, &end, err));
+    if (n > 0 || end >= 0)
         DPT_TRY(dpt_overwritten_remove(folder, err));
 out:
+    free(steps);
     return status;
 }
 

@@ -7,7 +7,6 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/numerics.h"
 #include "core/train/parts.h"
 #include "core/train/schedule.h"
 #include "core/train/trainer.h"
@@ -31,14 +30,13 @@ static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
 static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     const struct dpt_job *job = t->job;
 
-    for (size_t i = 0; i < 3; i++) {
-        struct dpt_sampler *s = &splits[i]->sampler;
-        const bool train = i == 0;
+    for (struct dpt_split *split = t->data.split; split < t->data.split + DPT_SPLITS; split++) {
+        struct dpt_sampler *s = &split->sampler;
+        const bool train = split == &t->data.train;
 
-        if (!splits[i]->present)
+        if (!split->present)
             continue;
         s->seed = (uint64_t)job->seed;
         s->micro = micro;
@@ -47,7 +45,7 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
         s->drop_last = train && job->data.drop_last;
         if (dpt_sampler_steps(s) < 1)
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "data.%s: %lld samples give no step of %d",
-                             splits[i]->name, (long long)s->samples, s->global));
+                             split->name, (long long)s->samples, s->global));
     }
     t->scale = dpt_loss_scale_start(job->device.precision == DPT_PRECISION_FP16, micro);
     if (t->data.train.present) {
@@ -97,8 +95,8 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     return err->status;
 }
 
-/* The threads, and the size of a micro-batch. */
-static enum dpt_status settle(struct dpt_trainer *t, struct dpt_error *err)
+/* The model, and the engine that can take its steps. */
+static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -156,18 +154,6 @@ static void close_sized(struct dpt_trainer *t)
     dpt_trainer_close_loaders(t);
 }
 
-/* All that can fail on one rank alone; the caller lets the ranks agree on the outcome. */
-static enum dpt_status open_local(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-
-    dpt_comm_note(t->comm, 0, "setting up the model");
-    DPT_TRY(dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err));
-    DPT_TRY(open_sized(t, err));
-out:
-    return status;
-}
-
 /*
  * After a failure of opening, on all ranks: where it is only that a micro-batch of our own choice
  * does not fit on some device, all are to try half of it, and this gives OK. Collective.
@@ -200,9 +186,13 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
 /* Model, program and engine. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
-    enum dpt_status status, mine = open_local(t, err);
+    enum dpt_status status, mine;
     bool opened = false;
 
+    dpt_comm_note(t->comm, 0, "setting up the model");
+    mine = dpt_fault_strike(&t->fault, t->comm->world.rank, 0, NULL, 0, err);
+    if (mine == DPT_OK)
+        mine = open_sized(t, err);
     for (;;) {
         status = dpt_group_agree(&t->comm->world, mine, err);
         if (status == DPT_OK)
@@ -240,8 +230,8 @@ out:
     return status;
 }
 
-/* Nobody shall look for the cause of a fault that was asked for, perhaps by a variable that was
- * left behind, on one rank alone. Collective. */
+/* A fault may be asked for by a variable that was left behind in one rank's environment, so the log
+ * of all ranks tells of it. Collective. */
 static enum dpt_status announce_fault(const struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -261,10 +251,9 @@ out:
     return status;
 }
 
-static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job *job,
-                                    const struct dpt_comm *comm, struct dpt_log *log,
-                                    unsigned parts, const struct dpt_shape *given,
-                                    struct dpt_error *err)
+enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
+                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
+                                 const struct dpt_shape *given, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -282,7 +271,7 @@ static enum dpt_status open_trainer(struct dpt_trainer *t, const struct dpt_job 
                                &t->gpu, err));
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
-    DPT_TRY(dpt_group_agree(&comm->world, settle(t, err), err));
+    DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->arenas.params,
@@ -292,20 +281,6 @@ out:
     if (status != DPT_OK)
         dpt_trainer_close(t);
     return status;
-}
-
-enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
-                                 const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
-                                 struct dpt_error *err)
-{
-    return open_trainer(t, job, comm, log, parts, NULL, err);
-}
-
-enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_job *job,
-                                       const struct dpt_comm *comm, struct dpt_log *log,
-                                       const struct dpt_shape *shape, struct dpt_error *err)
-{
-    return open_trainer(t, job, comm, log, 0, shape, err);
 }
 
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
@@ -324,7 +299,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_choose_planned((enum dpt_device_kind)job->device.kind, &t->backend, err));
     DPT_TRY(dpt_numerics_limit(t->backend, job, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
-    DPT_TRY(settle(t, err));
+    DPT_TRY(build_model(t, err));
     set_threads(t, threads);
     t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);

@@ -3,30 +3,6 @@
 
 #include "core/train/parts.h"
 
-static enum dpt_status open_set(struct dpt_trainer *t, const char *name, struct dpt_dataset *set,
-                                const struct dpt_texts *paths, uint64_t part, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    char word[32];
-    const struct dpt_dataset_spec spec = {
-        .conf = &t->job->data,
-        .paths = paths,
-        .classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY,
-        .seed = (uint64_t)t->job->seed,
-        .part = part,
-    };
-
-    if (t->planned)
-        return dpt_dataset_describe(set, &spec, err);
-    snprintf(word, sizeof word, "opening data.%s", name);
-    dpt_comm_note(t->comm, 0, word);
-    DPT_TRY(dpt_dataset_open(set, &spec, t->comm, err));
-    if (t->comm->world.rank == 0)
-        dpt_dataset_warn_unused(set, t->log);
-out:
-    return status;
-}
-
 static void add_split(struct dpt_split *split, const char *name, const struct dpt_dataset *set)
 {
     split->name = name;
@@ -35,10 +11,39 @@ static void add_split(struct dpt_split *split, const char *name, const struct dp
     split->sampler.total = split->sampler.samples = set->samples;
 }
 
+/* A split with a data set of its own. */
+static enum dpt_status open_split(struct dpt_trainer *t, struct dpt_split *split, const char *name,
+                                  const struct dpt_texts *paths, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const ptrdiff_t number = split - t->data.split;
+    struct dpt_dataset *set = &t->data.sets[number];
+    char word[32];
+    const struct dpt_dataset_spec spec = {
+        .conf = &t->job->data,
+        .paths = paths,
+        .classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY,
+        .seed = (uint64_t)t->job->seed,
+        .part = (uint64_t)number,
+    };
+
+    if (t->planned) {
+        DPT_TRY(dpt_dataset_describe(set, &spec, err));
+    } else {
+        snprintf(word, sizeof word, "opening data.%s", name);
+        dpt_comm_note(t->comm, 0, word);
+        DPT_TRY(dpt_dataset_open(set, &spec, t->comm, err));
+        if (t->comm->world.rank == 0)
+            dpt_dataset_warn_unused(set, t->log);
+    }
+    add_split(split, name, set);
+out:
+    return status;
+}
+
 /* valid: a fraction of train is a split of the same data set, not a data set of its own. */
 static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_texts *valid = &t->job->data.valid;
     double fraction;
 
@@ -62,40 +67,32 @@ static enum dpt_status open_valid(struct dpt_trainer *t, unsigned parts, struct 
         t->data.valid.sampler.validation = true;
         return DPT_OK;
     }
-    if ((parts & DPT_PART_VALID) != 0) {
-        DPT_TRY(open_set(t, "valid", &t->data.sets[1], valid, 1, err));
-        add_split(&t->data.valid, "valid", &t->data.sets[1]);
-    }
-out:
-    return status;
+    if ((parts & DPT_PART_VALID) == 0)
+        return DPT_OK;
+    return open_split(t, &t->data.valid, "valid", valid, err);
 }
 
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log)
 {
-    const struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
     char text[DPT_ERROR_TEXT];
 
-    for (size_t i = 0; i < 3; i++) {
-        if (!splits[i]->present || !dpt_dataset_suspect_layout(splits[i]->set, text, sizeof text))
-            continue;
-        dpt_log_warn(log, "%s", text);
-        break;
-    }
+    for (size_t i = 0; i < DPT_SPLITS; i++)
+        if (t->data.split[i].present &&
+            dpt_dataset_suspect_layout(t->data.split[i].set, text, sizeof text)) {
+            dpt_log_warn(log, "%s", text);
+            break;
+        }
 }
 
 enum dpt_status dpt_trainer_open_data(struct dpt_trainer *t, unsigned parts, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    if ((parts & DPT_PART_TRAIN) != 0) {
-        DPT_TRY(open_set(t, "train", &t->data.sets[0], &t->job->data.train, 0, err));
-        add_split(&t->data.train, "train", &t->data.sets[0]);
-    }
+    if ((parts & DPT_PART_TRAIN) != 0)
+        DPT_TRY(open_split(t, &t->data.train, "train", &t->job->data.train, err));
     DPT_TRY(open_valid(t, parts, err));
-    if ((parts & DPT_PART_TEST) != 0 && t->job->data.test.n > 0) {
-        DPT_TRY(open_set(t, "test", &t->data.sets[2], &t->job->data.test, 2, err));
-        add_split(&t->data.test, "test", &t->data.sets[2]);
-    }
+    if ((parts & DPT_PART_TEST) != 0 && t->job->data.test.n > 0)
+        DPT_TRY(open_split(t, &t->data.test, "test", &t->job->data.test, err));
     if (t->log != NULL)
         dpt_trainer_warn_layout(t, t->log);
 out:
@@ -104,7 +101,7 @@ out:
 
 void dpt_trainer_close_data(struct dpt_trainer *t)
 {
-    for (size_t i = 0; t->comm != NULL && i < 3; i++)
+    for (size_t i = 0; t->comm != NULL && i < DPT_SPLITS; i++)
         dpt_dataset_close(&t->data.sets[i], t->comm);
 }
 
@@ -130,17 +127,14 @@ static enum dpt_status check_weights(const struct dpt_split *split, struct dpt_e
 enum dpt_status dpt_trainer_open_loaders(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
 
-    for (size_t i = 0; i < 3; i++) {
-        struct dpt_sampler *s = &splits[i]->sampler;
-
-        if (!splits[i]->present)
+    for (struct dpt_split *s = t->data.split; s < t->data.split + DPT_SPLITS; s++) {
+        if (!s->present)
             continue;
-        DPT_TRY(check_weights(splits[i], err));
-        DPT_TRY(dpt_loader_open(&splits[i]->loader, splits[i]->set, s,
-                                i == 0 ? &t->job->data.augment : NULL, t->comm->world.rank,
-                                t->comm->world.size, err));
+        DPT_TRY(check_weights(s, err));
+        DPT_TRY(dpt_loader_open(&s->loader, s->set, &s->sampler,
+                                s == &t->data.train ? &t->job->data.augment : NULL,
+                                t->comm->world.rank, t->comm->world.size, err));
     }
 out:
     return status;
@@ -148,10 +142,8 @@ out:
 
 void dpt_trainer_close_loaders(struct dpt_trainer *t)
 {
-    struct dpt_split *const splits[] = {&t->data.train, &t->data.valid, &t->data.test};
-
-    for (size_t i = 0; i < 3; i++) {
-        dpt_loader_close(splits[i]->loader);
-        splits[i]->loader = NULL;
+    for (size_t i = 0; i < DPT_SPLITS; i++) {
+        dpt_loader_close(t->data.split[i].loader);
+        t->data.split[i].loader = NULL;
     }
 }

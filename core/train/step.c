@@ -1,4 +1,4 @@
-#include "core/train/step.h"
+#include "core/train/engine.h"
 
 #include "core/train/schedule.h"
 
@@ -10,7 +10,7 @@ void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS])
     flags[DPT_FLAG_CLOCK] = t->requests.clock;
 }
 
-void dpt_step_hear(const struct dpt_trainer *t, struct dpt_step_result *result)
+void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *result)
 {
     result->save = t->reduction.reduced_flags[DPT_FLAG_SAVE] > 0;
     result->signal = t->reduction.reduced_flags[DPT_FLAG_SIGNAL] > 0;

@@ -18,7 +18,7 @@ enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, i
     return DPT_OK;
 }
 
-void dpt_trainer_meet(const struct dpt_trainer *t, int thread)
+void dpt_trainer_barrier(const struct dpt_trainer *t, int thread)
 {
     if (t->team.threads == 1)
         return;
@@ -71,7 +71,7 @@ static enum dpt_status fill_together(struct dpt_trainer *t, int thread,
 
     worker->filled = fill_part(t, thread, view, micro_batch, n, batch, &worker->err);
     dpt_profile_mark(t->profile, thread, DPT_SPAN_DATA);
-    dpt_trainer_meet(t, thread);
+    dpt_trainer_barrier(t, thread);
     for (int i = 0; i < t->team.threads; i++) {
         if (t->team.workers[i].filled == DPT_OK)
             continue;
@@ -113,10 +113,7 @@ enum dpt_status dpt_trainer_open_team(struct dpt_trainer *t, int32_t most, struc
                                     : t->data.test.present  ? t->data.test.set
                                                             : t->data.valid.set;
 
-    t->team.workers = dpt_alloc_array((size_t)t->team.threads, sizeof *t->team.workers);
-    if (t->team.workers == NULL)
-        DPT_TRY(
-            dpt_fail_memory(err, "the threads", (double)t->team.threads * sizeof *t->team.workers));
+    DPT_TRY(DPT_ALLOCATE(t->team.workers, (size_t)t->team.threads, "the threads", err));
     for (int i = 0; i < t->team.threads; i++)
         DPT_TRY(dpt_batch_buffer_open(&t->team.workers[i].buffer, set, most, err));
     if (t->team.pool == NULL)

@@ -18,6 +18,7 @@
 #include "core/base/log.h"
 #include "core/base/pool.h"
 #include "core/comm/comm.h"
+#include "core/comm/cuda_aware.h"
 #include "core/state/checkpoint.h"
 #include "core/train/fault.h"
 #include "core/train/job.h"
@@ -53,6 +54,8 @@ enum dpt_eval_sum {
     DPT_EVAL_SUMS
 };
 
+enum { DPT_SPLITS = 3 };
+
 /* A sample set as training or evaluation walks it. */
 struct dpt_split {
     const char *name; /* "train", "valid", "test" */
@@ -65,8 +68,13 @@ struct dpt_split {
 /* The samples that train, validate and test, as the job names them: data sets of their own, or a
  * fraction of one. Owner: splits.c. */
 struct dpt_splits {
-    struct dpt_dataset sets[3];
-    struct dpt_split train, valid, test;
+    struct dpt_dataset sets[DPT_SPLITS];
+    union {
+        struct {
+            struct dpt_split train, valid, test;
+        };
+        struct dpt_split split[DPT_SPLITS]; /* the same three, for loops */
+    };
     const struct dpt_shape
         *given; /* of samples that come from elsewhere, not from these; borrowed */
 };
@@ -128,7 +136,7 @@ struct dpt_gradient_reduction {
     struct dpt_gradient_reduction_state *state; /* what that way of summing keeps */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
     float *sum; /* with its tail; the first worker's own arena where there is one rank; NULL where a
-                   device steps: dpt_trainer_gradient */
+                   device steps: dpt_trainer_fetch */
 };
 
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
@@ -158,8 +166,8 @@ struct dpt_trainer {
     const struct dpt_engine *engine; /* takes the steps */
     struct dpt_engine_state *engine_state;
     struct dpt_gradient_reduction reduction;
-    char *aware;  /* whether MPI sums in the memory of the device that takes the steps, and how that
-                     is known; or NULL */
+    char aware[DPT_CUDA_AWARE_TEXT]; /* whether MPI sums in the memory of the device that takes the
+                                        steps, and how that is known; or "" */
     double *sums; /* of an evaluation, each of enum dpt_eval_sum for each micro-batch: added in
                      their order, whoever computed them. Owner: evaluate.c */
     struct dpt_requests requests;
@@ -182,17 +190,13 @@ enum dpt_trainer_parts {
 /*
  * Collective over comm->world. Opens the data sets that `parts` asks for and the job names, builds
  * the model, starts the threads, prepares the backend, initialises the weights and gives rank 0's
- * to all. All ranks get the same status. Errors: BAD_JOB (shapes), BAD_DATA, RANK, IO. On failure
- * everything is released.
+ * to all. given: NULL, or without any parts the shape of samples from elsewhere: then weights can
+ * be loaded, and samples predicted (predict.h). All ranks get the same status. Errors: BAD_JOB
+ * (shapes), BAD_DATA, RANK, IO. On failure everything is released.
  */
 enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
-                                 struct dpt_error *err);
-/* Collective. A trainer without data sets, for samples of this shape: its weights can be loaded,
- * and samples predicted (predict.h). Errors: as dpt_trainer_open. */
-enum dpt_status dpt_trainer_open_model(struct dpt_trainer *t, const struct dpt_job *job,
-                                       const struct dpt_comm *comm, struct dpt_log *log,
-                                       const struct dpt_shape *shape, struct dpt_error *err);
+                                 const struct dpt_shape *given, struct dpt_error *err);
 /*
  * As dpt_trainer_open would have it on rank 0 of `comm`, whose ranks need not exist: data sets
  * described, model, micro-batch, steps, rates. Nothing is allocated but the graph, no sample is
@@ -257,15 +261,14 @@ enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
  * last step before that, and the failure is that of dpt_trainer_step. To be called by all ranks
  * after the same steps; every so many of them, since updates behind such a step are wasted.
  * peek: the same numbers on this rank alone, and what is not a number is left to settle.
- * fetch: the parameters, the slots and the loss scale, to t->arenas and t->scale.
- * gradient: fetch, and the last step's summed gradient with its tail, to t->reduction.sum.
+ * fetch: the parameters, the slots and the loss scale, to t->arenas and t->scale; `gradient`: also
+ * the last step's summed gradient with its tail, to t->reduction.sum.
  */
 enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
                                    struct dpt_error *err);
 enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
                                  struct dpt_error *err);
-enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, struct dpt_error *err);
-enum dpt_status dpt_trainer_gradient(struct dpt_trainer *t, struct dpt_error *err);
+enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
 /* Stops reading ahead, since no step follows. */
 void dpt_trainer_rest(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
@@ -320,7 +323,7 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 
 /* In work that all threads do: returns when all have come here. */
-void dpt_trainer_meet(const struct dpt_trainer *t, int thread);
+void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 
 /* The trainer's present state. job_text: dpt_job_signature's. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,

@@ -31,10 +31,14 @@ struct device {
     int buffers; /* that are there */
 };
 
-static enum dpt_status buffer(void *arg, float value, int n, float **at, struct dpt_error *err)
-{
-    struct device *d = arg;
+/* Of the process, which is one rank: the functions below are given no more than its number. */
+static struct device the_device;
 
+static enum dpt_status buffer(int number, float value, int n, float **at, struct dpt_error *err)
+{
+    struct device *d = &the_device;
+
+    (void)number;
     if (d->full)
         return dpt_fail(err, DPT_RANK, "CUDA: cuMemAlloc: no memory");
     if (d->remote) {
@@ -48,10 +52,11 @@ static enum dpt_status buffer(void *arg, float value, int n, float **at, struct 
     return DPT_OK;
 }
 
-static enum dpt_status fetch(void *arg, const float *at, int n, float *host, struct dpt_error *err)
+static enum dpt_status fetch(int number, const float *at, int n, float *host, struct dpt_error *err)
 {
-    const struct device *d = arg;
+    const struct device *d = &the_device;
 
+    (void)number;
     (void)err;
     memcpy(host, at, (size_t)n * sizeof *host);
     if (d->wrong || (d->late && n > LONG))
@@ -59,12 +64,11 @@ static enum dpt_status fetch(void *arg, const float *at, int n, float *host, str
     return DPT_OK;
 }
 
-static void release(void *arg, float *at)
+static void release(int number, float *at)
 {
-    struct device *d = arg;
-
+    (void)number;
     free(at);
-    d->buffers--;
+    the_device.buffers--;
 }
 
 /* What is so on rank `who` of so many. Rank 0 prints what came out: "on how" or "status text". */
@@ -72,8 +76,8 @@ static int be_rank(const char *kind, int who, enum dpt_cuda_aware wanted)
 {
     struct dpt_comm comm;
     struct dpt_error err = {0};
-    struct device d = {0};
-    const struct dpt_cuda_aware_memory memory = {&d, buffer, fetch, release,
+    struct device *d = &the_device;
+    const struct dpt_cuda_aware_memory memory = {0, buffer, fetch, release,
                                                  strcmp(kind, "small") == 0 ? 100 : LONGER};
     char how[DPT_CUDA_AWARE_TEXT] = "";
     bool on_device = false;
@@ -81,16 +85,16 @@ static int be_rank(const char *kind, int who, enum dpt_cuda_aware wanted)
 
     if (status != DPT_OK)
         return 1;
-    d.rank = comm.world.rank;
-    if (who < 0 || d.rank == who) {
-        d.remote = strcmp(kind, "remote") == 0;
-        d.wrong = strcmp(kind, "wrong") == 0;
-        d.late = strcmp(kind, "late") == 0;
-        d.full = strcmp(kind, "full") == 0;
+    d->rank = comm.world.rank;
+    if (who < 0 || d->rank == who) {
+        d->remote = strcmp(kind, "remote") == 0;
+        d->wrong = strcmp(kind, "wrong") == 0;
+        d->late = strcmp(kind, "late") == 0;
+        d->full = strcmp(kind, "full") == 0;
     }
     status = dpt_comm_device_sums(&comm, wanted, &memory, &on_device, how, &err);
-    if (d.buffers != 0)
-        status = dpt_fail(&err, DPT_INTERNAL, "%d buffers are left", d.buffers);
+    if (d->buffers != 0)
+        status = dpt_fail(&err, DPT_INTERNAL, "%d buffers are left", d->buffers);
     if (comm.world.rank == comm.world.size - 1) /* all know the same */
         printf("%d %d %s\n", status, on_device, status == DPT_OK ? how : err.text);
     fflush(stdout);

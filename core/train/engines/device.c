@@ -23,7 +23,6 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/prefetcher.h"
-#include "core/train/step.h"
 
 enum {
     STAGING_BUFFERS = 3, /* steps that are filled ahead */
@@ -49,8 +48,6 @@ struct dpt_engine_state {
     int buckets;
     size_t *sizes;  /* [buckets], floats */
     size_t tail_at; /* in the last bucket */
-    float *zeros;   /* what takes part instead of a device that failed; the largest bucket and a
-                       tail; NULL until it is wanted */
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -74,25 +71,6 @@ static int64_t largest_bucket(const struct dpt_graph *g)
         largest = g->tensors[i].count > largest ? g->tensors[i].count : largest;
     largest += BUCKET / (int64_t)sizeof(float);
     return largest < g->floats ? largest : g->floats;
-}
-
-/* Finds whether the ranks' sums are made in its memory, as comm.cuda_aware wants it. Collective. */
-static enum dpt_status choose_sums(struct dpt_trainer *t, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    char how[DPT_CUDA_AWARE_TEXT] = "";
-
-    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->model.graph),
-                            (enum dpt_cuda_aware)t->job->comm.cuda_aware,
-                            &t->engine_state->on_device, how, err));
-    t->aware = dpt_alloc(sizeof how);
-    if (t->aware == NULL)
-        status = dpt_fail_memory(err, "a text", sizeof how);
-    else
-        memcpy(t->aware, how, sizeof how);
-    DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-out:
-    return status;
 }
 
 static struct dpt_steps_data data_of(const struct dpt_dataset *set)
@@ -136,12 +114,12 @@ static enum dpt_status open_device(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    t->engine_state = dpt_alloc(sizeof *t->engine_state);
-    if (t->engine_state == NULL)
-        status = dpt_fail_memory(err, "the device's steps", sizeof *t->engine_state);
+    status = DPT_ALLOCATE(t->engine_state, 1, "the device's steps", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     t->engine_state->type = t->backend->steps;
-    DPT_TRY(choose_sums(t, err));
+    DPT_TRY(dpt_choose_sums(t->comm, t->backend, t->gpu, largest_bucket(&t->model.graph),
+                            (enum dpt_cuda_aware)t->job->comm.cuda_aware,
+                            &t->engine_state->on_device, t->aware, err));
 out:
     return status;
 }
@@ -155,7 +133,6 @@ static bool detach(struct dpt_trainer *t)
     dpt_prefetcher_close(d->prefetcher);
     d->type->close(d->steps);
     dpt_free(d->sizes);
-    dpt_free(d->zeros);
     dpt_free(t->reduction.sum);
     t->reduction.sum = NULL;
     *d = (struct dpt_engine_state){.type = d->type, .on_device = d->on_device};
@@ -169,9 +146,7 @@ static enum dpt_status attach(struct dpt_trainer *t, struct dpt_error *err)
 
     DPT_TRY(open_steps(t, err));
     d->buckets = d->type->buckets(d->steps);
-    d->sizes = dpt_alloc_array((size_t)d->buckets, sizeof *d->sizes);
-    if (d->sizes == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the device's steps", (double)d->buckets));
+    DPT_TRY(DPT_ALLOCATE(d->sizes, (size_t)d->buckets, "the device's steps", err));
     DPT_TRY(dpt_prefetcher_open(&d->prefetcher,
                                 &(struct dpt_prefetcher_spec){.loader = t->data.train.loader,
                                                               .set = t->data.train.set,
@@ -190,13 +165,12 @@ static void close_device(struct dpt_trainer *t)
 {
     detach(t);
     dpt_free(t->engine_state);
-    dpt_free(t->aware);
 }
 
 /* --- what the steps gave ---------------------------------------------------------------------- */
 
-/* All that happened since the last look, into `pending`. */
-static enum dpt_status look(struct dpt_trainer *t, struct dpt_error *err)
+/* Reads what the steps since the last call gave, and adds it to `pending`. */
+static enum dpt_status read_results(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
@@ -230,26 +204,31 @@ out:
     return status;
 }
 
-static void tell(struct dpt_engine_state *d, struct dpt_step_result *since)
+static void take_pending(struct dpt_engine_state *d, struct dpt_step_result *since)
 {
     *since = d->pending;
     d->pending = (struct dpt_step_result){.norm = d->pending.norm};
+}
+
+/* The host has no gradient until somebody asks for one. */
+static enum dpt_status make_gradient(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return t->reduction.sum != NULL
+               ? DPT_OK
+               : DPT_ALLOCATE(t->reduction.sum, (size_t)t->model.graph.floats + DPT_TAIL_WORDS,
+                              "the gradient", err);
 }
 
 static enum dpt_status fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
-    const size_t floats = (size_t)t->model.graph.floats;
 
     if (d->fetched && (d->with_gradient || !gradient))
         return DPT_OK;
-    if (gradient && t->reduction.sum == NULL) {
-        t->reduction.sum = dpt_alloc_array(floats + DPT_TAIL_WORDS, sizeof(float));
-        if (t->reduction.sum == NULL)
-            DPT_TRY(dpt_fail_memory(err, "the gradient", (double)floats * sizeof(float)));
-    }
-    DPT_TRY(look(t, err));
+    if (gradient)
+        DPT_TRY(make_gradient(t, err));
+    DPT_TRY(read_results(t, err));
     DPT_TRY(d->type->get(d->steps, t->arenas.params, t->arenas.slot,
                          gradient ? t->reduction.sum : NULL, err));
     d->fetched = true;
@@ -279,7 +258,7 @@ static void advance(struct dpt_trainer *t)
  * Something is not a number, and its update and all behind it were withheld. So the parameters are
  * those from before that step, which is done once more to see where it began. Collective.
  */
-static enum dpt_status find_culprit(struct dpt_trainer *t, struct dpt_error *err)
+static enum dpt_status find_nonfinite(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
@@ -306,11 +285,12 @@ static enum dpt_status settle(struct dpt_trainer *t, struct dpt_step_result *sin
 {
     enum dpt_status status = DPT_OK;
 
-    status = t->requests.deferred_error != DPT_OK ? t->requests.deferred_error : look(t, err);
+    status =
+        t->requests.deferred_error != DPT_OK ? t->requests.deferred_error : read_results(t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    tell(t->engine_state, since);
+    take_pending(t->engine_state, since);
     if (t->engine_state->read.withheld)
-        DPT_TRY(find_culprit(t, err));
+        DPT_TRY(find_nonfinite(t, err));
 out:
     return status;
 }
@@ -320,45 +300,32 @@ static enum dpt_status peek(struct dpt_trainer *t, struct dpt_step_result *since
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(look(t, err));
-    tell(t->engine_state, since);
+    DPT_TRY(read_results(t, err));
+    take_pending(t->engine_state, since);
 out:
     return status;
 }
 
 /* --- buckets ---------------------------------------------------------------------------------- */
 
-/* Where a bucket of this rank is. A device that failed is not asked: zeros take its place. */
+/* Where a bucket of this rank is. */
 struct part {
     float *at, *tail; /* tail: only of the last bucket */
     size_t n;
 };
 
-static enum dpt_status make_zeros(struct dpt_engine_state *d, struct dpt_error *err)
-{
-    size_t most = 0;
-
-    for (int i = 0; i < d->buckets; i++)
-        most = d->sizes[i] > most ? d->sizes[i] : most;
-    d->zeros = dpt_alloc_array(most + DPT_TENSOR_ALIGN, sizeof *d->zeros);
-    return d->zeros != NULL ? DPT_OK
-                            : dpt_fail_memory(err, "the reduction", (double)most * sizeof(float));
-}
-
-static enum dpt_status zero_part(struct dpt_trainer *t, int i, struct part *part,
-                                 struct dpt_error *err)
+/* A rank whose device failed takes part with whatever the host's gradient holds: all ranks are told
+ * of the failure with the tail, and none of them uses the sum. */
+static enum dpt_status failed_part(struct dpt_trainer *t, int i, struct part *part,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_engine_state *d = t->engine_state;
+    const struct dpt_engine_state *d = t->engine_state;
 
-    if (d->zeros == NULL)
-        DPT_TRY(make_zeros(d, err));
+    DPT_TRY(make_gradient(t, err));
     part->n = d->sizes[i];
-    part->at = d->zeros;
-    memset(part->at, 0, (part->n + DPT_TENSOR_ALIGN) * sizeof *part->at);
-    part->tail = NULL;
-    if (i == d->buckets - 1)
-        part->tail = d->zeros + (d->on_device ? part->n : d->tail_at);
+    part->at = t->reduction.sum;
+    part->tail = i == d->buckets - 1 ? part->at + (d->on_device ? part->n : d->tail_at) : NULL;
 out:
     return status;
 }
@@ -394,14 +361,14 @@ out:
     return status;
 }
 
-/* --- arenas to and fro ------------------------------------------------------------------------ */
+/* --- arenas to the device --------------------------------------------------------------------- */
 
 static enum dpt_status put(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
 
-    DPT_TRY(look(t, err));
+    DPT_TRY(read_results(t, err));
     DPT_TRY(d->type->put(d->steps, t->arenas.params, t->arenas.slot, &t->scale, err));
     DPT_TRY(measure_buckets(t, err));
     d->base = t->progress;
@@ -413,8 +380,7 @@ out:
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-/* What a fault does to this rank, if it is its turn: to the parameters as if they were the host's.
- */
+/* Plays a fault that hits this rank now, on the parameters as if they were the host's. */
 static enum dpt_status strike(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -473,7 +439,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
             *mine = err->status;
         }
         if (!works)
-            DPT_TRY(zero_part(t, i, &part, err));
+            DPT_TRY(failed_part(t, i, &part, err));
         flags[DPT_FLAG_FAILED] = *mine != DPT_OK;
         if (part.tail != NULL)
             memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
@@ -538,7 +504,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     }
     t->busy += dpt_now() - start - summing;
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
-    dpt_step_hear(t, result);
+    dpt_step_read_flags(t, result);
     DPT_TRY(dpt_step_check_count(t, d->counted, d->total, err));
     DPT_TRY(update(t, result, err));
     dpt_prefetcher_release(d->prefetcher);
@@ -551,7 +517,6 @@ out:
 }
 
 const struct dpt_engine dpt_engine_device = {
-    .name = "device",
     .takes = takes,
     .on_device = true,
     .open = open_device,

@@ -9,7 +9,6 @@
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
-#include "core/train/step.h"
 
 /* Below this many floats one thread is faster than waking the others. */
 enum { ALONE = 16 * 1024 };
@@ -20,13 +19,15 @@ const struct dpt_gradient_reduction_type *const dpt_gradient_reduction_types[] =
 };
 
 struct dpt_engine_state {
-    double *norms; /* partial sums of squares, one for each run (core/base/sum_of_squares.h) */
+    double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
+                      those that the optimizer wants */
 };
 
 struct step_work {
     struct dpt_trainer *t;
     struct dpt_step_view view;
     struct dpt_update update;
+    void (*part)(struct step_work *w, int thread, int threads); /* what the pool's threads do */
 };
 
 /* How many micro-batches from i on are computed at once: a node of the tree over all of the step's,
@@ -45,7 +46,7 @@ static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view 
 }
 
 /* A thread's contiguous run of the rank's micro-batches; the first thread has one whenever the rank
- * has. A team goes through all of them, and its first thread keeps the books. */
+ * has. A team goes through all of them, and its first thread records what they gave. */
 static void compute(void *arg, int thread)
 {
     struct step_work *w = arg;
@@ -67,7 +68,7 @@ static void compute(void *arg, int thread)
             gradient_worker->target = t->reduction.type->target(t, thread, &gradient_worker->add);
         }
         if (t->team.together)
-            dpt_trainer_meet(t, thread);
+            dpt_trainer_barrier(t, thread);
         worker->status =
             dpt_trainer_train(t, thread, &w->view, i, several, &batch, gradient_worker->target,
                               gradient_worker->add, gradient_worker->own, &worker->err);
@@ -108,21 +109,32 @@ out:
     return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
 }
 
-static void norm_chunks(const struct dpt_trainer *t, size_t first, size_t last)
+static void run_part(void *arg, int thread)
 {
-    const size_t n = (size_t)t->model.graph.floats;
+    struct step_work *w = arg;
 
-    for (size_t run = first; run < last; run++)
-        t->engine_state->norms[run] = dpt_sum_of_squares_of_chunk(t->reduction.sum, n, run);
+    w->part(w, thread, w->t->team.threads);
 }
 
-static void norm_part(void *arg, int thread)
+/* Does `part` on all threads or, where there is little to do, on this one alone. */
+static void run_parts(struct step_work *w,
+                      void (*part)(struct step_work *w, int thread, int threads))
 {
-    const struct dpt_trainer *t = ((struct step_work *)arg)->t;
-    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
+    w->part = part;
+    if (w->t->model.graph.floats <= ALONE)
+        part(w, 0, 1);
+    else
+        dpt_pool_run(w->t->team.pool, run_part, w);
+}
 
-    norm_chunks(t, chunks * (size_t)thread / (size_t)t->team.threads,
-                chunks * ((size_t)thread + 1) / (size_t)t->team.threads);
+static void norm_range(struct step_work *w, int thread, int threads)
+{
+    const struct dpt_trainer *t = w->t;
+    const size_t n = (size_t)t->model.graph.floats, chunks = dpt_sum_of_squares_chunks(n);
+    const size_t end = chunks * ((size_t)thread + 1) / (size_t)threads;
+
+    for (size_t chunk = chunks * (size_t)thread / (size_t)threads; chunk < end; chunk++)
+        t->engine_state->norms[chunk] = dpt_sum_of_squares_of_chunk(t->reduction.sum, n, chunk);
 }
 
 /* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
@@ -130,15 +142,14 @@ static void norm_part(void *arg, int thread)
 static double gradient_norm(struct step_work *w)
 {
     struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->model.graph.floats, chunks = dpt_sum_of_squares_chunks(n);
+    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
     double sum = 0;
 
-    if (sums_of_squares == NULL && n <= ALONE)
-        norm_chunks(t, 0, chunks);
-    else if (sums_of_squares == NULL)
-        dpt_pool_run(t->team.pool, norm_part, w);
-    sums_of_squares = sums_of_squares != NULL ? sums_of_squares : t->engine_state->norms;
+    if (sums_of_squares == NULL) {
+        run_parts(w, norm_range);
+        sums_of_squares = t->engine_state->norms;
+    }
     for (size_t i = 0; i < chunks; i++)
         sum += sums_of_squares[i];
     return sqrt(sum);
@@ -161,13 +172,6 @@ static void update_range(struct step_work *w, int thread, int threads)
     dpt_thread_part((size_t)t->model.graph.floats, thread, threads, &begin, &end);
     dpt_optimizer_apply(optimizer, &t->model.graph, &w->update, begin, end, t->arenas.params,
                         t->reduction.sum, t->arenas.slot, sums_of_squares);
-}
-
-static void update_part(void *arg, int thread)
-{
-    struct step_work *w = arg;
-
-    update_range(w, thread, w->t->team.threads);
 }
 
 /* Half floats' gradients are scaled: refresh begins with it, and it changes. */
@@ -225,10 +229,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     result->lr = dpt_step_rate(t);
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
-    if (t->model.graph.floats <= ALONE)
-        update_range(w, 0, 1);
-    else
-        dpt_pool_run(t->team.pool, update_part, w);
+    run_parts(w, update_range);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = dpt_trainer_run(t, refresh_part, t, err);
@@ -238,16 +239,16 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
 
 /* Half floats: whether the loss scale was too large for this step, and is smaller now. finite: of
  * the gradient. */
-static enum dpt_status judge_scale(struct dpt_trainer *t, bool finite, bool *mended,
-                                   struct dpt_error *err)
+static enum dpt_status update_scale(struct dpt_trainer *t, bool finite, bool *overflow,
+                                    struct dpt_error *err)
 {
     const float before = t->scale.scale;
 
-    dpt_loss_scale_step(&t->scale, finite, mended);
+    dpt_loss_scale_step(&t->scale, finite, overflow);
     return t->scale.scale != before ? set_scale(t, err) : DPT_OK;
 }
 
-static enum dpt_status blame(struct step_work *w, struct dpt_error *err)
+static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err)
 {
     struct dpt_trainer *t = w->t;
     bool add;
@@ -265,7 +266,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     float flags[DPT_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm, start = dpt_now();
-    bool mended = false;
+    bool overflow = false;
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
@@ -279,21 +280,21 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     result->samples = (int64_t)tail[DPT_TAIL_SAMPLES];
     result->correct = tail[DPT_TAIL_CORRECT];
     result->weight = tail[DPT_TAIL_WEIGHT];
-    dpt_step_hear(t, result);
+    dpt_step_read_flags(t, result);
     DPT_TRY(dpt_step_check_count(t, result->samples, w.view.total, err));
     norm = gradient_norm(&w);
     dpt_profile_switch(t->profile, DPT_SPAN_NORM, DPT_SPAN_OPTIMIZER);
     result->weightless = result->weight == 0;
     if (scaled && isfinite(result->loss) && !result->weightless)
-        DPT_TRY(judge_scale(t, isfinite(norm), &mended, err));
+        DPT_TRY(update_scale(t, isfinite(norm), &overflow, err));
     if (result->weightless) {
-        /* A mean of nothing: no update, and none that the optimizer's moments would go on from. */
-    } else if (mended) {
+        /* A mean over nothing: an update would still change the optimizer's moments. */
+    } else if (overflow) {
         result->overflows = 1;
     } else if (isfinite(norm) && isfinite(result->loss)) {
         DPT_TRY(update(&w, norm, result, err));
     } else {
-        status = blame(&w, err);
+        status = find_nonfinite(&w, err);
         if (status != DPT_FAILED || t->job->train.on_nan != DPT_ON_NAN_SKIP)
             goto out;
         status = DPT_OK;
@@ -315,19 +316,15 @@ static bool takes(const struct dpt_trainer *t)
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->model.graph.floats;
-    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
-    const size_t norms = wanted > dpt_sum_of_squares_chunks(floats) + 1
-                             ? wanted
-                             : dpt_sum_of_squares_chunks(floats) + 1;
+    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
+    const size_t squares = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
 
     if (!t->data.train.present)
         return DPT_OK;
-    t->engine_state = dpt_alloc(sizeof *t->engine_state);
-    if (t->engine_state != NULL)
-        t->engine_state->norms = dpt_alloc_array(norms, sizeof *t->engine_state->norms);
-    if (t->engine_state == NULL || t->engine_state->norms == NULL)
-        status = dpt_fail_memory(err, "the norms of gradients", (double)floats * sizeof(float));
+    status = DPT_ALLOCATE(t->engine_state, 1, "the norms of gradients", err);
+    if (status == DPT_OK)
+        status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
+                              "the norms of gradients", err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
     DPT_TRY(t->reduction.type->open(t, err));
@@ -350,7 +347,6 @@ static double waited(const struct dpt_trainer *t)
 }
 
 const struct dpt_engine dpt_engine_host = {
-    .name = "host",
     .takes = takes,
     .open = open_host,
     .close = close_host,

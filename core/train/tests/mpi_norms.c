@@ -45,7 +45,7 @@ static uint64_t train(int threads, int hidden)
     assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
     check(dpt_conf_validation_result(&conf, &err), &err);
     job.optimizer = trust;
-    check(dpt_trainer_open(&t, &job, &comm, &log, DPT_PART_TRAIN, &err), &err);
+    check(dpt_trainer_open(&t, &job, &comm, &log, DPT_PART_TRAIN, NULL, &err), &err);
     assert_int_equal(t.arenas.slots, 1);
     for (int step = 0; step < 4; step++)
         check(dpt_trainer_step(&t, &result, &err), &err);
