@@ -58,6 +58,22 @@ int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset)
     return 0;
 }
 
+int dpt_append_all(int fd, const void *bytes, size_t n)
+{
+    struct stat before;
+    int code, cut;
+
+    if (fstat(fd, &before) != 0)
+        return -1;
+    if (dpt_pwrite_all(fd, bytes, n, before.st_size) == 0)
+        return 0;
+    code = errno;
+    cut = ftruncate(fd, before.st_size);
+    (void)cut;
+    errno = code;
+    return -1;
+}
+
 bool dpt_file_exists(const char *path)
 {
     struct stat st;

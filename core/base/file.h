@@ -88,6 +88,9 @@ bool dpt_file_exists(const char *path);
  * the file ended). */
 int dpt_pread_all(int fd, void *bytes, size_t n, long long offset);
 int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset);
+/* Writes n bytes behind the end of a file. 0, or -1 with errno: what a full disk took of them is
+ * cut off again where that can be done. */
+int dpt_append_all(int fd, const void *bytes, size_t n);
 
 /* The first line of a file without its end, as /proc and /sys have them; false, and "", where there is none. */
 bool dpt_file_line(const char *path, char *line, size_t size);

@@ -1,22 +1,39 @@
 /*
- * board: what a run shows in TensorBoard (tensorboard.h), for log.tensorboard.
+ * board: what a run shows in TensorBoard, for log.tensorboard.
  *
- * Only rank 0 opens one; a closed one (zeroed) accepts all calls and shows nothing.
+ * FOLDER/events.out.tfevents.dptrain is a row of TFRecords (tensorboard_record.h) and only ever
+ * grows, so a TensorBoard that looks at it live never gets lost: what a kill left of a record at
+ * its end is cut off, and a run that goes on says with a SessionLog START which steps it makes
+ * anew, whose old values TensorBoard then drops.
+ *
+ * Only rank 0 opens one; a closed one (zeroed) accepts all calls and shows nothing. Events are kept
+ * in memory until dpt_board_flush. As with metrics.jsonl a failed write is told by that, and
+ * nothing of it stays in the file.
  */
 #ifndef DPT_STATE_BOARD_H
 #define DPT_STATE_BOARD_H
 
+#include <limits.h>
+
 #include "core/backend/graph.h"
 #include "core/base/pool.h"
+#include "core/base/str.h"
+#include "core/conf/yaml.h"
 #include "core/state/lock.h"
-#include "core/state/tensorboard.h"
+
+#define DPT_TENSORBOARD_FILE "events.out.tfevents.dptrain"
 
 struct dpt_board {
-    struct dpt_tensorboard file;
+    bool open;
     const struct dpt_lock *lock; /* of the run folder; borrowed */
     struct dpt_pool *pool;       /* counts for histograms; borrowed */
     struct dpt_histogram *parts; /* [threads] */
     int64_t weights_step;        /* of the last histograms, -1: none */
+    int fd;
+    char path[PATH_MAX + 40];
+    double flushed;         /* dpt_now of the last flush */
+    struct dpt_str pending; /* whole records that are not written yet */
+    struct dpt_str event, summary, value, part, inner[3]; /* messages that are being built */
 };
 
 /* How a run begins. All is borrowed, lock and pool as long as the board is open. */

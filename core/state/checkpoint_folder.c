@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 #include "core/base/file.h"
+#include "core/base/memory.h"
+#include "core/state/board.h"
 #include "core/state/checkpoint.h"
-#include "core/state/tensorboard.h"
 
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size)
 {
@@ -62,6 +63,7 @@ enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t 
     char path[PATH_MAX];
     struct dirent *entry;
     size_t capacity = 0;
+    int64_t *larger;
     DIR *dir;
 
     *steps = NULL;
@@ -73,13 +75,10 @@ enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t 
     while ((entry = readdir(dir)) != NULL) {
         if (step_of(entry->d_name) < 0)
             continue;
-        if (*n == capacity) {
-            int64_t *more = realloc(*steps, (capacity = capacity * 2 + 16) * sizeof *more);
-
-            if (more == NULL)
-                DPT_TRY(dpt_fail_memory(err, "the list of checkpoints", (double)capacity * 8));
-            *steps = more;
-        }
+        larger = dpt_grow(*steps, &capacity, *n + 1, sizeof *larger);
+        if (larger == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the list of checkpoints", (double)*n * 8));
+        *steps = larger;
         (*steps)[(*n)++] = step_of(entry->d_name);
     }
     if (*n > 0)

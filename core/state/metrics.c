@@ -1,9 +1,7 @@
 #include "core/state/metrics.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "core/base/file.h"
 
@@ -61,8 +59,7 @@ void dpt_metrics_reals(struct dpt_metrics *m, const char *name, const double *va
 
 enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
 {
-    struct stat before;
-    int fd, code;
+    struct stat info;
 
     if (m->file == NULL)
         return DPT_OK;
@@ -70,22 +67,16 @@ enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
     dpt_str_add(&m->line.text, "\n", 1);
     if (m->line.text.failed)
         return dpt_fail_memory(err, "a line of metrics", 0);
-    fd = fileno(m->file);
-    if (fstat(fd, &before) != 0)
-        return dpt_fail_errno(err, DPT_IO, "%s", m->path);
-    if (before.st_nlink == 0 && !m->told && m->log != NULL) {
+    if (fstat(fileno(m->file), &info) == 0 && info.st_nlink == 0 && !m->told && m->log != NULL) {
         dpt_log_warn(m->log,
                      "%s was removed or replaced under this run: what it writes there is lost from "
                      "here on",
                      m->path);
         m->told = true;
     }
-    if (dpt_pwrite_all(fd, m->line.text.text, m->line.text.length, before.st_size) == 0)
-        return DPT_OK;
-    dpt_fail_errno(err, DPT_IO, "%s", m->path);
-    /* What a full disk took of the line must not stand in front of a later one; where it cannot be
-     * taken back, resuming leaves it out. */
-    code = ftruncate(fd, before.st_size);
-    (void)code;
-    return err->status;
+    /* Part of a line must not stand in front of a later one; where it cannot be taken back, resuming
+     * leaves it out. */
+    if (dpt_append_all(fileno(m->file), m->line.text.text, m->line.text.length) != 0)
+        return dpt_fail_errno(err, DPT_IO, "%s", m->path);
+    return DPT_OK;
 }

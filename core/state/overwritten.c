@@ -11,7 +11,7 @@
 
 #include "core/base/file.h"
 #include "core/state/checkpoint.h"
-#include "core/state/tensorboard.h"
+#include "core/state/board.h"
 
 /* All that a run leaves in its folder beside checkpoints/ and its lock. The metrics go last: a
  * folder that has them holds a run. */

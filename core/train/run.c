@@ -338,7 +338,7 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
 {
     struct dpt_trainer *t = &run->trainer;
 
-    if (!dpt_run_leads(run) || !run->board.file.open || t->requests.deferred_error != DPT_OK ||
+    if (!dpt_run_leads(run) || !run->board.open || t->requests.deferred_error != DPT_OK ||
         run->board.weights_step == t->progress.step)
         return;
     t->requests.deferred_error = dpt_trainer_fetch(t, true, err);
