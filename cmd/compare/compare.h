@@ -7,7 +7,7 @@
 #include "core/base/json.h"
 #include "core/conf/yaml.h"
 #include "core/state/jobs.h"
-#include "core/state/run_status.h"
+#include "core/state/history.h"
 
 /* One of the runs. */
 struct dpt_compare_run {

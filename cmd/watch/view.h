@@ -8,7 +8,7 @@
 #define DPT_CMD_WATCH_VIEW_H
 
 #include "core/base/str.h"
-#include "core/state/run_status.h"
+#include "core/state/history.h"
 
 struct dpt_view {
     int columns, rows; /* of the screen; rows 0: as many as it takes */

@@ -12,11 +12,15 @@
 #include <jansson.h>
 
 #include "core/base/file.h"
+#include "core/state/lock.h"
 
 /* Bytes read at a time; no line is longer. */
 enum { PIECE = 1 << 20 };
 
 const char *const dpt_history_splits[DPT_HISTORY_SPLITS] = {"epoch", "valid", "test"};
+
+const char *const dpt_run_state_names[DPT_RUN_STATES] = {"running", "done", "stopped", "failed",
+                                                         "lost"};
 
 /* The arrays, in the order of `capacity`. */
 enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
@@ -50,39 +54,21 @@ static const char *text(struct dpt_history *h, struct line *line, const char *ke
     return copy != NULL ? copy : "";
 }
 
-/* A new entry at the end of an array, zeroed; NULL: memory ran out. array: address of the pointer
- * to it, whatever its type. */
-static void *append(struct dpt_history *h, struct line *line, enum array which, void *array,
-                    size_t *n, size_t size)
-{
-    void *entries;
-
-    memcpy(&entries, array, sizeof entries);
-    if (*n == h->capacity[which]) {
-        const size_t capacity = *n == 0 ? 64 : *n * 2;
-        void *larger = reallocarray(entries, capacity, size);
-
-        if (larger == NULL) {
-            line->no_memory = true;
-            return NULL;
-        }
-        entries = larger;
-        memcpy(array, &entries, sizeof entries);
-        h->capacity[which] = capacity;
-    }
-    return memset((char *)entries + (*n)++ * size, 0, size);
-}
-
-#define APPEND(h, line, which, array)                                                              \
-    append(h, line, which, &(h)->array, &(h)->n_##array, sizeof *(h)->array)
+/* Adds an entry to an array. */
+#define APPEND(h, line, which, array, entry)                                                       \
+    do {                                                                                           \
+        void *const larger =                                                                       \
+            dpt_grow((h)->array, &(h)->capacity[which], (h)->n_##array + 1, sizeof *(h)->array);   \
+        (line)->no_memory = (line)->no_memory || larger == NULL;                                   \
+        if (larger == NULL)                                                                        \
+            break;                                                                                 \
+        (h)->array = larger;                                                                       \
+        (h)->array[(h)->n_##array++] = (entry);                                                    \
+    } while (0)
 
 static bool add_start(struct dpt_history *h, struct line *line)
 {
-    struct dpt_history_start *s = APPEND(h, line, STARTS, starts);
-
-    if (s == NULL)
-        return true;
-    *s = (struct dpt_history_start){
+    const struct dpt_history_start s = {
         .name = text(h, line, "name"),
         .version = text(h, line, "version"),
         .mpi = text(h, line, "mpi"),
@@ -104,6 +90,8 @@ static bool add_start(struct dpt_history *h, struct line *line)
         .resumed_from = whole(line, "resumed_from_step"),
         .lr = real(line, "lr"),
     };
+
+    APPEND(h, line, STARTS, starts, s);
     return true;
 }
 
@@ -130,48 +118,40 @@ static void add_ranks(struct dpt_history *h, struct line *line)
 
 static bool add_train(struct dpt_history *h, struct line *line)
 {
-    struct dpt_history_train *t;
+    const struct dpt_history_train t = {
+        .step = whole(line, "step"),
+        .epoch = whole(line, "epoch"),
+        .samples = whole(line, "samples"),
+        .start = (int32_t)h->n_starts - 1,
+        .loss = real(line, "loss"),
+        .accuracy = real(line, "accuracy"),
+        .lr = real(line, "lr"),
+        .norm = real(line, "gradient_norm"),
+        .rate = real(line, "samples_per_s"),
+        .rank_mean = real(line, "rank_seconds_mean"),
+        .rank_most = real(line, "rank_seconds_most"),
+        .slowest_rank = whole(line, "slowest_rank"),
+    };
 
-    if (whole(line, "step") < 0)
-        return false;
-    t = APPEND(h, line, TRAIN, train);
-    if (t != NULL)
-        *t = (struct dpt_history_train){
-            .step = whole(line, "step"),
-            .epoch = whole(line, "epoch"),
-            .samples = whole(line, "samples"),
-            .start = (int32_t)h->n_starts - 1,
-            .loss = real(line, "loss"),
-            .accuracy = real(line, "accuracy"),
-            .lr = real(line, "lr"),
-            .norm = real(line, "gradient_norm"),
-            .rate = real(line, "samples_per_s"),
-            .rank_mean = real(line, "rank_seconds_mean"),
-            .rank_most = real(line, "rank_seconds_most"),
-            .slowest_rank = whole(line, "slowest_rank"),
-        };
+    APPEND(h, line, TRAIN, train, t);
     add_ranks(h, line);
     return true;
 }
 
 static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history_split split)
 {
-    struct dpt_history_eval *e;
+    const struct dpt_history_eval e = {
+        .step = whole(line, "step"),
+        .epoch = whole(line, "epoch"),
+        .samples = whole(line, "samples"),
+        .start = (int32_t)h->n_starts - 1,
+        .split = split,
+        .loss = real(line, "loss"),
+        .accuracy = real(line, "accuracy"),
+        .seconds = real(line, "seconds"),
+    };
 
-    if (whole(line, "step") < 0)
-        return false;
-    e = APPEND(h, line, EVALS, evals);
-    if (e != NULL)
-        *e = (struct dpt_history_eval){
-            .step = whole(line, "step"),
-            .epoch = whole(line, "epoch"),
-            .samples = whole(line, "samples"),
-            .start = (int32_t)h->n_starts - 1,
-            .split = split,
-            .loss = real(line, "loss"),
-            .accuracy = real(line, "accuracy"),
-            .seconds = real(line, "seconds"),
-        };
+    APPEND(h, line, EVALS, evals, e);
     return true;
 }
 
@@ -192,38 +172,30 @@ static bool add_eval(struct dpt_history *h, struct line *line)
 
 static bool add_save(struct dpt_history *h, struct line *line)
 {
-    struct dpt_history_save *s;
+    const struct dpt_history_save s = {
+        .step = whole(line, "step"),
+        .path = text(h, line, "path"),
+        .seconds = real(line, "seconds"),
+        .waited = real(line, "copy_seconds"),
+    };
 
-    if (whole(line, "step") < 0)
-        return false;
-    s = APPEND(h, line, SAVES, saves);
-    if (s != NULL)
-        *s = (struct dpt_history_save){
-            .step = whole(line, "step"),
-            .path = text(h, line, "path"),
-            .seconds = real(line, "seconds"),
-            .waited = real(line, "copy_seconds"),
-        };
+    APPEND(h, line, SAVES, saves, s);
     return true;
 }
 
 static bool add_end(struct dpt_history *h, struct line *line)
 {
-    struct dpt_history_end *e;
+    const struct dpt_history_end e = {
+        .step = whole(line, "step"),
+        .start = (int32_t)h->n_starts - 1,
+        .reason = text(h, line, "reason"),
+        .seconds = real(line, "seconds"),
+        .first_step = real(line, "first_step_s"),
+        .training = real(line, "training_s"),
+        .waited = real(line, "waited_s"),
+    };
 
-    if (whole(line, "step") < 0)
-        return false;
-    e = APPEND(h, line, ENDS, ends);
-    if (e != NULL)
-        *e = (struct dpt_history_end){
-            .step = whole(line, "step"),
-            .start = (int32_t)h->n_starts - 1,
-            .reason = text(h, line, "reason"),
-            .seconds = real(line, "seconds"),
-            .first_step = real(line, "first_step_s"),
-            .training = real(line, "training_s"),
-            .waited = real(line, "waited_s"),
-        };
+    APPEND(h, line, ENDS, ends, e);
     return true;
 }
 
@@ -248,7 +220,8 @@ static enum dpt_status add_line(struct dpt_history *h, const char *bytes, size_t
     *whole_line = event != NULL;
     for (size_t i = 0; *whole_line && i < sizeof events / sizeof *events; i++)
         if (strcmp(event, events[i].name) == 0)
-            *whole_line = events[i].add(h, &line);
+            *whole_line = (events[i].add == add_start || whole(&line, "step") >= 0) &&
+                          events[i].add(h, &line);
     json_decref(line.map);
     return line.no_memory ? dpt_fail_memory(err, h->path, 0) : DPT_OK;
 }
@@ -487,4 +460,28 @@ double dpt_history_seconds(const struct dpt_history *h)
         if (!isnan(h->ends[i].seconds))
             seconds = isnan(seconds) ? h->ends[i].seconds : seconds + h->ends[i].seconds;
     return seconds;
+}
+
+void dpt_run_status_read(const struct dpt_history *h, struct dpt_run_status *run_status)
+{
+    static const char stopped[] = "stopped after step "; /* as run.c ends such a run */
+    const struct dpt_history_end *end = dpt_history_end(h);
+    char host[DPT_OWNER_WORD] = "";
+    bool alive = false;
+
+    *run_status = (struct dpt_run_status){.reason = end != NULL ? end->reason : ""};
+    if (gethostname(host, sizeof host - 1) != 0)
+        host[0] = '\0';
+    run_status->held =
+        dpt_lock_holder(h->folder, host, &run_status->owner, &alive, &run_status->silent);
+    if (end != NULL && strcmp(end->reason, "done") == 0)
+        run_status->state = DPT_RUN_DONE;
+    else if (run_status->held && alive) /* also where it starts again and has not said so yet */
+        run_status->state = DPT_RUN_RUNNING;
+    else if (end == NULL)
+        run_status->state = DPT_RUN_LOST;
+    else if (strncmp(end->reason, stopped, sizeof stopped - 1) == 0)
+        run_status->state = DPT_RUN_STOPPED;
+    else
+        run_status->state = DPT_RUN_FAILED;
 }

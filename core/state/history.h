@@ -22,7 +22,7 @@
 
 #include "core/base/error.h"
 #include "core/base/memory.h"
-#include "core/base/str.h"
+#include "core/state/owner.h"
 
 /* A `run` event: a process group that began or went on. Texts are "" where the line lacks them. */
 struct dpt_history_start {
@@ -140,5 +140,31 @@ double dpt_history_seconds(const struct dpt_history *h);
 
 /* "epoch", "valid", "test". */
 extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
+
+/* --- whether the run is still running, and how it ended ---------------------------------------- */
+
+enum dpt_run_state {
+    DPT_RUN_RUNNING,
+    DPT_RUN_DONE,    /* made all its steps */
+    DPT_RUN_STOPPED, /* on request: started again, it goes on */
+    DPT_RUN_FAILED,  /* and said why */
+    DPT_RUN_LOST,    /* stopped by force, or its node is gone */
+    DPT_RUN_STATES
+};
+
+struct dpt_run_status {
+    enum dpt_run_state state;
+    const char *reason; /* why it ended, the history's; "" */
+    bool held;          /* a process holds the lock: */
+    struct dpt_owner owner;
+    double silent; /* seconds since its last sign of life */
+};
+
+/* One word each: "running", "done", "stopped", "failed", "lost". */
+extern const char *const dpt_run_state_names[DPT_RUN_STATES];
+
+/* Reads it from the run's history and the lock of its folder (see lock.h): a run that was stopped
+ * by force leaves no end in metrics.jsonl and a lock that nobody renews. */
+void dpt_run_status_read(const struct dpt_history *h, struct dpt_run_status *run_status);
 
 #endif

@@ -13,7 +13,6 @@
 
 #include "core/base/str.h"
 #include "core/state/history.h"
-#include "core/state/run_status.h"
 
 static const char first[] =
     "{\"event\": \"run\", \"name\": \"a\", \"ranks\": 2, \"steps\": 60, \"steps_per_epoch\": 20, "
