@@ -2,6 +2,7 @@
 
 #include <ctype.h>
 #include <float.h>
+#include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -405,6 +406,17 @@ static const char *with_unit(double value, const char *const *units, double step
              : value >= 9.995             ? 1
                                           : 2,
              value, *units);
+    return buf;
+}
+
+const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT])
+{
+    size_t used = (size_t)snprintf(buf, DPT_DIMS_TEXT, "[");
+
+    for (int d = 0; d < n; d++)
+        used += (size_t)snprintf(buf + used, DPT_DIMS_TEXT - used, "%s%" PRId64, d > 0 ? ", " : "",
+                                 dims[d]);
+    snprintf(buf + used, DPT_DIMS_TEXT - used, "]");
     return buf;
 }
 

@@ -76,6 +76,10 @@ void dpt_str_ranks_where(struct dpt_str *s, const bool *is, int n);
 /* Writes a count with thin groups ("60 000") into buf (at least 32 bytes) and returns buf. */
 const char *dpt_group_digits(char *buf, long long value);
 
+/* "[64, 32, 3, 3]", of at most 8 dimensions, into buf; returns buf. */
+enum { DPT_DIMS_TEXT = 192 };
+const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT]);
+
 /* "1.54 GB", "1.2 us" into buf (at least 32 bytes); return buf. */
 const char *dpt_show_bytes(double bytes, char *buf);
 const char *dpt_show_seconds(double seconds, char *buf);

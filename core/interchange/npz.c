@@ -17,10 +17,9 @@
 #include "data/tables/npy.h"
 
 enum {
-    MAGIC = 8,    /* "\x93NUMPY", two bytes of version */
-    ALIGN = 64,   /* of the numbers within the array file, as numpy writes it */
-    HEADER = 512, /* more than a header of four dimensions has */
-    PIECE = 1 << 20,
+    MAGIC = 8,               /* "\x93NUMPY", two bytes of version */
+    ALIGN = 64,              /* of the numbers within the array file, as numpy writes it */
+    HEADER = 512,            /* more than a header of four dimensions has */
     FIRST_DATE = 1 << 5 | 1, /* the first of January 1980, in the words of MS-DOS */
 };
 
@@ -133,7 +132,7 @@ static enum dpt_status list_entry(struct dpt_weights *w, zip_uint64_t index, str
     memcpy(weight->dims, npy.dims, sizeof weight->dims);
     weight->position = index;
     weight->swapped = npy.swapped;
-    weight->fortran = npy.fortran_order;
+    weight->fortran = npy.fortran_order && npy.n_dims > 1;
     DPT_TRY(dpt_weight_count(w, weight, err));
     if (info.size != header + (zip_uint64_t)weight->count * (zip_uint64_t)npy.size)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: has another size than its header says",
@@ -178,72 +177,23 @@ static void close_npz(struct dpt_weights *w)
     w->file = NULL;
 }
 
-/* The numbers in the order in which they lie in the file, and that nothing follows: then libzip
- * has compared the checksum. */
-static enum dpt_status take_numbers(struct entry *e, const struct dpt_weight *weight, float *to,
-                                    struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t size = dpt_float_size(weight->kind), most = PIECE / size;
-    unsigned char *piece = malloc(PIECE), more;
-
-    if (piece == NULL)
-        return dpt_fail_memory(err, e->path, PIECE);
-    for (size_t i = 0, n; i < (size_t)weight->count; i += n) {
-        n = (size_t)weight->count - i < most ? (size_t)weight->count - i : most;
-        DPT_TRY(take(e, piece, n * size, err));
-        dpt_floats_from(weight->kind, weight->swapped, piece, n, to + i);
-    }
-    if (zip_fread(e->file, &more, 1) != 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: is damaged: %s", e->path, e->name,
-                         zip_file_strerror(e->file)));
-out:
-    free(piece);
-    return status;
-}
-
-/* From columns first to rows first. */
-static void transpose(const struct dpt_weight *weight, const float *from, float *to)
-{
-    int64_t at[DPT_WEIGHT_DIMS] = {0}, stride[DPT_WEIGHT_DIMS], step = 1, source = 0;
-
-    for (int d = 0; d < weight->n_dims; d++) {
-        stride[d] = step;
-        step *= weight->dims[d];
-    }
-    for (int64_t i = 0; i < weight->count; i++) {
-        to[i] = from[source];
-        for (int d = weight->n_dims - 1; d >= 0; d--) {
-            source += stride[d];
-            if (++at[d] < weight->dims[d])
-                break;
-            source -= stride[d] * at[d];
-            at[d] = 0;
-        }
-    }
-}
-
-static enum dpt_status read_npz(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
-                                struct dpt_error *err)
+static enum dpt_status read_npz(struct dpt_weights *w, const struct dpt_weight *weight, void *bytes,
+                                size_t n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct entry e = {0};
     struct dpt_npy npy;
-    float *columns = NULL;
     size_t header;
+    char more;
 
     DPT_TRY(open_entry(w, weight->position, weight->name, &e, err));
     DPT_TRY(take_npy(&e, &npy, &header, err));
-    if (weight->fortran && weight->n_dims > 1) {
-        columns = malloc((size_t)weight->count * sizeof *columns + 1);
-        if (columns == NULL)
-            DPT_TRY(dpt_fail_memory(err, w->path, (double)weight->count * sizeof *columns));
-    }
-    DPT_TRY(take_numbers(&e, weight, columns != NULL ? columns : to, err));
-    if (columns != NULL)
-        transpose(weight, columns, to);
+    DPT_TRY(take(&e, bytes, n, err));
+    /* At its end libzip has compared the checksum. */
+    if (zip_fread(e.file, &more, 1) != 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: is damaged: %s", e.path, e.name,
+                         zip_file_strerror(e.file)));
 out:
-    free(columns);
     if (e.file != NULL)
         zip_fclose(e.file);
     return status;

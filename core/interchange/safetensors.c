@@ -17,7 +17,7 @@
 #include "core/base/json.h"
 #include "core/interchange/weights.h"
 
-enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGN = 8, PIECE = 1 << 20 };
+enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGN = 8 };
 
 static const struct {
     const char *name;
@@ -145,8 +145,11 @@ static enum dpt_status take_header(struct dpt_weights *w, const char *text, size
     enum dpt_status status = DPT_OK;
     json_error_t wrong;
     json_t *root = json_loadb(text, length, JSON_REJECT_DUPLICATES, &wrong), *entry;
-    const char *name;
+    const char *name, *quoted = wrong.text + strcspn(wrong.text, "\""); /* near '"a"' */
 
+    if (root == NULL && json_error_code(&wrong) == json_error_duplicate_key)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: two entries of its header are called %.*s",
+                         w->path, (int)strcspn(quoted, "'"), quoted));
     if (root == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: header: byte %d: %s", w->path, wrong.position,
                          wrong.text));
@@ -193,30 +196,13 @@ out:
 }
 
 static enum dpt_status read_safetensors(struct dpt_weights *w, const struct dpt_weight *weight,
-                                        float *to, struct dpt_error *err)
+                                        void *bytes, size_t n, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const size_t size = dpt_float_size(weight->kind), most = PIECE / size;
-    unsigned char *piece = malloc(PIECE);
-
-    if (piece == NULL)
-        return dpt_fail_memory(err, w->path, PIECE);
-    for (size_t i = 0, n; i < (size_t)weight->count; i += n) {
-        n = (size_t)weight->count - i < most ? (size_t)weight->count - i : most;
-        if (dpt_pread_all(w->fd, piece, n * size, (long long)(weight->position + i * size)) != 0)
-            DPT_TRY(errno == EPIPE ? dpt_fail(err, DPT_BAD_DATA,
-                                              "%s: became shorter while it was read", w->path)
-                                   : dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path));
-        dpt_floats_from(weight->kind, false, piece, n, to + i);
-    }
-out:
-    free(piece);
-    return status;
-}
-
-static void close_safetensors(struct dpt_weights *w)
-{
-    (void)w;
+    if (dpt_pread_all(w->fd, bytes, n, (long long)weight->position) == 0)
+        return DPT_OK;
+    return errno == EPIPE
+               ? dpt_fail(err, DPT_BAD_DATA, "%s: became shorter while it was read", w->path)
+               : dpt_fail_errno(err, DPT_IO, "%s: cannot read", w->path);
 }
 
 static void add_reals(struct dpt_json *j, const char *key, const struct dpt_reals *reals)
@@ -318,6 +304,5 @@ const struct dpt_weights_format dpt_weights_safetensors = {
     .is = is_safetensors,
     .open = open_safetensors,
     .read = read_safetensors,
-    .close = close_safetensors,
     .write = write_safetensors,
 };

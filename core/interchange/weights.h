@@ -66,9 +66,10 @@ struct dpt_weights_format {
     /* Fills w->at and ->n; what it allocates elsewhere, `close` frees, also after a failure.
      * Errors: BAD_DATA, IO, RANK. */
     enum dpt_status (*open)(struct dpt_weights *w, struct dpt_error *err);
-    enum dpt_status (*read)(struct dpt_weights *w, const struct dpt_weight *weight, float *to,
-                            struct dpt_error *err);
-    void (*close)(struct dpt_weights *w);
+    /* Reads the n bytes of a tensor's numbers as they lie in the file. Errors: BAD_DATA, IO, RANK. */
+    enum dpt_status (*read)(struct dpt_weights *w, const struct dpt_weight *weight, void *bytes,
+                            size_t n, struct dpt_error *err);
+    void (*close)(struct dpt_weights *w); /* NULL: there is nothing to close */
     /* Writing, the whole file or nothing; NULL: it is only read. The same model gives the same
      * bytes. Errors: IO (names the file), RANK, USAGE (the format cannot hold it). */
     enum dpt_status (*write)(const struct dpt_model_view *view, const char *path,
@@ -114,16 +115,6 @@ enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t 
 /* Sets count from dims. Errors: BAD_DATA (a negative size, more than any file holds). */
 enum dpt_status dpt_weight_count(const struct dpt_weights *w, struct dpt_weight *weight,
                                  struct dpt_error *err);
-
-/* Bytes of a number. */
-size_t dpt_float_size(enum dpt_float_kind kind);
-/* n numbers as they lie in a file, in their byte order or swapped, as floats. */
-void dpt_floats_from(enum dpt_float_kind kind, bool swapped, const unsigned char *bytes, size_t n,
-                     float *to);
-
-/* "[64, 32, 3, 3]" into buf; returns buf. */
-enum { DPT_DIMS_TEXT = 192 };
-const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT]);
 
 /* "[0.1307]": the numbers as JSON. */
 void dpt_reals_json(const struct dpt_reals *reals, struct dpt_str *out);

@@ -10,6 +10,7 @@
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
+#include "core/base/str.h"
 #include "core/state/checkpoint.h"
 #include "data/shards/h5.h"
 
@@ -83,24 +84,12 @@ out:
     return status;
 }
 
-/* "[64, 32, 3, 3]" */
-static const char *dims_text(int n, const int64_t *dims, char *buf, size_t size)
-{
-    size_t used = (size_t)snprintf(buf, size, "[");
-
-    for (int d = 0; d < n && used < size; d++)
-        used += (size_t)snprintf(buf + used, size - used, "%s%" PRId64, d > 0 ? ", " : "", dims[d]);
-    if (used < size)
-        snprintf(buf + used, size - used, "]");
-    return buf;
-}
-
 static enum dpt_status read_tensor(hid_t file, const char *path, const char *folder,
                                    const struct dpt_tensor *tensor, float *arena, bool any,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char name[DPT_NAME * 2], there[96], here[96];
+    char name[DPT_NAME * 2], there[DPT_DIMS_TEXT], here[DPT_DIMS_TEXT];
     struct dpt_h5_info info;
     float *to = arena + tensor->offset;
     hid_t set = -1;
@@ -108,18 +97,15 @@ static enum dpt_status read_tensor(hid_t file, const char *path, const char *fol
     snprintf(name, sizeof name, "%s/%s", folder, tensor->name);
     if (H5Lexists(file, folder, H5P_DEFAULT) <= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no %s, which this job needs", path, folder));
-    set = H5Oopen(file, name, H5P_DEFAULT);
-    if (set < 0)
+    if (H5Oexists_by_name(file, name, H5P_DEFAULT) <= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no %s; it is of another model than this job's",
                          path, name));
-    H5Oclose(set);
-    set = -1;
     DPT_TRY(dpt_h5_info(file, path, name, &info, err));
     if (info.type != DPT_H5_F32 || info.n_dims != tensor->n_dims ||
         memcmp(info.dims, tensor->dims, (size_t)info.n_dims * sizeof *info.dims) != 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is %s there and %s in this job's model", path,
-                         name, dims_text(info.n_dims, info.dims, there, sizeof there),
-                         dims_text(tensor->n_dims, tensor->dims, here, sizeof here)));
+                         name, dpt_dims_text(info.n_dims, info.dims, there),
+                         dpt_dims_text(tensor->n_dims, tensor->dims, here)));
     set = H5Dopen2(file, name, H5P_DEFAULT);
     if (set < 0 || H5Dread(set, H5T_IEEE_F32LE, H5S_ALL, H5S_ALL, H5P_DEFAULT, to) < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: %s cannot be read", path, name));
@@ -391,35 +377,25 @@ enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *c, char **text
 }
 
 /* A text attribute of the file, or "". */
-static void read_text(hid_t file, const char *name, char *text, size_t size)
+static void read_text(const struct dpt_checkpoint *c, const char *name, char *text, size_t size)
 {
-    const hid_t attribute =
-        H5Aexists(file, name) > 0 ? H5Aopen(file, name, H5P_DEFAULT) : H5I_INVALID_HID;
-    const hid_t type = attribute >= 0 ? H5Aget_type(attribute) : H5I_INVALID_HID;
-    const hid_t space = attribute >= 0 ? H5Aget_space(attribute) : H5I_INVALID_HID;
+    const char *const *texts;
+    size_t n;
 
-    memset(text, 0, size);
-    if (type >= 0 && H5Tget_class(type) == H5T_STRING && H5Tis_variable_str(type) == 0 &&
-        H5Sget_simple_extent_npoints(space) == 1 && H5Tget_size(type) < size &&
-        H5Aread(attribute, type, text) < 0)
-        text[0] = '\0';
-    if (space >= 0)
-        H5Sclose(space);
-    if (type >= 0)
-        H5Tclose(type);
-    if (attribute >= 0)
-        H5Aclose(attribute);
+    dpt_h5_enter();
+    texts = dpt_h5_texts(c->file, name, &n);
+    dpt_h5_leave();
+    snprintf(text, size, "%s", texts != NULL && n == 1 && strlen(texts[0]) < size ? texts[0] : "");
+    free((void *)texts);
 }
 
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, size_t size)
 {
     char backend[64], library[128], version[64];
 
-    dpt_h5_enter();
-    read_text(c->file, "backend", backend, sizeof backend);
-    read_text(c->file, "library", library, sizeof library);
-    read_text(c->file, "version", version, sizeof version);
-    dpt_h5_leave();
+    read_text(c, "backend", backend, sizeof backend);
+    read_text(c, "library", library, sizeof library);
+    read_text(c, "version", version, sizeof version);
     snprintf(text, size, "%s %s, dptrain %s", backend, library, version);
     return text;
 }
@@ -430,9 +406,7 @@ bool dpt_checkpoint_input(const struct dpt_checkpoint *c, struct dpt_shape *shap
     char text[64], again[40];
     int n;
 
-    dpt_h5_enter();
-    read_text(c->file, "input_shape", text, sizeof text);
-    dpt_h5_leave();
+    read_text(c, "input_shape", text, sizeof text);
     n = sscanf(text, "%" SCNd32 "x%" SCNd32 "x%" SCNd32, &read.c, &read.h, &read.w);
     if (n == 1) {
         read.h = read.w = 1;

@@ -32,16 +32,11 @@ struct chunk {
     uint32_t crc;
 };
 
-struct item_location {
-    int item;
-    uint64_t offset;
-};
-
 struct dpt_image {
     struct dpt_state state; /* as it was taken, without its arenas */
     struct dpt_item *items; /* as HDF5 is told of them: in another order it lays out another file */
     int n;
-    struct item_location *item_locations; /* in the order of their offsets */
+    int *order; /* the items' numbers, by their offsets */
     struct chunk *chunks;
     int n_chunks;
     unsigned char *bytes;
@@ -94,35 +89,53 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
     return DPT_OK;
 }
 
-enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
-                                    struct dpt_error *err)
+/* Lists the items and finds out where they lie. */
+static enum dpt_status lay_out(struct dpt_image *image, const struct dpt_state *state,
+                               const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_image image = {0};
     int metadata = -1;
 
-    DPT_TRY(list_items(&image, state, err));
-    DPT_TRY(dpt_checkpoint_metadata(state, image.items, image.n, path, &metadata, size, err));
-    *size += DPT_CHECKPOINT_TRAILER;
+    DPT_TRY(list_items(image, state, err));
+    DPT_TRY(
+        dpt_checkpoint_metadata(state, image->items, image->n, path, &metadata, &image->size, err));
 out:
     if (metadata >= 0)
         close(metadata);
+    return status;
+}
+
+enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,
+                                    struct dpt_error *err)
+{
+    struct dpt_image image = {0};
+    const enum dpt_status status = lay_out(&image, state, path, err);
+
+    *size = image.size + DPT_CHECKPOINT_TRAILER;
     dpt_free(image.items);
     return status;
 }
 
-static int chunks_of(const struct dpt_item *item)
+static int by_offset(const void *a, const void *b, void *arg)
 {
-    return (int)((item->size + CHUNK - 1) / CHUNK);
+    const struct dpt_item *items = arg;
+    const uint64_t x = items[*(const int *)a].offset, y = items[*(const int *)b].offset;
+
+    return (x > y) - (x < y);
 }
 
+/* Lists the chunks of all items, and the items by their offsets. */
 static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *err)
 {
     for (int i = 0; i < image->n; i++)
-        image->n_chunks += chunks_of(&image->items[i]);
+        image->n_chunks += (int)((image->items[i].size + CHUNK - 1) / CHUNK);
     image->chunks = dpt_alloc_array((size_t)image->n_chunks, sizeof *image->chunks);
-    if (image->chunks == NULL)
+    image->order = dpt_alloc_array((size_t)image->n, sizeof *image->order);
+    if (image->chunks == NULL || image->order == NULL)
         return dpt_fail_memory(err, "a checkpoint's list of contents", image->n_chunks);
+    for (int i = 0; i < image->n; i++)
+        image->order[i] = i;
+    qsort_r(image->order, (size_t)image->n, sizeof *image->order, by_offset, image->items);
     for (int i = 0, c = 0; i < image->n; i++)
         for (size_t at = 0; at < image->items[i].size; at += CHUNK, c++) {
             const size_t left = image->items[i].size - at;
@@ -132,25 +145,6 @@ static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *er
                                               .size = left < CHUNK ? left : CHUNK,
                                               .to = image->items[i].offset + at};
         }
-    return DPT_OK;
-}
-
-static int by_offset(const void *a, const void *b)
-{
-    const uint64_t x = ((const struct item_location *)a)->offset,
-                   y = ((const struct item_location *)b)->offset;
-
-    return (x > y) - (x < y);
-}
-
-static enum dpt_status list_places(struct dpt_image *image, struct dpt_error *err)
-{
-    image->item_locations = dpt_alloc_array((size_t)image->n, sizeof *image->item_locations);
-    if (image->item_locations == NULL)
-        return dpt_fail_memory(err, "a checkpoint's list of contents", image->n);
-    for (int i = 0; i < image->n; i++)
-        image->item_locations[i] = (struct item_location){i, image->items[i].offset};
-    qsort(image->item_locations, (size_t)image->n, sizeof *image->item_locations, by_offset);
     return DPT_OK;
 }
 
@@ -174,21 +168,15 @@ enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *s
 {
     enum dpt_status status = DPT_OK;
     struct dpt_image *image = dpt_alloc(sizeof *image);
-    int metadata = -1;
 
     *out = NULL;
     if (image == NULL)
         return dpt_fail_memory(err, "a checkpoint", sizeof *image);
-    DPT_TRY(list_items(image, state, err));
-    DPT_TRY(
-        dpt_checkpoint_metadata(state, image->items, image->n, path, &metadata, &image->size, err));
-    DPT_TRY(list_places(image, err));
+    DPT_TRY(lay_out(image, state, path, err));
     DPT_TRY(list_chunks(image, err));
     DPT_TRY(allocate(image, err));
     *out = image;
 out:
-    if (metadata >= 0)
-        close(metadata);
     if (status != DPT_OK)
         dpt_image_close(image);
     return status;
@@ -199,7 +187,7 @@ void dpt_image_close(struct dpt_image *image)
     if (image == NULL)
         return;
     dpt_free(image->items);
-    dpt_free(image->item_locations);
+    dpt_free(image->order);
     dpt_free(image->chunks);
     free(image->bytes);
     dpt_free(image);
@@ -307,12 +295,14 @@ static enum dpt_status frame(struct dpt_image *image, const char *path, struct d
     join_checksums(image);
     DPT_TRY(dpt_checkpoint_metadata(&image->state, image->items, image->n, path, &metadata, &size,
                                     err));
+    /* The bytes that were taken lie where the first layout had them. */
+    for (int c = 0; c < image->n_chunks; c++)
+        good = good && image->chunks[c].to ==
+                           image->items[image->chunks[c].item].offset + image->chunks[c].start;
     for (int i = 0; good && i < image->n; i++) {
-        const struct item_location *item_location = &image->item_locations[i];
-        const struct dpt_item *item = &image->items[item_location->item];
+        const struct dpt_item *item = &image->items[image->order[i]];
 
-        good = item->offset == item_location->offset &&
-               put_frame(image, metadata, at, item_location->offset, &crc);
+        good = put_frame(image, metadata, at, item->offset, &crc);
         crc = dpt_crc32_join(crc, item->crc, item->size);
         at = item->offset + item->size;
     }

@@ -114,12 +114,12 @@ out:
 }
 
 static enum dpt_status read_checkpoint(struct dpt_weights *w, const struct dpt_weight *weight,
-                                       float *to, struct dpt_error *err)
+                                       void *bytes, size_t n, struct dpt_error *err)
 {
     const struct dpt_checkpoint_model *m = w->file;
 
     (void)err;
-    memcpy(to, m->params + weight->position, (size_t)weight->count * sizeof *to);
+    memcpy(bytes, m->params + weight->position, n);
     return DPT_OK;
 }
 

@@ -37,7 +37,7 @@ struct dpt_shard_writer {
     /* The shard being written, number begun - 1; fd < 0: none. */
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
-    struct dpt_shard_metadata metadata;
+    struct dpt_h5_metadata metadata;
     struct dpt_skeleton_set sets[2]; /* IMAGES, LABELS */
     uint32_t crc_images, crc_labels;
 };
@@ -138,7 +138,7 @@ static enum dpt_status make_metadata(struct dpt_shard_writer *w, struct dpt_erro
         .classes = format->class_names,
         .n_classes = (size_t)format->classes,
     };
-    status = dpt_shard_metadata_make(&w->metadata, err);
+    status = dpt_h5_metadata_make(&w->metadata, err);
     dpt_h5_leave();
     return status;
 }
@@ -179,7 +179,7 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
         total != w->metadata.total)
         DPT_TRY(
             dpt_fail(err, DPT_INTERNAL, "%s: HDF5 laid the same file out in two ways", w->folder));
-    if (dpt_shard_metadata_copy(&w->metadata, fd) != 0 || fsync(fd) != 0)
+    if (dpt_h5_metadata_copy(&w->metadata, fd) != 0 || fsync(fd) != 0)
         DPT_TRY(cannot_write(w, w->begun - 1, err));
     w->fd = -1;
     if (close(fd) != 0)
@@ -418,7 +418,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     w->output = *output;
     w->format = *format;
     w->dir = w->fd = -1;
-    w->metadata = (struct dpt_shard_metadata){.memory = -1, .sets = w->sets, .n_sets = 2};
+    w->metadata = (struct dpt_h5_metadata){.memory = -1, .sets = w->sets, .n_sets = 2};
     DPT_TRY(check_prefix(w, err));
     DPT_TRY(check_format(w, err));
     w->narrow = dpt_alloc(NARROW);
@@ -429,7 +429,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     if (w->dir < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot open the folder", w->folder));
     DPT_TRY(walk_folder(w, refuse_other, err));
-    DPT_TRY(dpt_shard_metadata_open(&w->metadata, err));
+    DPT_TRY(dpt_h5_metadata_open(&w->metadata, err));
     *writer = w;
     w = NULL;
 out:
@@ -525,7 +525,7 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
         dpt_log_live(w->output.log, NULL);
     if (w->dir >= 0)
         close(w->dir);
-    dpt_shard_metadata_close(&w->metadata);
+    dpt_h5_metadata_close(&w->metadata);
     dpt_free(w->narrow);
     free(w->folder);
     free(w->name);

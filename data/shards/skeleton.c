@@ -10,13 +10,13 @@
 
 enum { COPY_BYTES = 64 * 1024 };
 
-enum dpt_status dpt_shard_metadata_open(struct dpt_shard_metadata *s, struct dpt_error *err)
+enum dpt_status dpt_h5_metadata_open(struct dpt_h5_metadata *s, struct dpt_error *err)
 {
     s->memory = memfd_create("skeleton", MFD_CLOEXEC);
     return s->memory >= 0 ? DPT_OK : dpt_fail_errno(err, DPT_RANK, "cannot make a file in memory");
 }
 
-void dpt_shard_metadata_close(struct dpt_shard_metadata *s)
+void dpt_h5_metadata_close(struct dpt_h5_metadata *s)
 {
     if (s->memory >= 0)
         close(s->memory);
@@ -35,19 +35,20 @@ static bool put(hid_t object, const char *name, hid_t type, size_t n, const void
     return (id < 0 || H5Aclose(id) >= 0) && good;
 }
 
-static hid_t text_type(size_t bytes)
+static hid_t text_type(size_t bytes, bool ascii)
 {
     const hid_t type = H5Tcopy(H5T_C_S1);
 
     if (H5Tset_size(type, bytes) >= 0 && H5Tset_strpad(type, H5T_STR_NULLPAD) >= 0 &&
-        H5Tset_cset(type, H5T_CSET_UTF8) >= 0)
+        H5Tset_cset(type, ascii ? H5T_CSET_ASCII : H5T_CSET_UTF8) >= 0)
         return type;
     H5Tclose(type);
     return H5I_INVALID_HID;
 }
 
 /* One text (n is 0) or several, as strings of one length. */
-static bool put_texts(hid_t object, const char *name, const char *const *texts, size_t n)
+static bool put_texts(hid_t object, const char *name, const char *const *texts, size_t n,
+                      bool ascii)
 {
     const size_t all = n > 0 ? n : 1;
     size_t width = 1;
@@ -60,7 +61,7 @@ static bool put_texts(hid_t object, const char *name, const char *const *texts, 
     bytes = dpt_alloc_array(all, width);
     for (size_t i = 0; bytes != NULL && i < all; i++)
         memcpy(bytes + i * width, texts[i], strlen(texts[i]));
-    type = text_type(width);
+    type = text_type(width, ascii);
     good = bytes != NULL && type >= 0 && put(object, name, type, n, bytes);
     dpt_free(bytes);
     H5Tclose(type);
@@ -84,10 +85,33 @@ static hid_t make_hole(hid_t file, const struct dpt_skeleton_set *set, hid_t typ
     return id;
 }
 
-static bool add_set(hid_t file, struct dpt_skeleton_set *set)
+/* The groups on the way to a data set; those that HDF5 makes on the fly hold their times. */
+static bool add_groups(hid_t file, const char *name)
 {
-    const hid_t text = set->text_bytes > 0 ? text_type(set->text_bytes) : H5I_INVALID_HID;
-    const hid_t id = make_hole(file, set, set->text_bytes > 0 ? text : set->type);
+    const hid_t plist = H5Pcreate(H5P_GROUP_CREATE);
+    bool good = plist >= 0 && H5Pset_obj_track_times(plist, false) >= 0;
+    char path[256];
+
+    for (const char *slash = strchr(name + 1, '/'); good && slash != NULL;
+         slash = strchr(slash + 1, '/')) {
+        hid_t group;
+
+        snprintf(path, sizeof path, "%.*s", (int)(slash - name), name);
+        if (H5Lexists(file, path, H5P_DEFAULT) > 0)
+            continue;
+        group = H5Gcreate2(file, path, H5P_DEFAULT, plist, H5P_DEFAULT);
+        good = group >= 0 && H5Gclose(group) >= 0;
+    }
+    H5Pclose(plist);
+    return good;
+}
+
+static bool add_set(hid_t file, struct dpt_skeleton_set *set, bool ascii)
+{
+    const hid_t text = set->text_bytes > 0 ? text_type(set->text_bytes, ascii) : H5I_INVALID_HID;
+    const hid_t id = add_groups(file, set->name)
+                         ? make_hole(file, set, set->text_bytes > 0 ? text : set->type)
+                         : H5I_INVALID_HID;
     bool good = id >= 0;
 
     if (good) {
@@ -96,20 +120,23 @@ static bool add_set(hid_t file, struct dpt_skeleton_set *set)
         good = set->first > 0 && set->end > set->first;
     }
     good = good && (set->crc == NULL || put(id, "crc32", H5T_NATIVE_UINT32, 0, set->crc)) &&
-           (set->layout == NULL || put_texts(id, "layout", &set->layout, 0)) &&
-           (set->classes == NULL || put_texts(id, "classes", set->classes, set->n_classes));
+           (set->layout == NULL || put_texts(id, "layout", &set->layout, 0, ascii)) &&
+           (set->classes == NULL || put_texts(id, "classes", set->classes, set->n_classes, ascii));
     if (text >= 0)
         H5Tclose(text);
     return (id < 0 || H5Dclose(id) >= 0) && good;
 }
 
-static bool add_attribute(hid_t file, const struct dpt_skeleton_attribute *a)
+static bool add_attribute(hid_t file, const struct dpt_skeleton_attribute *a, bool ascii)
 {
-    return a->text != NULL ? put_texts(file, a->name, &a->text, 0)
-                           : put(file, a->name, H5T_NATIVE_INT64, 0, &a->number);
+    if (a->name == NULL)
+        return true;
+    return a->text != NULL   ? put_texts(file, a->name, &a->text, 0, ascii)
+           : a->real != NULL ? put(file, a->name, H5T_NATIVE_DOUBLE, 0, a->real)
+                             : put(file, a->name, H5T_NATIVE_INT64, 0, &a->number);
 }
 
-enum dpt_status dpt_shard_metadata_make(struct dpt_shard_metadata *s, struct dpt_error *err)
+enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     hid_t plist, access, file = H5I_INVALID_HID;
@@ -125,17 +152,18 @@ enum dpt_status dpt_shard_metadata_make(struct dpt_shard_metadata *s, struct dpt
     if (plist >= 0 && access >= 0 && H5Pset_fapl_stdio(access) >= 0 &&
         /* Since 1.8 the metadata carry checksums of their own: damage there is noticed too. */
         H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18) >= 0 &&
+        (!s->aligned || H5Pset_alignment(access, 4096, DPT_ALIGN) >= 0) &&
         H5Pset_obj_track_times(plist, false) >= 0)
         file = H5Fcreate(path, H5F_ACC_TRUNC, plist, access);
     good = file >= 0;
     for (size_t i = 0; good && i < s->n_attributes; i++)
-        good = add_attribute(file, &s->attributes[i]);
+        good = add_attribute(file, &s->attributes[i], s->ascii);
     for (size_t i = 0; good && i < s->n_sets; i++)
-        good = s->sets[i].name == NULL || add_set(file, &s->sets[i]);
+        good = s->sets[i].name == NULL || add_set(file, &s->sets[i], s->ascii);
     if (!good)
-        status = dpt_h5_fail(err, DPT_INTERNAL, "cannot make an HDF5 file in memory");
+        status = dpt_h5_fail(err, DPT_RANK, "cannot make an HDF5 file in memory");
     if (file >= 0 && H5Fclose(file) < 0 && status == DPT_OK)
-        status = dpt_h5_fail(err, DPT_INTERNAL, "cannot close an HDF5 file in memory");
+        status = dpt_h5_fail(err, DPT_RANK, "cannot close an HDF5 file in memory");
     H5Pclose(access);
     H5Pclose(plist);
     dpt_h5_leave();
@@ -148,7 +176,7 @@ out:
 }
 
 /* The first data set at or behind a byte, or NULL. */
-static const struct dpt_skeleton_set *next_set(const struct dpt_shard_metadata *s, int64_t at)
+static const struct dpt_skeleton_set *next_set(const struct dpt_h5_metadata *s, int64_t at)
 {
     const struct dpt_skeleton_set *next = NULL;
 
@@ -161,7 +189,7 @@ static const struct dpt_skeleton_set *next_set(const struct dpt_shard_metadata *
     return next;
 }
 
-int dpt_shard_metadata_copy(const struct dpt_shard_metadata *s, int fd)
+int dpt_h5_metadata_copy(const struct dpt_h5_metadata *s, int fd)
 {
     char buffer[COPY_BYTES];
 

@@ -5,7 +5,7 @@
  * anonymous memory file, where the data sets are holes; whoever writes the file puts their bytes at
  * the offsets and copies the rest. So a full disk is an errno, not a library that fails in its own
  * close, and checksums can be put in last, when they are known: the same sets give the same layout
- * again. Private to the writers.
+ * again. No times are kept. Private to the writers of shards, predictions and checkpoints.
  */
 #ifndef DPT_DATA_SKELETON_H
 #define DPT_DATA_SKELETON_H
@@ -17,10 +17,10 @@ enum { DPT_SHARD_METADATA_MOST = 128 * 1024 };
 
 /* A data set: one run of bytes. */
 struct dpt_skeleton_set {
-    const char *name;  /* NULL: left out */
+    const char *name;  /* NULL: left out; groups on the way are made: "/params/conv1/weight" */
     hid_t type;        /* unless: */
     size_t text_bytes; /* texts of so many bytes each; 0: none */
-    int n_dims;
+    int n_dims;        /* 0: a scalar */
     hsize_t dims[4];
     const uint32_t *crc;        /* the attribute crc32; NULL: none */
     const char *layout;         /* the attribute layout; NULL: none */
@@ -29,29 +29,33 @@ struct dpt_skeleton_set {
     int64_t first, end; /* out: its bytes in the file */
 };
 
-/* An attribute of the file itself: a text, or else a number. */
+/* An attribute of the file itself: a text, or else the real number that `real` points to, or else a
+ * whole one. */
 struct dpt_skeleton_attribute {
-    const char *name, *text;
+    const char *name, *text; /* name NULL: left out */
     int64_t number;
+    const double *real;
 };
 
-struct dpt_shard_metadata {
+struct dpt_h5_metadata {
     int memory; /* the anonymous file; -1: closed */
     struct dpt_skeleton_set *sets;
     size_t n_sets;
     const struct dpt_skeleton_attribute *attributes;
     size_t n_attributes;
+    bool ascii;    /* texts are marked as ASCII instead of UTF-8 */
+    bool aligned;  /* data sets of a page and more begin at whole cache lines */
     int64_t total; /* out: bytes of the file */
 };
 
 /* Sets s->memory; the rest is the caller's. Errors: RANK. */
-enum dpt_status dpt_shard_metadata_open(struct dpt_shard_metadata *s, struct dpt_error *err);
-void dpt_shard_metadata_close(struct dpt_shard_metadata *s);
+enum dpt_status dpt_h5_metadata_open(struct dpt_h5_metadata *s, struct dpt_error *err);
+void dpt_h5_metadata_close(struct dpt_h5_metadata *s);
 
-/* Makes the skeleton of the sets, anew. Errors: INTERNAL, RANK. */
-enum dpt_status dpt_shard_metadata_make(struct dpt_shard_metadata *s, struct dpt_error *err);
+/* Makes the skeleton of the sets, anew. Errors: RANK. */
+enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error *err);
 
 /* Copies what lies outside the data sets into a file. 0, or -1 with errno. */
-int dpt_shard_metadata_copy(const struct dpt_shard_metadata *s, int fd);
+int dpt_h5_metadata_copy(const struct dpt_h5_metadata *s, int fd);
 
 #endif

@@ -93,12 +93,12 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
     enum dpt_status status = DPT_OK;
     const struct dpt_predictions_format *f = &p->format;
     const struct dpt_skeleton_attribute attributes[] = {
-        {"checkpoint", f->checkpoint, 0},
-        {"step", NULL, f->step},
-        {"job", f->job, 0},
-        {"version", f->version, 0},
+        {.name = "checkpoint", .text = f->checkpoint},
+        {.name = "step", .number = f->step},
+        {.name = "job", .text = f->job},
+        {.name = "version", .text = f->version},
     };
-    struct dpt_shard_metadata skeleton = {
+    struct dpt_h5_metadata skeleton = {
         .memory = -1,
         .sets = p->sets,
         .n_sets = SETS,
@@ -106,12 +106,12 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
         .n_attributes = sizeof attributes / sizeof attributes[0],
     };
 
-    DPT_TRY(dpt_shard_metadata_open(&skeleton, err));
+    DPT_TRY(dpt_h5_metadata_open(&skeleton, err));
     DPT_TRY(check_limit(p, err));
     dpt_h5_enter(); /* which knows the types once it is up */
     list_sets(p);
     dpt_h5_leave();
-    DPT_TRY(dpt_shard_metadata_make(&skeleton, err));
+    DPT_TRY(dpt_h5_metadata_make(&skeleton, err));
     DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
     p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (p->fd < 0)
@@ -119,10 +119,10 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
     /* A disk that is too full is told now. File systems that cannot promise space tell it later. */
     if (fallocate(p->fd, 0, 0, skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
         DPT_TRY(cannot_write(p, err));
-    if (dpt_shard_metadata_copy(&skeleton, p->fd) != 0)
+    if (dpt_h5_metadata_copy(&skeleton, p->fd) != 0)
         DPT_TRY(cannot_write(p, err));
 out:
-    dpt_shard_metadata_close(&skeleton);
+    dpt_h5_metadata_close(&skeleton);
     return status;
 }
 

@@ -44,7 +44,7 @@ static void empty(const char *path)
 
     while (dir != NULL && (entry = readdir(dir)) != NULL) {
         snprintf(inner, sizeof inner, "%s/%s", path, entry->d_name);
-        if (entry->d_name[0] != '.' || entry->d_name[1] == 'x')
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
             unlink(inner);
     }
     if (dir != NULL)
