@@ -1,4 +1,4 @@
-#include "cmd/cli.h"
+#include "cmd/cmd.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -11,11 +11,11 @@
 
 enum { MAX_NAMES = 64 };
 
-static const struct dpt_command *find_command(const char *name)
+static const struct dpt_command *find_command(const struct dpt_cli *cli, const char *name)
 {
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        if (strcmp(dpt_commands[i]->name, name) == 0)
-            return dpt_commands[i];
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        if (strcmp(cli->commands[i]->name, name) == 0)
+            return cli->commands[i];
     return NULL;
 }
 
@@ -31,22 +31,18 @@ static const struct dpt_cli_option *find_option(const struct dpt_command *comman
     return NULL;
 }
 
-static enum dpt_status unknown_command(const char *name, struct dpt_error *err)
+static enum dpt_status unknown_command(const struct dpt_cli *cli, const char *name,
+                                       struct dpt_error *err)
 {
     const char *names[MAX_NAMES], *near;
     size_t n = 0;
 
-    for (; n < MAX_NAMES && dpt_commands[n] != NULL; n++)
-        names[n] = dpt_commands[n]->name;
+    for (; n < MAX_NAMES && cli->commands[n] != NULL; n++)
+        names[n] = cli->commands[n]->name;
     near = dpt_nearest(name, names, n);
-    if (near != NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain: '%s' is neither a command nor a job file; did you mean '%s'?",
-                        name, near);
-    return dpt_fail(
-        err, DPT_USAGE,
-        "dptrain: '%s' is neither a command nor a job file; `dptrain --help` lists the commands",
-        name);
+    return dpt_fail(err, DPT_USAGE, "dptrain: '%s' is neither a command nor a job file; %s%s%s",
+                    name, near != NULL ? "did you mean '" : "`dptrain --help` lists the commands",
+                    near != NULL ? near : "", near != NULL ? "'?" : "");
 }
 
 static enum dpt_status unknown_option(const struct dpt_command *command, const char *name,
@@ -114,12 +110,12 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
     const char *word = argc > 1 ? argv[1] : "--help";
 
     *i = 1;
-    cli->command = find_command("train");
+    cli->command = find_command(cli, "train");
     if (argc <= 1 || strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0 ||
         strcmp(word, "help") == 0) {
-        cli->command = argc > 2 ? find_command(argv[2]) : NULL;
+        cli->command = argc > 2 ? find_command(cli, argv[2]) : NULL;
         *action = DPT_CLI_HELP;
-        return argc > 2 && cli->command == NULL ? unknown_command(argv[2], err) : DPT_OK;
+        return argc > 2 && cli->command == NULL ? unknown_command(cli, argv[2], err) : DPT_OK;
     }
     if (strcmp(word, "--version") == 0 || strcmp(word, "-V") == 0) {
         *action = DPT_CLI_VERSION;
@@ -127,25 +123,24 @@ static enum dpt_status take_command(struct dpt_cli *cli, int argc, char **argv, 
     }
     if (word[0] == '-')
         return DPT_OK;
-    if (find_command(word) != NULL) {
-        cli->command = find_command(word);
+    if (find_command(cli, word) != NULL) {
+        cli->command = find_command(cli, word);
         *i = 2;
         return DPT_OK;
     }
-    return looks_like_file(word) ? DPT_OK : unknown_command(word, err);
+    return looks_like_file(word) ? DPT_OK : unknown_command(cli, word, err);
 }
 
-enum dpt_status dpt_cli_parse(struct dpt_cli *cli, int argc, char **argv,
-                              enum dpt_cli_action *action, struct dpt_error *err)
+enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *const *commands,
+                              int argc, char **argv, enum dpt_cli_action *action,
+                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     bool only_words = false;
     int i;
 
-    memset(cli, 0, sizeof *cli);
+    *cli = (struct dpt_cli){.commands = commands, .argv = argv};
     *action = DPT_CLI_RUN;
-    cli->program = argv[0];
-    cli->argv = argv;
     cli->given = calloc((size_t)argc + 1, sizeof *cli->given);
     cli->positional = calloc((size_t)argc + 1, sizeof *cli->positional);
     if (cli->given == NULL || cli->positional == NULL)
@@ -173,29 +168,41 @@ void dpt_cli_release(struct dpt_cli *cli)
     free(cli->positional);
 }
 
-const char *dpt_cli_nth(const struct dpt_cli *cli, const char *name, size_t i)
+size_t dpt_cli_all(const struct dpt_cli *cli, const char *name, const char **list)
 {
-    for (size_t k = 0; k < cli->n_given; k++)
-        if (strcmp(cli->given[k].option->name, name) == 0 && i-- == 0)
-            return cli->given[k].value;
+    size_t n = 0;
+
+    for (size_t i = 0; i < cli->n_given; i++)
+        if (strcmp(cli->given[i].option->name, name) == 0)
+            list[n++] = cli->given[i].value;
+    return n;
+}
+
+/* The last time that an option was given, or NULL. */
+static const struct dpt_cli_given *find_given(const struct dpt_cli *cli, const char *name)
+{
+    for (size_t i = cli->n_given; i-- > 0;)
+        if (strcmp(cli->given[i].option->name, name) == 0)
+            return &cli->given[i];
     return NULL;
 }
 
 const char *dpt_cli_value(const struct dpt_cli *cli, const char *name)
 {
-    const char *last = NULL;
+    const struct dpt_cli_given *given = find_given(cli, name);
 
-    for (size_t i = 0; dpt_cli_nth(cli, name, i) != NULL; i++)
-        last = dpt_cli_nth(cli, name, i);
-    return last;
+    return given != NULL ? given->value : NULL;
 }
 
 bool dpt_cli_has(const struct dpt_cli *cli, const char *name)
 {
-    for (size_t k = 0; k < cli->n_given; k++)
-        if (strcmp(cli->given[k].option->name, name) == 0)
-            return true;
-    return false;
+    return find_given(cli, name) != NULL;
+}
+
+enum dpt_status dpt_cli_wrong(const struct dpt_cli *cli, const char *what, struct dpt_error *err)
+{
+    return dpt_fail(err, DPT_USAGE, "dptrain %s: %s usage: dptrain %s %s", cli->command->name, what,
+                    cli->command->name, cli->command->usage);
 }
 
 enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long long min,

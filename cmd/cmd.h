@@ -3,7 +3,8 @@
  * the rows.
  *
  * The only place that turns a status into an exit code. Parsing does not start MPI: `--help` and
- * `--version` answer in milliseconds.
+ * `--version` answer in milliseconds. Who needs the rows of all commands gets them with the parsed
+ * command line, so that no command depends on the table that names it.
  */
 #ifndef DPT_CMD_CMD_H
 #define DPT_CMD_CMD_H
@@ -28,11 +29,14 @@ struct dpt_cli_given {
 
 struct dpt_command;
 
+/* What the command line asks the program to do. */
+enum dpt_cli_action { DPT_CLI_RUN, DPT_CLI_HELP, DPT_CLI_VERSION };
+
 /* A parsed command line. */
 struct dpt_cli {
+    const struct dpt_command *const *commands; /* all there are, ends with NULL */
     const struct dpt_command *command;
-    const char *program; /* argv[0] */
-    char **argv;         /* as main got it, for starting ourselves again under mpirun */
+    char **argv; /* as main got it, for starting ourselves again under mpirun */
     const char **positional;
     size_t n_positional;
     struct dpt_cli_given *given;
@@ -47,6 +51,7 @@ struct dpt_command {
     const char
         *details; /* paragraphs for --help (dpt_cli_print fills them), ends with an example */
     const struct dpt_cli_option *options; /* beside the common ones (--quiet, --verbose, --help) */
+    bool one_rank;                        /* started under mpirun, rank 0 alone does it */
     /* Runs the command. Errors: any; the caller prints the text, and the status becomes the exit
      * code. */
     enum dpt_status (*run)(struct dpt_cli *cli, struct dpt_error *err);
@@ -54,18 +59,39 @@ struct dpt_command {
         void); /* prints further help to stdout (a list of formats, the job's keys); may be NULL */
 };
 
-extern const struct dpt_command *const dpt_commands[]; /* ends with NULL */
+/* The rows of all commands, for main. */
+extern const struct dpt_command *const dpt_commands[];
+/* Options of every command. */
+extern const struct dpt_cli_option dpt_cli_common_options[];
+
+/*
+ * Fills *cli (release it in any case). The command `train` may be left out. Errors: USAGE, with a
+ * suggestion for a misspelt name.
+ */
+enum dpt_status dpt_cli_parse(struct dpt_cli *cli, const struct dpt_command *const *commands,
+                              int argc, char **argv, enum dpt_cli_action *action,
+                              struct dpt_error *err);
+void dpt_cli_release(struct dpt_cli *cli);
+
+/* Prints to stdout: the help of the command, or of the whole program where there is none; the
+ * versions. */
+void dpt_cli_help(const struct dpt_cli *cli);
+void dpt_cli_version(void);
 
 /* The last value given for an option ("--shards"), or NULL; whether a switch was given. */
 const char *dpt_cli_value(const struct dpt_cli *cli, const char *name);
 bool dpt_cli_has(const struct dpt_cli *cli, const char *name);
-/* The i-th value of a repeatable option, or NULL. */
-const char *dpt_cli_nth(const struct dpt_cli *cli, const char *name, size_t i);
+/* Writes all values of a repeatable option, in their order; list: room for cli->n_given. Returns how
+ * many there are. */
+size_t dpt_cli_all(const struct dpt_cli *cli, const char *name, const char **list);
 /* A whole number from an option, `fallback` where it was not given. Errors: USAGE (no number, or
  * not in [min, max]). */
 enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long long min,
                             long long max, long long fallback, long long *value,
                             struct dpt_error *err);
+
+/* USAGE: "dptrain NAME: WHAT usage: dptrain NAME …". */
+enum dpt_status dpt_cli_wrong(const struct dpt_cli *cli, const char *what, struct dpt_error *err);
 
 /*
  * Prints text to stdout, filled to 79 columns behind an indent; `column`: where the cursor stands.

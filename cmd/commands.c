@@ -1,7 +1,7 @@
 /* The subcommands, one row each, and the versions of what they stand on. */
 #include <stdio.h>
 
-#include "cmd/cli.h"
+#include "cmd/cmd.h"
 #include "core/backend/backend.h"
 #include "core/backend/devices.h"
 #include "core/comm/comm.h"

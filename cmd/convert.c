@@ -80,12 +80,13 @@ static enum dpt_status take_options(const struct dpt_cli *cli, struct dpt_source
     };
 
     for (int i = 0; i < DPT_SOURCE_OPTIONS; i++) {
-        const char *value;
+        const char *values[cli->n_given + 1];
+        const size_t n = dpt_cli_all(cli, names[i], values);
 
-        if (!dpt_cli_has(cli, names[i]))
+        if (n == 0)
             continue;
-        for (size_t k = 0; (value = dpt_cli_nth(cli, names[i], k)) != NULL; k++)
-            dpt_str_printf(&joined[i], "%s%s", k > 0 ? "," : "", value);
+        for (size_t k = 0; k < n && values[k] != NULL; k++) /* switches have none */
+            dpt_str_printf(&joined[i], "%s%s", k > 0 ? "," : "", values[k]);
         if (joined[i].failed)
             return dpt_fail_memory(err, "the options", (double)joined[i].length);
         spec->option[i] = joined[i].text != NULL ? joined[i].text : "";
@@ -103,8 +104,6 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_shard_output output = {.log = &cli->log, .stop = &stop_signal};
     long long shards;
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (cli->n_positional == 0)
         return dpt_fail(err, DPT_USAGE, "which format? `dptrain convert --help` lists them");
     DPT_TRY(dpt_source_format_find("", cli->positional[0], true, &spec.format, err));
@@ -171,6 +170,7 @@ const struct dpt_command dpt_cmd_convert = {
                "      data/mnist/train-labels-idx1-ubyte.gz\n"
                "  dptrain convert csv iris.csv --label species --output data/iris",
     .options = options,
+    .one_rank = true,
     .run = run,
     .more_help = list_formats,
 };

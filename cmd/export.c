@@ -50,14 +50,12 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_shape shape;
     struct dpt_model_view view;
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (cli->n_positional != 2)
-        return dpt_fail(err, DPT_USAGE, "dptrain export: %s; usage: dptrain export %s",
-                        cli->n_positional == 0   ? "which checkpoint?"
-                        : cli->n_positional == 1 ? "to which file?"
-                                                 : "one checkpoint, one file",
-                        cli->command->usage);
+        return dpt_cli_wrong(cli,
+                             cli->n_positional == 0   ? "which checkpoint?"
+                             : cli->n_positional == 1 ? "to which file?"
+                                                      : "one checkpoint, one file;",
+                             err);
     out = cli->positional[1];
     DPT_TRY(dpt_weights_target(dpt_cli_value(cli, "--to"), out, &format, err));
     if (shape_text != NULL)
@@ -109,6 +107,7 @@ const struct dpt_command dpt_cmd_export = {
         "  dptrain export runs/mnist-cnn --to onnx mnist.onnx\n"
         "  dptrain export runs/mnist-cnn/checkpoints/best mnist.safetensors",
     .options = options,
+    .one_rank = true,
     .run = run,
     .more_help = list_formats,
 };

@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd/cli.h"
+#include "cmd/cmd.h"
 #include "core/base/str.h"
 
 enum { COLUMNS = 79, OPTION_COLUMN = 23 };
@@ -32,15 +32,15 @@ static void print_options(const struct dpt_cli_option *options)
     }
 }
 
-static void help_of_all(void)
+static void help_of_all(const struct dpt_cli *cli)
 {
     printf("dptrain trains a neural network on many ranks: one MPI rank a device, the\n"
            "gradients averaged with MPI_Allreduce, the job described by one YAML file.\n\n"
            "usage: dptrain [train] JOB.yaml [options]\n"
            "       mpirun -np N dptrain JOB.yaml [options]\n"
            "       dptrain COMMAND [options]\n\ncommands:\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        printf("  %-10s %s\n", dpt_commands[i]->name, dpt_commands[i]->summary);
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        printf("  %-10s %s\n", cli->commands[i]->name, cli->commands[i]->summary);
     printf("\n`dptrain COMMAND --help` tells more; `dptrain --version` names the libraries.\n\n"
            "exit codes:\n");
     for (int i = 0; i < DPT_STATUS_COUNT; i++)
@@ -48,10 +48,12 @@ static void help_of_all(void)
                dpt_status_text((enum dpt_status)i));
 }
 
-void dpt_cli_help(const struct dpt_command *command)
+void dpt_cli_help(const struct dpt_cli *cli)
 {
+    const struct dpt_command *command = cli->command;
+
     if (command == NULL) {
-        help_of_all();
+        help_of_all(cli);
         return;
     }
     printf("dptrain %s: %s\n\n", command->name, command->summary);

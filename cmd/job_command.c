@@ -86,84 +86,69 @@ out:
     return status;
 }
 
-/* --init-from and what goes with it, as texts for --set. */
-static enum dpt_status init_sets(const struct dpt_cli *cli, struct dpt_region *region,
-                                 const char **sets, size_t *n, struct dpt_error *err)
+/* What --set and the options that are short for it say, as KEY=VALUE. Errors: RANK. */
+static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region *region,
+                                    const char *const **sets, size_t *n, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_str from = {0}, map = {0};
-    const char *rule;
+    /* As quoted scalars: a folder may be called `null` or `a: b`. */
+    const struct {
+        const char *key, *value;
+    } quoted[] = {{"output", dpt_cli_value(cli, "--output")}, {"init.from", init_file(cli)}};
+    const char *device = dpt_cli_value(cli, "--device");
+    const char *rules[cli->n_given + 1];
+    const size_t n_rules = dpt_cli_all(cli, "--map", rules);
+    const char **all = dpt_region_alloc(region, (cli->n_given + 6) * sizeof *all);
+    struct dpt_str text = {0};
 
-    if (init_file(cli) != NULL) {
-        dpt_str_printf(&from, "init.from=");
-        dpt_str_json(&from, init_file(cli));
-        sets[(*n)++] = dpt_region_strdup(region, from.text != NULL ? from.text : "");
+    if (all == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the command line", 0));
+    *n = dpt_cli_all(cli, "--set", all);
+    for (size_t i = 0; i < sizeof quoted / sizeof quoted[0]; i++) {
+        if (quoted[i].value == NULL)
+            continue;
+        dpt_str_clear(&text);
+        dpt_str_json(&text, quoted[i].value);
+        all[(*n)++] = dpt_region_printf(region, "%s=%s", quoted[i].key, text.text);
     }
-    for (size_t i = 0; (rule = dpt_cli_nth(cli, "--map", i)) != NULL; i++) {
-        dpt_str_printf(&map, i == 0 ? "init.map=[" : ", ");
-        dpt_str_json(&map, rule);
+    if (device != NULL)
+        all[(*n)++] = dpt_region_printf(region, "device.kind=%s",
+                                        dpt_gpu_type_find(device) != NULL ? "cuda" : device);
+    dpt_str_clear(&text);
+    for (size_t i = 0; i < n_rules; i++) {
+        dpt_str_printf(&text, i == 0 ? "" : ", ");
+        dpt_str_json(&text, rules[i]);
     }
-    if (map.length > 0) {
-        dpt_str_printf(&map, "]");
-        sets[(*n)++] = dpt_region_strdup(region, map.text);
-    }
+    if (n_rules > 0)
+        all[(*n)++] = dpt_region_printf(region, "init.map=[%s]", text.text);
     if (dpt_cli_has(cli, "--map-by-order"))
-        sets[(*n)++] = "init.by_order=true";
+        all[(*n)++] = "init.by_order=true";
     if (dpt_cli_has(cli, "--init-partial"))
-        sets[(*n)++] = "init.partial=true";
+        all[(*n)++] = "init.partial=true";
     for (size_t i = 0; i < *n; i++)
-        if (from.failed || map.failed || sets[i] == NULL)
+        if (text.failed || all[i] == NULL)
             status = dpt_fail_memory(err, "the command line", 0);
-    dpt_str_release(&from);
-    dpt_str_release(&map);
+    *sets = all;
+out:
+    dpt_str_release(&text);
     return status;
 }
 
-/* --set and its short forms, in the order given. */
 enum dpt_status dpt_job_command_load(struct dpt_cli *cli, struct dpt_job *job,
                                      struct dpt_conf *conf, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char **sets = calloc(cli->n_given + 1, sizeof *sets);
-    struct dpt_region init = {0};
-    char *output = NULL, *device = NULL;
-    size_t n = 0;
+    const char *const *sets;
+    struct dpt_region region = {0};
+    size_t n;
 
-    if (sets == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the command line", 0));
     if (cli->n_positional != 1)
-        DPT_TRY(dpt_fail(err, DPT_USAGE, "dptrain %s: %s; usage: dptrain %s %s", cli->command->name,
-                         cli->n_positional == 0 ? "which job file?" : "one job file at a time",
-                         cli->command->name, cli->command->usage));
-    while (dpt_cli_nth(cli, "--set", n) != NULL) {
-        sets[n] = dpt_cli_nth(cli, "--set", n);
-        n++;
-    }
-    if (dpt_cli_value(cli, "--output") != NULL) {
-        const char *folder = dpt_cli_value(cli, "--output");
-        struct dpt_str text = {0};
-
-        /* As a quoted scalar: a folder may be called `null` or `a: b`. */
-        dpt_str_printf(&text, "output=");
-        dpt_str_json(&text, folder);
-        output = text.text;
-        sets[n++] = output;
-    }
-    if (dpt_cli_value(cli, "--device") != NULL) {
-        const char *name = dpt_cli_value(cli, "--device");
-        struct dpt_str text = {0};
-
-        dpt_str_printf(&text, "device.kind=%s", dpt_gpu_type_find(name) != NULL ? "cuda" : name);
-        device = text.text;
-        sets[n++] = device;
-    }
-    DPT_TRY(init_sets(cli, &init, sets, &n, err));
+        return dpt_cli_wrong(
+            cli, cli->n_positional == 0 ? "which job file?" : "one job file at a time;", err);
+    DPT_TRY(collect_sets(cli, &region, &sets, &n, err));
     DPT_TRY(dpt_job_load(job, conf, cli->positional[0], sets, n, err));
 out:
-    dpt_region_release(&init);
-    free(output);
-    free(device);
-    free(sets);
+    dpt_region_release(&region);
     return status;
 }
 

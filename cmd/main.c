@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <sys/resource.h>
 
-#include "cmd/cli.h"
+#include "cmd/cmd.h"
 #include "cmd/output.h"
 #include "core/comm/comm.h"
 
@@ -15,7 +15,7 @@ static enum dpt_status run(struct dpt_cli *cli, bool leads, struct dpt_error *er
                  : dpt_cli_has(cli, "--verbose") ? DPT_LOG_VERBOSE
                                                  : DPT_LOG_NORMAL,
                  !leads);
-    status = cli->command->run(cli, err);
+    status = cli->command->one_rank && !leads ? DPT_OK : cli->command->run(cli, err);
     if (status != DPT_OK && err->text[0] != '\0')
         dpt_log_error(&cli->log, err);
     dpt_log_close(&cli->log);
@@ -45,7 +45,7 @@ int main(int argc, char **argv)
     const bool leads = dpt_launcher_rank() == 0;
 
     dpt_output_begin();
-    status = dpt_cli_parse(&cli, argc, argv, &action, &err);
+    status = dpt_cli_parse(&cli, dpt_commands, argc, argv, &action, &err);
     if (status == DPT_OK && action == DPT_CLI_RUN)
         status = check_stack(&err);
     if (status == DPT_OK && action == DPT_CLI_RUN) {
@@ -54,7 +54,7 @@ int main(int argc, char **argv)
         if (leads)
             dpt_log_error(&cli.log, &err);
     } else if (leads && action == DPT_CLI_HELP) {
-        dpt_cli_help(cli.command);
+        dpt_cli_help(&cli);
     } else if (leads) {
         dpt_cli_version();
     }

@@ -39,8 +39,6 @@ static enum dpt_status check(struct dpt_cli *cli, struct dpt_error *err)
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (!dpt_cli_has(cli, "--check") && cli->n_positional > 0)
         return dpt_fail(err, DPT_USAGE,
                         "dptrain schema: takes no file; --check %s says whether it is right",
@@ -48,8 +46,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (!dpt_cli_has(cli, "--check"))
         return print_schema(err);
     if (cli->n_positional == 0)
-        return dpt_fail(err, DPT_USAGE, "dptrain schema: which job files? usage: dptrain schema %s",
-                        cli->command->usage);
+        return dpt_cli_wrong(cli, "which job files?", err);
     return check(cli, err);
 }
 
@@ -72,5 +69,6 @@ const struct dpt_command dpt_cmd_schema = {
         "  dptrain schema > dptrain.schema.json\n"
         "  dptrain schema --check configs/*.yaml",
     .options = options,
+    .one_rank = true,
     .run = run,
 };

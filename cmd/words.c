@@ -1,5 +1,6 @@
 #include "cmd/words.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,26 +44,29 @@ static void add_formats(struct dpt_str *words)
             dpt_str_printf(words, "%s ", dpt_source_formats[i]->name);
 }
 
-/* One of the ways that a `|` parts. */
-static void take(const char *name, size_t n, struct dpt_word *word)
+/* The words of a text of n bytes, which `|` parts; the first that names a kind gives *kind. */
+static void take(const char *text, size_t n, enum dpt_word_kind *kind, struct dpt_str *words)
 {
-    if (is_fixed(name, n))
-        dpt_str_printf(&word->words, "%.*s ", (int)n, name);
-    else if (n == strlen("FORMAT") && strncmp(name, "FORMAT", n) == 0)
-        add_formats(&word->words);
-    else if (word->kind == DPT_WORD_ANY)
-        word->kind = find(name, n);
+    for (size_t i = 0, part; i < n; i += part + 1) {
+        const char *name = text + i;
+
+        part = strcspn(name, "|");
+        part = part < n - i ? part : n - i;
+        if (is_fixed(name, part))
+            dpt_str_printf(words, "%.*s ", (int)part, name);
+        else if (part == strlen("FORMAT") && strncmp(name, "FORMAT", part) == 0)
+            add_formats(words);
+        else if (*kind == DPT_WORD_ANY)
+            *kind = find(name, part);
+    }
 }
 
-void dpt_word_of_value(const char *value, struct dpt_word *word)
+enum dpt_word_kind dpt_word_of_value(const char *value, struct dpt_str *words)
 {
-    *word = (struct dpt_word){0};
-    while (*value != '\0') {
-        const size_t n = strcspn(value, "|");
+    enum dpt_word_kind kind = DPT_WORD_ANY;
 
-        take(value, n, word);
-        value += n + (value[n] == '|');
-    }
+    take(value, strlen(value), &kind, words);
+    return kind;
 }
 
 /* Whether a value follows an option in the usage. */
@@ -74,87 +78,42 @@ static bool takes_value(const struct dpt_command *command, const char *name, siz
     return false;
 }
 
-void dpt_word_of_command(const struct dpt_command *command, struct dpt_word *word)
+enum dpt_word_kind dpt_word_of_command(const struct dpt_command *command, struct dpt_str *words)
 {
+    enum dpt_word_kind kind = DPT_WORD_ANY;
     const char *at = command->usage;
     bool skip = false;
 
-    *word = (struct dpt_word){0};
     for (size_t n; *at != '\0'; at += n + (at[n] != '\0')) {
-        size_t name = n = strcspn(at, " []");
-
-        if (n > 3 && strncmp(at + n - 3, "...", 3) == 0)
-            name -= 3;
-        if (n == 0 || skip) {
+        n = strcspn(at, " []");
+        if (n == 0 || skip)
             skip = skip && n == 0;
-        } else if (at[0] == '-') {
+        else if (at[0] == '-')
             skip = takes_value(command, at, n);
-        } else if (strncmp(at, "options", 7) == 0) {
-            return; /* "[options of the format]" */
-        } else {
-            for (size_t i = 0, part; i < name; i += part + 1) {
-                part = strcspn(at + i, "|");
-                take(at + i, part < name - i ? part : name - i, word);
-            }
-        }
+        else if (strncmp(at, "options", 7) == 0)
+            break; /* "[options of the format]" */
+        else
+            take(at, n > 3 && strncmp(at + n - 3, "...", 3) == 0 ? n - 3 : n, &kind, words);
     }
+    return kind;
 }
 
 /* --- keys of the job file --------------------------------------------------------------------- */
 
-struct key {
-    struct dpt_str path, values;
-    const char *help;
-};
-
-struct dpt_word_keys {
-    struct key *at;
-    size_t n, capacity;
-    bool failed;
-};
-
-static struct key *need_key(struct dpt_word_keys *keys, const char *path, const char *help)
-{
-    struct key *key;
-
-    for (size_t i = 0; i < keys->n; i++)
-        if (strcmp(keys->at[i].path.text, path) == 0)
-            return &keys->at[i];
-    if (keys->n == keys->capacity) {
-        const size_t capacity = keys->capacity == 0 ? 64 : 2 * keys->capacity;
-        struct key *more = realloc(keys->at, capacity * sizeof *more);
-
-        if (more == NULL) {
-            keys->failed = true;
-            return NULL;
-        }
-        keys->at = more;
-        keys->capacity = capacity;
-    }
-    key = &keys->at[keys->n];
-    *key = (struct key){.help = help == NULL ? "" : help};
-    dpt_str_printf(&key->path, "%s", path);
-    if (key->path.failed) {
-        dpt_str_release(&key->path);
-        keys->failed = true;
-        return NULL;
-    }
-    keys->n++;
-    return key;
-}
-
-static void add_value(struct key *key, const char *value)
+static void add_value(struct dpt_word_keys *keys, struct dpt_word_key *key, const char *value)
 {
     const size_t n = strlen(value);
-    const char *at = key->values.text;
 
-    for (; at != NULL && *at != '\0'; at += strcspn(at, " ") + 1)
+    for (const char *at = key->values; *at != '\0'; at += strcspn(at, " ") + 1)
         if (strncmp(at, value, n) == 0 && at[n] == ' ')
             return;
-    dpt_str_printf(&key->values, "%s ", value);
+    value = dpt_region_printf(&keys->texts, "%s%s ", key->values, value);
+    keys->failed = keys->failed || value == NULL;
+    key->values = value != NULL ? value : key->values;
 }
 
-static void add_values(struct key *key, const struct dpt_option *row)
+static void add_values(struct dpt_word_keys *keys, struct dpt_word_key *key,
+                       const struct dpt_option *row)
 {
     static const char *const truth[] = {"true", "false", NULL};
     const char *const *choices = row->type == DPT_OPT_BOOL     ? truth
@@ -162,77 +121,65 @@ static void add_values(struct key *key, const struct dpt_option *row)
                                                                : NULL;
 
     for (size_t i = 0; choices != NULL && choices[i] != NULL; i++)
-        add_value(key, choices[i]);
+        add_value(keys, key, choices[i]);
     for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++)
-        add_value(key, row->variants[i]->name);
+        add_value(keys, key, row->variants[i]->name);
     if (row->word != NULL)
-        add_value(key, row->word);
+        add_value(keys, key, row->word);
     if (row->type == DPT_OPT_EVERY && (row->units == 0 || row->units >> DPT_NEVER & 1))
-        add_value(key, "never");
-    for (const struct dpt_option *value_text =
-             row->alternatives == NULL ? NULL : row->alternatives->either;
-         value_text != NULL && value_text->name != NULL; value_text++)
-        add_values(key, value_text);
+        add_value(keys, key, "never");
+    for (const struct dpt_option *either = row->alternatives == NULL ? NULL
+                                                                     : row->alternatives->either;
+         either != NULL && either->name != NULL; either++)
+        add_values(keys, key, either);
+}
+
+/* A key that may be there already, with the values of this row. */
+static void add_key(struct dpt_word_keys *keys, const char *path, const struct dpt_option *row)
+{
+    struct dpt_word_key *more;
+    size_t i = 0;
+
+    while (i < keys->n && strcmp(keys->at[i].path, path) != 0)
+        i++;
+    if (i == keys->n) {
+        more = dpt_grow(keys->at, &keys->room, i + 1, sizeof *more);
+        path = dpt_region_strdup(&keys->texts, path);
+        keys->at = more != NULL ? more : keys->at;
+        keys->failed = keys->failed || more == NULL || path == NULL;
+        if (keys->failed)
+            return;
+        keys->at[keys->n++] = (struct dpt_word_key){path, "", row->help == NULL ? "" : row->help};
+    }
+    add_values(keys, &keys->at[i], row);
 }
 
 static void visit(void *arg, const struct dpt_option_visit *at)
 {
     struct dpt_word_keys *keys = arg;
-    struct dpt_str type = {0};
-    struct key *key;
+    char type[256];
 
     /* Layers stand in a list: their options have no name for --set but with a number. */
-    if (keys->failed || at->row == NULL || at->listed || at->row->type == DPT_OPT_SECTION ||
+    if (at->row == NULL || at->listed || at->row->type == DPT_OPT_SECTION ||
         (at->row->type == DPT_OPT_CUSTOM && at->row->alternatives != NULL &&
          at->row->alternatives->kind != NULL))
         return;
-    key = need_key(keys, at->path, at->row->help);
-    if (key != NULL)
-        add_values(key, at->row);
-    if (key == NULL || at->row->type != DPT_OPT_VARIANT)
+    add_key(keys, at->path, at->row);
+    if (at->row->type != DPT_OPT_VARIANT)
         return;
-    dpt_str_printf(&type, "%s.type", at->path);
-    if (!type.failed)
-        key = need_key(keys, type.text, at->row->help);
-    if (key != NULL)
-        add_values(key, at->row);
-    dpt_str_release(&type);
+    snprintf(type, sizeof type, "%s.type", at->path);
+    add_key(keys, type, at->row);
 }
 
-struct dpt_word_keys *dpt_word_keys_make(void)
+enum dpt_status dpt_word_keys_open(struct dpt_word_keys *keys, struct dpt_error *err)
 {
-    struct dpt_word_keys *keys = calloc(1, sizeof *keys);
-
-    if (keys == NULL)
-        return NULL;
+    *keys = (struct dpt_word_keys){0};
     dpt_options_walk(dpt_job_options, visit, keys);
-    if (!keys->failed)
-        return keys;
-    dpt_word_keys_free(keys);
-    return NULL;
+    return keys->failed ? dpt_fail_memory(err, "the keys of the job file", 0) : DPT_OK;
 }
 
-size_t dpt_word_keys_count(const struct dpt_word_keys *keys)
+void dpt_word_keys_close(struct dpt_word_keys *keys)
 {
-    return keys->n;
-}
-
-struct dpt_word_key dpt_word_keys_at(const struct dpt_word_keys *keys, size_t i)
-{
-    const struct key *key = &keys->at[i];
-
-    return (struct dpt_word_key){.path = key->path.text,
-                                 .values = key->values.text != NULL ? key->values.text : "",
-                                 .help = key->help};
-}
-
-void dpt_word_keys_free(struct dpt_word_keys *keys)
-{
-    for (size_t i = 0; keys != NULL && i < keys->n; i++) {
-        dpt_str_release(&keys->at[i].path);
-        dpt_str_release(&keys->at[i].values);
-    }
-    if (keys != NULL)
-        free(keys->at);
-    free(keys);
+    free(keys->at);
+    dpt_region_release(&keys->texts);
 }

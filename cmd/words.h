@@ -8,6 +8,7 @@
 #define DPT_CMD_WORDS_H
 
 #include "cmd/cmd.h"
+#include "core/base/memory.h"
 #include "core/base/str.h"
 
 /* What an argument is, for a shell. */
@@ -21,15 +22,11 @@ enum dpt_word_kind {
     DPT_WORD_KINDS
 };
 
-struct dpt_word {
-    enum dpt_word_kind kind;
-    struct dpt_str words; /* fixed words that may stand there too, with spaces between them */
-};
-
-/* From the text behind an option's name: "auto|none|PATH", "DIR". Release word->words. */
-void dpt_word_of_value(const char *value, struct dpt_word *word);
+/* From the text behind an option's name: "auto|none|PATH", "DIR". Adds the fixed words that may stand
+ * there to `words`, a space behind each. */
+enum dpt_word_kind dpt_word_of_value(const char *value, struct dpt_str *words);
 /* What stands behind a command's name, from its usage: "JOB.yaml [options]". Likewise. */
-void dpt_word_of_command(const struct dpt_command *command, struct dpt_word *word);
+enum dpt_word_kind dpt_word_of_command(const struct dpt_command *command, struct dpt_str *words);
 
 /* A key of the job file and its values, for --set. */
 struct dpt_word_key {
@@ -38,12 +35,16 @@ struct dpt_word_key {
     const char *help;
 };
 
-/* All keys, each once, in the order of the tables; n: out. The caller frees it as one; NULL: memory
- * ran out. */
-struct dpt_word_keys;
-struct dpt_word_keys *dpt_word_keys_make(void);
-size_t dpt_word_keys_count(const struct dpt_word_keys *keys);
-struct dpt_word_key dpt_word_keys_at(const struct dpt_word_keys *keys, size_t i);
-void dpt_word_keys_free(struct dpt_word_keys *keys);
+/* All keys, each once, in the order of the tables. */
+struct dpt_word_keys {
+    struct dpt_word_key *at;
+    size_t n, room;
+    struct dpt_region texts;
+    bool failed;
+};
+
+/* Fills *keys, to be closed in any case. Errors: RANK (memory). */
+enum dpt_status dpt_word_keys_open(struct dpt_word_keys *keys, struct dpt_error *err);
+void dpt_word_keys_close(struct dpt_word_keys *keys);
 
 #endif

@@ -76,12 +76,8 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_str out = {0};
     int columns, rows;
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (c.n == 0)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain compare: which run folders? usage: dptrain compare %s",
-                        cli->command->usage);
+        return dpt_cli_wrong(cli, "which run folders?", err);
     c.runs = dpt_alloc_array(c.n, sizeof *c.runs);
     if (c.runs == NULL)
         return dpt_fail_memory(err, "the runs", 0);
@@ -118,5 +114,6 @@ const struct dpt_command dpt_cmd_compare = {
         "  dptrain compare runs/lr-*\n"
         "  dptrain compare --json runs/a runs/b",
     .options = options,
+    .one_rank = true,
     .run = run,
 };

@@ -1,4 +1,3 @@
-#include "cmd/cli.h"
 #include "cmd/completion/completion.h"
 
 // clang-format off
@@ -6,7 +5,6 @@ static const char head[] =
     "# bash completion for dptrain, made by `dptrain completion bash`\n\n";
 
 static const char tail[] =
-    "\n"
     "# Adds to COMPREPLY what $3 can become: words of $2, and files of kind $1; $4 stands before each.\n"
     "_dptrain_offer()\n"
     "{\n"
@@ -29,7 +27,7 @@ static const char tail[] =
     "# KEY=VALUE of the job file.\n"
     "_dptrain_setting()\n"
     "{\n"
-    "    local values before=\n"
+    "    local REPLY= before=\n"
     "\n"
     "    if [[ $1 != *=* ]]; then\n"
     "        mapfile -t COMPREPLY < <(compgen -S = -W \"$_dptrain_keys\" -- \"$1\")\n"
@@ -38,9 +36,9 @@ static const char tail[] =
     "    fi\n"
     "    # Where `=` parts words, only what stands behind it is replaced.\n"
     "    [[ $COMP_WORDBREAKS == *=* ]] || before=${1%%=*}=\n"
-    "    values=$(_dptrain_values \"${1%%=*}\")\n"
-    "    if [[ $values ]]; then\n"
-    "        _dptrain_offer any \"$values\" \"${1#*=}\" \"$before\"\n"
+    "    _dptrain_values \"${1%%=*}\"\n"
+    "    if [[ $REPLY ]]; then\n"
+    "        _dptrain_offer any \"$REPLY\" \"${1#*=}\" \"$before\"\n"
     "    else\n"
     "        _dptrain_offer file '' \"${1#*=}\" \"$before\"\n"
     "    fi\n"
@@ -48,7 +46,7 @@ static const char tail[] =
     "\n"
     "_dptrain()\n"
     "{\n"
-    "    local all=() command=train cur prev before= i kind words value\n"
+    "    local all=() command=train cur prev before= i kind words REPLY=\n"
     "\n"
     "    COMPREPLY=()\n"
     "    for ((i = 0; i <= COMP_CWORD; i++)); do # put together again what `=` parted\n"
@@ -69,13 +67,14 @@ static const char tail[] =
     "        [[ $COMP_WORDBREAKS == *=* ]] || before=${cur%%=*}=\n"
     "        prev=${cur%%=*} cur=${cur#*=}\n"
     "    fi\n"
-    "    value=$(_dptrain_option \"$command:$prev\")\n"
-    "    [[ $value ]] || { value=$(_dptrain_arguments \"$command\"); before=; }\n"
-    "    read -r kind words <<<\"$value\"\n"
+    "    _dptrain_option \"$command:$prev\"\n"
+    "    [[ $REPLY ]] || { _dptrain_arguments \"$command\"; before=; }\n"
+    "    read -r kind words <<<\"$REPLY\"\n"
     "    if [[ $kind == setting ]]; then\n"
     "        _dptrain_setting \"$cur\"\n"
     "    elif [[ $cur == -* ]]; then\n"
-    "        mapfile -t COMPREPLY < <(compgen -W \"$(_dptrain_options \"$command\")\" -- \"$cur\")\n"
+    "        _dptrain_options \"$command\"\n"
+    "        mapfile -t COMPREPLY < <(compgen -W \"$REPLY\" -- \"$cur\")\n"
     "    else\n"
     "        _dptrain_offer \"$kind\" \"$words\" \"$cur\" \"$before\"\n"
     "    fi\n"
@@ -84,65 +83,23 @@ static const char tail[] =
     "complete -F _dptrain dptrain\n";
 // clang-format on
 
-static const char *text_of(const struct dpt_str *s)
-{
-    return s->text == NULL ? "" : s->text;
-}
-
 static void write_name(struct dpt_str *out, const struct dpt_cli_option *option)
 {
     dpt_str_printf(out, "%s ", option->name);
 }
 
-/* The kind of what an option or a command takes, and words for it. */
-static void write_values(struct dpt_str *out)
-{
-    struct dpt_word word;
-
-    dpt_str_printf(out, "_dptrain_option()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        for (const struct dpt_cli_option *o = dpt_commands[i]->options; o->name != NULL; o++) {
-            if (o->value == NULL)
-                continue;
-            dpt_word_of_value(o->value, &word);
-            dpt_str_printf(out, "    %s:%s) echo '%s %s' ;;\n", dpt_commands[i]->name, o->name,
-                           dpt_completion_kinds[word.kind], text_of(&word.words));
-            dpt_str_release(&word.words);
-        }
-    }
-    dpt_str_printf(out, "    esac\n}\n\n_dptrain_arguments()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        dpt_word_of_command(dpt_commands[i], &word);
-        dpt_str_printf(out, "    %s) echo '%s %s' ;;\n", dpt_commands[i]->name,
-                       dpt_completion_kinds[word.kind], text_of(&word.words));
-        dpt_str_release(&word.words);
-    }
-    dpt_str_printf(out, "    esac\n}\n\n");
-}
-
-static void write_keys(const struct dpt_word_keys *keys, struct dpt_str *out)
-{
-    dpt_str_printf(out, "_dptrain_keys='");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++)
-        dpt_str_printf(out, "%s%s", i > 0 ? "\n" : "", dpt_word_keys_at(keys, i).path);
-    dpt_str_printf(out, "'\n\n_dptrain_values()\n{\n    case $1 in\n");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++) {
-        const struct dpt_word_key key = dpt_word_keys_at(keys, i);
-
-        if (key.values[0] != '\0')
-            dpt_str_printf(out, "    %s) echo '%s' ;;\n", key.path, key.values);
-    }
-    dpt_str_printf(out, "    esac\n}\n");
-}
-
-void dpt_completion_bash(const struct dpt_word_keys *keys, struct dpt_str *out)
+void dpt_completion_bash(const struct dpt_cli *cli, const struct dpt_word_keys *keys,
+                         struct dpt_str *out)
 {
     dpt_str_printf(out, "%s_dptrain_commands='", head);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        dpt_str_printf(out, "%s%s", i > 0 ? " " : "", dpt_commands[i]->name);
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        dpt_str_printf(out, "%s%s", i > 0 ? " " : "", cli->commands[i]->name);
     dpt_str_printf(out, "'\n\n");
-    dpt_completion_options(out, "echo '", write_name, "--version'");
-    write_values(out);
-    write_keys(keys, out);
+    dpt_completion_options(out, cli, "REPLY='", write_name, "--version'");
+    dpt_str_printf(out, "_dptrain_keys='");
+    for (size_t i = 0; i < keys->n; i++)
+        dpt_str_printf(out, "%s%s", i > 0 ? "\n" : "", keys->at[i].path);
+    dpt_str_printf(out, "'\n\n");
+    dpt_completion_values(out, cli, keys);
     dpt_str_printf(out, "%s", tail);
 }

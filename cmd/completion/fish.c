@@ -1,6 +1,5 @@
 #include <string.h>
 
-#include "cmd/cli.h"
 #include "cmd/completion/completion.h"
 
 // clang-format off
@@ -62,29 +61,24 @@ static void add_quoted(struct dpt_str *out, const char *text)
     dpt_completion_quote(out, text, "\\'", true);
 }
 
-/* ` -x -a '…'` or ` -r -F`: what a value may be. */
-static void write_word(struct dpt_str *out, struct dpt_word *word, bool option)
+/* What a value may be: ` -r -f -a '…'`, or of any file ` -r -F`. */
+static void write_word(struct dpt_str *out, enum dpt_word_kind kind, struct dpt_str *words,
+                       bool option)
 {
-    static const char *const offers[] = {
+    static const char *const offers[DPT_WORD_KINDS] = {
         [DPT_WORD_FOLDER] = "(__fish_complete_directories (commandline -ct))",
         [DPT_WORD_JOB] = "(__dptrain_files .yaml .yml)",
         [DPT_WORD_HDF5] = "(__dptrain_files .h5)",
         [DPT_WORD_SETTING] = "(__dptrain_settings)",
-        [DPT_WORD_KINDS] = NULL,
     };
-    const char *offer = offers[word->kind];
-    struct dpt_str all = {0};
 
-    dpt_str_printf(&all, "%s%s", word->words.text == NULL ? "" : word->words.text,
-                   offer == NULL ? "" : offer);
-    dpt_str_printf(out, " %s%s", option ? "-r " : "", word->kind == DPT_WORD_FILE ? "-F" : "-f");
-    if (all.length > 0) {
+    dpt_str_printf(words, "%s", offers[kind] == NULL ? "" : offers[kind]);
+    dpt_str_printf(out, " %s%s", option ? "-r " : "", kind == DPT_WORD_FILE ? "-F" : "-f");
+    if (words->length > 0) {
         dpt_str_printf(out, " -a ");
-        add_quoted(out, all.text);
+        add_quoted(out, words->text);
     }
-    dpt_str_printf(out, "\n");
-    dpt_str_release(&all);
-    dpt_str_release(&word->words);
+    dpt_str_release(words);
 }
 
 static void write_option(struct dpt_str *out, const struct dpt_command *command,
@@ -92,64 +86,57 @@ static void write_option(struct dpt_str *out, const struct dpt_command *command,
 {
     const bool starts = strcmp(command->name, "train") == 0;
     const bool is_long = option->name[1] == '-';
-    struct dpt_word word = {0};
+    struct dpt_str words = {0};
 
     dpt_str_printf(out, "complete -c dptrain -n '__dptrain_is %s%s' -%s %s -d ", command->name,
                    starts ? "; or __dptrain_starts" : "", is_long ? "l" : "s",
                    option->name + 1 + is_long);
     add_quoted(out, option->help);
-    if (option->value != NULL) {
-        dpt_word_of_value(option->value, &word);
-        write_word(out, &word, true);
-    } else {
-        dpt_str_printf(out, "\n");
-    }
+    if (option->value != NULL)
+        write_word(out, dpt_word_of_value(option->value, &words), &words, true);
+    dpt_str_printf(out, "\n");
 }
 
 static void write_command(struct dpt_str *out, const struct dpt_command *command)
 {
-    struct dpt_word word;
+    const struct dpt_cli_option *const tables[] = {command->options, dpt_cli_common_options};
+    struct dpt_str words = {0};
 
     dpt_str_printf(out, "\ncomplete -c dptrain -n __dptrain_starts -a %s -d ", command->name);
     add_quoted(out, command->summary);
-    dpt_word_of_command(command, &word);
     dpt_str_printf(out, "\ncomplete -c dptrain -n '__dptrain_is %s'", command->name);
-    write_word(out, &word, false);
-    for (const struct dpt_cli_option *o = command->options; o->name != NULL; o++)
-        write_option(out, command, o);
-    for (const struct dpt_cli_option *o = dpt_cli_common_options; o->name != NULL; o++)
-        write_option(out, command, o);
+    write_word(out, dpt_word_of_command(command, &words), &words, false);
+    dpt_str_printf(out, "\n");
+    for (size_t t = 0; t < 2; t++)
+        for (const struct dpt_cli_option *o = tables[t]; o->name != NULL; o++)
+            write_option(out, command, o);
 }
 
 static void write_keys(const struct dpt_word_keys *keys, struct dpt_str *out)
 {
     dpt_str_printf(out, "function __dptrain_keys\n");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++) {
-        const struct dpt_word_key key = dpt_word_keys_at(keys, i);
-
-        dpt_str_printf(out, "    echo %s=\\t", key.path);
-        add_quoted(out, key.help);
+    for (size_t i = 0; i < keys->n; i++) {
+        dpt_str_printf(out, "    echo %s=\\t", keys->at[i].path);
+        add_quoted(out, keys->at[i].help);
         dpt_str_printf(out, "\n");
     }
     dpt_str_printf(out, "end\n\nfunction __dptrain_values\n    switch $argv[1]\n");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++) {
-        const struct dpt_word_key key = dpt_word_keys_at(keys, i);
-
-        if (key.values[0] != '\0')
-            dpt_str_printf(out, "    case %s\n        string split -n ' ' '%s'\n", key.path,
-                           key.values);
-    }
+    for (size_t i = 0; i < keys->n; i++)
+        if (keys->at[i].values[0] != '\0')
+            dpt_str_printf(out, "    case %s\n        string split -n ' ' '%s'\n", keys->at[i].path,
+                           keys->at[i].values);
     dpt_str_printf(out, "    end\nend\n");
 }
 
-void dpt_completion_fish(const struct dpt_word_keys *keys, struct dpt_str *out)
+void dpt_completion_fish(const struct dpt_cli *cli, const struct dpt_word_keys *keys,
+                         struct dpt_str *out)
 {
     dpt_str_printf(out, "%sset -g __dptrain_commands", head);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        dpt_str_printf(out, " %s", dpt_commands[i]->name);
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        dpt_str_printf(out, " %s", cli->commands[i]->name);
     dpt_str_printf(out, "\n\n");
     write_keys(keys, out);
     dpt_str_printf(out, "%s", functions);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        write_command(out, dpt_commands[i]);
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        write_command(out, cli->commands[i]);
 }

@@ -1,4 +1,3 @@
-#include "cmd/cli.h"
 #include "cmd/completion/completion.h"
 
 static const char quote[] = "'\\''";
@@ -9,7 +8,6 @@ static const char head[] =
     "# zsh completion for dptrain, made by `dptrain completion zsh`\n\n";
 
 static const char tail[] =
-    "\n"
     "# Offers files of a kind, and words.\n"
     "_dptrain_offer()\n"
     "{\n"
@@ -100,53 +98,18 @@ static void write_option(struct dpt_str *out, const struct dpt_cli_option *optio
     write_item(out, option->name, option->help);
 }
 
-static void write_reply(struct dpt_str *out, const char *command, const char *option,
-                        struct dpt_word *word)
-{
-    dpt_str_printf(out, "    %s%s%s) REPLY='%s %s' ;;\n", command, option[0] == '\0' ? "" : ":",
-                   option, dpt_completion_kinds[word->kind],
-                   word->words.text == NULL ? "" : word->words.text);
-    dpt_str_release(&word->words);
-}
-
-static void write_values(struct dpt_str *out)
-{
-    struct dpt_word word;
-
-    dpt_str_printf(out, "_dptrain_option()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        for (const struct dpt_cli_option *o = dpt_commands[i]->options; o->name != NULL; o++) {
-            if (o->value == NULL)
-                continue;
-            dpt_word_of_value(o->value, &word);
-            write_reply(out, dpt_commands[i]->name, o->name, &word);
-        }
-    }
-    dpt_str_printf(out, "    esac\n}\n\n_dptrain_arguments()\n{\n    case $1 in\n");
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
-        dpt_word_of_command(dpt_commands[i], &word);
-        write_reply(out, dpt_commands[i]->name, "", &word);
-    }
-    dpt_str_printf(out, "    esac\n}\n\n");
-}
-
-void dpt_completion_zsh(const struct dpt_word_keys *keys, struct dpt_str *out)
+void dpt_completion_zsh(const struct dpt_cli *cli, const struct dpt_word_keys *keys,
+                        struct dpt_str *out)
 {
     dpt_str_printf(out, "%s_dptrain_commands()\n{\n    commands=(\n", head);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        write_item(out, dpt_commands[i]->name, dpt_commands[i]->summary);
+    for (size_t i = 0; cli->commands[i] != NULL; i++)
+        write_item(out, cli->commands[i]->name, cli->commands[i]->summary);
     dpt_str_printf(out, "    )\n}\n\n");
-    dpt_completion_options(out, "options=(\n", write_option, "    )");
-    write_values(out);
+    dpt_completion_options(out, cli, "options=(\n", write_option, "    )");
     dpt_str_printf(out, "_dptrain_keys()\n{\n    keys=(\n");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++)
-        write_item(out, dpt_word_keys_at(keys, i).path, dpt_word_keys_at(keys, i).help);
-    dpt_str_printf(out, "    )\n}\n\n_dptrain_values()\n{\n    case $1 in\n");
-    for (size_t i = 0; i < dpt_word_keys_count(keys); i++) {
-        const struct dpt_word_key key = dpt_word_keys_at(keys, i);
-
-        if (key.values[0] != '\0')
-            dpt_str_printf(out, "    %s) REPLY='%s' ;;\n", key.path, key.values);
-    }
-    dpt_str_printf(out, "    esac\n}\n%s", tail);
+    for (size_t i = 0; i < keys->n; i++)
+        write_item(out, keys->at[i].path, keys->at[i].help);
+    dpt_str_printf(out, "    )\n}\n\n");
+    dpt_completion_values(out, cli, keys);
+    dpt_str_printf(out, "%s", tail);
 }

@@ -1,6 +1,7 @@
 /* `dptrain init`: a job file for a data set. */
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,40 +17,15 @@ enum part { TRAIN, VALID, TEST, PARTS };
 
 /* Files of one part, as they are to be read. */
 struct files {
-    char **at;
-    size_t n;
+    const char **at;
+    size_t n, room;
 };
 
 struct init {
     struct files parts[PARTS];
     struct dpt_str values[PARTS]; /* YAML */
+    struct dpt_region names;
 };
-
-static enum dpt_status push(struct files *files, const char *path, struct dpt_error *err)
-{
-    char **more = realloc(files->at, (files->n + 1) * sizeof *more);
-
-    if (more != NULL) {
-        files->at = more;
-        more[files->n] = strdup(path);
-    }
-    if (more == NULL || more[files->n] == NULL)
-        return dpt_fail_memory(err, "the list of files", (double)files->n * 8);
-    files->n++;
-    return DPT_OK;
-}
-
-static void release(struct init *init)
-{
-    for (int p = 0; p < PARTS; p++) {
-        for (size_t i = 0; i < init->parts[p].n; i++)
-            free(init->parts[p].at[i]);
-        free(init->parts[p].at);
-        dpt_str_release(&init->values[p]);
-    }
-}
-
-/* --- which files ------------------------------------------------------------------------------ */
 
 static const char *base_of(const char *path)
 {
@@ -69,6 +45,31 @@ static enum part part_of(const char *path)
                : TRAIN;
 }
 
+/* Adds a file to the part that its name speaks of. */
+static enum dpt_status push(struct init *init, const char *path, struct dpt_error *err)
+{
+    struct files *files = &init->parts[part_of(path)];
+    const char **more = dpt_grow(files->at, &files->room, files->n + 1, sizeof *more);
+
+    if (more != NULL)
+        files->at = more;
+    if (more == NULL || (more[files->n] = dpt_region_strdup(&init->names, path)) == NULL)
+        return dpt_fail_memory(err, "the list of files", (double)files->n * 8);
+    files->n++;
+    return DPT_OK;
+}
+
+static void release(struct init *init)
+{
+    for (int p = 0; p < PARTS; p++) {
+        free(init->parts[p].at);
+        dpt_str_release(&init->values[p]);
+    }
+    dpt_region_release(&init->names);
+}
+
+/* --- which files ------------------------------------------------------------------------------ */
+
 /* Adds what a pattern matches; *n: how many. */
 static enum dpt_status add_matches(struct init *init, const char *pattern, size_t *n,
                                    struct dpt_error *err)
@@ -80,7 +81,7 @@ static enum dpt_status add_matches(struct init *init, const char *pattern, size_
     if (glob(pattern, 0, NULL, &found) == 0) {
         *n = found.gl_pathc;
         for (size_t i = 0; i < found.gl_pathc; i++)
-            DPT_TRY(push(&init->parts[part_of(found.gl_pathv[i])], found.gl_pathv[i], err));
+            DPT_TRY(push(init, found.gl_pathv[i], err));
     }
 out:
     globfree(&found);
@@ -103,7 +104,7 @@ static enum dpt_status add_argument(struct init *init, const char *path, struct 
     size_t n = 0;
 
     if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode))
-        return push(&init->parts[part_of(path)], path, err);
+        return push(init, path, err);
     if (stat(path, &st) == 0) {
         const size_t length = strlen(path);
 
@@ -132,18 +133,11 @@ out:
 /* Bytes in front of "-00000-of-00004.h5", or 0. */
 static size_t prefix_length(const char *path)
 {
-    static const char form[] = "-ddddd-of-ddddd.h5";
-    const size_t n = strlen(path), m = sizeof form - 1;
+#define FIVE "[0-9][0-9][0-9][0-9][0-9]"
+    static const char form[] = "-" FIVE "-of-" FIVE ".h5";
+    const size_t n = strlen(path), m = strlen("-00000-of-00004.h5");
 
-    if (n <= m)
-        return 0;
-    for (size_t i = 0; i < m; i++) {
-        const char c = path[n - m + i];
-
-        if (form[i] == 'd' ? c < '0' || c > '9' : c != form[i])
-            return 0;
-    }
-    return n - m;
+    return n > m && fnmatch(form, path + n - m, 0) == 0 ? n - m : 0;
 }
 
 /* The first of the n files with this prefix counts them; `train-*.h5` if it means just these. */
@@ -266,11 +260,10 @@ static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 static enum dpt_status statistics(const struct files *files, struct dpt_shard_statistics *s,
                                   struct dpt_error *err)
 {
-    const enum dpt_status status =
-        dpt_shard_statistics_collect(s, (const char *const *)files->at, files->n, err);
+    const enum dpt_status status = dpt_shard_statistics_collect(s, files->at, files->n, err);
 
     if (status == DPT_BAD_DATA)
-        advise((const char *const *)files->at, files->n, err);
+        advise(files->at, files->n, err);
     return status;
 }
 
@@ -366,18 +359,14 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct dpt_shard_statistics statistics_of = {0};
     struct dpt_str name = {0}, text = {0};
     struct dpt_init_job job = {0};
-    struct dpt_word_keys *keys = NULL;
+    struct dpt_word_keys keys = {0};
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     output = output == NULL ? "job.yaml" : output;
     if (!force && strcmp(output, "-") != 0 && dpt_file_exists(output))
         return dpt_fail(err, DPT_USAGE,
                         "%s is there already; --force replaces it, --output writes another",
                         output);
-    keys = dpt_word_keys_make();
-    if (keys == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the job file", 0));
+    DPT_TRY(dpt_word_keys_open(&keys, err));
     DPT_TRY(find_files(cli, &init, err));
     if (init.parts[TRAIN].n > 0)
         DPT_TRY(look(&init, &statistics_of, err));
@@ -388,7 +377,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                 .train = init.values[TRAIN],
                                 .valid = init.values[VALID],
                                 .test = init.values[TEST],
-                                .keys = keys};
+                                .keys = &keys};
     if (!name.failed)
         dpt_init_job_write(&job, &text);
     if (name.failed || text.failed)
@@ -397,7 +386,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (job.path != NULL)
         printf("wrote %s; train with: dptrain %s --ranks auto\n", output, output);
 out:
-    dpt_word_keys_free(keys);
+    dpt_word_keys_close(&keys);
     dpt_str_release(&name);
     dpt_str_release(&text);
     dpt_shard_statistics_release(&statistics_of);
@@ -426,5 +415,6 @@ const struct dpt_command dpt_cmd_init = {
         "shards of other files.\n\n"
         "  dptrain init data/mnist --output mnist.yaml",
     .options = options,
+    .one_rank = true,
     .run = run,
 };

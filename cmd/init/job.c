@@ -50,11 +50,11 @@ static void choices(const struct dpt_init_job *init, struct dpt_str *out, const 
 {
     struct dpt_str comment = {0};
 
-    for (size_t i = 0; i < dpt_word_keys_count(init->keys); i++) {
-        const struct dpt_word_key found = dpt_word_keys_at(init->keys, i);
-        const char *at = found.values;
+    for (size_t i = 0; i < init->keys->n; i++) {
+        const struct dpt_word_key *found = &init->keys->at[i];
+        const char *at = found->values;
 
-        for (; strcmp(found.path, key) == 0 && *at != '\0'; at += strcspn(at, " ") + 1)
+        for (; strcmp(found->path, key) == 0 && *at != '\0'; at += strcspn(at, " ") + 1)
             dpt_str_printf(&comment, "%s%.*s", comment.length > 0 ? " | " : "",
                            (int)strcspn(at, " "), at);
     }
@@ -97,22 +97,15 @@ static struct choice choose(const struct dpt_init_job *init)
 
 static void write_numbers(struct dpt_str *out, const char *key, const double *values, size_t n)
 {
-    size_t column = (size_t)snprintf(NULL, 0, "    %s: [", key);
+    struct dpt_str list = {0};
+    const size_t before = out->length;
 
-    dpt_str_printf(out, "    %s: [", key);
-    for (size_t i = 0; i < n; i++) {
-        char text[40];
-        const size_t length =
-            (size_t)snprintf(text, sizeof text, "%.4g%s", values[i], i + 1 < n ? "," : "]");
-
-        if (column + length + 1 > WIDTH) {
-            dpt_str_printf(out, "\n     ");
-            column = 5;
-        }
-        dpt_str_printf(out, "%s%s", i > 0 ? " " : "", text);
-        column += length + (i > 0);
-    }
-    dpt_str_printf(out, "\n");
+    for (size_t i = 0; i < n; i++)
+        dpt_str_printf(&list, "%s%.4g%s", i == 0 ? "[" : " ", values[i], i + 1 < n ? "," : "]");
+    dpt_str_printf(out, "    %s:", key);
+    dpt_str_wrap(out, list.text != NULL ? list.text : "", 6, out->length - before, WIDTH);
+    out->failed = out->failed || list.failed;
+    dpt_str_release(&list);
 }
 
 static void write_normalize(const struct dpt_shard_statistics *s, struct dpt_str *out)
@@ -169,9 +162,9 @@ static void write_data(const struct dpt_init_job *init, const struct choice *c, 
 
 /* --- the model -------------------------------------------------------------------------------- */
 
-static void write_cnn(const struct dpt_shard_statistics *s, const struct choice *c,
-                      struct dpt_str *out)
+static void write_cnn(const struct dpt_init_job *init, const struct choice *c, struct dpt_str *out)
 {
+    const struct dpt_shard_statistics *s = init->statistics;
     const int64_t h = (s == NULL ? 28 : s->shape.h) >> c->blocks;
     const int64_t w = (s == NULL ? 28 : s->shape.w) >> c->blocks;
     int64_t channels = c->blocks >= 4 ? 16 : 32;
@@ -183,7 +176,10 @@ static void write_cnn(const struct dpt_shard_statistics *s, const struct choice 
             channels = clamp(2 * channels, 0, 256);
         line(out, i == 0 ? "3x3, the size stays" : NULL,
              "    - conv: {channels: %lld, kernel: 3, padding: same}", (long long)channels);
-        line(out, i == 0 ? "or gelu, tanh, sigmoid" : NULL, "    - relu");
+        if (i == 0)
+            choices(init, out, "model.activation", "    - relu");
+        else
+            line(out, NULL, "    - relu");
         line(out, i == 0 ? "half as high and wide" : NULL, "    - maxpool: 2");
     }
     if (channels * h * w > WIDE) {
@@ -203,7 +199,7 @@ static void write_model(const struct dpt_init_job *init, const struct choice *c,
 {
     line(out, NULL, "\nmodel:");
     if (c->image) {
-        write_cnn(init->statistics, c, out);
+        write_cnn(init, c, out);
         return;
     }
     line(out, "or linear; sequential takes a list of layers", "  type: mlp");

@@ -237,8 +237,6 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
                                     .job = dpt_cli_has(cli, "--job"),
                                     .verbose = cli->log.level == DPT_LOG_VERBOSE};
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (dpt_cli_has(cli, "--audit"))
         return audit(cli, err);
     if (cli->n_positional == 0)
@@ -289,5 +287,6 @@ const struct dpt_command dpt_cmd_inspect = {
         "  dptrain inspect runs/a --diff runs/b\n"
         "  dptrain inspect --audit runs/a runs/b",
     .options = options,
+    .one_rank = true,
     .run = run,
 };

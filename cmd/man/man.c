@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd/cli.h"
+#include "cmd/cmd.h"
 #include "cmd/man/text.h"
 #include "cmd/output.h"
 #include "core/base/str.h"
@@ -227,22 +227,22 @@ static void put_key(void *arg, const struct dpt_option_visit *at)
 
 /* --- the page --------------------------------------------------------------------------------- */
 
-static void put_page(struct dpt_str *out)
+static void put_page(struct dpt_str *out, const struct dpt_command *const *commands)
 {
     dpt_str_printf(out,
                    ".\\\" Made by `dptrain man`.\n.TH DPTRAIN 1 " DPT_MAN_DATE
                    " \"dptrain %s\" \"User Commands\"\n.ad l\n.nh\n.SH NAME\n"
                    "dptrain \\- train neural networks data\\-parallel with MPI\n.SH SYNOPSIS\n",
                    DPT_VERSION);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++) {
+    for (size_t i = 0; commands[i] != NULL; i++) {
         if (i > 0)
             dpt_str_printf(out, ".br\n");
-        put_usage(out, dpt_commands[i], i == 0);
+        put_usage(out, commands[i], i == 0);
     }
     put_section(out, "DESCRIPTION", dpt_man_description);
     put_section(out, "COMMANDS", NULL);
-    for (size_t i = 0; dpt_commands[i] != NULL; i++)
-        put_command(out, dpt_commands[i]);
+    for (size_t i = 0; commands[i] != NULL; i++)
+        put_command(out, commands[i]);
     dpt_str_printf(out, ".SS options of every command\n");
     put_options(out, dpt_cli_common_options);
     put_head(out, "--version", NULL);
@@ -271,11 +271,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     struct dpt_str page = {0};
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     if (cli->n_positional > 0)
         return dpt_fail(err, DPT_USAGE, "dptrain man: takes no argument");
-    put_page(&page);
+    put_page(&page, cli->commands);
     return dpt_output_text(&page, "the manual page", err);
 }
 
@@ -289,5 +287,6 @@ const struct dpt_command dpt_cmd_man = {
                "`make install` puts it where `man dptrain` finds it.\n\n"
                "  dptrain man | man -l -",
     .options = options,
+    .one_rank = true,
     .run = run,
 };

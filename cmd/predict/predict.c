@@ -43,25 +43,19 @@ struct predict {
     struct dpt_predictions *file; /* rank 0; NULL: none is asked for */
     double shown;                 /* when the live line was drawn */
     const char **names;           /* of one run */
-    int32_t names_room;
+    size_t names_room;
 };
 
 /* All values of a repeatable option. */
 static enum dpt_status take_list(struct predict *p, const char *option, const char *const **list,
                                  size_t *n, struct dpt_error *err)
 {
-    const char **all;
-    size_t given = 0;
+    const char **all = dpt_region_alloc(&p->region, (p->cli->n_given + 1) * sizeof *all);
 
-    while (dpt_cli_nth(p->cli, option, given) != NULL)
-        given++;
-    all = dpt_region_alloc(&p->region, (given + 1) * sizeof *all);
     if (all == NULL)
-        return dpt_fail_memory(err, "the command line", (double)given);
-    for (size_t i = 0; i < given; i++)
-        all[i] = dpt_cli_nth(p->cli, option, i);
+        return dpt_fail_memory(err, "the command line", (double)p->cli->n_given);
     *list = all;
-    *n = given;
+    *n = dpt_cli_all(p->cli, option, all);
     return DPT_OK;
 }
 
@@ -267,14 +261,11 @@ static enum dpt_status open_out(struct predict *p, struct dpt_error *err)
 static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *d,
                                  struct dpt_error *err)
 {
-    if (d->count > p->names_room) {
-        const char **names = realloc(p->names, (size_t)d->count * sizeof *names);
+    const char **names = dpt_grow(p->names, &p->names_room, (size_t)d->count, sizeof *names);
 
-        if (names == NULL)
-            return dpt_fail_memory(err, "names", (double)d->count * sizeof *names);
-        p->names = names;
-        p->names_room = d->count;
-    }
+    if (names == NULL)
+        return dpt_fail_memory(err, "names", (double)d->count * sizeof *names);
+    p->names = names;
     for (int32_t i = 0; i < d->count; i++)
         p->names[i] = dpt_source_name(p->source, d->first + i);
     return DPT_OK;
@@ -410,40 +401,27 @@ static const struct dpt_cli_option options[] = {
 };
 
 /* What stands behind the job file are inputs, too: a shell makes many words of one pattern. */
-static enum dpt_status take_words(struct dpt_cli *cli, struct dpt_error *err)
+static void take_words(struct dpt_cli *cli)
 {
-    const size_t more = cli->n_positional > 1 ? cli->n_positional - 1 : 0;
     const struct dpt_cli_option *input = options;
-    struct dpt_cli_given *given;
 
-    if (more == 0)
-        return DPT_OK;
     while (strcmp(input->name, "--input") != 0)
         input++;
-    given = realloc(cli->given, (cli->n_given + more) * sizeof *given);
-    if (given == NULL)
-        return dpt_fail_memory(err, "the command line", (double)more * sizeof *given);
-    cli->given = given;
-    for (size_t i = 0; i < more; i++)
-        given[cli->n_given++] =
-            (struct dpt_cli_given){.option = input, .value = cli->positional[i + 1]};
-    cli->n_positional = 1;
-    return DPT_OK;
+    /* There is room: each word of the command line may be an option. */
+    for (size_t i = 1; i < cli->n_positional; i++)
+        cli->given[cli->n_given++] = (struct dpt_cli_given){input, cli->positional[i]};
+    cli->n_positional = cli->n_positional > 0 ? 1 : 0;
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-
     dpt_stop_catch();
-    DPT_TRY(take_words(cli, err));
+    take_words(cli);
     if (dpt_cli_value(cli, "--input") == NULL)
-        DPT_TRY(dpt_fail(err, DPT_USAGE,
-                         "dptrain predict: which samples? --input FILE or FOLDER, or several of "
-                         "them behind the job"));
-    DPT_TRY(dpt_job_command(cli, predict, err));
-out:
-    return status;
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain predict: which samples? --input FILE or FOLDER, or several of "
+                        "them behind the job");
+    return dpt_job_command(cli, predict, err);
 }
 
 static void list_formats(void)

@@ -49,25 +49,19 @@ static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, stru
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_page_means means = {.comm = comm, .log = &cli->log};
+    const char *sets[cli->n_given + 1];
+    struct dpt_page_means means = {.comm = comm, .log = &cli->log, .sets = sets};
     struct dpt_error why = {0};
-    const char **sets = NULL;
 
     if (dpt_cli_has(cli, "--no-predictions"))
         return leave_out(r, "left out (--no-predictions)", err);
     if (dpt_comm_open(comm, &why) != DPT_OK)
         return leave_out(r, why.text, err);
     cli->log.silent = comm->world.rank != 0;
-    sets = calloc(cli->n_given + 1, sizeof *sets);
-    if (sets == NULL)
-        return dpt_fail_memory(err, "the command line", 0);
-    while ((sets[means.n_sets] = dpt_cli_nth(cli, "--set", means.n_sets)) != NULL)
-        means.n_sets++;
-    means.sets = sets;
+    means.n_sets = dpt_cli_all(cli, "--set", sets);
     for (size_t i = 0; i < r->n; i++)
         DPT_TRY(dpt_page_predict(r, &r->runs[i], &means, err));
 out:
-    free(sets);
     return status;
 }
 
@@ -98,13 +92,10 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         dpt_cli_has(cli, "-o") ? dpt_cli_value(cli, "-o") : dpt_cli_value(cli, "--output");
 
     if (cli->n_positional == 0 || cli->n_positional > DPT_PAGE_RUNS)
-        return dpt_fail(err, DPT_USAGE, "dptrain report: %s; usage: dptrain report %s",
-                        cli->n_positional == 0 ? "which run folder?" : "sixteen runs at most",
-                        cli->command->usage);
+        return dpt_cli_wrong(
+            cli, cli->n_positional == 0 ? "which run folder?" : "sixteen runs at most;", err);
     if (path == NULL)
-        return dpt_fail(err, DPT_USAGE,
-                        "dptrain report: where to? -o report.html; usage: dptrain report %s",
-                        cli->command->usage);
+        return dpt_cli_wrong(cli, "where to? -o report.html;", err);
     DPT_TRY(check_output(path, err));
     DPT_TRY(dpt_page_read(&r, cli->positional, cli->n_positional, err));
     DPT_TRY(predict_all(cli, &r, &comm, err));

@@ -159,12 +159,9 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     struct watch w = {.n = cli->n_positional};
     long long every;
 
-    if (cli->log.silent) /* started under mpirun: one rank does it */
-        return DPT_OK;
     DPT_TRY(dpt_cli_int(cli, "--every", 1, 3600, 1, &every, err));
     if (w.n == 0)
-        return dpt_fail(err, DPT_USAGE, "dptrain watch: which run folder? usage: dptrain watch %s",
-                        cli->command->usage);
+        return dpt_cli_wrong(cli, "which run folder?", err);
     w.runs = dpt_alloc_array(w.n, sizeof *w.runs);
     if (w.runs == NULL)
         return dpt_fail_memory(err, "the runs", 0);
@@ -205,5 +202,6 @@ const struct dpt_command dpt_cmd_watch = {
         "  dptrain watch runs/*\n"
         "  dptrain watch runs/mnist-cnn | mail -s training me",
     .options = options,
+    .one_rank = true,
     .run = run,
 };
