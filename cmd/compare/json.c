@@ -44,9 +44,9 @@ static void write_start(struct dpt_json *j, const struct dpt_history *h)
     dpt_json_text(j, "hdf5", start->hdf5);
 }
 
-static void write_run(struct dpt_json *j, const struct dpt_compare *c, size_t number)
+static void write_run(struct dpt_json *j, const struct dpt_runs *c, size_t number)
 {
-    const struct dpt_compare_run *run = &c->runs[number];
+    const struct dpt_run_folder *run = &c->at[number];
     const struct dpt_job_keys *jobs = &c->jobs;
     const struct dpt_history *h = &run->history;
     const struct dpt_history_train *train = h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
@@ -77,7 +77,7 @@ static void write_run(struct dpt_json *j, const struct dpt_compare *c, size_t nu
     dpt_json_end(j);
 }
 
-void dpt_compare_json(const struct dpt_compare *c, struct dpt_json *j)
+void dpt_compare_json(const struct dpt_runs *c, struct dpt_json *j)
 {
     dpt_json_object(j, NULL);
     dpt_json_array(j, "differs");

@@ -12,193 +12,85 @@ enum { CELL = 256, NAME_MOST = 34, CELL_LEAST = 8, CELL_MOST = 30, GAP = 2 };
 /* A row of results: what a run has there, as text; "" nothing. */
 struct result {
     const char *name;
-    void (*write)(const struct dpt_compare_run *run, char cell[CELL]);
     bool always; /* else only where the runs differ */
+    void (*write)(const struct dpt_run_folder *run, char cell[CELL]); /* NULL: it is a figure */
+    const char *format; /* of a number; NULL: digits in groups */
+    struct dpt_figure figure;
 };
 
-static void number(char cell[CELL], const char *format, double value)
-{
-    if (!isnan(value))
-        snprintf(cell, CELL, format, value);
-}
-
-static void state(const struct dpt_compare_run *run, char cell[CELL])
+static void state(const struct dpt_run_folder *run, char cell[CELL])
 {
     snprintf(cell, CELL, "%s", dpt_run_state_names[run->run_status.state]);
 }
 
-static void reason(const struct dpt_compare_run *run, char cell[CELL])
+static void reason(const struct dpt_run_folder *run, char cell[CELL])
 {
-    char shown[6 * 30 + 8];
-
-    if (strcmp(run->run_status.reason, "done") == 0)
-        return;
-    dpt_show_text(shown, run->run_status.reason, 30);
-    snprintf(cell, CELL, "%s", shown);
+    if (strcmp(run->run_status.reason, "done") != 0)
+        dpt_show_text(cell, run->run_status.reason, 30);
 }
 
-static void step(const struct dpt_compare_run *run, char cell[CELL])
-{
-    char digits[32];
-
-    snprintf(cell, CELL, "%s", dpt_group_digits(digits, dpt_history_step(&run->history)));
-}
-
-static void of_steps(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_start *start = dpt_history_start(&run->history);
-    char digits[32];
-
-    if (start != NULL && start->steps >= 0)
-        snprintf(cell, CELL, "%s", dpt_group_digits(digits, start->steps));
-}
-
-static void train_loss(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history *h = &run->history;
-
-    if (h->n_train > 0)
-        number(cell, "%.4g", h->train[h->n_train - 1].loss);
-}
-
-static void train_accuracy(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history *h = &run->history;
-
-    if (h->n_train > 0)
-        number(cell, "%.4f", h->train[h->n_train - 1].accuracy);
-}
-
-static void epoch_loss(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_EPOCH);
-
-    if (last != NULL)
-        number(cell, "%.4g", last->loss);
-}
-
-static void epoch_accuracy(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_EPOCH);
-
-    if (last != NULL)
-        number(cell, "%.4f", last->accuracy);
-}
-
-static void valid_loss(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_VALID);
-
-    if (last != NULL)
-        number(cell, "%.4g", last->loss);
-}
-
-static void best_valid(const struct dpt_compare_run *run, char cell[CELL])
+static void best_valid(const struct dpt_run_folder *run, char cell[CELL])
 {
     const struct dpt_history_eval *best = dpt_history_best(&run->history, DPT_HISTORY_VALID);
 
     if (best != NULL && !isnan(best->accuracy))
-        number(cell, "%.4f", best->accuracy);
-    else if (best != NULL)
-        number(cell, "%.4g", best->loss);
+        snprintf(cell, CELL, "%.4f", best->accuracy);
+    else if (best != NULL && !isnan(best->loss))
+        snprintf(cell, CELL, "%.4g", best->loss);
 }
 
-static void best_step(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *best = dpt_history_best(&run->history, DPT_HISTORY_VALID);
-    char digits[32];
-
-    if (best != NULL)
-        snprintf(cell, CELL, "%s", dpt_group_digits(digits, best->step));
-}
-
-static void test_loss(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_TEST);
-
-    if (last != NULL)
-        number(cell, "%.4g", last->loss);
-}
-
-static void test_accuracy(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const struct dpt_history_eval *last = dpt_history_last(&run->history, DPT_HISTORY_TEST);
-
-    if (last != NULL)
-        number(cell, "%.4f", last->accuracy);
-}
-
-static void rate(const struct dpt_compare_run *run, char cell[CELL])
-{
-    const double value = dpt_history_rate(&run->history);
-    char digits[32];
-
-    if (!isnan(value))
-        snprintf(cell, CELL, "%s", dpt_group_digits(digits, (long long)value));
-}
-
-static void seconds(const struct dpt_compare_run *run, char cell[CELL])
-{
-    number(cell, "%.1f", dpt_history_seconds(&run->history));
-}
-
-static void starts(const struct dpt_compare_run *run, char cell[CELL])
-{
-    snprintf(cell, CELL, "%zu", run->history.n_starts);
-}
-
-/* Of the newest start. */
-#define OF_START(function, format, value)                                                          \
-    static void function(const struct dpt_compare_run *run, char cell[CELL])                       \
-    {                                                                                              \
-        const struct dpt_history_start *start = dpt_history_start(&run->history);                  \
-                                                                                                   \
-        if (start != NULL)                                                                         \
-            snprintf(cell, CELL, format, value);                                                   \
-    }
-OF_START(ranks, "%lld", (long long)start->ranks)
-OF_START(hosts, "%lld", (long long)start->hosts)
-OF_START(threads, "%lld", (long long)start->threads)
-OF_START(micro, "%lld", (long long)start->micro)
-OF_START(parameters, "%lld", (long long)start->parameters)
-OF_START(version, "%s", start->version)
-OF_START(device, "%s", start->device)
-OF_START(library, "%s", start->library)
-OF_START(mpi, "%s", start->mpi)
-OF_START(hdf5, "%s", start->hdf5)
-
+// clang-format off
 static const struct result results[] = {
-    {"state", state, true},
-    {"why it ended", reason, false},
-    {"step", step, true},
-    {"of steps", of_steps, true},
-    {"starts", starts, false},
-    {"train loss", train_loss, true},
-    {"train accuracy", train_accuracy, true},
-    {"epoch loss", epoch_loss, true},
-    {"epoch accuracy", epoch_accuracy, true},
-    {"valid loss", valid_loss, true},
-    {"best valid", best_valid, true},
-    {"  at step", best_step, true},
-    {"test loss", test_loss, true},
-    {"test accuracy", test_accuracy, true},
-    {"samples/s", rate, true},
-    {"seconds", seconds, true},
-    {"parameters", parameters, false},
-    {"ranks", ranks, true},
-    {"nodes", hosts, false},
-    {"threads", threads, false},
-    {"micro-batch", micro, false},
-    {"device", device, true},
-    {"dptrain", version, true},
-    {"library", library, false},
-    {"MPI", mpi, false},
-    {"HDF5", hdf5, false},
+    {"state", true, state, NULL, {0}},
+    {"why it ended", false, reason, NULL, {0}},
+    {"step", true, NULL, NULL, DPT_OF_RUN(dpt_figure_step)},
+    {"of steps", true, NULL, NULL, DPT_OF_START(COUNT, steps)},
+    {"starts", false, NULL, "%.0f", DPT_OF_RUN(dpt_figure_starts)},
+    {"train loss", true, NULL, "%.4g", DPT_OF_TRAIN(loss)},
+    {"train accuracy", true, NULL, "%.4f", DPT_OF_TRAIN(accuracy)},
+    {"epoch loss", true, NULL, "%.4g", DPT_OF_EVAL(EPOCH, REAL, loss)},
+    {"epoch accuracy", true, NULL, "%.4f", DPT_OF_EVAL(EPOCH, REAL, accuracy)},
+    {"valid loss", true, NULL, "%.4g", DPT_OF_EVAL(VALID, REAL, loss)},
+    {"best valid", true, best_valid, NULL, {0}},
+    {"  at step", true, NULL, NULL, DPT_OF_EVAL(BEST, COUNT, step)},
+    {"test loss", true, NULL, "%.4g", DPT_OF_EVAL(TEST, REAL, loss)},
+    {"test accuracy", true, NULL, "%.4f", DPT_OF_EVAL(TEST, REAL, accuracy)},
+    {"samples/s", true, NULL, NULL, DPT_OF_RUN(dpt_history_rate)},
+    {"seconds", true, NULL, "%.1f", DPT_OF_RUN(dpt_history_seconds)},
+    {"parameters", false, NULL, "%.0f", DPT_OF_START(COUNT, parameters)},
+    {"ranks", true, NULL, "%.0f", DPT_OF_START(COUNT, ranks)},
+    {"nodes", false, NULL, "%.0f", DPT_OF_START(COUNT, hosts)},
+    {"threads", false, NULL, "%.0f", DPT_OF_START(COUNT, threads)},
+    {"micro-batch", false, NULL, "%.0f", DPT_OF_START(COUNT, micro)},
+    {"device", true, NULL, NULL, DPT_OF_START(TEXT, device)},
+    {"dptrain", true, NULL, NULL, DPT_OF_START(TEXT, version)},
+    {"library", false, NULL, NULL, DPT_OF_START(TEXT, library)},
+    {"MPI", false, NULL, NULL, DPT_OF_START(TEXT, mpi)},
+    {"HDF5", false, NULL, NULL, DPT_OF_START(TEXT, hdf5)},
 };
+// clang-format on
+
+static void write_result(const struct result *r, const struct dpt_run_folder *run, char cell[CELL])
+{
+    const struct dpt_history *h = &run->history;
+    double value;
+
+    cell[0] = '\0';
+    if (r->write != NULL) {
+        r->write(run, cell);
+    } else if (r->figure.type == DPT_FIGURE_TEXT) {
+        snprintf(cell, CELL, "%s", dpt_figure_text(&r->figure, h));
+    } else if (!isnan(value = dpt_figure_number(&r->figure, h))) {
+        if (r->format != NULL)
+            snprintf(cell, CELL, r->format, value);
+        else
+            dpt_group_digits(cell, (long long)value);
+    }
+}
 
 /* A table that is being made: cells[row * runs + run]. */
 struct table {
-    const struct dpt_compare *c;
+    const struct dpt_runs *c;
     const char **names;
     char (*cells)[CELL];
     size_t rows, jobs; /* rows, and how many of them are about the jobs: the first */
@@ -236,7 +128,7 @@ static void add_row(struct table *t, const char *name)
 
 static void fill(struct table *t)
 {
-    const struct dpt_compare *c = t->c;
+    const struct dpt_runs *c = t->c;
 
     for (size_t k = 0; k < c->jobs.n_keys; k++) {
         const struct dpt_job_key *key = &c->jobs.keys[k];
@@ -253,7 +145,7 @@ static void fill(struct table *t)
         char(*row)[CELL] = &t->cells[t->rows * c->n];
 
         for (size_t i = 0; i < c->n; i++)
-            results[k].write(&c->runs[i], memset(row[i], 0, CELL));
+            write_result(&results[k], &c->at[i], row[i]);
         if (shown(t, (const char(*)[CELL])row, results[k].always))
             add_row(t, results[k].name);
     }
@@ -279,14 +171,14 @@ static void add_cell(const struct table *t, const char *text, int width, bool ri
 }
 
 /* Bytes of the folders that all runs lie in. */
-static size_t common_folders(const struct dpt_compare *c)
+static size_t common_folders(const struct dpt_runs *c)
 {
-    const char *first = c->runs[0].history.folder;
+    const char *first = c->at[0].history.folder;
     size_t n = 0;
 
     for (size_t at = 0; c->n > 1 && first[at] != '\0'; at++) {
         for (size_t i = 1; i < c->n; i++)
-            if (c->runs[i].history.folder[at] != first[at])
+            if (c->at[i].history.folder[at] != first[at])
                 return n;
         if (first[at] == '/')
             n = at + 1;
@@ -296,7 +188,7 @@ static size_t common_folders(const struct dpt_compare *c)
 
 static const char *folder_of(const struct table *t, size_t run, char *buf)
 {
-    dpt_show_text(buf, t->c->runs[run].history.folder + t->shared, 200);
+    dpt_show_text(buf, t->c->at[run].history.folder + t->shared, 200);
     return buf;
 }
 
@@ -355,7 +247,7 @@ static void print_blocks(const struct table *t, struct dpt_str *out)
         dpt_str_printf(out, "\nThe jobs are the same.\n");
 }
 
-void dpt_compare_print(const struct dpt_compare *c, int columns, bool ascii, struct dpt_str *out)
+void dpt_compare_print(const struct dpt_runs *c, int columns, bool ascii, struct dpt_str *out)
 {
     const size_t most = c->jobs.n_keys + sizeof results / sizeof *results;
     struct table t = {.c = c, .columns = columns, .ascii = ascii, .shared = common_folders(c)};

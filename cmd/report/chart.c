@@ -4,8 +4,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cmd/report/html.h"
-
 /* Of the picture's own units; the style scales it to the page. */
 static const double WIDTH = 480, HEIGHT = 270, LEFT = 64, RIGHT = 22, TOP = 12, BOTTOM = 42;
 
@@ -52,12 +50,6 @@ static double place_y(const struct frame *f, double y)
     return HEIGHT - BOTTOM - fmin(fmax(share, -2), 3) * (HEIGHT - TOP - BOTTOM);
 }
 
-static void widen(struct frame *f, double low, double high)
-{
-    f->low_y = fmin(f->low_y, low);
-    f->high_y = fmax(f->high_y, high);
-}
-
 /* The values between which all that matters lies. */
 static void find_range(struct frame *f)
 {
@@ -78,8 +70,10 @@ static void find_range(struct frame *f)
             f->high_x = fmax(f->high_x, s->x[k]);
         }
         if (dpt_series_quantile(s, kind == DPT_LINE_RAW ? fmax(0.02, chart->cut) : cut, &low) &&
-            dpt_series_quantile(s, kind == DPT_LINE_RAW ? 0.98 : 1, &high))
-            widen(f, low, high);
+            dpt_series_quantile(s, kind == DPT_LINE_RAW ? 0.98 : 1, &high)) {
+            f->low_y = fmin(f->low_y, low);
+            f->high_y = fmax(f->high_y, high);
+        }
     }
 }
 
@@ -143,16 +137,9 @@ static void draw_axes(const struct frame *f)
     }
     dpt_str_printf(f->out, "<path class=\"axis\" d=\"M%g %gH%g\"/>", LEFT, HEIGHT - BOTTOM,
                    WIDTH - RIGHT);
-    dpt_str_printf(f->out, "<text x=\"%g\" y=\"%g\" class=\"tick mid\">",
-                   (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 6);
-    dpt_html_text(f->out, f->chart->x_label);
-    dpt_str_printf(f->out, "</text>\n");
-}
-
-static void draw_diamond(struct dpt_str *out, double x, double y, int colour)
-{
-    dpt_str_printf(out, "<path class=\"mark k%d\" d=\"M%.1f %.2fl5.5 5.5-5.5 5.5-5.5-5.5z\"/>",
-                   colour, x, y - 5.5);
+    dpt_str_printf(f->out, "<text x=\"%g\" y=\"%g\" class=\"tick mid\"", (LEFT + WIDTH - RIGHT) / 2,
+                   HEIGHT - 6);
+    dpt_html_element(f->out, ">", f->chart->x_label, "</text>\n");
 }
 
 static void draw_points(const struct frame *f, const struct dpt_line *line, int colour)
@@ -161,7 +148,9 @@ static void draw_points(const struct frame *f, const struct dpt_line *line, int 
         const double x = place_x(f, line->points.x[i]), y = place_y(f, line->points.y[i]);
 
         if (line->kind == DPT_LINE_MARK)
-            draw_diamond(f->out, x, y, colour);
+            dpt_str_printf(f->out,
+                           "<path class=\"mark k%d\" d=\"M%.1f %.2fl5.5 5.5-5.5 5.5-5.5-5.5z\"/>",
+                           colour, x, y - 5.5);
         else
             dpt_str_printf(f->out, "<circle class=\"%s k%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"2.6\"/>",
                            line->kind == DPT_LINE_CLOUD ? "cloud" : "dot", colour, x, y);
@@ -191,11 +180,8 @@ static void draw_line(const struct frame *f, const struct dpt_line *line)
     if (classes[line->kind] != NULL) {
         dpt_str_printf(f->out, "<polyline class=\"%s%s k%d\"", classes[line->kind], late(line),
                        colour);
-        if (line->kind != DPT_LINE_RAW) {
-            dpt_str_printf(f->out, " data-name=\"");
-            dpt_html_text(f->out, line->name);
-            dpt_str_printf(f->out, "\"");
-        }
+        if (line->kind != DPT_LINE_RAW)
+            dpt_html_element(f->out, " data-name=\"", line->name, "\"");
         dpt_str_printf(f->out, " points=\"");
         for (size_t i = 0; i < line->points.n; i++)
             dpt_str_printf(f->out, "%s%.1f,%.2f", i == 0 ? "" : " ", place_x(f, line->points.x[i]),
@@ -251,9 +237,7 @@ static void write_entry(const struct frame *f, const struct dpt_line *line, int 
     else
         dpt_str_printf(f->out, "<path class=\"line%s%s\" d=\"M1 6h24\"/>",
                        line->kind == DPT_LINE_DASHED ? " dash" : "", late(line));
-    dpt_str_printf(f->out, "</svg>");
-    dpt_html_text(f->out, name);
-    dpt_str_printf(f->out, "</li>\n");
+    dpt_html_element(f->out, "</svg>", name, "</li>\n");
 }
 
 /* Whether an earlier line that is in the legend has this run (or, where `part`, this part). */
@@ -314,13 +298,10 @@ static void write_head(const struct frame *f)
 {
     const struct dpt_chart *chart = f->chart;
 
-    dpt_str_printf(f->out, "<figure class=\"chart\" id=\"%s\">\n<figcaption>", chart->id);
-    dpt_html_text(f->out, chart->title);
-    if (chart->y_label != NULL) {
-        dpt_str_printf(f->out, " <span>");
-        dpt_html_text(f->out, chart->y_label);
-        dpt_str_printf(f->out, "</span>");
-    }
+    dpt_str_printf(f->out, "<figure class=\"chart\" id=\"%s\">\n", chart->id);
+    dpt_html_element(f->out, "<figcaption>", chart->title, "");
+    if (chart->y_label != NULL)
+        dpt_html_element(f->out, " <span>", chart->y_label, "</span>");
     dpt_str_printf(f->out,
                    "</figcaption>\n<svg class=\"plot\" viewBox=\"0 0 %g %g\" role=\"img\" "
                    "aria-label=\"",
@@ -329,10 +310,10 @@ static void write_head(const struct frame *f)
     dpt_str_printf(f->out, "\" data-x=\"%.17g %.17g\" data-y=\"%.17g %.17g\"%s%s data-in=\"",
                    f->low_x, f->high_x, scale_y(f, f->low_y), scale_y(f, f->high_y),
                    chart->log ? " data-log" : "", chart->percent ? " data-percent" : "");
-    dpt_str_printf(f->out, "%g %g %g %g\" data-unit=\"", LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
-    dpt_html_text(f->out, chart->x_label);
+    dpt_str_printf(f->out, "%g %g %g %g\"", LEFT, WIDTH - RIGHT, TOP, HEIGHT - BOTTOM);
+    dpt_html_element(f->out, " data-unit=\"", chart->x_label, "\">\n");
     dpt_str_printf(f->out,
-                   "\">\n<clipPath id=\"%s-in\"><rect x=\"%g\" y=\"%g\" width=\"%g\" "
+                   "<clipPath id=\"%s-in\"><rect x=\"%g\" y=\"%g\" width=\"%g\" "
                    "height=\"%g\"/></clipPath>\n",
                    chart->id, LEFT - 4, TOP - 6, WIDTH - LEFT - RIGHT + 8,
                    HEIGHT - TOP - BOTTOM + 7);

@@ -1,5 +1,5 @@
 /*
- * chart: curves as inline SVG. Private to `dptrain report`.
+ * chart: curves as inline SVG, and text and numbers as HTML. Private to `dptrain report`.
  *
  * Colours are classes of the page's style (k0 … k7), which knows light and dark; runs that share a
  * chart differ in colour, splits in how a line is drawn, so that nothing hangs on colour alone. The
@@ -57,6 +57,20 @@ struct dpt_ticks {
 };
 void dpt_ticks_linear(struct dpt_ticks *ticks, double low, double high, int about, bool percent);
 void dpt_ticks_log(struct dpt_ticks *ticks, double low, double high);
+
+/* Adds a text that may hold anything, as text or as a value in double quotes: markup is escaped,
+ * controls and what is no UTF-8 become U+FFFD (tabs and newlines stay). dpt_html_element adds it
+ * between two pieces of markup. */
+void dpt_html_text(struct dpt_str *out, const char *text);
+void dpt_html_element(struct dpt_str *out, const char *before, const char *text, const char *after);
+
+enum { DPT_HTML_NUMBER = 48 };
+
+/* For a person, into buf (DPT_HTML_NUMBER bytes); returns buf. NAN is a dash. */
+const char *dpt_html_number(char *buf, double value, int digits); /* significant ones */
+const char *dpt_html_percent(char *buf, double fraction);         /* "98.94 %" */
+const char *dpt_html_count(char *buf, double value);              /* "1 234 567" */
+const char *dpt_html_seconds(char *buf, double seconds); /* "44.1 s", "12:05 min", "3:02:10 h" */
 
 /* Whether these values ask for a logarithmic axis: all above 0, and over more than a decade. */
 bool dpt_chart_wants_log(const struct dpt_line *lines, size_t n);

@@ -1,9 +1,7 @@
 /* Curves of the runs: loss, accuracy, learning rate, throughput, and how evenly the ranks work. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
-#include "cmd/report/html.h"
 #include "cmd/report/report.h"
 
 enum {
@@ -12,75 +10,41 @@ enum {
     RUN_LINES = 5, /* that a run can have in a chart: raw, smooth, three of evaluations */
 };
 
-/* A curve that a train event has a value for. */
+/* A curve that a train event has a value for: a member of it, and of an evaluation. */
 struct curve {
     const char *id, *title, *unit;
-    double (*train)(const struct dpt_history_train *event);
-    double (*eval)(const struct dpt_history_eval *event); /* NULL: evaluations have none */
+    size_t train;
+    double (*of)(const struct dpt_history_train *event); /* not NULL: computed instead */
+    size_t eval;                                         /* 0: evaluations have none */
     bool smooth, may_log, percent, zero;
     double cut;
 };
 
-static double train_loss(const struct dpt_history_train *e)
-{
-    return e->loss;
-}
-
-static double train_accuracy(const struct dpt_history_train *e)
-{
-    return e->accuracy;
-}
-
-static double train_lr(const struct dpt_history_train *e)
-{
-    return e->lr;
-}
-
-static double train_norm(const struct dpt_history_train *e)
-{
-    return e->norm;
-}
-
-static double train_rate(const struct dpt_history_train *e)
-{
-    return e->rate;
-}
-
 /* How much longer the slowest rank worked than the mean one. */
-static double train_imbalance(const struct dpt_history_train *e)
+static double rank_imbalance(const struct dpt_history_train *e)
 {
     return e->rank_mean > 0 ? e->rank_most / e->rank_mean - 1 : NAN;
 }
 
-static double eval_loss(const struct dpt_history_eval *e)
-{
-    return e->loss;
-}
-
-static double eval_accuracy(const struct dpt_history_eval *e)
-{
-    return e->accuracy;
-}
-
+// clang-format off
+#define TRAIN(member) offsetof(struct dpt_history_train, member), NULL
+#define EVAL(member)  offsetof(struct dpt_history_eval, member)
 static const struct curve curves[] = {
-    {"loss", "Loss", NULL, train_loss, eval_loss, true, true, false, false, 0},
-    {"accuracy", "Accuracy", NULL, train_accuracy, eval_accuracy, true, false, true, false, 0.08},
-    {"rate", "Learning rate", NULL, train_lr, NULL, false, false, false, true, 0},
-    {"throughput", "Throughput", "samples/s", train_rate, NULL, true, false, false, true, 0},
-    {"norm", "Norm of the gradient", "before clipping", train_norm, NULL, true, true, false, false,
-     0},
+    {"loss", "Loss", NULL, TRAIN(loss), EVAL(loss), true, true, false, false, 0},
+    {"accuracy", "Accuracy", NULL, TRAIN(accuracy), EVAL(accuracy), true, false, true, false, 0.08},
+    {"rate", "Learning rate", NULL, TRAIN(lr), 0, false, false, false, true, 0},
+    {"throughput", "Throughput", "samples/s", TRAIN(rate), 0, true, false, false, true, 0},
+    {"norm", "Norm of the gradient", "before clipping", TRAIN(norm), 0, true, true, false, false, 0},
 };
+static const struct curve imbalance = {
+    "imbalance", "Imbalance", "slowest rank over the mean", 0, rank_imbalance, 0, true, false, true, true, 0,
+};
+// clang-format on
 
-static const struct curve imbalance = {"imbalance",
-                                       "Imbalance",
-                                       "slowest rank over the mean",
-                                       train_imbalance,
-                                       NULL,
-                                       true,
-                                       false,
-                                       true,
-                                       true,
-                                       0};
+static double member(const void *event, size_t at)
+{
+    return *(const double *)((const char *)event + at);
+}
 
 /* A chart while its lines are collected. */
 struct drawing {
@@ -92,21 +56,20 @@ struct drawing {
     size_t n_bad;
 };
 
-static const char *name_line(const struct drawing *d, const struct dpt_page_run *run,
-                             const char *split)
+static const char *name_line(const struct drawing *d, const char *run, const char *split)
 {
-    if (d->r->n == 1)
+    if (d->r->runs.n == 1)
         return split;
-    if (d->curve->eval == NULL)
-        return run->label;
-    return dpt_region_printf(&d->r->region, "%s: %s", run->label, split);
+    if (d->curve->eval == 0)
+        return run;
+    return dpt_region_printf(&d->r->region, "%s: %s", run, split);
 }
 
 static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_line_kind kind,
                      int colour, const struct dpt_series *points)
 {
-    const char *name = name_line(d, &d->r->runs[run], split);
-    const bool grouped = d->r->n > 1 && d->curve->eval != NULL;
+    const char *name = name_line(d, d->r->labels[run], split);
+    const bool grouped = d->r->runs.n > 1 && d->curve->eval != 0;
 
     if (name == NULL) {
         d->r->out.failed = true;
@@ -115,7 +78,7 @@ static void add_line(struct drawing *d, size_t run, const char *split, enum dpt_
     if (points->n > 0)
         d->lines[d->n++] = (struct dpt_line){
             .name = name,
-            .run = grouped ? d->r->runs[run].label : NULL,
+            .run = grouped ? d->r->labels[run] : NULL,
             .part = grouped ? split : NULL,
             .kind = kind,
             .colour = colour,
@@ -131,16 +94,9 @@ static bool above_zero(const struct dpt_series *s)
     return true;
 }
 
-/* Steps of events that have the value, but as no number. */
-static void note_bad(struct drawing *d, double step)
-{
-    if (d->n_bad == 0 || d->bad[d->n_bad - 1] != step)
-        d->bad[d->n_bad++] = step;
-}
-
 static bool add_train(struct drawing *d, size_t index)
 {
-    const struct dpt_history *h = &d->r->runs[index].history;
+    const struct dpt_history *h = &d->r->runs.at[index].history;
     struct dpt_region *region = &d->r->region;
     struct dpt_series all, mean, extremes, smooth;
     const int colour = (int)index;
@@ -148,10 +104,13 @@ static bool add_train(struct drawing *d, size_t index)
     if (!dpt_series_open(&all, h->n_train, region))
         return false;
     for (size_t i = 0; i < h->n_train; i++) {
-        const double y = d->curve->train(&h->train[i]);
+        const struct dpt_history_train *e = &h->train[i];
+        const double y = d->curve->of != NULL ? d->curve->of(e) : member(e, d->curve->train);
 
-        if (!dpt_series_fits(y) && d->curve->train == train_loss)
-            note_bad(d, (double)h->train[i].step);
+        /* Steps of events that have the value, but as no number. */
+        if (!dpt_series_fits(y) && d->curve == &curves[0] &&
+            (d->n_bad == 0 || d->bad[d->n_bad - 1] != (double)e->step))
+            d->bad[d->n_bad++] = (double)e->step;
         dpt_series_add(&all, (double)h->train[i].step, y);
     }
     if (!dpt_series_thin(&all, POINTS, &mean, &extremes, region) ||
@@ -159,28 +118,28 @@ static bool add_train(struct drawing *d, size_t index)
         return false;
     if (!d->curve->smooth || !dpt_series_noisy(&mean, &smooth))
         smooth = mean;
-    else if (d->r->n <= RAW_RUNS)
+    else if (d->r->runs.n <= RAW_RUNS)
         add_line(d, index, "", DPT_LINE_RAW, colour, &extremes);
-    add_line(d, index, d->curve->eval != NULL ? "train" : d->curve->title, DPT_LINE_SOLID, colour,
+    add_line(d, index, d->curve->eval != 0 ? "train" : d->curve->title, DPT_LINE_SOLID, colour,
              &smooth);
     return true;
 }
 
 static bool add_evals(struct drawing *d, size_t index, enum dpt_history_split split)
 {
-    const struct dpt_history *h = &d->r->runs[index].history;
+    const struct dpt_history *h = &d->r->runs.at[index].history;
     struct dpt_series s, thin, extremes;
     /* One run's splits differ in colour, too; an epoch's means have that of the steps, and are
      * left out where several runs are drawn: dashed are then the lines of valid. */
-    const int colour = d->r->n == 1 ? (int)split : (int)index;
+    const int colour = d->r->runs.n == 1 ? (int)split : (int)index;
 
-    if (split == DPT_HISTORY_EPOCH && d->r->n > 1)
+    if (split == DPT_HISTORY_EPOCH && d->r->runs.n > 1)
         return true;
     if (!dpt_series_open(&s, h->n_evals, &d->r->region))
         return false;
     for (size_t i = 0; i < h->n_evals; i++)
         if (h->evals[i].split == split)
-            dpt_series_add(&s, (double)h->evals[i].step, d->curve->eval(&h->evals[i]));
+            dpt_series_add(&s, (double)h->evals[i].step, member(&h->evals[i], d->curve->eval));
     if (!dpt_series_thin(&s, POINTS, &thin, &extremes, &d->r->region))
         return false;
     add_line(d, index, dpt_history_splits[split],
@@ -215,20 +174,19 @@ static const char *describe(const struct drawing *d)
 
 static void draw(struct dpt_page *r, const struct curve *curve)
 {
-    struct drawing *d = calloc(1, sizeof *d);
-    size_t bad = 0;
-    bool fine = d != NULL;
+    struct drawing *d = dpt_region_alloc(&r->region, sizeof *d);
+    size_t bad = 1;
+    bool fine;
 
-    for (size_t i = 0; i < r->n; i++)
-        bad += r->runs[i].history.n_train;
-    if (fine) {
-        *d = (struct drawing){.r = r, .curve = curve};
-        d->bad = dpt_region_alloc(&r->region, (bad + 1) * sizeof *d->bad);
-        fine = d->bad != NULL;
-    }
-    for (size_t i = 0; i < r->n && fine; i++) {
+    for (size_t i = 0; i < r->runs.n; i++)
+        bad += r->runs.at[i].history.n_train;
+    if (d != NULL)
+        *d = (struct drawing){
+            .r = r, .curve = curve, .bad = dpt_region_alloc(&r->region, bad * sizeof *d->bad)};
+    fine = d != NULL && d->bad != NULL;
+    for (size_t i = 0; i < r->runs.n && fine; i++) {
         fine = add_train(d, i);
-        for (int split = 0; split < DPT_HISTORY_SPLITS && fine && curve->eval != NULL; split++)
+        for (int split = 0; split < DPT_HISTORY_SPLITS && fine && curve->eval != 0; split++)
             fine = add_evals(d, i, (enum dpt_history_split)split);
     }
     if (fine) {
@@ -251,7 +209,6 @@ static void draw(struct dpt_page *r, const struct curve *curve)
         dpt_chart_write(&chart, &r->out);
     }
     r->out.failed = r->out.failed || !fine;
-    free(d);
 }
 
 void dpt_page_curves(struct dpt_page *r)
@@ -259,8 +216,8 @@ void dpt_page_curves(struct dpt_page *r)
     size_t events = 0;
 
     dpt_str_printf(&r->out, "<section id=\"curves\"><h2>Curves</h2>\n");
-    for (size_t i = 0; i < r->n; i++)
-        events += r->runs[i].history.n_train + r->runs[i].history.n_evals;
+    for (size_t i = 0; i < r->runs.n; i++)
+        events += r->runs.at[i].history.n_train + r->runs.at[i].history.n_evals;
     if (events == 0)
         dpt_str_printf(&r->out, "<p class=\"missing\">No step is logged yet.</p>\n");
     dpt_str_printf(&r->out, "<div class=\"charts\">\n");
@@ -281,7 +238,7 @@ static bool tells_ranks(const struct dpt_history *h)
 /* How long each rank of the newest start worked, as bars from the shortest on. */
 static void write_bars(struct dpt_page *r, size_t index)
 {
-    const struct dpt_history_start *s = dpt_history_start(&r->runs[index].history);
+    const struct dpt_history_start *s = dpt_history_start(&r->runs.at[index].history);
     double sum = 0, most = 0;
     char text[DPT_HTML_NUMBER];
 
@@ -294,7 +251,7 @@ static void write_bars(struct dpt_page *r, size_t index)
     if (!(most > 0))
         return;
     dpt_str_printf(&r->out, "<figure class=\"bars\"><figcaption>Work of each rank ");
-    if (r->n > 1)
+    if (r->runs.n > 1)
         dpt_page_label(r, index);
     dpt_str_printf(&r->out,
                    "<span>seconds, all logged steps together</span></figcaption><table>\n");
@@ -307,7 +264,7 @@ static void write_bars(struct dpt_page *r, size_t index)
                        "aria-hidden=\"true\"><rect class=\"fill k%zu\" width=\"%.1f\" "
                        "height=\"10\"/></svg></td><td class=\"num\">%s</td>"
                        "<td class=\"num dim\">%+.1f\u00a0%%</td></tr>\n",
-                       i, r->n > 1 ? index % DPT_CHART_COLOURS : 0, 100 * seconds / most,
+                       i, r->runs.n > 1 ? index % DPT_CHART_COLOURS : 0, 100 * seconds / most,
                        dpt_html_seconds(text, seconds),
                        100 * (seconds * (double)s->n_rank_seconds / sum - 1));
     }
@@ -317,7 +274,7 @@ static void write_bars(struct dpt_page *r, size_t index)
 /* Seconds for which the ranks waited for their slowest, on average. */
 static void write_waiting(struct dpt_page *r, size_t index)
 {
-    const struct dpt_history *h = &r->runs[index].history;
+    const struct dpt_history *h = &r->runs.at[index].history;
     double waited = 0, mean = 0;
     char text[DPT_HTML_NUMBER];
 
@@ -327,10 +284,7 @@ static void write_waiting(struct dpt_page *r, size_t index)
         waited += h->train[i].rank_most - h->train[i].rank_mean;
         mean += h->train[i].rank_mean;
     }
-    if (r->n > 1) {
-        dpt_page_label(r, index);
-        dpt_str_printf(&r->out, ": ");
-    }
+    dpt_page_prefix(r, index);
     dpt_str_printf(&r->out,
                    "A rank worked %s on its part of the logged steps on average, and waited at "
                    "least %.1f\u00a0%% of that for the slowest.<br>\n",
@@ -342,18 +296,15 @@ void dpt_page_ranks(struct dpt_page *r)
     bool any = false;
 
     dpt_str_printf(&r->out, "<section id=\"ranks\"><h2>Ranks</h2>\n<p>");
-    for (size_t i = 0; i < r->n; i++) {
-        const struct dpt_history_start *s = dpt_history_start(&r->runs[i].history);
+    for (size_t i = 0; i < r->runs.n; i++) {
+        const struct dpt_history_start *s = dpt_history_start(&r->runs.at[i].history);
 
-        if (tells_ranks(&r->runs[i].history)) {
+        if (tells_ranks(&r->runs.at[i].history)) {
             write_waiting(r, i);
             any = true;
             continue;
         }
-        if (r->n > 1) {
-            dpt_page_label(r, i);
-            dpt_str_printf(&r->out, ": ");
-        }
+        dpt_page_prefix(r, i);
         dpt_str_printf(&r->out, "<span class=\"%s\">%s</span><br>\n",
                        s != NULL && s->ranks == 1 ? "dim" : "missing",
                        s != NULL && s->ranks == 1
@@ -365,7 +316,7 @@ void dpt_page_ranks(struct dpt_page *r)
     if (any) {
         dpt_str_printf(&r->out, "<div class=\"charts\">\n");
         draw(r, &imbalance);
-        for (size_t i = 0; i < r->n; i++)
+        for (size_t i = 0; i < r->runs.n; i++)
             write_bars(r, i);
         dpt_str_printf(&r->out, "</div>");
     }

@@ -1,8 +1,9 @@
-#include "cmd/report/html.h"
-
+/* Text and numbers as HTML wants them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "cmd/report/chart.h"
 
 void dpt_html_text(struct dpt_str *out, const char *text)
 {
@@ -21,6 +22,13 @@ void dpt_html_text(struct dpt_str *out, const char *text)
         else
             dpt_str_printf(out, "\xEF\xBF\xBD");
     }
+}
+
+void dpt_html_element(struct dpt_str *out, const char *before, const char *text, const char *after)
+{
+    dpt_str_printf(out, "%s", before);
+    dpt_html_text(out, text);
+    dpt_str_printf(out, "%s", after);
 }
 
 const char *dpt_html_number(char *buf, double value, int digits)

@@ -27,66 +27,32 @@ static double mean_of(const struct dpt_shape *shape, const float *input, int cha
 }
 
 /* Normalised floats as bytes. Those that were bytes were divided by 255; of others nobody knows the
- * scale, so they are stretched. Errors: RANK. */
-static enum dpt_status draw(const struct dpt_page_predictions *v, const struct dpt_trainer *t,
-                            const struct dpt_dataset *set, const float *input, uint8_t *pixels,
-                            struct dpt_error *err)
+ * scale, so they are stretched. */
+static void draw(const struct dpt_page_predictions *v, const struct dpt_trainer *t,
+                 const struct dpt_dataset *set, const float *input, uint8_t *pixels)
 {
     const struct dpt_normalize *normalize = &t->job->data.normalize;
-    const int side = set->shape.w / v->width;
-    const size_t all = (size_t)v->width * (size_t)v->height * (size_t)v->channels;
-    double *value = malloc(all * sizeof *value), low = INFINITY, high = -INFINITY;
-    size_t n = 0;
+    const int side = set->shape.w / v->width, n = v->width * v->height * v->channels;
+    double value[n], low = INFINITY, high = -INFINITY;
 
-    if (value == NULL)
-        return dpt_fail_memory(err, "a picture", (double)all);
-    for (int y = 0; y < v->height; y++) {
-        for (int x = 0; x < v->width; x++) {
-            for (int c = 0; c < v->channels; c++) {
-                value[n] =
-                    mean_of(&set->shape, input, c, y, x, side) * of_channel(&normalize->std, c, 1) +
-                    of_channel(&normalize->mean, c, 0);
-                low = fmin(low, value[n]);
-                high = fmax(high, value[n]);
-                n++;
-            }
-        }
+    for (int i = 0; i < n; i++) {
+        const int c = i % v->channels, x = i / v->channels % v->width;
+        const int y = i / v->channels / v->width;
+
+        value[i] = mean_of(&set->shape, input, c, y, x, side) * of_channel(&normalize->std, c, 1) +
+                   of_channel(&normalize->mean, c, 0);
+        low = fmin(low, value[i]);
+        high = fmax(high, value[i]);
     }
     if (set->u8) {
         low = 0;
         high = 1;
     }
-    for (size_t i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         const double share = (value[i] - low) / fmax(high - low, 1e-12);
 
         pixels[i] = (uint8_t)lround(255 * fmin(fmax(share, 0), 1));
     }
-    free(value);
-    return DPT_OK;
-}
-
-/* The pictures of one micro-batch. */
-static enum dpt_status draw_batch(struct dpt_page *r, struct dpt_page_predictions *v,
-                                  const struct dpt_trainer *t, const struct dpt_split *split,
-                                  const struct dpt_batch *batch, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const size_t size = (size_t)dpt_shape_size(&split->set->shape);
-
-    for (int i = 0; i < v->n_wrong; i++) {
-        for (int32_t k = 0; k < batch->count; k++) {
-            if (batch->sample[k] != v->wrong[i].sample)
-                continue;
-            v->wrong[i].pixels = dpt_region_alloc(&r->region, (size_t)v->width * (size_t)v->height *
-                                                                  (size_t)v->channels);
-            if (v->wrong[i].pixels == NULL)
-                DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
-            DPT_TRY(
-                draw(v, t, split->set, batch->input + (size_t)k * size, v->wrong[i].pixels, err));
-        }
-    }
-out:
-    return status;
 }
 
 /* Pixels of the drawn pictures, and how many of them there is room for. */
@@ -104,16 +70,9 @@ static void choose_size(const struct dpt_page *r, struct dpt_page_predictions *v
         v->width = v->height = 0;
         return;
     }
-    most = BUDGET / (double)r->n / (v->width * v->height * v->channels);
+    most = BUDGET / (double)r->runs.n / (v->width * v->height * v->channels);
     if (most < v->n_wrong)
         v->n_wrong = (int)most;
-}
-
-static int by_position(const void *a, const void *b)
-{
-    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-
-    return (x > y) - (x < y);
 }
 
 enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_predictions *v,
@@ -121,31 +80,29 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_sampler *s = &split->sampler;
+    struct dpt_sampler each = split->sampler; /* one sample a step, so that a position is a step */
     struct dpt_loader *loader = NULL;
     struct dpt_step_view view;
     struct dpt_batch batch = {0};
-    int64_t at[DPT_PAGE_WORST], done = -1;
 
     if (split->set->shape.flat || split->set->shape.w < 2 || split->set->shape.h < 2)
         return DPT_OK;
     choose_size(r, v, &split->set->shape);
     if (v->width == 0 || v->n_wrong == 0)
         return DPT_OK;
-    for (int i = 0; i < v->n_wrong; i++)
-        at[i] = v->wrong[i].position / s->global * s->global + /* global need not be whole micros */
-                v->wrong[i].position % s->global / s->micro * s->micro;
-    qsort(at, (size_t)v->n_wrong, sizeof at[0], by_position);
-    DPT_TRY(dpt_loader_open(&loader, split->set, s, NULL, 0, 1, err));
+    each.global = each.micro = 1;
+    DPT_TRY(dpt_loader_open(&loader, split->set, &each, NULL, 0, 1, err));
     for (int i = 0; i < v->n_wrong; i++) {
-        if (at[i] == done)
-            continue;
-        done = at[i];
-        DPT_TRY(dpt_loader_seek(loader, 0, done / s->global, err));
+        struct dpt_page_wrong *wrong = &v->wrong[i];
+
+        wrong->pixels = dpt_region_alloc(&r->region, (size_t)v->width * (size_t)v->height *
+                                                         (size_t)v->channels);
+        if (wrong->pixels == NULL)
+            DPT_TRY(dpt_fail_memory(err, "the pictures", 0));
+        DPT_TRY(dpt_loader_seek(loader, 0, wrong->position, err));
         DPT_TRY(dpt_loader_next(loader, &view, err));
-        DPT_TRY(dpt_loader_fill(loader, &view, (int32_t)(done % s->global / s->micro),
-                                &t->team.workers[0].buffer, &batch, err));
-        DPT_TRY(draw_batch(r, v, t, split, &batch, err));
+        DPT_TRY(dpt_loader_fill(loader, &view, 0, &t->team.workers[0].buffer, &batch, err));
+        draw(v, t, split->set, batch.input, wrong->pixels);
     }
 out:
     dpt_loader_close(loader);

@@ -71,6 +71,13 @@ static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predic
     }
 }
 
+enum dpt_status dpt_page_leave_out(struct dpt_page *r, size_t run, const char *why,
+                                   struct dpt_error *err)
+{
+    r->predictions[run].why = dpt_region_strdup(&r->region, why);
+    return r->predictions[run].why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
+}
+
 struct taking {
     struct dpt_page_predictions *v;
     int64_t all;
@@ -107,21 +114,6 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     if (!v->classes && !dpt_series_open(&v->cloud, DPT_PAGE_CLOUD + 1, &r->region))
         return dpt_fail_memory(err, "the predictions", 0);
     return DPT_OK;
-}
-
-static enum dpt_status name_classes(struct dpt_page *r, struct dpt_page_predictions *v,
-                                    const struct dpt_job *job, struct dpt_error *err)
-{
-    struct dpt_source_model model;
-    enum dpt_status status = DPT_OK;
-
-    if (!v->classes)
-        return DPT_OK;
-    DPT_TRY(dpt_source_model_find(&model, &job->data, true, &r->region, err));
-    v->names = model.classes;
-    v->n_names = model.n_classes;
-out:
-    return status;
 }
 
 /* "step-00000892.h5", of the checkpoint that a link names. */
@@ -163,19 +155,19 @@ static enum dpt_status open_data(struct dpt_trainer *t, const struct dpt_job *jo
     return status;
 }
 
-static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
-                               const struct dpt_job *job, const struct dpt_page_means *means,
-                               struct dpt_error *err)
+static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_job *job,
+                               const struct dpt_page_means *means, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_page_predictions *v = &run->predictions;
+    struct dpt_page_predictions *v = &r->predictions[run];
     struct dpt_trainer t = {0};
     struct taking taking = {.v = v};
+    struct dpt_source_model model = {0};
     struct dpt_split *split;
     char folder[PATH_MAX], path[PATH_MAX];
 
-    if (realpath(run->history.folder, folder) == NULL)
-        return dpt_fail_errno(err, DPT_IO, "%s", run->history.folder);
+    if (realpath(r->runs.at[run].history.folder, folder) == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s", r->runs.at[run].history.folder);
     if (job->data.test.n == 0 && job->data.valid.n == 0)
         return dpt_fail(err, DPT_BAD_JOB, "the job names neither data.test nor data.valid");
     dpt_checkpoint_resolve(folder, path);
@@ -189,11 +181,12 @@ static enum dpt_status predict(struct dpt_page *r, struct dpt_page_run *run,
     taking.all = split->sampler.samples;
     DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,
                                 NULL, err));
-    if (means->comm->world.rank == 0) {
-        status = name_classes(r, v, job, err);
-        if (status == DPT_OK)
-            status = dpt_page_pictures(r, v, &t, split, err);
-    }
+    if (means->comm->world.rank == 0 && v->classes)
+        status = dpt_source_model_find(&model, &job->data, true, &r->region, err);
+    v->names = model.classes;
+    v->n_names = model.n_classes;
+    if (means->comm->world.rank == 0 && status == DPT_OK)
+        status = dpt_page_pictures(r, v, &t, split, err);
     DPT_TRY(dpt_group_agree(&means->comm->world, status, err));
 out:
     if (t.comm != NULL)
@@ -201,18 +194,17 @@ out:
     return status;
 }
 
-enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
-                                 const struct dpt_page_means *means, struct dpt_error *err)
+enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dpt_page_means *means,
+                                 struct dpt_error *err)
 {
     enum dpt_status status;
     struct dpt_error why = {0};
     struct dpt_conf conf = {0};
     struct dpt_job job;
     char here[PATH_MAX];
-    const char *path = dpt_region_printf(&r->region, "%s/job.yaml", run->history.folder);
+    char path[PATH_MAX + 16];
 
-    if (path == NULL)
-        return dpt_fail_memory(err, "the report", 0);
+    snprintf(path, sizeof path, "%s/job.yaml", r->runs.at[run].history.folder);
     if (getcwd(here, sizeof here) == NULL)
         return dpt_fail_errno(err, DPT_IO, "this folder");
     status = dpt_job_load(&job, &conf, path, means->sets, means->n_sets, &why);
@@ -223,6 +215,5 @@ enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
         return dpt_fail_errno(err, DPT_IO, "%s", here);
     if (status == DPT_OK)
         return DPT_OK;
-    run->predictions.why = dpt_region_strdup(&r->region, why.text);
-    return run->predictions.why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
+    return dpt_page_leave_out(r, run, why.text, err);
 }

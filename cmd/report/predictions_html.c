@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/report/html.h"
 #include "cmd/report/report.h"
 #include "data/pictures/picture.h"
 
@@ -36,21 +35,15 @@ static int64_t row_sum(const struct dpt_page_predictions *v, int32_t label)
     return sum;
 }
 
-/* A class by its name, or where it has none by its number. */
-static void write_class(struct dpt_page *r, const struct dpt_page_predictions *v, int32_t class)
+/* A class by its name, or where it has none by its number, between two pieces of markup. */
+static void write_class(struct dpt_page *r, const struct dpt_page_predictions *v,
+                        const char *before, int32_t class, const char *after)
 {
-    if ((size_t) class < v->n_names)
-        dpt_html_text(&r->out, v->names[class]);
-    else
-        dpt_str_printf(&r->out, "%d", class);
-}
+    char number[16];
 
-static void write_class_cell(struct dpt_page *r, const struct dpt_page_predictions *v,
-                             int32_t class)
-{
-    dpt_str_printf(&r->out, "<td>");
-    write_class(r, v, class);
-    dpt_str_printf(&r->out, "</td>");
+    snprintf(number, sizeof number, "%d", class);
+    dpt_html_element(&r->out, before, (size_t) class < v->n_names ? v->names[class] : number,
+                     after);
 }
 
 /* Of a row or a column of the matrix. Long names above columns stand upright. */
@@ -59,13 +52,11 @@ static void write_class_head(struct dpt_page *r, const struct dpt_page_predictio
 {
     dpt_str_printf(&r->out, "<th scope=\"%s\"", scope);
     if ((size_t) class < v->n_names) {
-        dpt_str_printf(&r->out, " title=\"%d: ", class);
-        dpt_html_text(&r->out, v->names[class]);
-        dpt_str_printf(&r->out, "\"");
+        dpt_str_printf(&r->out, " title=\"%d", class);
+        dpt_html_element(&r->out, ": ", v->names[class], "\"");
     }
-    dpt_str_printf(&r->out, upright ? "><span class=\"upright\">" : "><span class=\"named\">");
-    write_class(r, v, class);
-    dpt_str_printf(&r->out, "</span></th>");
+    write_class(r, v, upright ? "><span class=\"upright\">" : "><span class=\"named\">", class,
+                "</span></th>");
 }
 
 static bool long_names(const struct dpt_page_predictions *v)
@@ -133,68 +124,75 @@ static int more_first(const void *a, const void *b)
     return x->label != y->label ? x->label - y->label : x->chosen - y->chosen;
 }
 
-static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v, int most)
+/* A table with these heads, which end with NULL; the caller writes its rows and closes it. */
+static void open_table(struct dpt_page *r, const char *caption, const char *const *heads)
+{
+    dpt_str_printf(&r->out, "<div class=\"scroll\"><table class=\"pairs\">%s<thead><tr>", caption);
+    for (; *heads != NULL; heads++)
+        dpt_str_printf(&r->out, "<th scope=\"col\">%s</th>", *heads);
+    dpt_str_printf(&r->out, "</tr></thead><tbody>\n");
+}
+
+static void close_table(struct dpt_page *r)
+{
+    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+}
+
+/* What there may be for each true and each chosen class, by how often it came. */
+static struct pair *open_pairs(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     const size_t all = (size_t)v->outputs * (size_t)v->outputs;
-    struct pair *pairs = malloc(all * sizeof *pairs);
+    struct pair *pairs = dpt_region_alloc(&r->region, all * sizeof *pairs);
+
+    r->out.failed = r->out.failed || pairs == NULL;
+    return pairs;
+}
+
+static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v, int most)
+{
+    struct pair *pairs = open_pairs(r, v);
     int n = 0;
 
-    if (pairs == NULL) {
-        r->out.failed = true;
-        return;
-    }
-    for (int32_t i = 0; i < v->outputs; i++)
+    for (int32_t i = 0; i < v->outputs && pairs != NULL; i++)
         for (int32_t k = 0; k < v->outputs; k++)
             if (i != k && cell(v, i, k) > 0)
                 pairs[n++] = (struct pair){i, k, cell(v, i, k)};
+    if (n == 0)
+        return;
     qsort(pairs, (size_t)n, sizeof *pairs, more_first);
-    if (n > 0)
-        dpt_str_printf(&r->out,
-                       "<div class=\"scroll\"><table class=\"pairs\"><caption>Confused most often"
-                       "</caption>\n<thead><tr><th scope=\"col\">true</th><th "
-                       "scope=\"col\">taken for</th><th scope=\"col\">times</th><th "
-                       "scope=\"col\">of its class</th></tr></thead><tbody>\n");
+    open_table(r, "<caption>Confused most often</caption>\n",
+               (const char *const[]){"true", "taken for", "times", "of its class", NULL});
     for (int i = 0; i < n && i < most; i++) {
-        dpt_str_printf(&r->out, "<tr>");
-        write_class_cell(r, v, pairs[i].label);
-        write_class_cell(r, v, pairs[i].chosen);
+        write_class(r, v, "<tr><td>", pairs[i].label, "</td>");
+        write_class(r, v, "<td>", pairs[i].chosen, "</td>");
         dpt_str_printf(&r->out, "<td>%lld</td><td>%.1f\u00a0%%</td></tr>\n", (long long)pairs[i].n,
                        100 * (double)pairs[i].n / (double)row_sum(v, pairs[i].label));
     }
-    if (n > 0)
-        dpt_str_printf(&r->out, "</tbody></table></div>\n");
-    free(pairs);
+    close_table(r);
 }
 
 /* Of many classes those that are told right least often. */
 static void write_classes(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
-    struct pair *classes = malloc((size_t)v->outputs * sizeof *classes);
+    struct pair *classes = open_pairs(r, v);
     int n = 0;
 
-    if (classes == NULL) {
-        r->out.failed = true;
-        return;
-    }
-    for (int32_t i = 0; i < v->outputs; i++) {
+    for (int32_t i = 0; i < v->outputs && classes != NULL; i++) {
         const int64_t row = row_sum(v, i);
 
         if (row > 0)
             classes[n++] = (struct pair){i, 0, 1000000 - 1000000 * cell(v, i, i) / row};
     }
-    qsort(classes, (size_t)n, sizeof *classes, more_first);
-    dpt_str_printf(&r->out,
-                   "<div class=\"scroll\"><table class=\"pairs\"><caption>Hardest classes</caption>"
-                   "\n<thead><tr><th scope=\"col\">class</th><th scope=\"col\">right</th><th "
-                   "scope=\"col\">of</th></tr></thead><tbody>\n");
+    if (n > 0)
+        qsort(classes, (size_t)n, sizeof *classes, more_first);
+    open_table(r, "<caption>Hardest classes</caption>\n",
+               (const char *const[]){"class", "right", "of", NULL});
     for (int i = 0; i < n && i < WORST_CLASSES; i++) {
-        dpt_str_printf(&r->out, "<tr>");
-        write_class_cell(r, v, classes[i].label);
+        write_class(r, v, "<tr><td>", classes[i].label, "</td>");
         dpt_str_printf(&r->out, "<td>%.1f\u00a0%%</td><td>%lld</td></tr>\n",
                        100 - (double)classes[i].n / 1e4, (long long)row_sum(v, classes[i].label));
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
-    free(classes);
+    close_table(r);
 }
 
 static void write_confusion(struct dpt_page *r, const struct dpt_page_predictions *v)
@@ -222,47 +220,40 @@ static void write_picture(struct dpt_page *r, const struct dpt_page_predictions 
 {
     struct dpt_str png = {0};
 
-    dpt_str_printf(&r->out, "<figure><img alt=\"sample %lld: true class ", (long long)w->sample);
-    write_class(r, v, w->label);
-    dpt_str_printf(&r->out, ", taken for ");
-    write_class(r, v, w->chosen);
-    dpt_str_printf(
-        &r->out, " with probability %.2f\" width=\"%d\" height=\"%d\" src=\"data:image/png;base64,",
-        (double)w->p_chosen, v->width, v->height);
+    dpt_str_printf(&r->out, "<figure><img alt=\"sample %lld", (long long)w->sample);
+    write_class(r, v, ": true class ", w->label, ", taken for ");
+    write_class(r, v, "", w->chosen, " with probability ");
+    dpt_str_printf(&r->out, "%.2f\" width=\"%d\" height=\"%d\" src=\"data:image/png;base64,",
+                   (double)w->p_chosen, v->width, v->height);
     dpt_picture_write(&png, w->pixels, v->width, v->height, v->channels);
     dpt_str_base64(&r->out, png.text, png.length);
     r->out.failed = r->out.failed || png.failed;
     dpt_str_release(&png);
-    dpt_str_printf(&r->out, "\"><figcaption><b>");
-    write_class(r, v, w->label);
-    dpt_str_printf(&r->out, "</b> → <b class=\"off\">");
-    write_class(r, v, w->chosen);
+    write_class(r, v, "\"><figcaption><b>", w->label, "</b> → ");
+    write_class(r, v, "<b class=\"off\">", w->chosen, "</b> ");
     dpt_str_printf(&r->out,
-                   "</b> <small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>"
+                   "<small>%.1f\u00a0%%</small> <small class=\"dim\">#%lld</small>"
                    "</figcaption></figure>\n",
                    100 * (double)w->p_chosen, (long long)w->sample);
 }
 
 static void write_list(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
-    dpt_str_printf(&r->out,
-                   "<div class=\"scroll\"><table class=\"pairs\"><thead><tr><th "
-                   "scope=\"col\">sample</th><th scope=\"col\">true</th><th scope=\"col\">taken "
-                   "for</th><th scope=\"col\">probability</th><th scope=\"col\">of the "
-                   "truth</th></tr></thead><tbody>\n");
+    open_table(
+        r, "",
+        (const char *const[]){"sample", "true", "taken for", "probability", "of the truth", NULL});
     for (int i = 0; i < v->n_wrong; i++) {
         dpt_str_printf(&r->out, "<tr><td>%lld</td>", (long long)v->wrong[i].sample);
-        write_class_cell(r, v, v->wrong[i].label);
-        write_class_cell(r, v, v->wrong[i].chosen);
+        write_class(r, v, "<td>", v->wrong[i].label, "</td>");
+        write_class(r, v, "<td>", v->wrong[i].chosen, "</td>");
         dpt_str_printf(&r->out, "<td>%.3g</td><td>%.2g</td></tr>\n", (double)v->wrong[i].p_chosen,
                        (double)v->wrong[i].p_label);
     }
-    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    close_table(r);
 }
 
-void dpt_page_wrongs(struct dpt_page *r, const struct dpt_page_run *run)
+static void write_wrongs(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
-    const struct dpt_page_predictions *v = &run->predictions;
     char digits[DPT_HTML_NUMBER];
 
     dpt_str_printf(&r->out, "<h3>Most wrong</h3>\n");
@@ -287,7 +278,7 @@ void dpt_page_wrongs(struct dpt_page *r, const struct dpt_page_run *run)
 
 static void write_numbers(struct dpt_page *r, size_t index)
 {
-    const struct dpt_page_predictions *v = &r->runs[index].predictions;
+    const struct dpt_page_predictions *v = &r->predictions[index];
     const double n = (double)v->samples, spread = v->sum_of_squares - v->sum * v->sum / n;
     struct dpt_line line = {
         .name = "sample", .kind = DPT_LINE_CLOUD, .colour = (int)index, .points = v->cloud};
@@ -316,14 +307,15 @@ static void write_numbers(struct dpt_page *r, size_t index)
 }
 
 /* The metrics' own figure for the same weights and samples, where there is one. */
-static void compare_accuracy(struct dpt_page *r, const struct dpt_page_run *run)
+static void compare_accuracy(struct dpt_page *r, size_t index)
 {
-    const struct dpt_page_predictions *v = &run->predictions;
+    const struct dpt_page_predictions *v = &r->predictions[index];
+    const struct dpt_history *h = &r->runs.at[index].history;
     const double accuracy = (double)v->correct / (double)v->samples;
     char text[DPT_HTML_NUMBER];
 
-    for (size_t i = 0; i < run->history.n_evals; i++) {
-        const struct dpt_history_eval *e = &run->history.evals[i];
+    for (size_t i = 0; i < h->n_evals; i++) {
+        const struct dpt_history_eval *e = &h->evals[i];
 
         if (e->step != v->step || strcmp(dpt_history_splits[e->split], v->split) != 0 ||
             (e->samples == v->samples && fabs(e->accuracy - accuracy) < 2e-3))
@@ -338,14 +330,11 @@ static void compare_accuracy(struct dpt_page *r, const struct dpt_page_run *run)
 
 static void write_predictions(struct dpt_page *r, size_t index)
 {
-    const struct dpt_page_run *run = &r->runs[index];
-    const struct dpt_page_predictions *v = &run->predictions;
+    const struct dpt_page_predictions *v = &r->predictions[index];
     char right[DPT_HTML_NUMBER], all[DPT_HTML_NUMBER], share[DPT_HTML_NUMBER];
 
     if (v->why != NULL) {
-        dpt_str_printf(&r->out, "<p class=\"missing\">No predictions: ");
-        dpt_html_text(&r->out, v->why);
-        dpt_str_printf(&r->out, "</p>\n");
+        dpt_html_element(&r->out, "<p class=\"missing\">No predictions: ", v->why, "</p>\n");
         return;
     }
     dpt_str_printf(&r->out, "<p>");
@@ -357,23 +346,21 @@ static void write_predictions(struct dpt_page *r, size_t index)
     else
         dpt_str_printf(&r->out, "%s %s samples, ", dpt_html_count(all, (double)v->samples),
                        v->split);
-    dpt_str_printf(&r->out, "by the weights of <code>");
-    dpt_html_text(&r->out, v->checkpoint);
-    dpt_str_printf(&r->out, "</code>.</p>\n");
+    dpt_html_element(&r->out, "by the weights of <code>", v->checkpoint, "</code>.</p>\n");
     if (!v->classes) {
         write_numbers(r, index);
         return;
     }
-    compare_accuracy(r, run);
+    compare_accuracy(r, index);
     write_confusion(r, v);
-    dpt_page_wrongs(r, run);
+    write_wrongs(r, v);
 }
 
 void dpt_page_write_predictions(struct dpt_page *r)
 {
     dpt_str_printf(&r->out, "<section id=\"predictions\"><h2>Predictions</h2>\n");
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->n > 1) {
+    for (size_t i = 0; i < r->runs.n; i++) {
+        if (r->runs.n > 1) {
             dpt_str_printf(&r->out, "<h3 class=\"run\">");
             dpt_page_label(r, i);
             dpt_str_printf(&r->out, "</h3>\n");

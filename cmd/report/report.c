@@ -1,7 +1,6 @@
 /* `dptrain report`: runs as one HTML page. */
 #include "cmd/report/report.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -33,15 +32,42 @@ static enum dpt_status check_output(const char *path, struct dpt_error *err)
     return status;
 }
 
-/* The reasons of runs whose models cannot be asked. */
-static enum dpt_status leave_out(struct dpt_page *r, const char *why, struct dpt_error *err)
+static const char *last_part(const char *path)
 {
-    for (size_t i = 0; i < r->n; i++) {
-        r->runs[i].predictions.why = dpt_region_strdup(&r->region, why);
-        if (r->runs[i].predictions.why == NULL)
-            return dpt_fail_memory(err, "the report", 0);
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL && slash[1] != '\0' ? slash + 1 : path;
+}
+
+/* Labels are the folders' names, or where two are alike their paths. */
+static void name_runs(struct dpt_page *r)
+{
+    bool alike = false;
+
+    for (size_t i = 0; i < r->runs.n; i++)
+        for (size_t k = 0; k < i; k++)
+            alike = alike || strcmp(last_part(r->runs.at[i].history.folder),
+                                    last_part(r->runs.at[k].history.folder)) == 0;
+    for (size_t i = 0; i < r->runs.n; i++) {
+        const char *folder = r->runs.at[i].history.folder;
+
+        r->labels[i] = alike ? folder : last_part(folder);
     }
-    return DPT_OK;
+}
+
+static enum dpt_status open_page(struct dpt_page *r, const struct dpt_cli *cli,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(dpt_runs_open(&r->runs, cli->positional, cli->n_positional, err));
+    r->labels = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->labels);
+    r->predictions = dpt_region_alloc(&r->region, r->runs.n * sizeof *r->predictions);
+    if (r->labels == NULL || r->predictions == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the report", 0));
+    name_runs(r);
+out:
+    return status;
 }
 
 /* Collective. Whatever keeps MPI from starting is a reason, too. */
@@ -54,13 +80,13 @@ static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, stru
     struct dpt_error why = {0};
 
     if (dpt_cli_has(cli, "--no-predictions"))
-        return leave_out(r, "left out (--no-predictions)", err);
-    if (dpt_comm_open(comm, &why) != DPT_OK)
-        return leave_out(r, why.text, err);
-    cli->log.silent = comm->world.rank != 0;
+        dpt_fail(&why, DPT_USAGE, "left out (--no-predictions)");
+    else if (dpt_comm_open(comm, &why) == DPT_OK)
+        cli->log.silent = comm->world.rank != 0;
     means.n_sets = dpt_cli_all(cli, "--set", sets);
-    for (size_t i = 0; i < r->n; i++)
-        DPT_TRY(dpt_page_predict(r, &r->runs[i], &means, err));
+    for (size_t i = 0; i < r->runs.n; i++)
+        DPT_TRY(why.status != DPT_OK ? dpt_page_leave_out(r, i, why.text, err)
+                                     : dpt_page_predict(r, i, &means, err));
 out:
     return status;
 }
@@ -74,10 +100,10 @@ static enum dpt_status write_page(struct dpt_cli *cli, struct dpt_page *r, const
     if (r->out.failed)
         DPT_TRY(dpt_fail_memory(err, "the page", (double)r->out.length));
     DPT_TRY(dpt_file_write(path, r->out.text, r->out.length, err));
-    for (size_t i = 0; i < r->n; i++)
-        if (r->runs[i].predictions.why != NULL && !dpt_cli_has(cli, "--no-predictions"))
-            dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs[i].path,
-                         r->runs[i].predictions.why);
+    for (size_t i = 0; i < r->runs.n; i++)
+        if (r->predictions[i].why != NULL && !dpt_cli_has(cli, "--no-predictions"))
+            dpt_log_warn(&cli->log, "%s: no predictions: %s", r->runs.at[i].history.folder,
+                         r->predictions[i].why);
     dpt_log_info(&cli->log, "wrote %s, %.0f KB", path, (double)r->out.length / 1e3);
 out:
     return status;
@@ -97,13 +123,15 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     if (path == NULL)
         return dpt_cli_wrong(cli, "where to? -o report.html;", err);
     DPT_TRY(check_output(path, err));
-    DPT_TRY(dpt_page_read(&r, cli->positional, cli->n_positional, err));
+    DPT_TRY(open_page(&r, cli, err));
     DPT_TRY(predict_all(cli, &r, &comm, err));
     if (!cli->log.silent) /* of several ranks one does it */
         DPT_TRY(write_page(cli, &r, path, err));
 out:
     dpt_comm_close(&comm);
-    dpt_page_close(&r);
+    dpt_runs_close(&r.runs);
+    dpt_region_release(&r.region);
+    dpt_str_release(&r.out);
     return status;
 }
 

@@ -10,10 +10,8 @@
 
 #include "cmd/cmd.h"
 #include "cmd/report/chart.h"
+#include "cmd/runs.h"
 #include "core/comm/comm.h"
-#include "core/conf/yaml.h"
-#include "core/state/history.h"
-#include "core/state/jobs.h"
 #include "core/train/trainer.h"
 
 enum {
@@ -56,28 +54,13 @@ struct dpt_page_predictions {
         residue; /* sum and sum of squares of the first output's truth, and of its squared errors */
 };
 
-struct dpt_page_run {
-    const char *path;  /* as given */
-    const char *label; /* tells it from the others */
-    struct dpt_history history;
-    const char *no_job;   /* not NULL: there is no job.yaml to be read, and why */
-    const char *job_text; /* as it stands in the file */
-    struct dpt_conf conf;
-    struct dpt_page_predictions predictions;
-};
-
 struct dpt_page {
-    struct dpt_page_run *runs;
-    size_t n;
-    struct dpt_job_keys jobs;
+    struct dpt_runs runs;
+    const char **labels;                      /* [runs]: tells each from the others */
+    struct dpt_page_predictions *predictions; /* [runs] */
     struct dpt_region region;
     struct dpt_str out;
 };
-
-/* Reads the folders. Errors: USAGE (no run), IO, RANK. */
-enum dpt_status dpt_page_read(struct dpt_page *r, const char *const *folders, size_t n,
-                              struct dpt_error *err);
-void dpt_page_close(struct dpt_page *r);
 
 /* The checkpoint and data that a run's predictions are made with. */
 struct dpt_page_means {
@@ -87,10 +70,13 @@ struct dpt_page_means {
     size_t n_sets;
 };
 
-/* Collective. Fills run->predictions; on a failure its `why` says what failed. Errors: RANK
+/* Collective. Fills the run's predictions; on a failure their `why` says what failed. Errors: RANK
  * (memory). */
-enum dpt_status dpt_page_predict(struct dpt_page *r, struct dpt_page_run *run,
-                                 const struct dpt_page_means *means, struct dpt_error *err);
+enum dpt_status dpt_page_predict(struct dpt_page *r, size_t run, const struct dpt_page_means *means,
+                                 struct dpt_error *err);
+/* Says why a run has no predictions. Errors: RANK (memory). */
+enum dpt_status dpt_page_leave_out(struct dpt_page *r, size_t run, const char *why,
+                                   struct dpt_error *err);
 
 /* Gets the pictures of its wrong samples from the data, where they are pictures. By one rank.
  * Errors: BAD_DATA, IO, RANK. */
@@ -104,15 +90,12 @@ void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
-void dpt_page_wrongs(struct dpt_page *r, const struct dpt_page_run *run);
-void dpt_page_jobs(struct dpt_page *r);
-void dpt_page_environment(struct dpt_page *r);
 
-/* A swatch and the label of a run, for headings and tables. */
+/* A swatch and the label of a run, for headings and tables; of several runs, "label: "; a head of a
+ * table with a column for each run. */
 void dpt_page_label(struct dpt_page *r, size_t run);
-
-/* "done", or how it ended. good: out, whether it is what was wanted. */
-const char *dpt_page_state(const struct dpt_page_run *run, bool *good, char *buf, size_t size);
+void dpt_page_prefix(struct dpt_page *r, size_t run);
+void dpt_page_heads(struct dpt_page *r);
 
 /* The page's style sheet and script. */
 extern const char dpt_page_style[], dpt_page_script[];

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/sort.h"
+
 bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_region *region)
 {
     s->n = 0;
@@ -101,13 +103,6 @@ bool dpt_series_noisy(const struct dpt_series *raw, const struct dpt_series *smo
     return stray > 0.004 * (high - low);
 }
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 bool dpt_series_quantile(const struct dpt_series *s, double q, double *value)
 {
     double *sorted = malloc(s->n * sizeof *sorted);
@@ -115,7 +110,7 @@ bool dpt_series_quantile(const struct dpt_series *s, double q, double *value)
     if (sorted == NULL)
         return false;
     memcpy(sorted, s->y, s->n * sizeof *sorted);
-    qsort(sorted, s->n, sizeof *sorted, ascending);
+    dpt_sort(sorted, s->n);
     *value = sorted[(size_t)(q * (double)(s->n - 1) + 0.5)];
     free(sorted);
     return true;

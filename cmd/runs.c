@@ -1,0 +1,100 @@
+#include "cmd/runs.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* A folder without a job, or with one that cannot be read, still has its results. */
+static bool read_job(struct dpt_runs *runs, struct dpt_run_folder *run)
+{
+    char path[PATH_MAX + 16];
+    struct dpt_error why = {0};
+
+    snprintf(path, sizeof path, "%s/job.yaml", run->history.folder);
+    if (dpt_conf_load(&run->job, path, &why) == DPT_OK)
+        return true;
+    run->no_job = dpt_region_strdup(&runs->texts, why.text);
+    return run->no_job != NULL;
+}
+
+enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders, size_t n,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const struct dpt_conf_node **jobs;
+
+    *runs = (struct dpt_runs){.at = calloc(n, sizeof *runs->at)};
+    jobs = dpt_region_alloc(&runs->texts, n * sizeof *jobs);
+    if (runs->at == NULL || jobs == NULL)
+        return dpt_fail_memory(err, "the runs", 0);
+    for (size_t i = 0; i < n; i++) {
+        struct dpt_run_folder *run = &runs->at[runs->n++];
+
+        DPT_TRY(dpt_history_open(&run->history, folders[i], err));
+        dpt_run_status_read(&run->history, &run->run_status);
+        if (!read_job(runs, run))
+            DPT_TRY(dpt_fail_memory(err, "the runs", 0));
+        jobs[i] = run->no_job == NULL ? run->job.root : NULL;
+    }
+    if (!dpt_job_keys_open(&runs->jobs, jobs, n))
+        status = dpt_fail_memory(err, "the keys of the jobs", 0);
+out:
+    return status;
+}
+
+void dpt_runs_close(struct dpt_runs *runs)
+{
+    for (size_t i = 0; i < runs->n; i++) {
+        dpt_history_close(&runs->at[i].history);
+        dpt_conf_release(&runs->at[i].job);
+    }
+    free(runs->at);
+    dpt_job_keys_close(&runs->jobs);
+    dpt_region_release(&runs->texts);
+}
+
+static const void *find_record(const struct dpt_history *h, enum dpt_record record)
+{
+    switch (record) {
+    case DPT_RECORD_START:
+        return dpt_history_start(h);
+    case DPT_RECORD_TRAIN:
+        return h->n_train > 0 ? &h->train[h->n_train - 1] : NULL;
+    case DPT_RECORD_BEST:
+        return dpt_history_best(h, DPT_HISTORY_VALID);
+    default:
+        return dpt_history_last(h, (enum dpt_history_split)(record - DPT_RECORD_EPOCH));
+    }
+}
+
+double dpt_figure_number(const struct dpt_figure *f, const struct dpt_history *h)
+{
+    const char *record = f->of == NULL ? find_record(h, f->record) : NULL;
+    int64_t count;
+
+    if (f->of != NULL)
+        return f->of(h);
+    if (record == NULL)
+        return NAN;
+    if (f->type == DPT_FIGURE_REAL)
+        return *(const double *)(record + f->member);
+    count = *(const int64_t *)(record + f->member);
+    return count >= 0 ? (double)count : NAN;
+}
+
+const char *dpt_figure_text(const struct dpt_figure *f, const struct dpt_history *h)
+{
+    const char *record = find_record(h, f->record);
+
+    return record != NULL ? *(const char *const *)(record + f->member) : "";
+}
+
+double dpt_figure_step(const struct dpt_history *h)
+{
+    return (double)dpt_history_step(h);
+}
+
+double dpt_figure_starts(const struct dpt_history *h)
+{
+    return (double)h->n_starts;
+}
