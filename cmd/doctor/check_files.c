@@ -14,7 +14,6 @@
 #include "core/base/file.h"
 #include "core/base/filesystem.h"
 #include "core/base/folder.h"
-#include "core/base/memory.h"
 #include "core/state/lock.h"
 #include "data/sets/dataset.h"
 
@@ -178,15 +177,13 @@ void dpt_doctor_disk(struct dpt_doctor *d)
         dpt_failed(d, remedy(code != 0 ? code : ENOSPC), "%s of %s%s", has, had,
                    code == EDQUOT ? ", but your quota is used up" : "");
     else if (count < little_files)
-        dpt_doctor_say(d, count < least_files ? DPT_DOCTOR_FAILED : DPT_DOCTOR_WARNING,
-                       "remove small files, or choose another --output", "%s of %s, but %s files",
-                       has, had, files);
+        dpt_judge(d, dpt_doctor_below(count, least_files, little_files),
+                  "remove small files, or choose another --output", "%s of %s, but %s files", has,
+                  had, files);
     else
-        dpt_doctor_say(d, free_bytes < little_room ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
-                       free_bytes < little_room
-                           ? "`dptrain plan JOB.yaml` tells a checkpoint's size; checkpoint.keep"
-                           : NULL,
-                       "%s of %s", has, had);
+        dpt_judge(d, dpt_doctor_below(free_bytes, 0, little_room),
+                  "`dptrain plan JOB.yaml` tells a checkpoint's size; checkpoint.keep", "%s of %s",
+                  has, had);
 }
 
 /* --- locking, and who sees it ----------------------------------------------------------------- */
@@ -260,7 +257,7 @@ static void open_meeting(struct dpt_doctor *d, struct meeting *m)
     dpt_file_write(path, m->token, strlen(m->token), &ignored);
 }
 
-static void tell_seen(struct dpt_doctor *d, const unsigned char *seen)
+static void tell_seen(struct dpt_doctor *d, const bool *seen)
 {
     struct dpt_finding f = {.name = "seen by"};
     const int n = d->comm.world.size;
@@ -303,7 +300,7 @@ static void tell_lock(struct dpt_doctor *d, const struct meeting *m, int other,
 }
 
 /* Who takes the lock beside rank 0: on another node, if any sees the folder; 0: nobody. */
-static int choose_other(const struct dpt_doctor *d, const unsigned char *seen)
+static int choose_other(const struct dpt_doctor *d, const bool *seen)
 {
     for (int far = 1; far >= 0; far--)
         for (int r = 1; r < d->comm.world.size; r++)
@@ -318,22 +315,22 @@ enum dpt_status dpt_doctor_lock(struct dpt_doctor *d, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm.world;
     struct meeting m = {0};
-    unsigned char mine, *seen = dpt_alloc((size_t)world->size);
+    const bool *seen;
     struct dpt_error failure = {0};
+    bool mine;
     int other;
 
-    if (seen == NULL)
-        status = dpt_fail_memory(err, "a list of ranks", world->size);
-    DPT_TRY(dpt_group_agree(world, status, err));
     if (world->rank == 0)
         open_meeting(d, &m);
     DPT_TRY(dpt_group_broadcast(world, 0, &m, sizeof m, err));
     if (m.folder[0] == '\0') /* told by another check */
         goto out;
     mine = sees(&m);
-    DPT_TRY(dpt_group_allgather(world, &mine, seen, 1, err));
-    if (!seen[0]) /* likewise: nothing can be written there */
+    seen = dpt_doctor_gather(d, &mine, sizeof mine, err);
+    if (seen == NULL || !seen[0]) { /* likewise: nothing can be written there */
+        status = seen == NULL ? err->status : DPT_OK;
         goto out;
+    }
     other = choose_other(d, seen);
     if (world->rank == 0 || world->rank == other)
         status = contend(d, m.folder, &failure);
@@ -344,6 +341,5 @@ enum dpt_status dpt_doctor_lock(struct dpt_doctor *d, struct dpt_error *err)
 out:
     if (world->rank == 0 && m.folder[0] != '\0')
         dpt_folder_remove(m.folder);
-    dpt_free(seen);
     return status;
 }

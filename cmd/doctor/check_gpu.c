@@ -5,7 +5,6 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
-#include "core/base/memory.h"
 #include "core/comm/probe.h"
 #include "core/train/choose.h"
 
@@ -139,12 +138,11 @@ static int find_same(const struct dpt_doctor *d, const struct own *all, int firs
     return n;
 }
 
-/* Rank 0's. list: [ranks], to work with. */
-static void judge_ranks(struct dpt_doctor *d, const struct own *all, int *list)
+static void judge_ranks(struct dpt_doctor *d, const struct own *all)
 {
     const int ranks = d->comm.world.size;
     char who[200];
-    int with = 0, n = 0;
+    int with = 0, n = 0, list[ranks];
 
     for (int r = 0; r < ranks; r++) {
         with += all[r].bus[0] != '\0';
@@ -176,23 +174,16 @@ static void judge_ranks(struct dpt_doctor *d, const struct own *all, int *list)
 
 enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm.world;
-    struct own mine = {0}, *all = dpt_alloc_array((size_t)world->size, sizeof *all);
-    int *list = dpt_alloc_array((size_t)world->size, sizeof *list);
+    struct own mine;
+    const struct own *all;
 
-    if (all == NULL || list == NULL)
-        status = dpt_fail_memory(err, "a list of ranks", world->size);
-    DPT_TRY(dpt_group_agree(world, status, err));
     memcpy(mine.bus, d->gpus.own_bus, sizeof mine.bus);
     memcpy(mine.name, d->gpus.own_name, sizeof mine.name);
-    DPT_TRY(dpt_group_allgather(world, &mine, all, sizeof mine, err));
-    if (world->rank == 0)
-        judge_ranks(d, all, list);
-out:
-    dpt_free(all);
-    dpt_free(list);
-    return status;
+    all = dpt_doctor_gather(d, &mine, sizeof mine, err);
+    if (all == NULL)
+        return err->status;
+    judge_ranks(d, all);
+    return DPT_OK;
 }
 
 /* --- sums in their memory --------------------------------------------------------------------- */

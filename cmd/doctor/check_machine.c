@@ -71,9 +71,9 @@ void dpt_doctor_governor(struct dpt_doctor *d)
     saves = strcmp(governor, "conservative") == 0 ||
             (strcmp(governor, "powersave") == 0 && strcmp(driver, "intel_pstate") != 0 &&
              strcmp(driver, "amd-pstate-epp") != 0);
-    dpt_doctor_say(d, saves ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
-                   saves ? "cpupower frequency-set -g performance" : NULL, "%s (%s)%s", governor,
-                   driver, boost == 0 || no_turbo == 1 ? ", turbo off" : "");
+    dpt_judge(d, saves ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+              "cpupower frequency-set -g performance", "%s (%s)%s", governor, driver,
+              boost == 0 || no_turbo == 1 ? ", turbo off" : "");
 }
 
 void dpt_doctor_numa(struct dpt_doctor *d)
@@ -129,9 +129,7 @@ void dpt_doctor_memory(struct dpt_doctor *d)
 
     if (f.value < 0)
         return;
-    f.level = f.value < least_memory * ranks    ? DPT_DOCTOR_FAILED
-              : f.value < little_memory * ranks ? DPT_DOCTOR_WARNING
-                                                : DPT_DOCTOR_OK;
+    f.level = dpt_doctor_below(f.value, least_memory * ranks, little_memory * ranks);
     dpt_show_bytes(f.value / ranks, each);
     dpt_doctor_add(d, f,
                    f.level != DPT_DOCTOR_OK
@@ -150,10 +148,9 @@ void dpt_doctor_dev_shm(struct dpt_doctor *d)
     char has[32], had[32], text[32], advice[DPT_DOCTOR_LINE];
 
     if (statvfs("/dev/shm", &fs) != 0 || access("/dev/shm", W_OK) != 0) {
-        dpt_doctor_say(d, wanted ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
-                       wanted ? "MPI sends through it: mount a tmpfs there that all may write to"
-                              : NULL,
-                       "cannot be used");
+        dpt_judge(d, wanted ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+                  "MPI sends through it: mount a tmpfs there that all may write to",
+                  "cannot be used");
         return;
     }
     f.value = (double)fs.f_bavail * (double)fs.f_frsize;

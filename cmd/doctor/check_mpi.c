@@ -6,7 +6,6 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/file.h"
-#include "core/base/memory.h"
 #include "core/comm/probe.h"
 
 void dpt_doctor_start(struct dpt_doctor *d)
@@ -164,28 +163,25 @@ static void judge_seats(struct dpt_doctor *d, const struct seat *seats)
 enum dpt_status dpt_doctor_cores(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm.world;
     const int online = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    struct seat mine = {.first = world->rank,
+    struct seat mine = {.first = d->comm.world.rank,
                         .ranks = d->comm.node.size,
                         .online = online,
                         .all = (int32_t)(d->node_cores + 0.5),
                         .own = 1,
                         .share = (float)d->cores,
                         .quota = (float)cpu_quota(online)};
-    struct seat *seats = dpt_alloc_array((size_t)world->size, sizeof *seats);
+    const struct seat *seats;
     cpu_set_t cores;
 
-    if (seats == NULL)
-        status = dpt_fail_memory(err, "the list of cores", (double)world->size * sizeof mine);
-    DPT_TRY(dpt_group_agree(world, status, err));
     if (sched_getaffinity(0, sizeof cores, &cores) == 0)
         mine.own = CPU_COUNT(&cores);
     DPT_TRY(dpt_group_broadcast(&d->comm.node, 0, &mine.first, sizeof mine.first, err));
-    DPT_TRY(dpt_group_allgather(world, &mine, seats, sizeof mine, err));
+    seats = dpt_doctor_gather(d, &mine, sizeof mine, err);
+    if (seats == NULL)
+        return err->status;
     judge_seats(d, seats);
 out:
-    dpt_free(seats);
     return status;
 }
 
@@ -195,14 +191,14 @@ enum dpt_status dpt_doctor_shared(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int ranks = d->comm.world.size;
-    struct dpt_probe_shared mine = {0}, *all = dpt_alloc_array((size_t)ranks, sizeof *all);
+    struct dpt_probe_shared mine = {0};
+    const struct dpt_probe_shared *all;
     int none = -1, only = -1; /* ranks that have none, or only /dev/shm */
 
-    if (all == NULL)
-        status = dpt_fail_memory(err, "a list of ranks", ranks);
-    DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
     DPT_TRY(dpt_probe_shared(&d->comm, &mine, err));
-    DPT_TRY(dpt_group_allgather(&d->comm.world, &mine, all, sizeof mine, err));
+    all = dpt_doctor_gather(d, &mine, sizeof mine, err);
+    if (all == NULL)
+        return err->status;
     for (int r = ranks - 1; r >= 0; r--) {
         none = !all[r].memfd && !all[r].dev_shm ? r : none;
         only = !all[r].memfd ? r : only;
@@ -216,6 +212,5 @@ enum dpt_status dpt_doctor_shared(struct dpt_doctor *d, struct dpt_error *err)
     else
         dpt_ok(d, "memfd%s", mine.dev_shm ? ", /dev/shm" : "");
 out:
-    dpt_free(all);
     return status;
 }

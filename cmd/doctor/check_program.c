@@ -25,12 +25,11 @@ void dpt_doctor_program(struct dpt_doctor *d)
 
 void dpt_doctor_backend(struct dpt_doctor *d)
 {
-    dpt_doctor_say(d,
-                   strcmp(dpt_backends[0]->name, "ref") == 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
-                   strcmp(dpt_backends[0]->name, "ref") == 0
-                       ? "plain C computes: right, but slow; build with oneDNN"
-                       : NULL,
-                   "%s: %s", dpt_backends[0]->name, dpt_backends[0]->describe());
+    const struct dpt_backend *b = dpt_backends[0];
+
+    dpt_judge(d, strcmp(b->name, "ref") == 0 ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
+              "plain C computes: right, but slow; build with oneDNN", "%s: %s", b->name,
+              b->describe());
 }
 
 static bool is_set(const char *name)
@@ -113,9 +112,7 @@ static void look_at_limit(struct dpt_doctor *d, size_t i)
         warns = INFINITY;
         advice = "ulimit -l unlimited: the fast network needs it (limits.conf, slurmd)";
     }
-    f.level = value < limits[i].fails ? DPT_DOCTOR_FAILED
-              : value < warns         ? DPT_DOCTOR_WARNING
-                                      : DPT_DOCTOR_OK;
+    f.level = dpt_doctor_below(value, limits[i].fails, warns);
     write_limit(text, sizeof text, value, limits[i].unit);
     dpt_doctor_add(d, f, f.level != DPT_DOCTOR_OK ? advice : NULL, "%s", text);
 }

@@ -66,10 +66,10 @@ void dpt_doctor_slurm_time(struct dpt_doctor *d)
     if (isinf(left))
         dpt_ok(d, "no end is known");
     else
-        dpt_doctor_say(d, left < little_time ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK,
-                       left < little_time ? "a run would save and stop soon: sbatch --time" : NULL,
-                       "%d:%02d:%02d left; a run saves and stops before", (int)(left / 3600),
-                       (int)(left / 60) % 60, (int)left % 60);
+        dpt_judge(d, dpt_doctor_below(left, -INFINITY, little_time),
+                  "a run would save and stop soon: sbatch --time",
+                  "%d:%02d:%02d left; a run saves and stops before", (int)(left / 3600),
+                  (int)(left / 60) % 60, (int)left % 60);
 }
 
 /* The number behind "Requeue=" and the like in what Slurm says about the job; -1: none. */

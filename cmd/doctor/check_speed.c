@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "cmd/doctor/doctor.h"
-#include "core/base/memory.h"
 #include "core/base/sort.h"
 #include "core/comm/probe.h"
 #include "core/plan/cost.h"
@@ -48,67 +47,46 @@ out:
     return status;
 }
 
-static double middle(const double *values, int n)
-{
-    double sorted[n];
-
-    memcpy(sorted, values, sizeof sorted);
-    return dpt_median(sorted, (size_t)n);
-}
-
-/* The ranks whose value is too far below the middle one; how many. */
-static int find_slow(const double *values, int n, int *slow)
-{
-    const double usual = middle(values, n);
-    int found = 0;
-
-    for (int i = 0; i < n; i++)
-        if (values[i] < slow_rank * usual)
-            slow[found++] = i;
-    return found;
-}
-
-static void judge_speed(struct dpt_doctor *d, const double *flops, const double *rates, int *slow)
+/* Of ranks whose value lies too far below the middle one, a warning; false: there are none. */
+static bool warn_of_slow(struct dpt_doctor *d, const double *values, const char *what,
+                         double *middle)
 {
     const int n = d->comm.world.size;
-    const double *of[] = {flops, rates};
-    static const char *const what[] = {"computes", "moves memory"};
+    int slow[n], found = 0;
+    double sorted[n];
     char who[200];
 
-    for (int k = 0; k < 2; k++) {
-        const int found = find_slow(of[k], n, slow);
-
-        if (found == 0)
-            continue;
+    memcpy(sorted, values, sizeof sorted);
+    *middle = dpt_median(sorted, (size_t)n);
+    for (int i = 0; i < n; i++)
+        if (values[i] < slow_rank * *middle)
+            slow[found++] = i;
+    if (found > 0)
         dpt_warning(d, "each step waits for it: old or throttled, or is the host busy?",
                     "%s %s at %.0f %% of the others' speed",
-                    dpt_doctor_who(d, slow, found, who, sizeof who), what[k],
-                    100 * of[k][slow[0]] / middle(of[k], n));
-        return;
-    }
-    dpt_ok(d, "%.3g GFLOP/s and %.3g GB/s a rank, all at once", middle(flops, n) / 1e9,
-           middle(rates, n) / 1e9);
+                    dpt_doctor_who(d, slow, found, who, sizeof who), what,
+                    100 * values[slow[0]] / *middle);
+    return found > 0;
 }
 
 enum dpt_status dpt_doctor_speed(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_group *world = &d->comm.world;
-    const size_t n = (size_t)world->size;
-    double *values = dpt_alloc_array(2 * n, sizeof *values);
-    int *slow = dpt_alloc_array(n, sizeof *slow);
+    const double *flops, *rates;
+    double usual, usual_rate;
 
-    if (values == NULL || slow == NULL)
-        status = dpt_fail_memory(err, "the ranks' speeds", 0);
-    DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(measure(d, err));
-    DPT_TRY(dpt_group_allgather(world, &d->machine.flops, values, sizeof *values, err));
-    DPT_TRY(dpt_group_allgather(world, &d->machine.memory[DPT_MACHINE_SIZES - 1].rate, values + n,
-                                sizeof *values, err));
-    judge_speed(d, values, values + n, slow);
+    flops = dpt_doctor_gather(d, &d->machine.flops, sizeof *flops, err);
+    if (flops == NULL)
+        return err->status;
+    rates =
+        dpt_doctor_gather(d, &d->machine.memory[DPT_MACHINE_SIZES - 1].rate, sizeof *rates, err);
+    if (rates == NULL)
+        return err->status;
+    if (!warn_of_slow(d, flops, "computes", &usual) &&
+        !warn_of_slow(d, rates, "moves memory", &usual_rate))
+        dpt_ok(d, "%.3g GFLOP/s and %.3g GB/s a rank, all at once", usual / 1e9, usual_rate / 1e9);
 out:
-    dpt_free(values);
-    dpt_free(slow);
     return status;
 }
 
@@ -150,7 +128,7 @@ enum dpt_status dpt_doctor_links(struct dpt_doctor *d, struct dpt_error *err)
 
     if (d->comm.nodes == 1)
         return DPT_OK;
-    links = dpt_alloc_array((size_t)d->comm.nodes, sizeof *links);
+    links = dpt_region_alloc(&d->region, (size_t)d->comm.nodes * sizeof *links);
     if (links == NULL)
         status = dpt_fail_memory(err, "the list of nodes", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
@@ -159,7 +137,6 @@ enum dpt_status dpt_doctor_links(struct dpt_doctor *d, struct dpt_error *err)
         judge_links(d, links);
     DPT_TRY(dpt_group_broadcast(world, 0, &d->fabric, sizeof d->fabric, err));
 out:
-    dpt_free(links);
     return status;
 }
 
@@ -239,24 +216,27 @@ static double wall_clock(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Seconds that a rank's clock is off rank 0's, and how exact that is. */
+struct clock {
+    double offset, bound;
+};
+
 enum dpt_status dpt_doctor_clocks(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const int n = d->comm.world.size;
-    struct {
-        double offset, bound;
-    } mine, *all = dpt_alloc_array((size_t)n, sizeof *all);
+    struct clock mine;
+    const struct clock *all;
     int worst = 0;
     char who[128], time[32];
     double off;
 
-    if (all == NULL)
-        status = dpt_fail_memory(err, "the list of clocks", (double)n * sizeof *all);
-    DPT_TRY(dpt_group_agree(&d->comm.world, status, err));
     if (n == 1)
-        goto out;
+        return DPT_OK;
     DPT_TRY(dpt_clock_offset(&d->comm.world, wall_clock, &mine.offset, &mine.bound, err));
-    DPT_TRY(dpt_group_allgather(&d->comm.world, &mine, all, sizeof mine, err));
+    all = dpt_doctor_gather(d, &mine, sizeof mine, err);
+    if (all == NULL)
+        return err->status;
     for (int r = 1; r < n; r++)
         if (fabs(all[r].offset) > fabs(all[worst].offset))
             worst = r;
@@ -270,6 +250,5 @@ enum dpt_status dpt_doctor_clocks(struct dpt_doctor *d, struct dpt_error *err)
     else
         dpt_ok(d, "within %s of rank 0's", time);
 out:
-    dpt_free(all);
     return status;
 }

@@ -67,7 +67,7 @@ static bool takes_part(const struct dpt_doctor *d, const struct dpt_doctor_check
 /* First what each rank does for itself, then what needs all of them. */
 static void run_checks(struct dpt_doctor *d, bool together, struct dpt_error *err)
 {
-    for (const struct dpt_doctor_check *check = dpt_doctor_checks; check->name != NULL; check++) {
+    for (const struct dpt_doctor_check *check = d->checks; check->name != NULL; check++) {
         char note[64];
 
         if ((check->scope == DPT_DOCTOR_WORLD) != together || !takes_part(d, check))
@@ -90,7 +90,7 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
     struct dpt_str out = {0};
 
     dpt_comm_note(&d->comm, -1, "bringing all findings together");
-    DPT_TRY(dpt_doctor_allgather(d, &all, err));
+    DPT_TRY(dpt_doctor_collect(d, &all, err));
     if (d->comm.world.rank == 0 && !d->cli->log.silent) {
         if (dpt_cli_has(d->cli, "--json")) {
             dpt_doctor_json(d, &all, &json);
@@ -104,14 +104,13 @@ static enum dpt_status report(struct dpt_doctor *d, struct dpt_error *err)
     err->text[0] = '\0'; /* the report says it */
     status = all.count[DPT_DOCTOR_FAILED] > 0 ? DPT_FAILED : DPT_OK;
 out:
-    dpt_region_release(&all.region);
     return status;
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_doctor d = {.cli = cli};
+    struct dpt_doctor d = {.cli = cli, .checks = dpt_doctor_checks};
     struct dpt_error other = {0};
 
     DPT_TRY(read_options(&d, err));
@@ -128,6 +127,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     DPT_TRY(report(&d, err));
 out:
     dpt_str_release(&d.findings);
+    dpt_region_release(&d.region);
     /* The line must be out before the launcher sees the first rank go. */
     if (status != DPT_OK && d.comm.started && err->text[0] != '\0') {
         dpt_log_error(&cli->log, err);

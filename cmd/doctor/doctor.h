@@ -74,8 +74,10 @@ struct dpt_doctor {
     struct dpt_machine machine; /* one thread of this rank; zero: not measured */
     struct dpt_fabric fabric;   /* between nodes, at worst; zero: not measured */
     struct dpt_gpu_query gpus;
-    const struct dpt_doctor_check *check; /* whose findings are added now */
-    struct dpt_str findings;              /* packed, of this rank */
+    const struct dpt_doctor_check *checks; /* all of them */
+    const struct dpt_doctor_check *check;  /* whose findings are added now */
+    struct dpt_str findings;               /* packed, of this rank */
+    struct dpt_region region;              /* what checks gather, and the report */
 };
 
 /* Adds what the check that looks has found. advice: may be NULL. Without a name of its own it is
@@ -87,6 +89,15 @@ void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char
 #define dpt_ok(d, ...)              dpt_doctor_say(d, DPT_DOCTOR_OK, NULL, __VA_ARGS__)
 #define dpt_warning(d, advice, ...) dpt_doctor_say(d, DPT_DOCTOR_WARNING, advice, __VA_ARGS__)
 #define dpt_failed(d, advice, ...)  dpt_doctor_say(d, DPT_DOCTOR_FAILED, advice, __VA_ARGS__)
+/* With the advice only where it is not ok. */
+#define dpt_judge(d, at, advice, ...)                                                              \
+    dpt_doctor_say(d, at, (at) == DPT_DOCTOR_OK ? NULL : (advice), __VA_ARGS__)
+/* What a value is that should not lie below these. */
+enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns);
+
+/* Collective. Gives every rank's `mine` of `size` bytes to all, [ranks], in the region; NULL: failed,
+ * on all ranks together. */
+void *dpt_doctor_gather(struct dpt_doctor *d, const void *mine, size_t size, struct dpt_error *err);
 
 /* --- the report, on rank 0 ------------------------------------------------------------------- */
 
@@ -99,16 +110,15 @@ struct dpt_doctor_line {
 };
 
 struct dpt_doctor_report {
-    struct dpt_region region; /* holds all of it; the caller releases it */
     struct dpt_doctor_line *lines;
     size_t n;
     int count[DPT_DOCTOR_LEVELS];
 };
 
 /* Collective where MPI runs. Brings all ranks' findings together; the report, zeroed before, is
- * rank 0's. Errors: RANK. */
-enum dpt_status dpt_doctor_allgather(struct dpt_doctor *d, struct dpt_doctor_report *report,
-                                     struct dpt_error *err);
+ * rank 0's and lies in d's region. Errors: RANK. */
+enum dpt_status dpt_doctor_collect(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                                   struct dpt_error *err);
 /* For a person, in 80 columns; quiet: without what is ok. One JSON object. */
 void dpt_doctor_print(const struct dpt_doctor *d, const struct dpt_doctor_report *report,
                       bool quiet, struct dpt_str *out);

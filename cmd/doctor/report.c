@@ -11,7 +11,7 @@ enum { MOST_GROUPS = 6 };           /* that are told one by one */
 void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding f, const char *advice,
                     const char *format, ...)
 {
-    const char head[] = {(char)(d->check - dpt_doctor_checks), (char)f.level, (char)f.quiet};
+    const char head[] = {(char)(d->check - d->checks), (char)f.level, (char)f.quiet};
     char found[DPT_DOCTOR_LINE];
     const char *const texts[] = {f.name != NULL ? f.name : d->check->name, found,
                                  advice != NULL ? advice : ""};
@@ -28,6 +28,25 @@ void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding f, const char *advi
         dpt_str_add(&d->findings, texts[i], strlen(texts[i]) + 1);
 }
 
+enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns)
+{
+    return value < fails ? DPT_DOCTOR_FAILED : value < warns ? DPT_DOCTOR_WARNING : DPT_DOCTOR_OK;
+}
+
+void *dpt_doctor_gather(struct dpt_doctor *d, const void *mine, size_t size, struct dpt_error *err)
+{
+    const struct dpt_group *world = &d->comm.world;
+    enum dpt_status status = DPT_OK;
+    void *all = dpt_region_alloc(&d->region, (size_t)world->size * size);
+
+    if (all == NULL)
+        status = dpt_fail_memory(err, "what all ranks found", (double)world->size * (double)size);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    DPT_TRY(dpt_group_allgather(world, mine, all, size, err));
+out:
+    return status == DPT_OK ? all : NULL;
+}
+
 /* A finding whose texts lie in the ranks' packets. */
 struct item {
     int rank, check;
@@ -37,7 +56,12 @@ struct item {
 struct items {
     struct item *at;
     size_t n;
-    const unsigned char *leads; /* [ranks]: the first one of its node */
+};
+
+/* What a rank sends before its packet. */
+struct packet {
+    size_t length;
+    bool leads; /* it is the first one of its node */
 };
 
 /* The finding at `at`; gives where the next one is. */
@@ -53,20 +77,6 @@ static const char *unpack(const char *at, struct item *item)
     f->found = f->name + strlen(f->name) + 1;
     f->advice = f->found + strlen(f->found) + 1;
     return f->advice + strlen(f->advice) + 1;
-}
-
-/* all: [ranks] packets, `packet_bytes` apart, of so many bytes each. */
-static void unpack_all(const char *all, size_t packet_bytes, const int64_t *lengths, int ranks,
-                       struct items *items)
-{
-    for (int r = 0; r < ranks; r++) {
-        const char *next = all + (size_t)r * packet_bytes, *const end = next + lengths[r];
-
-        for (; next < end; items->n++) {
-            items->at[items->n].rank = r;
-            next = unpack(next, &items->at[items->n]);
-        }
-    }
 }
 
 /* --- groups of ranks that found the same ------------------------------------------------------ */
@@ -132,8 +142,9 @@ static void make_groups(struct topic *t)
 }
 
 /* A line about the ranks of the groups from `first` to before `end`; none: about all. */
-static struct dpt_doctor_line *add_line(struct dpt_doctor_report *report, const struct topic *t,
-                                        const struct item *item, int first, int end)
+static struct dpt_doctor_line *add_line(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                                        const struct topic *t, const struct item *item, int first,
+                                        int end)
 {
     static const struct dpt_finding none = {.found = "not set", .advice = ""};
     struct dpt_doctor_line *line = &report->lines[report->n++];
@@ -142,24 +153,24 @@ static struct dpt_doctor_line *add_line(struct dpt_doctor_report *report, const 
         (struct dpt_doctor_line){.check = t->check, .finding = item != NULL ? item->finding : none};
     line->finding.name = t->name;
     if (first < end)
-        line->ranks = dpt_region_alloc(&report->region, (size_t)t->n * sizeof *line->ranks);
+        line->ranks = dpt_region_alloc(&d->region, (size_t)t->n * sizeof *line->ranks);
     for (int i = 0; i < t->n && line->ranks != NULL; i++)
         if (t->group_of[i] >= first && t->group_of[i] < end)
             line->ranks[line->n_ranks++] = t->ranks[i];
     return line;
 }
 
-static void tell_groups(struct dpt_doctor_report *report, const struct topic *t)
+static void tell_groups(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                        const struct topic *t)
 {
     for (int k = 0; k < t->n_groups && k <= MOST_GROUPS; k++) {
         const bool rest = k == MOST_GROUPS;
         struct dpt_doctor_line *line =
-            add_line(report, t, rest ? NULL : t->groups[k].item, k, rest ? t->n_groups : k + 1);
+            add_line(d, report, t, rest ? NULL : t->groups[k].item, k, rest ? t->n_groups : k + 1);
         struct dpt_finding *f = &line->finding;
 
         if (rest)
-            f->found =
-                dpt_region_printf(&report->region, "%d other values", t->n_groups - MOST_GROUPS);
+            f->found = dpt_region_printf(&d->region, "%d other values", t->n_groups - MOST_GROUPS);
         if (rest && f->found == NULL)
             f->found = "other values";
         if (k > 0 && f->level < t->check->differ)
@@ -170,7 +181,7 @@ static void tell_groups(struct dpt_doctor_report *report, const struct topic *t)
 }
 
 /* The worst level, of these the least value. */
-static void tell_least(struct dpt_doctor_report *report, struct topic *t)
+static void tell_least(struct dpt_doctor *d, struct dpt_doctor_report *report, struct topic *t)
 {
     int least = -1;
 
@@ -184,7 +195,7 @@ static void tell_least(struct dpt_doctor_report *report, struct topic *t)
     }
     for (int i = 0; i < t->n; i++)
         t->group_of[i] = i == least;
-    add_line(report, t, t->of[least], 1, 2);
+    add_line(d, report, t, t->of[least], 1, 2);
 }
 
 /* By check; within one as they came: rank by rank. */
@@ -206,16 +217,17 @@ static bool is_new(const struct items *items, size_t i)
     return true;
 }
 
-static void fill_topic(struct topic *t, const struct items *items, size_t i, int ranks)
+static void fill_topic(const struct dpt_doctor *d, struct topic *t, const struct items *items,
+                       size_t i, const struct packet *packets)
 {
     const struct item *item = &items->at[i];
 
-    t->check = &dpt_doctor_checks[item->check];
+    t->check = &d->checks[item->check];
     t->name = item->finding.name;
     t->n = 0;
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < d->comm.world.size; r++)
         if (t->check->scope == DPT_DOCTOR_RANK ||
-            (t->check->scope == DPT_DOCTOR_NODE && items->leads[r]) || r == item->rank) {
+            (t->check->scope == DPT_DOCTOR_NODE && packets[r].leads) || r == item->rank) {
             t->of[t->n] = NULL;
             t->ranks[t->n++] = r;
         }
@@ -226,77 +238,82 @@ static void fill_topic(struct topic *t, const struct items *items, size_t i, int
 }
 
 /* Rank 0's. */
-static enum dpt_status sum_up(const struct items *items, int ranks,
-                              struct dpt_doctor_report *report, struct dpt_error *err)
+static enum dpt_status sum_up(struct dpt_doctor *d, const struct items *items,
+                              const struct packet *packets, struct dpt_doctor_report *report,
+                              struct dpt_error *err)
 {
-    const size_t n = (size_t)ranks;
-    struct dpt_region *region = &report->region;
-    struct topic t = {.of = dpt_region_alloc(region, n * sizeof(void *)),
-                      .ranks = dpt_region_alloc(region, n * sizeof(int)),
-                      .group_of = dpt_region_alloc(region, n * sizeof(int)),
-                      .groups = dpt_region_alloc(region, n * sizeof(struct group))};
+    const size_t n = (size_t)d->comm.world.size;
+    struct topic t = {.of = dpt_region_alloc(&d->region, n * sizeof(void *)),
+                      .ranks = dpt_region_alloc(&d->region, n * sizeof(int)),
+                      .group_of = dpt_region_alloc(&d->region, n * sizeof(int)),
+                      .groups = dpt_region_alloc(&d->region, n * sizeof(struct group))};
 
     /* Beside each value one "not set". */
-    report->lines = dpt_region_alloc(region, (2 * items->n + 1) * sizeof *report->lines);
+    report->lines = dpt_region_alloc(&d->region, (2 * items->n + 1) * sizeof *report->lines);
     if (t.of == NULL || t.ranks == NULL || t.group_of == NULL || t.groups == NULL ||
         report->lines == NULL)
         return dpt_fail_memory(err, "the report", 0);
     for (size_t i = 0; i < items->n; i++) {
         if (!is_new(items, i))
             continue;
-        fill_topic(&t, items, i, ranks);
+        fill_topic(d, &t, items, i, packets);
         make_groups(&t);
         if (t.n_groups > 1 && t.check->compare == DPT_DOCTOR_LEAST)
-            tell_least(report, &t);
+            tell_least(d, report, &t);
         else if (t.n_groups > 1)
-            tell_groups(report, &t);
+            tell_groups(d, report, &t);
         else if (!t.groups[0].quiet)
-            add_line(report, &t, t.groups[0].item, 0, 0);
+            add_line(d, report, &t, t.groups[0].item, 0, 0);
     }
     for (size_t i = 0; i < report->n; i++)
         report->count[report->lines[i].finding.level]++;
     return DPT_OK;
 }
 
-enum dpt_status dpt_doctor_allgather(struct dpt_doctor *d, struct dpt_doctor_report *report,
-                                     struct dpt_error *err)
+/* Rank 0's. all: [ranks] packets, `most` bytes apart. */
+static enum dpt_status unpack_all(struct dpt_doctor *d, const char *all, size_t most,
+                                  const struct packet *packets, struct dpt_doctor_report *report,
+                                  struct dpt_error *err)
+{
+    const size_t ranks = (size_t)d->comm.world.size;
+    struct items items = {
+        .at = dpt_region_alloc(&d->region, ranks * most / HEAD * sizeof *items.at + 1)};
+
+    if (items.at == NULL)
+        return dpt_fail_memory(err, "the report", 0);
+    for (size_t r = 0; r < ranks; r++)
+        for (const char *at = all + r * most, *end = at + packets[r].length; at < end; items.n++) {
+            items.at[items.n].rank = (int)r;
+            at = unpack(at, &items.at[items.n]);
+        }
+    qsort(items.at, items.n, sizeof *items.at, by_check);
+    return sum_up(d, &items, packets, report, err);
+}
+
+enum dpt_status dpt_doctor_collect(struct dpt_doctor *d, struct dpt_doctor_report *report,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &d->comm.world;
-    const size_t n = (size_t)world->size;
-    const int64_t length = (int64_t)d->findings.length;
-    const unsigned char leads = d->comm.node.rank == 0;
-    unsigned char *leaders = dpt_region_alloc(&report->region, n);
-    int64_t *lengths = dpt_region_alloc(&report->region, n * sizeof *lengths);
-    char *mine = NULL, *all = NULL;
-    struct items items = {.leads = leaders};
-    double most;
+    const struct packet own = {d->findings.length, d->comm.node.rank == 0}, *packets;
+    const char *all = NULL;
+    size_t most = 1;
 
-    if (leaders == NULL || lengths == NULL || d->findings.failed)
-        status = dpt_fail_memory(err, "the findings", 0);
+    packets = dpt_doctor_gather(d, &own, sizeof own, err);
+    if (packets == NULL)
+        return err->status;
+    for (int r = 0; r < world->size; r++)
+        most = packets[r].length > most ? packets[r].length : most;
+    while (d->findings.length < most && !d->findings.failed)
+        dpt_str_add(&d->findings, "", 1);
+    if (d->findings.failed)
+        status = dpt_fail_memory(err, "the findings", (double)most);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_allgather(world, &leads, leaders, 1, err));
-    DPT_TRY(dpt_group_allgather(world, &length, lengths, sizeof length, err));
-    DPT_TRY(dpt_group_max(world, (double)length, &most, err));
-    mine = dpt_region_alloc(&report->region, (size_t)most);
-    all = dpt_region_alloc(&report->region, n * (size_t)most);
-    if (mine == NULL || all == NULL)
-        status = dpt_fail_memory(err, "the findings", most * (double)n);
-    DPT_TRY(dpt_group_agree(world, status, err));
-    if (length > 0)
-        memcpy(mine, d->findings.text, (size_t)length);
-    DPT_TRY(dpt_group_allgather(world, mine, all, (size_t)most, err));
-    if (world->rank == 0) {
-        items.at =
-            dpt_region_alloc(&report->region, n * (size_t)most / HEAD * sizeof *items.at + 1);
-        if (items.at != NULL) {
-            unpack_all(all, (size_t)most, lengths, world->size, &items);
-            qsort(items.at, items.n, sizeof *items.at, by_check);
-            status = sum_up(&items, world->size, report, err);
-        } else {
-            status = dpt_fail_memory(err, "the report", 0);
-        }
-    }
+    all = dpt_doctor_gather(d, d->findings.text, most, err);
+    if (all == NULL)
+        return err->status;
+    if (world->rank == 0)
+        status = unpack_all(d, all, most, packets, report, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, report->count, sizeof report->count, err));
 out:

@@ -48,31 +48,13 @@ const char *dpt_doctor_who(const struct dpt_doctor *d, const int *ranks, int n, 
 
 /* --- for a person ----------------------------------------------------------------------------- */
 
-/* Words from `at` on, with `indent` blanks in front of further lines. */
-static void fill(struct dpt_str *out, size_t at, size_t indent, const char *text)
-{
-    while (*text != '\0') {
-        const size_t n = strcspn(text, " "), blank = text[n] == ' ';
-
-        if (at + n > COLUMNS && at > indent) {
-            while (out->length > 0 && out->text[out->length - 1] == ' ')
-                out->text[--out->length] = '\0';
-            dpt_str_printf(out, "\n%*s", (int)indent, "");
-            at = indent;
-        }
-        dpt_str_add(out, text, n + blank);
-        at += n + blank;
-        text += n + blank;
-    }
-    dpt_str_printf(out, "\n");
-}
-
 static void print_line(const struct dpt_doctor *d, const struct dpt_doctor_line *line,
                        struct dpt_str *out)
 {
     const struct dpt_finding *f = &line->finding;
     const size_t begin = out->length;
     struct dpt_str text = {0};
+    size_t column;
 
     if (line->ranks != NULL && line->check->scope == DPT_DOCTOR_NODE) {
         list_hosts(d, line->ranks, line->n_ranks, 3, &text);
@@ -86,13 +68,11 @@ static void print_line(const struct dpt_doctor *d, const struct dpt_doctor_line 
     dpt_str_printf(&text, "%s", f->found);
     dpt_str_printf(out, "%*s%-*s%-*s", LEVEL_AT, "", NAME_AT - LEVEL_AT, levels[f->level],
                    FOUND_AT - NAME_AT - 1, f->name);
-    dpt_str_printf(out, " ");
-    if (!text.failed)
-        fill(out, out->length - begin, FOUND_AT, text.text);
-    if (f->advice[0] != '\0') {
-        dpt_str_printf(out, "%*s", ADVICE_AT, "");
-        fill(out, ADVICE_AT, ADVICE_AT, f->advice);
-    }
+    column = out->length - begin; /* a name that ends just there gets a blank behind it, too */
+    dpt_str_wrap(out, text.text != NULL ? text.text : "", FOUND_AT, column + (column == FOUND_AT),
+                 COLUMNS);
+    if (f->advice[0] != '\0')
+        dpt_str_wrap(out, f->advice, ADVICE_AT, 0, COLUMNS);
     out->failed |= text.failed;
     dpt_str_release(&text);
 }
