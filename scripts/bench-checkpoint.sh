@@ -10,14 +10,9 @@
 #
 # Nothing is judged here: machines differ, and have slow spells; look at the ranges.
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.."
-
-case ${1:-} in
---help | -h)
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    exit 0
-    ;;
-esac
 if [ -z "${DPTRAIN:-}" ]; then
     ./scripts/setup.sh --build
     make -s -j"$(nproc)"

@@ -24,15 +24,13 @@
 #
 # Nothing is judged here: machines differ, and have slow spells; look at the ranges.
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.."
 
 venv=build/bench-venv peers=1 pass=()
 while [ $# -gt 0 ]; do
     case $1 in
-    --help | -h)
-        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-        exit 0
-        ;;
     --only-dptrain)
         peers=0
         pass+=("$1")

@@ -9,6 +9,8 @@
 # each fuzzer; new ones that reach further are kept in build/fuzz/corpus, those that broke something in build/fuzz/findings,
 # where `build/fuzz/fuzz_NAME FILE` shows it again. Exit 77: clang or its libFuzzer is missing.
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.."
 
 length=20
@@ -21,10 +23,6 @@ for source in */tests/fuzz_*.c */*/tests/fuzz_*.c; do
 done
 for arg in "$@"; do
     case $arg in
-    --help | -h)
-        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-        exit 0
-        ;;
     --list)
         printf '%s\n' "${all[@]}"
         exit 0

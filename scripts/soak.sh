@@ -4,14 +4,9 @@
 #
 #   scripts/soak.sh [--interruptions N] [--seed S]
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.."
-
-case ${1:-} in
---help | -h)
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    exit 0
-    ;;
-esac
 ./scripts/setup.sh --build
 make -s -j"$(nproc)"
 exec python3 scripts/lib/soak.py "$@"

@@ -12,6 +12,8 @@
 # One line a program; the output of those that failed is shown, all of it is in build/test-logs, and how long each took in
 # build/test-logs/seconds.
 set -uo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/lib/usage.sh"
 cd "$(dirname "$0")/.." || exit 1
 
 pattern=. quick=0 heavy=0 sanitize=1 list=0
@@ -21,10 +23,6 @@ for arg in "$@"; do
     --heavy) heavy=1 ;;
     --no-sanitize) sanitize=0 ;;
     --list) list=1 ;;
-    --help | -h)
-        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-        exit 0
-        ;;
     -*)
         echo "test.sh: unknown option $arg (see --help)" >&2
         exit 2

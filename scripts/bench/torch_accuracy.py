@@ -8,7 +8,6 @@ test images: `accuracy 0.99`.
 """
 import argparse
 import gzip
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from torch_ddp import MODELS
+from torch_ddp import MODELS, open_rank, run_ranks
 
 TESTED = 250  # images at once
 
@@ -33,9 +32,7 @@ def load(folder, name):
 
 
 def train(rank, args, store):
-    torch.set_num_threads(1)
-    torch.manual_seed(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
+    open_rank(rank, args.ranks, store)
     net = nn.Sequential(*MODELS["mnistcnn"][1]()).to(memory_format=torch.channels_last)
     parallel = nn.parallel.DistributedDataParallel(net) if args.ranks > 1 else net
     x, y = load(args.folder, "train")
@@ -69,10 +66,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=128)
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        # Forked, the ranks need not load PyTorch again, which takes longer than many a measurement.
-        torch.multiprocessing.start_processes(train, (args, Path(folder, "store")), args.ranks, start_method="fork")
+    run_ranks(train, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -67,10 +67,21 @@ MODELS = {
 }
 
 
-def train(rank, args, store):
-    torch.set_num_threads(args.threads)
+def open_rank(rank, ranks, store, threads=1):
+    torch.set_num_threads(threads)
     torch.manual_seed(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=args.ranks)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
+
+
+def run_ranks(train, args):
+    """train(rank, args, store) in args.ranks processes. Forked, they need not load PyTorch again, which takes longer than many a
+    measurement."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.start_processes(train, (args, Path(folder, "store")), args.ranks, start_method="fork")
+
+
+def train(rank, args, store):
+    open_rank(rank, args.ranks, store, args.threads)
     shape, layers = MODELS[args.model]
     images = len(shape) == 3
     net = nn.Sequential(*layers())
@@ -119,10 +130,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fused", action="store_true")
     parser.add_argument("--bf16", action="store_true")
-    args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        # Forked, the ranks need not load PyTorch again, which takes longer than many a measurement.
-        torch.multiprocessing.start_processes(train, (args, Path(folder, "store")), args.ranks, start_method="fork")
+    run_ranks(train, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -9,22 +9,12 @@
 # What belongs to it is asked, not listed: ldd names the libraries, ompi_info where Open MPI keeps its plug-ins and texts.
 # Only glibc stays out, so a bundle runs where glibc is no older than here. Needs patchelf.
 set -euo pipefail
-export LC_ALL=C
-if [ $# != 3 ]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    [ "${1:-}" = --help ] || exit 2
-    exit 0
-fi
-version=$1 stage=$(cd "$2" && pwd) out=$3
-here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=scripts/packaging/arguments.sh
+. "$(dirname "$0")/arguments.sh"
 mpicc=$(command -v "${MPICC:-mpicc}") || mpicc=/usr/bin/mpicc
 mpi=$(dirname "$mpicc")
 
-fail() {
-    echo "bundle.sh: $*" >&2
-    exit 1
-}
-command -v patchelf >/dev/null || fail "patchelf is missing; ./scripts/setup.sh --package installs it"
+need patchelf
 for name in ompi_info orted; do
     [ -x "$mpi/$name" ] || fail "$mpi has no $name: of the MPIs only Open MPI up to 4 can be taken along"
 done

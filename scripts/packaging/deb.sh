@@ -10,18 +10,10 @@
 # DEBFULLNAME and DEBEMAIL name who makes it, REVISION (1) its number among the packages of one version. The same inputs
 # give the same bytes. Needs dpkg-dev.
 set -euo pipefail
-export LC_ALL=C
-if [ $# != 3 ]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    [ "${1:-}" = --help ] || exit 2
-    exit 0
-fi
-version=$1 stage=$(cd "$2" && pwd) out=$3
-here=$(cd "$(dirname "$0")" && pwd)
+# shellcheck source=scripts/packaging/arguments.sh
+. "$(dirname "$0")/arguments.sh"
 revision=$version-${REVISION:-1}
-for tool in dpkg-deb dpkg-shlibdeps dpkg-gencontrol; do
-    command -v $tool >/dev/null || { echo "deb.sh: $tool is missing; ./scripts/setup.sh --package installs it" >&2; exit 1; }
-done
+need dpkg-deb dpkg-shlibdeps dpkg-gencontrol
 
 # The tools want to stand beside a folder debian/ with a changelog.
 work=$stage.work
@@ -51,7 +43,7 @@ install -m 644 debian/copyright "$doc/copyright"
 mv "$doc/CHANGELOG.md" "$doc/changelog"
 
 # The package's own changelog: what is new in the sources is told by theirs.
-grep -qF "## [$version] - " "$doc/changelog" || { echo "deb.sh: CHANGELOG.md has no entry for $version" >&2; exit 1; }
+grep -qF "## [$version] - " "$doc/changelog" || fail "CHANGELOG.md has no entry for $version"
 epoch=$("$here/epoch.sh")
 export SOURCE_DATE_EPOCH=$epoch
 {

@@ -6,13 +6,14 @@
 # The same files give the same bytes, whoever packs them, from a clone or from an unpacked archive: sorted, one owner, one
 # time (epoch.sh). In a clone it is what git knows or would add, as it lies there; what git ignores stays out.
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/../lib/usage.sh"
+if [ $# != 2 ]; then
+    usage
+    exit 2
+fi
 cd "$(dirname "$0")/../.."
 export LC_ALL=C
-if [ $# != 2 ]; then
-    sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "$0"
-    [ "${1:-}" = --help ] || exit 2
-    exit 0
-fi
 version=$1 build=${2#"$PWD"/}
 name=dptrain-$version
 out=$build/dist/$name.tar.gz

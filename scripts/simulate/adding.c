@@ -9,16 +9,10 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/sort.h"
 #include "core/comm/tree.h"
 
 enum { ROUNDS = 15 };
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
 
 int main(int argc, char **argv)
 {
@@ -43,8 +37,7 @@ int main(int argc, char **argv)
         }
         seconds[round] = (dpt_now() - start) / repeats / (double)n;
     }
-    qsort(seconds, ROUNDS, sizeof *seconds, by_value);
-    printf("%.4g\n", seconds[ROUNDS / 2]);
+    printf("%.4g\n", dpt_median(seconds, ROUNDS));
     dpt_free(sum);
     dpt_free(other);
     return 0;

@@ -17,16 +17,9 @@
 #
 # Prints Markdown tables, in about ten minutes. What they assume, and what they say: scripts/simulate/README.md.
 set -euo pipefail
+# shellcheck source=scripts/lib/usage.sh
+. "$(dirname "$0")/../lib/usage.sh"
 cd "$(dirname "$0")/../.."
-
-for arg in "$@"; do
-    case $arg in
-    --help | -h)
-        sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' scripts/simulate/run.sh
-        exit 0
-        ;;
-    esac
-done
 command -v smpicc >/dev/null || ./scripts/setup.sh --simulate
 # shellcheck source=scripts/lib/mpi-env.sh
 . scripts/lib/mpi-env.sh

@@ -71,7 +71,7 @@ def build_ranks(folder):
 
 def build_adding(folder):
     call(f"gcc -std=gnu11 -D_GNU_SOURCE -O3 -ffp-contract=off -I. {HERE}/adding.c core/comm/tree.c core/base/clock.c "
-         f"core/base/memory.c -o '{folder}/adding'", shell=True)
+         f"core/base/memory.c core/base/sort.c -o '{folder}/adding'", shell=True)
 
 
 # --- what computing costs, on one core of this machine ---------------------------------------------------------------------
