@@ -7,32 +7,19 @@
 #include "core/comm/comm.h"
 #include "data/sets/dataset.h"
 
-extern const struct dpt_command dpt_cmd_train, dpt_cmd_eval, dpt_cmd_convert, dpt_cmd_inspect,
-    dpt_cmd_bench, dpt_cmd_plan, dpt_cmd_schema, dpt_cmd_completion, dpt_cmd_man, dpt_cmd_init,
-    dpt_cmd_export, dpt_cmd_doctor;
-extern const struct dpt_command dpt_cmd_watch, dpt_cmd_compare, dpt_cmd_report, dpt_cmd_predict;
+/* In the order of --help. */
+#define COMMANDS(X)                                                                                \
+    X(train)                                                                                       \
+    X(eval)                                                                                        \
+    X(predict) X(bench) X(plan) X(report) X(export) X(convert) X(inspect) X(watch) X(compare)      \
+        X(doctor) X(schema) X(completion) X(man) X(init)
 
-// clang-format off
-const struct dpt_command *const dpt_commands[] = {
-    &dpt_cmd_train,
-    &dpt_cmd_eval,
-    &dpt_cmd_predict,
-    &dpt_cmd_bench,
-    &dpt_cmd_plan,
-    &dpt_cmd_report,
-    &dpt_cmd_export,
-    &dpt_cmd_convert,
-    &dpt_cmd_inspect,
-    &dpt_cmd_watch,
-    &dpt_cmd_compare,
-    &dpt_cmd_doctor,
-    &dpt_cmd_schema,
-    &dpt_cmd_completion,
-    &dpt_cmd_man,
-    &dpt_cmd_init,
-    NULL,
-};
-// clang-format on
+#define X(name) extern const struct dpt_command dpt_cmd_##name;
+COMMANDS(X)
+#undef X
+#define X(name) &dpt_cmd_##name,
+const struct dpt_command *const dpt_commands[] = {COMMANDS(X) NULL};
+#undef X
 
 /* What was there when it was built, and what is here. */
 static void tell_devices(const struct dpt_backend *backend)

@@ -1,8 +1,6 @@
 #include "cmd/job_command.h"
 
-#include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/hash.h"
@@ -10,37 +8,6 @@
 #include "core/train/checkpoint_model.h"
 #include "core/train/choose.h"
 #include "core/train/init.h"
-
-enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
-                                 struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const char *text = dpt_cli_value(cli, "--ranks");
-    long long ranks = 0;
-    cpu_set_t cores;
-    int code;
-
-    if (text == NULL || dpt_launcher_present()) {
-        if (text != NULL && getenv("DPTRAIN_LAUNCHED") == NULL)
-            return dpt_fail(
-                err, DPT_USAGE,
-                "dptrain %s: --ranks starts mpirun itself, but this runs under one already: "
-                "leave one of the two out",
-                cli->command->name);
-        return DPT_OK;
-    }
-    if (strcmp(text, "auto") == 0)
-        ranks = dpt_choose_count(kind);
-    else
-        DPT_TRY(dpt_cli_int(cli, "--ranks", 1, 65536, 1, &ranks, err));
-    if (ranks == 0)
-        ranks = sched_getaffinity(0, sizeof cores, &cores) == 0 ? CPU_COUNT(&cores) : 1;
-    DPT_TRY(dpt_launch(cli, ranks, &code, err));
-    dpt_log_close(&cli->log);
-    exit(code);
-out:
-    return status;
-}
 
 /* A file of weights that the command line names instead of the job's init.from. */
 static const char *init_file(const struct dpt_cli *cli)

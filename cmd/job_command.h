@@ -66,11 +66,6 @@ enum dpt_status dpt_job_command_load_weights(const struct dpt_cli *cli, struct d
 enum dpt_status dpt_launch_ranks(struct dpt_cli *cli, enum dpt_device_kind kind,
                                  struct dpt_error *err);
 
-/* Starts `ranks` ranks of this very command line under mpirun and gives its exit code in *code.
- * Errors: USAGE (no mpirun), RANK. */
-enum dpt_status dpt_launch(const struct dpt_cli *cli, long long ranks, int *code,
-                           struct dpt_error *err);
-
 /* Prints the keys of the job file, for --help. */
 void dpt_job_keys_help(void);
 

@@ -7,7 +7,7 @@
 
 #include "core/conf/yaml.h"
 #include "core/state/jobs.h"
-#include "core/state/run_status.h"
+#include "core/state/history.h"
 
 struct dpt_run_folder {
     struct dpt_history history;

@@ -94,14 +94,12 @@ void dpt_screen_close(struct dpt_screen *screen)
     screen->open = false;
 }
 
-enum dpt_status dpt_screen_show(struct dpt_screen *screen, const struct dpt_str *lines, int rows,
-                                struct dpt_error *err)
+enum dpt_status dpt_screen_show(const struct dpt_str *lines, int rows, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str frame = {0};
     const char *line = lines->text, *end;
 
-    (void)screen;
     dpt_str_printf(&frame, "\033[H");
     for (int row = 0; line != NULL && row < rows && (end = strchr(line, '\n')) != NULL;
          row++, line = end + 1) {

@@ -41,8 +41,7 @@ enum dpt_status dpt_screen_open(struct dpt_screen *screen, struct dpt_error *err
 void dpt_screen_close(struct dpt_screen *screen);
 
 /* Shows lines from the top left corner on; at most `rows` of them. Errors: IO (it is gone). */
-enum dpt_status dpt_screen_show(struct dpt_screen *screen, const struct dpt_str *lines, int rows,
-                                struct dpt_error *err);
+enum dpt_status dpt_screen_show(const struct dpt_str *lines, int rows, struct dpt_error *err);
 /* Waits for a key, a signal or so many milliseconds. */
 enum dpt_screen_event dpt_screen_wait(struct dpt_screen *screen, int milliseconds, int *number);
 

@@ -45,7 +45,8 @@ struct dpt_bench {
     struct dpt_launch_cost *launches; /* of a device: what the rows are made of */
     struct dpt_bench_row *rows;
     size_t n_rows;
-    double seconds, limit; /* sums of the rows */
+    double seconds, limit;    /* sums of the rows */
+    struct dpt_region region; /* holds all of it; the caller releases it */
 };
 
 /* The rows from what each thing took: seconds of a step and calls, [whats]. Errors: RANK. */
@@ -55,13 +56,22 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
 /* Steps until the time is over on rank 0; *seconds: of one, the median of the last ones.
  * Collective. */
 enum dpt_status dpt_bench_warm_up(struct dpt_trainer *t, double *seconds, struct dpt_error *err);
-struct dpt_bench_spread dpt_bench_spread_of(const double *sorted, int64_t n);
+/* Sorts n measurements. */
+struct dpt_bench_spread dpt_bench_spread_of(double *sorted, int64_t n);
+/* Sums of all ranks' n numbers, divided. Collective. */
+enum dpt_status dpt_bench_mean(const struct dpt_trainer *t, double *values, size_t n,
+                               double divisor, struct dpt_error *err);
 
 /*
- * Measures and fills b where the trainer takes its steps on a device: runs of steps that are waited
- * for at their end only, and some more in which each launch is timed by itself: a row each. steps:
- * to be measured; 0: some seconds of them. Collective. Errors: as dpt_trainer_step.
+ * Measures and fills b where threads take the trainer's steps: every other pair of them has a
+ * timeline of each thread, of which the rows are made. steps: to be measured; 0: some seconds of
+ * them. Collective. Errors: as dpt_trainer_step.
  */
+enum dpt_status dpt_bench_host(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
+                               struct dpt_error *err);
+
+/* The same where a device takes them: runs of steps that are waited for at their end only, and some
+ * more in which each launch is timed by itself: a row each. */
 enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, long long steps,
                                  struct dpt_error *err);
 

@@ -2,13 +2,10 @@
  * together have a time, and where that goes is for its own clock to say. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "cmd/bench/bench.h"
 #include "core/backend/devices.h"
 #include "core/base/clock.h"
-#include "core/base/memory.h"
-#include "core/base/sort.h"
 
 enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 
@@ -39,10 +36,7 @@ static enum dpt_status measure(struct dpt_bench *b, struct dpt_trainer *t, int64
     for (int i = 0; i < RUNS; i++)
         DPT_TRY(run_steps(t, each, &seconds[i], err));
     /* The same steps on all ranks. */
-    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, seconds, seconds, RUNS, err));
-    for (int i = 0; i < RUNS; i++)
-        seconds[i] /= t->comm->world.size;
-    dpt_sort(seconds, RUNS);
+    DPT_TRY(dpt_bench_mean(t, seconds, RUNS, t->comm->world.size, err));
     b->step = dpt_bench_spread_of(seconds, RUNS);
     b->steps = RUNS * each;
     b->runs = RUNS;
@@ -77,7 +71,7 @@ out:
 
 static enum dpt_status make_rows(struct dpt_bench *b, int n, struct dpt_error *err)
 {
-    b->rows = dpt_alloc_array((size_t)n + 1, sizeof *b->rows);
+    b->rows = dpt_region_alloc(&b->region, ((size_t)n + 1) * sizeof *b->rows);
     if (b->rows == NULL)
         return dpt_fail_memory(err, "the table", (double)n * sizeof *b->rows);
     for (int i = 0; i < n; i++) {
@@ -107,7 +101,7 @@ enum dpt_status dpt_bench_device(struct dpt_bench *b, struct dpt_trainer *t, lon
     int64_t each;
     int n = 0;
 
-    b->launches = dpt_alloc_array(MOST_COSTS, sizeof *b->launches);
+    b->launches = dpt_region_alloc(&b->region, MOST_COSTS * sizeof *b->launches);
     if (b->launches == NULL)
         status = dpt_fail_memory(err, "the table", (double)MOST_COSTS * sizeof *b->launches);
     else

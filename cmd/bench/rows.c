@@ -1,10 +1,8 @@
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "cmd/bench/bench.h"
 #include "core/backend/operation.h"
-#include "core/base/memory.h"
 
 /* What is no layer, in the order of a step; layers stand before and behind the loss. */
 static const struct part {
@@ -141,7 +139,7 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
 {
     const size_t most = DPT_SPAN_NODES + (size_t)b->t->model.graph.n_nodes * DPT_SPAN_PASSES;
 
-    b->rows = dpt_alloc_array(most, sizeof *b->rows);
+    b->rows = dpt_region_alloc(&b->region, most * sizeof *b->rows);
     if (b->rows == NULL)
         return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
     add_parts(b, before, sizeof before / sizeof *before, seconds);

@@ -58,8 +58,6 @@ struct dpt_doctor_check {
     const char *advice;           /* then */
 };
 
-extern const struct dpt_doctor_check dpt_doctor_checks[]; /* ends with a row without a name */
-
 struct dpt_doctor {
     struct dpt_cli *cli;
     struct dpt_comm comm;
@@ -74,7 +72,7 @@ struct dpt_doctor {
     struct dpt_machine machine; /* one thread of this rank; zero: not measured */
     struct dpt_fabric fabric;   /* between nodes, at worst; zero: not measured */
     struct dpt_gpu_query gpus;
-    const struct dpt_doctor_check *checks; /* all of them */
+    const struct dpt_doctor_check *checks; /* ends with a row without a name */
     const struct dpt_doctor_check *check;  /* whose findings are added now */
     struct dpt_str findings;               /* packed, of this rank */
     struct dpt_region region;              /* what checks gather, and the report */

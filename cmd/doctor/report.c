@@ -87,14 +87,14 @@ struct group {
     bool quiet; /* one of them has nothing to tell */
 };
 
-/* What one check says under one name: of each rank that looked its item, or NULL. */
+/* What one check says under one name. */
 struct topic {
     const struct dpt_doctor_check *check;
     const char *name;
-    const struct item **of; /* [n] */
-    int *ranks, *group_of;  /* [n] */
-    int n;
-    struct group *groups; /* [n] */
+    int n;                  /* ranks of the world */
+    const struct item **of; /* [n]: its item, or NULL */
+    int *group_of;          /* [n]; -1: the rank did not look */
+    struct group *groups;   /* [n] */
     int n_groups;
 };
 
@@ -124,6 +124,8 @@ static void make_groups(struct topic *t)
     for (int i = 0; i < t->n; i++) {
         int k = 0;
 
+        if (t->group_of[i] < 0)
+            continue;
         while (k < t->n_groups && !same(t->groups[k].item, t->of[i]))
             k++;
         if (k == t->n_groups)
@@ -138,7 +140,8 @@ static void make_groups(struct topic *t)
     memmove(t->groups + 1, t->groups, (size_t)best * sizeof *t->groups);
     t->groups[0] = reference;
     for (int i = 0; i < t->n; i++)
-        t->group_of[i] = t->group_of[i] == best ? 0 : t->group_of[i] + (t->group_of[i] < best);
+        if (t->group_of[i] >= 0)
+            t->group_of[i] = t->group_of[i] == best ? 0 : t->group_of[i] + (t->group_of[i] < best);
 }
 
 /* A line about the ranks of the groups from `first` to before `end`; none: about all. */
@@ -156,7 +159,7 @@ static struct dpt_doctor_line *add_line(struct dpt_doctor *d, struct dpt_doctor_
         line->ranks = dpt_region_alloc(&d->region, (size_t)t->n * sizeof *line->ranks);
     for (int i = 0; i < t->n && line->ranks != NULL; i++)
         if (t->group_of[i] >= first && t->group_of[i] < end)
-            line->ranks[line->n_ranks++] = t->ranks[i];
+            line->ranks[line->n_ranks++] = i;
     return line;
 }
 
@@ -224,17 +227,16 @@ static void fill_topic(const struct dpt_doctor *d, struct topic *t, const struct
 
     t->check = &d->checks[item->check];
     t->name = item->finding.name;
-    t->n = 0;
-    for (int r = 0; r < d->comm.world.size; r++)
-        if (t->check->scope == DPT_DOCTOR_RANK ||
-            (t->check->scope == DPT_DOCTOR_NODE && packets[r].leads) || r == item->rank) {
-            t->of[t->n] = NULL;
-            t->ranks[t->n++] = r;
-        }
+    for (int r = 0; r < t->n; r++) {
+        const bool looks = t->check->scope == DPT_DOCTOR_RANK || r == item->rank ||
+                           (t->check->scope == DPT_DOCTOR_NODE && packets[r].leads);
+
+        t->of[r] = NULL;
+        t->group_of[r] = looks ? 0 : -1;
+    }
     for (size_t k = i; k < items->n && items->at[k].check == item->check; k++)
-        for (int p = 0; p < t->n && strcmp(items->at[k].finding.name, t->name) == 0; p++)
-            if (t->ranks[p] == items->at[k].rank)
-                t->of[p] = &items->at[k];
+        if (strcmp(items->at[k].finding.name, t->name) == 0)
+            t->of[items->at[k].rank] = &items->at[k];
 }
 
 /* Rank 0's. */
@@ -243,15 +245,14 @@ static enum dpt_status sum_up(struct dpt_doctor *d, const struct items *items,
                               struct dpt_error *err)
 {
     const size_t n = (size_t)d->comm.world.size;
-    struct topic t = {.of = dpt_region_alloc(&d->region, n * sizeof(void *)),
-                      .ranks = dpt_region_alloc(&d->region, n * sizeof(int)),
+    struct topic t = {.n = d->comm.world.size,
+                      .of = dpt_region_alloc(&d->region, n * sizeof(void *)),
                       .group_of = dpt_region_alloc(&d->region, n * sizeof(int)),
                       .groups = dpt_region_alloc(&d->region, n * sizeof(struct group))};
 
     /* Beside each value one "not set". */
     report->lines = dpt_region_alloc(&d->region, (2 * items->n + 1) * sizeof *report->lines);
-    if (t.of == NULL || t.ranks == NULL || t.group_of == NULL || t.groups == NULL ||
-        report->lines == NULL)
+    if (t.of == NULL || t.group_of == NULL || t.groups == NULL || report->lines == NULL)
         return dpt_fail_memory(err, "the report", 0);
     for (size_t i = 0; i < items->n; i++) {
         if (!is_new(items, i))

@@ -1,12 +1,10 @@
 #include "cmd/plan/plan.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cmd/job_command.h"
 #include "cmd/output.h"
-#include "core/train/schedule.h"
 
 /* What networks between nodes are like, and what is between two of them. */
 static const struct {
@@ -16,50 +14,6 @@ static const struct {
     {"10", {10e-6, 1e-6, 0.94 * 10e9 / 8}},
     {"100", {2e-6, 0.5e-6, 0.94 * 100e9 / 8}},
 };
-
-int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES])
-{
-    const struct dpt_trainer *t = &plan->t;
-    int n = 0;
-
-    for (int i = 0; i < DPT_PLAN_RATES; i++) {
-        const struct dpt_schedule_point point = {
-            .step = (t->steps - 1) / (DPT_PLAN_RATES - 1) * i +
-                    (t->steps - 1) % (DPT_PLAN_RATES - 1) * i / (DPT_PLAN_RATES - 1),
-            .steps = t->steps,
-            .steps_per_epoch = t->steps_per_epoch,
-        };
-
-        if (n > 0 && rates[n - 1].step == point.step + 1)
-            continue;
-        rates[n++] = (struct dpt_plan_rate){point.step + 1,
-                                            dpt_schedule_rate(&t->job->schedule, t->lr, &point)};
-    }
-    return n;
-}
-
-static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
-                    struct dpt_plan_step *step)
-{
-    dpt_plan_predict(plan, ranks, global, step);
-    if (dpt_feeding_micro(global, ranks) < step->micro) /* some would stay idle */
-        memset(step, 0, sizeof *step);
-}
-
-void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES])
-{
-    const int64_t global = plan->t.job->batch.global;
-    const int64_t each = (global + plan->spec.ranks - 1) / plan->spec.ranks;
-
-    for (int i = 0; i < DPT_PLAN_SCALES; i++) {
-        struct dpt_plan_scale *s = &scales[i];
-
-        s->ranks = 1 << i;
-        s->weak_global = each * s->ranks;
-        predict(plan, s->ranks, global, &s->strong);
-        predict(plan, s->ranks, s->weak_global, &s->weak);
-    }
-}
 
 /* A number above zero in place of *value, where the option is given; in `unit`s. */
 static enum dpt_status read_real(const struct dpt_cli *cli, const char *name, double unit,
@@ -196,8 +150,7 @@ const struct dpt_command dpt_cmd_plan = {
         "half a second. A model that needs less than 250 MB is tried for another second: some "
         "micro-batches and updates, on all cores that the ranks of a node would use. Of a larger "
         "one the time is estimated from its FLOP and bytes, and is less certain, and so it is for "
-        "a "
-        "GPU. "
+        "a GPU. "
         "Between nodes the sum is that of Thakur, Rabenseifner and Gropp (2005): a lower bound, "
         "which small sums on many nodes miss by up to half.\n\n"
         "No GPU need be here to plan for one: v100, t4, a100, a10, l4, l40s, h100, h200 or b200 by "

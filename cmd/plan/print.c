@@ -3,9 +3,53 @@
 #include <string.h>
 
 #include "cmd/plan/plan.h"
-#include "core/train/optimizer.h"
+#include "core/train/schedule.h"
 
 enum { DIGITS = 40, SHOWN_RANKS = 6 };
+
+int dpt_plan_rates(const struct dpt_plan *plan, struct dpt_plan_rate rates[DPT_PLAN_RATES])
+{
+    const struct dpt_trainer *t = &plan->t;
+    int n = 0;
+
+    for (int i = 0; i < DPT_PLAN_RATES; i++) {
+        const struct dpt_schedule_point point = {
+            .step = (t->steps - 1) / (DPT_PLAN_RATES - 1) * i +
+                    (t->steps - 1) % (DPT_PLAN_RATES - 1) * i / (DPT_PLAN_RATES - 1),
+            .steps = t->steps,
+            .steps_per_epoch = t->steps_per_epoch,
+        };
+
+        if (n > 0 && rates[n - 1].step == point.step + 1)
+            continue;
+        rates[n++] = (struct dpt_plan_rate){point.step + 1,
+                                            dpt_schedule_rate(&t->job->schedule, t->lr, &point)};
+    }
+    return n;
+}
+
+static void predict(const struct dpt_plan *plan, int ranks, int64_t global,
+                    struct dpt_plan_step *step)
+{
+    dpt_plan_predict(plan, ranks, global, step);
+    if (dpt_feeding_micro(global, ranks) < step->micro) /* some would stay idle */
+        memset(step, 0, sizeof *step);
+}
+
+void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[DPT_PLAN_SCALES])
+{
+    const int64_t global = plan->t.job->batch.global;
+    const int64_t each = (global + plan->spec.ranks - 1) / plan->spec.ranks;
+
+    for (int i = 0; i < DPT_PLAN_SCALES; i++) {
+        struct dpt_plan_scale *s = &scales[i];
+
+        s->ranks = 1 << i;
+        s->weak_global = each * s->ranks;
+        predict(plan, s->ranks, global, &s->strong);
+        predict(plan, s->ranks, s->weak_global, &s->weak);
+    }
+}
 
 /* A quantity with three digits and a prefix: "1.54 MB", "832 B". */
 static const char *with_unit(double value, const char *unit, char *buf)

@@ -1,4 +1,4 @@
-/* The head of the page: what came out, and of several runs how they differ. */
+/* The head of the page: what came out, and of several runs how they differ; and where they ran. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static const char *four_digits(char *buf, double value)
 static const struct quantity {
     const char *name;
     struct dpt_figure figure;
-    const char *(*text)(char *buf, double value);
+    const char *(*text)(char *buf, double value); /* NULL: it is a text */
     int better;
     bool tile; /* one of the few figures of a single run's head */
 } quantities[] = {
@@ -39,7 +39,41 @@ static const struct quantity {
     {"ranks", DPT_OF_START(COUNT, ranks), dpt_html_count, 0, false},
     {"parameters", DPT_OF_START(COUNT, parameters), dpt_html_count, 0, true},
 };
-enum { QUANTITIES = sizeof quantities / sizeof quantities[0] };
+/* What a start says of where it ran. */
+static const struct quantity facts[] = {
+    {"dptrain", DPT_OF_START(TEXT, version), NULL, 0, false},
+    {"device", DPT_OF_START(TEXT, device), NULL, 0, false},
+    {"library", DPT_OF_START(TEXT, library), NULL, 0, false},
+    {"MPI", DPT_OF_START(TEXT, mpi), NULL, 0, false},
+    {"HDF5", DPT_OF_START(TEXT, hdf5), NULL, 0, false},
+    {"host of rank 0", DPT_OF_START(TEXT, host), NULL, 0, false},
+    {"hosts", DPT_OF_START(COUNT, hosts), dpt_html_count, 0, false},
+    {"ranks", DPT_OF_START(COUNT, ranks), dpt_html_count, 0, false},
+    {"threads a rank", DPT_OF_START(COUNT, threads), dpt_html_count, 0, false},
+    {"batch", DPT_OF_START(COUNT, global), dpt_html_count, 0, false},
+    {"micro-batch", DPT_OF_START(COUNT, micro), dpt_html_count, 0, false},
+    {"training samples", DPT_OF_START(COUNT, train_samples), dpt_html_count, 0, false},
+    {"validation samples", DPT_OF_START(COUNT, valid_samples), dpt_html_count, 0, false},
+    {"test samples", DPT_OF_START(COUNT, test_samples), dpt_html_count, 0, false},
+    {"parameters", DPT_OF_START(COUNT, parameters), dpt_html_count, 0, false},
+};
+enum {
+    QUANTITIES = sizeof quantities / sizeof quantities[0],
+    FACTS = sizeof facts / sizeof facts[0]
+};
+
+/* As a table tells it; a dash: the run does not have it. */
+static const char *text_of(const struct dpt_page *r, const struct quantity *q, size_t run,
+                           char *buf)
+{
+    const struct dpt_history *h = &r->runs.at[run].history;
+    const char *text;
+
+    if (q->text != NULL)
+        return q->text(buf, dpt_figure_number(&q->figure, h));
+    text = dpt_figure_text(&q->figure, h);
+    return text[0] != '\0' ? text : "–";
+}
 
 static double value_of(const struct dpt_page *r, const struct quantity *q, size_t run)
 {
@@ -132,15 +166,16 @@ static void write_quantity(struct dpt_page *r, const struct quantity *q)
     bool known = false;
 
     for (size_t i = 0; i < r->runs.n; i++)
-        known = known || !isnan(value_of(r, q, i));
+        known = known || strcmp(text_of(r, q, i, text), "–") != 0;
     if (!known)
         return;
     dpt_str_printf(&r->out, "<tr><th scope=\"row\">%s</th>", q->name);
     for (size_t i = 0; i < r->runs.n; i++)
-        dpt_str_printf(&r->out,
-                       i == best ? "<td class=\"num best\"><strong>%s</strong></td>"
-                                 : "<td class=\"num\">%s</td>",
-                       q->text(text, value_of(r, q, i)));
+        dpt_html_element(&r->out,
+                         i == best         ? "<td class=\"num best\"><strong>"
+                         : q->text != NULL ? "<td class=\"num\">"
+                                           : "<td class=\"wrap\">",
+                         text_of(r, q, i, text), i == best ? "</strong></td>" : "</td>");
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
@@ -210,6 +245,44 @@ static void write_comparison(struct dpt_page *r)
         write_quantity(r, &quantities[i]);
     dpt_str_printf(&r->out, "</tbody></table></div>\n<p class=\"dim note\">Bold: the best of a "
                             "row.</p></section>\n");
+}
+
+/* A run that was stopped and went on, and lines that could not be read. */
+static void write_remarks(struct dpt_page *r)
+{
+    for (size_t i = 0; i < r->runs.n; i++) {
+        const struct dpt_history *h = &r->runs.at[i].history;
+
+        if (h->n_starts < 2 && h->damaged == 0)
+            continue;
+        dpt_str_printf(&r->out, "<p>");
+        dpt_page_label(r, i);
+        if (h->n_starts > 1)
+            dpt_str_printf(&r->out,
+                           ": started %zu times, last from step %lld. Above is the last start.",
+                           h->n_starts, (long long)h->starts[h->n_starts - 1].resumed_from);
+        if (h->damaged > 0)
+            dpt_str_printf(&r->out,
+                           " %lld of %lld lines of metrics.jsonl are damaged and were passed over.",
+                           (long long)h->damaged, (long long)h->lines);
+        dpt_str_printf(&r->out, "</p>\n");
+    }
+}
+
+void dpt_page_environment(struct dpt_page *r)
+{
+    dpt_str_printf(&r->out,
+                   "<section id=\"environment\"><h2>Environment</h2>\n<div class=\"scroll\" "
+                   "tabindex=\"0\" role=\"region\" aria-label=\"environment\"><table "
+                   "class=\"compare\">\n");
+    if (r->runs.n > 1)
+        dpt_page_heads(r);
+    dpt_str_printf(&r->out, "<tbody>\n");
+    for (size_t i = 0; i < FACTS; i++)
+        write_quantity(r, &facts[i]);
+    dpt_str_printf(&r->out, "</tbody></table></div>\n");
+    write_remarks(r);
+    dpt_str_printf(&r->out, "</section>\n");
 }
 
 static const char *name_of(const struct dpt_page *r, size_t run)

@@ -44,7 +44,6 @@ static void take_classes(struct dpt_page_predictions *v, const struct dpt_predic
         };
 
         v->samples++;
-        v->loss += (double)p->loss[i];
         v->correct += label == chosen;
         if (v->confusion != NULL)
             v->confusion[(size_t)label * (size_t)p->outputs + (size_t)chosen]++;
@@ -53,9 +52,9 @@ static void take_classes(struct dpt_page_predictions *v, const struct dpt_predic
     }
 }
 
-static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p, int64_t all)
+static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predicted *p)
 {
-    const int64_t stride = 1 + (all - 1) / DPT_PAGE_CLOUD;
+    const int64_t stride = 1 + (v->all - 1) / DPT_PAGE_CLOUD;
 
     for (int32_t i = 0; i < p->count; i++) {
         const double truth = (double)p->targets[(size_t)i * (size_t)p->outputs];
@@ -64,7 +63,6 @@ static void take_numbers(struct dpt_page_predictions *v, const struct dpt_predic
         if ((p->first + i) % stride == 0)
             dpt_series_add(&v->cloud, truth, predicted);
         v->samples++;
-        v->loss += p->loss != NULL ? (double)p->loss[i] : 0;
         v->sum += truth;
         v->sum_of_squares += truth * truth;
         v->residue += (predicted - truth) * (predicted - truth);
@@ -78,19 +76,14 @@ enum dpt_status dpt_page_leave_out(struct dpt_page *r, size_t run, const char *w
     return r->predictions[run].why != NULL ? DPT_OK : dpt_fail_memory(err, "the report", 0);
 }
 
-struct taking {
-    struct dpt_page_predictions *v;
-    int64_t all;
-};
-
 static enum dpt_status take(void *arg, const struct dpt_predicted *p, struct dpt_error *err)
 {
-    const struct taking *taking = arg;
+    struct dpt_page_predictions *v = arg;
 
     if (p->probabilities != NULL && p->classes != NULL && p->loss != NULL)
-        take_classes(taking->v, p);
+        take_classes(v, p);
     else if (p->targets != NULL && p->probabilities == NULL)
-        take_numbers(taking->v, p, taking->all);
+        take_numbers(v, p);
     else
         return dpt_fail(err, DPT_BAD_DATA, "the data's targets are no classes");
     return DPT_OK;
@@ -104,6 +97,7 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     const size_t n = (size_t)dpt_graph_outputs(&t->model.graph);
 
     v->split = split->name;
+    v->all = split->sampler.samples;
     v->classes = t->model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
     v->outputs = (int32_t)n;
     if (v->classes && v->outputs <= DPT_PAGE_CLASSES) {
@@ -161,7 +155,6 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     enum dpt_status status = DPT_OK;
     struct dpt_page_predictions *v = &r->predictions[run];
     struct dpt_trainer t = {0};
-    struct taking taking = {.v = v};
     struct dpt_source_model model = {0};
     struct dpt_split *split;
     char folder[PATH_MAX], path[PATH_MAX];
@@ -178,9 +171,8 @@ static enum dpt_status predict(struct dpt_page *r, size_t run, const struct dpt_
     split = t.data.test.present ? &t.data.test : &t.data.valid;
     DPT_TRY(dpt_trainer_load_params(&t, path, false, err));
     DPT_TRY(open_predictions(r, v, &t, split, err));
-    taking.all = split->sampler.samples;
-    DPT_TRY(dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, &taking,
-                                NULL, err));
+    DPT_TRY(
+        dpt_trainer_predict(&t, split, means->comm->world.rank == 0 ? take : NULL, v, NULL, err));
     if (means->comm->world.rank == 0 && v->classes)
         status = dpt_source_model_find(&model, &job->data, true, &r->region, err);
     v->names = model.classes;

@@ -42,8 +42,8 @@ struct dpt_page_predictions {
     int32_t outputs;
     const char *const *names; /* of classes, as the data have them; NULL: they are numbers */
     size_t n_names;
+    int64_t all; /* samples of the split */
     int64_t samples, correct;
-    double loss;        /* sum */
     int64_t *confusion; /* [outputs][outputs], true by chosen; NULL: too many classes */
     struct dpt_page_wrong wrong[DPT_PAGE_WORST]; /* the largest losses first */
     int n_wrong;
@@ -90,6 +90,7 @@ void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
+void dpt_page_environment(struct dpt_page *r);
 
 /* A swatch and the label of a run, for headings and tables; of several runs, "label: "; a head of a
  * table with a column for each run. */

@@ -1,9 +1,9 @@
-#include "cmd/report/series.h"
-
+/* The points of a curve, thinned and smoothed for drawing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "cmd/report/chart.h"
 #include "core/base/sort.h"
 
 bool dpt_series_open(struct dpt_series *s, size_t n, struct dpt_region *region)

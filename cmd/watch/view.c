@@ -3,11 +3,9 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "cmd/watch/curves.h"
-#include "cmd/watch/plot.h"
+#include "core/base/sort.h"
 #include "core/conf/text.h"
 
 enum { DIGITS = 32, SHOWN = 200, SHOWN_BYTES = 6 * SHOWN + 8 };
@@ -20,35 +18,6 @@ static const double QUIET = 30;
 
 static const char bold[] = "\033[1m", green[] = "\033[32m", red[] = "\033[31m";
 static const char yellow[] = "\033[33m";
-
-void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *text)
-{
-    const size_t before = out->length;
-    bool colored = false;
-
-    for (int column = 0; *text != '\0';) {
-        const size_t escape = *text == '\033' ? strcspn(text, "m") + 1 : 0;
-        const size_t n = dpt_utf8_bytes(text, 1);
-
-        if (escape > 0) {
-            if (v->color)
-                dpt_str_add(out, text, escape);
-            colored = v->color;
-            text += escape;
-            continue;
-        }
-        if (column++ == v->columns)
-            break;
-        if (v->ascii && (n > 1 || (unsigned char)*text > 0x7E))
-            dpt_str_add(out, "?", 1);
-        else
-            dpt_str_add(out, text, n);
-        text += n;
-    }
-    while (!colored && out->length > before && out->text[out->length - 1] == ' ')
-        out->length--;
-    dpt_str_printf(out, "%s\n", colored ? DPT_PLOT_PLAIN : "");
-}
 
 static void print_line(const struct dpt_view *v, struct dpt_str *out, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -83,13 +52,6 @@ static const char *time_text(double seconds, char buf[DIGITS])
     return buf;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 /* Samples/s at present; NAN: unknown. */
 static double present_rate(const struct dpt_history *h)
 {
@@ -102,8 +64,7 @@ static double present_rate(const struct dpt_history *h)
         if (h->train[i].rate > 0)
             rates[n++] = h->train[i].rate;
     }
-    qsort(rates, n, sizeof *rates, by_size);
-    return n > 0 ? rates[n / 2] : NAN;
+    return n > 0 ? dpt_median(rates, n) : NAN;
 }
 
 /* Seconds of training that are left at the present speed; NAN: unknown, or it does not run. */
@@ -160,7 +121,7 @@ static void view_title(const struct dpt_view *v, const struct dpt_history *h,
     dpt_show_text(folder, h->folder, SHOWN);
     state_text(run_status, state, sizeof state);
     space = v->columns - width_of(name) - 2 - width_of(folder) - width_of(state);
-    print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_PLOT_PLAIN, folder,
+    print_line(v, out, "%s%s%s  %s%*s%s%s", bold, name, DPT_VIEW_PLAIN, folder,
                space > 2 ? space : 2, "", state_ink(run_status->state), state);
 }
 
@@ -176,7 +137,7 @@ static void view_bar(const struct dpt_view *v, const struct dpt_history *h, stru
     dpt_str_printf(&line, "[%s", green);
     for (int i = 0; i < full; i++)
         dpt_str_printf(&line, "%s", v->ascii ? "#" : "█");
-    dpt_str_printf(&line, "%s%s", v->ascii ? "" : parts[eighths % 8], DPT_PLOT_PLAIN);
+    dpt_str_printf(&line, "%s%s", v->ascii ? "" : parts[eighths % 8], DPT_VIEW_PLAIN);
     dpt_str_printf(&line, "%*s] %3.0f %%", cells - full - (!v->ascii && eighths % 8 > 0), "",
                    floor(100 * part));
     dpt_view_add(v, out, line.text != NULL ? line.text : "");
@@ -318,7 +279,7 @@ void dpt_view_run(const struct dpt_view *v, const struct dpt_history *h,
     view_numbers(v, h, out);
     rows = plot_rows(v, h, lines_in(out) - before + lines_in(&foot) + 1, &plots);
     for (int i = 0; i < plots; i++)
-        dpt_view_curve(v, h, &dpt_view_curves[i], rows, out);
+        dpt_view_curve(v, h, (enum dpt_view_curve)i, rows, out);
     if (plots > 0)
         print_line(v, out, "%*s0%*s", 10, "", v->columns > 12 ? v->columns - 11 : 1,
                    dpt_group_digits(digits, dpt_history_step(h)));
@@ -373,7 +334,7 @@ void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
         time_text(left, rest);
     print_line(v, out, "%s%*s %s%-8s%s %13s %8s %6s %9s %8s", name,
                name_columns(v) - width_of(name), "", state_ink(run_status->state),
-               dpt_run_state_names[run_status->state], DPT_PLOT_PLAIN, step, loss, share, speed,
+               dpt_run_state_names[run_status->state], DPT_VIEW_PLAIN, step, loss, share, speed,
                rest);
 }
 

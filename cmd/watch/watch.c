@@ -117,7 +117,7 @@ static enum dpt_status follow(struct watch *w, struct dpt_screen *screen, int mi
         dpt_screen_size(&w->view.columns, &w->view.rows);
         DPT_TRY(look_at_all(w, err));
         DPT_TRY(draw(w, err));
-        DPT_TRY(dpt_screen_show(screen, &w->lines, w->view.rows, err));
+        DPT_TRY(dpt_screen_show(&w->lines, w->view.rows, err));
         event = dpt_screen_wait(screen, milliseconds, &number);
     }
     *killed = event == DPT_SCREEN_KILLED ? number : 0;

@@ -38,16 +38,6 @@ static struct {
 
 struct dpt_watch;
 
-enum dpt_status __wrap_dpt_watch_attach(struct dpt_watch *watch, const struct dpt_comm *comm,
-                                        struct dpt_error *err);
-int __wrap_MPI_Init_thread(int *argc, char ***argv, int wanted, int *provided);
-void *__wrap_dpt_alloc(size_t bytes);
-void *__wrap_dpt_alloc_array(size_t n, size_t size);
-void __wrap_dpt_free(void *p);
-void __wrap_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
-                          float **released, int *n_released);
-int __wrap_MPI_Allreduce(const void *send, void *receive, int n, MPI_Datatype type, MPI_Op op,
-                         MPI_Comm comm);
 void *__real_dpt_alloc(size_t bytes);
 void __real_dpt_tree_push(struct dpt_tree *tree, struct dpt_block block, float *value, size_t n,
                           float **released, int *n_released);

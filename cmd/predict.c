@@ -1,6 +1,4 @@
-/*
- * `dptrain predict`: what a checkpoint says to samples of any kind, over all ranks.
- */
+/* `dptrain predict`: what a checkpoint says to samples of any kind, over all ranks. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "cmd/job_command.h"
-#include "cmd/predict/print.h"
 #include "core/base/clock.h"
 #include "core/state/checkpoint.h"
 #include "core/train/checkpoint_model.h"
@@ -107,13 +104,9 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
     struct dpt_graph none = {0};
     struct dpt_state state = {.graph = &none};
     char path[PATH_MAX], real[PATH_MAX];
-    const char *slash;
+    const char *file = p->weights;
 
-    const char *file = path;
-
-    if (dpt_weights_foreign(p->weights, &dpt_weights_checkpoint)) {
-        file = p->weights;
-    } else {
+    if (!dpt_weights_foreign(p->weights, &dpt_weights_checkpoint)) {
         file = dpt_checkpoint_resolve(p->weights, path);
         DPT_TRY(dpt_checkpoint_verify(file, err));
         DPT_TRY(dpt_checkpoint_open(&checkpoint, file, err));
@@ -123,8 +116,7 @@ static enum dpt_status look(struct predict *p, struct dpt_error *err)
     }
     if (realpath(file, real) == NULL) /* `latest` is a link to the one that is meant */
         snprintf(real, sizeof real, "%s", file);
-    slash = strrchr(real, '/');
-    snprintf(p->found.name, sizeof p->found.name, "%.255s", slash != NULL ? slash + 1 : real);
+    snprintf(p->found.name, sizeof p->found.name, "%.255s", basename(real));
 out:
     dpt_checkpoint_close(&checkpoint);
     return status;
@@ -164,19 +156,19 @@ static enum dpt_status open_source(struct predict *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &p->comm->world;
-    int64_t mine, first;
+    int64_t first;
 
     dpt_comm_note(p->comm, 0, "opening the inputs");
     status = dpt_source_open(&p->source, &p->spec, world->rank, world->size, err);
     DPT_TRY(dpt_group_agree(world, status, err));
     p->info = dpt_source_info(p->source);
-    mine = first = p->info->samples;
+    first = p->info->samples;
     DPT_TRY(dpt_group_broadcast(world, 0, &first, sizeof first, err));
-    if (mine != first)
+    if (p->info->samples != first)
         status = dpt_fail(err, DPT_BAD_DATA,
                           "--input: here are %lld samples, on rank 0 %lld: all nodes need the same "
                           "files",
-                          (long long)mine, (long long)first);
+                          (long long)p->info->samples, (long long)first);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (p->info->samples > FEW && dpt_cli_value(p->cli, "--out") == NULL)
         DPT_TRY(dpt_fail(err, DPT_USAGE,
@@ -271,6 +263,63 @@ static enum dpt_status name_rows(struct predict *p, const struct dpt_predicted *
     return DPT_OK;
 }
 
+/* "0.9983": what is not quite 1 does not look like it. */
+static const char *probability_text(float x, char buf[16])
+{
+    snprintf(buf, 16, "%.4f", (double)x);
+    if (x < 1 && strcmp(buf, "1.0000") == 0)
+        snprintf(buf, 16, ">0.9999");
+    return buf;
+}
+
+/* Names of classes and files are anybody's. */
+static void print_name(const char *name, const char *after)
+{
+    enum { SHOWN = 500 };
+    char shown[6 * SHOWN + 8];
+
+    dpt_show_text(shown, name, SHOWN);
+    printf("%s%s", shown, after);
+}
+
+static void print_class(const struct predict *p, int32_t class)
+{
+    const char *const *names = class_names(p);
+
+    if (names != NULL && (size_t) class < p->spec.model.n_classes)
+        print_name(names[class], "");
+    else
+        printf("%d", class);
+}
+
+/* "three.png: 3, probability 0.9931". i: which of them. */
+static void print_sample(const struct predict *p, const struct dpt_predicted *d, int32_t i)
+{
+    const float *values = d->values + (size_t)i * (size_t)d->outputs;
+    char buf[16];
+
+    if (p->info->named)
+        print_name(dpt_source_name(p->source, d->first + i), ": ");
+    else
+        printf("sample %lld: ", (long long)d->first + i);
+    if (d->labels != NULL) {
+        print_class(p, d->labels[i]);
+        printf(", probability %s",
+               probability_text(
+                   d->probabilities[(size_t)i * (size_t)d->outputs + (size_t)d->labels[i]], buf));
+    }
+    for (int32_t k = 0; d->labels == NULL && k < d->outputs; k++)
+        printf("%s%.6g", k > 0 ? " " : "", (double)values[k]);
+    if (d->classes != NULL && d->classes[i] != d->labels[i]) {
+        printf(", wrong: it is ");
+        print_class(p, d->classes[i]);
+    }
+    for (int32_t k = 0; d->labels == NULL && d->targets != NULL && k < d->outputs; k++)
+        printf("%s%.6g", k > 0 ? " " : ", true: ",
+               (double)d->targets[(size_t)i * (size_t)d->outputs + (size_t)k]);
+    printf("\n");
+}
+
 static void show(struct predict *p, int64_t done)
 {
     char some[32], all[32], line[96];
@@ -287,7 +336,6 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
 {
     enum dpt_status status = DPT_OK;
     struct predict *p = arg;
-    const struct dpt_predict_told told = {p->source, class_names(p), p->spec.model.n_classes};
     struct dpt_predictions_rows rows = {
         .count = d->count,
         .values = d->values,
@@ -302,7 +350,7 @@ static enum dpt_status take(void *arg, const struct dpt_predicted *d, struct dpt
         DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped by %s; nothing was written",
                          dpt_stop_name(dpt_stop_signal())));
     for (int32_t i = 0; p->info->samples <= FEW && i < d->count; i++)
-        dpt_predict_print(&told, d, i);
+        print_sample(p, d, i);
     show(p, d->first + d->count);
     if (p->file == NULL)
         return DPT_OK;
@@ -358,28 +406,22 @@ static enum dpt_status predict(struct dpt_cli *cli, const struct dpt_job *job,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct predict *p = calloc(1, sizeof *p);
+    struct predict p = {.cli = cli, .comm = comm, .job = *job};
 
     (void)conf;
-    if (p == NULL)
-        return dpt_fail_memory(err, "the prediction", sizeof *p);
-    p->cli = cli;
-    p->comm = comm;
-    p->job = *job;
-    DPT_TRY(dpt_job_command_weights(cli, job, &p->weights, err));
-    DPT_TRY(dpt_group_agree(&comm->world, take_options(p, err), err));
-    DPT_TRY(find_model(p, err));
-    DPT_TRY(open_source(p, err));
-    DPT_TRY(open_trainer(p, err));
-    DPT_TRY(predict_all(p, err));
+    DPT_TRY(dpt_job_command_weights(cli, job, &p.weights, err));
+    DPT_TRY(dpt_group_agree(&comm->world, take_options(&p, err), err));
+    DPT_TRY(find_model(&p, err));
+    DPT_TRY(open_source(&p, err));
+    DPT_TRY(open_trainer(&p, err));
+    DPT_TRY(predict_all(&p, err));
 out:
-    dpt_predictions_close(p->file);
-    if (p->trainer.comm != NULL)
-        dpt_trainer_close(&p->trainer);
-    dpt_source_close(p->source);
-    dpt_region_release(&p->region);
-    free(p->names);
-    free(p);
+    dpt_predictions_close(p.file);
+    if (p.trainer.comm != NULL)
+        dpt_trainer_close(&p.trainer);
+    dpt_source_close(p.source);
+    dpt_region_release(&p.region);
+    free(p.names);
     return status;
 }
 

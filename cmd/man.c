@@ -1,19 +1,122 @@
 /*
  * `dptrain man`: the manual page, in the man macros that groff and mandoc read.
  *
- * Made from the rows of the subcommands and the tables of the job file; the rest is man_text.c.
+ * Made from the rows of the subcommands and the tables of the job file; what no table says stands
+ * here.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
-#include "cmd/man/text.h"
 #include "cmd/output.h"
 #include "core/base/str.h"
 #include "core/train/job.h"
 #include "data/sources/source.h"
 
 enum { WIDTH = 76 };
+
+/* The date at the foot of the page: of the last change of the texts. */
+#define CHANGED "2026-11-21"
+
+/* A paragraph, with `words` in backquotes in bold; with a head, what the head is about. A list of
+ * them ends with a row without a text. */
+struct item {
+    const char *head, *text;
+};
+
+static const struct item description[] = {
+    {NULL, "`dptrain` trains a neural network with synchronous data parallelism: one MPI rank a "
+           "device, the model on each, every global batch split over the ranks, the gradients "
+           "averaged with MPI_Allreduce, the same update everywhere. One YAML file says what to "
+           "train on what, and how; samples come from HDF5 files."},
+    {NULL, "Started by `mpirun` or `srun` it is one rank of what they launch. Started alone it is "
+           "one rank, or with `--ranks` it starts mpirun itself. Results go to standard output, "
+           "progress and errors to standard error; rank 0 alone talks."},
+    {NULL, "The word `train` may be left out. Each option can be written `--name value` or "
+           "`--name=value`; behind `--` nothing is an option."},
+    {0},
+};
+
+static const struct item job[] = {
+    {NULL, "One YAML file, at most 64 KiB, without anchors, aliases and tags. Only `data` and "
+           "`model` must be given. A key that does not exist, a wrong type or a value out of "
+           "bounds is told with its line and column, all of them at once, before anything is read "
+           "or allocated (exit code 78). `null` is the same as leaving a key out."},
+    {NULL,
+     "Where there are several kinds of a thing, `type` picks one (left out, the default), and "
+     "its name alone stands for it with its defaults: `optimizer: adam`. A list of numbers or "
+     "texts may be one of "
+     "them. A layer is an entry like `relu`, `dense: 10` or `conv: {channels: 32}`."},
+    {NULL, "`--set` overrides a key by its name as it stands below (`--set optimizer.lr=0.01`); "
+           "those of layers stand in their list: `--set model.layers[0].conv.channels=64`."},
+    {0},
+};
+
+static const struct item exit[] = {
+    {NULL, "They hold for one rank, under srun, with `--ranks`, and under mpirun where all ranks "
+           "end by themselves. Where mpirun kills the ranks the code is mpirun's."},
+    {NULL, "A batch file requeues at 75 and at nothing else. With `checkpoint.every: never` a stop "
+           "saves nothing and gives 1: started again, the job would begin anew each time."},
+    {0},
+};
+
+static const struct item environment[] = {
+    {"SLURM_JOB_END_TIME", "Before it is over, training saves and stops with exit code 75."},
+    {"SLURM_JOB_ID, SLURM_RESTART_COUNT",
+     "Tell a run that Slurm requeued from another that has the run folder."},
+    {"COLUMNS, TERM", "Width and kind of the terminal, for the line that shows progress."},
+    {"NO_COLOR, LC_ALL", "Whether `watch` uses colours, and characters beyond ASCII."},
+    {"DPTRAIN_TTY", "`1`: show progress as on a terminal, `0`: as in a file; under mpirun standard "
+                    "error is no terminal."},
+    {"DPTRAIN_CUDA_PATH",
+     "Folders, separated by colons, in which cuDNN and cuBLASLt are looked for first: each itself, "
+     "its lib64 and lib, and where pip installs them below it, so that it may be a site-packages "
+     "or a virtual environment. Then come CUDNN_ROOT and CUDA_HOME, the loader's folders, those of "
+     "the build, and pip's and conda's of the Pythons on PATH. Where there is a GPU, `--version` "
+     "says which were taken."},
+    {"CUDA_VISIBLE_DEVICES", "The GPUs that may be used, for the driver."},
+    {"OMPI_MCA_*", "With `--ranks` those that the machine needs are set, unless they are set "
+                   "already."},
+    {0},
+};
+
+static const struct item files[] = {
+    {"runs/NAME/", "The run folder, unless `output` names another."},
+    {"runs/NAME/job.yaml", "The job with all defaults and overrides; can be run itself."},
+    {"runs/NAME/metrics.jsonl",
+     "One JSON object a line: `run`, `train` (means since the last "
+     "one), `epoch` (means of a whole one), `eval`, `checkpoint`, `end`."},
+    {"runs/NAME/events.out.tfevents.dptrain",
+     "With `log.tensorboard`: for `tensorboard --logdir runs`."},
+    {"runs/NAME/overwritten/", "The run before, whose place `--overwrite` gave to another, until "
+                               "that one has its first checkpoint or has ended."},
+    {"runs/NAME/log.txt", "What was said on standard error."},
+    {"runs/NAME/checkpoints/",
+     "HDF5 files; `latest` and `best` name the newest and the best. Parameters are "
+     "/params/LAYER/weight and /params/LAYER/bias."},
+    {"NAME-00000-of-00004.h5",
+     "A shard: /images or /x, [N, C, H, W], [N, H, W, C] (attribute `layout`) or [N, D], bytes or "
+     "floats; /labels or /y, [N] classes or [N, K] numbers."},
+    {0},
+};
+
+/* Head: what it does; text: the command. */
+static const struct item examples[] = {
+    {"Write a job file for a data set, and train on two ranks:",
+     "dptrain init data/mnist --output mnist.yaml\nmpirun -np 2 dptrain mnist.yaml"},
+    {"Go on after the batch system stopped it: the same command again.",
+     "srun --mpi=pmix dptrain job.yaml --output runs/large"},
+    {"Another learning rate, in another folder:",
+     "dptrain job.yaml --set optimizer.lr=0.01 --output runs/lr-0.01"},
+    {"How good is the newest checkpoint of a run on the test data?",
+     "dptrain eval job.yaml --checkpoint runs/job"},
+    {0},
+};
+
+static const struct item see[] = {
+    {NULL, "`mpirun`(1), `srun`(1), `h5ls`(1)"},
+    {0},
+};
 
 /* --- troff ------------------------------------------------------------------------------------ */
 
@@ -125,7 +228,7 @@ static void put_head(struct dpt_str *out, const char *head, const char *value)
     dpt_str_printf(out, "\n");
 }
 
-static void put_items(struct dpt_str *out, const struct dpt_man_item *items)
+static void put_items(struct dpt_str *out, const struct item *items)
 {
     for (; items->text != NULL; items++) {
         if (items->head != NULL)
@@ -137,7 +240,7 @@ static void put_items(struct dpt_str *out, const struct dpt_man_item *items)
 }
 
 /* .SH takes away a .PP right behind it. */
-static void put_section(struct dpt_str *out, const char *title, const struct dpt_man_item *items)
+static void put_section(struct dpt_str *out, const char *title, const struct item *items)
 {
     dpt_str_printf(out, ".SH %s\n", title);
     if (items != NULL && items->head == NULL && items->text != NULL) {
@@ -230,7 +333,7 @@ static void put_key(void *arg, const struct dpt_option_visit *at)
 static void put_page(struct dpt_str *out, const struct dpt_command *const *commands)
 {
     dpt_str_printf(out,
-                   ".\\\" Made by `dptrain man`.\n.TH DPTRAIN 1 " DPT_MAN_DATE
+                   ".\\\" Made by `dptrain man`.\n.TH DPTRAIN 1 " CHANGED
                    " \"dptrain %s\" \"User Commands\"\n.ad l\n.nh\n.SH NAME\n"
                    "dptrain \\- train neural networks data\\-parallel with MPI\n.SH SYNOPSIS\n",
                    DPT_VERSION);
@@ -239,7 +342,7 @@ static void put_page(struct dpt_str *out, const struct dpt_command *const *comma
             dpt_str_printf(out, ".br\n");
         put_usage(out, commands[i], i == 0);
     }
-    put_section(out, "DESCRIPTION", dpt_man_description);
+    put_section(out, "DESCRIPTION", description);
     put_section(out, "COMMANDS", NULL);
     for (size_t i = 0; commands[i] != NULL; i++)
         put_command(out, commands[i]);
@@ -247,24 +350,24 @@ static void put_page(struct dpt_str *out, const struct dpt_command *const *comma
     put_options(out, dpt_cli_common_options);
     put_head(out, "--version", NULL);
     put_text(out, "the versions of dptrain and of what it stands on", false);
-    put_section(out, "\"JOB FILE\"", dpt_man_job);
+    put_section(out, "\"JOB FILE\"", job);
     dpt_options_walk(dpt_job_options, put_key, out);
     put_section(out, "\"EXIT STATUS\"", NULL);
     for (int i = 0; i < DPT_STATUS_COUNT; i++) {
         dpt_str_printf(out, ".TP\n\\fB%d\\fR\n", dpt_exit_code((enum dpt_status)i));
         put_text(out, dpt_status_text((enum dpt_status)i), true);
     }
-    put_items(out, dpt_man_exit);
-    put_section(out, "ENVIRONMENT", dpt_man_environment);
-    put_section(out, "FILES", dpt_man_files);
+    put_items(out, exit);
+    put_section(out, "ENVIRONMENT", environment);
+    put_section(out, "FILES", files);
     dpt_str_printf(out, ".SH EXAMPLES\n");
-    for (const struct dpt_man_item *e = dpt_man_examples; e->text != NULL; e++) {
-        if (e != dpt_man_examples)
+    for (const struct item *e = examples; e->text != NULL; e++) {
+        if (e != examples)
             dpt_str_printf(out, ".PP\n");
         put_text(out, e->head, true);
         put_example(out, e->text);
     }
-    put_section(out, "\"SEE ALSO\"", dpt_man_see);
+    put_section(out, "\"SEE ALSO\"", see);
 }
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
