@@ -156,6 +156,8 @@ static void pools(void **state)
         if (which < 2) {
             l.node.out.h = dpt_window_extent(&l.node.window, 0, l.node.in.h);
             l.node.out.w = dpt_window_extent(&l.node.window, 1, l.node.in.w);
+        } else {
+            l.node.window = (struct dpt_window){0}; /* the global one has none */
         }
         x = tensor_make(type, n, &l.node.in), dx = tensor_make(type, n, &l.node.in);
         y = tensor_make(type, n, &l.node.out), dy = tensor_make(type, n, &l.node.out);
