@@ -10,6 +10,7 @@
 #include "core/base/file.h"
 #include "core/base/filesystem.h"
 #include "core/base/isa.h"
+#include "core/base/memory.h"
 #include "data/sets/dataset.h"
 
 /* Bytes. What a rank needs for a small model; what several need beside it for MPI's messages. */

@@ -36,6 +36,10 @@ void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
 /* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
 size_t dpt_round_up(size_t n, size_t size);
 
+/* Bytes that may still be used on this node: of the machine, and of the control groups that this
+ * process is in; below 0: unknown. */
+double dpt_memory_available(void);
+
 struct dpt_region_block;
 
 /* Zero-initialise: {0}. */

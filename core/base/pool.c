@@ -214,11 +214,16 @@ int dpt_pool_threads(const struct dpt_pool *pool)
     return pool->threads;
 }
 
+void dpt_part_in_units(size_t n, size_t unit, int part, int parts, size_t *begin, size_t *end)
+{
+    const size_t units = (n + unit - 1) / unit;
+
+    *begin = units * (size_t)part / (size_t)parts * unit;
+    *end = units * ((size_t)part + 1) / (size_t)parts * unit;
+    *end = *end < n ? *end : n;
+}
+
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
 {
-    const size_t line = DPT_ALIGN / sizeof(float), lines = (n + line - 1) / line;
-
-    *begin = lines * (size_t)thread / (size_t)threads * line;
-    *end = lines * ((size_t)thread + 1) / (size_t)threads * line;
-    *end = *end < n ? *end : n;
+    dpt_part_in_units(n, DPT_ALIGN / sizeof(float), thread, threads, begin, end);
 }

@@ -37,5 +37,7 @@ int dpt_pool_threads(const struct dpt_pool *pool);
 
 /* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);
+/* Part number `part` of `parts`, in whole units of so many floats. */
+void dpt_part_in_units(size_t n, size_t unit, int part, int parts, size_t *begin, size_t *end);
 
 #endif

@@ -1,10 +1,9 @@
-#include "core/comm/barrier.h"
 
 #include <sched.h>
 
 #include "core/base/clock.h"
 #include "core/base/futex.h"
-#include "core/comm/mpi_call.h"
+#include "core/comm/internal.h"
 
 /* Two cache lines, which the processor fetches together. */
 enum { APART = 128 };

@@ -106,6 +106,17 @@ enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *b
  * bytes. */
 enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine, void *all,
                                     size_t n, struct dpt_error *err);
+/* The number of floats of each rank's part, and the offset in the array at which the part
+ * begins. */
+struct dpt_parts {
+    int *count, *at;
+};
+
+/* Collective (MPI_Gatherv). Gives all ranks' parts to rank root alone; `all` is used on rank root
+ * only. Works for any group. */
+enum dpt_status dpt_group_gatherv(const struct dpt_group *g, int root, const float *mine,
+                                  float *all, const struct dpt_parts *parts, struct dpt_error *err);
+
 /* Collective. */
 enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err);
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "core/base/memory.h"
-#include "core/comm/mpi_call.h"
+#include "core/comm/internal.h"
 #include "core/comm/probe.h"
 #include "core/comm/watch.h"
 

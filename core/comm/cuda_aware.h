@@ -14,9 +14,9 @@
 #include "core/comm/comm.h"
 
 /* The job's comm.cuda_aware, in the order of its words. */
-#define DPT_AWARE_WISHES(X)                                                                        \
+#define DPT_CUDA_AWARE_LIST(X)                                                                     \
     X(DPT_CUDA_AWARE_AUTO, "auto") X(DPT_CUDA_AWARE_ON, "on") X(DPT_CUDA_AWARE_OFF, "off")
-enum dpt_cuda_aware { DPT_AWARE_WISHES(DPT_LIST_NAME) DPT_AWARE_COUNT };
+enum dpt_cuda_aware { DPT_CUDA_AWARE_LIST(DPT_LIST_NAME) DPT_AWARE_COUNT };
 
 /* Functions that give this rank a small buffer in its device's memory: those of struct
  * dpt_backend_devices, which are called only where a sum is tried. */

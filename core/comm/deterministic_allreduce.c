@@ -3,15 +3,16 @@
 #include <string.h>
 
 #include "core/base/memory.h"
+#include "core/base/pool.h"
 #include "core/base/sum_of_squares.h"
-#include "core/comm/alltoallv.h"
-#include "core/comm/barrier.h"
+#include "core/comm/internal.h"
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
     CHUNK =
         DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added up at a time: they stay in the first cache */
-    WORTH = 4, /* chunks a rank from which on computing sums of squares here pays */
+    WORTH = 4,   /* chunks a rank from which on computing sums of squares here pays */
+    TAG = 0x7ee, /* of messages between two ranks */
 };
 
 /* What a rank tells the others of its node about a sum. */
@@ -20,7 +21,7 @@ struct notice {
     int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
 };
 
-/* A rank's block, as the others of the node see it. */
+/* A rank's block, and where its values are: in the window, or those of this rank's slice. */
 struct part {
     struct dpt_block block;
     float *value;
@@ -31,14 +32,13 @@ struct dpt_deterministic_allreduce {
     int rank, ranks;
     size_t n, stride; /* floats of a sum; of a buffer */
     int buffers;
-    int64_t *first_buffer; /* [ranks]: each rank's, counted from the window's start */
     bool window;
     struct dpt_shared shared;
     struct dpt_node_barrier barrier;
     struct notice *notices; /* [ranks], in the window */
     float *own;             /* this rank's buffers */
     float *base;            /* the window's first buffer */
-    struct part *parts;     /* WINDOW: those of a sum, in order: room for every rank's */
+    struct part *parts;     /* those of a sum, in order: room for every rank's */
     double
         *sums_of_squares; /* WINDOW: of the sum's runs; NULL: slices are not made of whole ones */
     size_t squared;       /* floats whose sums of squares are wanted */
@@ -46,7 +46,7 @@ struct dpt_deterministic_allreduce {
     float *received; /* MESSAGES: all blocks of this rank's slice */
     size_t received_floats;
     struct dpt_parts send, receive; /* MESSAGES: what goes to and comes from each rank */
-    int64_t *before;                /* MESSAGES: [ranks]: blocks of the ranks before each */
+    int64_t *before;                /* MESSAGES: [ranks + 1]: blocks of the ranks before each */
 };
 
 /* Whether slices are large enough to be made of whole chunks. */
@@ -59,31 +59,26 @@ static bool in_chunks(const struct dpt_deterministic_allreduce *d)
  * whose messages are longer than others' fall behind. */
 static void slice(const struct dpt_deterministic_allreduce *d, int r, size_t *begin, size_t *end)
 {
-    const size_t unit = d->window && in_chunks(d) ? CHUNK : LINE,
-                 units = (d->stride + unit - 1) / unit;
-
-    *begin = units * (size_t)r / (size_t)d->ranks * unit;
-    *end = units * ((size_t)r + 1) / (size_t)d->ranks * unit;
-    *end = *end < d->stride ? *end : d->stride;
+    dpt_part_in_units(d->stride, d->window && in_chunks(d) ? CHUNK : LINE, r, d->ranks, begin, end);
 }
 
 /* All in one piece of shared memory: the barrier, notices, the sum, every rank's buffers. */
-static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, int64_t all, bool spin,
+static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, bool spin,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t barrier = dpt_node_barrier_bytes(d->ranks);
     const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
-    const size_t floats = ((size_t)all + 1) * d->stride * sizeof(float);
     const size_t sums_of_squares =
         in_chunks(d) ? dpt_sum_of_squares_chunks(d->stride) * sizeof *d->sums_of_squares : 0;
-    const size_t bytes = barrier + notices + floats + sums_of_squares;
+    size_t floats, bytes;
+    double most;
     char *at;
 
-    d->parts = dpt_alloc_array((size_t)d->ranks * DPT_TREE_BLOCKS, sizeof *d->parts);
-    if (d->parts == NULL)
-        status = dpt_fail_memory(err, "the reduction", (double)d->ranks);
-    DPT_TRY(dpt_group_agree(&d->comm->node, status, err));
+    /* As many buffers for each rank as the one with the most wants. */
+    DPT_TRY(dpt_group_max(&d->comm->node, d->buffers, &most, err));
+    floats = ((size_t)most * (size_t)d->ranks + 1) * d->stride * sizeof(float);
+    bytes = barrier + notices + floats + sums_of_squares;
     DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
     d->window = true;
     at = d->shared.bytes;
@@ -91,7 +86,7 @@ static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, int64_
     d->notices = (struct notice *)(void *)(at + barrier);
     d->result = (float *)(void *)(at + barrier + notices);
     d->base = d->result + d->stride;
-    d->own = d->base + (size_t)d->first_buffer[d->rank] * d->stride;
+    d->own = d->base + (size_t)most * (size_t)d->rank * d->stride;
     if (sums_of_squares > 0)
         d->sums_of_squares = (double *)(void *)(at + barrier + notices + floats);
 out:
@@ -104,7 +99,7 @@ static enum dpt_status open_messages(struct dpt_deterministic_allreduce *d, stru
 
     d->own = dpt_alloc_array((size_t)d->buffers, bytes);
     d->result = d->ranks > 1 ? dpt_alloc(bytes) : NULL;
-    d->before = dpt_alloc_array((size_t)d->ranks, sizeof *d->before);
+    d->before = dpt_alloc_array((size_t)d->ranks + 1, sizeof *d->before);
     d->send.count = dpt_alloc_array((size_t)d->ranks * 4, sizeof(int));
     if (d->own == NULL || (d->ranks > 1 && d->result == NULL) || d->before == NULL ||
         d->send.count == NULL)
@@ -127,7 +122,6 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &comm->world;
     struct dpt_deterministic_allreduce *d = dpt_alloc(sizeof *d);
-    int64_t mine = buffers, all = 0;
 
     *allreduce = NULL;
     if (d != NULL) {
@@ -137,20 +131,13 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
         d->n = n;
         d->stride = dpt_round_up(n, sizeof(float));
         d->buffers = buffers;
-        d->first_buffer = dpt_alloc_array((size_t)world->size, sizeof *d->first_buffer);
+        d->parts = dpt_alloc_array((size_t)d->ranks * DPT_TREE_BLOCKS, sizeof *d->parts);
     }
-    if (d == NULL || d->first_buffer == NULL)
+    if (d == NULL || d->parts == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
-    DPT_TRY(dpt_group_allgather(world, &mine, d->first_buffer, sizeof mine, err));
-    for (int r = 0; r < d->ranks; r++) {
-        const int64_t count = d->first_buffer[r];
-
-        d->first_buffer[r] = all;
-        all += count;
-    }
     if (way != DPT_DETERMINISTIC_MESSAGES && d->ranks > 1 && comm->node.size == d->ranks) {
-        status = open_window(d, all, spin, err);
+        status = open_window(d, spin, err);
         if (status == DPT_OK || way == DPT_DETERMINISTIC_WINDOW)
             goto out;
     }
@@ -177,7 +164,6 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
     dpt_free(d->parts);
     dpt_free(d->before);
     dpt_free(d->send.count);
-    dpt_free(d->first_buffer);
     dpt_free(d);
 }
 
@@ -201,24 +187,6 @@ const double *dpt_deterministic_sums_of_squares(const struct dpt_deterministic_a
     return d->squared > 0 ? d->sums_of_squares : NULL;
 }
 
-/* Adds the blocks of one slice in the tree's order; the sum is in the first one's place. */
-static const float *add_slice(const struct dpt_tree *mine, const int32_t *first, int ranks,
-                              size_t n, float *(*buffer_of)(void *arg, int rank, int block),
-                              void *arg)
-{
-    struct dpt_tree whole;
-
-    dpt_tree_begin(&whole, mine->total);
-    for (int r = 0; r < ranks; r++) {
-        struct dpt_block blocks[DPT_TREE_BLOCKS];
-        const int count = dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
-
-        for (int k = 0; k < count; k++)
-            dpt_tree_push(&whole, blocks[k], buffer_of(arg, r, k), n, NULL, NULL);
-    }
-    return whole.value[0];
-}
-
 enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *d,
                                           const struct dpt_tree *mine, const float *words,
                                           float *word_sums, int n, struct dpt_error *err)
@@ -240,8 +208,10 @@ enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *d,
     return DPT_OK;
 }
 
-/* Where the blocks of all ranks lie, in order; returns how many there are. */
-static int find_parts(struct dpt_deterministic_allreduce *d, int32_t total, const int32_t *first)
+/* Lists the blocks of all ranks, in order; returns how many there are. floats: from one block's
+ * values to the next where they were sent. */
+static int list_parts(struct dpt_deterministic_allreduce *d, int32_t total, const int32_t *first,
+                      size_t floats)
 {
     int n = 0;
 
@@ -249,29 +219,38 @@ static int find_parts(struct dpt_deterministic_allreduce *d, int32_t total, cons
         struct dpt_block blocks[DPT_TREE_BLOCKS];
         const int count = dpt_tree_blocks(first[r], first[r + 1], total, blocks);
 
-        for (int k = 0; k < count; k++)
-            d->parts[n++] =
-                (struct part){blocks[k], d->base + (size_t)d->notices[r].offset[k] * d->stride};
+        for (int k = 0; k < count; k++, n++)
+            d->parts[n] = (struct part){
+                blocks[k], d->window ? d->base + (size_t)d->notices[r].offset[k] * d->stride
+                                     : d->received + (size_t)n * floats};
     }
     return n;
+}
+
+/* Adds n floats of all parts in the tree's order; the sum is in the first one's place. */
+static const float *add_parts(const struct dpt_deterministic_allreduce *d, int parts, int32_t total,
+                              size_t at, size_t n)
+{
+    struct dpt_tree whole;
+
+    dpt_tree_begin(&whole, total);
+    for (int i = 0; i < parts; i++)
+        dpt_tree_push(&whole, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
+    return whole.value[0];
 }
 
 /* Chunk by chunk, each added up, put where it belongs and squared while it is near. */
 static void sum_window(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
                        const int32_t *first)
 {
-    const int parts = find_parts(d, mine->total, first);
+    const int parts = list_parts(d, mine->total, first, 0);
     size_t begin, end;
 
     slice(d, d->rank, &begin, &end);
     for (size_t at = begin; at < end; at += CHUNK) {
         const size_t n = end - at < CHUNK ? end - at : CHUNK;
-        struct dpt_tree whole;
 
-        dpt_tree_begin(&whole, mine->total);
-        for (int i = 0; i < parts; i++)
-            dpt_tree_push(&whole, d->parts[i].block, d->parts[i].value + at, n, NULL, NULL);
-        memcpy(d->result + at, whole.value[0], n * sizeof *d->result);
+        memcpy(d->result + at, add_parts(d, parts, mine->total, at, n), n * sizeof *d->result);
         if (at < d->squared)
             d->sums_of_squares[at / CHUNK] =
                 dpt_sum_of_squares_of_chunk(d->result, d->squared, at / CHUNK);
@@ -279,36 +258,19 @@ static void sum_window(struct dpt_deterministic_allreduce *d, const struct dpt_t
     dpt_node_barrier_wait(&d->barrier); /* all slices are there */
 }
 
-struct message_buffers {
-    const struct dpt_deterministic_allreduce *d;
-    size_t floats;         /* of the slice */
-    const int64_t *before; /* [ranks]: blocks of the ranks before each */
-};
-
-static float *in_messages(void *arg, int rank, int block)
-{
-    const struct message_buffers *p = arg;
-
-    return p->d->received + ((size_t)p->before[rank] + (size_t)block) * p->floats;
-}
-
-/* Counts the blocks of the ranks before each; returns how many there are in all. *most: of one
- * rank. */
-static int64_t count_blocks(const struct dpt_deterministic_allreduce *d, const int32_t *first,
-                            int64_t *before, int *most)
+/* Counts the blocks of the ranks before each, and of all; returns the most of one rank. */
+static int count_blocks(struct dpt_deterministic_allreduce *d, const int32_t *first)
 {
     struct dpt_block blocks[DPT_TREE_BLOCKS];
-    int64_t all = 0;
+    int most = 0;
 
-    *most = 0;
     for (int r = 0; r < d->ranks; r++) {
         const int count = dpt_tree_blocks(first[r], first[r + 1], first[d->ranks], blocks);
 
-        before[r] = all;
-        all += count;
-        *most = count > *most ? count : *most;
+        d->before[r + 1] = d->before[r] + count;
+        most = count > most ? count : most;
     }
-    return all;
+    return most;
 }
 
 /* Whether the ranks' blocks join two by two; the last one may be cut off. */
@@ -328,14 +290,15 @@ static bool in_pairs(const struct dpt_deterministic_allreduce *d, const int32_t 
 enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
                                           const int32_t *first, struct dpt_error *err)
 {
-    size_t begin, end, floats;
-    int most;
+    size_t begin, end, floats = d->stride / 2 + LINE;
 
     if (d->window || d->ranks == 1)
         return DPT_OK;
     slice(d, d->rank, &begin, &end);
-    floats = in_pairs(d, first) ? d->stride / 2 + LINE
-                                : (size_t)count_blocks(d, first, d->before, &most) * (end - begin);
+    if (!in_pairs(d, first)) {
+        count_blocks(d, first);
+        floats = (size_t)d->before[d->ranks] * (end - begin);
+    }
     if (floats <= d->received_floats)
         return DPT_OK;
     dpt_free(d->received);
@@ -351,13 +314,12 @@ static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const str
                                 const int32_t *first, size_t floats, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_block blocks[DPT_TREE_BLOCKS];
-    int most;
+    const struct dpt_group *world = &d->comm->world;
+    const int most = count_blocks(d, first);
 
-    count_blocks(d, first, d->before, &most);
     for (int k = 0; k < most; k++) {
         for (int r = 0; r < d->ranks; r++) {
-            const bool has = k < dpt_tree_blocks(first[r], first[r + 1], mine->total, blocks);
+            const bool has = k < d->before[r + 1] - d->before[r];
             size_t begin, end;
 
             slice(d, r, &begin, &end);
@@ -366,8 +328,9 @@ static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const str
             d->receive.count[r] = has ? (int)floats : 0;
             d->receive.at[r] = (int)((size_t)(d->before[r] + k) * floats);
         }
-        DPT_TRY(dpt_group_alltoallv(&d->comm->world, k < mine->n ? mine->value[k] : d->own,
-                                    &d->send, d->received, &d->receive, err));
+        DPT_TRY_COLLECTIVE(world, MPI_Alltoallv, k < mine->n ? mine->value[k] : d->own,
+                           d->send.count, d->send.at, MPI_FLOAT, d->received, d->receive.count,
+                           d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
     }
 out:
     return status;
@@ -378,21 +341,22 @@ static enum dpt_status sum_messages(struct dpt_deterministic_allreduce *d,
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct message_buffers buffer_of = {.d = d, .before = d->before};
+    const struct dpt_group *world = &d->comm->world;
     const float *sum = NULL;
-    size_t begin, end;
+    size_t begin, end, floats;
 
     slice(d, d->rank, &begin, &end);
-    buffer_of.floats = end - begin;
-    DPT_TRY(exchange(d, mine, first, buffer_of.floats, err));
-    if (buffer_of.floats > 0)
-        sum = add_slice(mine, first, d->ranks, buffer_of.floats, in_messages, &buffer_of);
+    floats = end - begin;
+    DPT_TRY(exchange(d, mine, first, floats, err));
+    if (floats > 0)
+        sum = add_parts(d, list_parts(d, mine->total, first, floats), mine->total, 0, floats);
     for (int r = 0; r < d->ranks; r++) {
         slice(d, r, &begin, &end);
         d->receive.count[r] = (int)(end - begin);
         d->receive.at[r] = (int)begin;
     }
-    DPT_TRY(dpt_group_allgatherv(&d->comm->world, sum, d->result, &d->receive, err));
+    DPT_TRY_COLLECTIVE(world, MPI_Allgatherv, sum, (int)floats, MPI_FLOAT, d->result,
+                       d->receive.count, d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
 out:
     return status;
 }
@@ -409,6 +373,19 @@ static struct range half(struct range whole, bool upper)
     const size_t middle = whole.begin + (lines + 1) / 2 * LINE;
 
     return upper ? (struct range){middle, whole.end} : (struct range){whole.begin, middle};
+}
+
+/* Sends n floats to `partner` and receives m floats from it, which does the same with n and m
+ * exchanged. */
+static enum dpt_status sendrecv(const struct dpt_group *g, int partner, const float *send, size_t n,
+                                float *receive, size_t m, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY_COLLECTIVE(g, MPI_Sendrecv, send, (int)n, MPI_FLOAT, partner, TAG, receive, (int)m,
+                       MPI_FLOAT, partner, TAG, dpt_mpi_comm(g), MPI_STATUS_IGNORE);
+out:
+    return status;
 }
 
 /*
@@ -434,8 +411,8 @@ static enum dpt_status sum_pairs(struct dpt_deterministic_allreduce *d, const st
         float *const kept = value + (keep.begin - held[depth].begin);
         struct dpt_tree pair;
 
-        DPT_TRY(dpt_group_sendrecv(world, d->rank ^ bit, value + (give.begin - held[depth].begin),
-                                   give.end - give.begin, spare, n, err));
+        DPT_TRY(sendrecv(world, d->rank ^ bit, value + (give.begin - held[depth].begin),
+                         give.end - give.begin, spare, n, err));
         dpt_tree_begin(&pair, mine->total);
         dpt_tree_push(&pair, upper ? other : block, upper ? spare : kept, n, NULL, NULL);
         dpt_tree_push(&pair, upper ? block : other, upper ? kept : spare, n, NULL, NULL);
@@ -450,9 +427,8 @@ static enum dpt_status sum_pairs(struct dpt_deterministic_allreduce *d, const st
         const struct range have = held[depth--];
         const struct range lacks = half(held[depth], (d->rank & bit) == 0);
 
-        DPT_TRY(dpt_group_sendrecv(world, d->rank ^ bit, d->result + have.begin,
-                                   have.end - have.begin, d->result + lacks.begin,
-                                   lacks.end - lacks.begin, err));
+        DPT_TRY(sendrecv(world, d->rank ^ bit, d->result + have.begin, have.end - have.begin,
+                         d->result + lacks.begin, lacks.end - lacks.begin, err));
     }
 out:
     return status;

@@ -23,18 +23,31 @@ static bool is_missing(const struct dpt_rank_status *s, const struct dpt_rank_st
     return !dpt_watch_waits(s) && s->phase < me->phase && s->still >= limit;
 }
 
-static void list(const int *ranks, int n, char *out, size_t size)
+enum { LIST_TEXT = 512, WHERE_TEXT = 48, LAST_NOTE_TEXT = DPT_NOTE_TEXT + 80 };
+
+/* "2 (node08), 4-5 (node09)" */
+struct rank_list {
+    char text[LIST_TEXT];
+    size_t used;
+    int n; /* ranks */
+};
+
+static void add_ranks(struct rank_list *list, const int *ranks, int n, const char *host)
 {
     struct dpt_str text = {0};
 
     dpt_str_ranks(&text, ranks, n);
-    snprintf(out, size, "%s", text.text != NULL ? text.text : "");
+    if (list->used < sizeof list->text)
+        list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used,
+                                       host != NULL ? "%s%s (%s)" : "%s%s", list->n > 0 ? ", " : "",
+                                       text.text != NULL ? text.text : "", host);
+    list->n += n;
     dpt_str_release(&text);
 }
 
-/* Lists the ranks for which `which` is set, or all where it is NULL. Returns how many there are. */
-static int list_seen(const struct dpt_rank_status *seen, int n, const bool *which, char *out,
-                     size_t size)
+/* Adds the ranks for which `which` is set, or all where it is NULL. */
+static void add_seen(struct rank_list *list, const struct dpt_rank_status *seen, int n,
+                     const bool *which, const char *host)
 {
     int ranks[n], found = 0;
 
@@ -42,8 +55,7 @@ static int list_seen(const struct dpt_rank_status *seen, int n, const bool *whic
     for (int i = 0; i < n; i++)
         if (which == NULL || which[i])
             ranks[found++] = seen[i].rank;
-    list(ranks, found, out, size);
-    return found;
+    add_ranks(list, ranks, found, host);
 }
 
 static void where(int64_t step, char *out, size_t size)
@@ -53,8 +65,6 @@ static void where(int64_t step, char *out, size_t size)
     else
         snprintf(out, size, "before the first step");
 }
-
-enum { LIST_TEXT = 512, WHERE_TEXT = 48, LAST_NOTE_TEXT = DPT_NOTE_TEXT + 80 };
 
 /* "Its last word: computing", of the first one of `gone` ranks. */
 static void last_note(const struct dpt_rank_status *first, int gone, char *out, size_t size)
@@ -70,49 +80,42 @@ static void last_note(const struct dpt_rank_status *first, int gone, char *out, 
              first->note);
 }
 
-static void describe_missing(const struct dpt_rank_status *seen, int n, int me, const bool *missing,
-                             const struct dpt_diagnosis_context *context, char *line, size_t size)
+static void describe_missing(const struct rank_list *missing, const struct rank_list *waiting,
+                             int64_t step, double seconds, const char *note, char *line,
+                             size_t size)
 {
-    char absent[LIST_TEXT], others[LIST_TEXT], at[WHERE_TEXT], note[LAST_NOTE_TEXT];
-    bool waiting[n];
-    int first = 0, gone, kept;
+    char at[WHERE_TEXT];
 
-    while (!missing[first])
-        first++;
-    for (int i = 0; i < n; i++)
-        waiting[i] = !missing[i] && dpt_watch_waits(&seen[i]);
-    gone = list_seen(seen, n, missing, absent, sizeof absent);
-    kept = list_seen(seen, n, waiting, others, sizeof others);
-    where(seen[me].step, at, sizeof at);
-    last_note(&seen[first], gone, note, sizeof note);
-    snprintf(line, size, "rank%s %s (%s) %s not arrived %s for %g s; rank%s %s wait%s. %s",
-             gone == 1 ? "" : "s", absent, context->host, gone == 1 ? "has" : "have", at,
-             context->limit, kept == 1 ? "" : "s", others, kept == 1 ? "s" : "", note);
+    where(step, at, sizeof at);
+    snprintf(line, size, "rank%s %s %s not arrived %s for %g s; rank%s %s wait%s. %s",
+             missing->n == 1 ? "" : "s", missing->text, missing->n == 1 ? "has" : "have", at,
+             seconds, waiting->n == 1 ? "" : "s", waiting->text, waiting->n == 1 ? "s" : "", note);
 }
 
 /* All of the node wait: for another node, or where there is none, for nobody that could come. */
 static void describe_waiting(const struct dpt_rank_status *seen, int n, int me,
                              const struct dpt_diagnosis_context *context, char *line, size_t size)
 {
-    char others[LIST_TEXT], at[WHERE_TEXT];
+    struct rank_list all = {0};
+    char at[WHERE_TEXT];
     int other = me;
 
     for (int i = 0; i < n && other == me; i++)
         if (strcmp(seen[i].note, seen[me].note) != 0)
             other = i;
-    list_seen(seen, n, NULL, others, sizeof others);
+    add_seen(&all, seen, n, NULL, NULL);
     where(seen[me].step, at, sizeof at);
     if (context->elsewhere[0] != '\0')
         snprintf(line, size,
                  "a rank on %s has not arrived %s for %g s; rank%s %s (%s) wait%s, and no rank of "
                  "this node is missing",
-                 context->elsewhere, at, context->limit, n == 1 ? "" : "s", others, context->host,
+                 context->elsewhere, at, context->limit, n == 1 ? "" : "s", all.text, context->host,
                  n == 1 ? "s" : "");
     else
         snprintf(line, size,
                  "ranks %s (%s) all wait for each other %s for %g s; last words: rank %d: %s, "
                  "rank %d: %s",
-                 others, context->host, at, context->limit, seen[me].rank, seen[me].note,
+                 all.text, context->host, at, context->limit, seen[me].rank, seen[me].note,
                  seen[other].rank, seen[other].note);
 }
 
@@ -120,43 +123,32 @@ enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n,
                                       const struct dpt_diagnosis_context *context, char *line,
                                       size_t size)
 {
-    bool missing[n];
-    bool some = false, late = false;
+    struct rank_list absent = {0}, others = {0};
+    const struct dpt_rank_status *first = NULL;
+    char note[LAST_NOTE_TEXT];
+    bool missing[n], waiting[n], late = false;
 
     if (!dpt_watch_waits(&seen[me]) || seen[me].still < context->limit)
         return DPT_ALL_WELL;
     for (int i = 0; i < n; i++) {
         missing[i] = i != me && is_missing(&seen[i], &seen[me], context->limit);
-        some |= missing[i];
+        waiting[i] = !missing[i] && dpt_watch_waits(&seen[i]);
+        if (missing[i] && first == NULL)
+            first = &seen[i];
         /* It has not arrived, but it made progress not long ago: its time is not over. */
         late |= seen[i].phase < seen[me].phase && seen[i].still < context->limit;
     }
-    if (some) {
-        describe_missing(seen, n, me, missing, context, line, size);
+    if (first != NULL) {
+        add_seen(&absent, seen, n, missing, context->host);
+        add_seen(&others, seen, n, waiting, NULL);
+        last_note(first, absent.n, note, sizeof note);
+        describe_missing(&absent, &others, seen[me].step, context->limit, note, line, size);
         return DPT_SOME_MISSING;
     }
     if (late)
         return DPT_ALL_WELL;
     describe_waiting(seen, n, me, context, line, size);
     return DPT_NONE_MISSING;
-}
-
-/* "2 (node08), 4-5 (node09)" */
-struct rank_list {
-    char text[LIST_TEXT];
-    size_t used;
-    int n; /* ranks */
-};
-
-static void add_ranks(struct rank_list *p, const int *ranks, int n, const char *host)
-{
-    char some[LIST_TEXT / 2];
-
-    list(ranks, n, some, sizeof some);
-    if (p->used < sizeof p->text)
-        p->used += (size_t)snprintf(p->text + p->used, sizeof p->text - p->used, "%s%s (%s)",
-                                    p->n > 0 ? ", " : "", some, host);
-    p->n += n;
 }
 
 /* Ranks of other nodes that are late but make progress are waited for this many times the limit.
@@ -169,9 +161,8 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
                                              char *line, size_t size)
 {
     const bool over = seen[me].still >= PATIENCE * context->limit;
-    struct rank_list late = {0}, silent = {0};
-    const struct rank_list *gone = &late;
-    char others[LIST_TEXT], at[WHERE_TEXT], note[LAST_NOTE_TEXT];
+    struct rank_list late = {0}, silent = {0}, here = {0};
+    char note[LAST_NOTE_TEXT] = "Nobody answers there any more: cut off, stopped or dead";
     const struct dpt_rank_status *first = NULL;
     bool moving = false;
 
@@ -196,18 +187,11 @@ enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remot
     }
     if (late.n == 0 && silent.n == 0)
         return moving ? DPT_ALL_WELL : DPT_NONE_MISSING;
-    if (first != NULL) {
+    if (first != NULL)
         last_note(first, late.n, note, sizeof note);
-    } else {
-        gone = &silent;
-        snprintf(note, sizeof note, "Nobody answers there any more: cut off, stopped or dead");
-    }
-    list_seen(seen, n, NULL, others, sizeof others);
-    where(seen[me].step, at, sizeof at);
-    snprintf(line, size, "rank%s %s %s not arrived %s for %g s; rank%s %s (%s) wait%s. %s",
-             gone->n == 1 ? "" : "s", gone->text, gone->n == 1 ? "has" : "have", at,
-             over ? PATIENCE * context->limit : context->limit, n == 1 ? "" : "s", others,
-             context->host, n == 1 ? "s" : "", note);
+    add_seen(&here, seen, n, NULL, context->host);
+    describe_missing(first != NULL ? &late : &silent, &here, seen[me].step,
+                     over ? PATIENCE * context->limit : context->limit, note, line, size);
     return DPT_SOME_MISSING;
 }
 

@@ -33,11 +33,9 @@ enum { QUESTION = offsetof(struct datagram, report), HASHED = offsetof(struct da
 
 struct peer {
     const struct dpt_node_addresses *addresses;
-    unsigned chosen;  /* which of the addresses are used, as bits */
-    int address, own; /* that it was heard from, and on which of ours, where `met`; else all its
-                          addresses are tried */
-    bool connected, reached; /* reached: it was heard from at some time, so nothing is in the way */
-    bool asks;               /* waits for our answer */
+    unsigned chosen; /* which of the addresses are used, as bits */
+    bool reached;    /* it was heard from at some time, so nothing is in the way */
+    bool asks;       /* waits for our answer */
     int tries;
     uint64_t counter;          /* of the last datagram from it */
     uint64_t to_answer;        /* that of its question */
@@ -174,6 +172,8 @@ static uint64_t hash_of(const struct dpt_heartbeat *heartbeat, const struct data
     return dpt_siphash(heartbeat->secret, (const char *)datagram + HASHED, size - HASHED);
 }
 
+/* Sends to all addresses of a node that are used: the first datagram that arrives is taken up, and
+ * the others, which have the same counter, are not. */
 static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagram *datagram,
                           size_t size)
 {
@@ -186,12 +186,12 @@ static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagr
     datagram->hash = hash_of(heartbeat, datagram, size);
     for (int i = 0; i < peer->addresses->n; i++) {
         const struct in6_addr *address = &peer->addresses->at[i].address;
-        const int own = peer->connected ? peer->own : socket_for(heartbeat, address);
+        const int own = socket_for(heartbeat, address);
         struct sockaddr_storage storage;
         const socklen_t length = make_address(address, peer->addresses->at[i].port, &storage);
 
         /* A question that cannot be sent now is asked again. */
-        if (own >= 0 && (peer->connected ? i == peer->address : (peer->chosen >> i & 1) != 0))
+        if (own >= 0 && (peer->chosen >> i & 1) != 0)
             (void)sendto(heartbeat->fd[own], datagram, size, MSG_DONTWAIT | MSG_NOSIGNAL,
                          (const struct sockaddr *)&storage, length);
     }
@@ -216,32 +216,11 @@ static void take_report(struct peer *peer, const struct dpt_heartbeat_report *re
     peer->heard = now;
 }
 
-/* Which of a peer's addresses a datagram came from; -1: none. */
-static int find_address(const struct peer *peer, const struct sockaddr_storage *from)
-{
-    for (int i = 0; i < peer->addresses->n; i++) {
-        struct sockaddr_storage storage;
-        const socklen_t length =
-            make_address(&peer->addresses->at[i].address, peer->addresses->at[i].port, &storage);
-
-        if (storage.ss_family == AF_INET6) { /* what the kernel adds for link-local ones */
-            struct sockaddr_in6 *six = (struct sockaddr_in6 *)&storage;
-
-            six->sin6_scope_id = ((const struct sockaddr_in6 *)from)->sin6_scope_id;
-            six->sin6_flowinfo = ((const struct sockaddr_in6 *)from)->sin6_flowinfo;
-        }
-        if ((peer->chosen >> i & 1) != 0 && memcmp(&storage, from, length) == 0)
-            return i;
-    }
-    return -1;
-}
-
-/* Checks a datagram, which came to socket `own`, and takes it up. */
-static void take(struct dpt_heartbeat *heartbeat, int own, const struct datagram *datagram,
-                 size_t size, const struct sockaddr_storage *from, double now)
+/* Checks a datagram and takes it up. */
+static void take(struct dpt_heartbeat *heartbeat, const struct datagram *datagram, size_t size,
+                 double now)
 {
     struct peer *peer;
-    int address;
 
     if (size < QUESTION || size > sizeof *datagram || datagram->magic != MAGIC ||
         datagram->from < 0 || datagram->from >= heartbeat->nodes ||
@@ -249,13 +228,10 @@ static void take(struct dpt_heartbeat *heartbeat, int own, const struct datagram
         datagram->hash != hash_of(heartbeat, datagram, size))
         return;
     peer = &heartbeat->peers[datagram->from];
-    address = find_address(peer, from);
-    if (address < 0 || datagram->counter <= peer->counter)
+    if (datagram->counter <= peer->counter)
         return;
     peer->counter = datagram->counter;
-    peer->address = address;
-    peer->own = own;
-    peer->connected = peer->reached = true;
+    peer->reached = true;
     if (datagram->kind == ASK) {
         peer->to_answer = datagram->counter;
         peer->asks = heartbeat->due = true;
@@ -278,7 +254,6 @@ static void ask(struct dpt_heartbeat *heartbeat, bool waiting, double now)
             if (now - peer->asked >= 2 * FRESH)
                 peer->first_asked = now;
             peer->asked = now;
-            peer->connected &= now - peer->heard <= FRESH;
             peer->tries++;
             send_datagram(heartbeat, heartbeat->next, &question, QUESTION);
             peer->questions[1] = peer->questions[0];
@@ -293,15 +268,13 @@ static void read_socket(struct dpt_heartbeat *heartbeat, int own, double now)
 {
     for (int i = 0; i < BURST; i++) {
         struct datagram datagram;
-        struct sockaddr_storage from = {0};
-        socklen_t length = sizeof from;
-        const ssize_t n = recvfrom(heartbeat->fd[own], &datagram, sizeof datagram,
-                                   MSG_DONTWAIT | MSG_TRUNC, (struct sockaddr *)&from, &length);
+        const ssize_t n =
+            recv(heartbeat->fd[own], &datagram, sizeof datagram, MSG_DONTWAIT | MSG_TRUNC);
 
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF))
             break;
         if (n >= 0)
-            take(heartbeat, own, &datagram, (size_t)n, &from, now);
+            take(heartbeat, &datagram, (size_t)n, now);
     }
 }
 

@@ -5,7 +5,7 @@
 #include "core/base/memory.h"
 #include "core/base/nontemporal.h"
 #include "core/base/sum_of_squares.h"
-#include "core/comm/barrier.h"
+#include "core/comm/internal.h"
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
@@ -80,11 +80,8 @@ static size_t unit(const struct dpt_hierarchical_allreduce *s)
 /* What a local rank adds up. */
 static void slice(const struct dpt_hierarchical_allreduce *s, int rank, size_t *begin, size_t *end)
 {
-    const size_t units = (s->n + unit(s) - 1) / unit(s), ranks = (size_t)s->local->size;
-
-    *begin = s->small ? 0 : units * (size_t)rank / ranks * unit(s);
-    *end = s->small ? s->n : units * ((size_t)rank + 1) / ranks * unit(s);
-    *end = *end < s->n ? *end : s->n;
+    dpt_part_in_units(s->n, unit(s), s->small ? 0 : rank, s->small ? 1 : s->local->size, begin,
+                      end);
 }
 
 /* Where a rank gives float `at` to the one whose slice that is in. */
@@ -154,26 +151,21 @@ static enum dpt_status open_private(struct dpt_hierarchical_allreduce *s, struct
     return s->own != NULL ? DPT_OK : alloc_fail(err, s->n);
 }
 
-/* Where this rank's buffers are among the local ones. */
+/* Where this rank's buffers are among the local ones, which have as many each as the rank that wants
+ * the most: those that nobody uses are never filled. */
 static enum dpt_status count_buffers(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    int *counts = dpt_alloc_array((size_t)s->local->size, sizeof *counts);
+    double most;
 
-    if (counts == NULL)
-        status = dpt_fail_memory(err, "the reduction", (double)s->local->size * sizeof *counts);
-    DPT_TRY(dpt_group_agree(s->local, status, err));
-    DPT_TRY(dpt_group_allgather(s->local, &s->buffers, counts, sizeof *counts, err));
-    for (int r = 0; r < s->local->size; r++) {
-        s->first += r < s->local->rank ? counts[r] : 0;
-        s->all += counts[r];
-    }
+    DPT_TRY(dpt_group_max(s->local, s->buffers, &most, err));
+    s->first = s->local->rank * (int)most;
+    s->all = s->local->size * (int)most;
     s->from = dpt_alloc_array((size_t)s->all, sizeof *s->from);
     if (s->from == NULL)
         status = dpt_fail_memory(err, "the reduction", (double)s->all * sizeof *s->from);
     DPT_TRY(dpt_group_agree(s->local, status, err));
 out:
-    dpt_free(counts);
     return status;
 }
 
@@ -377,11 +369,9 @@ static float *local_sum(const struct dpt_hierarchical_allreduce *s)
 static void part(const struct dpt_hierarchical_allreduce *s, int thread, size_t from, size_t to,
                  size_t *begin, size_t *end)
 {
-    const size_t units = (to - from + unit(s) - 1) / unit(s), threads = (size_t)s->threads;
-
-    *begin = from + units * (size_t)thread / threads * unit(s);
-    *end = from + units * ((size_t)thread + 1) / threads * unit(s);
-    *end = *end < to ? *end : to;
+    dpt_part_in_units(to - from, unit(s), thread, s->threads, begin, end);
+    *begin += from;
+    *end += from;
 }
 
 static void give_part(void *arg, int thread)

@@ -1,9 +1,11 @@
 /*
  * internal: what the files of this room share, and what its tests reach into. Nobody else includes
- * it.
+ * it; the only header that brings mpi.h.
  */
 #ifndef DPT_COMM_INTERNAL_H
 #define DPT_COMM_INTERNAL_H
+
+#include <mpi.h>
 
 #include "core/comm/comm.h"
 
@@ -11,16 +13,49 @@
  */
 enum { DPT_MESSAGE_LIMIT = 1 << 28 };
 
-enum dpt_sum_kind { DPT_SUM_FLOATS, DPT_SUM_DOUBLES, DPT_SUM_INTS };
+/* What a group's handle points to. */
+struct dpt_communicator {
+    MPI_Comm comm;
+    struct dpt_watch *watch; /* NULL: not watched yet */
+    bool whole;              /* all ranks of this node are in it */
+    size_t limit;            /* elements of a message at most */
+};
 
-/* Collective. The public collectives with a limit of elements (bytes) a message. limit > 0. */
-enum dpt_status dpt_group_sum_split(const struct dpt_group *g, enum dpt_sum_kind kind,
-                                    const void *send, void *receive, size_t n, size_t limit,
-                                    struct dpt_error *err);
-enum dpt_status dpt_group_broadcast_split(const struct dpt_group *g, int root, void *bytes,
-                                          size_t n, size_t limit, struct dpt_error *err);
-enum dpt_status dpt_group_allgather_split(const struct dpt_group *g, const void *mine, void *all,
-                                          size_t n, size_t limit, struct dpt_error *err);
+static inline MPI_Comm dpt_mpi_comm(const struct dpt_group *g)
+{
+    return ((const struct dpt_communicator *)g->handle)->comm;
+}
+
+/* "MPI: MPI_Bcast failed: ...", RANK. */
+enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code);
+
+/* A collective failed on this rank, and the others wait or fail elsewhere: ends the job where it is
+ * watched, else as dpt_mpi_fail. */
+enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
+                                        const char *what, int code);
+
+/* Called before and after everything that waits for the other ranks of a group, MPI or not. The
+ * group has a handle. */
+void dpt_group_enter(const struct dpt_group *g);
+void dpt_group_leave(const struct dpt_group *g);
+
+/* Runs an MPI call; on failure goes to `out:` with a message that names it. */
+#define DPT_TRY_MPI(function, ...)                                                                 \
+    do {                                                                                           \
+        const int mpi_code = function(__VA_ARGS__);                                                \
+        if (mpi_code != MPI_SUCCESS)                                                               \
+            DPT_TRY(dpt_mpi_fail(err, #function, mpi_code));                                       \
+    } while (0)
+
+/* Runs an MPI call that waits for the other ranks of a group; on failure as DPT_TRY_MPI. */
+#define DPT_TRY_COLLECTIVE(group, function, ...)                                                   \
+    do {                                                                                           \
+        dpt_group_enter(group);                                                                    \
+        const int mpi_code = function(__VA_ARGS__);                                                \
+        dpt_group_leave(group);                                                                    \
+        if (mpi_code != MPI_SUCCESS)                                                               \
+            DPT_TRY(dpt_mpi_collective_fail(group, err, #function, mpi_code));                     \
+    } while (0)
 
 /* How the pages of shared memory are obtained; tried in this order. */
 enum dpt_shared_way { DPT_SHARED_MEMFD, DPT_SHARED_DEV_SHM, DPT_SHARED_WAYS };
@@ -42,5 +77,36 @@ void dpt_launcher_prepare_lone(void);
 
 /* The name of this machine up to the first dot. */
 void dpt_host_name(char host[DPT_HOST_TEXT]);
+
+/* --- barrier.c -------------------------------------------------------------------------------- */
+
+/*
+ * A barrier for the ranks of a node, in memory that they share.
+ *
+ * An MPI_Barrier between two ranks of a node costs about a microsecond, of which a small model's
+ * step has few. Here a rank that arrives increments a counter in a cache line of its own and reads
+ * the other ranks' counters until they are as high: one cache line moves each way. A rank that
+ * waits longer sleeps in the kernel and is woken by the last rank to arrive, so that ranks which
+ * share a core do not keep it from a rank that must still arrive. The watchdog counts a barrier as
+ * any other collective (watch.h). One thread of each rank takes part.
+ */
+struct dpt_node_barrier {
+    const struct dpt_group *node;       /* borrowed; several ranks */
+    struct dpt_node_barrier_page *page; /* borrowed, shared */
+    uint32_t count;                     /* barriers that this rank has entered */
+    bool spin;
+};
+
+/* Bytes of shared memory that the barrier of so many ranks needs, in whole cache lines. */
+size_t dpt_node_barrier_bytes(int ranks);
+
+/* memory: dpt_node_barrier_bytes zeroed bytes, aligned to a cache line, the same memory on all
+ * ranks of the node. spin: every rank has a core of its own, so that waiting may spin at first.
+ * There is nothing to close. */
+void dpt_node_barrier_open(struct dpt_node_barrier *barrier, const struct dpt_group *node,
+                           void *memory, bool spin);
+
+/* Collective over the node. After it all ranks see what any of them wrote before it. */
+void dpt_node_barrier_wait(struct dpt_node_barrier *barrier);
 
 #endif

@@ -1,10 +1,9 @@
-#include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/process.h"
 #include "core/comm/internal.h"
-#include "core/comm/watch.h"
 
 static bool is_set(const char *name)
 {

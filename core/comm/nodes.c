@@ -1,4 +1,4 @@
-#include "core/comm/nodes.h"
+#include "core/comm/watchdog.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,25 +7,23 @@
 
 #include "core/base/clock.h"
 
-enum { NAMES_TEXT = 256 };
-
 /* The other nodes' names, as many as there is room for. */
 static void list_others(struct dpt_nodes *nodes, const struct dpt_comm *comm)
 {
     const char *last = comm->host;
     size_t used = 0;
 
-    for (int r = 0; r < comm->world.size && used < NAMES_TEXT; r++) {
+    for (int r = 0; r < comm->world.size && used < sizeof nodes->others; r++) {
         const char *host = comm->hosts[r];
 
         if (strcmp(host, comm->host) == 0 || strcmp(host, last) == 0)
             continue;
-        used += (size_t)snprintf(nodes->others + used, NAMES_TEXT - used, "%s%s",
+        used += (size_t)snprintf(nodes->others + used, sizeof nodes->others - used, "%s%s",
                                  used > 0 ? ", " : "", host);
         last = host;
     }
     if (comm->nodes > 1 && used == 0) /* containers that all have one name */
-        snprintf(nodes->others, NAMES_TEXT, "another node");
+        snprintf(nodes->others, sizeof nodes->others, "another node");
 }
 
 /* node_of: [world] */
@@ -48,7 +46,7 @@ static void sort_ranks(struct dpt_nodes *nodes, const struct dpt_comm *comm, con
     }
 }
 
-static void close_heartbeat(struct dpt_nodes *nodes)
+void dpt_nodes_close(struct dpt_nodes *nodes)
 {
     dpt_heartbeat_close(nodes->heartbeat);
     free(nodes->all_addresses);
@@ -92,7 +90,7 @@ static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_
     if (start.without != 0 || nodes->heartbeat == NULL ||
         !dpt_heartbeat_connect(nodes->heartbeat, nodes->all_addresses, nodes->n, nodes->me,
                                start.secret))
-        close_heartbeat(nodes);
+        dpt_nodes_close(nodes);
     else
         sort_ranks(nodes, comm, node_of);
     /* Every node has sent a first question before any goes on, so that a node which is lost in the
@@ -112,8 +110,7 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
 
     nodes->n = comm->nodes;
     nodes->me = comm->leaders.rank;
-    nodes->others = calloc(1, NAMES_TEXT);
-    if (node_of == NULL || nodes->others == NULL)
+    if (node_of == NULL)
         status = dpt_fail_memory(err, "the list of nodes", (double)comm->world.size);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     list_others(nodes, comm);
@@ -124,26 +121,4 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
 out:
     free(node_of);
     return status;
-}
-
-void dpt_nodes_close(struct dpt_nodes *nodes)
-{
-    close_heartbeat(nodes);
-    free(nodes->others);
-    nodes->others = NULL;
-}
-
-void dpt_nodes_update(struct dpt_nodes *nodes, double now)
-{
-    for (int i = 0; i < nodes->n; i++) {
-        struct dpt_remote_node *remote = &nodes->remote[i];
-        const struct dpt_heartbeat_report *report;
-
-        remote->n_late = 0;
-        if (i == nodes->me)
-            continue;
-        remote->state = dpt_heartbeat_state(nodes->heartbeat, i, now, &report);
-        remote->late = report->late;
-        remote->n_late = report->n;
-    }
 }

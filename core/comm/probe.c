@@ -12,7 +12,6 @@
 #include "core/base/sort.h"
 #include "core/comm/hierarchical_allreduce.h"
 #include "core/comm/internal.h"
-#include "core/comm/mpi_call.h"
 
 #if (defined(OPEN_MPI) || defined(MVAPICH2_VERSION)) && defined(__has_include)
 #if __has_include(<mpi-ext.h>)

@@ -1,16 +1,14 @@
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "core/base/file.h"
+#include "core/base/memory.h"
 #include "core/comm/internal.h"
 
 /*
@@ -29,49 +27,6 @@ struct offer {
     uint64_t device;      /* and which it is: in another container the path may name another one */
     uint64_t number;
 };
-
-/* The memory limit that a container or batch system set for this process, version 2 or 1 of control
- * groups; or `otherwise`. */
-static double group_limit(double otherwise)
-{
-    FILE *file = fopen("/proc/self/cgroup", "re");
-    char line[1024], path[1200];
-    double least = otherwise;
-
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        /* "0::/path" or "4:memory:/path"; inside a container the path may be that of the outside,
-         * so its root is asked as well. */
-        const bool first = strstr(line, ":memory:") != NULL;
-        const char *folder = first ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
-        const char *name = first ? "memory.limit_in_bytes" : "memory.max";
-        char *own = strchr(line, '/');
-
-        if (own == NULL || !(first || strncmp(line, "0::", 3) == 0))
-            continue;
-        own[strcspn(own, "\n")] = '\0';
-        snprintf(path, sizeof path, "%s%s/%s", folder, own, name);
-        least = fmin(least, dpt_file_number(path, otherwise));
-        snprintf(path, sizeof path, "%s/%s", folder, name);
-        least = fmin(least, dpt_file_number(path, otherwise));
-    }
-    if (file != NULL)
-        fclose(file);
-    return least;
-}
-
-/* Bytes that this machine could give now. */
-static double available_memory(void)
-{
-    struct sysinfo info;
-    char kilobytes[64];
-    double bytes = 1e18;
-
-    if (sysinfo(&info) == 0)
-        bytes = (double)info.totalram * info.mem_unit;
-    if (dpt_file_value("/proc/meminfo", "MemAvailable", kilobytes, sizeof kilobytes))
-        bytes = fmin(bytes, atof(kilobytes) * 1024.0);
-    return group_limit(bytes);
-}
 
 struct way {
     const char *where;
@@ -100,37 +55,35 @@ static const struct way ways[DPT_SHARED_WAYS] = {
     [DPT_SHARED_DEV_SHM] = {"/dev/shm", create_in_dev_shm, true},
 };
 
+/* Gives the file's descriptor; -1: offer->code says why there is none. */
 static int make_offer(const struct way *way, size_t size, struct offer *offer)
 {
+    const double available = dpt_memory_available();
     struct stat st;
-    int fd = -1, code;
+    int fd = -1;
 
     /* The kernel would first end other processes, and then this one, to make room for pages that it
      * cannot have. */
-    if ((double)size > available_memory()) {
+    if (available >= 0 && (double)size > available)
         offer->code = ENOMEM;
-        return -1;
-    }
-    fd = way->create(offer->path);
-    if (fd < 0) {
+    else if ((fd = way->create(offer->path)) < 0)
         offer->code = errno;
-        return -1;
+    else
+        do
+            offer->code = posix_fallocate(fd, 0, (off_t)size);
+        while (offer->code == EINTR);
+    if (offer->code == 0 && fstat(fd, &st) != 0)
+        offer->code = errno;
+    if (offer->code == 0) {
+        offer->device = st.st_dev;
+        offer->number = st.st_ino;
+        return fd;
     }
-    do
-        code = posix_fallocate(fd, 0, (off_t)size);
-    while (code == EINTR);
-    if (code == 0 && fstat(fd, &st) != 0)
-        code = errno;
-    if (code != 0) {
-        if (way->named)
-            unlink(offer->path);
+    if (fd >= 0 && way->named)
+        unlink(offer->path);
+    if (fd >= 0)
         close(fd);
-        offer->code = code;
-        return -1;
-    }
-    offer->device = st.st_dev;
-    offer->number = st.st_ino;
-    return fd;
+    return -1;
 }
 
 static int take_offer(const struct offer *offer)
@@ -157,7 +110,7 @@ static enum dpt_status shared_fail(struct dpt_error *err, const struct way *way,
     if (code == ENOMEM)
         return dpt_fail(err, DPT_RANK,
                         "not enough memory on %s to share %.1f MB between its ranks (%.1f MB free)",
-                        host, (double)size / 1e6, available_memory() / 1e6);
+                        host, (double)size / 1e6, dpt_memory_available() / 1e6);
     if (way->named && code == ENOSPC && statvfs(way->where, &fs) == 0)
         return dpt_fail(err, DPT_RANK,
                         "cannot share %.1f MB between the ranks of %s: %s is full (%.1f MB free)",

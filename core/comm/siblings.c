@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "core/base/process.h"
 #include "core/comm/watch.h"
 
 /* The name that a process takes once it has printed why it ends. It is also what older processes

@@ -1,7 +1,4 @@
-#include "core/comm/watch.h"
-
 #include <math.h>
-#include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,10 +9,11 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/process.h"
 #include "core/base/str.h"
 #include "core/base/thread.h"
 #include "core/comm/internal.h"
-#include "core/comm/nodes.h"
+#include "core/comm/watchdog.h"
 
 /* Seconds. A tick is also the longest time for which a dead rank stays unnoticed; a launcher that
  * notices it too gives the others one second. */
@@ -31,66 +29,6 @@ static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
 static const double YIELD = 1.5;
 /* After these seconds in MPI_Abort the process ends without. */
 enum { ABORT_LIMIT = 5 };
-
-/* What the ranks of a node share. */
-struct page {
-    _Atomic bool explained; /* a rank has printed why the job ends */
-    struct dpt_watched_rank ranks[];
-};
-
-/* What a rank's phase was at the last tick. */
-struct history {
-    uint64_t phase;
-    double still;
-};
-
-struct dpt_watch {
-    pthread_t thread;
-    pthread_mutex_t lock; /* over all but what is atomic */
-    pthread_cond_t wake;
-    bool stop;
-    _Atomic bool closing; /* MPI_Abort may not be called any more */
-    int rank;
-    double limit, looked;
-    double patience, lasted; /* that a note may be the last one, and is; 0: for ever */
-    unsigned note;           /* that was the last one at the last tick */
-    double waited;           /* for the start of MPI */
-    bool slept;              /* it was stopped itself, and others may have spoken meanwhile */
-    struct dpt_siblings siblings;
-    int n, me; /* of the node's group; n 0: not attached */
-    char host[DPT_HOST_TEXT];
-    struct dpt_shared shared;
-    struct page *page;
-    struct dpt_watched_rank *mine, own; /* own: until it is attached */
-    struct history *history;            /* [n] */
-    struct dpt_rank_status *seen;       /* [n] */
-    bool *visible;                      /* [n]: its process can be looked at from here */
-    struct dpt_nodes nodes;
-};
-
-bool dpt_process_read(int pid, struct dpt_process *process)
-{
-    char path[64], text[1024], *p, *name;
-    FILE *file;
-    size_t n;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
-    name = strchr(text, '(');
-    p = strrchr(text, ')'); /* the name before it may hold anything */
-    if (name == NULL || p == NULL)
-        return false;
-    *p = '\0';
-    snprintf(process->name, sizeof process->name, "%s", name + 1);
-    return sscanf(p + 1,
-                  " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
-                  &process->state, &process->parent, &process->born) == 3;
-}
 
 static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
 {
@@ -126,19 +64,12 @@ static void read_status(const struct dpt_watch *w, int i, bool process,
 static void print_line(const char *text)
 {
     struct dpt_str line = {0};
-    size_t left;
+    ssize_t written;
 
     dpt_str_printable(&line, text, strlen(text), false);
     dpt_str_add(&line, "\n", 1);
-    left = line.length;
-    for (const char *p = line.text; left > 0;) {
-        const ssize_t written = write(STDERR_FILENO, p, left);
-
-        if (written <= 0)
-            break;
-        p += written;
-        left -= (size_t)written;
-    }
+    written = write(STDERR_FILENO, line.text, line.length);
+    (void)written; /* the job ends in any case */
     dpt_str_release(&line);
 }
 
@@ -190,7 +121,7 @@ static void check_neighbour(struct dpt_watch *w)
 static void note_progress(struct dpt_watch *w, double passed)
 {
     for (int i = 0; i < w->n; i++) {
-        struct history *m = &w->history[i];
+        struct dpt_watch_history *m = &w->history[i];
         const uint64_t phase = atomic_load_explicit(&w->page->ranks[i].phase, memory_order_relaxed);
 
         m->still = phase == m->phase ? m->still + passed : 0;
@@ -215,6 +146,22 @@ static void poll_other_nodes(struct dpt_watch *w, double now)
     dpt_heartbeat_answer(w->nodes.heartbeat, &report);
 }
 
+/* Brings nodes->remote up to date. */
+static void update_nodes(struct dpt_nodes *nodes, double now)
+{
+    for (int i = 0; i < nodes->n; i++) {
+        struct dpt_remote_node *remote = &nodes->remote[i];
+        const struct dpt_heartbeat_report *report;
+
+        remote->n_late = 0;
+        if (i == nodes->me)
+            continue;
+        remote->state = dpt_heartbeat_state(nodes->heartbeat, i, now, &report);
+        remote->late = report->late;
+        remote->n_late = report->n;
+    }
+}
+
 static void check_waiting(struct dpt_watch *w, double now)
 {
     const struct dpt_diagnosis_context context = {w->host, w->limit, w->nodes.others};
@@ -231,7 +178,7 @@ static void check_waiting(struct dpt_watch *w, double now)
     if (diagnosis == DPT_ALL_WELL || (diagnosis == DPT_NONE_MISSING && still < w->limit + more))
         return;
     if (diagnosis == DPT_NONE_MISSING && w->nodes.heartbeat != NULL) {
-        dpt_nodes_update(&w->nodes, now);
+        update_nodes(&w->nodes, now);
         if (dpt_watch_diagnose_remote(w->nodes.remote, w->nodes.n, w->seen, w->n, w->me, &context,
                                       line, sizeof line) == DPT_ALL_WELL)
             return;
@@ -375,68 +322,40 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     return DPT_OK;
 }
 
-static void fill_slot(struct dpt_watch *w)
+static void advance(struct dpt_watch *w)
 {
-    struct dpt_process process;
-
-    w->mine->rank = w->rank;
-    w->mine->pid = (int32_t)getpid();
-    if (dpt_process_read(w->mine->pid, &process))
-        w->mine->born = process.born;
-    dpt_watch_note(w, 0, "starting");
+    /* One writer: no need for an atomic addition. */
+    atomic_store_explicit(&w->mine->phase,
+                          atomic_load_explicit(&w->mine->phase, memory_order_relaxed) + 1,
+                          memory_order_relaxed);
 }
 
-/* A rank in a container of its own has a number that means another process here, or none. */
-static void find_visible(struct dpt_watch *w, int n)
+static void pass(const struct dpt_group *g, bool inside)
 {
-    for (int i = 0; i < n; i++) {
-        const struct dpt_watched_rank *watched = &w->page->ranks[i];
-        struct dpt_process process;
+    const struct dpt_communicator *c = g->handle;
 
-        w->visible[i] = dpt_process_read(watched->pid, &process) && process.born == watched->born;
-    }
+    if (c->watch == NULL)
+        return;
+    if (c->whole)
+        advance(c->watch);
+    else
+        atomic_store_explicit(&c->watch->mine->in_subgroup, inside, memory_order_relaxed);
 }
 
-enum dpt_status dpt_watch_attach(struct dpt_watch *w, const struct dpt_comm *comm,
-                                 struct dpt_error *err)
+void dpt_group_enter(const struct dpt_group *g)
 {
-    enum dpt_status status = DPT_OK;
-    const size_t n = (size_t)comm->node.size;
-    struct dpt_nodes nodes = {0};
+    pass(g, true);
+}
 
-    DPT_TRY(dpt_shared_open(&w->shared, &comm->node, sizeof *w->page + n * sizeof *w->mine, err));
-    w->history = calloc(n, sizeof *w->history);
-    w->seen = calloc(n, sizeof *w->seen);
-    w->visible = calloc(n, sizeof *w->visible);
-    if (w->history == NULL || w->seen == NULL || w->visible == NULL)
-        status = dpt_fail_memory(err, "the watchdog", (double)(n * sizeof *w->seen));
-    DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    pthread_mutex_lock(&w->lock);
-    w->page = w->shared.bytes;
-    w->mine = &w->page->ranks[comm->node.rank];
-    pthread_mutex_unlock(&w->lock);
-    fill_slot(w);
-    DPT_TRY(dpt_group_barrier(&comm->node, err)); /* now all ranks have filled their entries */
-    find_visible(w, comm->node.size);
-    DPT_TRY(dpt_nodes_open(&nodes, comm, err));
-    pthread_mutex_lock(&w->lock);
-    w->nodes = nodes;
-    w->n = comm->node.size;
-    w->me = comm->node.rank;
-    memcpy(w->host, comm->host, sizeof w->host);
-    if (w->nodes.heartbeat != NULL)
-        dpt_heartbeat_poll(w->nodes.heartbeat, false, w->looked);
-    pthread_mutex_unlock(&w->lock);
-out:
-    if (status != DPT_OK)
-        dpt_nodes_close(&nodes);
-    return status;
+void dpt_group_leave(const struct dpt_group *g)
+{
+    pass(g, false);
 }
 
 void dpt_watch_closing(struct dpt_watch *w)
 {
     atomic_store(&w->closing, true);
-    dpt_watch_enter(w, true);
+    advance(w);
 }
 
 /* The first other rank of the node that still has to come to its end; -1: none. */
@@ -472,13 +391,11 @@ static void await_others(struct dpt_watch *w)
     }
 }
 
-void dpt_watch_close(struct dpt_watch *w)
+void dpt_watch_end(struct dpt_watch *w)
 {
-    if (w == NULL)
-        return;
     atomic_store(&w->mine->ended, true);
     if (w->n > 1) {
-        dpt_watch_leave(w, true); /* MPI_Finalize: its waiting is over */
+        advance(w); /* MPI_Finalize: its waiting is over */
         await_others(w);
     }
     pthread_mutex_lock(&w->lock);
@@ -488,26 +405,33 @@ void dpt_watch_close(struct dpt_watch *w)
     pthread_join(w->thread, NULL);
     pthread_cond_destroy(&w->wake);
     pthread_mutex_destroy(&w->lock);
-    dpt_nodes_close(&w->nodes);
-    dpt_shared_close(&w->shared);
-    free(w->history);
-    free(w->seen);
-    free(w->visible);
-    dpt_free(w);
 }
 
-void dpt_watch_limit(struct dpt_watch *w, double seconds)
+static void set_seconds(struct dpt_watch *w, double *to, double seconds)
 {
     pthread_mutex_lock(&w->lock);
-    w->limit = seconds;
+    *to = seconds;
     pthread_mutex_unlock(&w->lock);
 }
 
-void dpt_watch_patience(struct dpt_watch *w, double seconds)
+void dpt_comm_limit(const struct dpt_comm *comm, double seconds)
 {
-    pthread_mutex_lock(&w->lock);
-    w->patience = seconds;
-    pthread_mutex_unlock(&w->lock);
+    if (comm->watch != NULL)
+        set_seconds(comm->watch, &comm->watch->limit, seconds);
+}
+
+enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err)
+{
+    if (comm->watch == NULL && dpt_watch_open(&comm->watch, 0, err) != DPT_OK)
+        return err->status;
+    set_seconds(comm->watch, &comm->watch->patience, seconds);
+    return DPT_OK;
+}
+
+void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what)
+{
+    if (comm->watch != NULL)
+        dpt_watch_note(comm->watch, step, what);
 }
 
 void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
@@ -522,29 +446,6 @@ void dpt_watch_note(struct dpt_watch *w, int64_t step, const char *what)
     memcpy(watched->notes[next & 1], what, n);
     watched->notes[next & 1][n] = '\0';
     atomic_store_explicit(&watched->note, next, memory_order_release);
-}
-
-static void advance(_Atomic uint64_t *phase)
-{
-    /* One writer: no need for an atomic addition. */
-    atomic_store_explicit(phase, atomic_load_explicit(phase, memory_order_relaxed) + 1,
-                          memory_order_relaxed);
-}
-
-void dpt_watch_enter(struct dpt_watch *w, bool whole)
-{
-    if (whole)
-        advance(&w->mine->phase);
-    else
-        atomic_store_explicit(&w->mine->in_subgroup, true, memory_order_relaxed);
-}
-
-void dpt_watch_leave(struct dpt_watch *w, bool whole)
-{
-    if (whole)
-        advance(&w->mine->phase);
-    else
-        atomic_store_explicit(&w->mine->in_subgroup, false, memory_order_relaxed);
 }
 
 void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)

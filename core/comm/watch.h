@@ -57,16 +57,8 @@ void dpt_watch_closing(struct dpt_watch *watch);
 /* After the last collective. NULL is fine. */
 void dpt_watch_close(struct dpt_watch *watch);
 
-/* Seconds that a rank may wait; 0: for ever. */
-void dpt_watch_limit(struct dpt_watch *watch, double seconds);
-/* Of a process that works alone: the seconds that a note may be its last one; nothing else is looked at then. */
-void dpt_watch_patience(struct dpt_watch *watch, double seconds);
 /* step < 0: as before. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
-
-/* Around every call that waits for other ranks. whole: all ranks of the node take part. */
-void dpt_watch_enter(struct dpt_watch *watch, bool whole);
-void dpt_watch_leave(struct dpt_watch *watch, bool whole);
 
 /* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
  * rank prints a better line first, and ends the job with this code. */
@@ -74,18 +66,6 @@ void dpt_watch_give_up(struct dpt_watch *watch, int code, const char *text)
     __attribute__((noreturn));
 /* Silences the node's watchdogs: this rank ends the job and has printed why. */
 void dpt_watch_silence(struct dpt_watch *watch);
-
-/* --- processes, by /proc ---------------------------------------------------------------------- */
-
-struct dpt_process {
-    char name[16];
-    char state;
-    int parent;
-    unsigned long long born; /* clock ticks after the machine's start */
-};
-
-/* False: there is no such process, or it cannot be looked at. */
-bool dpt_process_read(int pid, struct dpt_process *process);
 
 enum { DPT_SIBLINGS_MOST = 256 };
 

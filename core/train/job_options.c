@@ -163,7 +163,7 @@ static const struct dpt_option comm_options[] = {
          "how the gradients are summed; reproducible: the same bytes for any ranks and threads"},
     {CHOICE("hierarchical", NONE, comm.hierarchical, DPT_HIERARCHIES, "auto"),
      .help = "auto: allreduce sums in a node's shared memory first; off: by MPI_Allreduce alone"},
-    {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_AWARE_WISHES, "auto"),
+    {CHOICE("cuda_aware", NONE, comm.cuda_aware, DPT_CUDA_AWARE_LIST, "auto"),
      .help =
          "MPI sums gradients in GPU memory; auto: where a trial comes out right; off: on the host"},
     {WHEN("timeout", NONE, comm.timeout, "60 s"), .units = TIMES,

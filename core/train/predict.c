@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/memory.h"
-#include "core/comm/alltoallv.h"
+#include "core/comm/comm.h"
 #include "models/model.h"
 
 /* A window of a source is so many bytes of samples a thread, or this many micro-batches at most. */

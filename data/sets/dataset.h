@@ -117,10 +117,6 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
                            double available);
 double dpt_dataset_target_bytes(const struct dpt_dataset *set);
 
-/* Bytes that may still be used on this node: of the machine, and of the control groups that this
- * process is in. */
-double dpt_memory_available(void);
-
 /* Collective over the node's group. A zeroed or closed set is fine. */
 void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
 

@@ -1,7 +1,7 @@
 /*
  * simulate: the ranks of a training job on a cluster that is not there.
  *
- * Built with SimGrid's smpicc from the sources of core/comm, core/train/gather_* and the sampler as
+ * Built with SimGrid's smpicc from the sources of core/comm, core/train/gradient_reduction_* and the sampler as
  * they are: the messages of a simulated step are those that dptrain sends. Computing is not done
  * but waited for (smpi_execute), for times that were measured; so the gradients hold nothing, and
  * lie in memory that all ranks share. The linker puts a few calls of those sources here (--wrap):

@@ -16,7 +16,7 @@ WAYS = ("allreduce", "reproducible")
 # What the sources of the simulated ranks call and simulate.c answers.
 WRAPPED = ("MPI_Init_thread", "MPI_Allreduce", "dpt_watch_attach", "dpt_alloc", "dpt_alloc_array", "dpt_free",
            "dpt_tree_push")
-SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/gather_*.c")
+SOURCES = (f"{HERE}/simulate.c", "core/comm/*.c", "core/base/*.c", "data/sets/sampler.c", "core/train/gradient_reduction_*.c")
 
 # Of a message between two nodes: microseconds on the way, and of each side's processor; the part of the bits that is data.
 FABRICS = {

@@ -103,6 +103,13 @@ static const size_t limits[] = {1, 7, 64, 1000};
 
 enum { LENGTHS = sizeof lengths / sizeof lengths[0], LIMITS = sizeof limits / sizeof limits[0] };
 
+/* From now on no message of the world is longer. */
+static void limit_messages(size_t elements)
+{
+    if (world()->handle != NULL)
+        ((struct dpt_communicator *)world()->handle)->limit = elements;
+}
+
 /* All kinds, all lengths around the limit of a message, in place and not; nothing past the end is
  * touched. */
 static void sums_of_all_lengths(void **state)
@@ -125,13 +132,14 @@ static void sums_of_all_lengths(void **state)
             f[0][i] = (float)(n[0][i] = value(comm.world.rank, i, round));
             d[0][i] = d[to][i] = (double)n[0][i];
         }
+        limit_messages(limit);
         f[to][length] = 77.0F;
         d[to][length] = 77.0;
         n[to][length] = 77;
         /* to == 0: in place; to == 1: from [0] to [1]. */
-        CHECK_OK(dpt_group_sum_split(world(), DPT_SUM_FLOATS, f[0], f[to], length, limit, &err));
-        CHECK_OK(dpt_group_sum_split(world(), DPT_SUM_DOUBLES, d[0], d[to], length, limit, &err));
-        CHECK_OK(dpt_group_sum_split(world(), DPT_SUM_INTS, n[0], n[to], length, limit, &err));
+        CHECK_OK(dpt_group_sum_floats(world(), f[0], f[to], length, &err));
+        CHECK_OK(dpt_group_sum_doubles(world(), d[0], d[to], length, &err));
+        CHECK_OK(dpt_group_sum_ints(world(), n[0], n[to], length, &err));
         for (size_t i = 0; i < length; i++) {
             CHECK(f[to][i] == (float)value_sum(i, round));
             CHECK(d[to][i] == (double)value_sum(i, round));
@@ -183,9 +191,10 @@ static void broadcasts_from_every_root(void **state)
         for (int k = 0; k < LENGTHS * LIMITS; k++) {
             const size_t n = lengths[k % LENGTHS];
 
+            limit_messages(limits[k / LENGTHS]);
             for (size_t i = 0; i <= MOST; i++)
                 bytes[i] = (unsigned char)value(comm.world.rank, i, k);
-            CHECK_OK(dpt_group_broadcast_split(world(), root, bytes, n, limits[k / LENGTHS], &err));
+            CHECK_OK(dpt_group_broadcast(world(), root, bytes, n, &err));
             for (size_t i = 0; i <= MOST; i++)
                 CHECK(bytes[i] == (unsigned char)value(i < n ? root : comm.world.rank, i, k));
         }
@@ -203,10 +212,11 @@ static void gathers_in_rank_order(void **state)
         const size_t n = lengths[k / 2 % LENGTHS], end = (size_t)comm.world.size * n;
         unsigned char *from = k % 2 == 0 ? mine : all + (size_t)comm.world.rank * n;
 
+        limit_messages(limits[k / 2 / LENGTHS]);
         for (size_t i = 0; i < n; i++)
             from[i] = (unsigned char)value(comm.world.rank, i, k);
         all[end] = 77;
-        CHECK_OK(dpt_group_allgather_split(world(), from, all, n, limits[k / 2 / LENGTHS], &err));
+        CHECK_OK(dpt_group_allgather(world(), from, all, n, &err));
         for (size_t i = 0; i < end; i++)
             CHECK(all[i] == (unsigned char)value((int)(i / n), i % n, k));
         CHECK(all[end] == 77);

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/base/process.h"
 #include "core/base/rng.h"
 #include "core/comm/watch.h"
 

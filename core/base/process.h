@@ -1,0 +1,20 @@
+/*
+ * process: what /proc says of a process of this machine.
+ */
+#ifndef DPT_BASE_PROCESS_H
+#define DPT_BASE_PROCESS_H
+
+#include <stdbool.h>
+
+struct dpt_process {
+    char name[16];
+    char state;
+    int parent;
+    long threads;
+    unsigned long long born; /* clock ticks after the machine's start */
+};
+
+/* False: there is no such process, or it cannot be looked at. */
+bool dpt_process_read(int pid, struct dpt_process *process);
+
+#endif

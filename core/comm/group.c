@@ -1,0 +1,202 @@
+#include <stdio.h>
+#include <string.h>
+
+#include "core/comm/internal.h"
+#include "core/comm/watch.h"
+
+enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
+{
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+
+    if (MPI_Error_string(code, text, &length) != MPI_SUCCESS)
+        snprintf(text, sizeof text, "error %d", code);
+    return dpt_fail(err, DPT_RANK, "MPI: %s failed: %s", what, text);
+}
+
+enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_error *err,
+                                        const char *what, int code)
+{
+    const struct dpt_communicator *c = g->handle;
+    const enum dpt_status status = dpt_mpi_fail(err, what, code);
+
+    if (c->watch != NULL)
+        dpt_watch_give_up(c->watch, dpt_exit_code(status), err->text);
+    return status;
+}
+
+/* A group of one, or a group that this rank is not in: nothing to be said to anyone. */
+static bool is_alone(const struct dpt_group *g)
+{
+    return g->size <= 1;
+}
+
+/* What the first rank that failed tells the others. */
+struct report {
+    int status;
+    bool memory;
+    char text[DPT_ERROR_TEXT];
+};
+
+static void write_report(struct report *report, enum dpt_status failed, const struct dpt_error *err,
+                         bool all)
+{
+    char host[DPT_HOST_TEXT], prefix[DPT_HOST_TEXT + 32] = "";
+    int rank = 0;
+
+    if (!all) {
+        MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+        dpt_host_name(host);
+        snprintf(prefix, sizeof prefix, "rank %d (%s): ", rank, host);
+    }
+    report->status = (int)failed;
+    report->memory = err->memory;
+    snprintf(report->text, sizeof report->text, "%s%.*s", prefix,
+             (int)(sizeof report->text - 1 - strlen(prefix)), err->text);
+}
+
+enum dpt_status dpt_group_agree(const struct dpt_group *g, enum dpt_status mine,
+                                struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct report report = {0};
+    /* The minima over the ranks: the first rank that failed (size: none), and whether all did. */
+    int least[2] = {mine == DPT_OK ? g->size : g->rank, mine != DPT_OK};
+
+    if (is_alone(g))
+        return mine;
+    DPT_TRY_COLLECTIVE(g, MPI_Allreduce, MPI_IN_PLACE, least, 2, MPI_INT, MPI_MIN, dpt_mpi_comm(g));
+    if (least[0] == g->size)
+        return DPT_OK;
+    if (least[0] == g->rank)
+        write_report(&report, mine, err, least[1] != 0);
+    DPT_TRY_COLLECTIVE(g, MPI_Bcast, &report, (int)sizeof report, MPI_BYTE, least[0],
+                       dpt_mpi_comm(g));
+    status = dpt_fail(err, (enum dpt_status)report.status, "%s", report.text);
+    err->memory = report.memory;
+out:
+    return status;
+}
+
+/* The elements of the next message, of so many that are left, and all that a group sends at once. */
+static size_t limit_of(const struct dpt_group *g)
+{
+    return ((const struct dpt_communicator *)g->handle)->limit;
+}
+
+static int piece(const struct dpt_group *g, size_t left)
+{
+    return (int)(left < limit_of(g) ? left : limit_of(g));
+}
+
+static enum dpt_status sum(const struct dpt_group *g, MPI_Datatype type, size_t size,
+                           const void *send, void *receive, size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const char *from = send;
+    char *to = receive;
+
+    if (is_alone(g)) {
+        if (send != receive && n != 0)
+            memcpy(receive, send, n * size);
+        return DPT_OK;
+    }
+    for (size_t i = 0; i < n; i += limit_of(g))
+        DPT_TRY_COLLECTIVE(g, MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size,
+                           to + i * size, piece(g, n - i), type, MPI_SUM, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_sum_floats(const struct dpt_group *g, const float *send, float *receive,
+                                     size_t n, struct dpt_error *err)
+{
+    return sum(g, MPI_FLOAT, sizeof *send, send, receive, n, err);
+}
+
+enum dpt_status dpt_group_sum_doubles(const struct dpt_group *g, const double *send,
+                                      double *receive, size_t n, struct dpt_error *err)
+{
+    return sum(g, MPI_DOUBLE, sizeof *send, send, receive, n, err);
+}
+
+enum dpt_status dpt_group_sum_ints(const struct dpt_group *g, const int64_t *send, int64_t *receive,
+                                   size_t n, struct dpt_error *err)
+{
+    return sum(g, MPI_INT64_T, sizeof *send, send, receive, n, err);
+}
+
+enum dpt_status dpt_group_max(const struct dpt_group *g, double value, double *largest,
+                              struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double result = value;
+
+    if (!is_alone(g))
+        DPT_TRY_COLLECTIVE(g, MPI_Allreduce, &value, &result, 1, MPI_DOUBLE, MPI_MAX,
+                           dpt_mpi_comm(g));
+    *largest = result;
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_broadcast(const struct dpt_group *g, int root, void *bytes, size_t n,
+                                    struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *p = bytes;
+
+    if (is_alone(g))
+        return DPT_OK;
+    for (size_t i = 0; i < n; i += limit_of(g))
+        DPT_TRY_COLLECTIVE(g, MPI_Bcast, p + i, piece(g, n - i), MPI_BYTE, root, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine, void *all,
+                                    size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    char *parts = all, *own = g->rank < 0 ? NULL : parts + (size_t)g->rank * n;
+
+    if (own == NULL || n == 0)
+        return DPT_OK;
+    /* The receiving side counts all ranks' bytes, so the limit is on their sum. */
+    if (is_alone(g) || n > limit_of(g) / (size_t)g->size) {
+        if (own != mine)
+            memcpy(own, mine, n);
+        for (int r = 0; r < g->size; r++)
+            DPT_TRY(dpt_group_broadcast(g, r, parts + (size_t)r * n, n, err));
+        return DPT_OK;
+    }
+    DPT_TRY_COLLECTIVE(g, MPI_Allgather, own == mine ? MPI_IN_PLACE : mine, (int)n, MPI_BYTE, all,
+                       (int)n, MPI_BYTE, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_gatherv(const struct dpt_group *g, int root, const float *mine,
+                                  float *all, const struct dpt_parts *parts, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (g->size == 1) {
+        memcpy(all + parts->at[0], mine, (size_t)parts->count[0] * sizeof *all);
+        return DPT_OK;
+    }
+    DPT_TRY_COLLECTIVE(g, MPI_Gatherv, mine, parts->count[g->rank], MPI_FLOAT, all, parts->count,
+                       parts->at, MPI_FLOAT, root, dpt_mpi_comm(g));
+out:
+    return status;
+}
+
+enum dpt_status dpt_group_barrier(const struct dpt_group *g, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    if (!is_alone(g))
+        DPT_TRY_COLLECTIVE(g, MPI_Barrier, dpt_mpi_comm(g));
+out:
+    return status;
+}

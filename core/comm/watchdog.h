@@ -1,0 +1,71 @@
+/*
+ * watchdog: what a rank's watchdog knows, for the files that are parts of it. Private to core/comm.
+ *
+ * watch.c looks and speaks, without any collective; watch_attach.c connects the watchdogs of a job
+ * when MPI runs, and nodes.c those of its nodes.
+ */
+#ifndef DPT_COMM_WATCHDOG_H
+#define DPT_COMM_WATCHDOG_H
+
+#include <pthread.h>
+
+#include "core/comm/heartbeat.h"
+
+/* The other nodes of a job. */
+struct dpt_nodes {
+    int n, me;        /* of the job's nodes */
+    char others[256]; /* names of the others: "node08, node09"; "": there are none */
+    /* The members below belong to the first rank of a node, and are NULL where the nodes have no
+     * heartbeat. */
+    struct dpt_heartbeat *heartbeat;
+    struct dpt_node_addresses *all_addresses; /* [n] */
+    struct dpt_remote_node *remote;           /* [n]; this node's entry is empty */
+    int *ranks;                               /* of the world, by node */
+};
+
+/* What the ranks of a node share. */
+struct dpt_watch_page {
+    _Atomic bool explained; /* a rank has printed why the job ends */
+    struct dpt_watched_rank ranks[];
+};
+
+/* What a rank's phase was at the last tick. */
+struct dpt_watch_history {
+    uint64_t phase;
+    double still;
+};
+
+struct dpt_watch {
+    pthread_t thread;
+    pthread_mutex_t lock; /* over all but what is atomic */
+    pthread_cond_t wake;
+    bool stop;
+    _Atomic bool closing; /* MPI_Abort may not be called any more */
+    int rank;
+    double limit, looked;
+    double patience, lasted; /* that a note may be the last one, and is; 0: for ever */
+    unsigned note;           /* that was the last one at the last tick */
+    double waited;           /* for the start of MPI */
+    bool slept;              /* it was stopped itself, and others may have spoken meanwhile */
+    struct dpt_siblings siblings;
+    int n, me; /* of the node's group; n 0: not attached */
+    char host[DPT_HOST_TEXT];
+    struct dpt_shared shared;
+    struct dpt_watch_page *page;
+    struct dpt_watched_rank *mine, own; /* own: until it is attached */
+    struct dpt_watch_history *history;  /* [n] */
+    struct dpt_rank_status *seen;       /* [n] */
+    bool *visible;                      /* [n]: its process can be looked at from here */
+    struct dpt_nodes nodes;
+};
+
+/* Collective over the world, all of whose hosts are known. Errors: RANK. */
+enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *comm,
+                               struct dpt_error *err);
+void dpt_nodes_close(struct dpt_nodes *nodes);
+
+/* Says that this rank came to its end, waits until the others of the node have, too, and ends the
+ * watchdog's thread. */
+void dpt_watch_end(struct dpt_watch *watch);
+
+#endif
