@@ -6,7 +6,8 @@
 #define DPT_CMD_INSPECT_PRINT_H
 
 #include "core/base/str.h"
-#include "core/state/inspect.h"
+#include "core/state/checkpoint.h"
+#include "data/shards/inspect.h"
 
 enum { DPT_TABLE_CELLS = 5, DPT_TABLE_CELL = 64 };
 

@@ -217,8 +217,8 @@ static void view_foot(const struct dpt_view *v, const struct dpt_history *h,
 
     for (int split = 0; split < DPT_HISTORY_SPLITS; split++)
         view_split(v, h, (enum dpt_history_split)split, out);
-    if (h->n_saves > 0)
-        print_line(v, out, "saved step %s", dpt_group_digits(step, h->saves[h->n_saves - 1].step));
+    if (h->saved >= 0)
+        print_line(v, out, "saved step %s", dpt_group_digits(step, h->saved));
     if (start != NULL && start->resumed_from >= 0)
         print_line(v, out, "resumed at step %s", dpt_group_digits(step, start->resumed_from));
     if (h->damaged > 0)

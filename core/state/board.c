@@ -12,7 +12,6 @@
 #include "core/base/proto.h"
 #include "core/conf/option.h"
 #include "core/conf/settings.h"
-#include "core/state/tensorboard_record.h"
 
 /* Written when so much is waiting, or so many seconds after the last time. */
 enum { MOST_WAITING = 1 << 18 };
@@ -393,17 +392,17 @@ void dpt_board_close(struct dpt_board *b)
     *b = (struct dpt_board){0};
 }
 
-enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step, const struct dpt_board_step *told,
-                               struct dpt_error *err)
+enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
+                               const struct dpt_board_step *means, struct dpt_error *err)
 {
     if (!b->open)
         return DPT_OK;
     begin_event(b, step);
-    add_scalar(b, "train/loss", told->loss);
-    add_scalar(b, "train/accuracy", told->accuracy);
-    add_scalar(b, "train/lr", told->lr);
-    add_scalar(b, "train/gradient_norm", told->norm);
-    add_scalar(b, "train/samples_per_second", told->rate);
+    add_scalar(b, "train/loss", means->loss);
+    add_scalar(b, "train/accuracy", means->accuracy);
+    add_scalar(b, "train/lr", means->lr);
+    add_scalar(b, "train/gradient_norm", means->norm);
+    add_scalar(b, "train/samples_per_second", means->rate);
     end_step(b);
     return dpt_board_flush(b, false, err);
 }

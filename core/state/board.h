@@ -1,7 +1,7 @@
 /*
  * board: what a run shows in TensorBoard, for log.tensorboard.
  *
- * FOLDER/events.out.tfevents.dptrain is a row of TFRecords (tensorboard_record.h) and only ever
+ * FOLDER/events.out.tfevents.dptrain is a row of TFRecords and only ever
  * grows, so a TensorBoard that looks at it live never gets lost: what a kill left of a record at
  * its end is cut off, and a run that goes on says with a SessionLog START which steps it makes
  * anew, whose old values TensorBoard then drops.
@@ -58,8 +58,8 @@ struct dpt_board_step {
 };
 
 /* Errors of these: as dpt_lock_check; IO, RANK. */
-enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step, const struct dpt_board_step *told,
-                               struct dpt_error *err);
+enum dpt_status dpt_board_step(struct dpt_board *b, int64_t step,
+                               const struct dpt_board_step *means, struct dpt_error *err);
 /* accuracy: NAN where there is none. */
 enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const char *split,
                                      double loss, double accuracy, struct dpt_error *err);
@@ -67,10 +67,33 @@ enum dpt_status dpt_board_evaluation(struct dpt_board *b, int64_t step, const ch
  * over samples that weigh so much. */
 void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph *graph,
                        const float *params, const float *gradient, double weight);
-/* Writes what was told; where not `now`, only when it is time to. */
+/* Writes what is pending; where not `now`, only when it is time to. */
 enum dpt_status dpt_board_flush(struct dpt_board *b, bool now, struct dpt_error *err);
 /* ended: what the run gave. */
 enum dpt_status dpt_board_end(struct dpt_board *b, int64_t step, enum dpt_status ended,
                               struct dpt_error *err);
+
+/*
+ * --- TFRecords, one behind another: tensorboard_record.c -------------------------------------------
+ *
+ *   8 bytes  n, the length of the data
+ *   4 bytes  masked CRC-32C of these
+ *   n bytes  data
+ *   4 bytes  masked CRC-32C of the data
+ *
+ * All little-endian.
+ */
+
+/* Adds a record with n bytes of data. */
+void dpt_record_add(struct dpt_str *out, const void *data, size_t n);
+
+/*
+ * Goes through the records of an open file. visit: called with each whole one; it may change the
+ * data, without their length, and returns true then: the record is written anew in its place. *end:
+ * out, where the last whole record ends. path: for messages. Errors: IO, RANK.
+ */
+enum dpt_status dpt_records_scan(int fd, const char *path,
+                                 bool (*visit)(void *arg, char *data, size_t n), void *arg,
+                                 long long *end, struct dpt_error *err);
 
 #endif

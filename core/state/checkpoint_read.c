@@ -151,52 +151,43 @@ static enum dpt_status read_number(hid_t file, const char *path, const char *nam
     return good ? DPT_OK : dpt_fail(err, DPT_BAD_DATA, "%s: lacks its attribute %s", path, name);
 }
 
-/* What no run has comes of damage before it was saved, or of somebody's hand; each is told by the
- * name of its attribute. */
-static enum dpt_status check_progress(const char *path, const struct dpt_progress *p,
-                                      struct dpt_error *err)
-{
-    const struct {
-        const char *name;
-        int64_t value, least, most;
-        const char *limit;
-    } checks[] = {
-        {"step", p->step, 0, COUNT_MOST, "any run's"},
-        {"updates", p->updates, 0, p->step, "step"},
-        {"samples", p->samples, 0, COUNT_MOST, "any run's"},
-        {"epoch", p->epoch, 0, p->step, "step"},
-        {"epoch_step", p->epoch_step, 0, p->step - p->epoch, "step less epoch"},
-        {"best_step", p->best_step, -1, p->step, "step"},
-    };
-
-    for (size_t i = 0; i < sizeof checks / sizeof checks[0]; i++) {
-        if (checks[i].value < checks[i].least)
-            return dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, less than %lld", path,
-                            checks[i].name, (long long)checks[i].value, (long long)checks[i].least);
-        if (checks[i].value > checks[i].most)
-            return dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, more than %s (%lld)",
-                            path, checks[i].name, (long long)checks[i].value, checks[i].limit,
-                            (long long)checks[i].most);
-    }
-    return DPT_OK;
-}
-
+/* Reads and checks the counters: what no run has comes of damage before it was saved, or of
+ * somebody's hand; each is told by the name of its attribute. */
 static enum dpt_status read_progress(hid_t file, const char *path, struct dpt_progress *p,
                                      struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    int64_t left = 0; /* steps beside those of whole epochs, at most */
     const struct {
         const char *name;
-        int64_t *value;
-    } numbers[] = {
-        {"step", &p->step},   {"updates", &p->updates},       {"samples", &p->samples},
-        {"epoch", &p->epoch}, {"epoch_step", &p->epoch_step}, {"best_step", &p->best_step},
+        int64_t *value, least;
+        const int64_t *most;
+        const char *limit;
+    } counters[] = {
+        {"step", &p->step, 0, &COUNT_MOST, "any run's"},
+        {"updates", &p->updates, 0, &p->step, "step"},
+        {"samples", &p->samples, 0, &COUNT_MOST, "any run's"},
+        {"epoch", &p->epoch, 0, &p->step, "step"},
+        {"epoch_step", &p->epoch_step, 0, &left, "step less epoch"},
+        {"best_step", &p->best_step, -1, &p->step, "step"},
     };
 
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        DPT_TRY(read_number(file, path, numbers[i].name, H5T_NATIVE_INT64, numbers[i].value, err));
+    for (size_t i = 0; i < sizeof counters / sizeof counters[0]; i++) {
+        const int64_t least = counters[i].least, *most = counters[i].most;
+
+        DPT_TRY(
+            read_number(file, path, counters[i].name, H5T_NATIVE_INT64, counters[i].value, err));
+        left = p->step - p->epoch;
+        if (*counters[i].value < least)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, less than %lld",
+                             path, counters[i].name, (long long)*counters[i].value,
+                             (long long)least));
+        if (*counters[i].value > *most)
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its attribute %s is %lld, more than %s (%lld)",
+                             path, counters[i].name, (long long)*counters[i].value,
+                             counters[i].limit, (long long)*most));
+    }
     DPT_TRY(read_number(file, path, "best_metric", H5T_NATIVE_DOUBLE, &p->best_metric, err));
-    DPT_TRY(check_progress(path, p, err));
 out:
     return status;
 }

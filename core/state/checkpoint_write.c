@@ -6,13 +6,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
 
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/memory.h"
+#include "core/base/nontemporal.h"
 #include "core/state/checkpoint_image.h"
 
 enum {
@@ -203,18 +201,12 @@ static const void *source(const struct dpt_state *state, const struct dpt_item *
 /* Nobody reads the copy soon: without a detour through the caches a third less has to be moved. */
 static void copy_past_caches(unsigned char *to, const unsigned char *from, size_t n)
 {
-    size_t at = 0;
-
-#ifdef __SSE2__
-    at = -(uintptr_t)to % sizeof(__m128i);
-    at = at < n ? at : n;
-    memcpy(to, from, at);
-    for (; at + sizeof(__m128i) <= n; at += sizeof(__m128i))
-        _mm_stream_si128((__m128i *)(void *)(to + at),
-                         _mm_loadu_si128((const __m128i *)(const void *)(from + at)));
-    _mm_sfence();
-#endif
-    memcpy(to + at, from + at, n - at);
+    if (((uintptr_t)to | (uintptr_t)from | n) % 16 != 0) {
+        memcpy(to, from, n);
+        return;
+    }
+    dpt_copy_nontemporal((float *)(void *)to, (const float *)(const void *)from, n / sizeof(float));
+    dpt_nontemporal_fence();
 }
 
 static void copy_chunk(const struct dpt_image *image, struct chunk *chunk)

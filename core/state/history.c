@@ -23,7 +23,7 @@ const char *const dpt_run_state_names[DPT_RUN_STATES] = {"running", "done", "sto
                                                          "lost"};
 
 /* The arrays, in the order of `capacity`. */
-enum array { STARTS, TRAIN, EVALS, SAVES, ENDS };
+enum array { STARTS, TRAIN, EVALS, ENDS };
 
 /* A line that is looked at. */
 struct line {
@@ -130,7 +130,6 @@ static bool add_train(struct dpt_history *h, struct line *line)
         .rate = real(line, "samples_per_s"),
         .rank_mean = real(line, "rank_seconds_mean"),
         .rank_most = real(line, "rank_seconds_most"),
-        .slowest_rank = whole(line, "slowest_rank"),
     };
 
     APPEND(h, line, TRAIN, train, t);
@@ -172,14 +171,7 @@ static bool add_eval(struct dpt_history *h, struct line *line)
 
 static bool add_save(struct dpt_history *h, struct line *line)
 {
-    const struct dpt_history_save s = {
-        .step = whole(line, "step"),
-        .path = text(h, line, "path"),
-        .seconds = real(line, "seconds"),
-        .waited = real(line, "copy_seconds"),
-    };
-
-    APPEND(h, line, SAVES, saves, s);
+    h->saved = whole(line, "step");
     return true;
 }
 
@@ -190,9 +182,6 @@ static bool add_end(struct dpt_history *h, struct line *line)
         .start = (int32_t)h->n_starts - 1,
         .reason = text(h, line, "reason"),
         .seconds = real(line, "seconds"),
-        .first_step = real(line, "first_step_s"),
-        .training = real(line, "training_s"),
-        .waited = real(line, "waited_s"),
     };
 
     APPEND(h, line, ENDS, ends, e);
@@ -218,10 +207,15 @@ static enum dpt_status add_line(struct dpt_history *h, const char *bytes, size_t
 
     line.no_memory = line.map == NULL && json_error_code(&wrong) == json_error_out_of_memory;
     *whole_line = event != NULL;
-    for (size_t i = 0; *whole_line && i < sizeof events / sizeof *events; i++)
-        if (strcmp(event, events[i].name) == 0)
-            *whole_line = (events[i].add == add_start || whole(&line, "step") >= 0) &&
-                          events[i].add(h, &line);
+    for (size_t i = 0; *whole_line && i < sizeof events / sizeof *events; i++) {
+        const int64_t step = whole(&line, "step");
+
+        if (strcmp(event, events[i].name) != 0)
+            continue;
+        *whole_line = (events[i].add == add_start || step >= 0) && events[i].add(h, &line);
+        if (*whole_line && step > h->step)
+            h->step = step;
+    }
     json_decref(line.map);
     return line.no_memory ? dpt_fail_memory(err, h->path, 0) : DPT_OK;
 }
@@ -276,8 +270,9 @@ out:
 /* Forgets what was read. */
 static void forget(struct dpt_history *h)
 {
-    h->n_starts = h->n_train = h->n_evals = h->n_saves = h->n_ends = 0;
-    h->lines = h->damaged = h->offset = 0;
+    h->n_starts = h->n_train = h->n_evals = h->n_ends = 0;
+    h->lines = h->damaged = h->offset = h->step = 0;
+    h->saved = -1;
     dpt_region_release(&h->texts);
 }
 
@@ -349,7 +344,6 @@ void dpt_history_close(struct dpt_history *h)
     free(h->starts);
     free(h->train);
     free(h->evals);
-    free(h->saves);
     free(h->ends);
     memset(h, 0, sizeof *h);
 }
@@ -400,24 +394,11 @@ const struct dpt_history_eval *dpt_history_best(const struct dpt_history *h,
     return best;
 }
 
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 int64_t dpt_history_step(const struct dpt_history *h)
 {
-    int64_t step = h->n_starts > 0 ? larger(h->starts[h->n_starts - 1].resumed_from, 0) : 0;
+    const struct dpt_history_start *start = dpt_history_start(h);
 
-    if (h->n_train > 0)
-        step = larger(step, h->train[h->n_train - 1].step);
-    if (h->n_evals > 0)
-        step = larger(step, h->evals[h->n_evals - 1].step);
-    if (h->n_saves > 0)
-        step = larger(step, h->saves[h->n_saves - 1].step);
-    if (h->n_ends > 0)
-        step = larger(step, h->ends[h->n_ends - 1].step);
-    return step;
+    return start != NULL && start->resumed_from > h->step ? start->resumed_from : h->step;
 }
 
 int64_t dpt_history_epoch(const struct dpt_history *h, int64_t step)

@@ -22,7 +22,7 @@
 
 #include "core/base/error.h"
 #include "core/base/memory.h"
-#include "core/state/owner.h"
+#include "core/state/lock.h"
 
 /* A `run` event: a process group that began or went on. Texts are "" where the line lacks them. */
 struct dpt_history_start {
@@ -47,7 +47,6 @@ struct dpt_history_train {
     double lr, norm;             /* of the last step; norm: of its gradient, before clipping */
     double rate;                 /* samples/s in the steps since the event before */
     double rank_mean, rank_most; /* seconds that a rank worked on its part of these steps */
-    int64_t slowest_rank;
 };
 
 enum dpt_history_split {
@@ -66,19 +65,12 @@ struct dpt_history_eval {
     double seconds;
 };
 
-/* A `checkpoint` event. */
-struct dpt_history_save {
-    int64_t step;
-    const char *path;
-    double seconds, waited; /* waited: that training stood still for it */
-};
-
 /* An `end` event. Times are of that start alone, from exec. */
 struct dpt_history_end {
     int64_t step;
     int32_t start;
-    const char *reason;                           /* "done", or why not: a line for a person */
-    double seconds, first_step, training, waited; /* waited: for samples to be read */
+    const char *reason; /* "done", or why not: a line for a person */
+    double seconds;
 };
 
 struct dpt_history {
@@ -86,13 +78,14 @@ struct dpt_history {
     struct dpt_history_start *starts;
     struct dpt_history_train *train;
     struct dpt_history_eval *evals;
-    struct dpt_history_save *saves;
     struct dpt_history_end *ends;
-    size_t n_starts, n_train, n_evals, n_saves, n_ends;
+    size_t n_starts, n_train, n_evals, n_ends;
+    int64_t step;    /* the largest of any line */
+    int64_t saved;   /* the step of the newest checkpoint; -1: none */
     int64_t lines;   /* read so far */
     int64_t damaged; /* of these, passed over */
     /* The rest is history.c's own. */
-    size_t capacity[5];
+    size_t capacity[4];
     struct dpt_region texts;
     char path[PATH_MAX + 16];
     dev_t device;

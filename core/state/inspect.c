@@ -1,4 +1,5 @@
-#include "core/state/inspect.h"
+#include "data/shards/inspect.h"
+#include "core/state/checkpoint.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,6 @@
 #include "core/state/jobs.h"
 
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,63 +9,60 @@
 /* One job's keys, as they are found. */
 struct collector {
     struct dpt_job_keys *keys;
-    const size_t *sorted; /* numbers of the keys that earlier jobs have, by path */
-    size_t n_sorted, job;
+    void **paths; /* a tree (tsearch) of struct numbered_path */
+    size_t job;
 };
 
-static struct dpt_job_key *find_key(const struct collector *c, const char *path)
+/* Which key a path is. */
+struct numbered_path {
+    const char *path;
+    size_t number;
+};
+
+static int by_path(const void *a, const void *b)
 {
-    size_t low = 0, high = c->n_sorted;
-
-    while (low < high) {
-        const size_t middle = low + (high - low) / 2;
-        struct dpt_job_key *key = &c->keys->keys[c->sorted[middle]];
-        const int order = strcmp(path, key->path);
-
-        if (order == 0)
-            return key;
-        if (order < 0)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return NULL;
+    return strcmp(((const struct numbered_path *)a)->path, ((const struct numbered_path *)b)->path);
 }
 
-static struct dpt_job_key *add_key(struct dpt_job_keys *keys, const char *path)
+static void keep(void *entry)
 {
-    struct dpt_job_key *key;
+    (void)entry; /* the region's */
+}
 
-    if (keys->n_keys == keys->capacity) {
-        const size_t capacity = 2 * keys->capacity + 64;
-        struct dpt_job_key *larger = reallocarray(keys->keys, capacity, sizeof *larger);
+/* The key of a path, which is added where earlier jobs do not have it. NULL: memory ran out. */
+static struct dpt_job_key *key_of(const struct collector *c, const char *path)
+{
+    struct dpt_job_keys *keys = c->keys;
+    struct numbered_path *entry, *const *found =
+                                     tfind(&(struct numbered_path){path, 0}, c->paths, by_path);
+    struct dpt_job_key *larger;
 
-        if (larger == NULL)
-            return NULL;
-        keys->keys = larger;
-        keys->capacity = capacity;
-    }
-    key = &keys->keys[keys->n_keys];
-    *key =
-        (struct dpt_job_key){.path = dpt_region_strdup(&keys->arena, path),
-                             .value = dpt_region_alloc(&keys->arena, keys->n * sizeof *key->value)};
-    if (key->path == NULL || key->value == NULL)
+    if (found != NULL)
+        return &keys->keys[(*found)->number];
+    larger = dpt_grow(keys->keys, &keys->capacity, keys->n_keys + 1, sizeof *larger);
+    entry = dpt_region_alloc(&keys->arena, sizeof *entry);
+    if (larger == NULL || entry == NULL)
         return NULL;
-    keys->n_keys++;
-    return key;
+    keys->keys = larger;
+    *entry = (struct numbered_path){dpt_region_strdup(&keys->arena, path), keys->n_keys};
+    larger[keys->n_keys] = (struct dpt_job_key){
+        .path = entry->path,
+        .value = dpt_region_alloc(&keys->arena, keys->n * sizeof *larger->value)};
+    if (entry->path == NULL || larger[keys->n_keys].value == NULL ||
+        tsearch(entry, c->paths, by_path) == NULL)
+        return NULL;
+    return &larger[keys->n_keys++];
 }
 
-static void collect(void *arg, const char *path, const struct dpt_conf_node *leaf,
+static void collect(void *arg, const char *path, const struct dpt_conf_node *setting,
                     enum dpt_effect effect)
 {
-    struct collector *c = arg;
-    struct dpt_job_key *key = find_key(c, path);
-    const struct dpt_option *row = leaf->row;
+    const struct collector *c = arg;
+    struct dpt_job_key *key = key_of(c, path);
+    const struct dpt_option *row = setting->row;
     struct dpt_str text = {0};
 
-    if (key == NULL)
-        key = add_key(c->keys, path);
-    dpt_conf_setting_text(leaf, &text);
+    dpt_conf_setting_text(setting, &text);
     if (key != NULL) {
         key->value[c->job] = dpt_region_strdup(&c->keys->arena, text.text != NULL ? text.text : "");
         key->effect = effect;
@@ -96,33 +94,16 @@ static void find_difference(struct dpt_job_key *key, const struct dpt_conf_node 
             key->differs = true;
 }
 
-static int by_path(const void *a, const void *b, void *arg)
-{
-    const struct dpt_job_key *keys = arg;
-
-    return strcmp(keys[*(const size_t *)a].path, keys[*(const size_t *)b].path);
-}
-
 bool dpt_job_keys_open(struct dpt_job_keys *keys, const struct dpt_conf_node *const *jobs, size_t n)
 {
-    size_t *sorted = NULL;
+    void *paths = NULL;
 
     *keys = (struct dpt_job_keys){.n = n};
-    for (size_t i = 0; i < n && !keys->failed; i++) {
-        struct collector c = {keys, sorted, sorted == NULL ? 0 : keys->n_keys, i};
-        size_t *larger;
-
-        if (jobs[i] != NULL && !dpt_conf_settings(jobs[i], collect, &c))
+    for (size_t i = 0; i < n && !keys->failed; i++)
+        if (jobs[i] != NULL &&
+            !dpt_conf_settings(jobs[i], collect, &(struct collector){keys, &paths, i}))
             keys->failed = true;
-        larger = reallocarray(sorted, keys->n_keys + 1, sizeof *sorted);
-        keys->failed |= larger == NULL;
-        sorted = larger != NULL ? larger : sorted;
-        for (size_t k = 0; !keys->failed && k < keys->n_keys; k++)
-            sorted[k] = k;
-        if (!keys->failed)
-            qsort_r(sorted, keys->n_keys, sizeof *sorted, by_path, keys->keys);
-    }
-    free(sorted);
+    tdestroy(paths, keep);
     for (size_t k = 0; !keys->failed && k < keys->n_keys; k++)
         find_difference(&keys->keys[k], jobs, n);
     return !keys->failed;
@@ -156,27 +137,28 @@ static bool parse(struct dpt_conf *conf, const char *name, const char *text,
 }
 
 /* Adds the differing keys. Whether a run may go on with them. */
-static bool tell(const struct dpt_job_keys *keys, struct dpt_str *changes)
+static bool tell(const struct dpt_job_keys *keys, bool all, struct dpt_str *changes)
 {
     bool same = true;
 
+    for (size_t k = 0; k < keys->n_keys; k++)
+        same &= !keys->keys[k].differs || keys->keys[k].effect >= DPT_EFFECT_LENGTH;
     for (size_t k = 0; k < keys->n_keys; k++) {
         const struct dpt_job_key *key = &keys->keys[k];
         const char *before = key->value[0], *now = key->value[1];
 
-        if (!key->differs)
+        if (!key->differs || (!same && !all && key->effect >= DPT_EFFECT_NONE))
             continue;
         dpt_str_printf(changes, "%s", changes->length > 0 ? "\n" : "");
         dpt_str_printable(changes, key->path, strlen(key->path), false);
         dpt_str_printf(changes, ": %s -> %s", before != NULL ? before : "nothing",
                        now != NULL ? now : "nothing");
-        same &= key->effect >= DPT_EFFECT_LENGTH;
     }
     return same;
 }
 
 bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt_option *table,
-                      size_t size, struct dpt_str *changes)
+                      size_t size, bool all, struct dpt_str *changes)
 {
     struct dpt_conf before = {0}, now = {0};
     struct dpt_job_keys keys = {0};
@@ -185,7 +167,7 @@ bool dpt_jobs_compare(const char *old_job, const char *new_job, const struct dpt
 
     if (same &&
         dpt_job_keys_open(&keys, (const struct dpt_conf_node *const[]){before.root, now.root}, 2))
-        same = tell(&keys, changes);
+        same = tell(&keys, all, changes);
     changes->failed |= keys.failed;
     dpt_job_keys_close(&keys);
     dpt_conf_release(&before);

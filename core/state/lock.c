@@ -15,7 +15,6 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/thread.h"
-#include "core/state/owner.h"
 
 /* Seconds between two signs of life. */
 enum { RENEW = 10 };
@@ -83,6 +82,21 @@ static long long generation_in(const char *path)
     return read_lock(path, &found) ? found.owner.generation : 0;
 }
 
+/* Makes a file with our line; -1 with errno. */
+static int write_line(const struct dpt_lock *lock, const char *path)
+{
+    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int code;
+
+    if (fd < 0 || (dpt_pwrite_all(fd, lock->line, lock->length, 0) == 0 && fsync(fd) == 0))
+        return fd;
+    code = errno;
+    unlink(path);
+    close(fd);
+    errno = code;
+    return -1;
+}
+
 /* Our line under a name of its own, with the file system's present time. */
 static enum dpt_status write_own(struct dpt_lock *lock, long long generation, struct dpt_error *err)
 {
@@ -91,9 +105,8 @@ static enum dpt_status write_own(struct dpt_lock *lock, long long generation, st
     if (lock->fd >= 0)
         close(lock->fd);
     unlink(lock->own);
-    lock->fd = open(lock->own, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (lock->fd < 0 || dpt_pwrite_all(lock->fd, lock->line, lock->length, 0) != 0 ||
-        fsync(lock->fd) != 0)
+    lock->fd = write_line(lock, lock->own);
+    if (lock->fd < 0)
         return dpt_fail_errno(err, DPT_IO, "%s: cannot be locked for this run", lock->folder);
     return DPT_OK;
 }
@@ -102,18 +115,10 @@ static enum dpt_status write_own(struct dpt_lock *lock, long long generation, st
  */
 static bool create(struct dpt_lock *lock, const char *path)
 {
-    const int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    const int fd = write_line(lock, path);
 
     if (fd < 0)
         return false;
-    if (dpt_pwrite_all(fd, lock->line, lock->length, 0) != 0 || fsync(fd) != 0) {
-        const int code = errno;
-
-        unlink(path);
-        close(fd);
-        errno = code;
-        return false;
-    }
     close(lock->fd);
     lock->fd = fd;
     return true;

@@ -4,14 +4,14 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
-#include "core/state/checkpoint.h"
 #include "core/state/board.h"
+#include "core/state/checkpoint.h"
 
 /* All that a run leaves in its folder beside checkpoints/ and its lock. The metrics go last: a
  * folder that has them holds a run. */
@@ -25,14 +25,8 @@ enum { ROOM = PATH_MAX };
 /* FOLDER/NAME; "" where that is too long for a path, so that nothing is found there. */
 static const char *inside(const char *folder, const char *name, char path[ROOM])
 {
-    const size_t n = strlen(folder), m = strlen(name);
-
-    path[0] = '\0';
-    if (n + m + 2 > ROOM)
-        return path;
-    memcpy(path, folder, n);
-    path[n] = '/';
-    memcpy(path + n + 1, name, m + 1);
+    if (snprintf(path, ROOM, "%s/%s", folder, name) >= ROOM)
+        path[0] = '\0';
     return path;
 }
 
@@ -49,13 +43,6 @@ static enum dpt_status take(const char *from, const char *to, const char *name,
     return dpt_fail_errno(err, DPT_IO, "%s", source);
 }
 
-static enum dpt_status make_folder(const char *path, struct dpt_error *err)
-{
-    if (mkdir(path, 0777) == 0 || errno == EEXIST)
-        return DPT_OK;
-    return dpt_fail_errno(err, DPT_IO, "%s", path);
-}
-
 /* Moves all checkpoints. */
 static enum dpt_status take_checkpoints(const char *from, const char *to, struct dpt_error *err)
 {
@@ -68,7 +55,7 @@ static enum dpt_status take_checkpoints(const char *from, const char *to, struct
     if (dir == NULL)
         return errno == ENOENT ? DPT_OK : dpt_fail_errno(err, DPT_IO, "%s", source);
     if (to != NULL)
-        DPT_TRY(make_folder(inside(to, "checkpoints", target), err));
+        DPT_TRY(dpt_make_folders(inside(to, "checkpoints", target), err));
     while ((entry = readdir(dir)) != NULL)
         if (dpt_checkpoint_is_name(entry->d_name))
             DPT_TRY(take(source, to != NULL ? target : NULL, entry->d_name, err));
@@ -153,7 +140,7 @@ enum dpt_status dpt_overwritten_put(const char *folder, struct dpt_error *err)
                          "%s holds files that are of no run: it is where --overwrite keeps the run "
                          "before until the new one has saved, so move them away",
                          path));
-    DPT_TRY(make_folder(part, err));
+    DPT_TRY(dpt_make_folders(part, err));
     DPT_TRY(take_run(folder, part, err));
     DPT_TRY(sync_run(part, err));
     if (rename(part, path) != 0)

@@ -1,8 +1,7 @@
-#include "core/state/owner.h"
+#include "core/state/lock.h"
 
 #include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,18 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
+#include "core/base/process.h"
+
 const double dpt_owner_patience = 60;
-
-/* Up to size - 1 bytes of a small file; "" where there is none. */
-static void read_small(const char *path, char *buf, size_t size)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    const ssize_t n = fd >= 0 ? read(fd, buf, size - 1) : -1;
-
-    buf[n > 0 ? n : 0] = '\0';
-    if (fd >= 0)
-        close(fd);
-}
 
 /* A word of the line: no spaces, never empty. */
 static void put_word(char word[DPT_OWNER_WORD], const char *text)
@@ -34,28 +25,6 @@ static void put_word(char word[DPT_OWNER_WORD], const char *text)
     word[n] = '\0';
     if (n == 0)
         strcpy(word, "-");
-}
-
-/* What /proc says of a process. */
-struct stat_line {
-    char state;
-    long threads;
-    unsigned long long start;
-};
-
-static bool read_stat(long pid, struct stat_line *out)
-{
-    char path[64], text[1024];
-    const char *p;
-
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
-    read_small(path, text, sizeof text);
-    /* The name, field 2, may hold spaces and parentheses: count from the last one. */
-    p = strrchr(text, ')');
-    return p != NULL && sscanf(p + 1,
-                               " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d "
-                               "%*d %ld %*d %llu",
-                               &out->state, &out->threads, &out->start) == 3;
 }
 
 /* Whether /proc shows the process numbers that we use: a container may see its host's. */
@@ -73,14 +42,14 @@ void dpt_owner_self(struct dpt_owner *owner, const char *host)
     const char *restart = getenv("SLURM_RESTART_COUNT");
     const time_t now = time(NULL);
     char text[DPT_OWNER_WORD * 2];
-    struct stat_line stat_line;
+    struct dpt_process process;
     struct stat space;
     struct tm local;
 
     memset(owner, 0, sizeof *owner);
     owner->pid = (long)getpid();
     put_word(owner->host, host);
-    read_small("/proc/sys/kernel/random/boot_id", text, sizeof text);
+    dpt_file_line("/proc/sys/kernel/random/boot_id", text, sizeof text);
     put_word(owner->boot, text);
     snprintf(text, sizeof text, "%s/%s", cluster != NULL ? cluster : "", job != NULL ? job : "");
     put_word(owner->job, job != NULL && job[0] != '\0' ? text : "-");
@@ -90,8 +59,8 @@ void dpt_owner_self(struct dpt_owner *owner, const char *host)
         put_word(owner->since, "-");
     if (!proc_is_ours())
         return;
-    if (read_stat(owner->pid, &stat_line))
-        owner->start = stat_line.start;
+    if (dpt_process_read((int)owner->pid, &process))
+        owner->start = process.born;
     if (stat("/proc/self/ns/pid", &space) == 0)
         owner->pid_space = (unsigned long long)space.st_ino;
 }
@@ -140,13 +109,13 @@ bool dpt_owner_near(const struct dpt_owner *o, const struct dpt_owner *me)
 
 static bool process_gone(const struct dpt_owner *o)
 {
-    struct stat_line now;
+    struct dpt_process now;
 
     /* Others' processes may be hidden in /proc, so that only ESRCH counts there. */
-    if (!read_stat(o->pid, &now))
+    if (!dpt_process_read((int)o->pid, &now))
         return kill((pid_t)o->pid, 0) != 0 && errno == ESRCH;
     /* One that nobody has waited for yet writes no more, once its last thread has ended. */
-    return now.start != o->start || ((now.state == 'Z' || now.state == 'X') && now.threads <= 1);
+    return now.born != o->start || ((now.state == 'Z' || now.state == 'X') && now.threads <= 1);
 }
 
 bool dpt_owner_gone(const struct dpt_owner *o, const struct dpt_owner *me, double age)

@@ -1,11 +1,12 @@
-#include "core/state/tensorboard_record.h"
+#include "core/state/board.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "core/base/file.h"
+
+enum { RECORD_HEAD = 12, RECORD_TAIL = 4 };
 
 /* CRC-32C (Castagnoli, reflected polynomial 0x82F63B78) of four bits. */
 static const uint32_t nibbles[16] = {
@@ -29,31 +30,27 @@ static uint32_t masked_crc(const void *bytes, size_t n)
     return (crc >> 15 | crc << 17) + 0xA282EAD8;
 }
 
-static void put_little(char *out, uint64_t value, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        out[i] = (char)(value >> 8 * i);
-}
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "numbers are taken as they lie in memory");
 
-static uint64_t get_little(const char *in, size_t n)
+/* A record's masked CRC, which lies behind the n bytes. */
+static uint32_t crc_behind(const char *bytes, size_t n)
 {
-    uint64_t value = 0;
+    uint32_t crc;
 
-    for (size_t i = n; i-- > 0;)
-        value = value << 8 | (unsigned char)in[i];
-    return value;
+    memcpy(&crc, bytes + n, sizeof crc);
+    return crc;
 }
 
 void dpt_record_add(struct dpt_str *out, const void *data, size_t n)
 {
-    char head[DPT_RECORD_HEAD], tail[DPT_RECORD_TAIL];
+    const uint64_t length = n;
+    const uint32_t head = masked_crc(&length, sizeof length), tail = masked_crc(data, n);
 
-    put_little(head, n, 8);
-    put_little(head + 8, masked_crc(head, 8), 4);
-    put_little(tail, masked_crc(data, n), sizeof tail);
-    dpt_str_add(out, head, sizeof head);
+    dpt_str_add(out, (const char *)&length, sizeof length);
+    dpt_str_add(out, (const char *)&head, sizeof head);
     dpt_str_add(out, data, n);
-    dpt_str_add(out, tail, sizeof tail);
+    dpt_str_add(out, (const char *)&tail, sizeof tail);
 }
 
 /* The record at `offset` of a file of `size` bytes, into *data, which grows. *n: its data's length;
@@ -61,26 +58,27 @@ void dpt_record_add(struct dpt_str *out, const void *data, size_t n)
 static enum dpt_status read_record(int fd, const char *path, long long offset, long long size,
                                    char **data, size_t *n, struct dpt_error *err)
 {
-    const long long left = size - offset - DPT_RECORD_HEAD - DPT_RECORD_TAIL;
-    char head[DPT_RECORD_HEAD], *larger;
+    const long long left = size - offset - RECORD_HEAD - RECORD_TAIL;
+    char head[RECORD_HEAD], *larger;
+    uint64_t length;
 
     *n = SIZE_MAX;
     if (left < 0)
         return DPT_OK;
     if (dpt_pread_all(fd, head, sizeof head, offset) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
-    if (get_little(head + 8, 4) != masked_crc(head, 8) ||
-        get_little(head, 8) > (unsigned long long)left)
+    memcpy(&length, head, sizeof length);
+    if (crc_behind(head, sizeof length) != masked_crc(head, sizeof length) ||
+        length > (uint64_t)left)
         return DPT_OK;
-    *n = (size_t)get_little(head, 8);
-    larger = realloc(*data, *n + DPT_RECORD_TAIL);
+    larger = realloc(*data, length + RECORD_TAIL);
     if (larger == NULL)
-        return dpt_fail_memory(err, path, (double)*n);
+        return dpt_fail_memory(err, path, (double)length);
     *data = larger;
-    if (dpt_pread_all(fd, *data, *n + DPT_RECORD_TAIL, offset + DPT_RECORD_HEAD) != 0)
+    if (dpt_pread_all(fd, *data, length + RECORD_TAIL, offset + RECORD_HEAD) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", path);
-    if (get_little(*data + *n, 4) != masked_crc(*data, *n))
-        *n = SIZE_MAX;
+    if (crc_behind(*data, length) == masked_crc(*data, length))
+        *n = length;
     return DPT_OK;
 }
 
@@ -102,11 +100,13 @@ enum dpt_status dpt_records_scan(int fd, const char *path,
         if (n == SIZE_MAX)
             break;
         if (visit(arg, data, n)) {
-            put_little(data + n, masked_crc(data, n), 4);
-            if (dpt_pwrite_all(fd, data, n + DPT_RECORD_TAIL, *end + DPT_RECORD_HEAD) != 0)
+            const uint32_t crc = masked_crc(data, n);
+
+            memcpy(data + n, &crc, sizeof crc);
+            if (dpt_pwrite_all(fd, data, n + RECORD_TAIL, *end + RECORD_HEAD) != 0)
                 DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
         }
-        *end += DPT_RECORD_HEAD + (long long)n + DPT_RECORD_TAIL;
+        *end += RECORD_HEAD + (long long)n + RECORD_TAIL;
     }
 out:
     free(data);

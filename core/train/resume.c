@@ -53,7 +53,8 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
 
     DPT_TRY(dpt_checkpoint_open(&file, path, err));
     DPT_TRY(dpt_checkpoint_read(&file, state, DPT_LOAD_PROGRESS, &old_job, err));
-    same = dpt_jobs_compare(old_job, state->job_text, dpt_job_options, sizeof *t->job, &changes);
+    same = dpt_jobs_compare(old_job, state->job_text, dpt_job_options, sizeof *t->job, false,
+                            &changes);
     explain_batch(t, &changes);
     if (changes.failed)
         DPT_TRY(dpt_fail_memory(err, "comparing jobs", 0));
@@ -250,7 +251,7 @@ static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, 
 
     if (read_signature(t, &old, &unreadable) != DPT_OK)
         DPT_TRY(refuse(folder, err)); /* by another version, or changed since */
-    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, &changes))
+    if (!dpt_jobs_compare(old.text, job_text, dpt_job_options, sizeof *t->job, false, &changes))
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB,
                          "%s holds the run of another job:\n%s\ngive the job another --output, or "
                          "begin anew in its place with --overwrite",

@@ -16,7 +16,6 @@
 #include <cmocka.h>
 
 #include "core/state/lock.h"
-#include "core/state/owner.h"
 
 static struct dpt_log silent = {.silent = true};
 
