@@ -19,7 +19,7 @@
 
 enum { LENGTH = 8, HEADER_MOST = 100000000, ALIGN = 8 };
 
-static const struct {
+static const struct type {
     const char *name;
     int64_t size;
     enum dpt_float_kind kind;
@@ -31,7 +31,14 @@ static const struct {
     {"BOOL", 1, DPT_FLOAT_NONE},
 };
 
-enum { TYPES = sizeof types / sizeof types[0] };
+/* NULL: it is not known here. */
+static const struct type *type_of(const char *name)
+{
+    for (size_t i = 0; name != NULL && i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(name, types[i].name) == 0)
+            return &types[i];
+    return NULL;
+}
 
 static uint64_t length_of(const unsigned char *head)
 {
@@ -77,19 +84,16 @@ static enum dpt_status take_entry(struct dpt_weights *w, const char *name, const
                                   int64_t bytes, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const char *type = json_string_value(json_object_get(entry, "dtype"));
+    const struct type *type = type_of(json_string_value(json_object_get(entry, "dtype")));
     const json_t *offsets = json_object_get(entry, "data_offsets");
     struct dpt_weight *weight;
     int64_t begin, end;
-    size_t i = 0;
 
     DPT_TRY(dpt_weights_add(w, name, strlen(name), &weight, err));
-    while (type != NULL && i < TYPES && strcmp(type, types[i].name) != 0)
-        i++;
-    if (type == NULL || i == TYPES)
+    if (type == NULL)
         DPT_TRY(wrong_entry(w, weight->name, "has a type that is not known here", err));
-    weight->type = types[i].name;
-    weight->kind = types[i].kind;
+    weight->type = type->name;
+    weight->kind = type->kind;
     DPT_TRY(take_shape(w, weight, json_object_get(entry, "shape"), err));
     if (json_array_size(offsets) != 2)
         DPT_TRY(wrong_entry(w, weight->name, "has no data_offsets", err));
@@ -98,7 +102,7 @@ static enum dpt_status take_entry(struct dpt_weights *w, const char *name, const
     if (begin < 0 || end < begin || end > bytes)
         DPT_TRY(
             wrong_entry(w, weight->name, "lies outside of the file, which may be cut short", err));
-    if (weight->count * types[i].size != end - begin)
+    if (weight->count * type->size != end - begin)
         DPT_TRY(wrong_entry(w, weight->name, "has another size than its shape", err));
     weight->position = (uint64_t)begin;
 out:
@@ -122,16 +126,12 @@ static enum dpt_status check_cover(struct dpt_weights *w, int64_t bytes, struct 
     if (w->n > 0)
         qsort(w->at, w->n, sizeof *w->at, by_position);
     for (size_t k = 0; k < w->n; k++) {
-        size_t i = 0;
-
         if (w->at[k].position != at)
             return wrong_entry(w, w->at[k].name,
                                w->at[k].position < at ? "overlaps another one"
                                                       : "does not follow the one before it",
                                err);
-        while (strcmp(w->at[k].type, types[i].name) != 0)
-            i++;
-        at += (uint64_t)(w->at[k].count * types[i].size);
+        at += (uint64_t)(w->at[k].count * type_of(w->at[k].type)->size);
     }
     if (at != (uint64_t)bytes)
         return dpt_fail(err, DPT_BAD_DATA, "%s: %lld bytes behind its tensors belong to none",

@@ -42,8 +42,8 @@ struct dpt_weights {
     const struct dpt_weights_format *format;
     const char *path; /* borrowed */
     struct dpt_weight *at;
-    size_t n;
-    struct dpt_region arena; /* owns `at`, the names and the types */
+    size_t n, capacity;
+    struct dpt_region arena; /* owns the names and the types */
     int fd;
     void *file; /* the format's own */
 };
