@@ -80,30 +80,6 @@ void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
 
 /* --- in the job ------------------------------------------------------------------------------ */
 
-static void refuse(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                   const char *name)
-{
-    const char *names[TYPES];
-
-    for (size_t i = 0; i < TYPES; i++) {
-        names[i] = types[i].name;
-        if (strcmp(name, names[i]) != 0)
-            continue;
-        if (types[i].options == NULL)
-            dpt_conf_mistake(conf, node, path, "%s takes no number: write `init: %s`", name, name);
-        else
-            dpt_conf_mistake(conf, node, path, "%s wants its %s: write `init: {%s: 0.02}`", name,
-                             types[i].options->help, name);
-        return;
-    }
-    if (name[0] == '\0')
-        dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_VALUE_TEXT);
-    else
-        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_VALUE_TEXT "%s",
-                         dpt_conf_show(conf, name),
-                         dpt_value_suggestion(conf, NULL, name, names, TYPES));
-}
-
 /* `he`, or `{normal: 0.02}`: a word where the way has no option, else a map of the one it has. */
 bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest)
@@ -111,14 +87,26 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
     struct dpt_initializer *init = dest;
     const bool map = node->kind == DPT_NODE_MAP && node->n == 1;
     const char *name = map ? node->keys[0] : node->kind == DPT_NODE_SCALAR ? node->text : "";
+    const char *names[TYPES];
 
-    init->type = &types[0];
-    for (size_t i = 0; i < TYPES; i++)
-        if (strcmp(name, types[i].name) == 0 && map == (types[i].options != NULL)) {
+    for (size_t i = 0; i < TYPES; i++) {
+        names[i] = types[i].name;
+        if (strcmp(name, names[i]) == 0)
             init->type = &types[i];
-            return !map || dpt_options_read(conf, node, path, types[i].options, init);
-        }
-    refuse(conf, node, path, name);
+    }
+    if (name[0] == '\0')
+        dpt_conf_mistake(conf, node, path, "expected one of " DPT_INITIALIZER_VALUE_TEXT);
+    else if (init->type == NULL)
+        dpt_conf_mistake(conf, node, path, "'%s' is none of " DPT_INITIALIZER_VALUE_TEXT "%s",
+                         dpt_conf_show(conf, name),
+                         dpt_value_suggestion(conf, NULL, name, names, TYPES));
+    else if (map == (init->type->options != NULL))
+        return !map || dpt_options_read(conf, node, path, init->type->options, init);
+    else if (map)
+        dpt_conf_mistake(conf, node, path, "%s takes no number: write `init: %s`", name, name);
+    else
+        dpt_conf_mistake(conf, node, path, "%s wants its %s: write `init: {%s: 0.02}`", name,
+                         init->type->options->help, name);
     return !conf->failed;
 }
 

@@ -1,3 +1,4 @@
+#include <ctype.h>
 #include <string.h>
 
 #include "models/layer.h"
@@ -26,17 +27,26 @@ static bool read_numbers(struct dpt_conf *conf, struct dpt_conf_node *node, cons
     return true;
 }
 
-static bool is_word(const struct dpt_conf_node *node, const char *word)
-{
-    return node->kind == DPT_NODE_SCALAR && strcmp(node->text, word) == 0;
-}
+static const char *const auto_word[] = {"auto", NULL}, *const rules[] = {"same", "valid", NULL};
 
-/* A scalar that starts like a word, so that it is told the words rather than that it is no number.
- */
-static bool is_other_word(const struct dpt_conf_node *node)
+/* One of the words (*word: its number, and a pair of zeros), or numbers (*word: -1). What starts
+ * like a word is told the words rather than that it is no number. */
+static bool read_either(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                        const char *const *words, const char *listed, double least,
+                        struct dpt_pair *pair, int *word)
 {
-    return node->kind == DPT_NODE_SCALAR && ((node->text[0] >= 'a' && node->text[0] <= 'z') ||
-                                             (node->text[0] >= 'A' && node->text[0] <= 'Z'));
+    const char *text = node->kind == DPT_NODE_SCALAR ? node->text : "";
+
+    *pair = (struct dpt_pair){{0, 0}};
+    for (*word = 0; words[*word] != NULL; ++*word)
+        if (strcmp(text, words[*word]) == 0)
+            return true;
+    *word = -1;
+    if (!isalpha((unsigned char)text[0]))
+        return read_numbers(conf, node, path, least, pair);
+    dpt_conf_mistake(conf, node, path, "'%s' is neither a number nor [height, width] nor %s", text,
+                     listed);
+    return true;
 }
 
 bool dpt_read_pair(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest)
@@ -47,41 +57,26 @@ bool dpt_read_pair(struct dpt_conf *conf, struct dpt_conf_node *node, const char
 bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                            void *dest)
 {
-    if (is_word(node, "auto")) {
-        *(struct dpt_pair *)dest = (struct dpt_pair){{0, 0}};
-        return true;
-    }
-    if (is_other_word(node)) {
-        dpt_conf_mistake(conf, node, path, "'%s' is neither a number nor [height, width] nor auto",
-                         node->text);
-        return true;
-    }
-    return read_numbers(conf, node, path, 1, dest);
+    int word;
+
+    return read_either(conf, node, path, auto_word, "auto", 1, dest, &word);
 }
 
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest)
 {
     struct dpt_padding *padding = dest;
+    int word;
+    const bool read =
+        read_either(conf, node, path, rules, "same nor valid", 0, &padding->pair, &word);
 
-    *padding = (struct dpt_padding){0};
-    padding->same = is_word(node, "same");
-    if (padding->same || is_word(node, "valid"))
-        return true;
-    if (is_other_word(node)) {
-        dpt_conf_mistake(conf, node, path,
-                         "'%s' is neither a number nor [height, width] nor same nor valid",
-                         node->text);
-        return true;
-    }
-    return read_numbers(conf, node, path, 0, &padding->pair);
+    padding->same = word == 0;
+    return read;
 }
 
 // clang-format off
 #define NUMBERS(least)                                                                             \
     {.name = "numbers", .type = DPT_OPT_INTS, .min = least, .max = DPT_MAX_KERNEL}
-
-static const char *const auto_word[] = {"auto", NULL}, *const rules[] = {"same", "valid", NULL};
 
 static const struct dpt_option pair[] = {NUMBERS(1), {0}};
 static const struct dpt_option pair_or_auto[] = {

@@ -44,15 +44,6 @@ struct cuda {
 #undef X
 };
 
-static const struct {
-    const char *name;
-    size_t offset;
-} symbols[] = {
-#define X(member, symbol, ...) {symbol, offsetof(struct cuda, member)},
-    CUDA(X)
-#undef X
-};
-
 enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_* */
 
 /* --- in the child ----------------------------------------------------------------------------- */
@@ -60,15 +51,13 @@ enum { COMPUTE_MAJOR = 75, COMPUTE_MINOR = 76 }; /* CU_DEVICE_ATTRIBUTE_COMPUTE_
 static bool load_cuda(struct cuda *cuda)
 {
     void *library = dlopen("libcuda.so.1", RTLD_NOW);
+    bool all = library != NULL;
 
-    for (size_t i = 0; library != NULL && i < sizeof symbols / sizeof symbols[0]; i++) {
-        void *symbol = dlsym(library, symbols[i].name);
-
-        if (symbol == NULL)
-            return false;
-        memcpy((char *)cuda + symbols[i].offset, &symbol, sizeof symbol);
-    }
-    return library != NULL;
+#define X(member, symbol, ...)                                                                     \
+    all = all && (*(void **)&cuda->member = dlsym(library, symbol)) != NULL;
+    CUDA(X)
+#undef X
+    return all;
 }
 
 /* The driver's version, or what its library has to say against it. */

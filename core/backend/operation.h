@@ -136,8 +136,23 @@ int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *
 
 /* --- shapes that several have ----------------------------------------------------------------- */
 
-void dpt_shape_same(struct dpt_graph_node *node);
-void dpt_shape_window(struct dpt_graph_node *node); /* h and w; c stays as it is set */
-void dpt_shape_vector(struct dpt_graph_node *node); /* of all numbers */
+static inline void dpt_shape_same(struct dpt_graph_node *node)
+{
+    node->out = node->in;
+}
+
+/* Height and width; c stays as it is set. */
+static inline void dpt_shape_window(struct dpt_graph_node *node)
+{
+    node->out.h = dpt_window_extent(&node->window, 0, node->in.h);
+    node->out.w = dpt_window_extent(&node->window, 1, node->in.w);
+    node->out.flat = false;
+}
+
+/* A vector of c numbers. */
+static inline void dpt_shape_vector(struct dpt_graph_node *node, int64_t c)
+{
+    node->out = (struct dpt_shape){.c = (int32_t)c, .h = 1, .w = 1, .flat = true};
+}
 
 #endif

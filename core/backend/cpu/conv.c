@@ -153,12 +153,9 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     *chosen = true;
     conv->winograd = w;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
-    if (w.pool) {
-        dpt_cpu_write_nowhere(program, node, DPT_LAYOUT_C16);
+    if (w.pool)
         node->pool->fused = true;
-    } else {
-        dpt_cpu_write(program, node, DPT_LAYOUT_C16);
-    }
+    dpt_cpu_write(program, node, DPT_LAYOUT_C16);
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
     DPT_TRY(dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights, err));
 out:

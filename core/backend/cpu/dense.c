@@ -33,7 +33,7 @@ out:
 }
 
 /* Of the rows that there are. */
-static struct dpt_gemm product_of(const struct dpt_cpu_run *run, const struct dense *dense)
+static struct dpt_gemm gemm_of(const struct dpt_cpu_run *run, const struct dense *dense)
 {
     struct dpt_gemm p = dense->gemm;
 
@@ -53,7 +53,7 @@ static enum dpt_status dense_forward(const struct dpt_cpu_run *run, const struct
                                      struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_gemm own = product_of(run, dense), *p = &own;
+    const struct dpt_gemm own = gemm_of(run, dense), *p = &own;
     const float *x = dpt_cpu_buffer(run, node->x);
     const float *w = dpt_cpu_param(run, node->graph->weight);
     const float *bias = dpt_cpu_param(run, node->graph->bias);
@@ -79,7 +79,7 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
                                       const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct dense *dense = node->own;
-    const struct dpt_gemm own = product_of(run, dense), *p = &own;
+    const struct dpt_gemm own = gemm_of(run, dense), *p = &own;
     const float *x = dpt_cpu_buffer(run, node->x), *w = dpt_cpu_param(run, node->graph->weight);
     const float *dy = dpt_cpu_buffer(run, node->dy);
     float *dw = dpt_cpu_gradient(run, node->graph->weight);

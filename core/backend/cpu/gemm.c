@@ -104,7 +104,7 @@ static void pack_block(const float *x, int64_t ld, int64_t k, int64_t n, int64_t
     }
 }
 
-/* --- turning ---------------------------------------------------------------------------------- */
+/* --- transposing ------------------------------------------------------------------------------ */
 
 typedef float four __attribute__((vector_size(16)));
 
@@ -259,8 +259,9 @@ DPT_VECTOR int dpt_sub_batches_join(float *sums, int64_t width, int top, int64_t
 }
 
 /* A tile of the weights' gradient: of each sub-batch by itself, joined. */
-static void run_leaves(const struct dpt_gemm *p, dpt_tile *tile, const float *a, const float *b,
-                       enum dpt_tile_way way, int64_t m, int64_t n, int64_t width, float *c)
+static void run_sub_batches(const struct dpt_gemm *p, dpt_tile *tile, const float *a,
+                            const float *b, enum dpt_tile_way way, int64_t m, int64_t n,
+                            int64_t width, float *c)
 {
     _Alignas(64) float sums[LEVELS * ROWS * MOST];
     const int64_t sub_batch = sub_batch_of(p), size = ROWS * width;
@@ -303,7 +304,7 @@ void dpt_gemm_weights(const struct dpt_gemm *p, const float *dy, const float *x,
             float *to = dw + o * p->inputs + i;
 
             if (several)
-                run_leaves(p, tile, from, b, way, m, n, width, to);
+                run_sub_batches(p, tile, from, b, way, m, n, width, to);
             else
                 run_tile(tile, rows, from, ROWS, b, way, m, n, width, to, p->inputs, NULL);
         }

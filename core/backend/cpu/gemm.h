@@ -75,7 +75,7 @@ void dpt_small_backward(const struct dpt_gemm *p, const float *dy, const float *
 
 /*
  * One tile: c [8][16 v] (+)= the sum over k of a column of a by a row of b; v is 1, 2 or 3.
- * a: 8 rows of k, FAR lda apart, LINES DPT_TILE_LINE; or TURNED [k][8]. b [k][16 v], aligned. c:
+ * a: 8 rows of k, STRIDED lda apart, LINES DPT_TILE_LINE; or TRANSPOSED [k][8]. b [k][16 v], aligned. c:
  * rows ldc apart. stream: past the caches, to lines that are aligned.
  */
 enum { DPT_TILE_ROWS = 8, DPT_TILE_LANES = 16, DPT_TILE_MOST = 48, DPT_TILE_DEPTH = 512 };

@@ -70,7 +70,7 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
 {
     const float center = statistics[0], scale = statistics[1];
     double sums[LANES] = {0}, inner[LANES] = {0};
-    float sum, gemm;
+    float sum, normal;
 
     for (int64_t i = 0; i < n; i++)
         products[i] = dy[i] * ((x[i] - center) * scale);
@@ -81,9 +81,9 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
         inner[i % LANES] += products[i] * weight[i];
     }
     sum = (float)(sum_of(sums) / (double)n);
-    gemm = (float)(sum_of(inner) / (double)n);
+    normal = (float)(sum_of(inner) / (double)n);
     for (int64_t i = 0; i < n; i++)
-        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * gemm);
+        dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * normal);
 }
 
 static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,

@@ -119,31 +119,22 @@ out:
     return status;
 }
 
-void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                           enum dpt_layout layout)
-{
-    node->y_layout = layout;
-    node->y_floats = floats_of(program, &node->out, layout);
-}
-
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout)
 {
-    dpt_cpu_write_nowhere(program, node, layout);
-    node->y = dpt_cpu_reserve(program, node->y_floats);
+    node->y_layout = layout;
+    node->y_floats = floats_of(program, &node->out, layout);
+    if (node->pool == NULL || !node->pool->fused)
+        node->y = dpt_cpu_reserve(program, node->y_floats);
 }
 
-void dpt_cpu_write_over(struct dpt_cpu_node *node)
-{
-    node->y_layout = node->x_layout;
-    node->y_floats = node->x_floats;
-    node->y = node->x;
-}
-
-bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+/* Whether no other node needs the input once this node has read it. */
+static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     const struct dpt_cpu_node *before = &program->nodes[node->input];
 
+    if (node->op->moves_nothing)
+        return true;
     /* Back over all nodes whose output lies in this same buffer. */
     while (!before->op->keeps_output) {
         if (before->y != before->x)
@@ -151,6 +142,17 @@ bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct d
         before = &program->nodes[before->input];
     }
     return false;
+}
+
+void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
+{
+    if (!may_overwrite(program, node)) {
+        dpt_cpu_write(program, node, node->x_layout);
+        return;
+    }
+    node->y_layout = node->x_layout;
+    node->y_floats = node->x_floats;
+    node->y = node->x;
 }
 
 /* --- running ---------------------------------------------------------------------------------- */

@@ -29,10 +29,7 @@ static enum dpt_status plan_over(struct dpt_cpu_program *program, struct dpt_cpu
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
-    if (dpt_cpu_may_overwrite(program, node))
-        dpt_cpu_write_over(node);
-    else
-        dpt_cpu_write(program, node, node->x_layout);
+    dpt_cpu_write_over(program, node);
 out:
     return status;
 }
@@ -251,7 +248,7 @@ static enum dpt_status plan_flatten(struct dpt_cpu_program *program, struct dpt_
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_NCHW, err));
-    dpt_cpu_write_over(node);
+    dpt_cpu_write_over(program, node);
 out:
     return status;
 }

@@ -145,7 +145,7 @@ DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct
                 const struct window w = window_at(s, inside, row, column);                         \
                                                                                                    \
                 for (int32_t c = 0; c < (s)->block; c += (lanes), out += (lanes)) {                \
-                    body(lanes);                                                                   \
+                    body(s, lanes);                                                                \
                 }                                                                                  \
             }                                                                                      \
         }                                                                                          \
@@ -178,16 +178,16 @@ DPT_INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *co
     return s->block == 16;
 }
 
-#define FOR_HALVES_OR_BLOCKS(s, constant, half, body)                                              \
+#define FOR_HALVES_OR_BLOCKS(s, constant, body)                                                    \
     do {                                                                                           \
         if (halves(s, &(constant)))                                                                \
-            FOR_WINDOWS(&(constant), true, 16, half)                                               \
+            FOR_WINDOWS(&(constant), true, 16, body)                                               \
         else                                                                                       \
             FOR_BLOCKS(s, body);                                                                   \
     } while (0)
 
 /* Whether windows share elements; whether each element lies in one. */
-static bool overlaps(const struct dpt_pool_shape *s)
+DPT_INLINE bool overlaps(const struct dpt_pool_shape *s)
 {
     return s->kernel[0] > s->stride[0] || s->kernel[1] > s->stride[1];
 }
@@ -211,14 +211,10 @@ DPT_INLINE void maxpool(const struct dpt_pool_shape *s, bool relu, const float *
 {
     struct dpt_pool_shape constant;
 
-#define BODY(lanes)                                                                                \
-    max_window(s, &w, lanes, relu, x + in + c, y + out, argmax != NULL ? argmax + out : NULL)
-#define HALF(lanes)                                                                                \
-    max_window(&constant, &w, lanes, relu, x + in + c, y + out,                                    \
-               argmax != NULL ? argmax + out : NULL)
-    FOR_HALVES_OR_BLOCKS(s, constant, HALF, BODY);
+#define BODY(shape, lanes)                                                                         \
+    max_window(shape, &w, lanes, relu, x + in + c, y + out, argmax != NULL ? argmax + out : NULL)
+    FOR_HALVES_OR_BLOCKS(s, constant, BODY);
 #undef BODY
-#undef HALF
 }
 
 DPT_VECTOR void dpt_maxpool(const struct dpt_pool_shape *s, bool relu, const float *x, float *y,
@@ -233,22 +229,19 @@ DPT_VECTOR void dpt_maxpool(const struct dpt_pool_shape *s, bool relu, const flo
 DPT_VECTOR void dpt_maxpool_back(const struct dpt_pool_shape *s, const float *dy,
                                  const int32_t *argmax, float *dx)
 {
-    const bool overlap = overlaps(s);
     struct dpt_pool_shape constant;
 
-    if (overlap || !covers(s))
+    if (overlaps(s) || !covers(s))
         clear(s, dx);
-#define BODY(lanes) max_back_window(s, &w, lanes, overlap, dy + out, argmax + out, dx + in + c)
-#define HALF(lanes)                                                                                \
-    max_back_window(&constant, &w, lanes, false, dy + out, argmax + out, dx + in + c)
-    FOR_HALVES_OR_BLOCKS(s, constant, HALF, BODY);
+#define BODY(shape, lanes)                                                                         \
+    max_back_window(shape, &w, lanes, overlaps(shape), dy + out, argmax + out, dx + in + c)
+    FOR_HALVES_OR_BLOCKS(s, constant, BODY);
 #undef BODY
-#undef HALF
 }
 
 DPT_VECTOR void dpt_avgpool(const struct dpt_pool_shape *s, const float *x, float *y)
 {
-#define BODY(lanes) average_window(s, &w, lanes, x + in + c, y + out)
+#define BODY(shape, lanes) average_window(shape, &w, lanes, x + in + c, y + out)
     FOR_BLOCKS(s, BODY);
 #undef BODY
 }
@@ -256,7 +249,7 @@ DPT_VECTOR void dpt_avgpool(const struct dpt_pool_shape *s, const float *x, floa
 DPT_VECTOR void dpt_avgpool_back(const struct dpt_pool_shape *s, const float *dy, float *dx)
 {
     clear(s, dx);
-#define BODY(lanes) average_back_window(s, &w, lanes, dy + out, dx + in + c)
+#define BODY(shape, lanes) average_back_window(shape, &w, lanes, dy + out, dx + in + c)
     FOR_BLOCKS(s, BODY);
 #undef BODY
 }

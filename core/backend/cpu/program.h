@@ -162,15 +162,12 @@ enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                              enum dpt_layout layout, struct dpt_error *err);
-/* The output goes to a buffer of its own in this layout; to the input's own place (same layout). */
+/* The output goes to a buffer of its own in this layout, but for a convolution whose pool is fused
+ * into it and has the only output; or, in the input's layout, to the input's own place, where no
+ * other node needs it once this one has read it. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
-void dpt_cpu_write_over(struct dpt_cpu_node *node);
-/* As dpt_cpu_write, for a convolution whose pool is fused into it and has the only output. */
-void dpt_cpu_write_nowhere(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                           enum dpt_layout layout);
-/* Whether no other node needs the input once this node has read it. */
-bool dpt_cpu_may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
+void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
 /* A call that moves activations of this shape from one layout and buffer into others. Errors:
  * BAD_JOB, RANK. */

@@ -43,9 +43,9 @@ static void output_gradient(const struct dpt_gemm *p, const float *dy, const flo
     *db += sum;
 }
 
-/* The forward and backward pass with sums by sub-batches. */
-static void output_leaves(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
-                          float *dw, float *db)
+/* The same with sums by sub-batches. */
+static void output_sub_batches(const struct dpt_gemm *p, const float *dy, const float *x, int64_t o,
+                               float *dw, float *db)
 {
     enum { WIDTH = DPT_SMALL + 1 };
     float sums[DPT_SUB_BATCH_LEVELS * WIDTH] = {0}, *last = sums;
@@ -78,7 +78,7 @@ void dpt_small_backward(const struct dpt_gemm *p, const float *dy, const float *
         if (db != NULL && !add)
             db[o] = 0;
         if (several)
-            output_leaves(p, dy, x, o, dw + o * inputs, db != NULL ? db + o : &unused);
+            output_sub_batches(p, dy, x, o, dw + o * inputs, db != NULL ? db + o : &unused);
         else
             output_gradient(p, dy, x, o, p->rows, dw + o * inputs, db != NULL ? db + o : &unused);
     }

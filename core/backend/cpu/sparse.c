@@ -34,40 +34,56 @@ bool dpt_sparse_fits(const struct dpt_sparse_shape *s)
 
 /* --- preparing -------------------------------------------------------------------------------- */
 
-static int64_t put(int64_t *end, int64_t floats)
+/* One sample while it is worked on, in the scratch memory. What is not needed is NULL. */
+struct sample {
+    float *x;    /* its input, padded; zeros stay around it */
+    float *rows; /* few: its input, rows of zeros around it */
+    float *dx;   /* as x */
+    const float *dy;
+    const int32_t *argmax; /* blocks of LANES channels */
+    float *blocks[2];      /* of these two, where the pool's output has another layout */
+    struct dpt_sparse_bucket *buckets;
+    int32_t *list_n, *list_at;
+    float *list_dy, *dw, *db; /* the last two: the micro-batch's */
+};
+
+/* The next so many floats of the scratch memory; NULL while its size is being counted. */
+static void *put(float *scratch, int64_t *end, int64_t floats)
 {
-    const int64_t at = *end;
+    float *at = scratch != NULL ? scratch + *end : NULL;
 
     *end += (int64_t)dpt_round_up((size_t)floats, sizeof(float));
     return at;
 }
 
-static void arrange_scratch(struct dpt_sparse *s)
+/* Returns how many floats there are. dw and db are the last ones. */
+static int64_t arrange(const struct dpt_sparse *s, float *scratch, struct sample *at)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
     const int64_t outputs = (int64_t)s->out_blocks * LANES;
-    struct offsets *at = &s->at;
+    int64_t end = 0;
 
+    *at = (struct sample){0};
     /* Behind the last patch a whole line is read. */
-    at->x = put(&at->end, s->few ? s->plane + s->line : s->in_blocks * s->plane);
+    at->x = put(scratch, &end, s->few ? s->plane + s->line : s->in_blocks * s->plane);
     if (s->few)
-        at->rows = put(&at->end, (int64_t)(shape->out[0] + shape->kernel[0] - 1) * s->padded[1] *
-                                         shape->in_channels +
-                                     FEW);
+        at->rows = put(scratch, &end,
+                       (int64_t)(shape->out[0] + shape->kernel[0] - 1) * s->padded[1] *
+                               shape->in_channels +
+                           FEW);
     if (shape->wants_dx) {
-        at->dx = put(&at->end, s->in_blocks * s->plane);
-        at->buckets =
-            put(&at->end, (int64_t)(s->windows * sizeof(struct dpt_sparse_bucket) / sizeof(float)));
+        at->dx = put(scratch, &end, s->in_blocks * s->plane);
+        at->buckets = put(scratch, &end,
+                          (int64_t)(s->windows * sizeof(struct dpt_sparse_bucket) / sizeof(float)));
     }
-    if (shape->y != DPT_LAYOUT_C16) {
-        at->dy = put(&at->end, outputs * s->windows);
-        at->argmax = put(&at->end, outputs * s->windows);
-    }
-    at->list_n = put(&at->end, outputs);
-    at->list_at = put(&at->end, outputs * s->step);
-    at->list_dy = put(&at->end, outputs * s->step);
-    at->dw = put(&at->end, outputs * (s->few ? s->line : s->in_blocks * s->taps * LANES));
-    at->db = put(&at->end, outputs);
+    for (int i = 0; shape->y != DPT_LAYOUT_C16 && i < 2; i++)
+        at->blocks[i] = put(scratch, &end, outputs * s->windows);
+    at->list_n = put(scratch, &end, outputs);
+    at->list_at = put(scratch, &end, outputs * s->step);
+    at->list_dy = put(scratch, &end, outputs * s->step);
+    at->dw = put(scratch, &end, outputs * (s->few ? s->line : s->in_blocks * s->taps * LANES));
+    at->db = put(scratch, &end, outputs);
+    return end;
 }
 
 /* Rows of windows that read at most NEAR floats of a block's plane, `each` of them a row; about the
@@ -111,14 +127,15 @@ enum dpt_status dpt_sparse_open(const struct dpt_sparse_shape *shape, enum dpt_i
         s->start[i] = i / shape->pooled[1] * 2 * pitch + i % shape->pooled[1] * 2 * pixel;
     for (int32_t i = 0; i < 4; i++)
         s->corner[i] = i / 2 * pitch + i % 2 * pixel;
-    arrange_scratch(s);
     *opened = s;
     return DPT_OK;
 }
 
 int64_t dpt_sparse_scratch(const struct dpt_sparse *sparse)
 {
-    return sparse->at.end;
+    struct sample at;
+
+    return arrange(sparse, NULL, &at);
 }
 
 int64_t dpt_sparse_packed(const struct dpt_sparse *s)
@@ -148,15 +165,6 @@ void dpt_sparse_pack(const struct dpt_sparse *s, const float *weights, float *pa
 }
 
 /* --- lists ------------------------------------------------------------------------------------ */
-
-/* One sample while it is worked on: its gradient in blocks, and the scratch memory by name. */
-struct sample {
-    const float *dy;
-    const int32_t *argmax;
-    float *x, *rows, *dx, *dw, *db, *list_dy;
-    int32_t *list_n, *list_at;
-    struct dpt_sparse_bucket *buckets;
-};
 
 static int32_t used_lanes(const struct dpt_sparse *s, int32_t block)
 {
@@ -251,16 +259,16 @@ static void gradient_of_input(const struct dpt_sparse *s, const struct sample *a
 static void hand_over(const struct dpt_sparse *s, const float *dw, bool add, float *to)
 {
     const int32_t *kernel = s->shape.kernel, channels = s->shape.in_channels;
-    const int32_t rows = s->few ? channels : kernel[1] * LANES;
-    const int32_t columns = s->few ? s->column : LANES;
+    const int32_t rows = s->few ? kernel[0] : 1, columns = s->few ? kernel[1] : s->taps;
+    const int32_t step = s->few ? s->column : LANES; /* from column to column */
 
     for (int32_t out = 0; out < s->shape.out_channels; out++) {
         for (int32_t in = 0; in < channels; in++) {
             const float *from = dw + (s->few ? (int64_t)out * s->line + in : blocked(s, in, out));
 
-            for (int32_t row = 0; row < kernel[0]; row++) {
-                for (int32_t column = 0; column < kernel[1]; column++, to++) {
-                    const float sum = from[row * rows + column * columns];
+            for (int32_t row = 0; row < rows; row++, from += channels) {
+                for (int32_t column = 0; column < columns; column++, to++) {
+                    const float sum = from[column * step];
 
                     *to = add ? *to + sum : sum;
                 }
@@ -271,21 +279,6 @@ static void hand_over(const struct dpt_sparse *s, const float *dw, bool add, flo
 
 /* --- the whole -------------------------------------------------------------------------------- */
 
-static struct sample sample_of(const struct dpt_sparse *s, float *scratch)
-{
-    return (struct sample){
-        .x = scratch + s->at.x,
-        .rows = scratch + s->at.rows,
-        .dx = scratch + s->at.dx,
-        .dw = scratch + s->at.dw,
-        .db = scratch + s->at.db,
-        .list_n = (void *)(scratch + s->at.list_n),
-        .list_at = (void *)(scratch + s->at.list_at),
-        .list_dy = scratch + s->at.list_dy,
-        .buckets = (void *)(scratch + s->at.buckets),
-    };
-}
-
 void dpt_sparse_backward(const struct dpt_sparse *s, const struct dpt_sparse_work *work)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
@@ -293,18 +286,18 @@ void dpt_sparse_backward(const struct dpt_sparse *s, const struct dpt_sparse_wor
         dpt_layout_floats(shape->x, shape->in_channels, shape->in[0], shape->in[1]);
     const int64_t y_floats =
         dpt_layout_floats(shape->y, shape->out_channels, shape->pooled[0], shape->pooled[1]);
-    struct sample at = sample_of(s, work->scratch);
+    struct sample at;
+    const int64_t end = arrange(s, work->scratch, &at);
 
-    memset(at.dw, 0, (size_t)(s->at.db - s->at.dw) * sizeof *at.dw);
-    memset(at.db, 0, (size_t)(s->at.end - s->at.db) * sizeof *at.db);
+    memset(at.dw, 0, (size_t)(work->scratch + end - at.dw) * sizeof *at.dw);
     for (int32_t i = 0; i < work->count; i++) {
         at.dy = work->dy + i * y_floats;
         at.argmax = work->argmax + i * y_floats;
         if (shape->y != DPT_LAYOUT_C16) {
-            dpt_sparse_to_blocks(s, at.dy, work->scratch + s->at.dy);
-            dpt_sparse_to_blocks(s, at.argmax, work->scratch + s->at.argmax);
-            at.dy = work->scratch + s->at.dy;
-            at.argmax = (const void *)(work->scratch + s->at.argmax);
+            dpt_sparse_to_blocks(s, at.dy, at.blocks[0]);
+            dpt_sparse_to_blocks(s, at.argmax, at.blocks[1]);
+            at.dy = at.blocks[0];
+            at.argmax = (const void *)at.blocks[1];
         }
         if (s->few)
             dpt_sparse_unroll(s, work->x + i * x_floats, at.x, at.rows);

@@ -51,22 +51,9 @@ struct dpt_sparse_kernels {
 /* The best that this machine has and that is not above `most`. */
 const struct dpt_sparse_kernels *dpt_sparse_kernels(enum dpt_isa most);
 
-/* Offsets in the workspace, in floats. */
-struct offsets {
-    int64_t x;          /* one sample's input, padded; zeros stay around it */
-    int64_t rows;       /* few: one sample's input, rows of zeros around it */
-    int64_t dx;         /* as x */
-    int64_t dy, argmax; /* one sample's, blocks of LANES channels; only for other layouts */
-    int64_t list_n, list_at, list_dy;
-    int64_t buckets;
-    int64_t dw, db; /* a micro-batch's */
-    int64_t end;
-};
-
 struct dpt_sparse {
     struct dpt_sparse_shape shape;
     const struct dpt_sparse_kernels *kernels;
-    struct offsets at;
     bool few;     /* the first layer's way: a patch lies in one piece */
     int32_t taps; /* of a channel */
     int32_t in_blocks, out_blocks, windows;

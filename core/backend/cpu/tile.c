@@ -16,7 +16,7 @@
 enum { ROWS = DPT_TILE_ROWS, LANES = DPT_TILE_LANES };
 
 /* The number-th piece of what will be read soon. */
-DPT_INLINE void ask_for(const struct dpt_tile_prefetch *prefetch, int64_t number)
+DPT_INLINE void prefetch_piece(const struct dpt_tile_prefetch *prefetch, int64_t number)
 {
     for (int i = 0; i < prefetch->lines; i++)
         __builtin_prefetch(prefetch->at + number * prefetch->block + i * prefetch->step, 0, 2);
@@ -52,15 +52,15 @@ DPT_INLINE void plain(int64_t k, const float *a, int64_t row, int64_t column, in
 
 // clang-format off
 #define FORMS(make, name)                                                                          \
-    make(name##_far_1, 1, lda, 1)                                                                  \
-    make(name##_far_2, 2, lda, 1)                                                                  \
-    make(name##_far_3, 3, lda, 1)                                                                  \
+    make(name##_strided_1, 1, lda, 1)                                                                  \
+    make(name##_strided_2, 2, lda, 1)                                                                  \
+    make(name##_strided_3, 3, lda, 1)                                                                  \
     make(name##_line_1, 1, DPT_TILE_LINE, 1)                                                       \
     make(name##_line_2, 2, DPT_TILE_LINE, 1)                                                       \
     make(name##_line_3, 3, DPT_TILE_LINE, 1)                                                       \
-    make(name##_turned_1, 1, 1, ROWS)                                                              \
-    make(name##_turned_2, 2, 1, ROWS)                                                              \
-    make(name##_turned_3, 3, 1, ROWS)
+    make(name##_transposed_1, 1, 1, ROWS)                                                              \
+    make(name##_transposed_2, 2, 1, ROWS)                                                              \
+    make(name##_transposed_3, 3, 1, ROWS)
 // clang-format on
 
 FORMS(PLAIN, plain)
@@ -87,7 +87,7 @@ DPT_INLINE AVX512 void avx512(int64_t k, const float *a, int64_t row, int64_t co
         const int64_t most = k - done < piece ? k - done : piece;
 
         if (prefetch != NULL)
-            ask_for(prefetch, done / LANES);
+            prefetch_piece(prefetch, done / LANES);
         for (int64_t i = 0; i < most; i++, a += column, high += column, b += (int64_t)v * LANES) {
             __m512 from[3];
 
@@ -162,7 +162,7 @@ DPT_INLINE AVX2 void avx2(int64_t k, const float *a, int64_t row, int64_t column
                           const struct dpt_tile_prefetch *prefetch)
 {
     for (int64_t i = 0; i < k && prefetch != NULL; i += LANES)
-        ask_for(prefetch, i / LANES);
+        prefetch_piece(prefetch, i / LANES);
     for (int m = 0; m < ROWS; m += 4)
         for (int n = 0; n < v; n++)
             avx2_part(k, a + m * row, row, column, v, b + (int64_t)n * LANES, way,
@@ -246,9 +246,10 @@ void dpt_tile_fence(void)
 
 #define TABLE(name)                                                                                \
     {                                                                                              \
-        [DPT_TILE_STRIDED] = {NULL, name##_far_1, name##_far_2, name##_far_3},                     \
+        [DPT_TILE_STRIDED] = {NULL, name##_strided_1, name##_strided_2, name##_strided_3},         \
         [DPT_TILE_LINES] = {NULL, name##_line_1, name##_line_2, name##_line_3},                    \
-        [DPT_TILE_TRANSPOSED] = {NULL, name##_turned_1, name##_turned_2, name##_turned_3},         \
+        [DPT_TILE_TRANSPOSED] = {NULL, name##_transposed_1, name##_transposed_2,                   \
+                                 name##_transposed_3},                                             \
     }
 
 dpt_tile *dpt_tile_for(enum dpt_isa isa, int v, enum dpt_tile_layout layout)

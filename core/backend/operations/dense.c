@@ -2,7 +2,7 @@
 
 static void shape(struct dpt_graph_node *node)
 {
-    node->out = (struct dpt_shape){.c = node->out.c, .h = 1, .w = 1, .flat = true};
+    dpt_shape_vector(node, node->out.c);
 }
 
 static int tensors(const struct dpt_graph_node *node, struct dpt_tensor *t)

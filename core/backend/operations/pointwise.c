@@ -10,11 +10,16 @@ const struct dpt_operation dpt_operation_input = {
     .onnx = {{.type = "Identity"}},
 };
 
+static void vector_of_all(struct dpt_graph_node *node)
+{
+    dpt_shape_vector(node, dpt_shape_size(&node->in));
+}
+
 const struct dpt_operation dpt_operation_flatten = {
     .name = "flatten",
     .kind = DPT_CLASS_NOTHING,
     .traits = DPT_EXACT | DPT_FUSED,
-    .shape = dpt_shape_vector,
+    .shape = vector_of_all,
     .reached = {0.1, 0.1, 0.2e-6},
     .onnx = {{.type = "Flatten", .attribute = {{.name = "axis", .number = 1}}}},
 };

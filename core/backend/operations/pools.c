@@ -8,7 +8,7 @@ static void window_shape(struct dpt_graph_node *node)
 
 static void vector_of_channels(struct dpt_graph_node *node)
 {
-    node->out = (struct dpt_shape){.c = node->in.c, .h = 1, .w = 1, .flat = true};
+    dpt_shape_vector(node, node->in.c);
 }
 
 const struct dpt_operation dpt_operation_maxpool = {

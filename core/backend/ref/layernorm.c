@@ -42,7 +42,7 @@ static void backward(const struct dpt_ref_call *call)
     for (size_t row = 0; row < call->count; row++) {
         const float *x = call->x + row * call->in, *dy = call->dy + row * call->in;
         const struct statistics s = statistics_of(call, x);
-        double sum = 0, gemm = 0;
+        double sum = 0, inner = 0;
 
         for (size_t i = 0; i < call->in; i++) {
             const double normal = (x[i] - s.mean) * s.scale, g = (double)dy[i] * call->weight[i];
@@ -50,12 +50,12 @@ static void backward(const struct dpt_ref_call *call)
             call->dweight[i] += (float)(dy[i] * normal);
             call->dbias[i] += dy[i];
             sum += g;
-            gemm += g * normal;
+            inner += g * normal;
         }
         for (size_t i = 0; call->dx != NULL && i < call->in; i++) {
             const double normal = (x[i] - s.mean) * s.scale, g = (double)dy[i] * call->weight[i];
 
-            call->dx[row * call->in + i] += (float)(s.scale * (g - sum / n - normal * gemm / n));
+            call->dx[row * call->in + i] += (float)(s.scale * (g - sum / n - normal * inner / n));
         }
     }
 }
