@@ -71,8 +71,8 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
     return push_dense(list, tail->outputs, tail->init);
 }
 
-static bool mlp_expand(const void *options, const struct dpt_shape *input,
-                       struct dpt_layer_list *list)
+static bool dense_expand(const void *options, const struct dpt_shape *input,
+                         struct dpt_layer_list *list)
 {
     return push_tail(list, options, !input->flat);
 }
@@ -139,29 +139,15 @@ static const struct dpt_option cnn_table[] = {
 };
 // clang-format on
 
-static const struct dpt_model_type mlp = {.expand = mlp_expand};
-static const struct dpt_model_type cnn = {.expand = cnn_expand};
-
-const struct dpt_variant dpt_model_linear = {
-    .name = "linear",
-    .summary = "one dense layer: linear or logistic regression",
-    .options = linear_table,
-    .size = sizeof(struct tail),
-    .impl = &mlp,
-};
-
-const struct dpt_variant dpt_model_mlp = {
-    .name = "mlp",
-    .summary = "dense layers with activations between them",
-    .options = mlp_table,
-    .size = sizeof(struct tail),
-    .impl = &mlp,
-};
-
-const struct dpt_variant dpt_model_cnn = {
-    .name = "cnn",
-    .summary = "conv, activation, pool, repeated; then dense layers",
-    .options = cnn_table,
-    .size = sizeof(struct cnn_options),
-    .impl = &cnn,
-};
+#define SHORT(form, text, struct_, expand_)                                                        \
+    static const struct dpt_model_type form = {.expand = expand_};                                 \
+    const struct dpt_variant dpt_model_##form = {                                                  \
+        .name = #form,                                                                             \
+        .summary = text,                                                                           \
+        .options = form##_table,                                                                   \
+        .size = sizeof(struct_),                                                                   \
+        .impl = &form,                                                                             \
+    }
+SHORT(linear, "one dense layer: linear or logistic regression", struct tail, dense_expand);
+SHORT(mlp, "dense layers with activations between them", struct tail, dense_expand);
+SHORT(cnn, "conv, activation, pool, repeated; then dense layers", struct cnn_options, cnn_expand);

@@ -207,18 +207,6 @@ static void ask(struct dpt_gpu_query *gpus)
 
 /* --- in the parent ---------------------------------------------------------------------------- */
 
-/* The child has the messages of a failing MPI to itself. */
-static void be_child(struct dpt_gpu_query *gpus)
-{
-    const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
-
-    if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0 || dup2(nowhere, STDERR_FILENO) < 0)
-        _exit(1);
-    signal(SIGSEGV, SIG_DFL);
-    ask(gpus);
-    _exit(0);
-}
-
 /* Until the child ends, which closes the pipe, or the time is over. */
 static void wait_for(int fd)
 {
@@ -251,8 +239,15 @@ void dpt_gpu_query(struct dpt_gpu_query *gpus)
     if (pipe(ends) == 0) {
         child = fork();
         if (child == 0) {
+            const int nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC);
+
+            /* It has the messages of a failing MPI to itself. */
+            if (nowhere < 0 || dup2(nowhere, STDOUT_FILENO) < 0 || dup2(nowhere, STDERR_FILENO) < 0)
+                _exit(1);
             close(ends[0]);
-            be_child(shared);
+            signal(SIGSEGV, SIG_DFL);
+            ask(shared);
+            _exit(0);
         }
         close(ends[1]);
         if (child > 0) {

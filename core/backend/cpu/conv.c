@@ -31,23 +31,13 @@ struct conv {
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
                                          const struct dpt_cpu_node *node)
 {
-    const struct dpt_window *w = &node->graph->window;
-    struct dpt_conv_shape shape = {.n = program->spec.micro,
-                                   .groups = w->groups,
+    return (struct dpt_conv_shape){.n = program->spec.micro,
                                    .in_channels = node->in.c,
                                    .out_channels = node->out.c,
                                    .in = {node->in.h, node->in.w},
                                    .out = {node->out.h, node->out.w},
+                                   .window = node->graph->window,
                                    .bias = node->graph->bias >= 0};
-
-    for (int i = 0; i < 2; i++) {
-        shape.kernel[i] = w->kernel[i];
-        shape.stride[i] = w->stride[i];
-        shape.dilation[i] = w->dilation[i];
-        shape.before[i] = w->before[i];
-        shape.after[i] = w->after[i];
-    }
-    return shape;
 }
 
 /* Whether the backward passes work on lists. */

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/error.h"
+#include "core/backend/graph.h"
 #include "core/base/isa.h"
 
 /*
@@ -47,8 +47,8 @@ enum dpt_conv_pass {
 };
 
 struct dpt_conv_shape {
-    int32_t n, groups, in_channels, out_channels;
-    int32_t in[2], out[2], kernel[2], stride[2], dilation[2], before[2], after[2]; /* as graph.h */
+    int32_t n, in_channels, out_channels, in[2], out[2];
+    struct dpt_window window;
     bool bias;
 };
 

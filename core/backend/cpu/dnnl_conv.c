@@ -4,14 +4,14 @@
 
 static void weight_dims(const struct dpt_conv_shape *s, dnnl_dims_t dims, int *n_dims)
 {
-    const int grouped = s->groups > 1;
+    const int grouped = s->window.groups > 1;
 
     if (grouped)
-        dims[0] = s->groups;
-    dims[grouped] = s->out_channels / s->groups;
-    dims[grouped + 1] = s->in_channels / s->groups;
-    dims[grouped + 2] = s->kernel[0];
-    dims[grouped + 3] = s->kernel[1];
+        dims[0] = s->window.groups;
+    dims[grouped] = s->out_channels / s->window.groups;
+    dims[grouped + 1] = s->in_channels / s->window.groups;
+    dims[grouped + 2] = s->window.kernel[0];
+    dims[grouped + 3] = s->window.kernel[1];
     *n_dims = 4 + grouped;
 }
 
@@ -44,10 +44,10 @@ static dnnl_status_t conv_descs_init(struct dpt_conv_descs *c, const struct dpt_
     for (int i = 0; i < 2; i++) {
         c->x_dims[2 + i] = s->in[i];
         c->y_dims[2 + i] = s->out[i];
-        c->stride[i] = s->stride[i];
-        c->dilation[i] = s->dilation[i] - 1;
-        c->before[i] = s->before[i];
-        c->after[i] = s->after[i];
+        c->stride[i] = s->window.stride[i];
+        c->dilation[i] = s->window.dilation[i] - 1;
+        c->before[i] = s->window.before[i];
+        c->after[i] = s->window.after[i];
     }
     weight_dims(s, c->w_dims, &c->w_n_dims);
     c->bias = s->bias;
@@ -58,14 +58,6 @@ static dnnl_status_t conv_descs_init(struct dpt_conv_descs *c, const struct dpt_
         DNNL_TRY(dpt_desc_tag(&c->b, 1, b_dims, dnnl_a));
 out:
     return result;
-}
-
-static void conv_descs_free(struct dpt_conv_descs *c)
-{
-    dpt_desc_free(&c->x);
-    dpt_desc_free(&c->y);
-    dpt_desc_free(&c->w);
-    dpt_desc_free(&c->b);
 }
 
 static const struct {
@@ -105,6 +97,7 @@ enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
     enum dpt_status status;
     dnnl_status_t result;
     struct dpt_conv_descs c = {0};
+    dpt_desc *const owned[] = {&c.x, &c.y, &c.w, &c.b};
     dnnl_primitive_desc_t forward = NULL, pd = NULL;
 
     DNNL_TRY(conv_descs_init(&c, shape, x, y));
@@ -121,7 +114,8 @@ out:
     }
     if (forward != NULL)
         dnnl_primitive_desc_destroy(forward);
-    conv_descs_free(&c);
+    for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++)
+        dpt_desc_free(owned[i]);
     return status;
 }
 

@@ -124,7 +124,9 @@ static enum dpt_status place_gradient(struct dpt_cpu_program *program, struct dp
                                       struct dpt_error *err)
 {
     struct dpt_cpu_node *input = &program->nodes[node->input];
-    const bool in_place = node->op->pointwise || node->op->moves_nothing || node->listed;
+    /* What takes each number by itself has the same layout on both sides. */
+    const bool in_place = node->op->moves_nothing || node->listed ||
+                          dpt_operation_of(node->graph)->kind == DPT_CLASS_POINTWISE;
     enum dpt_status status = DPT_OK;
 
     node->dx = in_place ? node->dy : dpt_cpu_take(program, node->x_floats);
@@ -228,16 +230,6 @@ static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
     return bind_calls(program, number, worker->memory, err);
 }
 
-static void close_worker(struct dpt_cpu_program *program, struct dpt_cpu_worker *worker)
-{
-    for (int i = 0; worker->calls != NULL && i < program->n_calls; i++)
-        dpt_call_close(worker->calls[i]);
-    dpt_free(worker->calls);
-    dpt_free(worker->metric_sums_of);
-    dpt_free(worker->buffers);
-    dpt_free(worker->memory);
-}
-
 /* --- the whole -------------------------------------------------------------------------------- */
 
 static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dpt_error *err)
@@ -327,8 +319,16 @@ void dpt_cpu_close(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->workers != NULL && i < program->spec.threads; i++)
-        close_worker(program, &program->workers[i]);
+    for (int i = 0; program->workers != NULL && i < program->spec.threads; i++) {
+        struct dpt_cpu_worker *worker = &program->workers[i];
+
+        for (int k = 0; worker->calls != NULL && k < program->n_calls; k++)
+            dpt_call_close(worker->calls[k]);
+        dpt_free(worker->calls);
+        dpt_free(worker->metric_sums_of);
+        dpt_free(worker->buffers);
+        dpt_free(worker->memory);
+    }
     for (int i = 0; i < program->n_calls; i++)
         dpt_kernel_close(program->calls[i].kernel);
     for (int32_t i = 0; program->nodes != NULL && i < program->n_nodes; i++) {

@@ -124,7 +124,6 @@ static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
         .forward = activation_forward,                                                             \
         .backward = activation_backward,                                                           \
         .shares = true,                                                                            \
-        .pointwise = true,                                                                         \
         .keeps_output = true,                                                                      \
     };
 DPT_ACTIVATIONS(X, 0)
@@ -225,7 +224,6 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
     .backward = dropout_backward,
     .own = sizeof(struct dropout),
     .shares = true,
-    .pointwise = true,
 };
 
 /* --- input and flatten ------------------------------------------------------------------------ */

@@ -73,7 +73,6 @@ struct dpt_cpu_op {
     void (*close)(struct dpt_cpu_node *node); /* what `own` holds, all or in part; optional */
     size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
     bool shares;        /* a team can compute it: each thread does its part of run->threads */
-    bool pointwise;     /* dx may take dy's buffer: same layout, element by element */
     bool keeps_output;  /* backward reads the output: nobody may write over it */
     bool moves_nothing; /* the output is the input, in canonical layout */
 };

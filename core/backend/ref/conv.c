@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "core/base/vector.h"
+
 /*
  * A convolution as matrix products: the patches under the kernel are copied out as columns, so that
  * padding, stride and dilation are the copy's matter alone. Columns are made for a band of output
@@ -56,33 +58,10 @@ static void inside(int64_t start, int32_t stride, int32_t inputs, int32_t output
     *first = lowest < *last ? (int32_t)lowest : *last;
 }
 
-/* What is done with one row of the columns and the input elements that it stands for. */
-typedef void row_work(float *column, int32_t first, int32_t last, int32_t outputs, float *input,
-                      int32_t stride);
-
-static void copy_row(float *column, int32_t first, int32_t last, int32_t outputs, float *input,
-                     int32_t stride)
-{
-    for (int32_t o = 0; o < first; o++)
-        column[o] = 0;
-    for (int32_t o = first; o < last; o++)
-        column[o] = input[(int64_t)(o - first) * stride];
-    for (int32_t o = last; o < outputs; o++)
-        column[o] = 0;
-}
-
-static void add_row(float *column, int32_t first, int32_t last, int32_t outputs, float *input,
-                    int32_t stride)
-{
-    (void)outputs;
-    for (int32_t o = first; o < last; o++)
-        input[(int64_t)(o - first) * stride] += column[o];
-}
-
 /* Walks the columns [patch][rows x out.w] of the output rows `top` … `top + rows - 1` together with
- * one group's input planes. */
-static void walk(const struct conv *c, int32_t top, int32_t rows, float *columns, float *input,
-                 row_work *work)
+ * one group's input planes, which are copied into them; `back`: to which they are added. */
+DPT_INLINE void walk(const struct conv *c, int32_t top, int32_t rows, bool back, float *columns,
+                     float *input)
 {
     const struct dpt_window *w = &c->node->window;
     const int32_t in_h = c->node->in.h, in_w = c->node->in.w, out_w = c->node->out.w;
@@ -98,10 +77,18 @@ static void walk(const struct conv *c, int32_t top, int32_t rows, float *columns
         for (int32_t row = 0; row < rows; row++) {
             const int64_t y =
                 (int64_t)(top + row) * w->stride[0] + (int64_t)ky * w->dilation[0] - w->before[0];
-            const bool on = y >= 0 && y < in_h && first < last;
-            float *from = on ? plane + y * in_w + left + (int64_t)first * w->stride[1] : plane;
+            const int32_t end = y >= 0 && y < in_h ? last : first;
+            float *from =
+                plane + (first < end ? y * in_w + left + (int64_t)first * w->stride[1] : 0);
 
-            work(columns, on ? first : 0, on ? last : 0, out_w, from, w->stride[1]);
+            if (!back)
+                memset(columns, 0, (size_t)out_w * sizeof *columns);
+            for (int32_t o = first; o < end; o++) {
+                if (back)
+                    from[(int64_t)(o - first) * w->stride[1]] += columns[o];
+                else
+                    columns[o] = from[(int64_t)(o - first) * w->stride[1]];
+            }
             columns += out_w;
         }
     }
@@ -117,8 +104,7 @@ static void forward_group(const struct dpt_ref_call *call, const struct conv *c,
         const int32_t left = c->node->out.h - top, rows = left < c->band ? left : c->band;
         const size_t n = (size_t)rows * width;
 
-        /* copy_row only reads its input. */
-        walk(c, top, rows, call->scratch, (float *)x, copy_row);
+        walk(c, top, rows, false, call->scratch, (float *)x); /* x is only read */
         dpt_ref_matmul_add(c->filters, n, c->patch, (struct dpt_ref_matrix){weight, c->patch, 1},
                            (struct dpt_ref_matrix){call->scratch, n, 1}, y + (size_t)top * width,
                            c->out_plane);
@@ -137,7 +123,7 @@ static void backward_group(const struct dpt_ref_call *call, const struct conv *c
         const size_t n = (size_t)rows * width;
         const float *from = dy + (size_t)top * width;
 
-        walk(c, top, rows, call->scratch, (float *)x, copy_row);
+        walk(c, top, rows, false, call->scratch, (float *)x);
         dpt_ref_matmul_add(c->filters, c->patch, n, (struct dpt_ref_matrix){from, c->out_plane, 1},
                            (struct dpt_ref_matrix){call->scratch, 1, n}, dweight, c->patch);
         if (dx == NULL)
@@ -145,7 +131,7 @@ static void backward_group(const struct dpt_ref_call *call, const struct conv *c
         memset(call->scratch, 0, c->patch * n * sizeof *call->scratch);
         dpt_ref_matmul_add(c->patch, n, c->filters, (struct dpt_ref_matrix){weight, 1, c->patch},
                            (struct dpt_ref_matrix){from, c->out_plane, 1}, call->scratch, n);
-        walk(c, top, rows, call->scratch, dx, add_row);
+        walk(c, top, rows, true, call->scratch, dx);
     }
 }
 

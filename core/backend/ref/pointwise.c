@@ -1,7 +1,6 @@
 #include "core/backend/ref/ref.h"
 
 #include <math.h>
-#include <string.h>
 
 /* Operations that take each element by itself, and those that move none. */
 
@@ -76,21 +75,9 @@ POINTWISE(sigmoid, (float)logistic(v), (1 - f) * f);
 POINTWISE(leaky_relu, (v < 0) ? a *v : v, (v > 0) ? 1 : a);
 POINTWISE(silu, (float)(v *logistic(v)), silu_slope(v));
 
-static void input_forward(const struct dpt_ref_call *call)
-{
-    memcpy(call->y, call->batch->input, call->count * call->out * sizeof *call->y);
-}
-
-static void copy_forward(const struct dpt_ref_call *call)
-{
-    memcpy(call->y, call->x, call->count * call->out * sizeof *call->y);
-}
-
-static void copy_backward(const struct dpt_ref_call *call)
-{
-    for (size_t i = 0; i < call->count * call->out; i++)
-        call->dx[i] += call->dy[i];
-}
+/* The input's x is the batch's. */
+POINTWISE(input, v, 1);
+POINTWISE(flatten, v, 1);
 
 static size_t dropout_saved(const struct dpt_graph_node *node)
 {
@@ -103,7 +90,7 @@ static void dropout_forward(const struct dpt_ref_call *call)
     float *mask = call->saved;
 
     if (!call->training) {
-        copy_forward(call);
+        flatten_forward(call); /* a copy */
         return;
     }
     for (size_t i = 0; i < call->count; i++)
@@ -120,13 +107,6 @@ static void dropout_backward(const struct dpt_ref_call *call)
     for (size_t i = 0; i < call->count * call->out; i++)
         call->dx[i] += call->dy[i] * mask[i];
 }
-
-const struct dpt_ref_op dpt_ref_input = {.forward = input_forward};
-
-const struct dpt_ref_op dpt_ref_flatten = {
-    .forward = copy_forward,
-    .backward = copy_backward,
-};
 
 const struct dpt_ref_op dpt_ref_dropout = {
     .forward = dropout_forward,

@@ -177,6 +177,7 @@ static struct dpt_ref_call call_of(const struct program *program, int32_t index,
         .count = (size_t)batch->count,
         .in = (size_t)dpt_shape_size(&node->in),
         .out = (size_t)dpt_shape_size(&node->out),
+        .x = batch->input,
         .y = memory + location->y,
         .scratch = memory + program->scratch,
     };

@@ -144,7 +144,7 @@ static void print_node(const struct dpt_cpu_program *program, int32_t i, const s
         const struct dpt_conv_shape shape = dpt_cpu_conv_shape(program, node);
 
         limit = (double)SAMPLES * node->out.c * node->out.h * node->out.w * node->in.c *
-                shape.kernel[0] * shape.kernel[1] / speed * 1e3;
+                shape.window.kernel[0] * shape.window.kernel[1] / speed * 1e3;
         for (int pass = 0; pass < 3; pass++)
             if (pass != DPT_CONV_BACKWARD_DATA || node->wants_dx)
                 passes[pass] =
