@@ -28,13 +28,12 @@ static enum dpt_status train(struct dpt_cli *cli, const struct dpt_job *job,
                              struct dpt_error *err)
 {
     enum dpt_status status;
-    const struct dpt_run_options run_options = {
-        .version = DPT_VERSION,
-        .resume = dpt_resume_parse(dpt_cli_value(cli, "--resume"), dpt_cli_has(cli, "--overwrite"),
-                                   dpt_cli_has(cli, "--allow-nan"))};
+    const struct dpt_resume resume =
+        dpt_resume_parse(dpt_cli_value(cli, "--resume"), dpt_cli_has(cli, "--overwrite"),
+                         dpt_cli_has(cli, "--allow-nan"));
     struct dpt_str summary = {0};
 
-    status = dpt_run_job(job, conf, comm, &cli->log, &run_options, &summary, err);
+    status = dpt_run_job(job, conf, comm, &cli->log, &resume, &summary, err);
     if (status == DPT_OK)
         status = dpt_output_text(&summary, "the summary", err);
     if (status == DPT_RANK && err->memory && comm->world.rank == 0)

@@ -231,13 +231,14 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
     bool on_device;
     double seconds;
     struct dpt_log mute = {.silent = true};
+    struct dpt_rank_gpu *gpus = NULL;
 
     DPT_TRY(dpt_group_sum_ints(&comm->world, &bad, &all_bad, 1, err));
     if (all_bad > 0 || comm->world.size == 1)
         return DPT_OK;
-    DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, err));
+    DPT_TRY(dpt_choose_backend(comm, DPT_DEVICE_AUTO, &mute, &backend, &device, &gpus, err));
     if (backend->devices == NULL)
-        return DPT_OK;
+        goto out;
     DPT_TRY(dpt_choose_sums(comm, backend, device, LARGE, DPT_CUDA_AWARE_ON, &on_device, how, err));
     DPT_TRY(time_sums(d, backend, device, &seconds, err));
     dpt_show_seconds(seconds, time);
@@ -248,5 +249,6 @@ enum dpt_status dpt_doctor_gpu_sum(struct dpt_doctor *d, struct dpt_error *err)
                        : "comm.cuda_aware: on takes it; `auto` believes what MPI says of itself",
                    "%s for 4.2 MB in GPU memory, %s/s", time, rate);
 out:
+    dpt_free(gpus);
     return status;
 }

@@ -247,7 +247,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     DPT_TRY(measure_program(p, p->t.data.train.sampler.micro, err));
     if (backend->devices != NULL)
         DPT_TRY(fit_device(p, err));
-    state = dpt_trainer_state(&p->t, job_text, DPT_VERSION);
+    state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
     fill_memory(p);

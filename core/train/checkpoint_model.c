@@ -33,7 +33,7 @@ static enum dpt_status find_shape(const struct dpt_checkpoint_model *m,
                             "made it: --input-shape says it",
                             m->path);
         *shape = *given;
-    } else if (given != NULL && memcmp(given, shape, sizeof *shape) != 0) {
+    } else if (given != NULL && !dpt_same_shape(given, shape)) {
         return dpt_fail(err, DPT_BAD_DATA, "%s: its samples are %s, not %s", m->path,
                         dpt_shape_text(shape, have), dpt_shape_text(given, want));
     }

@@ -99,21 +99,13 @@ const char *dpt_choose_name_ranks(const struct dpt_comm *comm, const bool *is, c
 
 /* --- together --------------------------------------------------------------------------------- */
 
-/* What a rank tells the others. */
-struct view {
-    bool usable;                 /* it has a GPU, and that is its own now */
-    int count;                   /* of the GPUs that its driver shows */
-    struct dpt_device_info info; /* of its own */
-    char why[400];               /* it is not usable */
-};
-
 static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *comm,
-                         struct view *mine, int *device, struct dpt_error *err)
+                         struct dpt_rank_gpu *mine, int *device, struct dpt_error *err)
 {
     const int from_launcher = dpt_launcher_local_rank(),
               local = from_launcher >= 0 ? from_launcher : comm->node.rank;
 
-    *mine = (struct view){0};
+    *mine = (struct dpt_rank_gpu){0};
     if (gpu->devices->count(&mine->count, err) == DPT_OK &&
         gpu->devices->choose(local, err) == DPT_OK) {
         *device = local % mine->count;
@@ -124,8 +116,8 @@ static void find_devices(const struct dpt_backend *gpu, const struct dpt_comm *c
 }
 
 /* Rank 0's warning that some GPUs do the work of several ranks. */
-static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
-                        bool *same)
+static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
+                        const struct dpt_rank_gpu *all, bool *same)
 {
     const int n = comm->world.size;
     int shared = 0;
@@ -157,8 +149,8 @@ static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log, const 
 }
 
 /* Rank 0's warning why `auto` computes on processors although there are GPUs. */
-static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log, const struct view *all,
-                         bool *without)
+static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log,
+                         const struct dpt_rank_gpu *all, bool *without)
 {
     const int n = comm->world.size;
     const char *why = NULL;
@@ -180,38 +172,38 @@ static void warn_missing(const struct dpt_comm *comm, struct dpt_log *log, const
         dpt_log_warn(log, "the GPUs stay idle: %s", why);
 }
 
-/* Collective. */
-static enum dpt_status warn(const struct dpt_comm *comm, struct dpt_log *log,
-                            const struct view *mine, bool chosen, struct dpt_error *err)
+/* Collective. *all: out, of every rank; rank 0 warns of what is odd about them. */
+static enum dpt_status gather(const struct dpt_comm *comm, struct dpt_log *log,
+                              const struct dpt_rank_gpu *mine, bool chosen,
+                              struct dpt_rank_gpu **all, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t n = (size_t)comm->world.size;
-    struct view *all = NULL;
     bool *marks = NULL;
 
-    status = DPT_ALLOCATE(all, n, "the list of GPUs", err);
+    status = DPT_ALLOCATE(*all, n, "the list of GPUs", err);
     if (status == DPT_OK)
         status = DPT_ALLOCATE(marks, n, "the list of GPUs", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
-    DPT_TRY(dpt_group_allgather(&comm->world, mine, all, sizeof *mine, err));
+    DPT_TRY(dpt_group_allgather(&comm->world, mine, *all, sizeof *mine, err));
     if (comm->world.rank == 0)
-        (chosen ? warn_shared : warn_missing)(comm, log, all, marks);
+        (chosen ? warn_shared : warn_missing)(comm, log, *all, marks);
 out:
-    dpt_free(all);
     dpt_free(marks);
     return status;
 }
 
 enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
                                    struct dpt_log *log, const struct dpt_backend **backend,
-                                   int *device, struct dpt_error *err)
+                                   int *device, struct dpt_rank_gpu **all, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *gpu = find_accelerator(kind);
-    struct view mine;
+    struct dpt_rank_gpu mine;
     int64_t have[2]; /* ranks that can use one; that are shown one */
 
     *device = 0;
+    *all = NULL;
     if (gpu == NULL)
         return dpt_choose_planned(kind, backend, err);
     find_devices(gpu, comm, &mine, device, err);
@@ -224,7 +216,7 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     have[1] = mine.count > 0;
     DPT_TRY(dpt_group_sum_ints(&comm->world, have, have, 2, err));
     if (have[1] > 0)
-        DPT_TRY(warn(comm, log, &mine, have[0] == comm->world.size, err));
+        DPT_TRY(gather(comm, log, &mine, have[0] == comm->world.size, all, err));
     *backend = have[0] == comm->world.size ? gpu : find(false);
 out:
     return status;

@@ -22,15 +22,24 @@ void dpt_choose_early(enum dpt_device_kind kind);
 /* The GPUs that this process sees and a job of this kind would use; 0: none. */
 int dpt_choose_count(enum dpt_device_kind kind);
 
+/* The GPU of a rank, as all know it. */
+struct dpt_rank_gpu {
+    bool usable;                 /* it has one, and that is its own now */
+    int count;                   /* of the GPUs that its driver shows */
+    struct dpt_device_info info; /* of its own */
+    char why[400];               /* it is not usable */
+};
+
 /*
  * Collective over comm->world; all ranks come to the same backend. `auto` is the GPU where every
  * rank has one, else the CPU, with a warning that names who has none where only some do. Ranks that
- * share a GPU are a warning. device: out, the number of this rank's. Errors: BAD_JOB: this build
+ * share a GPU are a warning. device: out, the number of this rank's. all: out, [ranks], the
+ * caller's to free, also after a failure; NULL where nobody has any. Errors: BAD_JOB: this build
  * has no such backend, or a rank no GPU.
  */
 enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_kind kind,
                                    struct dpt_log *log, const struct dpt_backend **backend,
-                                   int *device, struct dpt_error *err);
+                                   int *device, struct dpt_rank_gpu **all, struct dpt_error *err);
 /* The backend of a planned job, whose ranks need not exist: without a GPU `cuda` is no error, and
  * `auto` is what it would be here. */
 enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_backend **backend,

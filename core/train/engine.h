@@ -55,8 +55,8 @@ const struct dpt_engine *dpt_engine_choose(const struct dpt_trainer *t);
 
 /* --- what every step has, whoever takes it (step.c) ------------------------------------------- */
 
-/* What this rank tells the others with the step: all but whether its part failed. */
-void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS]);
+/* What this rank tells the others with the step. failed: its part of it. */
+void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS]);
 /* What the ranks told, from the sums of their flags in t->reduction.reduced_flags. */
 void dpt_step_read_flags(const struct dpt_trainer *t, struct dpt_step_result *result);
 

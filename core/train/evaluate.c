@@ -5,6 +5,9 @@
 #include "core/trace/profile.h"
 #include "core/train/parts.h"
 
+/* What is kept of a micro-batch, each a double, so that the ranks can add them up. */
+enum { LOSS, CORRECT, SAMPLES, WEIGHT, SUMS };
+
 struct eval_work {
     struct dpt_trainer *t;
     struct dpt_split *split;
@@ -26,7 +29,7 @@ enum dpt_status dpt_trainer_open_evaluation(struct dpt_trainer *t, struct dpt_er
     for (size_t i = 0; i < DPT_SPLITS; i++)
         if (t->data.split[i].present && micro_batches(&t->data.split[i]) > most)
             most = micro_batches(&t->data.split[i]);
-    return DPT_ALLOCATE(t->sums, (size_t)most * DPT_EVAL_SUMS, "an evaluation", err);
+    return DPT_ALLOCATE(t->sums, (size_t)most * SUMS, "an evaluation", err);
 }
 
 void dpt_trainer_close_evaluation(struct dpt_trainer *t)
@@ -56,11 +59,11 @@ static void evaluate_part(void *arg, int thread)
                                                NULL, &metric_sums, &worker->err);
         if (worker->status != DPT_OK)
             return;
-        sums = t->sums + (w->view.step * w->micros + i) * DPT_EVAL_SUMS;
-        sums[DPT_EVAL_LOSS] = metric_sums.loss;
-        sums[DPT_EVAL_CORRECT] = metric_sums.correct;
-        sums[DPT_EVAL_SAMPLES] = (double)metric_sums.samples;
-        sums[DPT_EVAL_WEIGHT] = metric_sums.weight;
+        sums = t->sums + (w->view.step * w->micros + i) * SUMS;
+        sums[LOSS] = metric_sums.loss;
+        sums[CORRECT] = metric_sums.correct;
+        sums[SAMPLES] = (double)metric_sums.samples;
+        sums[WEIGHT] = metric_sums.weight;
     }
 }
 
@@ -70,7 +73,7 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
 
-    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * DPT_EVAL_SUMS * sizeof *w->t->sums);
+    memset(w->t->sums, 0, (size_t)micro_batches(w->split) * SUMS * sizeof *w->t->sums);
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (int64_t step = 0; step < steps; step++) {
         DPT_TRY(dpt_loader_next(w->split->loader, &w->view, err));
@@ -101,13 +104,12 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
     /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
      * in the same order. */
-    DPT_TRY(
-        dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * DPT_EVAL_SUMS, err));
+    DPT_TRY(dpt_group_sum_doubles(&t->comm->world, t->sums, t->sums, (size_t)n * SUMS, err));
     *total = (struct dpt_metric_sums){0};
     for (int64_t i = 0; i < n; i++) {
-        const double *sums = t->sums + i * DPT_EVAL_SUMS;
-        const struct dpt_metric_sums one = {sums[DPT_EVAL_LOSS], sums[DPT_EVAL_CORRECT],
-                                            (int64_t)sums[DPT_EVAL_SAMPLES], sums[DPT_EVAL_WEIGHT]};
+        const double *sums = t->sums + i * SUMS;
+        const struct dpt_metric_sums one = {sums[LOSS], sums[CORRECT], (int64_t)sums[SAMPLES],
+                                            sums[WEIGHT]};
 
         dpt_metric_sums_add(total, &one);
     }

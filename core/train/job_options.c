@@ -11,13 +11,23 @@ struct loss_options {
     double label_smoothing;
 };
 
+#define AT(member) .offset = offsetof(struct dpt_job, member)
+
+/* What all rows of a type say; behind it stands what one of them says alone. */
+#define ROW(key, affects, kind)                                                                    \
+    .name = (key), .effect = DPT_EFFECT_##affects, .type = DPT_OPT_##kind
+#define SECTION(key, affects, table)      ROW(key, affects, SECTION), .fallback = "{}", .rows = (table)
+#define FLAG(key, affects, member, usual) ROW(key, affects, BOOL), AT(member), .fallback = (usual)
+#define WHEN(key, affects, member, usual) ROW(key, affects, EVERY), AT(member), .fallback = (usual)
+#define TEXT(key, affects, member)        ROW(key, affects, TEXT), AT(member), .fallback = "null"
+#define CHOICE(key, affects, member, list, usual)                                                  \
+    ROW(key, affects, CHOICE), AT(member), .fallback = (usual), .choices = DPT_CHOICES(list)
+#define WHOLE(key, affects, member, usual, least, most)                                            \
+    ROW(key, affects, INT), AT(member), .fallback = (usual), .min = (least), .max = (most)
+
 static const struct dpt_option cross_entropy_options[] = {
-    {.name = "label_smoothing",
-     .type = DPT_OPT_REAL,
+    {ROW("label_smoothing", AS_ABOVE, REAL), .fallback = "0", .max = 0.999,
      .offset = offsetof(struct loss_options, label_smoothing),
-     .fallback = "0",
-     .min = 0,
-     .max = 0.999,
      .help = "share of each target spread evenly over all classes"},
     {0},
 };
@@ -52,20 +62,6 @@ struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 }
 
 enum { TIMES = 1 << DPT_SECONDS | 1 << DPT_NEVER };
-
-#define AT(member) .offset = offsetof(struct dpt_job, member)
-
-/* What all rows of a type say; behind it stands what one of them says alone. */
-#define ROW(key, affects, kind)                                                                    \
-    .name = (key), .effect = DPT_EFFECT_##affects, .type = DPT_OPT_##kind
-#define SECTION(key, affects, table)      ROW(key, affects, SECTION), .fallback = "{}", .rows = (table)
-#define FLAG(key, affects, member, usual) ROW(key, affects, BOOL), AT(member), .fallback = (usual)
-#define WHEN(key, affects, member, usual) ROW(key, affects, EVERY), AT(member), .fallback = (usual)
-#define TEXT(key, affects, member)        ROW(key, affects, TEXT), AT(member), .fallback = "null"
-#define CHOICE(key, affects, member, list, usual)                                                  \
-    ROW(key, affects, CHOICE), AT(member), .fallback = (usual), .choices = DPT_CHOICES(list)
-#define WHOLE(key, affects, member, usual, least, most)                                            \
-    ROW(key, affects, INT), AT(member), .fallback = (usual), .min = (least), .max = (most)
 
 static const struct dpt_option device_options[] = {
     {CHOICE("kind", NONE, device.kind, DPT_DEVICE_KINDS, "auto"),

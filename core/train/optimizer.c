@@ -116,7 +116,7 @@ struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
     const struct dpt_optimizer_type *type = type_of(optimizer);
 
     return (struct dpt_rule){
-        .kind = type->rule != NULL ? type->rule(optimizer->options) : DPT_RULE_NONE,
+        .kind = type->rule_of != NULL ? type->rule_of(optimizer->options) : type->rule,
         .slots = dpt_optimizer_slots(optimizer),
         .options = optimizer->options,
         .scalars = type->scalars,

@@ -50,8 +50,8 @@ struct dpt_optimizer_type {
     int (*slots_used)(const void *options); /* how many of these; NULL: all */
     /* What the rule or step reckons with; all zero before, but `keep` is 1. */
     void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
-    /* Of each parameter by itself; NULL: a step of its own. */
-    enum dpt_rule_kind (*rule)(const void *options);
+    enum dpt_rule_kind rule; /* of each parameter by itself; NONE: a step of its own */
+    enum dpt_rule_kind (*rule_of)(const void *options); /* where that depends on them; else NULL */
     /*
      * The step of its own comes in two passes. direction: updates the slots and writes the n
      * numbers whose norm is wanted: the gradient of LARS, the update before its trust ratio of

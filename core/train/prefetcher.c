@@ -58,27 +58,26 @@ static enum dpt_status fill(struct dpt_prefetcher *f, struct dpt_prefetched *pre
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_step_view *view = &prefetched->view;
+    struct dpt_step_view view;
     struct dpt_staging_buffer staging_buffer;
 
-    DPT_TRY(dpt_loader_next(f->spec.loader, &prefetched->view, err));
+    DPT_TRY(dpt_loader_next(f->spec.loader, &view, err));
     DPT_TRY(f->spec.type->staging_buffer(f->spec.steps, prefetched->staging_buffer, &staging_buffer,
                                          err));
-    prefetched->micros = view->last - view->first;
+    prefetched->micros = view.last - view.first;
     for (int32_t k = 0; k < prefetched->micros; k++) {
         struct dpt_batch_buffer rows = rows_of(f, &staging_buffer, k);
         struct dpt_batch batch = {0};
 
         if (staging_buffer.input != NULL) {
-            DPT_TRY(dpt_loader_fill(f->spec.loader, view, view->first + k, &rows, &batch, err));
+            DPT_TRY(dpt_loader_fill(f->spec.loader, &view, view.first + k, &rows, &batch, err));
             staging_buffer.count[k] = batch.count;
         } else {
-            struct dpt_steps_move *move =
-                staging_buffer.move != NULL
-                    ? staging_buffer.move + (size_t)k * (size_t)f->spec.micro
-                    : NULL;
+            struct dpt_steps_move *move = staging_buffer.move;
 
-            dpt_loader_fill_labels(f->spec.loader, view, view->first + k, &rows, move,
+            if (move != NULL)
+                move += (size_t)k * (size_t)f->spec.micro;
+            dpt_loader_fill_labels(f->spec.loader, &view, view.first + k, &rows, move,
                                    &staging_buffer.count[k]);
         }
     }

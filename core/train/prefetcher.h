@@ -27,7 +27,6 @@ struct dpt_prefetcher_spec {
 
 /* A step whose samples are in a staging buffer. */
 struct dpt_prefetched {
-    struct dpt_step_view view;
     int staging_buffer;
     int32_t micros; /* micro-batches in it */
 };

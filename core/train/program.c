@@ -24,7 +24,7 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
             first = split;
             DPT_TRY(dpt_model_build(&t->job->model, &first->set->shape, &t->model.graph, err));
         }
-        if (memcmp(&first->set->shape, &split->set->shape, sizeof split->set->shape) != 0)
+        if (!dpt_same_shape(&first->set->shape, &split->set->shape))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "data.%s: samples are %s, those of data.%s are %s",
                              split->name, dpt_shape_text(&split->set->shape, have), first->name,
                              dpt_shape_text(&first->set->shape, want)));

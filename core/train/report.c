@@ -4,6 +4,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/train/choose.h"
 #include "core/train/run.h"
 #include "core/train/schedule.h"
 #include "data/sets/dataset.h"
@@ -95,8 +96,7 @@ static void log_lines(const struct dpt_run *run)
                      unit, every->n == 1 ? "" : "s", has_accuracy(run) ? ", accuracy and" : " and");
 }
 
-static void log_header(const struct dpt_run *run, const int32_t *threads,
-                       const struct dpt_gpu *gpus)
+static void log_header(const struct dpt_run *run, const int32_t *threads)
 {
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->data.train.sampler;
@@ -106,11 +106,11 @@ static void log_header(const struct dpt_run *run, const int32_t *threads,
 
     if (t->job->batch.per_rank != 0)
         snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
-    dpt_log_info(t->log, "dptrain %s: %s", run->version, t->job->name);
+    dpt_log_info(t->log, "dptrain %s: %s", DPT_VERSION, t->job->name);
     list_hosts(t->comm, threads, &text);
     dpt_log_info(t->log, "  ranks    %s", text.text);
-    if (gpus != NULL)
-        dpt_gpus_log(t, gpus);
+    if (t->backend->devices != NULL)
+        dpt_gpus_log(t);
     else
         dpt_log_info(t->log, "  device   %s (%s), %s", t->backend->name, t->backend->uses(),
                      dpt_job_precision(t->job));
@@ -130,7 +130,7 @@ static void log_header(const struct dpt_run *run, const int32_t *threads,
     log_lines(run);
     dpt_log_info(t->log, "  output   %s", t->job->output);
     dpt_trainer_warn_idle(t, t->log);
-    if (t->comm->world.size == 1 && (gpus == NULL || gpus[0].info.count > 1))
+    if (t->comm->world.size == 1 && (t->backend->devices == NULL || t->gpus[0].info.count > 1))
         dpt_log_warn(t->log,
                      "one rank only, so nothing is shared out; `mpirun -np N dptrain ...` or "
                      "`--ranks N` starts N");
@@ -148,23 +148,22 @@ out:
     return status;
 }
 
-static enum dpt_status start_event(struct dpt_run *run, const struct dpt_gpu *gpus,
-                                   struct dpt_error *err)
+static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
 {
     const struct dpt_trainer *t = &run->trainer;
     struct dpt_metrics *m = &run->metrics;
 
     dpt_metrics_begin(m, "run");
     dpt_metrics_text(m, "name", t->job->name);
-    dpt_metrics_text(m, "version", run->version);
+    dpt_metrics_text(m, "version", DPT_VERSION);
     if (t->fault.action != NULL)
         dpt_metrics_text(m, "fault", getenv("DPTRAIN_FAULT"));
     dpt_metrics_text(m, "mpi", dpt_comm_version());
     dpt_metrics_text(m, "hdf5", dpt_h5_version());
     dpt_metrics_text(m, "device", t->backend->name);
     dpt_metrics_text(m, "library", t->backend->describe());
-    if (gpus != NULL)
-        dpt_gpus_metrics(t, gpus, m);
+    if (t->backend->devices != NULL)
+        dpt_gpus_metrics(t, m);
     dpt_metrics_int(m, "ranks", t->comm->world.size);
     dpt_metrics_int(m, "hosts", t->comm->nodes);
     dpt_metrics_text(m, "host", t->comm->host);
@@ -197,20 +196,17 @@ enum dpt_status dpt_report_start(struct dpt_run *run, struct dpt_error *err)
     const struct dpt_comm *comm = run->trainer.comm;
     const int32_t mine = run->trainer.team.threads;
     int32_t *threads = NULL; /* of every rank */
-    struct dpt_gpu *gpus = NULL;
 
     status = DPT_ALLOCATE(threads, (size_t)comm->world.size, "the list of ranks", err);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_allgather(&comm->world, &mine, threads, sizeof mine, err));
-    DPT_TRY(dpt_gpus_allgather(&run->trainer, &gpus, err));
     if (comm->world.rank == 0) {
-        log_header(run, threads, gpus);
-        status = start_event(run, gpus, err);
+        log_header(run, threads);
+        status = start_event(run, err);
     }
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
     dpt_free(threads);
-    dpt_free(gpus);
     return status;
 }
 

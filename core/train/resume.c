@@ -323,13 +323,13 @@ static void tell_plans(const struct dpt_trainer *t, const struct found *found)
 }
 
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, const char *version, enum dpt_resumed *resumed,
+                               const char *job_text, enum dpt_resumed *resumed,
                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     const size_t bytes = (size_t)t->model.graph.floats * sizeof(float);
-    struct dpt_state state = dpt_trainer_state(t, job_text, version);
+    struct dpt_state state = dpt_trainer_state(t, job_text);
     struct found found = {0};
 
     *resumed = DPT_RESUMED_NOT;

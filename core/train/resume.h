@@ -35,7 +35,7 @@ enum dpt_resumed {
  * would write over), RANK, IO.
  */
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
-                               const char *job_text, const char *version, enum dpt_resumed *resumed,
+                               const char *job_text, enum dpt_resumed *resumed,
                                struct dpt_error *err);
 
 /* *step: the last line of FOLDER/metrics.jsonl is the end of a run that made all its steps, so

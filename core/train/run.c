@@ -126,7 +126,7 @@ static enum dpt_status save(struct dpt_run *run, bool wait, struct dpt_error *er
     dpt_profile_begin(t->profile, t->progress.step);
     DPT_TRY(wait_for_save(run, err));
     if (dpt_run_leads(run)) {
-        struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
+        struct dpt_state state = dpt_trainer_state(t, run->job_text.text);
 
         state.lock = run->lock;
         status = dpt_board_flush(&run->board, true, err);
@@ -480,12 +480,11 @@ static enum dpt_status close_run(struct dpt_run *run, struct dpt_log *log, enum 
 
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
-                            const struct dpt_run_options *options, struct dpt_str *summary,
+                            const struct dpt_resume *resume, struct dpt_str *summary,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_run run = {.conf = conf,
-                          .version = options->version,
                           .saved_step = -1,
                           .tested_step = -1,
                           .checked_step = -1,
@@ -500,7 +499,7 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
         run.deadline = dpt_stop_deadline(job->train.max_time.n);
     DPT_TRY(dpt_trainer_open(t, job, comm, log, DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST,
                              NULL, err));
-    DPT_TRY(dpt_run_prepare(&run, options, &finished, err));
+    DPT_TRY(dpt_run_prepare(&run, resume, &finished, err));
     run.saved_at = run.live_at = dpt_now();
     while (!finished && t->progress.step < t->steps)
         DPT_TRY(step(&run, err));

@@ -6,7 +6,6 @@
 
 #include <limits.h>
 
-#include "core/backend/devices.h"
 #include "core/base/str.h"
 #include "core/state/board.h"
 #include "core/state/lock.h"
@@ -27,7 +26,6 @@ struct dpt_run_sums {
 struct dpt_run {
     struct dpt_trainer trainer;
     const struct dpt_conf *conf; /* borrowed: the resolved job */
-    const char *version;         /* of dptrain */
     struct dpt_lock *lock;       /* of the run folder; rank 0's */
     struct dpt_saver *saver;     /* rank 0's */
     bool overwritten;            /* the folder's run before this one is still kept; rank 0's */
@@ -64,12 +62,6 @@ struct dpt_run {
     double live_at;
 };
 
-/* Options of a run that are not part of its job. */
-struct dpt_run_options {
-    const char *version; /* of dptrain */
-    struct dpt_resume resume;
-};
-
 /*
  * Collective over comm->world. Trains the job: run folder, header, steps, evaluations, checkpoints,
  * logs. summary: out, on rank 0 the text for stdout at the end. Errors: as dpt_trainer_open,
@@ -78,7 +70,7 @@ struct dpt_run_options {
  */
 enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *conf,
                             const struct dpt_comm *comm, struct dpt_log *log,
-                            const struct dpt_run_options *options, struct dpt_str *summary,
+                            const struct dpt_resume *resume, struct dpt_str *summary,
                             struct dpt_error *err);
 
 /* Rank 0 keeps the run's folder, its files and its lock. */
@@ -117,7 +109,7 @@ enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
 enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *comm,
                                   struct dpt_log *log, const char *folder, struct dpt_error *err);
 /* From the open trainer to the first step. *finished: there is nothing left to do. Collective. */
-enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_options *options,
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err);
 
 /* Tells the trace of all that this run's threads do, or no longer. Where there is a trace. */
@@ -141,21 +133,9 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
 
-/* --- what a run tells about the devices that it computes on (gpus.c) -------------------------- */
-
-/* The device of a rank, as rank 0 knows it. */
-struct dpt_gpu {
-    struct dpt_device_info info;
-    bool first; /* of the ranks on this device */
-};
-
-/* Collective. *all: out, [ranks], the caller's to free; NULL where the backend has no devices.
- * Errors: RANK. */
-enum dpt_status dpt_gpus_allgather(const struct dpt_trainer *t, struct dpt_gpu **all,
-                                   struct dpt_error *err);
-/* Rank 0: logs the header's lines; adds members to the `run` event. */
-void dpt_gpus_log(const struct dpt_trainer *t, const struct dpt_gpu *all);
-void dpt_gpus_metrics(const struct dpt_trainer *t, const struct dpt_gpu *all,
-                      struct dpt_metrics *m);
+/* What a run tells about the devices that it computes on, where it does (gpus.c). Rank 0: logs the
+ * header's lines; adds members to the `run` event. */
+void dpt_gpus_log(const struct dpt_trainer *t);
+void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m);
 
 #endif

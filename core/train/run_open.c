@@ -27,9 +27,9 @@ static enum dpt_status open_board(struct dpt_run *run, const char *folder, struc
     dpt_str_printf(&machine,
                    "- dptrain %s\n- ranks: %d, nodes: %d, threads a rank: %d\n- host: %s\n"
                    "- device: %s (%s)\n- %s\n- HDF5 %s\n- parameters: %lld\n",
-                   run->version, t->comm->world.size, t->comm->nodes, t->team.threads,
-                   t->comm->host, t->backend->name, t->backend->describe(), dpt_comm_version(),
-                   dpt_h5_version(), (long long)t->model.graph.parameters);
+                   DPT_VERSION, t->comm->world.size, t->comm->nodes, t->team.threads, t->comm->host,
+                   t->backend->name, t->backend->describe(), dpt_comm_version(), dpt_h5_version(),
+                   (long long)t->model.graph.parameters);
     start.machine = machine.text;
     status = machine.failed ? dpt_fail_memory(err, "a text", 0)
                             : dpt_board_open(&run->board, folder, run->resumed, &start, err);
@@ -42,7 +42,7 @@ static enum dpt_status open_folder(struct dpt_run *run, bool overwrite, struct d
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = &run->trainer;
-    const struct dpt_state state = dpt_trainer_state(t, run->job_text.text, run->version);
+    const struct dpt_state state = dpt_trainer_state(t, run->job_text.text);
     const char *folder = t->job->output;
     char path[PATH_MAX];
 
@@ -181,7 +181,7 @@ out:
     return status;
 }
 
-enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_options *options,
+enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -190,7 +190,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_option
     enum dpt_resumed resumed;
 
     DPT_TRY(dpt_group_agree(world, write_job(run, err), err));
-    DPT_TRY(dpt_resume_run(t, &options->resume, run->job_text.text, run->version, &resumed, err));
+    DPT_TRY(dpt_resume_run(t, resume, run->job_text.text, &resumed, err));
     run->resumed = run->saved_step = resumed == DPT_RESUMED ? t->progress.step : -1;
     DPT_TRY(find_end(run, finished, err));
     *finished = *finished || resumed == DPT_RESUMED_ENDED;
@@ -204,8 +204,7 @@ enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_run_option
             world, DPT_ALLOCATE(run->rank_seconds, (size_t)world->size, "the list of ranks", err),
             err));
     DPT_TRY(dpt_group_agree(
-        world, dpt_run_leads(run) ? open_folder(run, options->resume.overwrite, err) : DPT_OK,
-        err));
+        world, dpt_run_leads(run) ? open_folder(run, resume->overwrite, err) : DPT_OK, err));
     DPT_TRY(dpt_report_start(run, err));
     if (run->overwritten)
         dpt_log_info(t->log, "  the run before lies in %s/overwritten until this one has %s",

@@ -268,7 +268,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(dpt_group_agree(&comm->world, dpt_fault_read(&t->fault, err), err));
     DPT_TRY(announce_fault(t, err));
     DPT_TRY(dpt_choose_backend(comm, (enum dpt_device_kind)job->device.kind, log, &t->backend,
-                               &t->gpu, err));
+                               &t->gpu, &t->gpus, err));
     DPT_TRY(dpt_numerics_check(comm, t->backend, t->gpu, job, log, err));
     DPT_TRY(dpt_trainer_open_data(t, parts, err));
     DPT_TRY(dpt_group_agree(&comm->world, build_model(t, err), err));
@@ -321,5 +321,6 @@ void dpt_trainer_close(struct dpt_trainer *t)
     dpt_trainer_close_arenas(t);
     dpt_graph_release(&t->model.graph);
     dpt_trainer_close_data(t);
+    dpt_free(t->gpus);
     memset(t, 0, sizeof *t);
 }

@@ -4,7 +4,7 @@
 
 #include "core/train/trainer.h"
 
-struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, const char *version)
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
 {
     struct dpt_state state = {
         .graph = &t->model.graph,
@@ -14,7 +14,7 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text, 
         .progress = t->progress,
         .seed = t->job->seed,
         .job_text = job_text,
-        .version = version,
+        .version = DPT_VERSION,
         .plans = t->model.plans.text,
         .backend = t->backend->name,
         .library = t->backend->describe(),

@@ -2,9 +2,9 @@
 
 #include "core/train/schedule.h"
 
-void dpt_step_flags(const struct dpt_trainer *t, float flags[DPT_FLAGS])
+void dpt_step_flags(const struct dpt_trainer *t, bool failed, float flags[DPT_FLAGS])
 {
-    flags[DPT_FLAG_FAILED] = 0;
+    flags[DPT_FLAG_FAILED] = failed;
     flags[DPT_FLAG_SAVE] = t->requests.save;
     flags[DPT_FLAG_SIGNAL] = t->requests.signal;
     flags[DPT_FLAG_CLOCK] = t->requests.clock;

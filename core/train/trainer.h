@@ -45,15 +45,6 @@ enum dpt_tail {
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
-/* The sums of an evaluation. */
-enum dpt_eval_sum {
-    DPT_EVAL_LOSS,
-    DPT_EVAL_CORRECT,
-    DPT_EVAL_SAMPLES,
-    DPT_EVAL_WEIGHT,
-    DPT_EVAL_SUMS
-};
-
 enum { DPT_SPLITS = 3 };
 
 /* A sample set as training or evaluation walks it. */
@@ -146,19 +137,14 @@ struct dpt_requests {
     bool signal, clock;             /* to stop after it, and why */
 };
 
-struct dpt_gradient_reduction_type;
-struct dpt_gradient_reduction_state;
-struct dpt_engine;
-struct dpt_engine_state;
-struct dpt_profile;
-
 struct dpt_trainer {
     const struct dpt_job *job;   /* borrowed */
     const struct dpt_comm *comm; /* borrowed */
     struct dpt_log *log;         /* borrowed */
     const struct dpt_backend *backend;
-    int gpu;      /* number of its device, where it has some: for the program, dpt_choose_sums */
-    bool planned; /* by dpt_trainer_plan: there is nothing to step with */
+    int gpu; /* number of its device, where it has some: for the program, dpt_choose_sums */
+    struct dpt_rank_gpu *gpus; /* of all ranks (choose.h); NULL: nobody has one */
+    bool planned;              /* by dpt_trainer_plan: there is nothing to step with */
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_team team;
@@ -168,7 +154,7 @@ struct dpt_trainer {
     struct dpt_gradient_reduction reduction;
     char aware[DPT_CUDA_AWARE_TEXT]; /* whether MPI sums in the memory of the device that takes the
                                         steps, and how that is known; or "" */
-    double *sums; /* of an evaluation, each of enum dpt_eval_sum for each micro-batch: added in
+    double *sums;                    /* of an evaluation, for each micro-batch: added in
                      their order, whoever computed them. Owner: evaluate.c */
     struct dpt_requests requests;
     struct dpt_progress progress;
@@ -326,8 +312,7 @@ void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 
 /* The trainer's present state. job_text: dpt_job_signature's. */
-struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text,
-                                   const char *version);
+struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
 /* Collective. Gives rank 0's parameters to all ranks, and to what is derived from them; status: rank
  * 0's, of getting them. Errors: that status; RANK. */

@@ -41,8 +41,6 @@ struct dpt_engine_state {
     struct dpt_step_result pending; /* what was read and not told yet */
     bool fetched;                   /* the host's copies are current */
     bool with_gradient;             /* t->reduction.sum is, too */
-    int32_t total;                  /* samples of the last step, */
-    int64_t counted;                /* and how many the ranks counted */
 
     /* Only with several ranks. */
     int buckets;
@@ -420,10 +418,10 @@ out:
 
 /*
  * Sums the step's gradient over the ranks, with the tail. mine: in and out, what became of this
- * rank's part. Collective.
+ * rank's part. counted: out, the samples of all ranks. Collective.
  */
 static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enum dpt_status *mine,
-                              double *summing, struct dpt_error *err)
+                              int64_t *counted, double *summing, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
@@ -440,7 +438,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
         }
         if (!works)
             DPT_TRY(failed_part(t, i, &part, err));
-        flags[DPT_FLAG_FAILED] = *mine != DPT_OK;
+        flags[DPT_FLAG_FAILED] = works ? 0.0F : 1.0F;
         if (part.tail != NULL)
             memcpy(part.tail + DPT_TAIL_FLAGS, flags, DPT_FLAGS * sizeof *flags);
         start = dpt_now();
@@ -451,7 +449,7 @@ static enum dpt_status reduce(struct dpt_trainer *t, float flags[DPT_FLAGS], enu
         if (part.tail != NULL) {
             memcpy(t->reduction.reduced_flags, part.tail + DPT_TAIL_FLAGS,
                    sizeof t->reduction.reduced_flags);
-            d->counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
+            *counted = (int64_t)part.tail[DPT_TAIL_SAMPLES];
         }
         if (works && d->type->give(d->steps, i, err) != DPT_OK) {
             works = false;
@@ -485,17 +483,17 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
 {
     enum dpt_status status = DPT_OK, mine;
     struct dpt_engine_state *d = t->engine_state;
+    const int32_t total = dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step);
     const double start = dpt_now();
+    int64_t counted = total;
     double summing = 0;
     float flags[DPT_FLAGS];
 
     *result = (struct dpt_step_result){.deferred = true};
-    d->total = dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step);
-    d->counted = d->total;
-    dpt_step_flags(t, flags);
     mine = compute_rank(t, err);
+    dpt_step_flags(t, mine != DPT_OK, flags);
     if (d->buckets > 0) {
-        DPT_TRY(reduce(t, flags, &mine, &summing, err));
+        DPT_TRY(reduce(t, flags, &mine, &counted, &summing, err));
         if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
             return dpt_group_agree(&t->comm->world, mine, err);
     } else {
@@ -505,12 +503,12 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     t->busy += dpt_now() - start - summing;
     dpt_profile_switch(t->profile, DPT_SPAN_REDUCTION, DPT_SPAN_OPTIMIZER);
     dpt_step_read_flags(t, result);
-    DPT_TRY(dpt_step_check_count(t, d->counted, d->total, err));
+    DPT_TRY(dpt_step_check_count(t, counted, total, err));
     DPT_TRY(update(t, result, err));
     dpt_prefetcher_release(d->prefetcher);
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_OTHER);
     d->unread++;
-    d->given += d->total;
+    d->given += total;
     advance(t);
 out:
     return status;

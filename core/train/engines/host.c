@@ -271,8 +271,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
     t->busy += dpt_now() - start;
-    dpt_step_flags(t, flags);
-    flags[DPT_FLAG_FAILED] = mine != DPT_OK;
+    dpt_step_flags(t, mine != DPT_OK, flags);
     DPT_TRY(reduce(&w, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
         return dpt_group_agree(&t->comm->world, mine, err);

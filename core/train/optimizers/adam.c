@@ -35,12 +35,6 @@ static void adamw_scalars(const void *options, double lr, int64_t update, struct
     f->keep = dpt_optimizer_keep(lr, options);
 }
 
-static enum dpt_rule_kind rule(const void *options)
-{
-    (void)options;
-    return DPT_RULE_ADAM;
-}
-
 // clang-format off
 #define ADAM_ROWS                                                                                  \
     DPT_OPTIMIZER_LR("1e-3"),                                                                      \
@@ -59,7 +53,7 @@ static const struct dpt_option adam_table[] = {ADAM_ROWS, DPT_OPTIMIZER_L2, {0}}
 
 #define TYPE(scalars_of)                                                                           \
     {                                                                                              \
-        .slots = 2, .slot_names = {"m", "v"}, .scalars = (scalars_of), .rule = rule                \
+        .slots = 2, .slot_names = {"m", "v"}, .scalars = (scalars_of), .rule = DPT_RULE_ADAM       \
     }
 static const struct dpt_optimizer_type adam_type = TYPE(adam_scalars),
                                        adamw_type = TYPE(adamw_scalars);

@@ -18,12 +18,6 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
     f->factor[3] = (float)(1 - o->beta2);
 }
 
-static enum dpt_rule_kind rule(const void *options)
-{
-    (void)options;
-    return DPT_RULE_LION;
-}
-
 // clang-format off
 static const struct dpt_option table[] = {
     DPT_OPTIMIZER_LR("1e-4"),
@@ -39,7 +33,7 @@ static const struct dpt_option table[] = {
 // clang-format on
 
 static const struct dpt_optimizer_type type = {
-    .slots = 1, .slot_names = {"m"}, .scalars = scalars, .rule = rule};
+    .slots = 1, .slot_names = {"m"}, .scalars = scalars, .rule = DPT_RULE_LION};
 
 const struct dpt_variant dpt_lion = {
     .name = "lion",

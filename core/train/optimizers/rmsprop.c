@@ -53,7 +53,7 @@ static const struct dpt_optimizer_type type = {.slots = 2,
                                                .slot_names = {"square_avg", "momentum"},
                                                .slots_used = slots_used,
                                                .scalars = scalars,
-                                               .rule = rule};
+                                               .rule_of = rule};
 
 const struct dpt_variant dpt_rmsprop = {
     .name = "rmsprop",

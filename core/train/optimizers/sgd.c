@@ -62,7 +62,7 @@ static const struct dpt_option table[] = {
 // clang-format on
 
 static const struct dpt_optimizer_type type = {
-    .slots = 1, .slot_names = {"momentum"}, .scalars = scalars, .rule = rule};
+    .slots = 1, .slot_names = {"momentum"}, .scalars = scalars, .rule_of = rule};
 
 const struct dpt_variant dpt_sgd = {
     .name = "sgd",
