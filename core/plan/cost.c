@@ -51,7 +51,7 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, in
     };
 }
 
-/* Then nothing is left but to add up some of them. */
+/* The reduction has computed the sums of squares, and the norm only adds up some of them. */
 static bool squares_come_with_sum(const struct dpt_trainer *t)
 {
     return t->reduction.state != NULL && t->reduction.type->sums_of_squares(t) != NULL;
@@ -68,12 +68,12 @@ struct dpt_cost dpt_cost_of_part(const struct dpt_trainer *t, int what)
     const double threads = (double)t->team.all_threads, slots = t->arenas.slots;
     struct dpt_cost cost = {0};
 
-    if (what == DPT_SPAN_DATA) { /* stored samples lie anywhere in the set */
+    if (what == DPT_SPAN_DATA) { /* the stored samples lie anywhere in the set */
         cost.move[0].bytes = samples * stored;
         cost.move[0].footprint = (double)set->samples * stored;
         cost.move[1].bytes = samples * image;
         cost.move[1].footprint = micro * image;
-    } else if (what == DPT_SPAN_LOSS) { /* reads y, writes dy */
+    } else if (what == DPT_SPAN_LOSS) { /* it reads y and writes dy */
         cost.move[0].bytes = samples * 2 * outputs;
         cost.move[0].footprint = micro * 2 * outputs;
     } else if (what == DPT_SPAN_REDUCTION && threads > 1) {

@@ -8,8 +8,8 @@
 #include "core/base/vector.h"
 
 enum { WORD = sizeof(float) };
-/* A square product that is large enough for full speed and small enough for a few in a moment; no
- * power of two, which would make rows fall into the same lines of the cache. */
+/* The side of a square product that is large enough for full speed and small enough for several in
+ * a moment. It is no power of two, which would make rows fall into the same lines of the cache. */
 enum { SIDE = 720 };
 /* Bytes of the loop's arrays; the last size is what a node's threads share, at least as much each
  * as the size before it. */
@@ -26,8 +26,8 @@ struct measuring {
     bool loop;                /* the memory, else the product */
 };
 
-/* The best of as many as fit into the time, at least two: the first one warms up. In time on a
- * core: what else runs on the machine makes it no slower. */
+/* Takes the best of as many products as fit into the time, at least two, since the first one warms
+ * up. Processor time is taken, which other programs on the machine do not lengthen. */
 static enum dpt_status measure_product(const struct measuring *m, struct dpt_machine *own,
                                        struct dpt_error *err)
 {
@@ -66,7 +66,7 @@ static enum dpt_status measure_loop(const struct measuring *m, struct dpt_machin
     float *a = NULL;
 
     DPT_TRY(DPT_ALLOCATE(a, 3 * floats, "measuring the machine", err));
-    for (size_t i = 0; i < 3 * floats; i++) /* every page is there */
+    for (size_t i = 0; i < 3 * floats; i++) /* touches every page */
         a[i] = 1;
     for (int k = 0; k < DPT_MACHINE_SIZES; k++) {
         const double bytes = k < DPT_MACHINE_SIZES - 1 ? sizes[k] : m->main_bytes;
@@ -170,7 +170,8 @@ double dpt_fabric_allreduce(const struct dpt_fabric *f, double n, int p, double 
 {
     const double message = f->latency + 2 * f->overhead, word = WORD / f->bandwidth;
     const double rounds = floor(log2(p) + 1e-9), power = pow(2, rounds);
-    /* Where p is no power of two, the others first give theirs to a neighbour, and get the sum. */
+    /* Where p is no power of two, the ranks that are left over first send their numbers to a
+     * neighbour, and get the sum from it. */
     const double fold = power < p ? 2 * (message + n * word) + n * add : 0;
     const double doubling = rounds * (message + n * (word + add));
     const double halving =

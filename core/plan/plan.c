@@ -19,11 +19,11 @@
 
 enum { WORD = sizeof(float) };
 
-/* What MPI, threads and their stacks add to a process of ours once it trains, and several ranks add
- * to that, and writing checkpoints adds on rank 0 beside their bytes: measured with Open MPI 4.1 on
- * two cores, 1 to 4 ranks. */
+/* Bytes that a process gains once it trains (MPI, threads and their stacks), where there are
+ * several ranks, and on rank 0 where it writes checkpoints, beside their own bytes: measured with
+ * Open MPI 4.1 on two cores, 1 to 4 ranks. */
 static const double started = 6e6, several = 2.5e6, saving = 2.5e6;
-/* The driver, cuDNN and cuBLASLt on the host: what is usual. */
+/* What the driver, cuDNN and cuBLASLt usually take on the host. */
 static const double gpu_started = 0.9e9;
 
 /* --- who runs where --------------------------------------------------------------------------- */
@@ -56,7 +56,8 @@ static int threads_of(const struct dpt_plan *p)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* The most that this process ever had: the program, its libraries, what planning made of them. */
+/* The most memory that this process ever had: the program, its libraries, and what planning
+ * allocated. */
 static double own_peak(void)
 {
     char kilobytes[64] = "0";
@@ -139,7 +140,7 @@ static void sum_memory(struct dpt_plan *p)
         first += m->scope == DPT_PLAN_FIRST ? m->bytes : 0;
         node += m->scope == DPT_PLAN_NODE ? m->bytes : 0;
     }
-    /* A rank's pages include those that it shares: in an epoch it comes to all of them. */
+    /* A rank's pages include those that it shares, since it reads all of them in an epoch. */
     p->other_rank = rank + node;
     p->first_rank = p->other_rank + first;
     p->node = rank * p->spec.node_ranks + first + node;
@@ -155,7 +156,7 @@ static void fill_memory(struct dpt_plan *p)
     double gradients, shared;
 
     t->reduction.type->bytes(t, p->spec.node_ranks, &gradients, &shared);
-    if (t->engine->on_device) { /* summed on the host, but not made there */
+    if (t->engine->on_device) { /* the host sums the gradients, but does not make them */
         gradients = p->spec.ranks > 1 ? arena : 0;
         shared = 0;
     }
@@ -190,8 +191,8 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
     return p->t.backend->measure(&spec, &p->program, err);
 }
 
-/* As training does: half of a micro-batch that does not fit, where it is ours to choose. Else what
- * would fit is told. */
+/* Halves a micro-batch that does not fit, as training does, where the job leaves its size open;
+ * else notes which size would fit. */
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -242,7 +243,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
                              DPT_PART_TRAIN | DPT_PART_VALID | DPT_PART_TEST, err));
     if (dpt_augment_wanted(&job->data.augment))
         DPT_TRY(dpt_augment_check(&job->data.augment, p->t.data.train.set, err));
-    if (p->t.team.together) /* to be looked at, not to be run */
+    if (p->t.team.together) /* only its presence counts, it is never run */
         DPT_TRY(dpt_pool_open(&p->t.team.pool, 1, false, err));
     DPT_TRY(measure_program(p, p->t.data.train.sampler.micro, err));
     if (backend->devices != NULL)

@@ -37,11 +37,12 @@ const struct dpt_gpu_type dpt_gpu_types[] = {
 
 /* Bytes: the context, the kernels and what libraries keep there, and on the host. */
 static const double context = 0.6e9;
-/* What kernels reach of the peaks; a kernel's start within a graph; a step's. */
+/* The parts of the peaks that kernels reach; seconds to start a kernel within a graph, and a step.
+ * */
 static const double reached[DPT_PRECISIONS] = {0.75, 0.5, 0.5, 0.5}, reached_bytes = 0.75;
 static const double start = 2.5e-6, a_step = 15e-6;
 /* Bytes a second between host and device, and of a rank's part of a sum in the host's memory; the
- * part of forward and backward in which the sum of what is done goes on. */
+ * part of forward and backward that hides the sum of the buckets that are ready. */
 static const double bus = 20e9, host_sum = 8e9, beside = 0.6;
 /* Of the device's memory that the data set leaves free (core/backend/cuda). */
 static const double margin = 1.0 / 16;
@@ -56,7 +57,7 @@ const struct dpt_gpu_type *dpt_gpu_type_find(const char *key)
     return NULL;
 }
 
-/* The row whose key ends a word of a driver's name: "NVIDIA L40" is no L4. */
+/* The row whose key ends a word of a driver's name, so that "NVIDIA L40" is not taken for an L4. */
 static const struct dpt_gpu_type *find_name(const char *name)
 {
     for (const struct dpt_gpu_type *type = dpt_gpu_types; type->key != NULL; type++) {
@@ -68,7 +69,7 @@ static const struct dpt_gpu_type *find_name(const char *name)
     return NULL;
 }
 
-/* One that is in no table: by its size, as they usually are. */
+/* Guesses the speed of a GPU that is in no table by its size. */
 static void guess_flops(const struct dpt_device_info *info, struct dpt_gpu_type *gpu)
 {
     const int cores = info->major < 8 || (info->major == 8 && info->minor == 0) ? 64 : 128;
@@ -86,7 +87,7 @@ int dpt_plan_gpu_node(void)
     return here > 0 ? here : NODE;
 }
 
-/* At which it computes what is asked of it at this one. */
+/* The precision in which it computes what is asked for in this one. */
 static int precision_at(const struct dpt_gpu_type *gpu, int precision)
 {
     while (precision > 0 && gpu->flops[precision] <= 0)
@@ -191,7 +192,7 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
     const double part = half ? 0.5 : 1;
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
-    bool trains = false; /* a layer before has parameters */
+    bool trains = false; /* whether a layer before it has parameters */
     double seconds = 0;
 
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {

@@ -1,4 +1,4 @@
-/* The seconds of a plan. */
+/* Predicts the seconds of a plan. */
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +9,8 @@
 
 enum { WORD = sizeof(float), MAX_THREADS = 256 };
 
-/* Floats of a node's gradients up to which each rank adds up all of them, and meets the others but
- * once (core/comm/hierarchical_allreduce.c). */
+/* Up to so many floats of a node's gradients each rank adds up all of them, behind one barrier
+ * (core/comm/hierarchical_allreduce.c). */
 enum { SMALL = 4096 };
 
 /* A trial may take this much memory, and this part of what is available. */
@@ -52,7 +52,7 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
     *backward = dpt_cost_of_nodes(&one, node, node, DPT_COST_BACKWARD, dx).flop;
 }
 
-/* Seconds of a micro-batch on one thread, without having tried. */
+/* Estimates the seconds of a micro-batch on one thread where no trial was made. */
 static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 {
     struct dpt_comm comm;
@@ -82,7 +82,7 @@ struct partition {
     int ranks, node_ranks, nodes;
     int64_t global, micros; /* micros: of the busiest rank */
     int32_t micro, group;   /* group: micro-batches that are computed at once */
-    double slower;          /* by sharing cores */
+    double slower;          /* how much sharing cores slows it */
 };
 
 static void compute(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)
@@ -158,7 +158,7 @@ static void update(const struct dpt_plan *p, const struct partition *d, struct d
     const int threads = p->t.team.threads;
     bool by_bytes;
 
-    /* Each rank has that of the slice which it adds up. */
+    /* Each rank computes the norm of the slice which it adds up. */
     step->update = dpt_cost_limit(&norm, &p->machine, threads, &by_bytes) / reached_norm *
                    d->slower / (sums_in_memory(p, d) ? d->node_ranks : 1);
     if (p->trial.done)

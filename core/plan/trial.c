@@ -75,14 +75,6 @@ static void close_trial(struct trial *r)
     dpt_free(r->squares);
 }
 
-static void refresh(void *arg, int thread)
-{
-    struct dpt_trainer *t = &((struct trial *)arg)->t;
-    struct dpt_worker *worker = &t->team.workers[thread];
-
-    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
-}
-
 /* One micro-batch; in a team all threads work on the first one's. */
 static void compute(void *arg, int thread)
 {
@@ -118,6 +110,7 @@ static void update(void *arg, int thread)
 {
     struct trial *r = arg;
     struct dpt_trainer *t = &r->t;
+    struct dpt_worker *worker = &t->team.workers[thread];
     const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
     const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
     double *squares = r->squares + wanted * (size_t)thread; /* nobody waits for the others' */
@@ -129,7 +122,7 @@ static void update(void *arg, int thread)
     dpt_thread_part((size_t)t->model.graph.floats, thread, t->team.threads, &begin, &end);
     dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, t->arenas.params,
                         t->team.workers[0].target, t->arenas.slot, squares);
-    refresh(r, thread);
+    worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
 }
 
 /*
@@ -193,7 +186,7 @@ enum dpt_status dpt_trial_run(const struct dpt_trainer *t, int threads, struct d
     r.t.team.spin = true;
     r.t.team.pool = NULL;
     DPT_TRY(open_trial(&r, err));
-    DPT_TRY(dpt_trainer_run(&r.t, refresh, &r, err));
+    DPT_TRY(dpt_trainer_refresh(&r.t, err));
     DPT_TRY(dpt_trainer_run(&r.t, compute, &r, err)); /* also makes the gradients */
     r.add = t->team.group == 1; /* several at once are never added to others */
     if (t->team.together) {

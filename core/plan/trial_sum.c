@@ -18,12 +18,13 @@
 #include "core/plan/plan.h"
 #include "core/train/gradient_reduction.h"
 
-/* Of all buffers: more floats are as many times as slow. Rounds; barriers timed together. */
+/* Floats of all buffers together (the time of more is proportional); rounds at most and at least;
+ * barriers that are timed together. */
 enum { FLOATS_MOST = 16 << 20, MOST = 400, LEAST = 15, BARRIERS = 32, CHUNK = 1024 };
 
 static const double seconds = 0.15; /* of each kind of rounds */
-/* Of the time that making takes longer where others have had the lines: so much is left in a step,
- * where products and updates of the weights hide the rest. From `dptrain bench` on 2 ranks. */
+/* The part of the additional time for making a gradient from shared memory that is left in a step,
+ * where products and updates of the weights hide the rest: from `dptrain bench` on 2 ranks. */
 static const double seen = 0.33;
 
 struct member {
@@ -107,7 +108,7 @@ static void work(struct sums *s, int thread)
     dpt_pool_barrier(s->pool);
 }
 
-/* Two threads that the system has put on one core tell nothing of two. */
+/* A round in which the system has put two threads on one core says nothing about two cores. */
 static bool all_on_cores_of_their_own(const struct sums *s)
 {
     for (int i = 0; i < s->threads; i++)

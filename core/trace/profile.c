@@ -48,10 +48,8 @@ struct dpt_spans *dpt_profile_helper(const struct dpt_profile *p, int helper)
     return &p->timeline.threads[p->threads + helper];
 }
 
-/*
- * What another thread waited while the main thread did things alone is time of these things. It
- * is all the time that the thread has told to be waiting, and what came behind its last mark.
- */
+/* Time that another thread waited while the main thread worked alone counts as that work. It is all
+ * the time that the thread recorded as waiting, and what followed its last mark. */
 static void hold_up(const struct dpt_profile *p, struct dpt_spans *s)
 {
     const uint64_t end = p->timeline.threads[0].last;

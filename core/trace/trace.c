@@ -33,7 +33,7 @@ struct event {
     int32_t what, step;
 };
 
-/* What a rank says before a thread's events. */
+/* What a rank sends before */
 struct head {
     int64_t events, dropped;
     int32_t threads; /* of its pool */
@@ -271,7 +271,7 @@ static void put_thread(int rank, int thread, const struct head *head, struct dpt
     close_event(j);
 }
 
-/* The events of one thread of one rank come to all; rank 0 writes them. Collective. */
+/* Sends the events of one thread of one rank to all ranks, of which rank 0 writes them. */
 static enum dpt_status send_thread(const struct dpt_trace *trace, int rank, int thread,
                                    const struct head *first, struct event *events,
                                    struct dpt_json *j, struct dpt_error *err)
@@ -293,7 +293,7 @@ out:
     return status;
 }
 
-/* All of one rank's. Collective. */
+/* Sends all events of one rank. Collective. */
 static enum dpt_status send_rank(const struct dpt_trace *trace, int rank, struct event *events,
                                  struct dpt_json *j, struct dpt_error *err)
 {
@@ -320,7 +320,8 @@ out:
     return status;
 }
 
-/* The whole file or the old one: it is written under a temporary name first. */
+/* The file is written under a temporary name first, so that a reader sees the old or the whole new
+ * one. */
 static enum dpt_status finish_file(struct dpt_json *j, const char *temporary, const char *path,
                                    struct dpt_error *err)
 {

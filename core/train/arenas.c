@@ -32,7 +32,7 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
         dpt_free(t->arenas.slot[k]);
 }
 
-/* Weights and slots; each array with a place of its own in the sum. */
+/* Hashes weights and slots, each array at an offset of its own. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
     const size_t n = (size_t)t->model.graph.floats;
@@ -43,8 +43,8 @@ static uint64_t replica_hash(const struct dpt_trainer *t)
     return hash;
 }
 
-/* Names those that differ from most, or all where there is no majority: of two that differ nobody
- * can say which is right. */
+/* Names the ranks that differ from the majority, or all where there is none: of two ranks that
+ * differ nobody can say which is right. */
 static enum dpt_status fail_replicas(const struct dpt_trainer *t, uint64_t common, bool majority,
                                      struct dpt_error *err)
 {

@@ -49,7 +49,7 @@ out:
     return status;
 }
 
-/* One of the two files, with its present line. */
+/* One of the two files, and the line that it is at. */
 struct reader {
     char path[PATH_MAX];
     FILE *file;
@@ -64,7 +64,7 @@ static enum dpt_status read_line(struct reader *r, struct dpt_error *err)
     const ssize_t n = getline(&r->line, &r->capacity, r->file);
 
     r->step = -1;
-    if (n <= 0 || r->line[n - 1] != '\n') /* a line that a kill cut short is none */
+    if (n <= 0 || r->line[n - 1] != '\n') /* a kill may have cut the last line short */
         return DPT_OK;
     if (strncmp(r->line, start, sizeof start - 1) != 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: is no hashes.jsonl of dptrain", r->path);

@@ -10,7 +10,7 @@
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
  * dear. A device works on all samples at once. */
 enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, MICRO_DEVICE = 4096 };
-/* Under `reproducible` the micro-batch follows from the job alone: as if there were this many
+/* Under `reproducible` the micro-batch depends on the job alone, as if there were this many
  * workers. */
 enum { FIXED_WORKERS = 8 };
 
@@ -107,7 +107,7 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
     else
         micro = dpt_auto_micro(global, t->team.all_threads,
                                has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
-    /* As even as can be may still leave a rank without any: 10 samples on 8 ranks are 5 times 2. */
+    /* An even partition may still leave a rank without any: 10 samples on 8 ranks are 5 times 2. */
     return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
 }
 

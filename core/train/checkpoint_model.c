@@ -6,7 +6,7 @@
 #include "core/base/memory.h"
 #include "models/model.h"
 
-/* The job's text as the struct. */
+/* Reads the job's text into the struct. */
 static enum dpt_status read_job(struct dpt_checkpoint_model *m, const char *text,
                                 struct dpt_error *err)
 {

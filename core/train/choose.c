@@ -42,7 +42,8 @@ enum dpt_status dpt_choose_planned(enum dpt_device_kind kind, const struct dpt_b
         *backend = dpt_choose_count(kind) > 0 ? find_accelerator(kind) : find(false);
     else
         *backend = dpt_backend_find(names[kind]);
-    if (*backend == NULL && kind == DPT_DEVICE_CPU) /* without oneDNN plain loops take its place */
+    if (*backend == NULL &&
+        kind == DPT_DEVICE_CPU) /* without oneDNN the plain loops take its place */
         *backend = dpt_backend_find("ref");
     if (*backend == NULL)
         return dpt_fail(err, DPT_BAD_JOB,
@@ -130,7 +131,8 @@ static void warn_shared(const struct dpt_comm *comm, struct dpt_log *log,
         for (int r = 0; r < n; r++) {
             same[r] = strcmp(all[r].info.bus, all[first].info.bus) == 0 &&
                       strcmp(dpt_comm_host(comm, r), dpt_comm_host(comm, first)) == 0 &&
-                      strstr(all[r].info.name, " MIG ") == NULL; /* parts of one have one address */
+                      strstr(all[r].info.name, " MIG ") ==
+                          NULL; /* parts of one GPU have the same address */
             leads = leads && !(same[r] && r < first);
             ranks += same[r];
         }
@@ -200,7 +202,7 @@ enum dpt_status dpt_choose_backend(const struct dpt_comm *comm, enum dpt_device_
     enum dpt_status status = DPT_OK;
     const struct dpt_backend *gpu = find_accelerator(kind);
     struct dpt_rank_gpu mine;
-    int64_t have[2]; /* ranks that can use one; that are shown one */
+    int64_t have[2]; /* ranks that can use a GPU; ranks whose driver shows one */
 
     *device = 0;
     *all = NULL;

@@ -40,7 +40,8 @@ ACTION(hang)
     return DPT_OK;
 }
 
-/* From here on, and for an allocation that no heap has room for by chance. */
+/* Forbids the process more memory, and tries an allocation that is too large for what the heap
+ * still has. */
 ACTION(starve)
 {
     enum { MUCH = 64 << 20 };

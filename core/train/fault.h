@@ -27,8 +27,6 @@
 
 #include "core/base/error.h"
 
-struct dpt_fault_action;
-
 struct dpt_fault {
     const struct dpt_fault_action *action; /* NULL: none, the usual case */
     int64_t rank, step, word;

@@ -84,8 +84,8 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
         dpt_metric_sums_add(&worker->metric_sums, &metric_sums[i]);
 }
 
-/* Which threads' gradients count, and this rank's tail, in the first one's: it has a micro-batch
- * whenever the rank has one. */
+/* Marks the threads whose gradients count, and writes this rank's tail behind the first one's: it
+ * has a micro-batch whenever the rank has one. */
 static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 {
     const bool failed = flags[DPT_FLAG_FAILED] > 0;

@@ -26,8 +26,8 @@ static size_t arena_floats(const struct dpt_trainer *t)
     return (size_t)t->model.graph.floats + DPT_TAIL_WORDS;
 }
 
-/* A run of n micro-batches needs a buffer a level of its tree, twice where it begins or ends in the
- * middle of one, and the one being filled. */
+/* A run of n micro-batches needs a buffer for each level of its tree, two where it begins or ends
+ * in the middle of one, and the one that is being filled. */
 static int buffers_for(int64_t n)
 {
     int levels = 0;
@@ -49,7 +49,7 @@ static void partition(struct dpt_trainer *t, int64_t step)
     t->reduction.state->first[ranks] = dpt_sampler_micro_batches(&t->data.train.sampler, step);
 }
 
-/* Of a thread of the rank with the longest run. */
+/* Buffers of a thread of the rank with the longest run. */
 static int thread_buffers(const struct dpt_trainer *t)
 {
     const struct dpt_sampler *s = &t->data.train.sampler;
@@ -70,7 +70,7 @@ static void bytes(const struct dpt_trainer *t, int ranks, double *own, double *s
     if (all > 1 && ranks == all)
         *shared = (buffers * ranks + 1) * one;
     else
-        *own = (buffers + (all > 1 ? 2 : 0)) * one; /* beside the sum, what others send */
+        *own = (buffers + (all > 1 ? 2 : 0)) * one; /* also the sum, and what other ranks send */
 }
 
 static enum dpt_status make_state(struct dpt_trainer *t, struct dpt_error *err)
@@ -145,7 +145,7 @@ static float *target(struct dpt_trainer *t, int thread, bool *add)
     return b->spare[b->n_spare - 1];
 }
 
-/* The tail of n micro-batches, joined as their gradients were. */
+/* Sums the tails of n micro-batches along the tree, as their gradients were. */
 static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, float *tail)
 {
     float each[DPT_GROUP_MOST][DPT_TAIL_WORDS] = {0};

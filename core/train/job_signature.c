@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What of a job decides its result, as a checkpoint keeps it. */
+/* Writes what of a job decides its result, as a checkpoint keeps it. */
 
 static bool is_default(const struct dpt_conf_node *node)
 {
@@ -42,7 +42,8 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
 
 void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, struct dpt_str *out)
 {
-    /* The order of the first checkpoints; what else there is comes behind it. */
+    /* Sections stand in the order of the first checkpoints; what was added since comes behind them.
+     * */
     static const char *const first[] = {"seed",      "data",     "model", "loss", "batch",
                                         "optimizer", "schedule", "train", "comm"};
     enum { FIRST = sizeof first / sizeof first[0] };

@@ -15,11 +15,11 @@ struct finding {
 struct search {
     struct dpt_trainer *t;
     const struct dpt_step_view *view;
-    float *gradient; /* there is room for one */
+    float *gradient; /* a buffer for one */
     struct finding found;
 };
 
-/* Forward once more over the rank's samples of the step, with the weights that it had. */
+/* Computes forward once more over the rank's samples of the step, with the weights that it had. */
 static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -54,8 +54,8 @@ static int32_t bad_tensor(const struct dpt_graph *graph, const float *gradient)
     return -1;
 }
 
-/* All outputs are finite: backward once more, micro-batch by micro-batch; by the first thread, or
- * by the whole team. */
+/* All outputs are finite: computes backward once more, micro-batch by micro-batch, on the first
+ * thread, or the whole team. */
 static void search_gradients(void *arg, int thread)
 {
     struct search *s = arg;
@@ -79,7 +79,8 @@ static void search_gradients(void *arg, int thread)
             s->found.kind = IN_GRADIENT;
             s->found.location = tensor;
         }
-        if (t->team.together) /* all see what the first one has found, before it is changed */
+        if (t->team
+                .together) /* all threads read what the first one found before the next pass changes it */
             dpt_pool_barrier(t->team.pool);
         if (s->found.kind != NOTHING)
             return;

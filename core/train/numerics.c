@@ -78,7 +78,7 @@ static void list_numerics(const struct dpt_comm *comm, const struct numerics *al
     }
 }
 
-/* What would make them alike: instructions that all have, where it is these that differ. */
+/* Says what would make them alike: instructions that all have, where it is these that differ. */
 static void advise(const struct numerics *all, int n, struct dpt_str *out)
 {
     int32_t least = all[0].isa, most = all[0].isa;

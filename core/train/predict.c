@@ -347,7 +347,7 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
                                            dpt_predict_sink *sink, void *arg,
                                            struct dpt_metric_sums *total, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    enum dpt_status status;
     const struct dpt_source_info *info = dpt_source_info(source);
     const int32_t outputs = dpt_graph_outputs(&t->model.graph);
     const int32_t micro = (int32_t)t->job->batch.micro;
@@ -366,8 +366,6 @@ enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_sou
     struct work w = {
         .t = t, .source = source, .sampler = &sampler, .truth = info->truth, .outputs = outputs};
 
-    DPT_TRY(check_truth(&w, err)); /* the same on all ranks */
-    DPT_TRY(predict(&w, sink, arg, total, err));
-out:
-    return status;
+    status = check_truth(&w, err); /* the same on all ranks */
+    return status == DPT_OK ? predict(&w, sink, arg, total, err) : status;
 }

@@ -7,7 +7,7 @@
 #include "core/base/memory.h"
 #include "core/base/thread.h"
 
-/* A step that is being filled, or is. */
+/* A step that is being filled, or was filled. */
 struct item {
     struct dpt_prefetched prefetched;
     enum dpt_status status;
@@ -25,7 +25,7 @@ struct dpt_prefetcher {
     float *image;       /* a sample before it is augmented */
     pthread_t thread;
     bool running, stop;
-    bool wanted;  /* it may go on */
+    bool wanted;  /* it may fill staging buffers */
     bool working; /* it has the loader and a staging buffer */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
@@ -105,7 +105,7 @@ static void *serve(void *arg)
         pthread_mutex_lock(&f->lock);
         f->working = false;
         f->filled++;
-        if (item->status != DPT_OK) /* nothing comes behind it */
+        if (item->status != DPT_OK) /* no step follows one that failed */
             f->wanted = false;
         pthread_cond_signal(&f->done);
     }

@@ -153,7 +153,7 @@ out:
     return status;
 }
 
-/* Whether one of the text's lines is this one. */
+/* Whether the text has this line. */
 static bool has_line(const char *text, const char *line, size_t length)
 {
     while (*text != '\0') {

@@ -68,7 +68,7 @@ static bool has_accuracy(const struct dpt_run *run)
     return run->trainer.model.loss.kind == DPT_LOSS_CROSS_ENTROPY;
 }
 
-/* Not a number where there are no classes. */
+/* The accuracy, or NaN where there are no classes. */
 static double accuracy_of(const struct dpt_run *run, const struct dpt_metric_sums *metric_sums)
 {
     return has_accuracy(run) ? dpt_metric_sums_accuracy(metric_sums) : NAN;
@@ -140,12 +140,9 @@ static void log_header(const struct dpt_run *run, const int32_t *threads)
 /* A run whose folder another one has taken over adds nothing to its files. */
 static enum dpt_status end_line(struct dpt_run *run, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const enum dpt_status status = dpt_lock_check(run->lock, err);
 
-    DPT_TRY(dpt_lock_check(run->lock, err));
-    DPT_TRY(dpt_metrics_end(&run->metrics, err));
-out:
-    return status;
+    return status == DPT_OK ? dpt_metrics_end(&run->metrics, err) : status;
 }
 
 static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
@@ -228,7 +225,8 @@ static int64_t epoch_of(const struct dpt_trainer *t)
     return (t->progress.step - 1) / t->steps_per_epoch + 1;
 }
 
-/* Of more ranks than a person would look at one by one, the ends and the middle. */
+/* Writes the seconds of every rank, or where there are more than a person would read, the least,
+ * the mean and the most. */
 static void write_ranks(struct dpt_run *run)
 {
     enum { LISTED = 64 };

@@ -28,7 +28,7 @@ struct found {
     bool same;           /* made with the same libraries, for a job that makes the same steps */
 };
 
-/* Where the samples a step differ, and follow from the number of ranks, that is the reason. */
+/* Explains a difference in the samples of a step where it comes from the number of ranks. */
 static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
 {
     if (t->job->batch.per_rank == 0 || changes->text == NULL ||
@@ -41,7 +41,7 @@ static void explain_batch(const struct dpt_trainer *t, struct dpt_str *changes)
                    t->comm->world.size);
 }
 
-/* A checkpoint that was verified: its job against ours, then its state. */
+/* Takes a verified checkpoint: compares its job with ours, then reads its state. */
 static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, const char *path,
                             bool any_job, bool any, struct found *found, struct dpt_error *err)
 {
@@ -117,7 +117,7 @@ static enum dpt_status take_newest(struct dpt_trainer *t, struct dpt_state *stat
         }
         DPT_TRY(status);
         DPT_TRY(take(t, state, path, false, any, found, err));
-        /* A run that was killed in between wrote it but did not say so everywhere. */
+        /* A run that was killed after writing it may not have updated the links. */
         DPT_TRY(dpt_checkpoint_prepare(folder, err));
         DPT_TRY(dpt_checkpoint_rotate(folder, path, t->job->checkpoint.keep,
                                       state->progress.best_step, err));
@@ -182,7 +182,7 @@ static enum dpt_status take_path(struct dpt_trainer *t, struct dpt_state *state,
     status = dpt_checkpoint_verify(file, err);
     if (status == DPT_OK)
         status = take(t, state, file, true, resume->any, found, err);
-    /* What came after it is of another line now. */
+    /* Later checkpoints belong to the steps that are now done anew. */
     if (status == DPT_OK && lies_in(file, folder) && !resume->overwrite)
         status = dpt_checkpoint_set_aside(folder, state->progress.step, err);
     return status;
@@ -240,7 +240,8 @@ out:
     return status;
 }
 
-/* The folder's run made all its `end` steps and saved none. Is it the one that is asked for? */
+/* The folder's run made all its `end` steps and saved none: decides whether it is the one that is
+ * asked for. */
 static enum dpt_status judge_ended(struct dpt_trainer *t, const char *job_text, int64_t end,
                                    struct found *found, struct dpt_error *err)
 {
@@ -296,7 +297,7 @@ out:
     return status;
 }
 
-/* Another batch or data set makes other epochs: then the epoch begins anew. */
+/* With another batch or data set an epoch may have fewer steps: then it begins anew. */
 static void fit_epoch(struct dpt_trainer *t)
 {
     if (t->progress.epoch_step < t->steps_per_epoch)
@@ -305,7 +306,7 @@ static void fit_epoch(struct dpt_trainer *t)
     t->progress.epoch++;
 }
 
-/* Rank 0 says where some of the checkpoint's kernels cannot be had any more. */
+/* Rank 0 warns where some */
 static void tell_plans(const struct dpt_trainer *t, const struct found *found)
 {
     char first[128];

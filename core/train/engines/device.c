@@ -34,10 +34,10 @@ struct dpt_engine_state {
     bool on_device; /* the ranks' sums are made in its memory */
     void *steps;    /* NULL: no program is attached */
     struct dpt_prefetcher *prefetcher;
-    struct dpt_progress base;       /* when the device got the arenas last */
-    struct dpt_steps_state read;    /* what it told last, since then */
-    int64_t unread;                 /* steps that it was given behind that, */
-    int64_t given;                  /* and their samples */
+    struct dpt_progress base;       /* the progress when the device got the arenas last */
+    struct dpt_steps_state read;    /* what it told last of the steps since then */
+    int64_t unread;                 /* steps that it was given since it was read */
+    int64_t given;                  /* their samples */
     struct dpt_step_result pending; /* what was read and not told yet */
     bool fetched;                   /* the host's copies are current */
     bool with_gradient;             /* t->reduction.sum is, too */
@@ -245,24 +245,23 @@ static double waited(const struct dpt_trainer *t)
     return dpt_prefetcher_waited(t->engine_state->prefetcher);
 }
 
-/* Withheld updates have numbers, too. */
+/* Counts a step with its update, since withheld updates have numbers, too. */
 static void advance(struct dpt_trainer *t)
 {
     t->progress.updates++;
     dpt_step_advance(t, dpt_sampler_count(&t->data.train.sampler, t->progress.epoch_step));
 }
 
-/*
- * Something is not a number, and its update and all behind it were withheld. So the parameters are
- * those from before that step, which is done once more to see where it began. Collective.
- */
+/* A loss or gradient was not finite, and its update and all behind it were withheld. So the
+ * parameters are those from before that step, which is done once more to find where it began.
+ * Collective. */
 static enum dpt_status find_nonfinite(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_engine_state *d = t->engine_state;
     struct dpt_step_view view;
 
-    status = fetch(t, true, err); /* also for the room that the search needs */
+    status = fetch(t, true, err); /* this also allocates what the search needs */
     t->progress = d->base;
     while (t->progress.updates + 1 < d->read.withheld_update)
         advance(t);
@@ -343,7 +342,8 @@ out:
     return status;
 }
 
-/* How large they are, from a step without samples: known before one fails. */
+/* Finds how large the buckets are, by a step without samples, so that this is known before one
+ * fails. */
 static enum dpt_status measure_buckets(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -31,7 +31,7 @@ struct step_work {
 };
 
 /* How many micro-batches from i on are computed at once: a node of the tree over all of the step's,
- * as large as may be. */
+ * as large as possible. */
 static int32_t group_at(const struct dpt_trainer *t, const struct dpt_step_view *view, int32_t i,
                         int32_t end)
 {
@@ -81,7 +81,7 @@ static void compute(void *arg, int thread)
                                       gradient_worker->target, t->model.graph.floats);
         t->reduction.type->done(t, thread, i, several, gradient_worker->target,
                                 gradient_worker->own);
-        if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds as it goes */
+        if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
             dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
 }
@@ -155,7 +155,7 @@ static double gradient_norm(struct step_work *w)
     return sqrt(sum);
 }
 
-/* One of `threads` parts of the update. The norms of the gradient are no longer needed. */
+/* Does one of `threads` parts of the update, which may overwrite the norms of the gradient. */
 static void update_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
@@ -174,7 +174,7 @@ static void update_range(struct step_work *w, int thread, int threads)
                         t->reduction.sum, t->arenas.slot, sums_of_squares);
 }
 
-/* Half floats' gradients are scaled: refresh begins with it, and it changes. */
+/* Half floats' gradients are scaled: tells the backend the present scale. */
 static enum dpt_status set_scale(struct dpt_trainer *t, struct dpt_error *err)
 {
     if (t->job->device.precision != DPT_PRECISION_FP16 || t->backend->scale == NULL ||
@@ -193,12 +193,9 @@ static void refresh_part(void *arg, int thread)
 
 static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const enum dpt_status status = set_scale(t, err);
 
-    DPT_TRY(set_scale(t, err));
-    DPT_TRY(dpt_trainer_run(t, refresh_part, t, err));
-out:
-    return status;
+    return status == DPT_OK ? dpt_trainer_run(t, refresh_part, t, err) : status;
 }
 
 static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
@@ -237,8 +234,8 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     return status;
 }
 
-/* Half floats: whether the loss scale was too large for this step, and is smaller now. finite: of
- * the gradient. */
+/* Adapts the loss scale of half floats. finite: the gradient is; overflow: out, the scale was too
+ * large for this step, and is smaller now. */
 static enum dpt_status update_scale(struct dpt_trainer *t, bool finite, bool *overflow,
                                     struct dpt_error *err)
 {
