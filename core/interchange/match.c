@@ -213,17 +213,24 @@ static void end_list(struct dpt_str *out, size_t n)
         dpt_str_printf(out, " and %zu more", n - SHOWN);
 }
 
-void dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
-                       struct dpt_str *out)
+/* The model's tensors without a pair; near: also those for which one of another shape is there. */
+static void list_missing(const struct dpt_match *match, const struct dpt_graph *graph, bool near,
+                         struct dpt_str *out)
 {
     char name[DPT_NAME];
     size_t n = 0;
 
     for (int32_t k = 0; k < graph->n_tensors; k++)
-        if (match->weight[k] == NULL)
+        if (match->weight[k] == NULL && (near || match->near[k] == NULL))
             add_tensor(out, &n, dpt_weight_name(&graph->tensors[k], name), graph->tensors[k].n_dims,
                        graph->tensors[k].dims);
     end_list(out, n);
+}
+
+void dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
+                       struct dpt_str *out)
+{
+    list_missing(match, graph, true, out);
 }
 
 void dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,
@@ -272,16 +279,10 @@ static void describe(const struct dpt_match *match, const struct dpt_weights *we
                      const struct dpt_graph *graph, struct dpt_str *out)
 {
     struct dpt_str list = {0};
-    char name[DPT_NAME];
-    size_t n = 0;
 
     add_shapes(match, graph, out);
-    for (int32_t k = 0; k < graph->n_tensors; k++) /* unlike dpt_match_missing: shapes were told */
-        if (match->weight[k] == NULL && match->near[k] == NULL)
-            add_tensor(&list, &n, dpt_weight_name(&graph->tensors[k], name),
-                       graph->tensors[k].n_dims, graph->tensors[k].dims);
-    end_list(&list, n);
-    if (n > 0)
+    list_missing(match, graph, false, &list); /* other shapes are in the lines above */
+    if (list.length > 0)
         dpt_str_printf(out, "\n  not in the file: %s", list.text);
     dpt_str_clear(&list);
     dpt_match_unused(match, weights, &list);

@@ -28,14 +28,16 @@ static bool is_npz(const unsigned char *head, size_t n)
     return n >= 4 && head[0] == 'P' && head[1] == 'K' && (head[2] == 3 || head[2] == 5);
 }
 
-/* An entry that is open, and how far it was read. */
+/* An entry that is open. */
 struct entry {
     zip_file_t *file;
     const char *path, *name; /* of the archive, of the entry */
 };
 
-static enum dpt_status take(struct entry *e, void *bytes, size_t n, struct dpt_error *err)
+/* Reads the next n bytes of an entry. */
+static enum dpt_status take(void *arg, void *bytes, size_t n, struct dpt_error *err)
 {
+    const struct entry *e = arg;
     char *to = bytes;
 
     while (n > 0) {
@@ -52,37 +54,6 @@ static enum dpt_status take(struct entry *e, void *bytes, size_t n, struct dpt_e
     return DPT_OK;
 }
 
-/* The array's header; *length: out, what stands in front of the numbers. */
-static enum dpt_status take_npy(struct entry *e, struct dpt_npy *npy, size_t *length,
-                                struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    unsigned char magic[MAGIC], size[4] = {0};
-    char where[512], *text = NULL;
-    size_t n;
-
-    DPT_TRY(take(e, magic, MAGIC, err));
-    if (memcmp(magic, "\x93NUMPY", 6) != 0 || magic[6] < 1 || magic[6] > 3)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s: is no array of NumPy", e->path, e->name));
-    n = magic[6] == 1 ? 2 : 4;
-    DPT_TRY(take(e, size, n, err));
-    *length = MAGIC + n;
-    n = size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
-    if (n > DPT_NPY_HEADER_MOST)
-        DPT_TRY(
-            dpt_fail(err, DPT_BAD_DATA, "%s: %s: has a header of %zu bytes", e->path, e->name, n));
-    *length += n;
-    text = malloc(n + 1);
-    if (text == NULL)
-        DPT_TRY(dpt_fail_memory(err, e->path, (double)n));
-    DPT_TRY(take(e, text, n, err));
-    snprintf(where, sizeof where, "%.250s: %.250s", e->path, e->name);
-    DPT_TRY(dpt_npy_parse(where, text, n, npy, err));
-out:
-    free(text);
-    return status;
-}
-
 static enum dpt_float_kind kind_of(const struct dpt_npy *npy)
 {
     if (npy->kind != 'f')
@@ -90,14 +61,19 @@ static enum dpt_float_kind kind_of(const struct dpt_npy *npy)
     return npy->size == 8 ? DPT_FLOAT_64 : npy->size == 4 ? DPT_FLOAT_32 : DPT_FLOAT_16;
 }
 
+/* Opens an entry and reads its array's header; *length: out, of that. */
 static enum dpt_status open_entry(struct dpt_weights *w, zip_uint64_t index, const char *name,
-                                  struct entry *e, struct dpt_error *err)
+                                  struct entry *e, struct dpt_npy *npy, size_t *length,
+                                  struct dpt_error *err)
 {
+    char where[512];
+
     *e = (struct entry){.path = w->path, .name = name};
     e->file = zip_fopen_index(w->file, index, 0);
-    return e->file != NULL
-               ? DPT_OK
-               : dpt_fail(err, DPT_BAD_DATA, "%s: %s: %s", w->path, name, zip_strerror(w->file));
+    if (e->file == NULL)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: %s: %s", w->path, name, zip_strerror(w->file));
+    snprintf(where, sizeof where, "%.250s: %.250s", w->path, name);
+    return dpt_npy_read(where, take, e, npy, length, err);
 }
 
 static enum dpt_status list_entry(struct dpt_weights *w, zip_uint64_t index, struct dpt_error *err)
@@ -122,8 +98,7 @@ static enum dpt_status list_entry(struct dpt_weights *w, zip_uint64_t index, str
     if (length < 4 || strcmp(info.name + length - 4, ".npy") != 0)
         return dpt_fail(err, DPT_BAD_DATA, "%s: %.64s: is no array (NAME.npy)", w->path, info.name);
     DPT_TRY(dpt_weights_add(w, info.name, length - 4, &weight, err));
-    DPT_TRY(open_entry(w, index, weight->name, &e, err));
-    DPT_TRY(take_npy(&e, &npy, &header, err));
+    DPT_TRY(open_entry(w, index, weight->name, &e, &npy, &header, err));
     weight->type = dpt_region_strdup(&w->arena, npy.descr);
     if (weight->type == NULL)
         DPT_TRY(dpt_fail_memory(err, w->path, sizeof npy.descr));
@@ -186,8 +161,7 @@ static enum dpt_status read_npz(struct dpt_weights *w, const struct dpt_weight *
     size_t header;
     char more;
 
-    DPT_TRY(open_entry(w, weight->position, weight->name, &e, err));
-    DPT_TRY(take_npy(&e, &npy, &header, err));
+    DPT_TRY(open_entry(w, weight->position, weight->name, &e, &npy, &header, err));
     DPT_TRY(take(&e, bytes, n, err));
     /* At its end libzip has compared the checksum. */
     if (zip_fread(e.file, &more, 1) != 0)

@@ -92,7 +92,7 @@ static void add_value(struct writer *w, const struct dpt_graph_node *node, const
     }
 }
 
-/* A number of that name, once for the whole graph. */
+/* Adds a constant of that name, once for the whole graph. */
 static const char *add_constant(struct writer *w, const char *name, float number)
 {
     struct dpt_str tensor = {0};
@@ -155,7 +155,7 @@ static void put_node(struct writer *w, const struct dpt_graph_node *node, const 
     }
 }
 
-/* It gives what it gets, and is left out. */
+/* Whether a node gives its input unchanged, and so is left out. */
 static bool does_nothing(const struct dpt_graph_node *node)
 {
     return strcmp(dpt_operation_of(node)->onnx[0].type, "Identity") == 0;
@@ -226,7 +226,7 @@ static void put_property(struct dpt_str *model, const char *key, const char *tex
     dpt_str_release(&entry);
 }
 
-/* All of the graph but the tensors of the arena. */
+/* Writes all of the graph but the tensors of the arena. */
 static void put_rest(const struct writer *w, struct dpt_str *graph)
 {
     const struct dpt_graph *g = w->view->graph;
@@ -242,7 +242,7 @@ static void put_rest(const struct writer *w, struct dpt_str *graph)
     graph->failed = graph->failed || w->constants.failed;
 }
 
-/* The model in front of its graph. */
+/* Writes what stands in front of the graph. */
 static void put_model(const struct dpt_model_view *view, struct dpt_str *model)
 {
     struct dpt_str text = {0};

@@ -5,41 +5,23 @@
 #include <stdlib.h>
 #include <string.h>
 
+static enum dpt_status read_exact(void *input, void *bytes, size_t n, struct dpt_error *err)
+{
+    return dpt_input_exact(input, bytes, n, err);
+}
+
 static enum dpt_status read_header(struct dpt_array *a, struct dpt_error *err)
 {
-    static const char magic[] = "\x93NUMPY";
-    const char *path = a->in.path;
     enum dpt_status status = DPT_OK;
-    uint8_t b[8], l[4] = {0};
-    char *text = NULL;
-    size_t n;
+    size_t length;
 
-    DPT_TRY(dpt_input_exact(&a->in, b, sizeof b, err));
-    if (memcmp(b, magic, 6) != 0)
-        DPT_TRY(dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: is no .npy file: it begins with %02x %02x %02x %02x, not \\x93NUMPY%s", path, b[0],
-            b[1], b[2], b[3], memcmp(b, "PK\3\4", 4) == 0 ? "; unzip an .npz first" : ""));
-    if (b[6] < 1 || b[6] > 3 || b[7] != 0)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is of .npy version %d.%d; 1.0, 2.0 and 3.0 are taken", path, b[6],
-                         b[7]));
-    DPT_TRY(dpt_input_exact(&a->in, l, b[6] == 1 ? 2 : 4, err));
-    n = (size_t)l[0] | (size_t)l[1] << 8 | (size_t)l[2] << 16 | (size_t)l[3] << 24;
-    if (n > DPT_NPY_HEADER_MOST)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its header claims to have %zu bytes", path, n));
-    text = malloc(n + 1);
-    if (text == NULL)
-        DPT_TRY(dpt_fail_memory(err, path, (double)n));
-    DPT_TRY(dpt_input_exact(&a->in, text, n, err));
-    DPT_TRY(dpt_npy_parse(path, text, n, &a->npy, err));
+    DPT_TRY(dpt_npy_read(a->in.path, read_exact, &a->in, &a->npy, &length, err));
     if (a->npy.kind == 'f' && a->npy.size == 2)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: holds values of the type '%s'; integers and floats of 32 or 64 bits "
                          "are taken",
-                         path, a->npy.descr));
+                         a->in.path, a->npy.descr));
 out:
-    free(text);
     return status;
 }
 

@@ -2,7 +2,10 @@
 
 #include <ctype.h>
 #include <endian.h>
+#include <stdlib.h>
 #include <string.h>
+
+enum { HEADER_MOST = 1 << 20 };
 
 /* A walk over the header's text; `failed` once something else stood there than was wanted. */
 struct walk {
@@ -173,4 +176,39 @@ enum dpt_status dpt_npy_parse(const char *path, const char *text, size_t n, stru
             return dpt_fail(err, DPT_BAD_DATA, "%s: its shape has more numbers than any file",
                             path);
     return DPT_OK;
+}
+
+enum dpt_status dpt_npy_read(const char *path,
+                             enum dpt_status (*read)(void *arg, void *bytes, size_t n,
+                                                     struct dpt_error *err),
+                             void *arg, struct dpt_npy *npy, size_t *length, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    uint8_t b[8], l[4] = {0};
+    char *text = NULL;
+    size_t n;
+
+    DPT_TRY(read(arg, b, sizeof b, err));
+    if (memcmp(b, "\x93NUMPY", 6) != 0)
+        DPT_TRY(dpt_fail(
+            err, DPT_BAD_DATA,
+            "%s: is no .npy file: it begins with %02x %02x %02x %02x, not \\x93NUMPY%s", path, b[0],
+            b[1], b[2], b[3], memcmp(b, "PK\3\4", 4) == 0 ? "; unzip an .npz first" : ""));
+    if (b[6] < 1 || b[6] > 3 || b[7] != 0)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: is of .npy version %d.%d; 1.0, 2.0 and 3.0 are taken", path, b[6],
+                         b[7]));
+    DPT_TRY(read(arg, l, b[6] == 1 ? 2 : 4, err));
+    n = (size_t)l[0] | (size_t)l[1] << 8 | (size_t)l[2] << 16 | (size_t)l[3] << 24;
+    if (n > HEADER_MOST)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: its header claims to have %zu bytes", path, n));
+    *length = sizeof b + (b[6] == 1 ? 2 : 4) + n;
+    text = malloc(n + 1);
+    if (text == NULL)
+        DPT_TRY(dpt_fail_memory(err, path, (double)n));
+    DPT_TRY(read(arg, text, n, err));
+    DPT_TRY(dpt_npy_parse(path, text, n, npy, err));
+out:
+    free(text);
+    return status;
 }

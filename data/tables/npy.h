@@ -14,7 +14,7 @@
 
 #include "core/base/error.h"
 
-enum { DPT_NPY_DIMS = 8, DPT_NPY_HEADER_MOST = 1 << 20 };
+enum { DPT_NPY_DIMS = 8 };
 
 struct dpt_npy {
     char descr[16]; /* "<f4", as the file has it */
@@ -26,6 +26,16 @@ struct dpt_npy {
     int64_t dims[DPT_NPY_DIMS];
     int64_t count; /* numbers in all */
 };
+
+/*
+ * Reads a file's header, up to its numbers. read: gives the file's next n bytes, all of them. path:
+ * for messages. *length: out, of the header. Errors: BAD_DATA (no such header, a type that is no
+ * number of 1 to 8 bytes, more dimensions or numbers than fit), RANK, those of `read`.
+ */
+enum dpt_status dpt_npy_read(const char *path,
+                             enum dpt_status (*read)(void *arg, void *bytes, size_t n,
+                                                     struct dpt_error *err),
+                             void *arg, struct dpt_npy *npy, size_t *length, struct dpt_error *err);
 
 /*
  * The dictionary of a header, text[0 … n-1]. `path` is for messages. Errors: BAD_DATA (no such

@@ -295,7 +295,7 @@ def npy(descr="'<f4'", shape="(2,)", body=b"12345678", magic=b"\x93NUMPY\x01\x00
     ({"a.npy": npy(shape="(3,)")}, "a: has another size than its header says"),
     ({"a.npy": npy(shape="(1,)")}, "a: has another size than its header says"),
     ({"a.npy": npy(descr="'|O'")}, "Python objects"),
-    ({"a.npy": npy(magic=b"\x93NUMPZ\x01\x00")}, "a: is no array of NumPy"),
+    ({"a.npy": npy(magic=b"\x93NUMPZ\x01\x00")}, "a: is no .npy file"),
     ({"a.npy": npy()[:30]}, "a: ends too early"),
     ({"a.npy": npy(shape="(-2,)")}, "no dictionary"),
     ({"a.txt": b"x"}, "a.txt: is no array (NAME.npy)"),
