@@ -182,16 +182,6 @@ void dpt_comm_close(struct dpt_comm *comm)
     *comm = (struct dpt_comm){0};
 }
 
-void dpt_comm_abort(struct dpt_comm *comm, int code)
-{
-    if (comm->watch != NULL)
-        dpt_watch_silence(comm->watch);
-    /* A process of its own has nobody to take along, and MPI_Abort only adds its chatter. */
-    if (comm->started && dpt_launcher_present())
-        MPI_Abort(MPI_COMM_WORLD, code);
-    _exit(code);
-}
-
 const char *dpt_comm_host(const struct dpt_comm *comm, int rank)
 {
     return comm->hosts != NULL ? comm->hosts[rank] : comm->host;

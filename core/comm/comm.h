@@ -61,9 +61,6 @@ void dpt_launcher_prepare(void);
 enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
 /* Ends MPI after a barrier: what a rank wrote before is done on all ranks after. Collective. */
 void dpt_comm_close(struct dpt_comm *comm);
-/* Ends all ranks at once with this exit code; for failures that not all ranks know of. Does not
- * return. */
-void dpt_comm_abort(struct dpt_comm *comm, int code) __attribute__((noreturn));
 
 /* How many seconds a rank may wait in a collective until the watchdog ends the job; 0: for ever. 60
  * until this is called. */

@@ -69,15 +69,11 @@ struct trial {
 
 static enum dpt_status explain(const struct trial *t, struct dpt_error *err, const char *why)
 {
-    if (t->insists)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "comm.cuda_aware: on: this MPI (%s) cannot sum GPU memory: %s; `auto` or "
-                        "`off` goes through the host's memory",
-                        t->library, why);
     return dpt_fail(err, DPT_BAD_JOB,
-                    "comm.cuda_aware: auto: this MPI (%s) says that it can sum GPU memory, but %s; "
-                    "`off` goes through the host's memory",
-                    t->library, why);
+                    "comm.cuda_aware: %s: this MPI (%s) %s %s; %s goes through the host's memory",
+                    t->insists ? "on" : "auto", t->library,
+                    t->insists ? "cannot sum GPU memory:" : "says that it can sum GPU memory, but",
+                    why, t->insists ? "`auto` or `off`" : "`off`");
 }
 
 /* MPI failed in the middle of a sum: the other ranks are still in it. */
@@ -89,7 +85,7 @@ static void give_up(const struct trial *t, const char *why)
     dpt_watch_give_up(t->comm->watch, dpt_exit_code(status), err.text);
 }
 
-/* The sum is right in every element. */
+/* Whether the sum is right in every element. */
 static bool is_right(const struct dpt_comm *comm, const float *host, int n)
 {
     float want = 0;
@@ -102,7 +98,7 @@ static bool is_right(const struct dpt_comm *comm, const float *host, int n)
     return true;
 }
 
-/* Collective. *right: on all ranks. */
+/* Collective. Tries one sum. *right: the same on all ranks. */
 static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -77,7 +77,7 @@ static size_t unit(const struct dpt_hierarchical_allreduce *s)
     return s->squared > 0 ? CHUNK : LINE;
 }
 
-/* What a local rank adds up. */
+/* Finds the slice that a local rank adds up. */
 static void slice(const struct dpt_hierarchical_allreduce *s, int rank, size_t *begin, size_t *end)
 {
     dpt_part_in_units(s->n, unit(s), s->small ? 0 : rank, s->small ? 1 : s->local->size, begin,
@@ -197,7 +197,7 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
     }
 }
 
-/* Over `local` and `above` as they are set. */
+/* Opens the allreduce over `local` and `above` as they are set. */
 static enum dpt_status open_here(struct dpt_hierarchical_allreduce *s,
                                  const struct dpt_hierarchical_spec *spec, struct dpt_error *err)
 {
@@ -365,7 +365,7 @@ static float *local_sum(const struct dpt_hierarchical_allreduce *s)
     return s->local->size > 1 ? s->result : buffer_at(s, 0);
 }
 
-/* A thread's part of the floats [from, to). */
+/* Finds a thread's part of the floats [from, to). */
 static void part(const struct dpt_hierarchical_allreduce *s, int thread, size_t from, size_t to,
                  size_t *begin, size_t *end)
 {
@@ -395,7 +395,7 @@ static void add_part(void *arg, int thread)
         add_range(s, local_sum(s), begin, end);
 }
 
-/* On as many threads as it is worth. */
+/* Runs the work on as many threads as pay. */
 static void run(struct dpt_hierarchical_allreduce *s, struct dpt_pool *pool,
                 void (*work)(void *, int), size_t floats)
 {

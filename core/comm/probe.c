@@ -254,7 +254,7 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
     return dpt_group_barrier(&comm->world, err);
 }
 
-/* Of a process whose parent is a rank: it is none. */
+/* Takes the launcher out of the environment of a process whose parent is a rank but which is none. */
 static void forget_launcher(void)
 {
     static const char *const prefixes[] = {"PMIX_",         "PMI_",          "OMPI_COMM_WORLD_",

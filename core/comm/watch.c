@@ -456,9 +456,3 @@ void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
     sleep_for(YIELD);
     end_job(w, code, line);
 }
-
-void dpt_watch_silence(struct dpt_watch *w)
-{
-    if (w->page != NULL)
-        atomic_store(&w->page->explained, true);
-}

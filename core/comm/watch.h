@@ -64,8 +64,6 @@ void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
  * rank prints a better line first, and ends the job with this code. */
 void dpt_watch_give_up(struct dpt_watch *watch, int code, const char *text)
     __attribute__((noreturn));
-/* Silences the node's watchdogs: this rank ends the job and has printed why. */
-void dpt_watch_silence(struct dpt_watch *watch);
 
 enum { DPT_SIBLINGS_MOST = 256 };
 

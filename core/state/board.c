@@ -30,7 +30,7 @@ enum { HPARAMS_VERSION = 1, HPARAMS_START = 3, HPARAMS_END = 4 };
 enum { START_HPARAMS = 1, START_TIME = 5, END_STATUS = 1, END_TIME = 2 };
 enum { MAP_KEY = 1, MAP_VALUE = 2 };
 enum { JSON_NUMBER = 2, JSON_STRING = 3, JSON_BOOL = 4 };
-/* Values. */
+/* Values of such fields. */
 enum { LOG_START = 1, TYPE_FLOAT = 1, TYPE_STRING = 7, OUTCOME_GOOD = 1, OUTCOME_BAD = 2 };
 
 /* The second one is as long and means nothing to anybody. */
@@ -117,7 +117,7 @@ static void add_metadata(struct dpt_board *b, const char *plugin, struct dpt_str
     dpt_proto_message(&b->value, VALUE_METADATA, metadata);
 }
 
-/* A list of one text, or an empty one of numbers where text is NULL. */
+/* Adds a list of one text, or an empty one of numbers where text is NULL. */
 static void add_tensor(struct dpt_board *b, const char *text)
 {
     struct dpt_str *tensor = &b->inner[0], *dim = &b->inner[1], *shape = &b->inner[2];
@@ -131,7 +131,7 @@ static void add_tensor(struct dpt_board *b, const char *text)
     dpt_proto_message(&b->value, VALUE_TENSOR, tensor);
 }
 
-/* Markdown, for the TEXT tab. */
+/* Adds Markdown, for the TEXT tab. */
 static void add_text(struct dpt_board *b, const char *tag, const char *markdown)
 {
     begin_value(b, tag);
@@ -151,7 +151,7 @@ static void add_hparams(struct dpt_board *b, const char *tag, int which)
     end_value(b);
 }
 
-/* A hyperparameter, whose value stands in b->inner[0]. */
+/* Adds a hyperparameter, whose value stands in b->inner[0]. */
 static void add_entry(struct dpt_board *b, const char *key)
 {
     dpt_proto_text(&b->inner[1], MAP_KEY, key);

@@ -60,14 +60,6 @@ struct dpt_state {
 /* "FOLDER/checkpoints/step-00001200.h5" into buf; returns buf. */
 const char *dpt_checkpoint_path(const char *folder, int64_t step, char *buf, size_t size);
 
-/*
- * Writes one file: HDF5's metadata in memory first, then temporary name, reservation, bytes, fsync,
- * rename, fsync of the folder. Errors: IO (disk full, not writable; names the file), RANK; then
- * nothing is left of it, unless only the last fsync failed: then it is there, whole.
- */
-enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
-                                    struct dpt_error *err);
-
 /* The size of the file in bytes, found without allocating memory for it. Errors: RANK, IO (larger
  * than files may be; path: for that message). */
 enum dpt_status dpt_checkpoint_size(const struct dpt_state *state, const char *path, uint64_t *size,

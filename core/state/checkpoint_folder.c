@@ -156,7 +156,7 @@ static void remove_temporaries(const char *path)
         closedir(dir);
 }
 
-/* A file of a run folder, where it is there. */
+/* Syncs a file of a run folder where it is there. */
 static enum dpt_status sync_file(const char *folder, const char *name, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -25,7 +25,11 @@ void dpt_image_close(struct dpt_image *image);
  * returns. pool: whose threads copy; NULL: the caller alone. */
 void dpt_image_take(struct dpt_image *image, const struct dpt_state *state, struct dpt_pool *pool);
 
-/* Writes what was taken last, as dpt_checkpoint_save does. */
+/*
+ * Writes what was taken last: HDF5's metadata in memory first, then temporary name, reservation,
+ * bytes, fsync, rename, fsync of the folder. Errors: IO (disk full, not writable; names the file),
+ * RANK; then nothing is left of it, unless only the last fsync failed: then it is there, whole.
+ */
 enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct dpt_error *err);
 
 /* One data set of the file, and where its bytes come from. */

@@ -382,17 +382,3 @@ out:
         unlink(temporary);
     return status;
 }
-
-enum dpt_status dpt_checkpoint_save(const struct dpt_state *state, const char *path,
-                                    struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    struct dpt_image *image = NULL;
-
-    DPT_TRY(dpt_image_open(&image, state, path, err));
-    dpt_image_take(image, state, NULL);
-    DPT_TRY(dpt_image_save(image, path, err));
-out:
-    dpt_image_close(image);
-    return status;
-}

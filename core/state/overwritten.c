@@ -43,7 +43,6 @@ static enum dpt_status take(const char *from, const char *to, const char *name,
     return dpt_fail_errno(err, DPT_IO, "%s", source);
 }
 
-/* Moves all checkpoints. */
 static enum dpt_status take_checkpoints(const char *from, const char *to, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;

@@ -18,7 +18,7 @@
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "core/base/rng.h"
-#include "core/state/checkpoint.h"
+#include "core/state/checkpoint_image.h"
 
 enum { TEXT = 512, MOST_STEPS = 40 };
 
@@ -34,6 +34,19 @@ static const char *in_folder(char path[TEXT], const char *name)
 {
     snprintf(path, TEXT, "%s/%s", folder, name);
     return path;
+}
+
+static enum dpt_status save(const struct dpt_state *state, const char *path, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    struct dpt_image *image = NULL;
+
+    DPT_TRY(dpt_image_open(&image, state, path, err));
+    dpt_image_take(image, state, NULL);
+    DPT_TRY(dpt_image_save(image, path, err));
+out:
+    dpt_image_close(image);
+    return status;
 }
 
 static void empty(const char *path)
@@ -181,7 +194,7 @@ static void what_was_saved_is_loaded(void **unused)
         for (int k = 0; k < to->slots; k++)
             memset(to->slot[k], 0x55, (size_t)w.graph.floats * sizeof(float));
         memset(&to->progress, 0x55, sizeof to->progress);
-        assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+        assert_int_equal(save(&w.state, path, &err), DPT_OK);
         assert_int_equal(dpt_checkpoint_verify(path, &err), DPT_OK);
         assert_int_equal(
             dpt_checkpoint_load(to, path,
@@ -194,7 +207,7 @@ static void what_was_saved_is_loaded(void **unused)
         for (int k = 0; k < to->slots; k++)
             assert_arena(&w.graph, to->slot[k], w.state.slot[k]);
         assert_memory_equal(&to->progress, &w.state.progress, sizeof to->progress);
-        assert_int_equal(dpt_checkpoint_save(to, again, &err), DPT_OK);
+        assert_int_equal(save(to, again, &err), DPT_OK);
         a = read_file(path, &n);
         b = read_file(again, &m);
         assert_int_equal(n, m);
@@ -228,7 +241,7 @@ static void any_damage_is_noticed(void **unused)
     (void)unused;
     in_folder(path, "a.h5");
     open_world(&w, 3);
-    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    assert_int_equal(save(&w.state, path, &err), DPT_OK);
     bytes = read_file(path, &n);
     assert_in_range(n, 2000, 50000);
     fd = open(path, O_RDWR | O_CLOEXEC);
@@ -284,7 +297,7 @@ static void another_model_is_refused(void **unused)
         close_world(&w);
         open_world(&w, ++seed);
     }
-    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    assert_int_equal(save(&w.state, path, &err), DPT_OK);
     open_world(&other, seed);
 
     other.state.slot_names = others;
@@ -319,9 +332,9 @@ static void a_limit_leaves_the_old_file(void **unused)
     in_folder(path, "a.h5");
     open_world(&w, 3);
     open_world(&other, 4);
-    assert_int_equal(dpt_checkpoint_save(&other.state, path, &err), DPT_OK);
+    assert_int_equal(save(&other.state, path, &err), DPT_OK);
     before = read_file(path, &n);
-    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_OK);
+    assert_int_equal(save(&w.state, path, &err), DPT_OK);
     now = read_file(path, &m);
     free(now);
     put_file(path, before, n);
@@ -330,7 +343,7 @@ static void a_limit_leaves_the_old_file(void **unused)
         const struct rlimit small = {limit, RLIM_INFINITY};
 
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-        assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_IO);
+        assert_int_equal(save(&w.state, path, &err), DPT_IO);
         assert_non_null(strstr(err.text, path));
     }
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &all), 0);
@@ -340,7 +353,7 @@ static void a_limit_leaves_the_old_file(void **unused)
     free(now);
     free(before);
     in_folder(path, "nowhere/a.h5");
-    assert_int_equal(dpt_checkpoint_save(&w.state, path, &err), DPT_IO);
+    assert_int_equal(save(&w.state, path, &err), DPT_IO);
     assert_non_null(strstr(err.text, path));
     close_world(&w);
     close_world(&other);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
+#include <unistd.h>
 
 #include "core/comm/probe.h"
 #include "core/trace/profile.h"
@@ -20,7 +21,7 @@ static void check_at(bool ok, const char *what, int line)
     if (ok)
         return;
     fprintf(stderr, "rank %d, line %d: %s\n", comm.world.rank, line, what);
-    dpt_comm_abort(&comm, 1);
+    _exit(1); /* the launcher ends the others */
 }
 
 #define CHECK(condition) check_at(condition, #condition, __LINE__)
