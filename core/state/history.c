@@ -88,7 +88,6 @@ static bool add_start(struct dpt_history *h, struct line *line)
         .steps = whole(line, "steps"),
         .steps_per_epoch = whole(line, "steps_per_epoch"),
         .resumed_from = whole(line, "resumed_from_step"),
-        .lr = real(line, "lr"),
     };
 
     APPEND(h, line, STARTS, starts, s);
@@ -120,7 +119,6 @@ static bool add_train(struct dpt_history *h, struct line *line)
 {
     const struct dpt_history_train t = {
         .step = whole(line, "step"),
-        .epoch = whole(line, "epoch"),
         .samples = whole(line, "samples"),
         .start = (int32_t)h->n_starts - 1,
         .loss = real(line, "loss"),
@@ -141,13 +139,10 @@ static bool add_means(struct dpt_history *h, struct line *line, enum dpt_history
 {
     const struct dpt_history_eval e = {
         .step = whole(line, "step"),
-        .epoch = whole(line, "epoch"),
         .samples = whole(line, "samples"),
-        .start = (int32_t)h->n_starts - 1,
         .split = split,
         .loss = real(line, "loss"),
         .accuracy = real(line, "accuracy"),
-        .seconds = real(line, "seconds"),
     };
 
     APPEND(h, line, EVALS, evals, e);
@@ -178,7 +173,6 @@ static bool add_save(struct dpt_history *h, struct line *line)
 static bool add_end(struct dpt_history *h, struct line *line)
 {
     const struct dpt_history_end e = {
-        .step = whole(line, "step"),
         .start = (int32_t)h->n_starts - 1,
         .reason = text(h, line, "reason"),
         .seconds = real(line, "seconds"),

@@ -32,7 +32,6 @@ struct dpt_history_start {
     int64_t global, micro;
     int64_t steps, steps_per_epoch; /* of the whole run, as this start saw it */
     int64_t resumed_from;           /* the step that it went on from; -1: it began */
-    double lr;
     double *rank_seconds; /* [n_rank_seconds]: what each rank worked on its part of the steps of
                              this start's `train` events; NULL: they do not tell */
     size_t n_rank_seconds;
@@ -40,7 +39,7 @@ struct dpt_history_start {
 
 /* A `train` event. */
 struct dpt_history_train {
-    int64_t step, epoch;         /* epoch counts from 1 */
+    int64_t step;
     int64_t samples;             /* trained on since the run began */
     int32_t start;               /* index into `starts`; -1: before any */
     double loss, accuracy;       /* means since the event before; accuracy NAN without classes */
@@ -58,16 +57,13 @@ enum dpt_history_split {
 
 /* An `eval` event, or an `epoch` event. */
 struct dpt_history_eval {
-    int64_t step, epoch, samples;
-    int32_t start;
+    int64_t step, samples;
     enum dpt_history_split split;
     double loss, accuracy; /* accuracy: NAN without classes */
-    double seconds;
 };
 
 /* An `end` event. Times are of that start alone, from exec. */
 struct dpt_history_end {
-    int64_t step;
     int32_t start;
     const char *reason; /* "done", or why not: a line for a person */
     double seconds;
