@@ -326,8 +326,8 @@ enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights
     struct named *all;
 
     *match = (struct dpt_match){.prefix = ""};
-    match->weight = dpt_region_alloc(&match->arena, tensors * sizeof *match->weight);
-    match->near = dpt_region_alloc(&match->arena, tensors * sizeof *match->near);
+    match->weight = dpt_region_alloc(&match->arena, tensors * sizeof(const struct dpt_weight *));
+    match->near = dpt_region_alloc(&match->arena, tensors * sizeof(const struct dpt_weight *));
     match->used = dpt_region_alloc(&match->arena, weights->n + 1);
     match->name = dpt_region_alloc(&match->arena, (weights->n + 1) * sizeof *match->name);
     all = dpt_region_alloc(&match->arena, (weights->n + 1) * sizeof *all);

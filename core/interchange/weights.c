@@ -151,7 +151,7 @@ enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t 
     if (copy == NULL)
         return dpt_fail_memory(err, "a list of tensors", (double)length);
     for (char *p = copy; p < copy + length; p++)
-        *p = (unsigned char)*p < ' ' || *p == 0x7F ? '?' : *p == '/' ? '.' : *p;
+        *p = (char)((unsigned char)*p < ' ' || *p == 0x7F ? '?' : *p == '/' ? '.' : *p);
     *weight = &w->at[w->n++];
     **weight = (struct dpt_weight){.name = copy};
     return DPT_OK;
