@@ -17,7 +17,7 @@
 #include "core/state/lock.h"
 #include "data/sets/dataset.h"
 
-enum { SAMPLE = 1 << 20, RESERVED = 16 << 20, TAKES = 3 };
+enum { SAMPLE = 1 << 20, RESERVED = 16 << 20 };
 
 /* Bytes and files. */
 static const double least_room = 50e6, little_room = 1e9;
@@ -188,42 +188,47 @@ void dpt_doctor_disk(struct dpt_doctor *d)
 
 /* --- locking, and who sees it ----------------------------------------------------------------- */
 
-/* One more in the file, as only who has the lock may do it. */
-static void count_one(const char *folder)
-{
-    const struct timespec moment = {.tv_nsec = 1000 * 1000};
-    char path[PATH_MAX + 64], text[32];
-    struct dpt_error ignored;
-    long count;
-
-    path_in(folder, "count", path);
-    count = (long)dpt_file_number(path, 0);
-    nanosleep(&moment, NULL); /* someone else in between would be noticed */
-    snprintf(text, sizeof text, "%ld\n", count + 1);
-    dpt_file_write(path, text, strlen(text), &ignored);
-}
-
-/* Takes the lock TAKES times, against whoever else does. */
-static enum dpt_status contend(struct dpt_doctor *d, const char *folder, struct dpt_error *err)
+/* Takes the lock of a folder, also where a file server shows it for a while after it was given back. */
+static enum dpt_status take_lock(const struct dpt_doctor *d, const char *folder,
+                                 struct dpt_lock **lock, struct dpt_error *err)
 {
     const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     const double end = dpt_now() + 0.5 * d->limit;
     struct dpt_log silent = {.silent = true};
+    enum dpt_status status;
 
-    for (int i = 0; i < TAKES;) {
-        struct dpt_lock *lock = NULL;
-        const enum dpt_status status = dpt_lock_take(&lock, folder, d->comm.host, &silent, err);
-
-        if (status == DPT_OK) {
-            count_one(folder);
-            dpt_lock_release(lock);
-            i++;
-        } else if (status != DPT_USAGE || dpt_now() > end) {
-            return status; /* not only that another has it */
-        }
+    while ((status = dpt_lock_take(lock, folder, d->comm.host, &silent, err)) == DPT_USAGE &&
+           dpt_now() < end)
         nanosleep(&pause, NULL);
-    }
-    return DPT_OK;
+    return status;
+}
+
+/* Rank 0 takes the lock; rank `other` (0: there is none) must be refused then, and get it once rank 0
+ * has given it back. Collective. */
+static enum dpt_status take_turns(struct dpt_doctor *d, const char *folder, int other,
+                                  struct dpt_error *err)
+{
+    const struct dpt_group *world = &d->comm.world;
+    const bool second = other > 0 && world->rank == other;
+    enum dpt_status status = DPT_OK;
+    struct dpt_log silent = {.silent = true};
+    struct dpt_lock *lock = NULL;
+
+    if (world->rank == 0)
+        status = take_lock(d, folder, &lock, err);
+    DPT_TRY(dpt_group_agree(world, status, err));
+    if (second && (status = dpt_lock_take(&lock, folder, d->comm.host, &silent, err)) == DPT_OK)
+        status = dpt_fail(err, DPT_IO, "two ranks have it at once");
+    DPT_TRY(dpt_group_agree(world, status == DPT_USAGE ? DPT_OK : status, err));
+    if (world->rank == 0)
+        dpt_lock_release(lock);
+    lock = NULL;
+    DPT_TRY(dpt_group_barrier(world, err));
+    status = second ? take_lock(d, folder, &lock, err) : DPT_OK;
+    DPT_TRY(dpt_group_agree(world, status, err));
+out:
+    dpt_lock_release(lock);
+    return status;
 }
 
 /* Rank 0's folder, which the others may see. */
@@ -279,20 +284,11 @@ static void tell_seen(struct dpt_doctor *d, const bool *seen)
                        blind > 1 ? " and others" : "");
 }
 
-static void tell_lock(struct dpt_doctor *d, const struct meeting *m, int other,
-                      enum dpt_status status, const struct dpt_error *failure)
+static void tell_lock(struct dpt_doctor *d, int other, enum dpt_status status,
+                      const struct dpt_error *failure)
 {
-    const long wanted = TAKES * (other > 0 ? 2 : 1);
-    char path[PATH_MAX + 64];
-    long count;
-
-    path_in(m->folder, "count", path);
-    count = (long)dpt_file_number(path, 0);
     if (status != DPT_OK)
         dpt_failed(d, "two runs could not be kept apart: another --output", "%s", failure->text);
-    else if (count != wanted)
-        dpt_failed(d, "it does not keep two runs apart: another --output",
-                   "taken %ld times, but %ld were counted", wanted, count);
     else if (other > 0)
         dpt_ok(d, "rank 0 and rank %d (%s) took turns", other, dpt_comm_host(&d->comm, other));
     else
@@ -332,12 +328,8 @@ enum dpt_status dpt_doctor_lock(struct dpt_doctor *d, struct dpt_error *err)
         goto out;
     }
     other = choose_other(d, seen);
-    if (world->rank == 0 || world->rank == other)
-        status = contend(d, m.folder, &failure);
-    status = dpt_group_agree(world, status, &failure); /* also: both are done */
-    tell_lock(d, &m, other, status, &failure);
+    tell_lock(d, other, take_turns(d, m.folder, other, &failure), &failure);
     tell_seen(d, seen);
-    status = DPT_OK;
 out:
     if (world->rank == 0 && m.folder[0] != '\0')
         dpt_folder_remove(m.folder);

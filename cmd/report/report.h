@@ -85,7 +85,6 @@ enum dpt_status dpt_page_pictures(struct dpt_page *r, struct dpt_page_prediction
                                   struct dpt_error *err);
 
 /* The parts of the page, in their order. */
-void dpt_page_write(struct dpt_page *r);
 void dpt_page_headline(struct dpt_page *r);
 void dpt_page_curves(struct dpt_page *r);
 void dpt_page_ranks(struct dpt_page *r);
