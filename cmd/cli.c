@@ -224,7 +224,7 @@ enum dpt_status dpt_cli_int(const struct dpt_cli *cli, const char *name, long lo
     return DPT_OK;
 }
 
-/* --- help -------------------------------------------------------------------------------------- */
+/* --- help ------------------------------------------------------------------------------------- */
 
 enum { COLUMNS = 79, OPTION_COLUMN = 23 };
 

@@ -81,8 +81,8 @@ void dpt_cli_version(void);
 /* The last value given for an option ("--shards"), or NULL; whether a switch was given. */
 const char *dpt_cli_value(const struct dpt_cli *cli, const char *name);
 bool dpt_cli_has(const struct dpt_cli *cli, const char *name);
-/* Writes all values of a repeatable option, in their order; list: room for cli->n_given. Returns how
- * many there are. */
+/* Writes all values of a repeatable option, in their order; list: room for cli->n_given. Returns
+ * how many there are. */
 size_t dpt_cli_all(const struct dpt_cli *cli, const char *name, const char **list);
 /* A whole number from an option, `fallback` where it was not given. Errors: USAGE (no number, or
  * not in [min, max]). */

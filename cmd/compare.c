@@ -13,7 +13,7 @@
 #include "core/base/memory.h"
 #include "core/conf/text.h"
 
-/* --- for a person ------------------------------------------------------------------------------ */
+/* --- for a person ----------------------------------------------------------------------------- */
 
 /* A cell's text, and the columns of one. */
 enum { CELL = 256, NAME_MOST = 34, CELL_LEAST = 8, CELL_MOST = 30, GAP = 2 };
@@ -274,7 +274,7 @@ static void print_table(const struct dpt_runs *c, int columns, bool ascii, struc
     dpt_free(t.cells);
 }
 
-/* --- for a program ----------------------------------------------------------------------------- */
+/* --- for a program ---------------------------------------------------------------------------- */
 
 /* A count that is not there is null. */
 static void count(struct dpt_json *j, const char *key, int64_t value)
@@ -369,7 +369,7 @@ static void write_json(const struct dpt_runs *c, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-/* --- the command -------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
 {

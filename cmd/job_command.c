@@ -9,7 +9,7 @@
 #include "core/train/choose.h"
 #include "core/train/init.h"
 
-/* A file of weights that the command line names instead of the job's init.from. */
+/* The file of weights that the command line names in place of the job's init.from, or NULL. */
 static const char *init_file(const struct dpt_cli *cli)
 {
     const char *checkpoint = dpt_cli_value(cli, "--checkpoint");
@@ -53,7 +53,7 @@ out:
     return status;
 }
 
-/* What --set and the options that are short for it say, as KEY=VALUE. Errors: RANK. */
+/* Collects --set and the options that are short for it, as KEY=VALUE. Errors: RANK. */
 static enum dpt_status collect_sets(const struct dpt_cli *cli, struct dpt_region *region,
                                     const char *const **sets, size_t *n, struct dpt_error *err)
 {

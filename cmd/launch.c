@@ -23,7 +23,7 @@
 #include "cmd/output.h"
 #include "core/train/choose.h"
 
-/* --- the relay --------------------------------------------------------------------------------- */
+/* --- the relay -------------------------------------------------------------------------------- */
 
 struct relay {
     int from[2]; /* our ends, of standard output and error; -1: there is none */
@@ -106,9 +106,9 @@ static void relay_bytes(int *from, int to, int *lost)
         *lost = errno;
 }
 
-/* In the parent: until both pipes are at their ends, or nothing has come since the child ended, with
- * waitpid's *state. Errors: RANK (no such child); IO (standard output took not all of it; *state is
- * valid). */
+/* In the parent: until both pipes are at their ends, or nothing has come since the child ended,
+ * with waitpid's *state. Errors: RANK (no such child); IO (standard output took not all of it;
+ * *state is valid). */
 static enum dpt_status run_relay(struct relay *relay, pid_t child, int *state,
                                  struct dpt_error *err)
 {
@@ -140,7 +140,7 @@ static enum dpt_status run_relay(struct relay *relay, pid_t child, int *state,
     return DPT_OK;
 }
 
-/* --- mpirun ------------------------------------------------------------------------------------ */
+/* --- mpirun ----------------------------------------------------------------------------------- */
 
 /* What Open MPI needs on this machine; other MPIs do not look at these names. What the user has set
  * stays. */
@@ -202,8 +202,9 @@ static void catch_signals(sigset_t *before)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* mpirun -np N this-binary arguments…; --ranks among them is not heeded again (DPTRAIN_LAUNCHED). Out
- * of the terminal's foreground group, so that Ctrl-C comes to us alone, and without its input. */
+/* mpirun -np N this-binary arguments…; --ranks among them is not heeded again
+ * (DPTRAIN_LAUNCHED). Out of the terminal's foreground group, so that Ctrl-C comes to us alone,
+ * and without its input. */
 static void become_mpirun(const struct dpt_cli *cli, size_t n, char *self, char *number,
                           const struct relay *relay)
 {

@@ -44,7 +44,8 @@ static void add_formats(struct dpt_str *words)
             dpt_str_printf(words, "%s ", dpt_source_formats[i]->name);
 }
 
-/* The words of a text of n bytes, which `|` parts; the first that names a kind gives *kind. */
+/* Adds the words of a text of n bytes, separated by `|`; the first that names a kind gives
+ * *kind. */
 static void take(const char *text, size_t n, enum dpt_word_kind *kind, struct dpt_str *words)
 {
     for (size_t i = 0, part; i < n; i += part + 1) {
@@ -134,7 +135,7 @@ static void add_values(struct dpt_word_keys *keys, struct dpt_word_key *key,
         add_values(keys, key, either);
 }
 
-/* A key that may be there already, with the values of this row. */
+/* Adds the values of a row to its key, which may be there already. */
 static void add_key(struct dpt_word_keys *keys, const char *path, const struct dpt_option *row)
 {
     struct dpt_word_key *more;

@@ -11,7 +11,7 @@ enum { RUNS = 15, TIMED = 10, MOST_COSTS = 512 };
 
 static const double measuring = 3; /* seconds, where --steps does not say */
 
-/* Steps until all of them are done; seconds of one. Collective. */
+/* Takes n steps and waits for all of them; *seconds: of one. Collective. */
 static enum dpt_status run_steps(struct dpt_trainer *t, int64_t n, double *seconds,
                                  struct dpt_error *err)
 {

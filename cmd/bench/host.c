@@ -11,7 +11,7 @@ enum { WARM_STEPS = 5, LEAST_STEPS = 10, MOST_STEPS = 5000, LAST = 15, OFTEN = 2
 
 /* Seconds of warming up, and of each of the two measurements, where --steps does not say. */
 static const double warming = 0.5, measuring = 3;
-/* Seconds of a step of which a mark, some nanoseconds, is a part that can be seen. */
+/* Steps shorter than this (seconds) are slowed down visibly by the marks of their timelines. */
 static const double short_step = 20e-6;
 
 /*
@@ -35,7 +35,7 @@ struct record {
     double *seconds, *last, *all, *sorted;
 };
 
-/* Fills *values with as many zeros; false: memory ran out. */
+/* Allocates n zeros; false: memory ran out. */
 static bool open_values(struct dpt_bench *b, double **values, size_t n)
 {
     *values = dpt_region_alloc(&b->region, n * sizeof **values);

@@ -23,13 +23,13 @@ void dpt_completion_fish(const struct dpt_cli *cli, const struct dpt_word_keys *
  */
 void dpt_completion_quote(struct dpt_str *out, const char *text, const char *escape, bool doubled);
 
-/* Shell functions for bash and zsh. _dptrain_options: for each command `begin`, what `write` makes of
- * each of its options, and `end`. */
+/* Shell functions for bash and zsh. _dptrain_options: for each command `begin`, what `write`
+ * makes of each of its options, and `end`. */
 void dpt_completion_options(struct dpt_str *out, const struct dpt_cli *cli, const char *begin,
                             void (*write)(struct dpt_str *out, const struct dpt_cli_option *option),
                             const char *end);
-/* _dptrain_option and _dptrain_arguments: the kind of what an option (COMMAND:--option) and a command
- * take, and words for it; _dptrain_values: those that a key of the job file takes. */
+/* _dptrain_option and _dptrain_arguments: the kind of what an option (COMMAND:--option) and a
+ * command take, and words for it; _dptrain_values: those that a key of the job file takes. */
 void dpt_completion_values(struct dpt_str *out, const struct dpt_cli *cli,
                            const struct dpt_word_keys *keys);
 

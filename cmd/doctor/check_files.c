@@ -19,7 +19,7 @@
 
 enum { SAMPLE = 1 << 20, RESERVED = 16 << 20 };
 
-/* Bytes and files. */
+/* Free space in bytes, and files that may still be made. */
 static const double least_room = 50e6, little_room = 1e9;
 static const double least_files = 50, little_files = 1000;
 
@@ -31,7 +31,7 @@ void dpt_doctor_hdf5(struct dpt_doctor *d)
            locking != NULL ? locking : "");
 }
 
-/* Advice for what the system said. */
+/* The advice for an errno. */
 static const char *remedy(int code)
 {
     static const struct {
@@ -61,7 +61,7 @@ static void path_in(const char *folder, const char *name, char path[PATH_MAX + 6
 
 /* --- saving ----------------------------------------------------------------------------------- */
 
-/* What h5py and others do when they open a file; 0 or errno. */
+/* Locks a file as h5py does when it opens one; 0 or errno. */
 static int try_flock(const char *path)
 {
     const int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -72,7 +72,8 @@ static int try_flock(const char *path)
     return code;
 }
 
-/* A file as a checkpoint is made: another name, fsync, rename, fsync of the folder. errno or 0. */
+/* Writes a file as checkpoints are written (another name, fsync, rename, fsync of the folder); 0
+ * or errno. */
 static int save_file(const char *path, double *seconds)
 {
     static char bytes[SAMPLE];
@@ -139,7 +140,8 @@ void dpt_doctor_output(struct dpt_doctor *d)
                    "%s", code == 0 ? "works; dptrain does not need it" : strerror(code));
 }
 
-/* 0, or why RESERVED bytes cannot be had: a quota shows here, and in no count of free blocks. */
+/* Reserves bytes; 0, or the errno that says why not: the count of free blocks does not show a
+ * quota. */
 static int try_reserve(const char *place)
 {
     char folder[PATH_MAX], path[PATH_MAX + 64];
@@ -188,7 +190,8 @@ void dpt_doctor_disk(struct dpt_doctor *d)
 
 /* --- locking, and who sees it ----------------------------------------------------------------- */
 
-/* Takes the lock of a folder, also where a file server shows it for a while after it was given back. */
+/* Takes the lock of a folder, also where a file server shows it for a while after it was given
+ * back. */
 static enum dpt_status take_lock(const struct dpt_doctor *d, const char *folder,
                                  struct dpt_lock **lock, struct dpt_error *err)
 {
@@ -203,8 +206,8 @@ static enum dpt_status take_lock(const struct dpt_doctor *d, const char *folder,
     return status;
 }
 
-/* Rank 0 takes the lock; rank `other` (0: there is none) must be refused then, and get it once rank 0
- * has given it back. Collective. */
+/* Rank 0 takes the lock; rank `other` (0: there is none) must be refused then, and get it once
+ * rank 0 has given it back. Collective. */
 static enum dpt_status take_turns(struct dpt_doctor *d, const char *folder, int other,
                                   struct dpt_error *err)
 {
@@ -231,7 +234,7 @@ out:
     return status;
 }
 
-/* Rank 0's folder, which the others may see. */
+/* A folder that rank 0 makes; the others see whether they find it. */
 struct meeting {
     char folder[PATH_MAX];
     char token[32];
@@ -295,7 +298,8 @@ static void tell_lock(struct dpt_doctor *d, int other, enum dpt_status status,
         dpt_ok(d, "taken and given back%s", d->comm.world.size > 1 ? ", by rank 0 alone" : "");
 }
 
-/* Who takes the lock beside rank 0: on another node, if any sees the folder; 0: nobody. */
+/* The rank that takes the lock beside rank 0, on another node if one sees the folder; 0: there
+ * is none. */
 static int choose_other(const struct dpt_doctor *d, const bool *seen)
 {
     for (int far = 1; far >= 0; far--)

@@ -1,4 +1,4 @@
-/* Checks of GPUs: what there is, whose is which, and how quickly sums in their memory go. */
+/* Checks of GPUs: which there are, which rank has which, and how fast sums in their memory are. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,7 +48,7 @@ void dpt_doctor_library_files(struct dpt_doctor *d)
     }
 }
 
-/* Those of a kind in one line: "2 x NVIDIA H100, 80 GB". */
+/* Writes a line for each run of equal devices. */
 static void tell_devices(struct dpt_doctor *d)
 {
     const struct dpt_gpu_query *g = &d->gpus;
@@ -113,9 +113,9 @@ void dpt_doctor_cuda_aware(struct dpt_doctor *d)
         dpt_ok(d, "no: gradients go through the host's memory");
 }
 
-/* --- whose they are --------------------------------------------------------------------------- */
+/* --- which rank has which --------------------------------------------------------------------- */
 
-/* What a rank has; the bus address is empty where it has none. */
+/* A rank's GPU; the bus address is empty where it has none. */
 struct own {
     char bus[32], name[64];
 };
@@ -188,7 +188,7 @@ enum dpt_status dpt_doctor_gpu_ranks(struct dpt_doctor *d, struct dpt_error *err
 
 /* --- sums in their memory --------------------------------------------------------------------- */
 
-/* Collective. Seconds of a sum, the best of some. */
+/* Collective. Measures the seconds of a sum: the least of several. */
 static enum dpt_status time_sums(const struct dpt_doctor *d, const struct dpt_backend *backend,
                                  int device, double *seconds, struct dpt_error *err)
 {

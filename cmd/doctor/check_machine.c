@@ -13,7 +13,7 @@
 #include "core/base/memory.h"
 #include "data/sets/dataset.h"
 
-/* Bytes. What a rank needs for a small model; what several need beside it for MPI's messages. */
+/* Bytes that a rank needs for a small model, and in /dev/shm for MPI's messages. */
 static const double least_memory = 128e6, little_memory = 512e6, shm_rank = 16e6;
 static const double least_temporary = 20e6;
 

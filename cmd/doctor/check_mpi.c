@@ -55,7 +55,7 @@ void dpt_doctor_threads(struct dpt_doctor *d)
 
 /* --- where the ranks are ---------------------------------------------------------------------- */
 
-/* Of each rank: what it and the ranks of its node may use. */
+/* The cores that a rank and its node may use. */
 struct seat {
     int32_t first;  /* the world's number of its node's first rank */
     int32_t ranks;  /* of its node */
@@ -99,7 +99,7 @@ out:
     return status;
 }
 
-/* Open MPI's way for ranks that wait to leave their core to others. */
+/* Whether ranks that wait leave their core to others; Open MPI has to be told. */
 static bool yields(void)
 {
     const char *text = getenv("OMPI_MCA_mpi_yield_when_idle");
@@ -107,7 +107,7 @@ static bool yields(void)
     return strstr(dpt_comm_version(), "Open MPI") == NULL || (text != NULL && atoi(text) != 0);
 }
 
-/* A warning about the node whose first rank is `first`, the worst there is; false: it is well. */
+/* Warns of the worst fault of the node whose first rank is `first`; false: it has none. */
 static bool warn_of_node(struct dpt_doctor *d, const struct seat *seats, int first)
 {
     const struct seat *s = &seats[first];
@@ -141,7 +141,7 @@ static bool warn_of_node(struct dpt_doctor *d, const struct seat *seats, int fir
     return true;
 }
 
-/* All ranks judge alike, and so know whether it is crowded. */
+/* All ranks see the same cores, so all know whether ranks share them. */
 static void judge_seats(struct dpt_doctor *d, const struct seat *seats)
 {
     int least = seats[0].own, most = least;

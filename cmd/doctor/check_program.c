@@ -90,7 +90,7 @@ static void write_limit(char *text, size_t size, double value, enum unit unit)
                  unit == SECONDS ? " s" : "");
 }
 
-/* InfiniBand and its like send from memory that must not move. */
+/* InfiniBand and networks like it send from locked memory. */
 static bool has_fast_network(void)
 {
     return access("/sys/class/infiniband", F_OK) == 0;
@@ -133,7 +133,7 @@ static bool without_memory(const char *list)
     return list[0] == '^' ? named : !named;
 }
 
-/* Variables that hurt; `value`: by what they say, NULL: always. */
+/* Variables that do harm: with the values that `value` accepts, or with any (NULL). */
 static const struct {
     const char *name;
     bool (*value)(const char *value);
@@ -174,7 +174,8 @@ static const char *const watched[] = {
     "CUDA_",     "NVIDIA_", "NCCL_", "UCX_",  "FI_",  "MALLOC_", "GLIBC_TUNABLES", "DPTRAIN_",
 };
 
-/* And of those by which a launcher tells each rank or node something of its own. */
+/* Beginnings of names by which a launcher tells each rank or node something else: these differ
+ * always. */
 static const char *const own[] = {
     "OMPI_MCA_ess_",         "OMPI_MCA_orte_",
     "OMPI_MCA_plm",          "OMPI_MCA_routed",
@@ -191,7 +192,7 @@ static bool begins_with(const char *name, const char *const *list, size_t n)
     return false;
 }
 
-/* Long values are told by their beginning, and their checksum tells them apart. */
+/* Of a long value the report has the beginning, and a checksum that tells it from others. */
 static void write_value(char *text, size_t size, const char *value)
 {
     enum { MOST = 120 };

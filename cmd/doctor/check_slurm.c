@@ -8,7 +8,7 @@
 #include "core/base/file.h"
 #include "core/train/stop.h"
 
-/* Seconds that should be left. */
+/* Seconds of the job below which a warning is due. */
 static const double little_time = 300;
 
 static const char *job(void)

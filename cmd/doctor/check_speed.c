@@ -12,7 +12,7 @@
 
 enum { SMALL = 32, LARGE = 1 << 20 }; /* floats of a sum */
 
-/* What is less than these is worth a word. Seconds, bytes a second, fractions. */
+/* Limits of warnings, in fractions, seconds and bytes a second. */
 static const double slow_rank = 0.5;     /* of the middle rank's speed */
 static const double slow_sum = 0.15;     /* of what memory and network would allow */
 static const double slow_small = 30e-6;  /* a small sum on one node; 1 to 5 us are usual */
@@ -24,7 +24,7 @@ static const double budget = 0.15; /* seconds for a sum's measurement */
 
 /* --- the ranks' cores ------------------------------------------------------------------------- */
 
-/* Collective, once: what one thread of each rank can do while all are busy. */
+/* Collective. Measures once what a thread of each rank can do while all are busy. */
 static enum dpt_status measure(struct dpt_doctor *d, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -47,7 +47,7 @@ out:
     return status;
 }
 
-/* Of ranks whose value lies too far below the middle one, a warning; false: there are none. */
+/* Warns of ranks whose value lies too far below the median; false: there are none. */
 static bool warn_of_slow(struct dpt_doctor *d, const double *values, const char *what,
                          double *middle)
 {
@@ -166,7 +166,8 @@ out:
     return status;
 }
 
-/* Seconds of a sum where memory and network are all that bounds it, as `dptrain plan` reckons. */
+/* Seconds of a sum where memory and network are all that bounds it, as `dptrain plan` computes
+ * it. */
 static double ideal_sum(const struct dpt_doctor *d)
 {
     const double ranks = d->comm.node.size, bytes = 4.0 * LARGE;

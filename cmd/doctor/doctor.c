@@ -10,7 +10,7 @@
 #include "core/train/choose.h"
 #include "core/train/trainer.h"
 
-/* --- the checks, one row each, in the order of the report ------------------------------------------ */
+/* --- the checks, one row each, in the order of the report ------------------------------------- */
 
 #define RANK  DPT_DOCTOR_RANK, DPT_DOCTOR_TEXT
 #define NODE  DPT_DOCTOR_NODE, DPT_DOCTOR_TEXT
@@ -75,7 +75,7 @@ static const struct dpt_doctor_check checks[] = {
 };
 // clang-format on
 
-/* --- the command -------------------------------------------------------------------------------- */
+/* --- the command ------------------------------------------------------------------------------ */
 
 /* Seconds that a check may take, and so the wait for a rank that is busy with one. */
 enum { LIMIT = 20 };

@@ -93,8 +93,8 @@ void dpt_doctor_add(struct dpt_doctor *d, struct dpt_finding finding, const char
 /* What a value is that should not lie below these. */
 enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns);
 
-/* Collective. Gives every rank's `mine` of `size` bytes to all, [ranks], in the region; NULL: failed,
- * on all ranks together. */
+/* Collective. Gives every rank's `mine` of `size` bytes to all, [ranks], in the region; NULL:
+ * failed, on all ranks together. */
 void *dpt_doctor_gather(struct dpt_doctor *d, const void *mine, size_t size, struct dpt_error *err);
 
 /* --- the report, on rank 0 ------------------------------------------------------------------- */

@@ -15,7 +15,7 @@
 
 enum part { TRAIN, VALID, TEST, PARTS };
 
-/* Files of one part, as they are to be read. */
+/* The files of one part, in the order in which they are read. */
 struct files {
     const char **at;
     size_t n, room;
@@ -32,7 +32,7 @@ static const char *base_of(const char *path)
     return strrchr(path, '/') != NULL ? strrchr(path, '/') + 1 : path;
 }
 
-/* By the file's name, as people call them. */
+/* The part that a file belongs to, by its name. */
 static enum part part_of(const char *path)
 {
     const char *base = base_of(path);
@@ -88,7 +88,7 @@ out:
     return status;
 }
 
-/* Adds text to a pattern so that it means itself. */
+/* Adds text to a pattern, its special characters escaped. */
 static void add_literal(struct dpt_str *pattern, const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -140,7 +140,8 @@ static size_t prefix_length(const char *path)
     return n > m && fnmatch(form, path + n - m, 0) == 0 ? n - m : 0;
 }
 
-/* The first of the n files with this prefix counts them; `train-*.h5` if it means just these. */
+/* Writes `train-*.h5` for the files that share the prefix of file i; false: it would match
+ * others too. */
 static bool as_pattern(const struct files *files, size_t i, struct dpt_str *pattern)
 {
     const size_t length = prefix_length(files->at[i]);
@@ -201,7 +202,7 @@ static void name_files(const struct files *files, struct dpt_str *value)
     dpt_str_release(&last);
 }
 
-/* Of the job: that of its file, unless that says nothing; else of the data. */
+/* Names the job after its file or, where that says nothing, after the data's folder. */
 static void name_job(const char *output, const struct files *train, struct dpt_str *name)
 {
     const char *base = base_of(output), *dot = strrchr(base, '.');
@@ -231,7 +232,7 @@ static void name_job(const char *output, const struct files *train, struct dpt_s
 
 /* --- the command ------------------------------------------------------------------------------ */
 
-/* A file of another kind is the likeliest mistake. */
+/* Says so where a file is no HDF5 file: that is the likeliest mistake. */
 static void advise(const char *const *paths, size_t n, struct dpt_error *err)
 {
     static const char signature[] = "\211HDF\r\n\032\n";
@@ -323,7 +324,7 @@ out:
     return status;
 }
 
-/* Never over a file that is there, also one that came meanwhile, unless that is wanted. */
+/* Never replaces a file, also one that was made meanwhile, unless `force`. */
 static enum dpt_status write_file(const char *path, const struct dpt_str *text, bool force,
                                   struct dpt_error *err)
 {

@@ -16,7 +16,7 @@ enum {
     STEPS = 2500,       /* that a first run is to have, about */
 };
 
-/* What follows from the data. */
+/* What is chosen by the data. */
 struct choice {
     bool image, classes;
     int64_t samples, outputs, batch, epochs, warmup;
@@ -24,7 +24,7 @@ struct choice {
     int blocks;
 };
 
-/* A line, and what it means from a column on. */
+/* Writes a line, with a comment from a column on. */
 static void line(struct dpt_str *out, const char *comment, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -44,7 +44,7 @@ static void line(struct dpt_str *out, const char *comment, const char *format, .
         dpt_str_printf(out, "%-*s# %s\n", COMMENT, text, comment);
 }
 
-/* A line whose comment names the values that its key takes, from the tables. */
+/* Writes a line whose comment names the values that its key takes, from the tables. */
 static void choices(const struct dpt_init_job *init, struct dpt_str *out, const char *key,
                     const char *text)
 {

@@ -27,7 +27,7 @@ static const char *digits(const struct dpt_inspect *f, const char *name, char bu
                                                              : a->text;
 }
 
-/* The ones that print_checkpoint words itself. */
+/* Whether print_checkpoint has a line of its own for an attribute. */
 static bool is_worded(const char *name)
 {
     static const char *const worded[] = {
@@ -71,7 +71,7 @@ static void print_checkpoint(const struct dpt_inspect *f)
             dpt_inspect_property(f->attributes[i].name, "%s", f->attributes[i].text);
 }
 
-/* What stands beside samples and labels. */
+/* Prints the weights of samples, and data sets that training does not read. */
 static void print_beside(const struct dpt_inspect_shard *shard)
 {
     char all[32], none[32];

@@ -4,10 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Of the picture's own units; the style scales it to the page. */
+/* In the picture's units; the style sheet scales it to the page. */
 static const double WIDTH = 480, HEIGHT = 270, LEFT = 64, RIGHT = 22, TOP = 12, BOTTOM = 42;
 
-/* From values to positions. */
+/* The range of values that the picture shows. */
 struct frame {
     const struct dpt_chart *chart;
     double low_x, high_x, low_y, high_y;
@@ -50,7 +50,7 @@ static double place_y(const struct frame *f, double y)
     return HEIGHT - BOTTOM - fmin(fmax(share, -2), 3) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* The values between which all that matters lies. */
+/* Finds the range of values, outliers left out. */
 static void find_range(struct frame *f)
 {
     const struct dpt_chart *chart = f->chart;
@@ -157,7 +157,7 @@ static void draw_points(const struct frame *f, const struct dpt_line *line, int 
     }
 }
 
-/* Colours begin anew after the last; then lines are drawn otherwise. */
+/* Behind the last colour they begin anew, with dashed lines. */
 static const char *late(const struct dpt_line *line)
 {
     return line->kind == DPT_LINE_SOLID && line->colour >= DPT_CHART_COLOURS ? " late" : "";
@@ -207,7 +207,7 @@ static void draw_bad(const struct frame *f)
     }
 }
 
-/* Not where the one line is what the title says. */
+/* A chart of one line that is called as the chart needs no legend. */
 static bool wants_legend(const struct dpt_chart *chart)
 {
     const struct dpt_line *last = &chart->lines[chart->n - 1];
@@ -218,7 +218,7 @@ static bool wants_legend(const struct dpt_chart *chart)
     return named > 1 || chart->n_bad > 0 || strcmp(last->name, chart->title) != 0;
 }
 
-/* A piece of a line, and what it stands for; colour -1: of any. */
+/* Writes a piece of a line and its name; colour -1: none. */
 static void write_entry(const struct frame *f, const struct dpt_line *line, int colour,
                         const char *name)
 {

@@ -226,7 +226,7 @@ void dpt_page_curves(struct dpt_page *r)
     dpt_str_printf(&r->out, "</div></section>\n");
 }
 
-/* Whether any event tells of its ranks. */
+/* Whether any event has the work of its ranks. */
 static bool tells_ranks(const struct dpt_history *h)
 {
     for (size_t i = 0; i < h->n_train; i++)

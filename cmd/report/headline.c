@@ -17,7 +17,7 @@ static const char *four_digits(char *buf, double value)
     return dpt_html_number(buf, value, 4);
 }
 
-/* What is told of every run; better: 1 where more is, -1 where less is. */
+/* Figures of every run; better: 1 where more is better, -1 where less is. */
 static const struct quantity {
     const char *name;
     struct dpt_figure figure;
@@ -179,7 +179,7 @@ static void write_quantity(struct dpt_page *r, const struct quantity *q)
     dpt_str_printf(&r->out, "</tr>\n");
 }
 
-/* A dotted key, that may go on in the next line behind each part. */
+/* Writes a dotted key in which a line may break behind each part. */
 static void write_path(struct dpt_page *r, const char *path)
 {
     char part[128];
@@ -196,7 +196,7 @@ static void write_path(struct dpt_page *r, const char *path)
     }
 }
 
-/* Returns how many do. */
+/* Writes the keys in which the jobs differ; returns how many. */
 static int write_differences(struct dpt_page *r)
 {
     int n = 0;
@@ -247,7 +247,7 @@ static void write_comparison(struct dpt_page *r)
                             "row.</p></section>\n");
 }
 
-/* A run that was stopped and went on, and lines that could not be read. */
+/* Writes which runs were started several times, and which metrics have damaged lines. */
 static void write_remarks(struct dpt_page *r)
 {
     for (size_t i = 0; i < r->runs.n; i++) {

@@ -1,4 +1,4 @@
-/* Pictures of samples: from the data, made small, to be looked at. */
+/* Pictures of samples, made small for the page. */
 #include <math.h>
 #include <stdlib.h>
 

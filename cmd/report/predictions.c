@@ -1,4 +1,5 @@
-/* What a run's model says of its test data: whom it takes for whom, and where it is most wrong. */
+/* Predictions of a run's model for its test data: the confusion of classes, and the largest
+ * losses. */
 #include <libgen.h>
 #include <limits.h>
 #include <math.h>
@@ -110,7 +111,7 @@ static enum dpt_status open_predictions(struct dpt_page *r, struct dpt_page_pred
     return DPT_OK;
 }
 
-/* "step-00000892.h5", of the checkpoint that a link names. */
+/* Finds the name and step of the checkpoint that a link points to. */
 static void name_checkpoint(struct dpt_page_predictions *v, const char *path)
 {
     char target[PATH_MAX] = "";

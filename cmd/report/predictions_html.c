@@ -46,7 +46,7 @@ static void write_class(struct dpt_page *r, const struct dpt_page_predictions *v
                      after);
 }
 
-/* Of a row or a column of the matrix. Long names above columns stand upright. */
+/* Writes the head of a row or column of the matrix; long names above columns stand upright. */
 static void write_class_head(struct dpt_page *r, const struct dpt_page_predictions *v,
                              int32_t class, const char *scope, bool upright)
 {
@@ -138,7 +138,7 @@ static void close_table(struct dpt_page *r)
     dpt_str_printf(&r->out, "</tbody></table></div>\n");
 }
 
-/* What there may be for each true and each chosen class, by how often it came. */
+/* Allocates a pair for each true and each chosen class; NULL: memory ran out. */
 static struct pair *open_pairs(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     const size_t all = (size_t)v->outputs * (size_t)v->outputs;
@@ -171,7 +171,7 @@ static void write_pairs(struct dpt_page *r, const struct dpt_page_predictions *v
     close_table(r);
 }
 
-/* Of many classes those that are told right least often. */
+/* Writes the classes with the fewest right predictions. */
 static void write_classes(struct dpt_page *r, const struct dpt_page_predictions *v)
 {
     struct pair *classes = open_pairs(r, v);
@@ -306,7 +306,7 @@ static void write_numbers(struct dpt_page *r, size_t index)
     dpt_str_printf(&r->out, "</div>\n");
 }
 
-/* The metrics' own figure for the same weights and samples, where there is one. */
+/* Says so where the metrics have another accuracy for the same weights and samples. */
 static void compare_accuracy(struct dpt_page *r, size_t index)
 {
     const struct dpt_page_predictions *v = &r->predictions[index];

@@ -7,10 +7,10 @@
 
 #include "core/base/file.h"
 
-/* What the page is told by, so that nothing else is written over. */
+/* A text that only such a page has, so that no other file is replaced. */
 static const char mark[] = "<meta name=\"generator\" content=\"dptrain ";
 
-/* An -o that was meant for something else must not cost a file. */
+/* A mistyped --output must not replace another file. */
 static enum dpt_status check_output(const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -71,7 +71,7 @@ out:
     return status;
 }
 
-/* Collective. Whatever keeps MPI from starting is a reason, too. */
+/* Collective. Where MPI does not start, that is why there are no predictions. */
 static enum dpt_status predict_all(struct dpt_cli *cli, struct dpt_page *r, struct dpt_comm *comm,
                                    struct dpt_error *err)
 {

@@ -27,7 +27,7 @@ void dpt_series_add(struct dpt_series *s, double x, double y)
     s->y[s->n++] = y;
 }
 
-/* The least and the largest of a run, in their order. */
+/* Adds the least and the largest value of points [begin, end), in the order of their steps. */
 static void add_extremes(const struct dpt_series *in, size_t begin, size_t end,
                          struct dpt_series *out)
 {

@@ -1,4 +1,4 @@
-/* How the page looks: light and dark, on a phone, on paper; and the pointer's values. */
+/* The page's style sheet (light and dark, for phones and paper) and its script. */
 #include "cmd/report/report.h"
 
 /* The colours of runs are Okabe and Ito's (2008), darker on white and lighter on black until their
@@ -123,8 +123,8 @@ const char dpt_page_style[] =
     ".k0{color:var(--c0)}.k1{color:var(--c1)}.k2{color:var(--c2)}.k3{color:var(--c3)}"
     ".k4{color:var(--c4)}.k5{color:var(--c5)}.k6{color:var(--c6)}.k7{color:var(--c7)}\n";
 
-/* Without it nothing is missing but the values under the pointer. Texts are set as texts, never as
- * markup. */
+/* The script shows the values under the pointer; the page works without it. It sets texts as text,
+ * never as markup. */
 const char dpt_page_script[] =
     "'use strict';(function(){var tip=document.getElementById('tip');\n"
     "function show(v,percent){if(percent)return (100*v).toFixed(2)+' %';"

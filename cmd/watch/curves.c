@@ -1,8 +1,8 @@
 /*
  * Lines for a terminal, and among them the curves of a run.
  *
- * A plot is a canvas of cells, each with dots: 2 x 4 of a braille character, or 1 x 2 where there is
- * only ASCII (' . :). Marks are letters that stand in front of the curves.
+ * A plot is a canvas of cells, each with dots: 2 x 4 of a braille character, or 1 x 2 where there
+ * is only ASCII (' . :). Marks are letters that stand in front of the curves.
  */
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +44,7 @@ void dpt_view_add(const struct dpt_view *v, struct dpt_str *out, const char *tex
     dpt_str_printf(out, "%s\n", colored ? plain : "");
 }
 
-/* --- the canvas -------------------------------------------------------------------------------- */
+/* --- the canvas ------------------------------------------------------------------------------- */
 
 struct point {
     double x, y; /* not shown where y is not finite */
@@ -160,7 +160,7 @@ static void draw_line(struct plot *plot, int x0, int y0, int x1, int y1)
                 y0 + (n == 0 ? 0 : (int)lround((double)dy * i / n)));
 }
 
-/* Points joined by lines. */
+/* Draws points joined by lines. */
 static void draw_curve(struct plot *plot, const struct point *points, size_t n)
 {
     bool joined = false;
@@ -179,7 +179,7 @@ static void draw_curve(struct plot *plot, const struct point *points, size_t n)
     }
 }
 
-/* A letter at each point. ink: an ANSI sequence that turns its colour on. */
+/* Puts a letter at each point. ink: an ANSI sequence that turns its colour on. */
 static void draw_marks(struct plot *plot, const struct point *points, size_t n, char letter,
                        const char *ink)
 {
@@ -197,7 +197,7 @@ static void draw_marks(struct plot *plot, const struct point *points, size_t n, 
     }
 }
 
-/* Of the value in the middle of a row: where labels stand, and "" elsewhere. */
+/* Writes the value in the middle of a row that has a label; "" for the others. */
 static void label(const struct plot *plot, int row, char text[2 * LABEL])
 {
     const bool labelled =
@@ -250,7 +250,7 @@ static void draw_row(const struct plot *plot, int row, const char *ink, struct d
         dpt_str_printf(out, "%s", plain);
 }
 
-/* --- what is drawn on it ----------------------------------------------------------------------- */
+/* --- what is drawn on it ---------------------------------------------------------------------- */
 
 /* What a plot shows: a member of the train events, and of the evaluations. */
 static const struct curve {

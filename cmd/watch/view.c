@@ -9,7 +9,7 @@
 #include "core/conf/text.h"
 
 enum { DIGITS = 32, SHOWN = 200, SHOWN_BYTES = 6 * SHOWN + 8 };
-/* Rows of a plot: at least, and where nothing bounds them. */
+/* The least rows of a plot, and its rows where no screen limits them. */
 enum { PLOT_LEAST = 3, PLOT_FREE = 8 };
 /* Train events that the present speed is the median of. */
 enum { RECENT = 5 };
