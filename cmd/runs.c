@@ -24,7 +24,7 @@ enum dpt_status dpt_runs_open(struct dpt_runs *runs, const char *const *folders,
     const struct dpt_conf_node **jobs;
 
     *runs = (struct dpt_runs){.at = calloc(n, sizeof *runs->at)};
-    jobs = dpt_region_alloc(&runs->texts, n * sizeof *jobs);
+    jobs = dpt_region_alloc(&runs->texts, n * sizeof(void *));
     if (runs->at == NULL || jobs == NULL)
         return dpt_fail_memory(err, "the runs", 0);
     for (size_t i = 0; i < n; i++) {

@@ -103,7 +103,7 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
     else
         dpt_json_bool(j, "fits", p->node <= p->available);
     dpt_json_end(j);
-    dpt_json_int(j, "checkpoint_bytes", p->checkpoint);
+    dpt_json_int(j, "checkpoint_bytes", (int64_t)p->checkpoint);
     dpt_json_real(j, "reduced_bytes", p->reduced);
 }
 
@@ -122,7 +122,7 @@ static void device(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_end(j);
     dpt_json_real(j, "bytes", p->device_bytes);
     dpt_json_bool(j, "fits", p->device_bytes <= p->gpu.memory);
-    dpt_json_real(j, "micro_that_fits", p->device_micro > 0 ? p->device_micro : NAN);
+    dpt_json_real(j, "micro_that_fits", p->device_micro > 0 ? (double)p->device_micro : NAN);
     dpt_json_end(j);
 }
 
