@@ -6,8 +6,8 @@
 #define DPT_CMD_RUNS_H
 
 #include "core/conf/yaml.h"
-#include "core/state/jobs.h"
 #include "core/state/history.h"
+#include "core/state/jobs.h"
 
 struct dpt_run_folder {
     struct dpt_history history;
