@@ -11,7 +11,7 @@
 #include "cmd/screen.h"
 #include "core/base/json.h"
 #include "core/base/memory.h"
-#include "core/conf/text.h"
+#include "core/base/str.h"
 
 /* --- for a person ----------------------------------------------------------------------------- */
 

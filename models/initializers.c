@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/rng.h"
-#include "core/conf/value.h"
+#include "core/conf/option.h"
 #include "models/layer.h"
 
 /* --- the ways -------------------------------------------------------------------------------- */
@@ -107,7 +107,7 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
     else
         dpt_conf_mistake(conf, node, path, "%s wants its %s: write `init: {%s: 0.02}`", name,
                          init->type->options->help, name);
-    return !conf->failed;
+    return !conf->region.failed;
 }
 
 static const char *const words[] = {

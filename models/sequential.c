@@ -46,7 +46,7 @@ static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const
     struct dpt_conf_node *value;
 
     if (!dpt_option_entry(conf, entry, path, "layer", names, TYPES, &name, &value))
-        return !conf->failed;
+        return !conf->region.failed;
     for (size_t i = 0; i < TYPES; i++)
         if (strcmp(names[i], name) == 0)
             layer.type = dpt_layer_types[i];

@@ -12,7 +12,6 @@
 #include "cmd/doctor/doctor.h"
 #include "core/base/clock.h"
 #include "core/base/file.h"
-#include "core/base/filesystem.h"
 #include "core/base/folder.h"
 #include "core/state/lock.h"
 #include "data/sets/dataset.h"

@@ -8,7 +8,7 @@
 
 #include "cmd/doctor/doctor.h"
 #include "core/base/file.h"
-#include "core/base/filesystem.h"
+#include "core/base/folder.h"
 #include "core/base/isa.h"
 #include "core/base/memory.h"
 #include "data/sets/dataset.h"

@@ -189,7 +189,7 @@ def test_bad_data(tmp_path):
         (tmp_path / "cut.h5").write_bytes(file.read()[:1500])
     for words, says in ((["a.csv"], "dptrain convert"), (["empty"], "no *.h5"), (["missing.h5"], "no such file"),
                         (["negative.h5"], "/labels[0] is -1"), (["nan.h5"], "not finite"), (["cut.h5"], "cut.h5"),
-                        (["rows.h5", "wide.h5"], "wide.h5: samples are"), (["none.h5"], "no samples"),
+                        (["rows.h5", "wide.h5"], "wide.h5 holds samples of 5 float32, rows.h5 of 4 float32"), (["none.h5"], "no samples"),
                         (["rows.h5", "test.h5"], "labels up to 3")):
         result = dpt.run("init", *words, cwd=tmp_path)
         assert result.code == 65 and says in result.err and len(result.err.splitlines()) == 1, result

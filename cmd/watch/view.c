@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/base/sort.h"
-#include "core/conf/text.h"
+#include "core/base/str.h"
 
 enum { DIGITS = 32, SHOWN = 200, SHOWN_BYTES = 6 * SHOWN + 8 };
 /* The least rows of a plot, and its rows where no screen limits them. */

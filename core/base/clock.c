@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/file.h"
+
 static double seconds_of(clockid_t clock)
 {
     struct timespec t;
@@ -72,16 +74,10 @@ double dpt_process_age(void)
     const long ticks = sysconf(_SC_CLK_TCK);
     unsigned long long start = 0;
     char text[1024];
-    FILE *file = fopen("/proc/self/stat", "re");
-    char *p;
-    size_t n;
+    const char *p;
     double age;
 
-    if (file == NULL)
-        return 0.0;
-    n = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    text[n] = '\0';
+    dpt_file_line("/proc/self/stat", text, sizeof text);
     /* The name, field 2, may hold spaces and parentheses: count from the last one. Field 22 is the
      * start. */
     p = strrchr(text, ')');

@@ -12,50 +12,33 @@
 
 #include "core/base/str.h"
 
-int dpt_pread_all(int fd, void *bytes, size_t n, long long offset)
+/* Reads into `to`, or where that is NULL writes `from`, until all of it is done. */
+static int transfer(int fd, char *to, const char *from, size_t n, long long offset)
 {
-    char *p = bytes;
+    for (size_t done = 0; done < n;) {
+        const off_t at = (off_t)(offset + (long long)done);
+        const ssize_t some =
+            to != NULL ? pread(fd, to + done, n - done, at) : pwrite(fd, from + done, n - done, at);
 
-    while (n > 0) {
-        const ssize_t got = pread(fd, p, n, (off_t)offset);
-
-        if (got < 0) {
-            if (errno == EINTR)
-                continue;
+        if (some < 0 && errno == EINTR)
+            continue;
+        if (some == 0)
+            errno = to != NULL ? EPIPE : ENOSPC;
+        if (some <= 0)
             return -1;
-        }
-        if (got == 0) {
-            errno = EPIPE;
-            return -1;
-        }
-        p += got;
-        offset += got;
-        n -= (size_t)got;
+        done += (size_t)some;
     }
     return 0;
 }
 
+int dpt_pread_all(int fd, void *bytes, size_t n, long long offset)
+{
+    return transfer(fd, bytes, NULL, n, offset);
+}
+
 int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset)
 {
-    const char *p = bytes;
-
-    while (n > 0) {
-        const ssize_t put = pwrite(fd, p, n, (off_t)offset);
-
-        if (put < 0) {
-            if (errno == EINTR)
-                continue;
-            return -1;
-        }
-        if (put == 0) {
-            errno = ENOSPC;
-            return -1;
-        }
-        p += put;
-        offset += put;
-        n -= (size_t)put;
-    }
-    return 0;
+    return transfer(fd, NULL, bytes, n, offset);
 }
 
 int dpt_append_all(int fd, const void *bytes, size_t n)

@@ -8,12 +8,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/str.h"
 
 static const char erase_line[] = "\r\033[K";
 
-enum { DEFAULT_COLUMNS = 80, LINE_TEXT = 1024 };
+enum { DEFAULT_COLUMNS = 80 };
 
 /*
  * The terminal behind a launcher: under mpirun our stderr is a pipe, which mpirun copies to its
@@ -148,19 +149,12 @@ static void put(struct dpt_log *log, bool show, const char *prefix, const char *
 static void __attribute__((format(printf, 4, 0)))
 put_format(struct dpt_log *log, bool show, const char *prefix, const char *format, va_list args)
 {
-    char small[LINE_TEXT], *text = small, *large = NULL;
-    va_list again;
-    int n;
+    char *text = NULL;
 
-    va_copy(again, args);
-    n = vsnprintf(small, sizeof small, format, args);
-    if (n >= (int)sizeof small && vasprintf(&large, format, again) >= 0)
-        text = large;
-    va_end(again);
-    if (n >= 0)
-        put(log, show, prefix, text, strchr(format, '\n') != NULL);
-    if (text == large)
-        free(large);
+    if (vasprintf(&text, format, args) < 0)
+        return;
+    put(log, show, prefix, text, strchr(format, '\n') != NULL);
+    free(text);
 }
 
 void dpt_log_info(struct dpt_log *log, const char *format, ...)
@@ -218,6 +212,19 @@ void dpt_log_live(struct dpt_log *log, const char *text)
     fflush(stderr);
     log->live = true;
     dpt_str_release(&clean);
+}
+
+void dpt_log_live_count(struct dpt_log *log, double *shown, const char *what, int64_t done,
+                        int64_t all)
+{
+    char n[32], of[32], line[128];
+
+    if (log == NULL || dpt_now() - *shown < 0.1)
+        return;
+    *shown = dpt_now();
+    snprintf(line, sizeof line, "%s: %s%s%s", what, dpt_group_digits(n, done),
+             all > 0 ? " of " : "", all > 0 ? dpt_group_digits(of, all) : "");
+    dpt_log_live(log, line);
 }
 
 void dpt_log_progress(struct dpt_log *log, const char *text)

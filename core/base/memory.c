@@ -76,15 +76,19 @@ void *dpt_region_alloc(struct dpt_region *arena, size_t bytes)
     struct dpt_region_block *block = arena->head;
     void *p;
 
-    if (bytes > SIZE_MAX / 2)
+    if (bytes > SIZE_MAX / 2) {
+        arena->failed = true;
         return NULL;
+    }
     bytes = (bytes + 15) / 16 * 16;
     if (block == NULL || block->size - block->used < bytes) {
         const size_t size = bytes > BLOCK ? bytes : BLOCK;
 
         block = malloc(sizeof *block + size);
-        if (block == NULL)
+        if (block == NULL) {
+            arena->failed = true;
             return NULL;
+        }
         block->next = arena->head;
         block->used = 0;
         block->size = size;
@@ -112,22 +116,20 @@ char *dpt_region_strdup(struct dpt_region *arena, const char *text)
 
 char *dpt_region_printf(struct dpt_region *arena, const char *format, ...)
 {
+    char *text = NULL, *copy;
     va_list args;
     int n;
-    char *text;
 
     va_start(args, format);
-    n = vsnprintf(NULL, 0, format, args);
+    n = vasprintf(&text, format, args);
     va_end(args);
-    if (n < 0)
+    if (n < 0) {
+        arena->failed = true;
         return NULL;
-    text = dpt_region_alloc(arena, (size_t)n + 1);
-    if (text == NULL)
-        return NULL;
-    va_start(args, format);
-    vsnprintf(text, (size_t)n + 1, format, args);
-    va_end(args);
-    return text;
+    }
+    copy = dpt_region_strndup(arena, text, (size_t)n);
+    free(text);
+    return copy;
 }
 
 void dpt_region_release(struct dpt_region *arena)

@@ -19,6 +19,13 @@ void *dpt_alloc(size_t bytes);
 /* Zeroed array of n elements, or NULL also where n x size overflows. */
 void *dpt_alloc_array(size_t n, size_t size);
 void dpt_free(void *p);
+/* Makes p a zeroed array of n elements, or fails as DPT_TRY does. what: for the message. */
+#define DPT_NEW(p, n, what, err)                                                                   \
+    do {                                                                                           \
+        (p) = dpt_alloc_array((size_t)(n), sizeof *(p));                                           \
+        if ((p) == NULL)                                                                           \
+            DPT_TRY(dpt_fail_memory(err, what, (double)(n) * sizeof *(p)));                        \
+    } while (0)
 
 /* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message
  * of dpt_fail_memory. n is evaluated twice. */
@@ -33,6 +40,15 @@ void dpt_free(void *p);
  */
 void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
 
+/* Makes `items` hold n elements as dpt_grow does, or fails as DPT_TRY does. what: for the message. */
+#define DPT_GROW(items, room, n, what, err)                                                        \
+    do {                                                                                           \
+        void *grown_ = dpt_grow(items, room, n, sizeof *(items));                                  \
+        if (grown_ == NULL)                                                                        \
+            DPT_TRY(dpt_fail_memory(err, what, (double)(n) * sizeof *(items)));                    \
+        (items) = grown_;                                                                          \
+    } while (0)
+
 /* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
 size_t dpt_round_up(size_t n, size_t size);
 
@@ -45,6 +61,7 @@ struct dpt_region_block;
 /* Zero-initialise: {0}. */
 struct dpt_region {
     struct dpt_region_block *head;
+    bool failed; /* memory ran out, for one of its pieces at least */
 };
 
 /* Zeroed bytes aligned to 16, owned by the region; NULL where memory ran out. */

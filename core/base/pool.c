@@ -1,6 +1,5 @@
 #include "core/base/pool.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -119,20 +118,16 @@ static void publish(struct dpt_pool *pool, void (*work)(void *arg, int thread), 
 enum dpt_status dpt_pool_open(struct dpt_pool **result, int threads, bool spin,
                               struct dpt_error *err)
 {
-    struct dpt_pool *pool = dpt_alloc(sizeof *pool);
+    enum dpt_status status = DPT_OK;
+    struct dpt_pool *pool;
     sigset_t blocked, before;
     int code = 0;
 
     *result = NULL;
-    if (pool == NULL)
-        return dpt_fail_memory(err, "a thread pool", sizeof *pool);
+    DPT_NEW(pool, 1, "a thread pool", err);
     pool->threads = threads;
     pool->spin = spin;
-    pool->workers = dpt_alloc_array((size_t)threads, sizeof pool->workers[0]);
-    if (pool->workers == NULL) {
-        dpt_free(pool);
-        return dpt_fail_memory(err, "a thread pool", (double)threads * sizeof(struct worker));
-    }
+    DPT_NEW(pool->workers, threads, "a thread pool", err);
     /* The workers inherit the mask: these signals are for the main thread. */
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);
@@ -149,14 +144,14 @@ enum dpt_status dpt_pool_open(struct dpt_pool **result, int threads, bool spin,
             pool->started++;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0) {
-        dpt_fail(err, DPT_RANK, "cannot start thread %d of %d: %s", pool->started + 2, threads,
-                 strerror(code));
-        dpt_pool_close(pool);
-        return DPT_RANK;
-    }
+    if (code != 0)
+        DPT_TRY(dpt_fail(err, DPT_RANK, "cannot start thread %d of %d: %s", pool->started + 2,
+                         threads, strerror(code)));
     *result = pool;
-    return DPT_OK;
+    pool = NULL;
+out:
+    dpt_pool_close(pool);
+    return status;
 }
 
 void dpt_pool_close(struct dpt_pool *pool)
@@ -226,4 +221,16 @@ void dpt_part_in_units(size_t n, size_t unit, int part, int parts, size_t *begin
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end)
 {
     dpt_part_in_units(n, DPT_ALIGN / sizeof(float), thread, threads, begin, end);
+}
+
+int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg)
+{
+    sigset_t all, before;
+    int code;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    code = pthread_create(thread, NULL, work, arg);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return code;
 }

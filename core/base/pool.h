@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 #include "core/base/error.h"
 #include "core/base/span.h"
@@ -34,6 +35,10 @@ void dpt_pool_barrier(struct dpt_pool *pool);
  */
 void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline);
 int dpt_pool_threads(const struct dpt_pool *pool);
+
+/* Starts a helper thread beside the main one as pthread_create does, with all signals blocked in it:
+ * they are the main thread's. Returns an errno, 0 where it runs. */
+int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg);
 
 /* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */
 void dpt_thread_part(size_t n, int thread, int threads, size_t *begin, size_t *end);

@@ -10,60 +10,43 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/base/memory.h"
+
 /* Names longer than this are never suggested. */
 enum { NAME_LIMIT = 64 };
 
-static bool reserve(struct dpt_str *s, size_t more)
-{
-    size_t capacity = s->capacity == 0 ? 64 : s->capacity;
-    char *text;
-
-    if (s->failed || more > SIZE_MAX / 4 - s->length) {
-        s->failed = true;
-        return false;
-    }
-    if (s->length + more + 1 <= s->capacity)
-        return true;
-    while (capacity < s->length + more + 1)
-        capacity *= 2;
-    text = realloc(s->text, capacity);
-    if (text == NULL) {
-        s->failed = true;
-        return false;
-    }
-    s->text = text;
-    s->capacity = capacity;
-    return true;
-}
-
 void dpt_str_add(struct dpt_str *s, const char *bytes, size_t n)
 {
-    if (!reserve(s, n))
+    char *text = s->failed || n > SIZE_MAX / 4 - s->length
+                     ? NULL
+                     : dpt_grow(s->text, &s->capacity, s->length + n + 1, 1);
+
+    if (text == NULL) {
+        s->failed = true;
         return;
+    }
+    s->text = text;
     if (n != 0)
-        memcpy(s->text + s->length, bytes, n);
+        memcpy(text + s->length, bytes, n);
     s->length += n;
-    s->text[s->length] = '\0';
+    text[s->length] = '\0';
 }
 
 void dpt_str_printf(struct dpt_str *s, const char *format, ...)
 {
+    char *text = NULL;
     va_list args;
     int n;
 
     va_start(args, format);
-    n = vsnprintf(NULL, 0, format, args);
+    n = vasprintf(&text, format, args);
     va_end(args);
     if (n < 0) {
         s->failed = true;
         return;
     }
-    if (!reserve(s, (size_t)n))
-        return;
-    va_start(args, format);
-    vsnprintf(s->text + s->length, (size_t)n + 1, format, args);
-    va_end(args);
-    s->length += (size_t)n;
+    dpt_str_add(s, text, (size_t)n);
+    free(text);
 }
 
 int32_t dpt_utf8_decode(const char *bytes, size_t n, size_t *length)

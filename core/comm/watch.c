@@ -9,9 +9,9 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
+#include "core/base/pool.h"
 #include "core/base/process.h"
 #include "core/base/str.h"
-#include "core/base/thread.h"
 #include "core/comm/internal.h"
 #include "core/comm/watchdog.h"
 

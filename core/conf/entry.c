@@ -1,7 +1,6 @@
 #include <string.h>
 
-#include "core/conf/option.h"
-#include "core/conf/value.h"
+#include "core/conf/internal.h"
 
 bool dpt_option_bare(struct dpt_conf *conf, struct dpt_conf_node *node, const char *key)
 {
@@ -31,19 +30,6 @@ static void make_empty_map(struct dpt_conf_node *node)
     node->n = node->capacity = 0;
 }
 
-/* `relu` into {relu: {}}. */
-static bool expand_word(struct dpt_conf *conf, struct dpt_conf_node *entry)
-{
-    const char *name = entry->text;
-    struct dpt_conf_node *value = dpt_conf_new(conf, DPT_NODE_MAP, NULL);
-
-    if (value == NULL)
-        return false;
-    dpt_conf_place(value, entry);
-    make_empty_map(entry);
-    return dpt_conf_put(conf, entry, name, value);
-}
-
 static bool is_name(const char *name, const char *const *names, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -68,8 +54,12 @@ bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const 
                          what, entry->n, what);
         return false;
     }
-    if (entry->kind == DPT_NODE_SCALAR && !expand_word(conf, entry))
-        return false;
+    /* `relu` into {relu: {}}. */
+    if (entry->kind == DPT_NODE_SCALAR) {
+        if (!dpt_option_bare(conf, entry, entry->text))
+            return false;
+        make_empty_map(entry->items[0]);
+    }
     *name = entry->keys[0];
     *value = entry->items[0];
     if (!is_name(*name, names, n_names)) {

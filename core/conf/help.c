@@ -1,8 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/conf/option.h"
-#include "core/conf/value.h"
+#include "core/conf/internal.h"
 
 enum { WIDTH = 80, HELP_COLUMN = 28, STEP = 2, NAME = 160 };
 
@@ -32,48 +31,43 @@ static void write_item(const char *name, const char *help, size_t indent, struct
     dpt_str_wrap(out, help, HELP_COLUMN, HELP_COLUMN, WIDTH);
 }
 
-static void write_table(const struct dpt_option *table, const char *prefix, size_t indent,
-                        struct dpt_str *out);
+/* A help text on its way. */
+struct help {
+    struct dpt_str *out;
+    const char *prefix;
+};
 
-static void write_row(const struct dpt_option *row, const char *prefix, size_t indent,
-                      struct dpt_str *out)
+static void visit(void *arg, const struct dpt_option_visit *at)
 {
-    char name[NAME], text[NAME];
+    const struct help *h = arg;
+    const struct dpt_option *row = at->row;
+    const size_t indent = STEP * (1 + (size_t)at->depth);
     struct dpt_str described = {0};
-    const char *help = row->help == NULL ? "" : row->help;
+    char name[NAME];
 
-    snprintf(name, sizeof name, "%s%s%s", prefix, prefix[0] == '\0' ? "" : ".", row->name);
-    if (row->type == DPT_OPT_SECTION) {
-        dpt_str_printf(out, "\n");
-        write_item(name, help, indent, out);
-        write_table(row->rows, name, indent + STEP, out);
+    if (at->listed) /* the row that reads the list says what is in it */
+        return;
+    if (row == NULL) {
+        snprintf(name, sizeof name, "type: %s", at->variant);
+        write_item(name, at->summary == NULL ? "" : at->summary, indent, h->out);
         return;
     }
-    if (row->type == DPT_OPT_VARIANT)
-        dpt_str_printf(out, "\n");
-    write_item(name, help, indent, out);
+    snprintf(name, sizeof name, "%s%s%s", h->prefix, h->prefix[0] == '\0' ? "" : ".", at->path);
+    if (row->type == DPT_OPT_SECTION || row->type == DPT_OPT_VARIANT)
+        dpt_str_printf(h->out, "\n");
+    write_item(name, row->help == NULL ? "" : row->help, indent, h->out);
+    if (row->type == DPT_OPT_SECTION)
+        return;
     dpt_option_describe(row, &described);
-    dpt_str_printf(out, "%*s", HELP_COLUMN, "");
-    dpt_str_wrap(out, described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN,
+    dpt_str_printf(h->out, "%*s", HELP_COLUMN, "");
+    dpt_str_wrap(h->out, described.text != NULL ? described.text : "", HELP_COLUMN, HELP_COLUMN,
                  WIDTH);
     dpt_str_release(&described);
-    for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++) {
-        const struct dpt_variant *variant = row->variants[i];
-
-        snprintf(text, sizeof text, "type: %s", variant->name);
-        write_item(text, variant->summary == NULL ? "" : variant->summary, indent + STEP, out);
-        write_table(variant->options, name, indent + 2 * STEP, out);
-    }
-}
-
-static void write_table(const struct dpt_option *table, const char *prefix, size_t indent,
-                        struct dpt_str *out)
-{
-    for (; table->name != NULL; table++)
-        write_row(table, prefix, indent, out);
 }
 
 void dpt_options_help(const struct dpt_option *table, const char *prefix, struct dpt_str *out)
 {
-    write_table(table, prefix, STEP, out);
+    struct help help = {out, prefix};
+
+    dpt_options_walk(table, visit, &help);
 }

@@ -3,8 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/read.h"
-#include "core/conf/text.h"
+#include "core/conf/internal.h"
 
 enum {
     LISTED = 40,         /* mistakes shown */
@@ -16,68 +15,61 @@ enum {
 
 static void add(struct dpt_conf *conf, const struct dpt_mistake *mistake)
 {
-    if (conf->n_mistakes == conf->mistakes_capacity) {
-        const size_t capacity = conf->mistakes_capacity == 0 ? 16 : 2 * conf->mistakes_capacity;
-        struct dpt_mistake *grown = realloc(conf->mistakes, capacity * sizeof *grown);
+    struct dpt_mistake *grown =
+        dpt_grow(conf->mistakes, &conf->mistakes_capacity, conf->n_mistakes + 1, sizeof *grown);
 
-        if (grown == NULL) {
-            conf->failed = true;
-            return;
-        }
-        conf->mistakes = grown;
-        conf->mistakes_capacity = capacity;
+    if (grown == NULL) {
+        conf->region.failed = true;
+        return;
     }
-    conf->mistakes[conf->n_mistakes] = *mistake;
-    conf->mistakes[conf->n_mistakes].number = conf->n_mistakes;
+    conf->mistakes = grown;
+    grown[conf->n_mistakes] = *mistake;
+    grown[conf->n_mistakes].number = conf->n_mistakes;
     conf->n_mistakes++;
 }
 
-static void add_formatted(struct dpt_conf *conf, struct dpt_mistake *mistake, const char *path,
-                          const char *format, va_list args)
+/* key: at the position of the key that the node stands under. */
+static void add_formatted(struct dpt_conf *conf, const struct dpt_conf_node *at, bool key,
+                          const char *path, const char *format, va_list args)
 {
     char message[MESSAGE], shown[6 * MESSAGE_SHOWN + 8];
+    struct dpt_mistake mistake = {0};
     int used = 0;
 
+    if (at != NULL) {
+        key = key && at->key_line != 0;
+        mistake.line = key ? at->key_line : at->line;
+        mistake.column = key ? at->key_column : at->column;
+        mistake.origin = at->origin;
+    }
     if (path != NULL && path[0] != '\0')
         used = snprintf(message, sizeof message, "%s: ", path);
     if (used < 0 || (size_t)used >= sizeof message)
         used = 0;
     vsnprintf(message + used, sizeof message - (size_t)used, format, args);
     dpt_show_text(shown, message, MESSAGE_SHOWN);
-    mistake->text = dpt_region_strdup(&conf->region, shown);
-    if (mistake->text == NULL)
-        conf->failed = true;
-    else
-        add(conf, mistake);
+    mistake.text = dpt_region_strdup(&conf->region, shown);
+    if (mistake.text != NULL)
+        add(conf, &mistake);
 }
 
 void dpt_conf_mistake(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                       const char *format, ...)
 {
-    struct dpt_mistake mistake = {0};
     va_list args;
 
-    if (at != NULL)
-        mistake =
-            (struct dpt_mistake){.line = at->line, .column = at->column, .origin = at->origin};
     va_start(args, format);
-    add_formatted(conf, &mistake, path, format, args);
+    add_formatted(conf, at, false, path, format, args);
     va_end(args);
 }
 
 void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
                           const char *format, ...)
 {
-    const bool placed = at->key_line != 0;
-    struct dpt_mistake mistake = {
-        .line = placed ? at->key_line : at->line,
-        .column = placed ? at->key_column : at->column,
-        .origin = at->origin,
-    };
     va_list args;
 
     va_start(args, format);
-    add_formatted(conf, &mistake, path, format, args);
+    add_formatted(conf, at, true, path, format, args);
     va_end(args);
 }
 
@@ -115,7 +107,7 @@ enum dpt_status dpt_conf_validation_result(struct dpt_conf *conf, struct dpt_err
     const size_t capacity = sizeof err->text - TAIL;
     size_t used = 0, i;
 
-    if (conf->failed)
+    if (conf->region.failed)
         return dpt_fail_memory(err, "the job file", DPT_YAML_BYTES);
     if (conf->n_mistakes == 0)
         return DPT_OK;

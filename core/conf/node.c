@@ -1,7 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/yaml.h"
+#include "core/conf/option.h"
 
 void dpt_conf_release(struct dpt_conf *conf)
 {
@@ -36,16 +36,12 @@ struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kin
 {
     struct dpt_conf_node *node = dpt_region_alloc(&conf->region, sizeof *node);
 
-    if (node != NULL) {
-        node->kind = kind;
-        if (kind == DPT_NODE_SCALAR)
-            node->text = dpt_region_strdup(&conf->region, text == NULL ? "" : text);
-    }
-    if (node == NULL || (kind == DPT_NODE_SCALAR && node->text == NULL)) {
-        conf->failed = true;
+    if (node == NULL)
         return NULL;
-    }
-    return node;
+    node->kind = kind;
+    if (kind == DPT_NODE_SCALAR)
+        node->text = dpt_region_strdup(&conf->region, text == NULL ? "" : text);
+    return kind != DPT_NODE_SCALAR || node->text != NULL ? node : NULL;
 }
 
 /* Makes space for one more entry. The arrays left behind stay in the arena: at most as much
@@ -61,10 +57,8 @@ static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
     items = dpt_region_alloc(&conf->region, capacity * sizeof *items);
     if (node->kind == DPT_NODE_MAP)
         keys = dpt_region_alloc(&conf->region, capacity * sizeof *keys);
-    if (items == NULL || (node->kind == DPT_NODE_MAP && keys == NULL)) {
-        conf->failed = true;
+    if (items == NULL || (node->kind == DPT_NODE_MAP && keys == NULL))
         return false;
-    }
     if (node->n > 0) {
         memcpy(items, node->items, node->n * sizeof *items);
         if (keys != NULL)
@@ -98,11 +92,7 @@ bool dpt_conf_put(struct dpt_conf *conf, struct dpt_conf_node *map, const char *
         }
     }
     copy = dpt_region_strdup(&conf->region, key);
-    if (copy == NULL) {
-        conf->failed = true;
-        return false;
-    }
-    if (!reserve(conf, map))
+    if (copy == NULL || !reserve(conf, map))
         return false;
     map->keys[map->n] = copy;
     map->items[map->n++] = item;
@@ -117,4 +107,15 @@ void dpt_conf_place(struct dpt_conf_node *node, const struct dpt_conf_node *from
     node->key_column = from->key_column;
     node->origin = from->origin;
     node->order = from->order;
+}
+
+const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index)
+{
+    if (path == NULL) /* memory ran out while this was made */
+        return NULL;
+    if (key == NULL)
+        return dpt_region_printf(&conf->region, "%s[%zu]", path, index);
+    if (path[0] == '\0')
+        return dpt_region_strdup(&conf->region, key);
+    return dpt_region_printf(&conf->region, "%s.%s", path, key);
 }

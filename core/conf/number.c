@@ -1,4 +1,4 @@
-#include "core/conf/number.h"
+#include "core/conf/internal.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,29 +1,9 @@
-#include "core/conf/option.h"
-
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/read.h"
-#include "core/conf/value.h"
+#include "core/conf/internal.h"
 
 enum { NAMES = 128 }; /* names that a suggestion looks at */
-
-const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index)
-{
-    const char *text;
-
-    if (path == NULL) /* memory ran out while this was made */
-        return NULL;
-    if (key == NULL)
-        text = dpt_region_printf(&conf->region, "%s[%zu]", path, index);
-    else if (path[0] == '\0')
-        text = dpt_region_strdup(&conf->region, key);
-    else
-        text = dpt_region_printf(&conf->region, "%s.%s", path, key);
-    if (text == NULL)
-        conf->failed = true;
-    return text;
-}
 
 static const struct dpt_option *find_row(const struct dpt_option *table, const char *name)
 {
@@ -84,10 +64,8 @@ static bool sort_entries(struct dpt_conf *conf, struct dpt_conf_node *map,
     const char **keys = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof *keys);
     size_t n = 0;
 
-    if (items == NULL || keys == NULL) {
-        conf->failed = true;
+    if (items == NULL || keys == NULL)
         return false;
-    }
     for (const struct dpt_option *row = typed ? NULL : table; row == NULL || row->name != NULL;
          row = row == NULL ? table : row + 1) {
         for (size_t i = 0; i < map->n; i++) {
@@ -140,7 +118,7 @@ static bool settle_rival(struct dpt_conf *conf, struct dpt_conf_node *map, const
     if (mine->order == other->order) {
         dpt_conf_mistake(conf, mine, dpt_option_path(conf, path, row->name, 0),
                          "give either %s or %s, not both", row->rival, row->name);
-        return !conf->failed;
+        return !conf->region.failed;
     }
     none = dpt_conf_new(conf, DPT_NODE_SCALAR, "null");
     if (none == NULL)
@@ -159,13 +137,11 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
     if (map->kind != DPT_NODE_MAP) {
         const char *colon = dpt_region_printf(&conf->region, "%s:", path == NULL ? "" : path);
 
-        if (colon == NULL)
-            conf->failed = true;
-        else
+        if (colon != NULL)
             dpt_conf_mistake(conf, map, path, "expected a map of keys and values, got %s%s",
                              dpt_value_got(conf, map),
                              dpt_value_suggestion(conf, colon, colon, NULL, 0));
-        return !conf->failed;
+        return !conf->region.failed;
     }
     for (size_t i = 0; i < map->n; i++)
         if (find_row(table, map->keys[i]) == NULL && !(typed && strcmp(map->keys[i], "type") == 0))
@@ -181,7 +157,7 @@ static bool read_map(struct dpt_conf *conf, struct dpt_conf_node *map, const cha
             !dpt_option_read(conf, node, name, row, (char *)base + row->offset))
             return false;
     }
-    return sort_entries(conf, map, table, typed) && !conf->failed;
+    return sort_entries(conf, map, table, typed) && !conf->region.failed;
 }
 
 bool dpt_options_read(struct dpt_conf *conf, struct dpt_conf_node *map, const char *path,
@@ -218,7 +194,7 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
 
     if (node->kind == DPT_NODE_LIST) {
         unknown_variant(conf, node, path, row);
-        return !conf->failed;
+        return !conf->region.failed;
     }
     if (!dpt_option_bare(conf, node, "type"))
         return false;
@@ -232,26 +208,24 @@ static bool read_variant(struct dpt_conf *conf, struct dpt_conf_node *node, cons
     }
     if (type == NULL || dpt_conf_is_null(type)) {
         dpt_conf_mistake(conf, node, path, "`type` is missing: %s", dpt_value_wanted(row, names));
-        return !conf->failed;
+        return !conf->region.failed;
     }
     if (type->kind != DPT_NODE_SCALAR) {
         unknown_variant(conf, type, dpt_option_path(conf, path, "type", 0), row);
-        return !conf->failed;
+        return !conf->region.failed;
     }
     while (*found != NULL && strcmp((*found)->name, type->text) != 0)
         found++;
     if (*found == NULL) {
         unknown_variant(conf, type, scalar ? path : dpt_option_path(conf, path, "type", 0), row);
-        return !conf->failed;
+        return !conf->region.failed;
     }
     value->variant = *found;
     value->at = node;
     value->file = dpt_region_strdup(&conf->region, conf->path);
     value->options = dpt_region_alloc(&conf->region, (*found)->size + 1);
-    if (value->options == NULL || value->file == NULL) {
-        conf->failed = true;
+    if (value->options == NULL || value->file == NULL)
         return false;
-    }
     return read_map(conf, node, path, (*found)->options, row, value->options);
 }
 
@@ -267,7 +241,7 @@ static bool fill(struct dpt_conf *conf, struct dpt_conf_node *node, const char *
     value = dpt_read_value(conf, &spec);
     if (value != NULL)
         *node = *value;
-    return !conf->failed;
+    return !conf->region.failed;
 }
 
 bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
@@ -279,7 +253,7 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
     if (dpt_conf_is_null(node) && !dpt_value_is_word(row, "null")) {
         if (row->fallback == NULL) {
             dpt_conf_mistake(conf, node, path, "must be given: %s", dpt_value_wanted(row, wanted));
-            return !conf->failed;
+            return !conf->region.failed;
         }
         if (!fill(conf, node, path, row))
             return false;
@@ -299,5 +273,5 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
     else
         dpt_value_read(conf, node, path, row, dest);
     node->row = row; /* last, since a CUSTOM row may have had another one read it */
-    return good && !conf->failed;
+    return good && !conf->region.failed;
 }

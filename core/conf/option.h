@@ -24,7 +24,7 @@
  *                               type->options, options))             model.layers[3].dense
  *             return false;
  *     }
- *     return !conf->failed;
+ *     return !conf->region.failed;
  */
 #ifndef DPT_CONF_OPTION_H
 #define DPT_CONF_OPTION_H
@@ -177,8 +177,16 @@ bool dpt_option_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
 /* The whole path of the key that a word is a synonym of, or NULL. */
 const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *word);
 
+/*
+ * What a word that is none of n names may mean: "; did you mean 'full'?", "; ranks are ..." or "".
+ * path: of an unknown key, which may then be meant to stand elsewhere; NULL: it is a value. In the
+ * arena.
+ */
+const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const char *text,
+                                 const char *const *names, size_t n);
+
 /* "path.key", or "path[index]" where key is NULL; in the arena. NULL where memory ran out
- * (conf->failed). */
+ * (conf->region.failed). */
 const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index);
 
 /*
@@ -222,6 +230,9 @@ void dpt_options_walk(const struct dpt_option *table,
 /* "whole number in 1 … 64 or auto; default 32"; adds it to out. */
 void dpt_option_describe(const struct dpt_option *row, struct dpt_str *out);
 
+/* Bytes of the decimal number that text begins with, 0 for none: [+-] digits [. digits] [e [+-]
+ * digits], or `.5`, `5.` */
+size_t dpt_number_length(const char *text);
 /* Reads a whole number or a number from all of `text`. False where it is none or out of range of
  * the type. */
 bool dpt_parse_int(const char *text, int64_t *value);

@@ -95,18 +95,27 @@ static void write_texts(struct dpt_json *j, const char *key, const char *const *
     j->indent = true;
 }
 
-static void write_types(struct dpt_json *j, const char *const *types, bool null)
+/* types: one word or several. */
+static void write_types(struct dpt_json *j, const char *types, bool null)
 {
-    struct names all = {0};
+    char word[16];
+    size_t n;
 
-    while (*types != NULL)
-        add_name(&all, *types++);
+    if (!null && strchr(types, ' ') == NULL) {
+        dpt_json_text(j, "type", types);
+        return;
+    }
+    dpt_json_array(j, "type");
+    j->indent = false;
+    for (; *types != '\0'; types += n + strspn(types + n, " ")) {
+        n = strcspn(types, " ");
+        snprintf(word, sizeof word, "%.*s", (int)n, types);
+        dpt_json_text(j, NULL, word);
+    }
     if (null)
-        add_name(&all, "null");
-    if (all.n == 1)
-        dpt_json_text(j, "type", all.at[0]);
-    else
-        write_texts(j, "type", all.at, all.n, false);
+        dpt_json_text(j, NULL, "null");
+    dpt_json_end(j);
+    j->indent = true;
 }
 
 static void write_bounds(struct dpt_json *j, const struct dpt_option *row)
@@ -128,14 +137,14 @@ static void write_bounds(struct dpt_json *j, const struct dpt_option *row)
 
 static void write_number(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    const char *const types[] = {row->type == DPT_OPT_INT ? "integer" : "number", NULL};
     const bool word = row->word != NULL && strcmp(row->word, "null") != 0;
 
     if (word) {
         dpt_json_array(j, "anyOf");
         dpt_json_object(j, NULL);
     }
-    write_types(j, types, null || (row->word != NULL && !word));
+    write_types(j, row->type == DPT_OPT_INT ? "integer" : "number",
+                null || (row->word != NULL && !word));
     write_bounds(j, row);
     if (!word)
         return;
@@ -146,38 +155,35 @@ static void write_number(struct dpt_json *j, const struct dpt_option *row, bool 
     dpt_json_end(j);
 }
 
-/* A list, or one entry for a list of one. */
-static void write_list(struct dpt_json *j, const struct dpt_option *row, bool null, size_t most)
+static bool is_list(const struct dpt_option *row)
 {
-    static const char *const whole[] = {"integer", "array", NULL};
-    static const char *const real[] = {"number", "array", NULL};
-    static const char *const text[] = {"string", "number", "boolean", "array", NULL};
-    const char *const *types = row->type == DPT_OPT_INTS    ? whole
-                               : row->type == DPT_OPT_REALS ? real
-                                                            : text;
-    struct names entry = {0};
+    return row->type == DPT_OPT_INTS || row->type == DPT_OPT_REALS || row->type == DPT_OPT_TEXTS;
+}
 
+static const char scalar[] = "string number boolean";
+
+/* A list, or one entry for a list of one. */
+static void write_list(struct dpt_json *j, const struct dpt_option *row, bool null)
+{
+    const char *entry = row->type == DPT_OPT_INTS    ? "integer"
+                        : row->type == DPT_OPT_REALS ? "number"
+                                                     : scalar;
+    char types[40];
+
+    snprintf(types, sizeof types, "%s array", entry);
     write_types(j, types, null);
     if (row->type != DPT_OPT_TEXTS)
         write_bounds(j, row);
-    for (size_t i = 0; types[i + 1] != NULL; i++)
-        add_name(&entry, types[i]);
-    add_name(&entry, NULL);
     dpt_json_object(j, "items");
-    write_types(j, entry.at, false);
+    write_types(j, entry, false);
     if (row->type != DPT_OPT_TEXTS)
         write_bounds(j, row);
     dpt_json_end(j);
-    if (most > 0) {
-        dpt_json_real(j, "minItems", 1);
-        dpt_json_real(j, "maxItems", (double)most);
-    }
 }
 
 /* Steps are whole; the other units may have a fraction. Nothing is 0. */
 static void write_every(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    static const char *const types[] = {"string", NULL};
     const unsigned units = row->units == 0 ? ~0u : row->units;
     char text[600] = "^(", says[DPT_ERROR_TEXT];
     struct dpt_str described = {0};
@@ -201,7 +207,7 @@ static void write_every(struct dpt_json *j, const struct dpt_option *row, bool n
 #undef ADD
 #undef FRACTION
     snprintf(text + used, sizeof text - used, ")$");
-    write_types(j, types, null);
+    write_types(j, "string", null);
     dpt_json_text(j, "pattern", text);
     dpt_option_describe(row, &described);
     snprintf(says, sizeof says, "Expected %.*s.",
@@ -243,9 +249,7 @@ static void write_table(struct dpt_json *j, const struct dpt_option *table, bool
 
 static void write_section(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    static const char *const types[] = {"object", NULL};
-
-    write_types(j, types, null);
+    write_types(j, "object", null);
     write_table(j, row->rows, false);
 }
 
@@ -256,6 +260,18 @@ static void open_if(struct dpt_json *j, const char *type)
     dpt_json_text(j, "type", type);
     dpt_json_end(j);
     dpt_json_object(j, "then");
+}
+
+/* The members of a map whose `type` is one of n names, or where `left_out` is missing. */
+static void write_type_of(struct dpt_json *j, const char *const *names, size_t n, bool left_out)
+{
+    dpt_json_object(j, "properties");
+    dpt_json_object(j, "type");
+    write_texts(j, "enum", names, n, left_out);
+    dpt_json_end(j);
+    dpt_json_end(j);
+    if (!left_out)
+        write_texts(j, "required", (const char *const[]){"type"}, 1, false);
 }
 
 /* `optimizer: adam`, or {type: adam, …}. */
@@ -269,13 +285,7 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
             add_name(&alone, row->variants[i]->name);
     }
     open_if(j, "object");
-    dpt_json_object(j, "properties");
-    dpt_json_object(j, "type");
-    write_texts(j, "enum", all.at, all.n, row->fallback != NULL);
-    dpt_json_end(j);
-    dpt_json_end(j);
-    if (row->fallback == NULL)
-        write_texts(j, "required", (const char *const[]){"type"}, 1, false);
+    write_type_of(j, all.at, all.n, row->fallback != NULL);
     dpt_json_array(j, "allOf");
     for (size_t i = 0; row->variants[i] != NULL; i++) {
         /* Of a map without a type nothing contradicts the default's. */
@@ -284,13 +294,7 @@ static void write_variant(struct dpt_json *j, const struct dpt_option *row, bool
 
         dpt_json_object(j, NULL);
         dpt_json_object(j, "if");
-        dpt_json_object(j, "properties");
-        dpt_json_object(j, "type");
-        write_texts(j, "enum", &row->variants[i]->name, 1, left_out);
-        dpt_json_end(j);
-        dpt_json_end(j);
-        if (!left_out)
-            write_texts(j, "required", (const char *const[]){"type"}, 1, false);
+        write_type_of(j, &row->variants[i]->name, 1, left_out);
         dpt_json_end(j);
         dpt_json_object(j, "then");
         dpt_json_text(j, "description", row->variants[i]->summary);
@@ -367,14 +371,13 @@ static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool n
         return;
     }
     dpt_json_array(j, "anyOf");
-    for (const struct dpt_option *value_text = alternatives->either; value_text->name != NULL;
-         value_text++) {
+    for (const struct dpt_option *form = alternatives->either; form->name != NULL; form++) {
         dpt_json_object(j, NULL);
-        if (value_text->type == DPT_OPT_INTS || value_text->type == DPT_OPT_REALS ||
-            value_text->type == DPT_OPT_TEXTS)
-            write_list(j, value_text, null, alternatives->most);
-        else
-            write_value(j, value_text, null);
+        write_value(j, form, null);
+        if (is_list(form) && alternatives->most > 0) {
+            dpt_json_real(j, "minItems", 1);
+            dpt_json_real(j, "maxItems", (double)alternatives->most);
+        }
         dpt_json_end(j);
     }
     dpt_json_end(j);
@@ -384,12 +387,9 @@ static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool n
 
 static void write_value(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    static const char *const boolean[] = {"boolean", NULL}, *const scalar[] = {"string", "number",
-                                                                               "boolean", NULL};
-
     switch (row->type) {
     case DPT_OPT_BOOL:
-        write_types(j, boolean, null);
+        write_types(j, "boolean", null);
         break;
     case DPT_OPT_INT:
     case DPT_OPT_REAL:
@@ -404,7 +404,7 @@ static void write_value(struct dpt_json *j, const struct dpt_option *row, bool n
     case DPT_OPT_INTS:
     case DPT_OPT_REALS:
     case DPT_OPT_TEXTS:
-        write_list(j, row, null, 0);
+        write_list(j, row, null);
         break;
     case DPT_OPT_EVERY:
         write_every(j, row, null);

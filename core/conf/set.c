@@ -1,8 +1,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/read.h"
-#include "core/conf/text.h"
+#include "core/conf/internal.h"
 
 /* An assignment on its way down the tree. */
 struct setting {
@@ -17,7 +16,6 @@ struct setting {
 
 static enum dpt_status no_memory(const struct setting *s)
 {
-    s->conf->failed = true;
     return dpt_fail_memory(s->err, "the job", DPT_YAML_BYTES);
 }
 
@@ -35,20 +33,17 @@ static const char *so_far(const struct setting *s)
  * adam}. */
 static enum dpt_status need_map(struct setting *s)
 {
-    struct dpt_conf_node *old = *s->link, *map;
+    struct dpt_conf_node *old = *s->link;
 
-    if (old->kind == DPT_NODE_MAP)
-        return DPT_OK;
     if (old->kind == DPT_NODE_LIST)
         return dpt_fail(s->err, DPT_BAD_JOB, "%s: %s is a list; name one of its entries: %s[0]",
                         s->place.origin, so_far(s), so_far(s));
-    map = dpt_conf_new(s->conf, DPT_NODE_MAP, NULL);
-    if (map == NULL)
+    if (!dpt_conf_is_null(old))
+        return dpt_option_bare(s->conf, old, "type") ? DPT_OK : no_memory(s);
+    *s->link = dpt_conf_new(s->conf, DPT_NODE_MAP, NULL);
+    if (*s->link == NULL)
         return no_memory(s);
-    dpt_conf_place(map, dpt_conf_is_null(old) ? &s->place : old);
-    if (!dpt_conf_is_null(old) && !dpt_conf_put(s->conf, map, "type", old))
-        return no_memory(s);
-    *s->link = map;
+    dpt_conf_place(*s->link, &s->place);
     return DPT_OK;
 }
 
@@ -63,9 +58,6 @@ static enum dpt_status take_key(struct setting *s)
     if (length == 0)
         return dpt_fail(s->err, DPT_USAGE, "%s: a name is missing; it reads like batch.micro=32",
                         s->place.origin);
-    if (++s->depth > DPT_YAML_DEPTH)
-        return dpt_fail(s->err, DPT_USAGE, "%s: more than %d maps and lists inside one another",
-                        s->place.origin, DPT_YAML_DEPTH);
     DPT_TRY(need_map(s));
     map = *s->link;
     key = dpt_region_strndup(&s->conf->region, s->at, length);
@@ -94,9 +86,6 @@ static enum dpt_status take_index(struct setting *s)
     if (n == 0 || n > 9 || digits[n] != ']')
         return dpt_fail(s->err, DPT_USAGE, "%s: an entry of a list is named like layers[2]",
                         s->place.origin);
-    if (++s->depth > DPT_YAML_DEPTH)
-        return dpt_fail(s->err, DPT_USAGE, "%s: more than %d maps and lists inside one another",
-                        s->place.origin, DPT_YAML_DEPTH);
     if (list->kind != DPT_NODE_LIST)
         return dpt_fail(s->err, DPT_BAD_JOB, "%s: %s is not a list in the job file",
                         s->place.origin, so_far(s));
@@ -113,18 +102,21 @@ static enum dpt_status walk(struct setting *s)
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(take_key(s));
-    while (*s->at != '\0') {
-        if (*s->at == '[') {
-            DPT_TRY(take_index(s));
-        } else if (*s->at == '.') {
-            s->at++;
-            DPT_TRY(take_key(s));
-        } else {
+    do {
+        if (s->depth++ == DPT_YAML_DEPTH)
+            DPT_TRY(dpt_fail(s->err, DPT_USAGE,
+                             "%s: more than %d maps and lists inside one another", s->place.origin,
+                             DPT_YAML_DEPTH));
+        if (s->depth > 1 && *s->at != '[' && *s->at != '.')
             DPT_TRY(dpt_fail(s->err, DPT_USAGE, "%s: a dot is missing behind %s", s->place.origin,
                              so_far(s)));
+        if (s->depth > 1 && *s->at == '[') {
+            DPT_TRY(take_index(s));
+        } else {
+            s->at += s->depth > 1;
+            DPT_TRY(take_key(s));
         }
-    }
+    } while (*s->at != '\0');
 out:
     return status;
 }
@@ -146,7 +138,7 @@ static enum dpt_status put_value(struct setting *s, const char *value)
                         DPT_YAML_BYTES);
     if (dpt_check_text(conf, value, spec.length, s->place.origin))
         node = dpt_read_value(conf, &spec);
-    if (conf->failed)
+    if (conf->region.failed)
         return no_memory(s);
     if (node == NULL) {
         /* The command line is wrong, not the file: told by itself, and no longer among the
@@ -174,7 +166,7 @@ enum dpt_status dpt_conf_set(struct dpt_conf *conf, const char *assignment, stru
     if (s.place.origin == NULL || s.name == NULL)
         return no_memory(&s);
     if (!dpt_check_text(conf, s.name, strlen(s.name), s.place.origin)) {
-        if (conf->failed)
+        if (conf->region.failed)
             return no_memory(&s);
         conf->n_mistakes--;
         return dpt_fail(err, DPT_USAGE, "%s: the name is not UTF-8 text", s.place.origin);

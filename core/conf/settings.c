@@ -1,7 +1,5 @@
 #include "core/conf/settings.h"
 
-#include "core/conf/text.h"
-
 struct walk {
     dpt_setting_visit *visit;
     void *arg;

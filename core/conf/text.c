@@ -1,11 +1,12 @@
-#include "core/conf/text.h"
+#include "core/conf/internal.h"
 
 #include <stdio.h>
 #include <string.h>
 
 enum { SHOWN = 60 };
 
-bool dpt_yaml_character(int32_t c)
+/* Whether a character may stand in a YAML stream as it is (YAML 1.1, c-printable). */
+static bool may_stand(int32_t c)
 {
     return c == '\t' || c == '\n' || c == '\r' || (c >= 0x20 && c <= 0x7E) || c == 0x85 ||
            (c >= 0xA0 && c <= 0xD7FF) || (c >= 0xE000 && c <= 0xFFFD && c != 0xFEFF) ||
@@ -19,8 +20,6 @@ const char *dpt_conf_show(struct dpt_conf *conf, const char *text)
 
     dpt_show_text(shown, text, SHOWN);
     copy = dpt_region_strdup(&conf->region, shown);
-    if (copy == NULL)
-        conf->failed = true;
     return copy == NULL ? "?" : copy;
 }
 
@@ -50,7 +49,7 @@ bool dpt_check_text(struct dpt_conf *conf, const char *bytes, size_t n, const ch
         const unsigned char byte = (unsigned char)bytes[i];
         const int32_t c = dpt_utf8_decode(bytes + i, n - i, &length);
 
-        if (!dpt_yaml_character(c)) {
+        if (!may_stand(c)) {
             if (origin != NULL)
                 at = whole;
             if (looks_binary(bytes, n))

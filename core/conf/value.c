@@ -1,14 +1,9 @@
-#include "core/conf/value.h"
+#include "core/conf/internal.h"
 
 #include <ctype.h>
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-#include "core/base/str.h"
-#include "core/conf/number.h"
 
 void dpt_value_join(char *buf, size_t capacity, const char *const *names, size_t n)
 {
@@ -132,8 +127,6 @@ const char *dpt_value_got(struct dpt_conf *conf, const struct dpt_conf_node *nod
         return "null";
     text = dpt_region_printf(&conf->region, "'%s'%s", dpt_conf_show(conf, node->text),
                              node->quoted ? " in quotes" : "");
-    if (text == NULL)
-        conf->failed = true;
     return text == NULL ? "?" : text;
 }
 
@@ -197,8 +190,6 @@ const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const 
     suggestion = strchr(name, ' ') != NULL
                      ? dpt_region_printf(&conf->region, "; %s", name)
                      : dpt_region_printf(&conf->region, "; did you mean '%s'?", name);
-    if (suggestion == NULL)
-        conf->failed = true;
     return suggestion == NULL ? "" : suggestion;
 }
 
@@ -247,42 +238,37 @@ static void read_bool(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         wrong_type(conf, node, path, row);
 }
 
-static void read_int(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
-                     const struct dpt_option *row, void *dest)
+/* INT and REAL. */
+static void read_number(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
+                        const struct dpt_option *row, void *dest)
 {
-    int64_t value;
+    const bool whole = row->type == DPT_OPT_INT;
+    int64_t integer = 0;
+    double real = 0;
 
     if (!is_plain(node)) {
         wrong_type(conf, node, path, row);
-    } else if (dpt_value_is_word(row, node->text)) {
-        *(int64_t *)dest = (int64_t)row->word_value;
-    } else if (dpt_parse_int(node->text, &value)) {
-        if (in_bounds(conf, node, path, row, (double)value))
-            *(int64_t *)dest = value;
-    } else if (dpt_is_whole(node->text)) {
+        return;
+    }
+    if (dpt_value_is_word(row, node->text)) {
+        real = row->word_value;
+        integer = (int64_t)real;
+    } else if (whole ? dpt_parse_int(node->text, &integer) : dpt_parse_real(node->text, &real)) {
+        if (!in_bounds(conf, node, path, row, whole ? (double)integer : real))
+            return;
+    } else if (whole
+                   ? dpt_is_whole(node->text)
+                   : node->text[0] != '\0' && dpt_number_length(node->text) == strlen(node->text)) {
         dpt_conf_mistake(conf, node, path, "%s is out of range", dpt_conf_show(conf, node->text));
+        return;
     } else {
         wrong_type(conf, node, path, row);
+        return;
     }
-}
-
-static void read_real(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
-                      const struct dpt_option *row, void *dest)
-{
-    double value;
-
-    if (!is_plain(node)) {
-        wrong_type(conf, node, path, row);
-    } else if (dpt_value_is_word(row, node->text)) {
-        *(double *)dest = row->word_value;
-    } else if (dpt_parse_real(node->text, &value)) {
-        if (in_bounds(conf, node, path, row, value))
-            *(double *)dest = value;
-    } else if (dpt_number_length(node->text) == strlen(node->text) && node->text[0] != '\0') {
-        dpt_conf_mistake(conf, node, path, "%s is out of range", dpt_conf_show(conf, node->text));
-    } else {
-        wrong_type(conf, node, path, row);
-    }
+    if (whole)
+        *(int64_t *)dest = integer;
+    else
+        *(double *)dest = real;
 }
 
 static void read_text(struct dpt_conf *conf, const struct dpt_conf_node *node, const char *path,
@@ -342,10 +328,8 @@ static void read_list(struct dpt_conf *conf, const struct dpt_conf_node *node, c
         return;
     }
     at = dpt_region_alloc(&conf->region, (n + 1) * type->size);
-    if (at == NULL) {
-        conf->failed = true;
+    if (at == NULL)
         return;
-    }
     entry.type = type->entry;
     entry.word = NULL;
     for (size_t i = 0; i < n; i++) {
@@ -388,7 +372,7 @@ void dpt_value_read(struct dpt_conf *conf, const struct dpt_conf_node *node, con
 {
     static void (*const readers[])(struct dpt_conf *, const struct dpt_conf_node *, const char *,
                                    const struct dpt_option *, void *) = {
-        [DPT_OPT_BOOL] = read_bool,  [DPT_OPT_INT] = read_int,       [DPT_OPT_REAL] = read_real,
+        [DPT_OPT_BOOL] = read_bool,  [DPT_OPT_INT] = read_number,    [DPT_OPT_REAL] = read_number,
         [DPT_OPT_TEXT] = read_text,  [DPT_OPT_CHOICE] = read_choice, [DPT_OPT_INTS] = read_list,
         [DPT_OPT_REALS] = read_list, [DPT_OPT_TEXTS] = read_list,    [DPT_OPT_EVERY] = read_every,
     };

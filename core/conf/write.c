@@ -2,8 +2,6 @@
 #include <strings.h>
 
 #include "core/conf/settings.h"
-#include "core/conf/text.h"
-#include "core/conf/yaml.h"
 
 enum {
     STEP = 2,   /* spaces a level */
@@ -36,29 +34,6 @@ static bool can_be_plain(const char *text, bool flow)
     return true;
 }
 
-static void write_quoted(const char *text, struct dpt_str *out)
-{
-    static const char named[] = "\"\\\n\r\t", letters[] = "\"\\nrt";
-    const size_t n = strlen(text);
-    size_t length;
-
-    dpt_str_add(out, "\"", 1);
-    for (size_t i = 0; i < n; i += length) {
-        const int32_t c = dpt_utf8_decode(text + i, n - i, &length);
-        const char *name = strchr(named, text[i]);
-
-        if (c < 0)
-            dpt_str_printf(out, "\\uFFFD");
-        else if (name != NULL)
-            dpt_str_printf(out, "\\%c", letters[name - named]);
-        else if (dpt_shown_character(c))
-            dpt_str_add(out, text + i, length);
-        else
-            dpt_str_printf(out, "\\u%04X", (unsigned)c); /* none of these is above U+FFFF */
-    }
-    dpt_str_add(out, "\"", 1);
-}
-
 /* Whether another reader of YAML might take a key for a number, a null or a truth. */
 static bool is_ambiguous_key(const char *key)
 {
@@ -78,7 +53,7 @@ static void write_scalar(const struct dpt_conf_node *node, bool flow, struct dpt
     else if (!node->quoted && can_be_plain(node->text, flow))
         dpt_str_add(out, node->text, strlen(node->text));
     else
-        write_quoted(node->text, out);
+        dpt_str_json(out, node->text); /* YAML takes what JSON takes */
 }
 
 static void indent_to(size_t columns, struct dpt_str *out)
@@ -130,7 +105,7 @@ static void write_key(const char *key, size_t indent, struct dpt_str *out)
     if (!is_ambiguous_key(key) && can_be_plain(key, false))
         dpt_str_add(out, key, strlen(key));
     else
-        write_quoted(key, out);
+        dpt_str_json(out, key);
     if (complex_key) {
         dpt_str_printf(out, "\n");
         indent_to(indent, out);

@@ -1,5 +1,3 @@
-#include "core/conf/yaml.h"
-
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +5,7 @@
 #include <yaml.h>
 
 #include "core/base/file.h"
-#include "core/conf/option.h"
-#include "core/conf/read.h"
-#include "core/conf/text.h"
+#include "core/conf/internal.h"
 
 /* libyaml's events one after another; its own tree builder would recurse without a bound. */
 struct reader {
@@ -76,7 +72,7 @@ static void syntax_mistake(struct reader *r)
     struct dpt_conf_node at = {0};
 
     if (p->error == YAML_MEMORY_ERROR) {
-        r->conf->failed = true;
+        r->conf->region.failed = true;
         return;
     }
     place(r, &at, &p->problem_mark);
@@ -219,7 +215,7 @@ static bool check_duplicates(struct reader *r, const struct frame *up,
     size_t first = 0;
 
     if (names == NULL) {
-        r->conf->failed = true;
+        r->conf->region.failed = true;
         return false;
     }
     for (size_t i = 0; i < map->n; i++)
@@ -312,13 +308,14 @@ static struct dpt_conf_node *read_one(struct reader *r)
     return NULL;
 }
 
-struct dpt_conf_node *dpt_read_document(struct dpt_conf *conf, const struct dpt_read_spec *spec)
+/* Reads one document. NULL: as dpt_read_value. */
+static struct dpt_conf_node *read_document(struct dpt_conf *conf, const struct dpt_read_spec *spec)
 {
     struct reader r = {.conf = conf, .spec = spec, .depth = spec->depth};
     struct dpt_conf_node *root;
 
     if (!yaml_parser_initialize(&r.parser)) {
-        conf->failed = true;
+        conf->region.failed = true;
         return NULL;
     }
     /* Told, not guessed: libyaml would take UTF-16 without a word. */
@@ -327,7 +324,7 @@ struct dpt_conf_node *dpt_read_document(struct dpt_conf *conf, const struct dpt_
     root = read_one(&r);
     yaml_event_delete(&r.event);
     yaml_parser_delete(&r.parser);
-    return conf->failed ? NULL : root;
+    return conf->region.failed ? NULL : root;
 }
 
 struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_read_spec *spec)
@@ -345,13 +342,11 @@ struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_rea
     while (length > 0 && strchr(blanks, text[length - 1]) != NULL)
         length--;
     if (length > 0 && strchr("[{\"'", *text) != NULL)
-        return dpt_read_document(conf, spec);
+        return read_document(conf, spec);
     node = dpt_conf_new(conf, DPT_NODE_SCALAR, NULL);
     copy = dpt_region_strndup(&conf->region, text, length);
-    if (node == NULL || copy == NULL) {
-        conf->failed = true;
+    if (node == NULL || copy == NULL)
         return NULL;
-    }
     node->text = copy;
     if (dpt_conf_is_null(node))
         node->text = "null";
@@ -377,7 +372,7 @@ static void parse(struct dpt_conf *conf, const char *text, size_t length)
     }
     if (!dpt_check_text(conf, spec.text, spec.length, NULL))
         return;
-    root = dpt_read_document(conf, &spec);
+    root = read_document(conf, &spec);
     if (root == NULL)
         return;
     if (dpt_conf_is_null(root))
@@ -395,12 +390,11 @@ enum dpt_status dpt_conf_parse(struct dpt_conf *conf, const char *path, const ch
 {
     *conf = (struct dpt_conf){0};
     conf->path = dpt_region_strdup(&conf->region, path);
-    if (conf->path == NULL)
-        conf->failed = true;
-    else
+    if (conf->path != NULL)
         parse(conf, text, length);
     /* With a tree the mistakes so far wait for those of the options. */
-    return conf->root != NULL && !conf->failed ? DPT_OK : dpt_conf_validation_result(conf, err);
+    return conf->root != NULL && !conf->region.failed ? DPT_OK
+                                                      : dpt_conf_validation_result(conf, err);
 }
 
 enum dpt_status dpt_conf_load(struct dpt_conf *conf, const char *path, struct dpt_error *err)

@@ -59,15 +59,14 @@ struct dpt_synonym {
 
 /* A document: the file it came from, its tree, and the mistakes found in it so far. */
 struct dpt_conf {
-    const char *path;           /* as the user wrote it; shown in messages */
-    struct dpt_conf_node *root; /* a map; after dpt_conf_parse succeeded */
-    struct dpt_region region;
+    const char *path;             /* as the user wrote it; shown in messages */
+    struct dpt_conf_node *root;   /* a map; after dpt_conf_parse succeeded */
+    struct dpt_region region;     /* where memory ran out, the validation result is DPT_RANK */
     struct dpt_mistake *mistakes; /* sorted by place when shown */
     size_t n_mistakes, mistakes_capacity;
     int sets;                           /* dpt_conf_set, so far */
     const struct dpt_synonym *synonyms; /* the last is empty; NULL: none. For suggestions; borrowed,
                                            may be set once there is a tree */
-    bool failed;                        /* memory ran out; the validation result is then DPT_RANK */
 };
 
 /*

@@ -131,7 +131,7 @@ static bool parse(struct dpt_conf *conf, const char *name, const char *text,
     }
     if (good && table != NULL)
         good = dpt_options_read(conf, conf->root, "", table, job);
-    changes->failed |= job == NULL || conf->failed;
+    changes->failed |= job == NULL || conf->region.failed;
     free(job);
     return good;
 }

@@ -14,7 +14,7 @@
 #include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/base/thread.h"
+#include "core/base/pool.h"
 
 /* Seconds between two signs of life. */
 enum { RENEW = 10 };

@@ -9,7 +9,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/thread.h"
+#include "core/base/pool.h"
 #include "core/state/checkpoint_image.h"
 
 enum phase { IDLE, WRITING, ENDED };

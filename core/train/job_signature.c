@@ -28,7 +28,7 @@ static struct dpt_conf_node *copy(struct dpt_conf *conf, const struct dpt_conf_n
     if (new == NULL)
         return NULL;
     new->quoted = node->quoted;
-    for (size_t i = 0; i < node->n && !conf->failed; i++) {
+    for (size_t i = 0; i < node->n && !conf->region.failed; i++) {
         item = is_left_out(node->items[i]) ? NULL : copy(conf, node->items[i]);
         if (item != NULL && node->kind == DPT_NODE_MAP)
             dpt_conf_put(conf, new, node->keys[i], item);
@@ -65,7 +65,7 @@ void dpt_job_signature(const struct dpt_job *job, const struct dpt_conf *conf, s
         if (item != NULL)
             dpt_conf_put(&kept, map, key, item);
     }
-    if (kept.failed || all == NULL || map == NULL)
+    if (kept.region.failed || all == NULL || map == NULL)
         out->failed = true;
     else
         dpt_conf_write(map, out);

@@ -5,7 +5,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/thread.h"
+#include "core/base/pool.h"
 
 /* A step that is being filled, or was filled. */
 struct item {

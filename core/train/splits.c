@@ -102,7 +102,7 @@ out:
 void dpt_trainer_close_data(struct dpt_trainer *t)
 {
     for (size_t i = 0; t->comm != NULL && i < DPT_SPLITS; i++)
-        dpt_dataset_close(&t->data.sets[i], t->comm);
+        dpt_dataset_close(&t->data.sets[i]);
 }
 
 /* A mean over samples none of which counts is nothing: told before the first step, not as NaN. */

@@ -24,29 +24,8 @@ bool dpt_picture_is(const uint8_t *bytes, size_t n)
     return find(bytes, n) != NULL;
 }
 
-enum dpt_status dpt_picture_room(struct dpt_picture *p, const char *path, uint32_t width,
-                                 uint32_t height, int channels, bool header_only,
+enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, bool header_only,
                                  struct dpt_error *err)
-{
-    const double bytes = (double)width * height * channels;
-
-    if (width < 1 || height < 1 || width > DPT_PICTURE_SIDE || height > DPT_PICTURE_SIDE ||
-        bytes > DPT_PICTURE_BYTES)
-        return dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: says that it has %u x %u pixels; at most %d a side and %d MB are taken", path,
-            width, height, DPT_PICTURE_SIDE, DPT_PICTURE_BYTES / 1000000);
-    p->width = (int32_t)width;
-    p->height = (int32_t)height;
-    p->channels = channels;
-    if (header_only)
-        return DPT_OK;
-    p->pixels = malloc((size_t)bytes);
-    return p->pixels != NULL ? DPT_OK : dpt_fail_memory(err, path, bytes);
-}
-
-static enum dpt_status open_picture(struct dpt_picture *p, const char *path, bool header_only,
-                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_picture_decoder *decoder;
@@ -65,16 +44,6 @@ out:
     if (status != DPT_OK)
         dpt_picture_release(p);
     return status;
-}
-
-enum dpt_status dpt_picture_read(struct dpt_picture *p, const char *path, struct dpt_error *err)
-{
-    return open_picture(p, path, false, err);
-}
-
-enum dpt_status dpt_picture_look(struct dpt_picture *p, const char *path, struct dpt_error *err)
-{
-    return open_picture(p, path, true, err);
 }
 
 void dpt_picture_release(struct dpt_picture *p)
@@ -132,43 +101,22 @@ static void find_taps(int32_t from, int32_t to, struct taps *taps, float *shares
 
 /* Memory for scaling: lines of the new width, and where they come from. */
 struct scaler {
+    struct dpt_region region;
     struct taps *across, *down;
-    float *shares_across, *shares_down;
     float *lines; /* [height of the picture][new width] of one channel */
 };
 
-static int32_t most_taps(int32_t from, int32_t to)
+/* The pixels that each of `to` pixels is made of. NULL: memory ran out. */
+static struct taps *make_taps(struct scaler *s, int32_t from, int32_t to)
 {
-    return (int32_t)(2 * ceil(from > to ? (double)from / to : 1)) + 2;
-}
+    const int32_t most = (int32_t)(2 * ceil(from > to ? (double)from / to : 1)) + 2;
+    struct taps *taps = dpt_region_alloc(&s->region, (size_t)to * sizeof *taps);
+    float *shares = dpt_region_alloc(&s->region, (size_t)to * (size_t)most * sizeof *shares);
 
-static bool open_scaler(struct scaler *s, const struct dpt_picture *p,
-                        const struct dpt_picture_format *format)
-{
-    const int32_t across = most_taps(p->width, format->width);
-    const int32_t down = most_taps(p->height, format->height);
-
-    s->across = dpt_alloc_array((size_t)format->width, sizeof *s->across);
-    s->down = dpt_alloc_array((size_t)format->height, sizeof *s->down);
-    s->shares_across =
-        dpt_alloc_array((size_t)format->width * (size_t)across, sizeof *s->shares_across);
-    s->shares_down = dpt_alloc_array((size_t)format->height * (size_t)down, sizeof *s->shares_down);
-    s->lines = dpt_alloc_array((size_t)p->height * (size_t)format->width, sizeof *s->lines);
-    if (s->across == NULL || s->down == NULL || s->shares_across == NULL ||
-        s->shares_down == NULL || s->lines == NULL)
-        return false;
-    find_taps(p->width, format->width, s->across, s->shares_across, across);
-    find_taps(p->height, format->height, s->down, s->shares_down, down);
-    return true;
-}
-
-static void close_scaler(struct scaler *s)
-{
-    dpt_free(s->across);
-    dpt_free(s->down);
-    dpt_free(s->shares_across);
-    dpt_free(s->shares_down);
-    dpt_free(s->lines);
+    if (taps == NULL || shares == NULL)
+        return NULL;
+    find_taps(from, to, taps, shares, most);
+    return taps;
 }
 
 static void scale_channel(const struct scaler *s, const struct dpt_picture *p,
@@ -215,20 +163,24 @@ enum dpt_status dpt_picture_shape(const struct dpt_picture *p,
                                   struct dpt_error *err)
 {
     const size_t plane = (size_t)format->height * (size_t)format->width;
+    const size_t floats = (size_t)p->height * (size_t)format->width;
     const bool same = p->width == format->width && p->height == format->height;
     struct scaler s = {0};
     bool good = true;
 
-    if (!same)
-        good = open_scaler(&s, p, format);
+    if (!same) {
+        s.across = make_taps(&s, p->width, format->width);
+        s.down = make_taps(&s, p->height, format->height);
+        s.lines = dpt_region_alloc(&s.region, floats * sizeof *s.lines);
+        good = s.across != NULL && s.down != NULL && s.lines != NULL;
+    }
     for (int32_t c = 0; good && c < format->channels; c++) {
         if (same)
             copy_channel(p, format, c, out + (size_t)c * plane);
         else
             scale_channel(&s, p, format, c, out + (size_t)c * plane);
     }
-    close_scaler(&s);
+    dpt_region_release(&s.region);
     return good ? DPT_OK
-                : dpt_fail_memory(err, "scaling a picture",
-                                  (double)p->height * format->width * sizeof(float));
+                : dpt_fail_memory(err, "scaling a picture", (double)floats * sizeof *s.lines);
 }

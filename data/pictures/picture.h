@@ -30,11 +30,9 @@ struct dpt_picture {
  * name. */
 bool dpt_picture_is(const uint8_t *bytes, size_t n);
 
-/* Errors: BAD_DATA (no picture, damaged, cut off, too large, CMYK; names the file), IO, RANK. */
-enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path,
-                                 struct dpt_error *err);
-/* Reads a picture's size and channels without its pixels, which are NULL then. */
-enum dpt_status dpt_picture_look(struct dpt_picture *picture, const char *path,
+/* header_only: its size and channels alone; its pixels are NULL then. Errors: BAD_DATA (no picture,
+ * damaged, cut off, too large, CMYK; names the file), IO, RANK. */
+enum dpt_status dpt_picture_read(struct dpt_picture *picture, const char *path, bool header_only,
                                  struct dpt_error *err);
 void dpt_picture_release(struct dpt_picture *picture);
 

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -29,14 +30,13 @@ static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt
 static enum dpt_status add(struct dpt_picture_list *list, const char *path, size_t root,
                            struct dpt_error *err)
 {
-    struct dpt_picture_entry *entries =
-        dpt_grow(list->entries, &list->capacity, list->n + 1, sizeof *entries);
+    enum dpt_status status = DPT_OK;
 
-    if (entries == NULL)
-        return no_memory(list, err);
-    entries[list->n++] = (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1};
-    list->entries = entries;
-    return DPT_OK;
+    DPT_GROW(list->entries, &list->capacity, list->n + 1, "the list of pictures", err);
+    list->entries[list->n++] =
+        (struct dpt_picture_entry){.path = path, .name = path + root, .class = -1};
+out:
+    return status;
 }
 
 enum dpt_status dpt_picture_list_add(struct dpt_picture_list *list, const char *path,
@@ -116,88 +116,40 @@ static int by_name(const void *a, const void *b)
                   ((const struct dpt_picture_entry *)b)->name);
 }
 
-/* A whole number without sign or leading zeros' difference, as people number folders. */
-static bool number_of(const char *name, unsigned long long *value)
-{
-    char *end;
-
-    if (name[0] < '0' || name[0] > '9')
-        return false;
-    errno = 0;
-    *value = strtoull(name, &end, 10);
-    return *end == '\0' && errno == 0;
-}
-
-static int compare_classes(const void *a, const void *b)
-{
-    const char *x = *(const char *const *)a, *y = *(const char *const *)b;
-    unsigned long long u, v;
-    const bool x_number = number_of(x, &u), y_number = number_of(y, &v);
-
-    if (x_number != y_number)
-        return x_number ? -1 : 1;
-    if (x_number && u != v)
-        return u < v ? -1 : 1;
-    return strcmp(x, y);
-}
-
-/* The first folder of an entry's name, of so many bytes; 0: none. */
-static size_t class_length(const struct dpt_picture_entry *entry)
+/* The first folder of an entry's name: its class; false where it lies in no sub-folder. Whole
+ * numbers are numbers, as people number folders. */
+static bool class_of(const struct dpt_picture_entry *entry, char text[NAME_MAX + 1],
+                     struct dpt_name *class)
 {
     const char *slash = strchr(entry->name, '/');
 
-    return slash == NULL ? 0 : (size_t)(slash - entry->name);
-}
-
-/* The number of a class by its name, name[0 … n-1]. */
-static int32_t class_of(const struct dpt_picture_list *list, const char *name, size_t n)
-{
-    char text[NAME_MAX + 1];
-    const char *key = text;
-    const char **found;
-
-    if (n == 0 || n > NAME_MAX)
-        return -1;
-    memcpy(text, name, n);
-    text[n] = '\0';
-    found = bsearch(&key, list->classes, list->n_classes, sizeof *list->classes, compare_classes);
-    return found != NULL ? (int32_t)(found - list->classes) : -1;
+    if (entry->name == entry->path || slash == NULL || slash - entry->name > NAME_MAX)
+        return false;
+    snprintf(text, NAME_MAX + 1, "%.*s", (int)(slash - entry->name), entry->name);
+    *class = (struct dpt_name){.text = text, .value = strtod(text, NULL)};
+    class->is_number = text[strspn(text, "0123456789")] == '\0';
+    return true;
 }
 
 /* Collects the names of the sub-folders, of all folders, and numbers them. */
 static enum dpt_status find_classes(struct dpt_picture_list *list, struct dpt_error *err)
 {
-    const struct dpt_picture_entry *last = NULL;
-    size_t n = 0;
+    enum dpt_status status = DPT_OK;
+    char text[NAME_MAX + 1];
+    struct dpt_name class;
 
-    list->classes = dpt_region_alloc(&list->region, (list->n + 1) * sizeof *list->classes);
-    if (list->classes == NULL)
-        return no_memory(list, err);
-    for (size_t i = 0; i < list->n; i++) {
-        const struct dpt_picture_entry *entry = &list->entries[i];
-        const size_t length = class_length(entry);
-
-        if (length == 0 || entry->name == entry->path ||
-            (last != NULL && class_length(last) == length &&
-             memcmp(last->name, entry->name, length) == 0))
-            continue;
-        last = entry;
-        list->classes[n] = dpt_region_strndup(&list->region, entry->name, length);
-        if (list->classes[n++] == NULL)
-            return no_memory(list, err);
-    }
-    qsort(list->classes, n, sizeof *list->classes, compare_classes);
-    list->n_classes = 0;
-    for (size_t i = 0; i < n; i++)
-        if (i == 0 || strcmp(list->classes[i], list->classes[list->n_classes - 1]) != 0)
-            list->classes[list->n_classes++] = list->classes[i];
-    for (size_t i = 0; i < list->n; i++) {
-        struct dpt_picture_entry *entry = &list->entries[i];
-
-        if (entry->name != entry->path)
-            entry->class = class_of(list, entry->name, class_length(entry));
-    }
-    return DPT_OK;
+    for (size_t i = 0; i < list->n; i++)
+        if (class_of(&list->entries[i], text, &class) &&
+            dpt_names_find(&list->classes, &class) == NULL) {
+            class.text = dpt_region_strdup(&list->region, text);
+            DPT_TRY(dpt_names_add(&list->classes, class, err));
+        }
+    DPT_TRY(dpt_names_number(&list->classes, &list->region, &list->class_names, err));
+    for (size_t i = 0; i < list->n; i++)
+        if (class_of(&list->entries[i], text, &class))
+            list->entries[i].class = dpt_names_find(&list->classes, &class)->class;
+out:
+    return status;
 }
 
 enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const char *folder,
@@ -232,6 +184,7 @@ void dpt_picture_list_log(const struct dpt_picture_list *list, struct dpt_log *l
 void dpt_picture_list_release(struct dpt_picture_list *list)
 {
     free(list->entries);
+    dpt_names_release(&list->classes);
     dpt_region_release(&list->region);
     *list = (struct dpt_picture_list){0};
 }

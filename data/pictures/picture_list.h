@@ -14,6 +14,7 @@
 #include "core/base/error.h"
 #include "core/base/log.h"
 #include "core/base/memory.h"
+#include "data/tables/names.h"
 
 struct dpt_picture_entry {
     const char *path;
@@ -25,11 +26,11 @@ struct dpt_picture_entry {
 struct dpt_picture_list {
     struct dpt_picture_entry *entries;
     size_t n, capacity;
-    const char **classes; /* names of the sub-folders that have pictures */
-    size_t n_classes;
-    size_t others;     /* files that are no pictures */
-    const char *other; /* the first of them */
-    const char *empty; /* the first sub-folder that holds no picture; NULL: none */
+    struct dpt_names classes; /* names of the sub-folders that have pictures */
+    const char **class_names; /* [classes.n] */
+    size_t others;            /* files that are no pictures */
+    const char *other;        /* the first of them */
+    const char *empty;        /* the first sub-folder that holds no picture; NULL: none */
     struct dpt_region region;
 };
 

@@ -47,29 +47,6 @@ static void give(png_structp png, png_bytep out, size_t n)
     r->at += n;
 }
 
-/* Up to where the size is known, and what is to become of the pixels. */
-static void read_head(struct reading *r, uint32_t *width, uint32_t *height, int *channels)
-{
-    png_read_info(r->png, r->info);
-    png_set_expand(r->png); /* palettes, fewer than 8 bits, transparent colours */
-    png_set_scale_16(r->png);
-    png_set_interlace_handling(r->png);
-    png_read_update_info(r->png, r->info);
-    *width = png_get_image_width(r->png, r->info);
-    *height = png_get_image_height(r->png, r->info);
-    *channels = png_get_channels(r->png, r->info);
-}
-
-static void read_rows(struct reading *r, uint8_t *pixels, uint32_t height)
-{
-    const size_t row = png_get_rowbytes(r->png, r->info);
-
-    for (uint32_t y = 0; y < height; y++)
-        r->rows[y] = pixels + y * row;
-    png_read_image(r->png, r->rows);
-    png_read_end(r->png, NULL);
-}
-
 /* Pixels of `colours` channels and an opacity, shown on white. */
 static void flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
 {
@@ -82,20 +59,30 @@ static void flatten(const uint8_t *from, size_t n, size_t colours, uint8_t *out)
     }
 }
 
-/* Runs one part of the decoding; false where libpng jumped out of it. */
+/* Reads up to where the size is known, and says what is to become of the pixels. False where libpng
+ * jumped out of it. */
 static bool head_of(struct reading *r, uint32_t size[2], int *channels)
 {
     if (setjmp(png_jmpbuf(r->png)) != 0)
         return false;
-    read_head(r, &size[0], &size[1], channels);
+    png_read_info(r->png, r->info);
+    png_set_expand(r->png); /* palettes, fewer than 8 bits, transparent colours */
+    png_set_scale_16(r->png);
+    png_set_interlace_handling(r->png);
+    png_read_update_info(r->png, r->info);
+    size[0] = png_get_image_width(r->png, r->info);
+    size[1] = png_get_image_height(r->png, r->info);
+    *channels = png_get_channels(r->png, r->info);
     return true;
 }
 
-static bool rows_of(struct reading *r, uint8_t *pixels, uint32_t height)
+/* Reads the pixels into r->rows; false likewise. */
+static bool rows_of(struct reading *r)
 {
     if (setjmp(png_jmpbuf(r->png)) != 0)
         return false;
-    read_rows(r, pixels, height);
+    png_read_image(r->png, r->rows);
+    png_read_end(r->png, NULL);
     return true;
 }
 
@@ -129,7 +116,10 @@ static enum dpt_status decode(struct dpt_picture *p, const char *path, const uin
     r.with_alpha = channels % 2 == 0 ? malloc(pixels * (size_t)channels) : NULL;
     if (r.rows == NULL || (channels % 2 == 0 && r.with_alpha == NULL))
         DPT_TRY(dpt_fail_memory(err, path, (double)pixels * channels));
-    if (!rows_of(&r, r.with_alpha != NULL ? r.with_alpha : p->pixels, size[1]))
+    for (uint32_t y = 0; y < size[1]; y++)
+        r.rows[y] =
+            (r.with_alpha != NULL ? r.with_alpha : p->pixels) + y * png_get_rowbytes(r.png, r.info);
+    if (!rows_of(&r))
         DPT_TRY(damaged(&r, path, err));
     if (r.with_alpha != NULL)
         flatten(r.with_alpha, pixels, (size_t)p->channels, p->pixels);

@@ -2,7 +2,6 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
@@ -20,43 +19,6 @@ static const char *key_of(const struct dpt_dataset_spec *spec)
            : spec->paths == &spec->conf->valid ? "data.valid"
            : spec->paths == &spec->conf->test  ? "data.test"
                                                : "data";
-}
-
-static const char *type_text(const struct dpt_shard *shard)
-{
-    return shard->images.info.type == DPT_H5_U8 ? "uint8" : "float32";
-}
-
-/* The shards of one set are alike. */
-static enum dpt_status check_alike(const struct dpt_shard *a, const struct dpt_shard *b,
-                                   struct dpt_error *err)
-{
-    char one[40], other[40];
-
-    if (memcmp(&a->shape, &b->shape, sizeof a->shape) != 0 ||
-        strcmp(type_text(a), type_text(b)) != 0 || (a->nhwc != b->nhwc && a->shape.c > 1))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s holds samples of %s %s%s, %s of %s %s%s: the shards of one set must be "
-                        "alike",
-                        a->path, dpt_shape_text(&a->shape, one), type_text(a),
-                        a->nhwc ? " (NHWC)" : "", b->path, dpt_shape_text(&b->shape, other),
-                        type_text(b), b->nhwc ? " (NHWC)" : "");
-    if (a->target != b->target || a->target_width != b->target_width)
-        return dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: /%s has %d %s a sample, /%s of %s has %d %s: the shards of one set must "
-            "be alike",
-            a->path, a->labels.name, a->target_width, a->labels.info.type_text, b->labels.name,
-            b->path, b->target_width, b->labels.info.type_text);
-    if ((a->weights.name[0] != '\0') != (b->weights.name[0] != '\0')) {
-        const struct dpt_shard *with = a->weights.name[0] != '\0' ? a : b;
-
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s has /%s, %s has none: give weights to all shards of a set (1 counts as "
-                        "without) or to none",
-                        with->path, with->weights.name, (with == a ? b : a)->path);
-    }
-    return DPT_OK;
 }
 
 /* Of the shards that name classes only the one with the most is kept with its names: there may be
@@ -91,24 +53,22 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
 
     while (paths[n] != NULL)
         n++;
-    parts->shards = calloc(n, sizeof *parts->shards);
-    if (parts->shards == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the shards", (double)(n * sizeof *parts->shards)));
+    DPT_NEW(parts->shards, n, "the shards", err);
     for (size_t i = 0; i < n; i++) {
         struct dpt_shard *shard = &parts->shards[i];
 
-        DPT_TRY(dpt_shard_open(shard, paths[i], spec->classes, err));
+        DPT_TRY(dpt_shard_open(shard, paths[i], spec->classes, true, err));
         parts->n_shards = i + 1;
         shard->first = set->samples;
         set->samples += shard->samples;
-        DPT_TRY(check_alike(shard, &parts->shards[0], err));
+        DPT_TRY(dpt_shard_check_alike(shard, &parts->shards[0], err));
         DPT_TRY(compare_names(parts, shard, err));
     }
     if (set->samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s%s no sample", parts->key, paths[0],
                          n == 1 ? " holds" : " and the others hold"));
     set->shape = parts->shards[0].shape;
-    set->u8 = parts->shards[0].images.info.type == DPT_H5_U8;
+    set->u8 = dpt_shard_u8(&parts->shards[0]);
     set->nhwc = parts->shards[0].nhwc && set->shape.c > 1;
     set->stride = (size_t)dpt_shape_size(&set->shape) * (set->u8 ? 1 : sizeof(float));
     set->target = parts->shards[0].target;
@@ -124,9 +84,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
     enum dpt_status status = DPT_OK;
     char **paths = NULL;
 
-    set->parts = calloc(1, sizeof *set->parts);
-    if (set->parts == NULL)
-        DPT_TRY(dpt_fail_memory(err, "a data set", sizeof *set->parts));
+    DPT_NEW(set->parts, 1, "a data set", err);
     set->parts->key = key_of(spec);
     set->parts->verify = spec->conf->verify;
     if (is_synthetic(spec->paths)) {
@@ -150,7 +108,7 @@ enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_d
     DPT_TRY(describe(set, spec, err));
 out:
     if (status != DPT_OK)
-        dpt_dataset_close(set, NULL);
+        dpt_dataset_close(set);
     return status;
 }
 
@@ -181,7 +139,7 @@ double dpt_dataset_target_bytes(const struct dpt_dataset *set)
 
 bool dpt_dataset_weighted(const struct dpt_dataset *set)
 {
-    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name[0] != '\0';
+    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name != NULL;
 }
 
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
@@ -205,28 +163,6 @@ void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
                          parts->shards[i].path, unused, strchr(unused, ',') != NULL ? "are" : "is",
                          same > 0 ? ", nor in the other files" : "");
     }
-}
-
-static bool is_colour(int32_t n)
-{
-    return n == 1 || n == 3 || n == 4;
-}
-
-bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
-{
-    const struct dpt_shape *s = &set->shape;
-    const struct dpt_shard *first = set->parts->shards;
-
-    /* Feature maps of 64x4x4 are no colours. */
-    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
-        return false;
-    snprintf(buf, size,
-             "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
-             "channels of %dx%d: is this NHWC? Then say so (h5py: "
-             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
-             first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
-             first->images.name);
-    return true;
 }
 
 /* Nodes with disks of their own may hold different files under the same names. Collective. */
@@ -284,8 +220,7 @@ static enum dpt_status place_images(struct dpt_dataset *set, const struct dpt_da
     status = dpt_shared_open(&set->parts->images, node, (size_t)bytes, err);
     if (status == DPT_OK)
         set->memory = set->parts->images.bytes;
-    else if (cache ==
-             DPT_CACHE_AUTO) /* it looked as if there were room: so be it, read them when needed */
+    else if (cache == DPT_CACHE_AUTO) /* there is no room after all: they are read when needed */
         status = DPT_OK;
 out:
     return status;
@@ -357,7 +292,7 @@ enum dpt_status dpt_dataset_open(struct dpt_dataset *set, const struct dpt_datas
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
 out:
     if (status != DPT_OK)
-        dpt_dataset_close(set, comm);
+        dpt_dataset_close(set);
     return status;
 }
 
@@ -373,27 +308,23 @@ const char *dpt_dataset_changed(const struct dpt_dataset *set)
     return NULL;
 }
 
-void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm)
+void dpt_dataset_close(struct dpt_dataset *set)
 {
     struct dpt_dataset_parts *parts = set->parts;
 
-    (void)comm;
     if (parts == NULL)
         return;
-    if (parts->images.bytes != NULL)
-        dpt_shared_close(&parts->images);
-    if (parts->targets.bytes != NULL)
-        dpt_shared_close(&parts->targets);
-    if (parts->weighed.bytes != NULL)
-        dpt_shared_close(&parts->weighed);
+    dpt_shared_close(&parts->images);
+    dpt_shared_close(&parts->targets);
+    dpt_shared_close(&parts->weighed);
     for (size_t i = 0; i < parts->n_shards; i++)
         dpt_shard_close(&parts->shards[i]);
-    free(parts->shards);
+    dpt_free(parts->shards);
     dpt_free(parts->scale);
     dpt_free(parts->shift);
     dpt_free(parts->weights);
     dpt_free(parts->biases);
-    free(parts);
+    dpt_free(parts);
     memset(set, 0, sizeof *set);
 }
 
@@ -439,14 +370,6 @@ enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t
                             outputs, outputs == 1 ? "" : "s", outputs - 1);
         }
     return DPT_OK;
-}
-
-const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n)
-{
-    const struct dpt_shard *named = set->parts->named;
-
-    *n = named != NULL ? named->names.n : 0;
-    return named != NULL ? named->names.at : NULL;
 }
 
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,

@@ -117,8 +117,8 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
                            double available);
 double dpt_dataset_target_bytes(const struct dpt_dataset *set);
 
-/* Collective over the node's group. A zeroed or closed set is fine. */
-void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
+/* A zeroed or closed set is fine. */
+void dpt_dataset_close(struct dpt_dataset *set);
 
 /* Checks all labels or targets against a model's outputs. Errors: BAD_DATA
    ("train-00002-of-00004.h5: /labels[377] is 10, the model has 10 outputs (0 to 9)"), or BAD_JOB
@@ -126,9 +126,6 @@ void dpt_dataset_close(struct dpt_dataset *set, const struct dpt_comm *comm);
 enum dpt_status dpt_dataset_check_targets(const struct dpt_dataset *set, int32_t outputs,
                                           struct dpt_error *err);
 
-/* The names of the classes in the shards, in the order of the classes' numbers; NULL: the shards
- * have none. */
-const char *const *dpt_dataset_classes(const struct dpt_dataset *set, size_t *n);
 /* Sets of one job must mean the same class by a number. *named: the set that names the most so far,
  * or NULL; in and out. Errors: BAD_DATA (names both files and the first class that differs). */
 enum dpt_status dpt_dataset_check_classes(const struct dpt_dataset *set,

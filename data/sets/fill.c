@@ -1,7 +1,30 @@
+#include <stdio.h>
 #include <string.h>
 
 #include "core/base/memory.h"
 #include "data/sets/parts.h"
+
+static bool is_colour(int32_t n)
+{
+    return n == 1 || n == 3 || n == 4;
+}
+
+bool dpt_dataset_suspect_layout(const struct dpt_dataset *set, char *buf, size_t size)
+{
+    const struct dpt_shape *s = &set->shape;
+    const struct dpt_shard *first = set->parts->shards;
+
+    /* Feature maps of 64x4x4 are no colours. */
+    if (first == NULL || !first->unsaid || is_colour(s->c) || !is_colour(s->w) || s->h == s->w)
+        return false;
+    snprintf(buf, size,
+             "%s: /%s is [N, %d, %d, %d] without the attribute `layout`, so a sample has %d "
+             "channels of %dx%d: is this NHWC? Then say so (h5py: "
+             "file[\"%s\"].attrs[\"layout\"] = \"NHWC\")",
+             first->file, first->images.name, s->c, s->h, s->w, s->c, s->h, s->w,
+             first->images.name);
+    return true;
+}
 
 static enum dpt_status check_list(const struct dpt_dataset *set, const struct dpt_reals *list,
                                   const char *name, struct dpt_error *err)
@@ -31,10 +54,8 @@ enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_norma
 
     DPT_TRY(check_list(set, mean, "mean", err));
     DPT_TRY(check_list(set, std, "std", err));
-    parts->scale = dpt_alloc_array(c, sizeof(float));
-    parts->shift = dpt_alloc_array(c, sizeof(float));
-    if (parts->scale == NULL || parts->shift == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the normalisation", 2.0 * (double)c * sizeof(float)));
+    DPT_NEW(parts->scale, c, "the normalisation", err);
+    DPT_NEW(parts->shift, c, "the normalisation", err);
     for (size_t i = 0; i < c; i++) {
         const double m = mean->n == 0 ? 0.0 : mean->at[mean->n == 1 ? 0 : i];
         const double s = std->n == 0 ? 1.0 : std->at[std->n == 1 ? 0 : i];

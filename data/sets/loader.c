@@ -6,7 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/memory.h"
-#include "core/base/thread.h"
+#include "core/base/pool.h"
 #include "data/sets/augment.h"
 #include "data/sets/parts.h"
 
@@ -148,17 +148,10 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const size_t samples = (size_t)(most < s->global ? most : s->global);
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
-    loader->ring = dpt_alloc_array((size_t)loader->ahead, sizeof *loader->ring);
-    if (loader->ring == NULL)
-        return dpt_fail_memory(err, "reading ahead", (double)sizeof *loader->ring);
+    DPT_NEW(loader->ring, loader->ahead, "reading ahead", err);
     for (int i = 0; i < loader->ahead; i++) {
-        struct entry *entry = &loader->ring[i];
-
-        entry->index = dpt_alloc_array(samples, sizeof *entry->index);
-        entry->bytes = dpt_alloc_array(samples, loader->set->stride);
-        if (entry->index == NULL || entry->bytes == NULL)
-            DPT_TRY(dpt_fail_memory(err, "reading ahead",
-                                    (double)samples * (double)loader->set->stride));
+        DPT_NEW(loader->ring[i].index, samples, "reading ahead", err);
+        DPT_NEW(loader->ring[i].bytes, samples * loader->set->stride, "reading ahead", err);
     }
     DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
@@ -173,11 +166,10 @@ enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_datase
                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_loader *loader = dpt_alloc(sizeof *loader);
+    struct dpt_loader *loader;
 
     *out = NULL;
-    if (loader == NULL)
-        return dpt_fail_memory(err, "a loader", sizeof *loader);
+    DPT_NEW(loader, 1, "a loader", err);
     loader->set = set;
     loader->sampler = *sampler;
     loader->rank = rank;
@@ -246,21 +238,15 @@ enum dpt_status dpt_loader_seek(struct dpt_loader *loader, int64_t epoch, int64_
 }
 
 /* Gives back the entry lent last and waits for the next. */
-static enum dpt_status take_slot(struct dpt_loader *loader, int *entry, struct dpt_error *err)
+static enum dpt_status take_entry(struct dpt_loader *loader, int *entry, struct dpt_error *err)
 {
     const double start = dpt_now();
-    bool started;
 
     pthread_mutex_lock(&loader->lock);
-    started = loader->round != 0;
-    pthread_mutex_unlock(&loader->lock);
-    if (!started) { /* never sought: from the beginning */
-        const enum dpt_status status = dpt_loader_seek(loader, loader->epoch, loader->step, err);
-
-        if (status != DPT_OK)
-            return status;
+    if (loader->round == 0) { /* never sought: from the beginning */
+        loader->round = 1;
+        pthread_cond_signal(&loader->work);
     }
-    pthread_mutex_lock(&loader->lock);
     if (loader->released != loader->taken) {
         loader->released = loader->taken;
         /* Not for each one: waking the thread costs about as much as reading a small step. */
@@ -290,7 +276,7 @@ enum dpt_status dpt_loader_next(struct dpt_loader *loader, struct dpt_step_view 
     dpt_sampler_partition(&loader->sampler, loader->step, loader->rank, loader->ranks, &view->first,
                           &view->last);
     if (loader->streaming)
-        status = take_slot(loader, &view->entry, err);
+        status = take_entry(loader, &view->entry, err);
     advance(&loader->sampler, &loader->epoch, &loader->step);
     return status;
 }
@@ -315,22 +301,23 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
                                       const struct dpt_dataset *set, int32_t micro,
                                       struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const size_t n = (size_t)micro, size = (size_t)dpt_shape_size(&set->shape);
+    static const char what[] = "a micro-batch";
 
     memset(buffer, 0, sizeof *buffer);
     if (set->target == DPT_TARGET_VECTOR)
         buffer->target_floats = n * (size_t)set->target_width;
-    buffer->input = dpt_alloc_array(n * size, sizeof(float));
-    buffer->labels = dpt_alloc_array(n, sizeof *buffer->labels);
-    buffer->targets = dpt_alloc_array(buffer->target_floats, sizeof(float));
-    buffer->weights = dpt_alloc_array(n, sizeof *buffer->weights);
-    buffer->sample = dpt_alloc_array(n, sizeof *buffer->sample);
-    buffer->image = dpt_alloc_array(size, sizeof(float));
-    if (buffer->input != NULL && buffer->image != NULL && buffer->labels != NULL &&
-        buffer->targets != NULL && buffer->weights != NULL && buffer->sample != NULL)
-        return DPT_OK;
-    dpt_batch_buffer_close(buffer);
-    return dpt_fail_memory(err, "a micro-batch", (double)n * (double)size * sizeof(float));
+    DPT_NEW(buffer->input, n * size, what, err);
+    DPT_NEW(buffer->labels, n, what, err);
+    DPT_NEW(buffer->targets, buffer->target_floats, what, err);
+    DPT_NEW(buffer->weights, n, what, err);
+    DPT_NEW(buffer->sample, n, what, err);
+    DPT_NEW(buffer->image, size, what, err);
+out:
+    if (status != DPT_OK)
+        dpt_batch_buffer_close(buffer);
+    return status;
 }
 
 void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
@@ -347,14 +334,16 @@ void dpt_batch_buffer_close(struct dpt_batch_buffer *buffer)
 /* Room for targets, where the buffer was made for a set that has labels or narrower ones. */
 static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
+
     if (floats <= buffer->target_floats)
         return DPT_OK;
+    buffer->target_floats = 0;
     dpt_free(buffer->targets);
-    buffer->targets = dpt_alloc_array(floats, sizeof(float));
-    buffer->target_floats = buffer->targets == NULL ? 0 : floats;
-    return buffer->targets != NULL
-               ? DPT_OK
-               : dpt_fail_memory(err, "a micro-batch's targets", (double)floats * sizeof(float));
+    DPT_NEW(buffer->targets, floats, "a micro-batch's targets", err);
+    buffer->target_floats = floats;
+out:
+    return status;
 }
 
 static void fill_targets(const struct dpt_dataset *set, int32_t first, int32_t last,
@@ -499,12 +488,10 @@ enum dpt_status dpt_loader_fill(const struct dpt_loader *loader, const struct dp
                                 struct dpt_batch *batch, struct dpt_error *err)
 {
     const struct dpt_dataset *set = loader->set;
-    enum dpt_status status = DPT_OK;
+    const size_t width = set->target == DPT_TARGET_VECTOR ? (size_t)set->target_width : 0;
+    const enum dpt_status status = widen(buffer, (size_t)loader->sampler.micro * width, err);
 
-    if (set->target == DPT_TARGET_VECTOR)
-        DPT_TRY(widen(buffer, (size_t)loader->sampler.micro * (size_t)set->target_width, err));
-    DPT_TRY(
-        dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer, buffer->image, batch, err));
-out:
-    return status;
+    return status != DPT_OK ? status
+                            : dpt_loader_fill_part(loader, view, micro_batch, 0, 1, buffer,
+                                                   buffer->image, batch, err);
 }

@@ -28,6 +28,10 @@ struct dpt_dataset_parts {
    a file twice; `key` in front), RANK. */
 enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key, char ***paths,
                                struct dpt_error *err);
+/* Adds the files that match a pattern, maybe none, to such an array, of *n. Errors: BAD_JOB (a
+ * folder cannot be searched), RANK. */
+enum dpt_status dpt_paths_match(const char *key, const char *pattern, char ***paths, size_t *n,
+                                struct dpt_error *err);
 /* Adds copies of `count` texts to such an array, of *n. Errors: RANK. */
 enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
                               struct dpt_error *err);

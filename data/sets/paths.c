@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/base/memory.h"
 #include "data/sets/parts.h"
 
 /* Orders files by what they are, then by where they stand in the list. */
@@ -31,11 +32,10 @@ static enum dpt_status check_twice(char *const *paths, size_t n, const char *key
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct identity *all = calloc(n + 1, sizeof *all);
+    struct identity *all;
     size_t known = 0;
 
-    if (all == NULL)
-        return dpt_fail_memory(err, "the list of files", (double)(n * sizeof *all));
+    DPT_NEW(all, n, "the list of files", err);
     for (size_t i = 0; i < n; i++) {
         struct stat st;
 
@@ -48,18 +48,17 @@ static enum dpt_status check_twice(char *const *paths, size_t n, const char *key
             DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: '%s' and '%s' are the same file", key,
                              paths[all[i - 1].index], paths[all[i].index]));
 out:
-    free(all);
+    dpt_free(all);
     return status;
 }
 
 static enum dpt_status no_match(const char *key, const char *pattern, struct dpt_error *err)
 {
     char folder[1024];
+    const bool told = pattern[0] != '/' && getcwd(folder, sizeof folder) != NULL;
 
-    if (pattern[0] == '/' || getcwd(folder, sizeof folder) == NULL)
-        return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s'", key, pattern);
-    return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s' (in the folder %s)", key, pattern,
-                    folder);
+    return dpt_fail(err, DPT_BAD_JOB, "%s: no file matches '%s'%s%s%s", key, pattern,
+                    told ? " (in the folder " : "", told ? folder : "", told ? ")" : "");
 }
 
 enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_t count,
@@ -71,6 +70,7 @@ enum dpt_status dpt_paths_add(char ***paths, size_t *n, char *const *more, size_
     if (larger == NULL)
         DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof *larger));
     *paths = larger;
+    larger[*n] = NULL;
     for (size_t i = 0; i < count; i++) {
         larger[*n] = strdup(more[i]);
         if (larger[*n] == NULL)
@@ -81,19 +81,16 @@ out:
     return status;
 }
 
-/* Adds a pattern's files to a list of n. */
-static enum dpt_status add_matches(const char *key, const char *pattern, char ***paths, size_t *n,
-                                   struct dpt_error *err)
+enum dpt_status dpt_paths_match(const char *key, const char *pattern, char ***paths, size_t *n,
+                                struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     glob_t found = {0};
     const int code = glob(pattern, GLOB_BRACE | GLOB_TILDE, NULL, &found);
 
-    if (code == GLOB_NOMATCH)
-        DPT_TRY(no_match(key, pattern, err));
     if (code == GLOB_ABORTED)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_JOB, "%s: '%s' cannot be searched", key, pattern));
-    if (code != 0)
+    if (code != 0 && code != GLOB_NOMATCH)
         DPT_TRY(dpt_fail_memory(err, "the list of files", (double)*n * sizeof **paths));
     DPT_TRY(dpt_paths_add(paths, n, found.gl_pathv, found.gl_pathc, err));
 out:
@@ -110,8 +107,13 @@ enum dpt_status dpt_paths_find(const struct dpt_texts *patterns, const char *key
     *paths = NULL;
     if (patterns->n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "%s: names no file", key));
-    for (size_t i = 0; i < patterns->n; i++)
-        DPT_TRY(add_matches(key, patterns->at[i], paths, &n, err));
+    for (size_t i = 0; i < patterns->n; i++) {
+        const size_t before = n;
+
+        DPT_TRY(dpt_paths_match(key, patterns->at[i], paths, &n, err));
+        if (n == before)
+            DPT_TRY(no_match(key, patterns->at[i], err));
+    }
     DPT_TRY(check_twice(*paths, n, key, err));
 out:
     if (status != DPT_OK) {

@@ -4,7 +4,6 @@
  * file's checksum needs no rank that reads all of it.
  */
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/hash.h"
@@ -39,51 +38,37 @@ static void check_image_values(struct reading *r, const struct dpt_shard *shard,
                  isnan(values[bad]) ? "NaN" : "an infinite value", (long long)(bad % items));
 }
 
-/* Rows [row, row + rows) of the images: into memory where there is some, else only looked at. raw:
- * room for a piece. */
-static enum dpt_status read_piece(struct reading *r, struct dpt_shard *shard, int64_t row,
-                                  int64_t rows, void *raw, struct finding *finding,
-                                  struct dpt_error *err)
+/* This rank's run of one shard's images: into memory where there is some, else only looked at. */
+static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard, int64_t first,
+                                int64_t last, struct finding *finding, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &shard->images;
-    const size_t bytes = (size_t)rows * field->row_bytes;
-    const size_t items = (size_t)(rows * field->row_items);
-    uint8_t *memory = r->set->parts->images.bytes;
-    void *place = memory == NULL ? NULL : memory + (size_t)(shard->first + row) * r->set->stride;
-    void *stored = place != NULL && field->info.type != DPT_H5_F64 ? place : raw;
+    uint8_t *memory = r->set->parts->images.bytes, *raw = NULL;
 
-    DPT_TRY(dpt_shard_read(shard, field, row, rows, stored, err));
-    if (r->spec->conf->verify && field->info.has_crc) {
-        finding->crc = dpt_crc32(finding->crc, stored, bytes);
-        finding->bytes += bytes;
+    if (memory == NULL || field->info.type == DPT_H5_F64)
+        DPT_NEW(raw, dpt_field_piece_bytes(field, last - first), "reading a shard", err);
+    for (int64_t row = first, n; row < last; row += n) {
+        void *place =
+            memory == NULL ? NULL : memory + (size_t)(shard->first + row) * r->set->stride;
+        void *stored = raw != NULL ? raw : place;
+        size_t items;
+
+        n = dpt_field_piece(field, row, last);
+        items = (size_t)(n * field->row_items);
+        DPT_TRY(dpt_field_read(field, row, n, stored, err));
+        if (r->spec->conf->verify && field->info.has_crc) {
+            finding->crc = dpt_crc32(finding->crc, stored, (size_t)n * field->row_bytes);
+            finding->bytes += (size_t)n * field->row_bytes;
+        }
+        if (place != NULL && raw != NULL)
+            dpt_field_floats(field, stored, items, place);
+        if (place != NULL && !r->set->u8)
+            check_image_values(r, shard, row, place, items);
     }
-    if (place != NULL && stored != place)
-        dpt_field_floats(field, stored, items, place);
-    if (place != NULL && !r->set->u8)
-        check_image_values(r, shard, row, place, items);
 out:
+    dpt_free(raw);
     return status;
-}
-
-static bool wanted(const struct reading *r, const struct dpt_shard *shard)
-{
-    return r->set->parts->images.bytes != NULL ||
-           (r->spec->conf->verify && shard->images.info.has_crc);
-}
-
-/* Makes *raw hold a piece of a field. */
-static enum dpt_status make_room(const struct dpt_field *field, void **raw, size_t *bytes,
-                                 struct dpt_error *err)
-{
-    const size_t need = dpt_field_piece_bytes(field);
-
-    if (need <= *bytes)
-        return DPT_OK;
-    dpt_free(*raw);
-    *raw = dpt_alloc(need);
-    *bytes = *raw == NULL ? 0 : need;
-    return *raw != NULL ? DPT_OK : dpt_fail_memory(err, "reading a shard", (double)need);
 }
 
 /* This rank's run of the images. */
@@ -92,8 +77,6 @@ static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = r->set->parts;
     int64_t begin, end;
-    void *raw = NULL;
-    size_t capacity = 0;
 
     dpt_dataset_share(r->set, r->node, &begin, &end);
     for (size_t i = 0; i < parts->n_shards; i++) {
@@ -102,18 +85,14 @@ static enum dpt_status read_images(struct reading *r, struct dpt_error *err)
         const int64_t last =
             end - shard->first < shard->samples ? end - shard->first : shard->samples;
 
-        if (first >= last || !wanted(r, shard))
+        if (first >= last ||
+            (parts->images.bytes == NULL && !(r->spec->conf->verify && shard->images.info.has_crc)))
             continue;
-        DPT_TRY(make_room(&shard->images, &raw, &capacity, err));
         DPT_TRY(dpt_shard_attach(shard, err));
-        for (int64_t row = first, n; row < last; row += n) {
-            n = dpt_field_piece(&shard->images, row, last);
-            DPT_TRY(read_piece(r, shard, row, n, raw, &r->mine[DPT_SHARD_FIELDS * i], err));
-        }
+        DPT_TRY(read_run(r, shard, first, last, &r->mine[DPT_SHARD_FIELDS * i], err));
         dpt_shard_detach(shard);
     }
 out:
-    dpt_free(raw);
     return status;
 }
 
@@ -185,27 +164,26 @@ static void take_weights(struct reading *r, const struct dpt_shard *shard, int64
                      shard->path, shard->weights.name, (long long)(row + i), (double)out[i]);
 }
 
-/* A small field of a shard, all its rows. */
-static enum dpt_status read_whole(struct reading *r, struct dpt_shard *shard,
-                                  const struct dpt_field *field, struct finding *finding, void *raw,
-                                  struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
+/* A small field of a shard, and who reads it. */
+struct small {
+    struct reading *r;
+    const struct dpt_shard *shard;
+    const struct dpt_field *field;
+};
 
-    for (int64_t row = 0, n; row < shard->samples; row += n) {
-        n = dpt_field_piece(field, row, shard->samples);
-        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
-        finding->crc = dpt_crc32(finding->crc, raw, (size_t)n * field->row_bytes);
-        finding->bytes += (size_t)n * field->row_bytes;
-        if (field == &shard->weights)
-            take_weights(r, shard, row, n, raw);
-        else if (r->set->target == DPT_TARGET_CLASS)
-            take_classes(r, shard, row, n, raw);
-        else
-            take_targets(r, shard, row, n, raw);
-    }
-out:
-    return status;
+static enum dpt_status take_rows(void *arg, int64_t row, int64_t n, const void *raw,
+                                 struct dpt_error *err)
+{
+    const struct small *s = arg;
+
+    (void)err;
+    if (s->field == &s->shard->weights)
+        take_weights(s->r, s->shard, row, n, raw);
+    else if (s->r->set->target == DPT_TARGET_CLASS)
+        take_classes(s->r, s->shard, row, n, raw);
+    else
+        take_targets(s->r, s->shard, row, n, raw);
+    return DPT_OK;
 }
 
 /* The labels and weights of every shard whose turn is this rank's. */
@@ -213,25 +191,24 @@ static enum dpt_status read_labels(struct reading *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_dataset_parts *parts = r->set->parts;
-    void *raw = NULL;
-    size_t capacity = 0;
 
     for (size_t i = (size_t)r->node->rank; i < parts->n_shards; i += (size_t)r->node->size) {
         struct dpt_shard *shard = &parts->shards[i];
 
         DPT_TRY(dpt_shard_attach(shard, err));
         for (size_t k = 1; k < DPT_SHARD_FIELDS; k++) {
-            const struct dpt_field *field = dpt_shard_field(shard, k);
+            struct small small = {r, shard, dpt_shard_field(shard, k)};
+            struct finding *finding = &r->mine[DPT_SHARD_FIELDS * i + k];
 
-            if (field->name[0] == '\0')
+            if (small.field->name == NULL)
                 continue;
-            DPT_TRY(make_room(field, &raw, &capacity, err));
-            DPT_TRY(read_whole(r, shard, field, &r->mine[DPT_SHARD_FIELDS * i + k], raw, err));
+            DPT_TRY(dpt_field_scan(small.field, 0, shard->samples, take_rows, &small, &finding->crc,
+                                   err));
+            finding->bytes = (uint64_t)shard->samples * small.field->row_bytes;
         }
         dpt_shard_detach(shard);
     }
 out:
-    dpt_free(raw);
     return status;
 }
 
@@ -241,26 +218,22 @@ static enum dpt_status check_sums(const struct reading *r, struct dpt_error *err
 {
     const struct dpt_dataset_parts *parts = r->set->parts;
 
+    enum dpt_status status = DPT_OK;
+
     for (size_t i = 0; r->spec->conf->verify && i < r->fields; i++) {
         struct dpt_shard *shard = &parts->shards[i / DPT_SHARD_FIELDS];
-        const struct dpt_field *field = dpt_shard_field(shard, i % DPT_SHARD_FIELDS);
         uint32_t crc = 0;
 
-        if (!field->info.has_crc)
-            continue;
         for (int rank = 0; rank < r->node->size; rank++) {
             const struct finding *f = &r->all[(size_t)rank * r->fields + i];
 
             if (f->bytes > 0)
-                crc = dpt_crc32_join(crc, f->crc, (uint64_t)f->bytes);
+                crc = dpt_crc32_join(crc, f->crc, f->bytes);
         }
-        if (crc != field->info.crc)
-            return dpt_fail(err, DPT_BAD_DATA,
-                            "%s: /%s does not match its checksum (crc32 is %08x, the file says "
-                            "%08x): the file is damaged",
-                            shard->path, field->name, crc, field->info.crc);
+        DPT_TRY(dpt_field_check_crc(dpt_shard_field(shard, i % DPT_SHARD_FIELDS), crc, err));
     }
-    return DPT_OK;
+out:
+    return status;
 }
 
 static enum dpt_status read_share(struct reading *r, struct dpt_error *err)
@@ -268,10 +241,8 @@ static enum dpt_status read_share(struct reading *r, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const size_t ranks = (size_t)r->node->size;
 
-    r->mine = calloc(r->fields, sizeof *r->mine);
-    r->all = calloc(r->fields * ranks, sizeof *r->all);
-    if (r->mine == NULL || r->all == NULL)
-        DPT_TRY(dpt_fail_memory(err, "checksums", (double)(r->fields * ranks * sizeof *r->all)));
+    DPT_NEW(r->mine, r->fields, "checksums", err);
+    DPT_NEW(r->all, r->fields * ranks, "checksums", err);
     DPT_TRY(read_labels(r, err));
     DPT_TRY(read_images(r, err));
 out:
@@ -284,28 +255,17 @@ enum dpt_status dpt_dataset_read(struct dpt_dataset *set, const struct dpt_datas
                                  const struct dpt_group *node, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct reading *r = calloc(1, sizeof *r);
+    struct reading reading = {.set = set, .spec = spec, .node = node}, *const r = &reading;
 
-    if (r != NULL) {
-        r->set = set;
-        r->spec = spec;
-        r->node = node;
-        r->fields = DPT_SHARD_FIELDS * set->parts->n_shards;
-        status = read_share(r, err);
-    } else {
-        status = dpt_fail_memory(err, "reading the shards", sizeof *r);
-    }
-    DPT_TRY(dpt_group_agree(node, status, err));
+    r->fields = DPT_SHARD_FIELDS * set->parts->n_shards;
+    DPT_TRY(dpt_group_agree(node, read_share(r, err), err));
     DPT_TRY(dpt_group_allgather(node, r->mine, r->all, r->fields * sizeof *r->mine, err));
     DPT_TRY(check_sums(r, err));
     if (r->complaint.status != DPT_OK)
         *err = r->complaint;
     DPT_TRY(dpt_group_agree(node, r->complaint.status, err));
 out:
-    if (r != NULL) {
-        free(r->mine);
-        free(r->all);
-    }
-    free(r);
+    dpt_free(r->mine);
+    dpt_free(r->all);
     return status;
 }

@@ -22,7 +22,7 @@ struct want {
 struct dpt_reader {
     const struct dpt_dataset *set;
     struct want *wants; /* [most] */
-    void *raw;          /* a piece, for shards that HDF5 reads */
+    uint8_t *raw;       /* a piece, for shards that HDF5 reads */
     size_t raw_bytes;
     double look_at; /* when to see whether the shards are still what they were */
     struct iovec to[RUN];
@@ -31,29 +31,28 @@ struct dpt_reader {
 enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_dataset *set, size_t most,
                                 bool sequential, struct dpt_error *err)
 {
-    struct dpt_reader *reader = dpt_alloc(sizeof *reader);
+    enum dpt_status status = DPT_OK;
+    struct dpt_reader *reader;
 
     *out = NULL;
-    if (reader == NULL)
-        return dpt_fail_memory(err, "a reader", sizeof *reader);
+    DPT_NEW(reader, 1, "a reader", err);
     reader->set = set;
     for (size_t i = 0; i < set->parts->n_shards; i++) {
         const struct dpt_shard *shard = &set->parts->shards[i];
-        const size_t need = dpt_field_piece_bytes(&shard->images);
+        const size_t need = dpt_field_piece_bytes(&shard->images, shard->samples);
 
         if (!dpt_shard_direct(shard))
             reader->raw_bytes = need > reader->raw_bytes ? need : reader->raw_bytes;
         else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
             posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
     }
-    reader->wants = dpt_alloc_array(most, sizeof *reader->wants);
-    reader->raw = dpt_alloc(reader->raw_bytes);
-    if (reader->wants == NULL || reader->raw == NULL) {
-        dpt_reader_close(reader);
-        return dpt_fail_memory(err, "a reader", (double)reader->raw_bytes);
-    }
+    DPT_NEW(reader->wants, most, "a reader", err);
+    DPT_NEW(reader->raw, reader->raw_bytes, "a reader", err);
     *out = reader;
-    return DPT_OK;
+    reader = NULL;
+out:
+    dpt_reader_close(reader);
+    return status;
 }
 
 void dpt_reader_close(struct dpt_reader *reader)
@@ -125,9 +124,9 @@ static enum dpt_status read_indirect(struct dpt_reader *reader, const struct dpt
 
     for (int64_t done = 0, rows; done < n; done += rows) {
         rows = n - done < most ? n - done : most;
-        DPT_TRY(dpt_shard_read(shard, field, first + done, rows, reader->raw, err));
+        DPT_TRY(dpt_field_read(field, first + done, rows, reader->raw, err));
         for (int64_t i = 0; i < rows; i++) {
-            const uint8_t *raw = (const uint8_t *)reader->raw + (size_t)i * field->row_bytes;
+            const uint8_t *raw = reader->raw + (size_t)i * field->row_bytes;
             uint8_t *place = bytes + (size_t)wants[done + i].place * stride;
 
             if (field->info.type == DPT_H5_F64)

@@ -122,13 +122,3 @@ void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t pos
             index[i + k] = in_order(s, (int64_t)image[k]);
     }
 }
-
-void dpt_sampler_members(const struct dpt_sampler *s, int64_t epoch, int64_t step,
-                         int32_t micro_batch, int64_t *index, int32_t *count)
-{
-    const int32_t begin = micro_batch * s->micro, all = dpt_sampler_count(s, step);
-    const int32_t n = all - begin < s->micro ? all - begin : s->micro;
-
-    dpt_sampler_samples(s, epoch, step * s->global + begin, n, index);
-    *count = n;
-}

@@ -48,13 +48,4 @@ int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t p
 void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
                          int64_t *index);
 
-/*
- * Writes the sample numbers of one micro-batch.
- *
- * index: out, at least `micro` entries. *count: out, 0 < *count <= micro; less only in the last one
- * of a step. Errors: none; step and micro-batch must lie in the epoch.
- */
-void dpt_sampler_members(const struct dpt_sampler *s, int64_t epoch, int64_t step,
-                         int32_t micro_batch, int64_t *index, int32_t *count);
-
 #endif

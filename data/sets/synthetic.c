@@ -75,10 +75,8 @@ enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt
     if (spec->classes)
         return DPT_OK;
     outputs = (size_t)s->outputs;
-    parts->weights = dpt_alloc_array(outputs * inputs, sizeof(float));
-    parts->biases = dpt_alloc_array(outputs, sizeof(float));
-    if (parts->weights == NULL || parts->biases == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the synthetic rule", (double)outputs * (double)inputs * 4));
+    DPT_NEW(parts->weights, outputs * inputs, "the synthetic rule", err);
+    DPT_NEW(parts->biases, outputs, "the synthetic rule", err);
     dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, WEIGHTS, 0, outputs * inputs,
                       parts->weights);
     dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, BIASES, 0, outputs, parts->biases);
@@ -142,11 +140,11 @@ static enum dpt_status fill_classes(struct dpt_dataset *set, const struct dpt_da
     const int64_t classes = spec->conf->synthetic.classes;
     uint8_t *images = set->parts->images.bytes;
     int32_t *labels = set->parts->targets.bytes;
-    uint8_t *patterns = dpt_alloc_array((size_t)classes, n);
-    float *coarse = dpt_alloc_array(n, sizeof *coarse);
+    uint8_t *patterns = NULL;
+    float *coarse = NULL;
 
-    if (patterns == NULL || coarse == NULL)
-        DPT_TRY(dpt_fail_memory(err, "synthetic patterns", (double)classes * (double)n));
+    DPT_NEW(patterns, (size_t)classes * n, "synthetic patterns", err);
+    DPT_NEW(coarse, n, "synthetic patterns", err);
     for (int64_t class = 0; class < classes; class ++)
         make_pattern(&set->shape, spec->seed, class, coarse, patterns + (size_t) class * n);
     for (int64_t i = begin; i < end; i++) {

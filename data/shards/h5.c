@@ -57,23 +57,18 @@ static herr_t keep_first(unsigned n, const H5E_error2_t *entry, void *text)
 
 enum dpt_status dpt_h5_fail(struct dpt_error *err, enum dpt_status status, const char *format, ...)
 {
-    char inner[256] = "";
+    char inner[256] = "", text[DPT_ERROR_TEXT];
     va_list args;
-    size_t used;
 
     dpt_h5_enter();
     H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_first, inner);
     H5Eclear2(H5E_DEFAULT);
     dpt_h5_leave();
     va_start(args, format);
-    vsnprintf(err->text, sizeof err->text, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    used = strlen(err->text);
-    if (inner[0] != '\0')
-        snprintf(err->text + used, sizeof err->text - used, ": %s (HDF5)", inner);
-    err->status = status;
-    err->memory = false;
-    return status;
+    return inner[0] != '\0' ? dpt_fail(err, status, "%s: %s (HDF5)", text, inner)
+                            : dpt_fail(err, status, "%s", text);
 }
 
 /* What the system says of the file, in plainer words than HDF5's. *st: what the name stands for;
@@ -148,6 +143,29 @@ out:
     return status;
 }
 
+/* A data set that is looked at: what its failures are told with. */
+struct look {
+    hid_t data, plist;
+    const char *path, *name;
+    struct dpt_h5_info *info;
+    struct dpt_error *err;
+};
+
+static enum dpt_status refuse(const struct look *l, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* "FILE: /NAME " and what is wrong with it. */
+static enum dpt_status refuse(const struct look *l, const char *format, ...)
+{
+    char text[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return dpt_fail(l->err, DPT_BAD_DATA, "%s: /%s %s", l->path, l->name, text);
+}
+
 /* The element type, and what to call it. */
 static void read_type(hid_t data, struct dpt_h5_info *info)
 {
@@ -191,10 +209,10 @@ static void read_type(hid_t data, struct dpt_h5_info *info)
     H5Tclose(type);
 }
 
-static enum dpt_status read_extent(hid_t data, const char *path, const char *name,
-                                   struct dpt_h5_info *info, struct dpt_error *err)
+static enum dpt_status read_extent(const struct look *l)
 {
-    const hid_t space = H5Dget_space(data);
+    struct dpt_h5_info *info = l->info;
+    const hid_t space = H5Dget_space(l->data);
     hsize_t dims[H5S_MAX_RANK];
     const int n = H5Sget_simple_extent_dims(space, dims, NULL);
     const bool null = H5Sget_simple_extent_type(space) == H5S_NULL;
@@ -202,81 +220,76 @@ static enum dpt_status read_extent(hid_t data, const char *path, const char *nam
 
     H5Sclose(space);
     if (n < 0 || n > DPT_H5_DIMS || null || info->size <= 0)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s has no extent that can be read", path, name);
+        return refuse(l, "has no extent that can be read");
     info->n_dims = n;
     for (int i = 0; i < n; i++) {
         info->dims[i] = (int64_t)dims[i];
         if (dims[i] > INT64_MAX || __builtin_mul_overflow(bytes, (int64_t)dims[i], &bytes))
-            return dpt_fail(err, DPT_BAD_DATA, "%s: /%s says it is larger than any file", path,
-                            name);
+            return refuse(l, "says it is larger than any file");
     }
     info->bytes = bytes;
     return DPT_OK;
 }
 
-static enum dpt_status check_filters(hid_t plist, const char *path, const char *name,
-                                     struct dpt_error *err)
+static enum dpt_status check_filters(const struct look *l)
 {
-    const int n = H5Pget_nfilters(plist);
+    const int n = H5Pget_nfilters(l->plist);
 
     for (int i = 0; i < n; i++) {
         unsigned flags, config;
         size_t values = 0;
         char filter[64] = "";
-        const H5Z_filter_t id = H5Pget_filter2(plist, (unsigned)i, &flags, &values, NULL,
+        const H5Z_filter_t id = H5Pget_filter2(l->plist, (unsigned)i, &flags, &values, NULL,
                                                sizeof filter, filter, &config);
 
         if (id < 0 || H5Zfilter_avail(id) <= 0)
-            return dpt_fail(err, DPT_BAD_DATA,
-                            "%s: /%s was written with the HDF5 filter '%s' (%d), which is missing "
-                            "here: write it with gzip or without compression",
-                            path, name, filter, (int)id);
+            return refuse(
+                l,
+                "was written with the HDF5 filter '%s' (%d), which is missing here: write "
+                "it with gzip or without compression",
+                filter, (int)id);
     }
     return DPT_OK;
 }
 
 /* Where the bytes lie, and whether the file holds as many as the extent says. */
-static enum dpt_status read_layout(hid_t data, hid_t plist, const char *path, const char *name,
-                                   struct dpt_h5_info *info, struct dpt_error *err)
+static enum dpt_status read_layout(const struct look *l)
 {
     enum { MOST_RATIO = 1 << 16 }; /* no filter in use packs tighter; 1032 is the limit of gzip */
-    const H5D_layout_t layout = H5Pget_layout(plist);
-    const int64_t stored = (int64_t)H5Dget_storage_size(data);
-    const bool packed = layout == H5D_CHUNKED && H5Pget_nfilters(plist) > 0;
-    const haddr_t offset = H5Dget_offset(data);
+    struct dpt_h5_info *info = l->info;
+    const H5D_layout_t layout = H5Pget_layout(l->plist);
+    const int64_t stored = (int64_t)H5Dget_storage_size(l->data);
+    const bool packed = layout == H5D_CHUNKED && H5Pget_nfilters(l->plist) > 0;
+    const haddr_t offset = H5Dget_offset(l->data);
     struct stat st;
 
     info->contiguous = info->contiguous && layout == H5D_CONTIGUOUS;
     if (layout != H5D_CONTIGUOUS && layout != H5D_CHUNKED && layout != H5D_COMPACT)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s is a virtual data set: copy its values into it",
-                        path, name);
-    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(plist) > 0)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s keeps its values in other files: copy them here", path, name);
+        return refuse(l, "is a virtual data set: copy its values into it");
+    if (layout == H5D_CONTIGUOUS && H5Pget_external_count(l->plist) > 0)
+        return refuse(l, "keeps its values in other files: copy them here");
     if (info->bytes == 0)
         return DPT_OK;
-    if (stat(path, &st) != 0)
-        return dpt_fail_errno(err, DPT_BAD_DATA, "%s", path);
+    if (stat(l->path, &st) != 0)
+        return dpt_fail_errno(l->err, DPT_BAD_DATA, "%s", l->path);
     if (stored == 0)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: /%s was created but never written", path, name);
+        return refuse(l, "was created but never written");
     if (stored < 0 || stored > st.st_size ||
         (packed ? info->bytes / MOST_RATIO > stored : info->bytes > stored))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s says it holds %lld bytes, the file has %lld of them: damaged, or "
-                        "not written to the end",
-                        path, name, (long long)info->bytes, (long long)stored);
+        return refuse(
+            l,
+            "says it holds %lld bytes, the file has %lld of them: damaged, or not written "
+            "to the end",
+            (long long)info->bytes, (long long)stored);
     if (layout != H5D_CONTIGUOUS)
         return DPT_OK;
     if (info->type == DPT_H5_OTHER && stored != info->bytes) /* of variable length */
-        return dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: /%s holds %s values: it must be numbers, or class names as numbers with "
-            "the names in its attribute classes",
-            path, name, info->type_text);
+        return refuse(l,
+                      "holds %s values: it must be numbers, or class names as numbers with the "
+                      "names in its attribute classes",
+                      info->type_text);
     if (offset == HADDR_UNDEF || stored != info->bytes || offset > (haddr_t)(st.st_size - stored))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s reaches beyond the end of the file: truncated or damaged", path,
-                        name);
+        return refuse(l, "reaches beyond the end of the file: truncated or damaged");
     info->offset = (int64_t)offset;
     return DPT_OK;
 }
@@ -286,13 +299,13 @@ static const double CHUNK_MOST = 64 << 20;
 
 /* HDF5 makes no chunk that is longer than an axis of fixed length, and believes one that is: it
  * then reads behind the end of what it unpacked. */
-static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, const char *name,
-                                   struct dpt_h5_info *info, struct dpt_error *err)
+static enum dpt_status read_chunks(const struct look *l)
 {
-    const hid_t space = H5Dget_space(data);
+    struct dpt_h5_info *info = l->info;
+    const hid_t space = H5Dget_space(l->data);
     hsize_t chunk[H5S_MAX_RANK] = {0}, dims[H5S_MAX_RANK] = {0}, most[H5S_MAX_RANK] = {0};
     double bytes = info->size; /* of one, unpacked, which HDF5 makes room for */
-    bool good = H5Pget_chunk(plist, H5S_MAX_RANK, chunk) == info->n_dims &&
+    bool good = H5Pget_chunk(l->plist, H5S_MAX_RANK, chunk) == info->n_dims &&
                 H5Sget_simple_extent_dims(space, dims, most) == info->n_dims;
 
     H5Sclose(space);
@@ -300,28 +313,28 @@ static enum dpt_status read_chunks(hid_t data, hid_t plist, const char *path, co
         good = chunk[i] > 0 &&
                (most[i] == H5S_UNLIMITED || (chunk[i] <= most[i] && dims[i] <= most[i]));
     if (!good)
-        return dpt_h5_fail(err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", path, name);
+        return dpt_h5_fail(l->err, DPT_BAD_DATA, "%s: the chunks of /%s are damaged", l->path,
+                           l->name);
     for (int i = 0; i < info->n_dims; i++)
         bytes *= (double)chunk[i];
     if (bytes > CHUNK_MOST && bytes > (double)info->bytes)
-        return dpt_fail(err, DPT_BAD_DATA,
+        return dpt_fail(l->err, DPT_BAD_DATA,
                         "%s: a chunk of /%s unpacks to %.0f MB, the whole of it has %.1f: write it "
                         "with smaller chunks",
-                        path, name, bytes / 1e6, (double)info->bytes / 1e6);
+                        l->path, l->name, bytes / 1e6, (double)info->bytes / 1e6);
     info->chunk_rows = (int64_t)chunk[0];
     return DPT_OK;
 }
 
-static enum dpt_status read_crc(hid_t data, const char *path, const char *name,
-                                struct dpt_h5_info *info, struct dpt_error *err)
+static enum dpt_status read_crc(const struct look *l)
 {
     hid_t attribute, type, space;
     uint64_t value = 0;
     bool good;
 
-    if (H5Aexists(data, "crc32") <= 0)
+    if (H5Aexists(l->data, "crc32") <= 0)
         return DPT_OK;
-    attribute = H5Aopen(data, "crc32", H5P_DEFAULT);
+    attribute = H5Aopen(l->data, "crc32", H5P_DEFAULT);
     type = H5Aget_type(attribute);
     space = H5Aget_space(attribute);
     good = attribute >= 0 && H5Tget_class(type) == H5T_INTEGER &&
@@ -331,11 +344,11 @@ static enum dpt_status read_crc(hid_t data, const char *path, const char *name,
     H5Tclose(type);
     H5Aclose(attribute);
     if (!good)
-        return dpt_h5_fail(err, DPT_BAD_DATA,
-                           "%s: the attribute crc32 of /%s is not one 32-bit unsigned number", path,
-                           name);
-    info->has_crc = true;
-    info->crc = (uint32_t)value;
+        return dpt_h5_fail(l->err, DPT_BAD_DATA,
+                           "%s: the attribute crc32 of /%s is not one 32-bit unsigned number",
+                           l->path, l->name);
+    l->info->has_crc = true;
+    l->info->crc = (uint32_t)value;
     return DPT_OK;
 }
 
@@ -353,6 +366,7 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
 {
     enum dpt_status status = DPT_OK;
     hid_t data, plist = H5I_INVALID_HID;
+    struct look look;
 
     memset(info, 0, sizeof *info);
     name += *name == '/';
@@ -365,13 +379,14 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
     plist = H5Dget_create_plist(data);
     if (plist < 0)
         DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: the layout of /%s is damaged", path, name));
+    look = (struct look){data, plist, path, name, info, err};
     read_type(data, info);
-    DPT_TRY(read_extent(data, path, name, info, err));
-    DPT_TRY(check_filters(plist, path, name, err));
-    DPT_TRY(read_layout(data, plist, path, name, info, err));
+    DPT_TRY(read_extent(&look));
+    DPT_TRY(check_filters(&look));
+    DPT_TRY(read_layout(&look));
     if (H5Pget_layout(plist) == H5D_CHUNKED)
-        DPT_TRY(read_chunks(data, plist, path, name, info, err));
-    DPT_TRY(read_crc(data, path, name, info, err));
+        DPT_TRY(read_chunks(&look));
+    DPT_TRY(read_crc(&look));
 out:
     if (plist >= 0)
         H5Pclose(plist);
@@ -417,7 +432,8 @@ static const char *const *copy_texts(const char *bytes, size_t n, size_t width, 
     return texts;
 }
 
-const char *const *dpt_h5_texts_of(hid_t attribute, size_t *n)
+/* The texts of an open attribute. */
+static const char *const *texts_of(hid_t attribute, size_t *n)
 {
     const hid_t type = H5Aget_type(attribute), space = H5Aget_space(attribute);
     const bool text = type >= 0 && H5Tget_class(type) == H5T_STRING;
@@ -453,7 +469,7 @@ const char *const *dpt_h5_texts(hid_t object, const char *name, size_t *n)
     *n = 0;
     if (attribute < 0)
         return NULL;
-    texts = dpt_h5_texts_of(attribute, n);
+    texts = texts_of(attribute, n);
     H5Aclose(attribute);
     return texts;
 }

@@ -67,7 +67,5 @@ enum dpt_status dpt_h5_info(hid_t file, const char *path, const char *name,
  * is 0, or where memory ran out the number of texts. Under dpt_h5_enter.
  */
 const char *const *dpt_h5_texts(hid_t object, const char *name, size_t *n);
-/* The same of an attribute that is open already. */
-const char *const *dpt_h5_texts_of(hid_t attribute, size_t *n);
 
 #endif

@@ -21,11 +21,9 @@ struct walk {
     struct dpt_inspect *f;
     size_t capacity, links;
     haddr_t above[DEPTH_MOST + 1]; /* the groups that we are in: one may hold itself */
-    enum dpt_status status;
-    struct dpt_error *err;
 };
 
-static void watch(const struct dpt_inspect *f, const char *name)
+void dpt_inspect_watch(const struct dpt_inspect *f, const char *name)
 {
     if (f->watch != NULL)
         f->watch(f->watch_arg, name);
@@ -122,8 +120,8 @@ static void describe(struct dpt_inspect *f, struct dpt_inspect_set *set)
     struct dpt_field *field = &set->private->field;
     struct dpt_h5_info *info = &field->info;
     struct dpt_error err = {0};
-    bool good = dpt_h5_info(f->file->id, f->path, set->private->path, info, &err) == DPT_OK;
-    const hid_t data = H5Oopen(f->file->id, set->private->path, H5P_DEFAULT);
+    bool good = dpt_field_describe(field, f->file->id, f->path, &err) == DPT_OK;
+    const hid_t data = H5Oopen(f->file->id, field->name, H5P_DEFAULT);
     hid_t type = -1;
 
     snprintf(set->type, sizeof set->type, "%s", info->type_text[0] != '\0' ? info->type_text : "?");
@@ -136,10 +134,11 @@ static void describe(struct dpt_inspect *f, struct dpt_inspect_set *set)
     set->items = info->bytes > 0 ? info->bytes / info->size : 0;
     memcpy(set->dims, info->dims, sizeof set->dims);
     set->bytes = info->bytes;
-    field->row_items = 1;
-    for (int i = 1; i < info->n_dims && info->bytes > 0; i++)
-        field->row_items *= info->dims[i];
-    field->row_bytes = (size_t)field->row_items * (size_t)info->size;
+    field->fd = f->file->fd;
+    if (info->contiguous) {
+        field->row_items = 1;
+        field->row_bytes = (size_t)info->size;
+    }
     set->private->readable = good && type >= 0 && plain_bytes(type);
     if (type >= 0 && !plain_bytes(type)) /* their place and size say nothing */
         good = true;
@@ -160,7 +159,7 @@ static void add_set(struct walk *w, const char *name, haddr_t place)
     struct dpt_inspect_set *set = dpt_grow(f->sets, &w->capacity, f->n_sets + 1, sizeof *set);
 
     if (set == NULL) {
-        w->status = dpt_fail_memory(w->err, "the list of data sets", (double)w->capacity);
+        f->region.failed = true;
         return;
     }
     f->sets = set;
@@ -169,12 +168,9 @@ static void add_set(struct walk *w, const char *name, haddr_t place)
     set->private = dpt_region_alloc(&f->region, sizeof *set->private);
     set->name = dpt_inspect_keep(f, name);
     if (set->private != NULL)
-        set->private->path = dpt_region_strdup(&f->region, name);
-    if (set->private == NULL || set->private->path == NULL || set->name == NULL) {
-        w->status = dpt_fail_memory(w->err, "the list of data sets", (double)w->capacity);
+        set->private->field.name = dpt_region_strdup(&f->region, name + 1);
+    if (f->region.failed)
         return;
-    }
-    set->private->field.data = set->private->field.type = H5I_INVALID_HID;
     f->n_sets++;
     set->place = (int64_t)place;
     describe(f, set);
@@ -226,7 +222,7 @@ static void walk_link(struct walk *w, hid_t group, const char *path, const char 
         complain(w->f, "a name in %s is longer than %d bytes", path, NAME_BYTES);
         return;
     }
-    watch(w->f, full);
+    dpt_inspect_watch(w->f, full);
     object = H5Oopen(group, name, H5P_DEFAULT);
     type = object >= 0 ? H5Iget_type(object) : H5I_BADID;
     w->above[depth] = link.type == H5L_TYPE_HARD ? link.u.address : HADDR_UNDEF;
@@ -236,11 +232,8 @@ static void walk_link(struct walk *w, hid_t group, const char *path, const char 
         H5Oclose(object);
     if (type == H5I_GROUP && depth >= DEPTH_MOST)
         complain(w->f, "its groups are nested more than %d deep", DEPTH_MOST);
-    else if (type == H5I_DATASET || type == H5I_BADID)
-        add_set(w, full,
-                link.type == H5L_TYPE_HARD
-                    ? link.u.address
-                    : 0); /* also one that cannot be opened, which is then told of it */
+    else if (type == H5I_DATASET || type == H5I_BADID) /* one that cannot be opened has a fault */
+        add_set(w, full, link.type == H5L_TYPE_HARD ? link.u.address : 0);
 }
 
 static void walk_group(struct walk *w, hid_t group, const char *path, int depth)
@@ -252,7 +245,7 @@ static void walk_group(struct walk *w, hid_t group, const char *path, int depth)
         complain(w->f, "the group %s is damaged", path[0] != '\0' ? path : "/");
         return;
     }
-    for (hsize_t i = 0; i < info.nlinks && w->status == DPT_OK; i++) {
+    for (hsize_t i = 0; i < info.nlinks && !w->f->region.failed; i++) {
         const ssize_t n = H5Lget_name_by_idx(group, ".", H5_INDEX_NAME, H5_ITER_INC, i, name,
                                              sizeof name, H5P_DEFAULT);
 
@@ -268,28 +261,26 @@ static void walk_group(struct walk *w, hid_t group, const char *path, int depth)
     }
 }
 
-bool dpt_inspect_strings(struct dpt_inspect *f, hid_t attribute, const char ***texts, size_t *n)
+void dpt_inspect_strings(struct dpt_inspect *f, hid_t object, const char *name, const char ***texts,
+                         size_t *n)
 {
-    const char *const *found = dpt_h5_texts_of(attribute, n);
-    bool good = found != NULL || *n == 0;
+    const char *const *found = dpt_h5_texts(object, name, n);
 
     *texts = NULL;
-    if (found != NULL && *n <= DPT_INSPECT_CLASSES) {
+    if (found != NULL && *n <= DPT_INSPECT_CLASSES)
         *texts = dpt_region_alloc(&f->region, *n * sizeof **texts);
-        good = *texts != NULL;
-        for (size_t i = 0; good && i < *n; i++) {
-            (*texts)[i] = dpt_inspect_keep(f, found[i]);
-            good = (*texts)[i] != NULL;
-        }
-    } else {
+    else if (*n > 0 && found == NULL)
+        f->region.failed = true;
+    for (size_t i = 0; *texts != NULL && i < *n; i++)
+        (*texts)[i] = dpt_inspect_keep(f, found[i]);
+    if (*texts == NULL)
         *n = 0;
-    }
     free((void *)found);
-    return good;
 }
 
-/* Fills one entry from an open attribute. False where memory ran out. */
-static bool take_attribute(struct dpt_inspect *f, hid_t id, struct dpt_inspect_attribute *a)
+/* Fills one entry from an attribute of the root that is open as `id`. */
+static void take_attribute(struct dpt_inspect *f, hid_t root, hid_t id,
+                           struct dpt_inspect_attribute *a, const char *name)
 {
     const hid_t type = H5Aget_type(id), space = H5Aget_space(id);
     const H5T_class_t class = type >= 0 ? H5Tget_class(type) : H5T_NO_CLASS;
@@ -297,8 +288,9 @@ static bool take_attribute(struct dpt_inspect *f, hid_t id, struct dpt_inspect_a
     struct dpt_str text = {0};
     const char **texts = NULL;
     size_t n = 0;
-    bool good = true;
 
+    if (class == H5T_STRING)
+        dpt_inspect_strings(f, root, name, &texts, &n);
     a->kind = DPT_INSPECT_OTHER;
     if (class == H5T_INTEGER && scalar && H5Aread(id, H5T_NATIVE_INT64, &a->integer) >= 0) {
         a->kind = DPT_INSPECT_INTEGER;
@@ -309,36 +301,32 @@ static bool take_attribute(struct dpt_inspect *f, hid_t id, struct dpt_inspect_a
             dpt_str_number(&text, a->real);
         else
             dpt_str_printf(&text, "%g", a->real);
-    } else if (class == H5T_STRING && (good = dpt_inspect_strings(f, id, &texts, &n)) && n == 1) {
+    } else if (n == 1) {
         a->kind = DPT_INSPECT_TEXT;
         dpt_str_printf(&text, "%s", texts[0]);
     } else {
         dpt_str_printf(&text, "(no single number or text)");
     }
-    a->text = text.text != NULL && good ? dpt_inspect_keep(f, text.text) : NULL;
+    f->region.failed |= text.failed;
+    a->text = dpt_inspect_keep(f, text.text != NULL ? text.text : "");
     dpt_str_release(&text);
     if (space >= 0)
         H5Sclose(space);
     if (type >= 0)
         H5Tclose(type);
-    return a->text != NULL;
 }
 
-static enum dpt_status read_attributes(struct dpt_inspect *f, struct dpt_error *err)
+static void read_attributes(struct dpt_inspect *f)
 {
     enum { MOST = 1000 };
     const hid_t root = H5Gopen2(f->file->id, "/", H5P_DEFAULT);
     const int n = root >= 0 ? H5Aget_num_attrs(root) : -1;
-    bool good = true;
 
-    if (n < 0 || n > MOST) {
+    if (n < 0 || n > MOST)
         complain(f, "the attributes of / are damaged");
-        goto out;
-    }
-    f->attributes = dpt_region_alloc(&f->region, (size_t)(n + 1) * sizeof *f->attributes);
-    good = f->attributes != NULL;
-    for (int i = 0; good && i < n; i++) {
-        struct dpt_inspect_attribute *a = &f->attributes[f->n_attributes];
+    else
+        f->attributes = dpt_region_alloc(&f->region, (size_t)(n + 1) * sizeof *f->attributes);
+    for (int i = 0; f->attributes != NULL && i < n; i++) {
         char name[NAME_BYTES] = "";
         const hid_t id = H5Aopen_by_idx(root, ".", H5_INDEX_NAME, H5_ITER_INC, (hsize_t)i,
                                         H5P_DEFAULT, H5P_DEFAULT);
@@ -346,23 +334,22 @@ static enum dpt_status read_attributes(struct dpt_inspect *f, struct dpt_error *
         if (id < 0 || H5Aget_name(id, sizeof name, name) < 0) {
             complain(f, "the attributes of / are damaged");
         } else {
+            struct dpt_inspect_attribute *a = &f->attributes[f->n_attributes++];
+
             a->name = dpt_inspect_keep(f, name);
-            good = a->name != NULL && take_attribute(f, id, a);
-            f->n_attributes++;
+            take_attribute(f, root, id, a, name);
         }
         if (id >= 0)
             H5Aclose(id);
     }
-out:
     if (root >= 0)
         H5Gclose(root);
-    return good ? DPT_OK : dpt_fail_memory(err, "the attributes of a file", n);
 }
 
 enum dpt_status dpt_inspect_open(struct dpt_inspect *f, const char *path, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct walk w = {.f = f, .err = err};
+    struct walk w = {.f = f};
     struct stat info;
 
     dpt_h5_enter();
@@ -372,16 +359,17 @@ enum dpt_status dpt_inspect_open(struct dpt_inspect *f, const char *path, struct
         DPT_TRY(dpt_fail_memory(err, "inspecting a file", sizeof *f->file));
     f->file->fd = -1;
     f->file->id = H5I_INVALID_HID;
-    watch(f, "its head");
+    dpt_inspect_watch(f, "its head");
     DPT_TRY(dpt_h5_open(path, &f->file->id, err));
     DPT_TRY(dpt_file_open(path, DPT_FILE_READ, DPT_BAD_DATA, &f->file->fd, err));
     if (fstat(f->file->fd, &info) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_BAD_DATA, "%s", path));
     f->bytes = info.st_size;
-    watch(f, "the attributes of /");
-    DPT_TRY(read_attributes(f, err));
+    dpt_inspect_watch(f, "the attributes of /");
+    read_attributes(f);
     walk_group(&w, f->file->id, "", 0);
-    DPT_TRY(w.status);
+    if (f->region.failed)
+        DPT_TRY(dpt_fail_memory(err, "the contents of a file", (double)w.links));
 out:
     dpt_h5_leave();
     return status;
@@ -390,8 +378,6 @@ out:
 void dpt_inspect_close(struct dpt_inspect *f)
 {
     dpt_h5_enter();
-    for (size_t i = 0; i < f->n_sets; i++)
-        dpt_inspect_detach(&f->sets[i]);
     if (f->file != NULL && f->file->id >= 0)
         H5Fclose(f->file->id);
     if (f->file != NULL && f->file->fd >= 0)

@@ -1,8 +1,5 @@
 /*
  * inspect_file: how the values of an inspected data set are read. Private to inspect*.c.
- *
- * A piece is a run of items of a few MiB: any run where the values lie in one run of the file,
- * whole rows elsewhere.
  */
 #ifndef DPT_DATA_INSPECT_FILE_H
 #define DPT_DATA_INSPECT_FILE_H
@@ -16,9 +13,10 @@ struct dpt_inspect_file {
 };
 
 struct dpt_inspect_stored {
-    const char *path;       /* the name as the file has it */
-    struct dpt_field field; /* its name is not used */
-    bool readable;          /* values are bytes of a fixed number */
+    /* Rows are single items where the values lie in one run of the file, so that a piece of it may
+     * be smaller than a row of the data set. */
+    struct dpt_field field;
+    bool readable; /* values are bytes of a fixed number */
     bool text;
 };
 
@@ -27,20 +25,22 @@ enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set
                                    struct dpt_error *err);
 void dpt_inspect_detach(struct dpt_inspect_set *set);
 
-/* Items of the piece that begins with item `first`; bytes that hold any piece. */
-int64_t dpt_inspect_piece(const struct dpt_inspect_set *set, int64_t first);
-size_t dpt_inspect_piece_bytes(const struct dpt_inspect_set *set);
+/* Reads all values, a piece of n items at a time; as dpt_field_scan. Errors: those of `visit`,
+ * BAD_DATA, IO, RANK. */
+enum dpt_status dpt_inspect_scan(struct dpt_inspect *f, struct dpt_inspect_set *set,
+                                 void (*visit)(void *arg, const void *raw, int64_t n), void *arg,
+                                 uint32_t *crc, struct dpt_error *err);
 
-/* Reads items of an attached data set: a piece, or less of it in whole rows. Errors: BAD_DATA, IO.
- */
-enum dpt_status dpt_inspect_items(struct dpt_inspect *f, struct dpt_inspect_set *set, int64_t first,
-                                  int64_t n, void *raw, struct dpt_error *err);
+/* Calls f->watch, where there is one. */
+void dpt_inspect_watch(const struct dpt_inspect *f, const char *name);
 
-/* A text in the region, its unprintable bytes as '?'. NULL where memory ran out. */
+/* A text in the region, its unprintable bytes as '?'. NULL where memory ran out, which the
+ * region remembers. */
 const char *dpt_inspect_keep(struct dpt_inspect *f, const char *text);
 
-/* The one string, or the strings, of an attribute; each is a string in the region. *texts is NULL
- * and *n 0 where it holds something else. False where memory ran out. */
-bool dpt_inspect_strings(struct dpt_inspect *f, hid_t attribute, const char ***texts, size_t *n);
+/* The one string, or the strings, of an attribute of an open object; each is a string in the region.
+ * *texts is NULL and *n 0 where there is none, or it holds something else. */
+void dpt_inspect_strings(struct dpt_inspect *f, hid_t object, const char *name, const char ***texts,
+                         size_t *n);
 
 #endif

@@ -1,15 +1,10 @@
 /* The values of an inspected data set: read in pieces, checked, summed up, compared. */
-#include <errno.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/base/file.h"
-#include "core/base/hash.h"
 #include "data/shards/inspect_file.h"
 
 enum {
-    PIECE_BYTES = 4 << 20,
     ROW_MOST = 1 << 30, /* of rows that HDF5 must read whole */
     RUN = 1024,         /* items turned into numbers at once */
 };
@@ -26,7 +21,7 @@ enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set
         return dpt_fail(err, DPT_BAD_DATA, "%s: %s has rows of %zu bytes, too many to read",
                         f->path, set->name, field->row_bytes);
     dpt_h5_enter();
-    status = dpt_field_open(field, f->file->id, f->path, set->private->path, err);
+    status = dpt_field_open(field, f->file->id, err);
     dpt_h5_leave();
     return status;
 }
@@ -38,47 +33,40 @@ void dpt_inspect_detach(struct dpt_inspect_set *set)
     dpt_h5_leave();
 }
 
-int64_t dpt_inspect_piece(const struct dpt_inspect_set *set, int64_t first)
+/* Who visits the pieces of a scan. */
+struct scan {
+    struct dpt_inspect *f;
+    const struct dpt_inspect_set *set;
+    void (*visit)(void *arg, const void *raw, int64_t n);
+    void *arg;
+};
+
+static enum dpt_status visit_piece(void *arg, int64_t row, int64_t n, const void *raw,
+                                   struct dpt_error *err)
 {
-    const struct dpt_field *field = &set->private->field;
-    const int64_t left = set->items - first;
+    const struct scan *s = arg;
 
-    if (field->info.contiguous) {
-        const int64_t most = field->info.size < PIECE_BYTES ? PIECE_BYTES / field->info.size : 1;
-
-        return left < most ? left : most;
-    }
-    if (set->n_dims == 0)
-        return left;
-    return field->row_items * dpt_field_piece(field, first / field->row_items, set->dims[0]);
+    (void)row;
+    (void)err;
+    dpt_inspect_watch(s->f, s->set->name);
+    s->visit(s->arg, raw, n * s->set->private->field.row_items);
+    return DPT_OK;
 }
 
-size_t dpt_inspect_piece_bytes(const struct dpt_inspect_set *set)
+enum dpt_status dpt_inspect_scan(struct dpt_inspect *f, struct dpt_inspect_set *set,
+                                 void (*visit)(void *arg, const void *raw, int64_t n), void *arg,
+                                 uint32_t *crc, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_field *field = &set->private->field;
-    const size_t item = (size_t)field->info.size;
-    const size_t least = field->info.contiguous ? item : field->row_bytes;
+    struct scan scan = {f, set, visit, arg};
 
-    return least > PIECE_BYTES ? least : PIECE_BYTES;
-}
-
-enum dpt_status dpt_inspect_items(struct dpt_inspect *f, struct dpt_inspect_set *set, int64_t first,
-                                  int64_t n, void *raw, struct dpt_error *err)
-{
-    const struct dpt_field *field = &set->private->field;
-    const int64_t size = field->info.size;
-
-    if (f->watch != NULL)
-        f->watch(f->watch_arg, set->name);
-    if (!field->info.contiguous)
-        return dpt_field_read(field, f->path, set->name, first / field->row_items,
-                              n / field->row_items, raw, err);
-    if (dpt_pread_all(f->file->fd, raw, (size_t)(n * size), field->info.offset + first * size) == 0)
-        return DPT_OK;
-    if (errno == EPIPE)
-        return dpt_fail(err, DPT_BAD_DATA, "%s is damaged: it ends before the end of %s", f->path,
-                        set->name);
-    return dpt_fail_errno(err, DPT_IO, "%s: reading %s failed", f->path, set->name);
+    dpt_inspect_watch(f, set->name);
+    DPT_TRY(dpt_inspect_attach(f, set, err));
+    DPT_TRY(dpt_field_scan(field, 0, set->items / field->row_items, visit_piece, &scan, crc, err));
+out:
+    dpt_inspect_detach(set);
+    return status;
 }
 
 static void to_numbers(const struct dpt_field *field, const void *raw, int64_t first, int64_t n,
@@ -104,11 +92,13 @@ static void to_numbers(const struct dpt_field *field, const void *raw, int64_t f
 }
 
 struct sums {
+    struct dpt_inspect_set *set;
     double sum, sum_of_squares;
 };
 
-static void add_numbers(struct dpt_inspect_set *set, const double *x, int64_t n, struct sums *all)
+static void add_run(struct sums *all, const double *x, int64_t n)
 {
+    struct dpt_inspect_set *set = all->set;
     double sum = 0, sum_of_squares = 0;
 
     for (int64_t i = 0; i < n; i++) {
@@ -127,67 +117,49 @@ static void add_numbers(struct dpt_inspect_set *set, const double *x, int64_t n,
     all->sum_of_squares += sum_of_squares;
 }
 
-static enum dpt_status read_all(struct dpt_inspect *f, struct dpt_inspect_set *set, void *raw,
-                                uint32_t *crc, struct dpt_error *err)
+static void add_numbers(void *arg, const void *raw, int64_t n)
 {
-    enum dpt_status status = DPT_OK;
-    const struct dpt_field *field = &set->private->field;
-    struct sums sums = {0};
+    struct sums *sums = arg;
     double numbers[RUN];
 
-    *crc = 0;
-    set->finite = set->nonfinite = 0;
-    for (int64_t first = 0, n; first < set->items; first += n) {
-        n = dpt_inspect_piece(set, first);
-        DPT_TRY(dpt_inspect_items(f, set, first, n, raw, err));
-        *crc = dpt_crc32(*crc, raw, (size_t)n * (size_t)field->info.size);
-        for (int64_t i = 0; set->numbers && i < n; i += RUN) {
-            const int64_t some = n - i < RUN ? n - i : RUN;
+    for (int64_t i = 0; sums->set->numbers && i < n; i += RUN) {
+        const int64_t some = n - i < RUN ? n - i : RUN;
 
-            to_numbers(field, raw, i, some, numbers);
-            add_numbers(set, numbers, some, &sums);
-        }
+        to_numbers(&sums->set->private->field, raw, i, some, numbers);
+        add_run(sums, numbers, some);
     }
-    if (set->finite > 0) {
-        set->mean = sums.sum / (double)set->finite;
-        set->rms = sqrt(sums.sum_of_squares / (double)set->finite);
-    }
-out:
-    return status;
 }
 
 enum dpt_status dpt_inspect_read(struct dpt_inspect *f, struct dpt_inspect_set *set,
                                  struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
     const struct dpt_h5_info *info = &set->private->field.info;
-    void *raw = NULL;
-    uint32_t crc;
+    struct sums sums = {.set = set};
+    enum dpt_status status;
+    uint32_t crc = 0;
 
     if (!set->private->readable)
         return DPT_OK;
-    raw = malloc(dpt_inspect_piece_bytes(set));
-    if (raw == NULL)
-        DPT_TRY(dpt_fail_memory(err, set->name, (double)dpt_inspect_piece_bytes(set)));
-    DPT_TRY(dpt_inspect_attach(f, set, err));
-    DPT_TRY(read_all(f, set, raw, &crc, err));
-    if (!info->has_crc)
-        goto out;
-    set->sum = crc == info->crc ? DPT_SUM_GOOD : DPT_SUM_WRONG;
-    if (set->sum == DPT_SUM_WRONG) {
+    set->finite = set->nonfinite = 0;
+    status = dpt_inspect_scan(f, set, add_numbers, &sums, &crc, err);
+    if (status == DPT_OK) {
+        set->mean = set->finite > 0 ? sums.sum / (double)set->finite : 0;
+        set->rms = set->finite > 0 ? sqrt(sums.sum_of_squares / (double)set->finite) : 0;
+        if (!info->has_crc)
+            return DPT_OK;
+        set->sum = crc == info->crc ? DPT_SUM_GOOD : DPT_SUM_WRONG;
+        if (set->sum == DPT_SUM_GOOD)
+            return DPT_OK;
         dpt_fail(
             err, DPT_BAD_DATA,
             "%s is damaged: %s does not match its checksum (crc32 is %08x, the file says %08x)",
             f->path, set->name, crc, info->crc);
-        set->fault = dpt_inspect_keep(f, err->text);
-    }
-out:
-    dpt_inspect_detach(set);
-    free(raw);
-    if (status != DPT_BAD_DATA)
+    } else if (status == DPT_BAD_DATA) {
+        set->sum = DPT_SUM_UNREADABLE;
+        set->numbers = false;
+    } else {
         return status;
-    set->sum = DPT_SUM_UNREADABLE;
-    set->numbers = false;
+    }
     set->fault = dpt_inspect_keep(f, err->text);
     return DPT_OK;
 }
@@ -206,7 +178,8 @@ enum dpt_status dpt_inspect_text(struct dpt_inspect *f, struct dpt_inspect_set *
     if (bytes == NULL)
         return dpt_fail_memory(err, set->name, (double)set->bytes);
     DPT_TRY(dpt_inspect_attach(f, set, err));
-    DPT_TRY(dpt_inspect_items(f, set, 0, 1, bytes, err));
+    dpt_inspect_watch(f, set->name);
+    DPT_TRY(dpt_field_read(&set->private->field, 0, 1, bytes, err));
     *text = bytes;
 out:
     dpt_inspect_detach(set);
@@ -260,47 +233,41 @@ static void compare_items(const struct dpt_inspect_set *set, const struct dpt_in
     }
 }
 
-/* A piece that both can be read by: where the values do not lie in one run, whole rows. */
-static int64_t common_piece(const struct dpt_inspect_set *a, const struct dpt_inspect_set *b,
-                            int64_t first)
-{
-    const int64_t x = dpt_inspect_piece(a, first), y = dpt_inspect_piece(b, first);
-
-    if (a->private->field.info.contiguous)
-        return y;
-    return b->private->field.info.contiguous || x < y ? x : y;
-}
-
 enum dpt_status dpt_inspect_compare(struct dpt_inspect *f, struct dpt_inspect_set *a,
                                     struct dpt_inspect *g, struct dpt_inspect_set *b,
                                     struct dpt_inspect_difference *difference,
                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char *x = NULL, *y = NULL;
-    size_t bytes;
+    const struct dpt_field *x = &a->private->field, *y = &b->private->field;
+    /* Pieces are those of the one whose rows are longer: the other's rows are single items then. */
+    const struct dpt_field *wide = x->row_items > y->row_items ? x : y;
+    const int64_t rows = a->items / wide->row_items;
+    char *raw[2] = {NULL, NULL};
 
     memset(difference, 0, sizeof *difference);
     if (!a->private->readable || !b->private->readable)
         return DPT_OK;
-    bytes = dpt_inspect_piece_bytes(a);
-    bytes = bytes > dpt_inspect_piece_bytes(b) ? bytes : dpt_inspect_piece_bytes(b);
-    x = malloc(bytes);
-    y = malloc(bytes);
-    if (x == NULL || y == NULL)
-        DPT_TRY(dpt_fail_memory(err, a->name, 2.0 * (double)bytes));
+    for (int k = 0; k < 2; k++)
+        DPT_NEW(raw[k], dpt_field_piece_bytes(wide, rows), a->name, err);
     DPT_TRY(dpt_inspect_attach(f, a, err));
     DPT_TRY(dpt_inspect_attach(g, b, err));
-    for (int64_t first = 0, n; first < a->items; first += n) {
-        n = common_piece(a, b, first);
-        DPT_TRY(dpt_inspect_items(f, a, first, n, x, err));
-        DPT_TRY(dpt_inspect_items(g, b, first, n, y, err));
-        compare_items(a, b, x, y, first, n, difference);
+    for (int64_t row = 0, n; row < rows; row += n) {
+        const int64_t first = row * wide->row_items;
+        int64_t items;
+
+        n = dpt_field_piece(wide, row, rows);
+        items = n * wide->row_items;
+        dpt_inspect_watch(f, a->name);
+        DPT_TRY(dpt_field_read(x, first / x->row_items, items / x->row_items, raw[0], err));
+        dpt_inspect_watch(g, b->name);
+        DPT_TRY(dpt_field_read(y, first / y->row_items, items / y->row_items, raw[1], err));
+        compare_items(a, b, raw[0], raw[1], first, items, difference);
     }
 out:
     dpt_inspect_detach(a);
     dpt_inspect_detach(b);
-    free(x);
-    free(y);
+    dpt_free(raw[0]);
+    dpt_free(raw[1]);
     return status;
 }

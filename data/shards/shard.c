@@ -1,7 +1,5 @@
 #include "data/shards/shard.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,10 +8,6 @@
 
 #include "core/base/file.h"
 #include "core/base/str.h"
-
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "raw values are little-endian");
-
-enum { PIECE_BYTES = 4 << 20, CACHE_LEAST = 1 << 20, CACHE_MOST = 256 << 20 };
 
 /* "[60000, 28, 28]" into buf. */
 static const char *extent_text(const struct dpt_h5_info *info, char *buf, size_t size)
@@ -29,7 +23,7 @@ static const char *extent_text(const struct dpt_h5_info *info, char *buf, size_t
 }
 
 /* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
- * are left out. */
+ * are left out, NULL behind the last. */
 static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
 {
     enum { MOST = 12 };
@@ -44,7 +38,7 @@ static void list_contents(hid_t file, const char *const *taken, size_t n, struct
         if (H5Lget_name_by_idx(file, "/", H5_INDEX_NAME, H5_ITER_INC, i, name, sizeof name,
                                H5P_DEFAULT) < 0)
             continue;
-        for (size_t k = 0; k < n; k++)
+        for (size_t k = 0; k < n && taken[k] != NULL; k++)
             left_out = left_out || strcmp(name, taken[k]) == 0;
         if (!left_out)
             dpt_str_printf(out, "%s/%s", out->length > 0 ? ", " : "", name);
@@ -64,8 +58,8 @@ static enum dpt_status find_field(hid_t file, const char *path, const char *name
     if (has < 0 || has_other < 0)
         return dpt_h5_fail(err, DPT_BAD_DATA, "%s cannot be read: damaged", path);
     if (has || has_other) {
-        snprintf(field->name, sizeof field->name, "%s", has ? name : other);
-        return dpt_h5_info(file, path, field->name, &field->info, err);
+        field->name = has ? name : other;
+        return dpt_field_describe(field, file, path, err);
     }
     list_contents(file, NULL, 0, &contents);
     dpt_fail(err, DPT_BAD_DATA, "%s has neither /%s nor /%s; it holds %s", path, name, other,
@@ -140,7 +134,7 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
 {
     const struct dpt_field *field = &shard->labels;
     const struct dpt_h5_info *info = &field->info;
-    const bool whole = info->type == DPT_H5_U8 || info->type == DPT_H5_INTEGER;
+    const bool whole = dpt_shard_whole(shard);
     const int64_t width = info->n_dims == 2 ? info->dims[1] : 1;
     char text[128];
 
@@ -211,31 +205,23 @@ static void note_unused(hid_t file, struct dpt_shard *shard)
     dpt_str_release(&text);
 }
 
-static void measure(struct dpt_field *field)
-{
-    field->row_items = 1;
-    for (int i = 1; i < field->info.n_dims; i++)
-        field->row_items *= field->info.dims[i];
-    field->row_bytes = (size_t)field->row_items * (size_t)field->info.size;
-}
-
 static bool has_labels(hid_t file)
 {
     return H5Lexists(file, "labels", H5P_DEFAULT) != 0 || H5Lexists(file, "y", H5P_DEFAULT) != 0;
 }
 
-static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, bool classes,
-                                  bool need_labels, struct dpt_error *err)
+enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
+                               bool need_labels, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct stat st;
     const char *slash;
     hid_t file = H5I_INVALID_HID;
 
     memset(shard, 0, sizeof *shard);
     shard->fd = -1;
-    shard->h5 = shard->images.data = shard->images.type = H5I_INVALID_HID;
-    shard->labels.data = shard->labels.type = H5I_INVALID_HID;
+    shard->h5 = H5I_INVALID_HID;
+    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
+        dpt_shard_field(shard, i)->data = dpt_shard_field(shard, i)->type = H5I_INVALID_HID;
     dpt_h5_enter();
     shard->path = strdup(path);
     if (shard->path == NULL)
@@ -243,14 +229,14 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
     slash = strrchr(shard->path, '/');
     shard->file = slash != NULL ? slash + 1 : shard->path;
     DPT_TRY(dpt_h5_open(path, &file, err));
-    if (!dpt_h5_stat(file, &st))
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path));
-    shard->mark = (struct dpt_shard_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
-    DPT_TRY(find_field(file, path, "images", "x", &shard->images, err));
+    shard->h5 = file;
+    DPT_TRY(dpt_shard_take_mark(shard, &shard->mark, err));
+    shard->h5 = H5I_INVALID_HID;
+    DPT_TRY(find_field(file, shard->path, "images", "x", &shard->images, err));
     if (need_labels || has_labels(file))
-        DPT_TRY(find_field(file, path, "labels", "y", &shard->labels, err));
+        DPT_TRY(find_field(file, shard->path, "labels", "y", &shard->labels, err));
     DPT_TRY(read_shape(file, shard, err));
-    if (shard->labels.name[0] != '\0') {
+    if (shard->labels.name != NULL) {
         DPT_TRY(read_target(shard, classes, err));
         DPT_TRY(dpt_class_names_read(&shard->names, file, shard->labels.name, err));
     }
@@ -258,8 +244,6 @@ static enum dpt_status open_shard(struct dpt_shard *shard, const char *path, boo
         DPT_TRY(read_weights(file, shard, err));
         note_unused(file, shard);
     }
-    for (size_t i = 0; i < DPT_SHARD_FIELDS; i++)
-        measure(dpt_shard_field(shard, i));
 out:
     if (file >= 0)
         H5Fclose(file);
@@ -269,82 +253,12 @@ out:
     return status;
 }
 
-enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
-                               struct dpt_error *err)
-{
-    return open_shard(shard, path, classes, true, err);
-}
-
-enum dpt_status dpt_shard_open_any(struct dpt_shard *shard, const char *path, bool classes,
-                                   struct dpt_error *err)
-{
-    return open_shard(shard, path, classes, false, err);
-}
-
 void dpt_shard_close(struct dpt_shard *shard)
 {
     dpt_shard_detach(shard);
     dpt_class_names_release(&shard->names);
     free(shard->path);
     shard->path = NULL;
-}
-
-enum dpt_status dpt_field_open(struct dpt_field *field, hid_t file, const char *path,
-                               const char *name, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const hid_t access = H5Pcreate(H5P_DATASET_ACCESS);
-    double cache = (double)field->info.chunk_rows * (double)field->row_bytes * 1.25;
-    hid_t stored;
-
-    cache = cache < CACHE_LEAST ? CACHE_LEAST : cache > CACHE_MOST ? CACHE_MOST : cache;
-    H5Pset_chunk_cache(access, 1009, (size_t)cache, 1.0);
-    field->data = H5Dopen2(file, name, access);
-    if (field->data < 0)
-        DPT_TRY(dpt_h5_fail(err, DPT_BAD_DATA, "%s: /%s cannot be opened", path,
-                            name + (*name == '/')));
-    stored = H5Dget_type(field->data);
-    field->type = H5Tcopy(stored);
-    if (field->info.type != DPT_H5_OTHER)
-        H5Tset_order(field->type, H5T_ORDER_LE);
-    H5Tclose(stored);
-out:
-    H5Pclose(access);
-    return status;
-}
-
-void dpt_field_close(struct dpt_field *field)
-{
-    if (field->type >= 0)
-        H5Tclose(field->type);
-    if (field->data >= 0)
-        H5Dclose(field->data);
-    field->data = field->type = H5I_INVALID_HID;
-}
-
-/* One plain block: lists of blocks are far slower. */
-enum dpt_status dpt_field_read(const struct dpt_field *field, const char *path, const char *name,
-                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    const int n = field->info.n_dims;
-    hsize_t start[DPT_H5_DIMS] = {(hsize_t)row}, count[DPT_H5_DIMS] = {(hsize_t)rows};
-    hid_t file_space, memory_space;
-
-    for (int i = 1; i < n; i++)
-        count[i] = (hsize_t)field->info.dims[i];
-    dpt_h5_enter();
-    file_space = H5Dget_space(field->data);
-    memory_space = n > 0 ? H5Screate_simple(n, count, NULL) : H5Screate(H5S_SCALAR);
-    if ((n > 0 && H5Sselect_hyperslab(file_space, H5S_SELECT_SET, start, NULL, count, NULL) < 0) ||
-        H5Dread(field->data, field->type, memory_space, file_space, H5P_DEFAULT, raw) < 0)
-        status =
-            dpt_h5_fail(err, DPT_BAD_DATA, "%s is damaged: /%s cannot be read (rows %lld to %lld)",
-                        path, name + (*name == '/'), (long long)row, (long long)(row + rows - 1));
-    H5Sclose(memory_space);
-    H5Sclose(file_space);
-    dpt_h5_leave();
-    return status;
 }
 
 enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
@@ -358,14 +272,14 @@ enum dpt_status dpt_shard_attach(struct dpt_shard *shard, struct dpt_error *err)
     for (size_t i = 0; i < DPT_SHARD_FIELDS; i++) {
         struct dpt_field *field = dpt_shard_field(shard, i);
 
-        if (field->info.contiguous && shard->fd < 0) {
+        if (field->info.contiguous && shard->fd < 0)
             DPT_TRY(dpt_file_open(shard->path, DPT_FILE_READ, DPT_IO, &shard->fd, err));
-        }
-        if (field->info.contiguous || field->name[0] == '\0')
+        field->fd = shard->fd;
+        if (field->info.contiguous || field->name == NULL)
             continue;
         if (shard->h5 < 0)
             DPT_TRY(dpt_h5_open(shard->path, &shard->h5, err));
-        DPT_TRY(dpt_field_open(field, shard->h5, shard->path, field->name, err));
+        DPT_TRY(dpt_field_open(field, shard->h5, err));
     }
     DPT_TRY(dpt_shard_check_mark(shard, err));
 out:
@@ -397,73 +311,34 @@ bool dpt_shard_direct(const struct dpt_shard *shard)
     return shard->images.info.contiguous && shard->images.info.type != DPT_H5_F64;
 }
 
-enum dpt_status dpt_shard_read(const struct dpt_shard *shard, const struct dpt_field *field,
-                               int64_t row, int64_t rows, void *raw, struct dpt_error *err)
+enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dpt_shard *b,
+                                      struct dpt_error *err)
 {
-    const struct dpt_h5_info *info = &field->info;
+    const struct dpt_field *x = &a->labels, *y = &b->labels;
+    char one[40], other[40];
 
-    if (rows == 0)
-        return DPT_OK;
-    if (!info->contiguous)
-        return dpt_field_read(field, shard->path, field->name, row, rows, raw, err);
-    if (dpt_pread_all(shard->fd, raw, (size_t)rows * field->row_bytes,
-                      info->offset + row * (int64_t)field->row_bytes) == 0)
-        return DPT_OK;
-    if (errno == EPIPE)
+    if (!dpt_same_shape(&a->shape, &b->shape) || dpt_shard_u8(a) != dpt_shard_u8(b) ||
+        (a->nhwc != b->nhwc && a->shape.c > 1))
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: the file ends before /%s[%lld]: it became shorter while it was read",
-                        shard->path, field->name, (long long)(row + rows - 1));
-    return dpt_fail_errno(err, DPT_IO, "%s: reading /%s[%lld] failed", shard->path, field->name,
-                          (long long)row);
-}
+                        "%s holds samples of %s %s%s, %s of %s %s%s: they must be alike", a->path,
+                        dpt_shape_text(&a->shape, one), a->images.info.type_text,
+                        a->nhwc ? " (NHWC)" : "", b->path, dpt_shape_text(&b->shape, other),
+                        b->images.info.type_text, b->nhwc ? " (NHWC)" : "");
+    if ((x->name != NULL) != (y->name != NULL))
+        return dpt_fail(err, DPT_BAD_DATA, "%s has labels, %s has none: they must be alike",
+                        (x->name != NULL ? a : b)->path, (x->name != NULL ? b : a)->path);
+    if (a->target != b->target || a->target_width != b->target_width)
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s: /%s has %d %s a sample, /%s of %s has %d %s: they must be alike",
+                        a->path, x->name, a->target_width, x->info.type_text, y->name, b->path,
+                        b->target_width, y->info.type_text);
+    if ((a->weights.name != NULL) != (b->weights.name != NULL)) {
+        const struct dpt_shard *with = a->weights.name != NULL ? a : b;
 
-int64_t dpt_field_piece(const struct dpt_field *field, int64_t row, int64_t end)
-{
-    const int64_t chunk = field->info.chunk_rows;
-    int64_t rows = PIECE_BYTES / (int64_t)(field->row_bytes + 1);
-
-    if (rows < 1)
-        rows = 1;
-    if (chunk > 0 && rows > chunk) /* up to a chunk's border, so that none is unpacked twice */
-        rows = (row + rows) / chunk * chunk - row;
-    else if (chunk > 0 && rows > chunk - row % chunk)
-        rows = chunk - row % chunk;
-    return rows < end - row ? rows : end - row;
-}
-
-size_t dpt_field_piece_bytes(const struct dpt_field *field)
-{
-    return field->row_bytes > PIECE_BYTES ? field->row_bytes : PIECE_BYTES;
-}
-
-void dpt_field_floats(const struct dpt_field *field, const void *raw, size_t n, float *out)
-{
-    switch (field->info.type) {
-    case DPT_H5_F32:
-        memmove(out, raw, n * sizeof *out);
-        break;
-    case DPT_H5_F64:
-        for (size_t i = 0; i < n; i++) {
-            double value;
-
-            memcpy(&value, (const char *)raw + i * sizeof value, sizeof value);
-            out[i] = (float)value;
-        }
-        break;
-    default:
-        for (size_t i = 0; i < n; i++)
-            out[i] = (float)dpt_field_int(field, raw, i);
+        return dpt_fail(err, DPT_BAD_DATA,
+                        "%s has /%s, %s has none: give weights to all shards of a set (1 counts as "
+                        "without) or to none",
+                        with->path, with->weights.name, (with == a ? b : a)->path);
     }
-}
-
-int64_t dpt_field_int(const struct dpt_field *field, const void *raw, size_t i)
-{
-    const int size = field->info.size;
-    uint64_t bits = 0;
-
-    memcpy(&bits, (const char *)raw + i * (size_t)size, (size_t)size);
-    if (!field->info.is_signed)
-        return bits > INT64_MAX ? INT64_MAX : (int64_t)bits;
-    bits <<= 64 - 8 * size; /* the sign bit to the top, then back with it */
-    return (int64_t)bits >> (64 - 8 * size);
+    return DPT_OK;
 }

@@ -1,41 +1,17 @@
 /* Shards that somebody writes to while they are read. */
-#include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/hash.h"
-#include "core/base/memory.h"
 #include "data/shards/shard.h"
 
-enum dpt_status dpt_shard_verify(const struct dpt_shard *shard, const struct dpt_field *field,
-                                 void *raw, struct dpt_error *err)
-{
-    enum dpt_status status = DPT_OK;
-    uint32_t crc = 0;
-
-    if (!field->info.has_crc)
-        return DPT_OK;
-    for (int64_t row = 0, n; row < shard->samples; row += n) {
-        n = dpt_field_piece(field, row, shard->samples);
-        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
-        crc = dpt_crc32(crc, raw, (size_t)n * field->row_bytes);
-    }
-    if (crc != field->info.crc)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: /%s does not match its checksum (crc32 is %08x, the file says "
-                         "%08x): the file is damaged",
-                         shard->path, field->name, crc, field->info.crc));
-out:
-    return status;
-}
-
-static bool mark_of(const struct dpt_shard *shard, struct dpt_shard_mark *mark)
+enum dpt_status dpt_shard_take_mark(const struct dpt_shard *shard, struct dpt_shard_mark *mark,
+                                    struct dpt_error *err)
 {
     struct stat st;
 
     if (shard->fd >= 0 ? fstat(shard->fd, &st) != 0 : !dpt_h5_stat(shard->h5, &st))
-        return false;
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", shard->path);
     *mark = (struct dpt_shard_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim};
-    return true;
+    return DPT_OK;
 }
 
 static bool same_time(const struct timespec *a, const struct timespec *b)
@@ -45,52 +21,45 @@ static bool same_time(const struct timespec *a, const struct timespec *b)
 
 enum dpt_status dpt_shard_check_mark(const struct dpt_shard *shard, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const struct dpt_shard_mark *old = &shard->mark;
-    struct dpt_shard_mark now;
+    struct dpt_shard_mark now = {0};
 
-    if (!mark_of(shard, &now))
-        return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", shard->path);
-    if (now.device == old->device && now.number == old->number && now.size == old->size &&
-        same_time(&now.changed, &old->changed))
-        return DPT_OK;
-    return dpt_fail(err, DPT_BAD_DATA,
-                    "%s: was changed since it was opened: start again when nobody writes it",
-                    shard->path);
+    DPT_TRY(dpt_shard_take_mark(shard, &now, err));
+    if (now.device != old->device || now.number != old->number || now.size != old->size ||
+        !same_time(&now.changed, &old->changed))
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: was changed since it was opened: start again when nobody writes it",
+                         shard->path));
+out:
+    return status;
 }
 
 /* Only its time is another: somebody touched it, or wrote over it. */
 static enum dpt_status examine(struct dpt_shard *shard, bool verify, struct dpt_error *err)
 {
-    enum dpt_status status = DPT_OK;
+    const struct dpt_field *images = &shard->images;
     struct dpt_error why;
-    void *raw;
 
-    if (!verify || !shard->images.info.has_crc) {
+    if (!verify || !images->info.has_crc) {
         if (shard->change == DPT_SHARD_SAME)
             shard->change = DPT_SHARD_CHANGED;
         return DPT_OK;
     }
-    raw = dpt_alloc(dpt_field_piece_bytes(&shard->images));
-    if (raw == NULL)
-        return dpt_fail_memory(err, "reading a shard",
-                               (double)dpt_field_piece_bytes(&shard->images));
-    if (dpt_shard_verify(shard, &shard->images, raw, &why) != DPT_OK)
-        status =
-            dpt_fail(err, why.status, "%s: it was written to while this run reads it", why.text);
-    dpt_free(raw);
-    return status;
+    if (dpt_field_verify(images, shard->samples, &why) == DPT_OK)
+        return DPT_OK;
+    return dpt_fail(err, why.status, "%s: it was written to while this run reads it", why.text);
 }
 
 enum dpt_status dpt_shard_look(struct dpt_shard *shard, bool verify, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_shard_mark now;
+    struct dpt_shard_mark now = {0};
 
     dpt_h5_enter(); /* two readers may share a shard */
     if (!shard->attached)
         goto out;
-    if (!mark_of(shard, &now))
-        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", shard->path));
+    DPT_TRY(dpt_shard_take_mark(shard, &now, err));
     if (now.size < shard->mark.size)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: became shorter while this run reads it: %lld bytes, it had %lld",

@@ -24,8 +24,8 @@ struct sums {
 
 struct scan {
     struct dpt_shard_statistics *statistics;
+    const struct dpt_shard *shard; /* that is read */
     struct sums *channels, targets;
-    bool begun;
     size_t classes_room;
     bool whole; /* labels */
 };
@@ -51,24 +51,20 @@ static void amount(const struct sums *s, double *mean, double *std)
 static enum dpt_status count_class(struct scan *scan, const struct dpt_shard *shard, int64_t row,
                                    int64_t label, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
 
     if (label < 0 || label >= MOST_CLASSES)
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s[%" PRId64 "] is %" PRId64 ", no class (0 to %d); targets of a "
-                        "regression are stored as float32",
-                        shard->path, shard->labels.name, row, label, MOST_CLASSES - 1);
-    if (label >= s->classes) {
-        int64_t *more = dpt_grow(s->counts, &scan->classes_room, (size_t)label + 1, sizeof *more);
-
-        if (more == NULL)
-            return dpt_fail_memory(err, "the classes", (double)label * sizeof *more);
-        memset(more + s->classes, 0, (size_t)(label + 1 - s->classes) * sizeof *more);
-        s->counts = more;
-        s->classes = label + 1;
-    }
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: /%s[%" PRId64 "] is %" PRId64 ", no class (0 to %d); targets of a "
+                         "regression are stored as float32",
+                         shard->path, shard->labels.name, row, label, MOST_CLASSES - 1));
+    DPT_GROW(s->counts, &scan->classes_room, (size_t)label + 1, "the classes", err);
+    for (; s->classes <= label; s->classes++)
+        s->counts[s->classes] = 0;
     s->counts[label]++;
-    return DPT_OK;
+out:
+    return status;
 }
 
 static void take_targets(struct scan *scan, const float *targets, int64_t rows)
@@ -91,40 +87,30 @@ static void take_targets(struct scan *scan, const float *targets, int64_t rows)
     }
 }
 
-/* All labels: a class may have one sample only. */
-static enum dpt_status scan_labels(struct scan *scan, const struct dpt_shard *shard,
+/* Of all labels: a class may have one sample only. */
+static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void *raw,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct scan *scan = arg;
+    const struct dpt_shard *shard = scan->shard;
     const struct dpt_field *field = &shard->labels;
-    void *raw = dpt_alloc(dpt_field_piece_bytes(field));
-    float *numbers = NULL;
+    const int64_t numbers = n * field->row_items;
+    float *targets = NULL;
 
-    if (raw == NULL)
-        DPT_TRY(dpt_fail_memory(err, "labels", (double)dpt_field_piece_bytes(field)));
-    for (int64_t row = 0, rows; row < shard->samples; row += rows) {
-        const size_t width = (size_t)field->row_items;
-
-        rows = dpt_field_piece(field, row, shard->samples);
-        DPT_TRY(dpt_shard_read(shard, field, row, rows, raw, err));
-        for (int64_t i = 0; scan->whole && i < rows; i++)
-            DPT_TRY(count_class(scan, shard, row + i, dpt_field_int(field, raw, (size_t)i), err));
-        if (scan->whole)
-            continue;
-        dpt_free(numbers);
-        numbers = dpt_alloc_array((size_t)rows * width, sizeof *numbers);
-        if (numbers == NULL)
-            DPT_TRY(dpt_fail_memory(err, "labels", (double)rows * (double)width * 4));
-        dpt_field_floats(field, raw, (size_t)rows * width, numbers);
-        for (size_t i = 0; i < (size_t)rows * width; i++)
-            if (!isfinite(numbers[i]))
-                DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%" PRId64 "] is not a finite number",
-                                 shard->path, field->name, row + (int64_t)(i / width)));
-        take_targets(scan, numbers, rows);
-    }
+    for (int64_t i = 0; scan->whole && i < n; i++)
+        DPT_TRY(count_class(scan, shard, row + i, dpt_field_int(field, raw, (size_t)i), err));
+    if (scan->whole)
+        return DPT_OK;
+    DPT_NEW(targets, numbers, "labels", err);
+    dpt_field_floats(field, raw, (size_t)numbers, targets);
+    for (int64_t i = 0; i < numbers; i++)
+        if (!isfinite(targets[i]))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s[%" PRId64 "] is not a finite number",
+                             shard->path, field->name, row + i / field->row_items));
+    take_targets(scan, targets, n);
 out:
-    dpt_free(numbers);
-    dpt_free(raw);
+    dpt_free(targets);
     return status;
 }
 
@@ -158,22 +144,20 @@ static enum dpt_status scan_values(struct scan *scan, const struct dpt_shard *sh
     const struct dpt_field *field = &shard->images;
     const int64_t most = RUN_BYTES / (int64_t)(field->row_bytes + 1) + 1;
     int64_t rows, chunks;
-    void *raw;
-    float *values;
+    uint8_t *raw = NULL;
+    float *values = NULL;
 
     wanted = wanted < shard->samples ? wanted : shard->samples;
     rows = (wanted + LOOK_RUNS - 1) / LOOK_RUNS;
     rows = rows > most ? most : rows;
     chunks = (wanted + rows - 1) / rows;
-    raw = dpt_alloc((size_t)rows * field->row_bytes);
-    values = dpt_alloc_array((size_t)rows * (size_t)field->row_items, sizeof *values);
-    if (raw == NULL || values == NULL)
-        DPT_TRY(dpt_fail_memory(err, "samples", (double)rows * (double)field->row_bytes));
+    DPT_NEW(raw, (size_t)rows * field->row_bytes, "samples", err);
+    DPT_NEW(values, rows * field->row_items, "samples", err);
     for (int64_t i = 0; i < chunks; i++) {
         const int64_t row = shard->samples * i / chunks, end = shard->samples * (i + 1) / chunks;
         const int64_t n = end - row < rows ? end - row : rows;
 
-        DPT_TRY(dpt_shard_read(shard, field, row, n, raw, err));
+        DPT_TRY(dpt_field_read(field, row, n, raw, err));
         dpt_field_floats(field, raw, (size_t)n * (size_t)field->row_items, values);
         DPT_TRY(take_values(scan, shard, row, values, n, err));
     }
@@ -185,57 +169,41 @@ out:
 
 /* --- shards ----------------------------------------------------------------------------------- */
 
+/* Whether the labels are classes. */
 static bool is_whole(const struct dpt_shard *shard)
 {
-    return shard->target_width == 1 &&
-           (shard->labels.info.type == DPT_H5_U8 || shard->labels.info.type == DPT_H5_INTEGER);
+    return shard->target_width == 1 && dpt_shard_whole(shard);
 }
 
-/* The first one says what they are like. */
-static enum dpt_status fit(struct scan *scan, const struct dpt_shard *shard, struct dpt_error *err)
+/* Says by the first shard what they are like. */
+static enum dpt_status begin(struct scan *scan, const struct dpt_shard *first,
+                             struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct dpt_shard_statistics *s = scan->statistics;
-    char a[40], b[40];
 
-    if (!scan->begun) {
-        scan->begun = true;
-        scan->whole = is_whole(shard);
-        s->shape = shard->shape;
-        s->u8 = shard->images.info.type == DPT_H5_U8;
-        s->width = scan->whole ? 0 : shard->target_width;
-        s->probabilities = !scan->whole;
-        scan->channels = calloc((size_t)s->shape.c, sizeof *scan->channels);
-        if (scan->channels == NULL)
-            return dpt_fail_memory(err, "the channels", (double)s->shape.c * 32);
-    }
-    if (!dpt_same_shape(&s->shape, &shard->shape))
-        return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, those of other shards %s",
-                        shard->path, dpt_shape_text(&shard->shape, a),
-                        dpt_shape_text(&s->shape, b));
-    if (s->u8 != (shard->images.info.type == DPT_H5_U8) || scan->whole != is_whole(shard) ||
-        (!scan->whole && s->width != shard->target_width))
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: /%s or /%s is of another type or width than in the other shards",
-                        shard->path, shard->images.name, shard->labels.name);
-    return DPT_OK;
+    scan->whole = is_whole(first);
+    s->shape = first->shape;
+    s->u8 = dpt_shard_u8(first);
+    s->width = scan->whole ? 0 : first->target_width;
+    s->probabilities = !scan->whole;
+    DPT_NEW(scan->channels, s->shape.c, "the channels", err);
+    DPT_NEW(s->mean, s->shape.c, "the channels", err);
+    DPT_NEW(s->std, s->shape.c, "the channels", err);
+out:
+    return status;
 }
 
-static enum dpt_status finish(struct scan *scan, struct dpt_error *err)
+static void finish(struct scan *scan)
 {
     struct dpt_shard_statistics *s = scan->statistics;
-    const size_t channels = (size_t)s->shape.c;
 
-    s->mean = calloc(channels, sizeof *s->mean);
-    s->std = calloc(channels, sizeof *s->std);
-    if (s->mean == NULL || s->std == NULL)
-        return dpt_fail_memory(err, "the channels", (double)channels * 16);
-    for (size_t c = 0; c < channels; c++) {
+    for (int32_t c = 0; c < s->shape.c; c++) {
         amount(&scan->channels[c], &s->mean[c], &s->std[c]);
         if (s->std[c] < 1e-9)
             s->std[c] = 1;
     }
     amount(&scan->targets, &s->target_mean, &s->target_std);
-    return DPT_OK;
 }
 
 enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statistics,
@@ -244,11 +212,16 @@ enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statis
 {
     enum dpt_status status = DPT_OK;
     struct scan scan = {.statistics = statistics};
-    struct dpt_shard shard = {.fd = -1};
+    struct dpt_shard first = {.fd = -1}, shard = {.fd = -1};
 
+    DPT_TRY(dpt_shard_open(&first, paths[0], false, true, err));
+    DPT_TRY(begin(&scan, &first, err));
     for (size_t i = 0; i < n; i++) {
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, err));
-        DPT_TRY(fit(&scan, &shard, err));
+        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
+        DPT_TRY(dpt_shard_check_alike(&shard, &first, err));
+        if (scan.whole != is_whole(&shard))
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is of another type than in the others",
+                             shard.path, shard.labels.name));
         statistics->samples += shard.samples;
         dpt_shard_close(&shard);
     }
@@ -257,26 +230,28 @@ enum dpt_status dpt_shard_statistics_collect(struct dpt_shard_statistics *statis
     for (size_t i = 0; i < n; i++) {
         double wanted;
 
-        DPT_TRY(dpt_shard_open(&shard, paths[i], false, err));
+        DPT_TRY(dpt_shard_open(&shard, paths[i], false, true, err));
         wanted = fmin(LOOK_SAMPLES, LOOK_BYTES / (double)shard.images.row_bytes);
         wanted *= (double)shard.samples / (double)statistics->samples;
         DPT_TRY(dpt_shard_attach(&shard, err));
-        DPT_TRY(scan_labels(&scan, &shard, err));
+        scan.shard = &shard;
+        DPT_TRY(dpt_field_scan(&shard.labels, 0, shard.samples, take_labels, &scan, NULL, err));
         if (shard.samples > 0)
             DPT_TRY(scan_values(&scan, &shard, (int64_t)ceil(wanted), err));
         dpt_shard_close(&shard);
     }
-    DPT_TRY(finish(&scan, err));
+    finish(&scan);
 out:
+    dpt_shard_close(&first);
     dpt_shard_close(&shard);
-    free(scan.channels);
+    dpt_free(scan.channels);
     return status;
 }
 
 void dpt_shard_statistics_release(struct dpt_shard_statistics *statistics)
 {
     free(statistics->counts);
-    free(statistics->mean);
-    free(statistics->std);
+    dpt_free(statistics->mean);
+    dpt_free(statistics->std);
     *statistics = (struct dpt_shard_statistics){0};
 }

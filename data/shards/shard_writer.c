@@ -8,10 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include "core/base/clock.h"
 #include "core/base/file.h"
 #include "core/base/hash.h"
 #include "core/base/memory.h"
@@ -26,14 +24,12 @@ enum {
 struct dpt_shard_writer {
     struct dpt_shard_output output;
     struct dpt_shard_format format;
-    struct dpt_error failed;         /* status DPT_OK: nothing went wrong so far */
     char *folder, *name;             /* the prefix's parts */
     int dir;                         /* the folder, opened */
     size_t image_bytes, label_bytes; /* of one sample */
     int64_t done;                    /* samples taken */
     int64_t begun;                   /* shards that have a temporary file */
     double bytes, shown;             /* written; time of the last live line */
-    void *narrow;                    /* NARROW labels as stored */
     /* The shard being written, number begun - 1; fd < 0: none. */
     int fd;
     int64_t size, in_shard; /* its samples, and those of them that are there */
@@ -42,7 +38,6 @@ struct dpt_shard_writer {
     uint32_t crc_images, crc_labels;
 };
 
-enum { NARROW = 4096 };
 enum { IMAGES, LABELS };
 
 static void final_name(const struct dpt_shard_writer *w, int64_t shard, char name[NAME_BYTES])
@@ -74,43 +69,8 @@ static enum dpt_status cannot_write(const struct dpt_shard_writer *w, int64_t sh
     return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot write", w->folder, name);
 }
 
-/* The limit is looked at first: beyond it HDF5 could not even close the file in memory, which has
- * the shard's length. */
-static enum dpt_status check_limit(const struct dpt_shard_writer *w, struct dpt_error *err)
-{
-    const int64_t bytes = w->size * (int64_t)(w->image_bytes + w->label_bytes);
-    char name[NAME_BYTES], need[32], have[32];
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        (rlim_t)(bytes + DPT_SHARD_METADATA_MOST) <= limit.rlim_cur)
-        return DPT_OK;
-    final_name(w, w->begun, name);
-    return dpt_fail(
-        err, DPT_IO,
-        "%s/%s: cannot write: %s bytes and what HDF5 adds are too near the limit of %s bytes a "
-        "file (ulimit -f); with more --shards each is smaller",
-        w->folder, name, dpt_group_digits(need, bytes),
-        dpt_group_digits(have, (long long)limit.rlim_cur));
-}
-
-/* Told before anything is written. */
-static enum dpt_status check_name(const struct dpt_shard_writer *w, struct dpt_error *err)
-{
-    enum dpt_status status;
-    struct dpt_str path = {0};
-    char name[NAME_BYTES];
-
-    final_name(w, w->begun, name);
-    dpt_str_printf(&path, "%s/%s", w->folder, name);
-    status = path.failed ? dpt_fail_memory(err, "a path", NAME_BYTES)
-                         : dpt_file_check_target(path.text, err);
-    dpt_str_release(&path);
-    return status;
-}
-
-/* The data sets of the shard that is written, with the checksums of what was. */
-static enum dpt_status make_metadata(struct dpt_shard_writer *w, struct dpt_error *err)
+/* The data sets of the shard that is written. */
+static void list_sets(struct dpt_shard_writer *w)
 {
     const struct dpt_shard_format *format = &w->format;
     struct dpt_skeleton_set images = {
@@ -120,7 +80,6 @@ static enum dpt_status make_metadata(struct dpt_shard_writer *w, struct dpt_erro
         .crc = &w->crc_images,
         .layout = format->nhwc ? "NHWC" : NULL,
     };
-    enum dpt_status status;
 
     dpt_h5_enter(); /* its types are calls */
     images.type = format->u8 ? H5T_NATIVE_UINT8 : H5T_NATIVE_FLOAT;
@@ -138,32 +97,33 @@ static enum dpt_status make_metadata(struct dpt_shard_writer *w, struct dpt_erro
         .classes = format->class_names,
         .n_classes = (size_t)format->classes,
     };
-    status = dpt_h5_metadata_make(&w->metadata, err);
     dpt_h5_leave();
-    return status;
 }
 
 static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_str path = {0};
     char name[NAME_BYTES];
 
     w->size = shard_size(w, w->begun);
     w->in_shard = 0;
     w->crc_images = w->crc_labels = 0;
-    DPT_TRY(check_limit(w, err));
-    DPT_TRY(check_name(w, err));
+    final_name(w, w->begun, name);
+    dpt_str_printf(&path, "%s/%s", w->folder, name);
+    if (path.failed)
+        DPT_TRY(dpt_fail_memory(err, "a path", NAME_BYTES));
+    DPT_TRY(dpt_file_check_target(path.text, err));
     temporary_name(w, w->begun, name);
     w->fd = openat(w->dir, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (w->fd < 0)
         DPT_TRY(cannot_write(w, w->begun, err));
     w->begun++;
-    DPT_TRY(make_metadata(w, err));
-    /* A disk that is too full is told now, in milliseconds. File systems that cannot promise space
-     * tell it at pwrite. */
-    if (fallocate(w->fd, 0, 0, w->metadata.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        DPT_TRY(cannot_write(w, w->begun - 1, err));
+    list_sets(w);
+    DPT_TRY(dpt_h5_metadata_begin(&w->metadata, path.text,
+                                     "; with more --shards each is smaller", w->fd, err));
 out:
+    dpt_str_release(&path);
     return status;
 }
 
@@ -174,7 +134,8 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
     const int64_t total = w->metadata.total;
     const int fd = w->fd;
 
-    DPT_TRY(make_metadata(w, err));
+    DPT_TRY(
+        dpt_h5_metadata_make(&w->metadata, err)); /* with the checksums of what was written */
     if (images != w->sets[IMAGES].first || labels != w->sets[LABELS].first ||
         total != w->metadata.total)
         DPT_TRY(
@@ -189,14 +150,22 @@ out:
     return status;
 }
 
-/* Labels as they are stored; uses `narrow`. n <= NARROW. */
-static const void *stored_labels(struct dpt_shard_writer *w, const int32_t *labels, int64_t n)
+/* Makes labels what is stored, in their place. A file that changed since its classes were counted
+ * may give others. */
+static enum dpt_status narrow(struct dpt_shard_writer *w, int32_t *labels, int64_t n,
+                              struct dpt_error *err)
 {
-    if (w->label_bytes == 4)
-        return labels;
-    for (int64_t i = 0; i < n; i++)
-        ((uint8_t *)w->narrow)[i] = (uint8_t)labels[i];
-    return w->narrow;
+    for (int64_t i = 0; i < n; i++) {
+        if (labels[i] < 0 || labels[i] >= w->format.classes)
+            return dpt_fail(err, DPT_BAD_DATA,
+                            "%s: label %d of sample %lld is not below %lld: changed while it was "
+                            "read",
+                            w->output.from, (int)labels[i], (long long)(w->done + i),
+                            (long long)w->format.classes);
+        if (w->label_bytes == 1)
+            ((uint8_t *)labels)[i] = (uint8_t)labels[i];
+    }
+    return DPT_OK;
 }
 
 static enum dpt_status add_some(struct dpt_shard_writer *w, const void *images, const void *labels,
@@ -216,65 +185,31 @@ static enum dpt_status add_some(struct dpt_shard_writer *w, const void *images, 
     return DPT_OK;
 }
 
-static void show_progress(struct dpt_shard_writer *w)
-{
-    char done[32], all[32], line[96];
-
-    if (w->output.log == NULL || dpt_now() - w->shown < 0.1)
-        return;
-    w->shown = dpt_now();
-    snprintf(line, sizeof line, "converting: %s of %s", dpt_group_digits(done, w->done),
-             dpt_group_digits(all, w->format.samples));
-    dpt_log_live(w->output.log, line);
-}
-
-static enum dpt_status add(struct dpt_shard_writer *w, const void *images, const int32_t *labels,
-                           const float *targets, int64_t n, struct dpt_error *err)
+enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *images,
+                                     int32_t *labels, const float *targets, int64_t n,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const char *values = w->format.targets > 0 ? (const void *)targets : labels;
 
     if (n > w->format.samples - w->done)
         DPT_TRY(dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", w->folder));
-    for (int64_t i = 0; w->format.targets == 0 && i < n; i++)
-        if (labels[i] < 0 || labels[i] >= w->format.classes)
-            DPT_TRY(dpt_fail(err, DPT_INTERNAL, "label %d of sample %lld is not below %lld",
-                             (int)labels[i], (long long)(w->done + i),
-                             (long long)w->format.classes));
-    for (int64_t i = 0; i < n;) {
-        int64_t some = n - i < NARROW ? n - i : NARROW;
-
+    if (w->format.targets == 0)
+        DPT_TRY(narrow(w, labels, n, err));
+    for (int64_t i = 0, some; i < n; i += some) {
         if (w->output.stop != NULL && *w->output.stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
         if (w->fd < 0)
             DPT_TRY(begin_shard(w, err));
-        if (some > w->size - w->in_shard)
-            some = w->size - w->in_shard;
+        some = n - i < w->size - w->in_shard ? n - i : w->size - w->in_shard;
         DPT_TRY(add_some(w, (const char *)images + (size_t)i * w->image_bytes,
-                         w->format.targets > 0 ? (const void *)(targets + i * w->format.targets)
-                                               : stored_labels(w, labels + i, some),
-                         some, err));
+                         values + (size_t)i * w->label_bytes, some, err));
         if (w->in_shard == w->size)
             DPT_TRY(end_shard(w, err));
-        i += some;
-        show_progress(w);
+        dpt_log_live_count(w->output.log, &w->shown, "converting", w->done, w->format.samples);
     }
 out:
     return status;
-}
-
-enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *w, const void *images,
-                                     const int32_t *labels, const float *targets, int64_t n,
-                                     struct dpt_error *err)
-{
-    if (w->failed.status == DPT_OK) {
-        const enum dpt_status status = add(w, images, labels, targets, n, err);
-
-        if (status != DPT_OK)
-            w->failed = *err;
-        return status;
-    }
-    *err = w->failed;
-    return err->status;
 }
 
 /*
@@ -300,55 +235,35 @@ static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *
     return !hidden && *file == '\0' && count != w->output.shards;
 }
 
-/* Walks the folder: `visit` is called with each file of another set; temporary files of dead
- * writers are removed. */
-static enum dpt_status walk_folder(struct dpt_shard_writer *w,
-                                   enum dpt_status (*visit)(struct dpt_shard_writer *, const char *,
-                                                            struct dpt_error *),
+/* Walks the folder. Shards of another set are refused, or where `remove` removed; temporary files of
+ * dead writers are removed. */
+static enum dpt_status walk_folder(const struct dpt_shard_writer *w, bool remove,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const int copy = openat(w->dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *list = copy >= 0 ? fdopendir(copy) : NULL;
-    struct dirent *entry;
+    DIR *dir = opendir(w->folder);
+    const struct dirent *entry;
 
-    if (list == NULL) {
-        status = dpt_fail_errno(err, DPT_IO, "%s: cannot list the folder", w->folder);
-        if (copy >= 0)
-            close(copy);
-        return status;
-    }
-    while ((entry = readdir(list)) != NULL) {
+    if (dir == NULL)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot list the folder", w->folder);
+    while ((entry = readdir(dir)) != NULL) {
         bool stale;
+        const bool other = other_set(w, entry->d_name, &stale);
 
-        if (other_set(w, entry->d_name, &stale))
-            DPT_TRY(visit(w, entry->d_name, err));
-        else if (stale)
-            unlinkat(w->dir, entry->d_name, 0);
+        if (other && !w->output.force)
+            DPT_TRY(dpt_fail(err, DPT_USAGE,
+                             "%s/%s is there already, from a conversion into another number of "
+                             "shards: a glob like %s-*.h5 would take both; give the same --shards, "
+                             "another --output, or --force to remove it",
+                             w->folder, entry->d_name, w->name));
+        if ((stale || (other && remove)) && unlinkat(w->dir, entry->d_name, 0) != 0 && other &&
+            errno != ENOENT)
+            DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s/%s: cannot remove the older shard", w->folder,
+                                   entry->d_name));
     }
 out:
-    closedir(list);
+    closedir(dir);
     return status;
-}
-
-static enum dpt_status refuse_other(struct dpt_shard_writer *w, const char *file,
-                                    struct dpt_error *err)
-{
-    if (w->output.force)
-        return DPT_OK;
-    return dpt_fail(err, DPT_USAGE,
-                    "%s/%s is there already, from a conversion into another number of shards: a "
-                    "glob like %s-*.h5 would "
-                    "take both; give the same --shards, another --output, or --force to remove it",
-                    w->folder, file, w->name);
-}
-
-static enum dpt_status remove_other(struct dpt_shard_writer *w, const char *file,
-                                    struct dpt_error *err)
-{
-    if (unlinkat(w->dir, file, 0) != 0 && errno != ENOENT)
-        return dpt_fail_errno(err, DPT_IO, "%s/%s: cannot remove the older shard", w->folder, file);
-    return DPT_OK;
 }
 
 /* Splits the prefix and checks it against what is written. */
@@ -410,25 +325,21 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_format *format, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_shard_writer *w = calloc(1, sizeof *w);
+    struct dpt_shard_writer *w;
 
     *writer = NULL;
-    if (w == NULL)
-        return dpt_fail_memory(err, "the shard writer", sizeof *w);
+    DPT_NEW(w, 1, "the shard writer", err);
     w->output = *output;
     w->format = *format;
     w->dir = w->fd = -1;
     w->metadata = (struct dpt_h5_metadata){.memory = -1, .sets = w->sets, .n_sets = 2};
     DPT_TRY(check_prefix(w, err));
     DPT_TRY(check_format(w, err));
-    w->narrow = dpt_alloc(NARROW);
-    if (w->narrow == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the shard writer", NARROW));
     DPT_TRY(dpt_make_folders(w->folder, err));
     w->dir = open(w->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (w->dir < 0)
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot open the folder", w->folder));
-    DPT_TRY(walk_folder(w, refuse_other, err));
+    DPT_TRY(walk_folder(w, false, err));
     DPT_TRY(dpt_h5_metadata_open(&w->metadata, err));
     *writer = w;
     w = NULL;
@@ -440,18 +351,12 @@ out:
 static enum dpt_status tell_result(const struct dpt_shard_writer *w,
                                    struct dpt_shard_result *result, struct dpt_error *err)
 {
-    char name[NAME_BYTES];
-
-    if (result == NULL)
-        return DPT_OK;
     result->format = w->format;
     result->format.class_names = NULL;
     result->shards = w->output.shards;
     result->bytes = w->bytes;
-    final_name(w, 0, name);
-    if (strchr(w->output.prefix, '/') != NULL)
-        dpt_str_printf(&result->first, "%s/", strcmp(w->folder, "/") == 0 ? "" : w->folder);
-    dpt_str_printf(&result->first, "%s", name);
+    dpt_str_printf(&result->first, "%s-%05d-of-%05lld.h5", w->output.prefix, 0,
+                   (long long)w->output.shards);
     for (int64_t i = 0; w->format.class_names != NULL && i < w->format.classes && i < CLASSES_TOLD;
          i++)
         dpt_str_printf(&result->classes, "%s%lld = %s", i > 0 ? ", " : "", (long long)i,
@@ -466,8 +371,8 @@ static enum dpt_status tell_result(const struct dpt_shard_writer *w,
                : DPT_OK;
 }
 
-static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_shard_result *result,
-                              struct dpt_error *err)
+enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_shard_result *result,
+                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     char from[NAME_BYTES], to[NAME_BYTES];
@@ -485,27 +390,10 @@ static enum dpt_status commit(struct dpt_shard_writer *w, struct dpt_shard_resul
     if (fsync(w->dir) != 0 && errno != EINVAL)
         DPT_TRY(cannot_write(w, 0, err));
     if (w->output.force) /* only now: until here the older set is whole */
-        DPT_TRY(walk_folder(w, remove_other, err));
+        DPT_TRY(walk_folder(w, true, err));
     DPT_TRY(tell_result(w, result, err));
+    w->begun = 0;
 out:
-    return status;
-}
-
-enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *w, struct dpt_shard_result *result,
-                                        struct dpt_error *err)
-{
-    enum dpt_status status = w->failed.status;
-
-    if (status == DPT_OK)
-        status = commit(w, result, err);
-    else
-        *err = w->failed;
-    if (status == DPT_OK)
-        w->begun = 0;
-    else
-        w->failed = *err;
-    if (w->output.log != NULL)
-        dpt_log_live(w->output.log, NULL);
     return status;
 }
 
@@ -526,10 +414,9 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
     if (w->dir >= 0)
         close(w->dir);
     dpt_h5_metadata_close(&w->metadata);
-    dpt_free(w->narrow);
     free(w->folder);
     free(w->name);
-    free(w);
+    dpt_free(w);
 }
 
 void dpt_shard_result_release(struct dpt_shard_result *result)

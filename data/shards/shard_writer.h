@@ -60,8 +60,7 @@ struct dpt_shard_output {
 
 /*
  * The writer. Life cycle: open, add (samples in order, any number at a time), then commit, which
- * renames all; close without commit leaves nothing. The first error is kept: every later call
- * returns it again.
+ * renames all; close without commit leaves nothing. After an error it can only be closed.
  */
 struct dpt_shard_writer;
 
@@ -70,12 +69,12 @@ struct dpt_shard_writer;
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
-/* images: n stored samples; labels: n numbers (targets == 0), or targets: n x K. Errors: IO (disk
- * full: names the file). */
+/* images: n stored samples; labels: n numbers (targets == 0), which are overwritten, or targets: n x
+ * K. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names the file), STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,
-                                     const int32_t *labels, const float *targets, int64_t n,
+                                     int32_t *labels, const float *targets, int64_t n,
                                      struct dpt_error *err);
-/* result: out, or NULL. */
+/* result: out. */
 enum dpt_status dpt_shard_writer_commit(struct dpt_shard_writer *writer,
                                         struct dpt_shard_result *result, struct dpt_error *err);
 void dpt_shard_writer_close(struct dpt_shard_writer *writer);

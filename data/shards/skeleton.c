@@ -1,12 +1,16 @@
 #include "data/shards/skeleton.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
+#include "core/base/str.h"
 
 enum { COPY_BYTES = 64 * 1024 };
 
@@ -171,6 +175,49 @@ enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error
     if (fstat(s->memory, &st) != 0)
         DPT_TRY(dpt_fail_errno(err, DPT_RANK, "cannot read a file in memory"));
     s->total = st.st_size;
+out:
+    return status;
+}
+
+/* Beyond the limit HDF5 could not even close the file in memory, which has the file's length. */
+static enum dpt_status check_limit(const struct dpt_h5_metadata *s, const char *path,
+                                   const char *smaller, struct dpt_error *err)
+{
+    enum { METADATA_MOST = 1 << 20 };
+    char need[32], have[32];
+    struct rlimit limit;
+    double bytes = 0;
+
+    dpt_h5_enter();
+    for (size_t i = 0; i < s->n_sets; i++) {
+        const struct dpt_skeleton_set *set = &s->sets[i];
+        double all = set->text_bytes > 0 ? (double)set->text_bytes : (double)H5Tget_size(set->type);
+
+        for (int d = 0; d < set->n_dims; d++)
+            all *= (double)set->dims[d];
+        bytes += set->name != NULL ? all : 0;
+    }
+    dpt_h5_leave();
+    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+        bytes + METADATA_MOST <= (double)limit.rlim_cur)
+        return DPT_OK;
+    return dpt_fail(err, DPT_IO,
+                    "%s: cannot write: %s bytes and what HDF5 adds are too near the limit of %s "
+                    "bytes a file (ulimit -f)%s",
+                    path, dpt_group_digits(need, (long long)bytes),
+                    dpt_group_digits(have, (long long)limit.rlim_cur), smaller);
+}
+
+enum dpt_status dpt_h5_metadata_begin(struct dpt_h5_metadata *s, const char *path,
+                                         const char *smaller, int fd, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(check_limit(s, path, smaller, err));
+    DPT_TRY(dpt_h5_metadata_make(s, err));
+    /* File systems that cannot promise space tell at pwrite that there is none. */
+    if (fallocate(fd, 0, 0, s->total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+        DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s: cannot write", path));
 out:
     return status;
 }

@@ -12,9 +12,6 @@
 
 #include "data/shards/h5.h"
 
-/* An upper bound of the bytes that HDF5 adds to a shard. */
-enum { DPT_SHARD_METADATA_MOST = 128 * 1024 };
-
 /* A data set: one run of bytes. */
 struct dpt_skeleton_set {
     const char *name;  /* NULL: left out; groups on the way are made: "/params/conv1/weight" */
@@ -54,6 +51,14 @@ void dpt_h5_metadata_close(struct dpt_h5_metadata *s);
 
 /* Makes the skeleton of the sets, anew. Errors: RANK. */
 enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error *err);
+
+/*
+ * Makes the metadata as dpt_h5_metadata_make does, and space for all of the file in the new, empty
+ * one that is open as `fd`: so a limit or a disk that is too full is told at once. path: what the
+ * file will be called; smaller: how to make it smaller, or "". Errors: IO, INTERNAL, RANK.
+ */
+enum dpt_status dpt_h5_metadata_begin(struct dpt_h5_metadata *s, const char *path,
+                                         const char *smaller, int fd, struct dpt_error *err);
 
 /* Copies what lies outside the data sets into a file. 0, or -1 with errno. */
 int dpt_h5_metadata_copy(const struct dpt_h5_metadata *s, int fd);

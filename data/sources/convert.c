@@ -13,7 +13,7 @@ static enum dpt_status count_classes(struct dpt_source *s, int64_t batch, struct
 
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < batch ? samples - at : batch;
-        DPT_TRY(s->type->read(s, 0, at, n, NULL, s->classes, NULL, err));
+        DPT_TRY(s->format->read(s, 0, at, n, NULL, s->classes, NULL, err));
         for (int64_t i = 0; i < n; i++)
             if (s->classes[i] >= s->info.classes)
                 s->info.classes = (int64_t)s->classes[i] + 1;
@@ -51,8 +51,8 @@ static enum dpt_status copy(struct dpt_source *s, int64_t batch, struct dpt_shar
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < batch ? samples - at : batch;
         DPT_TRY(dpt_source_fetch(s, at, n, err));
-        for (int64_t i = 0; s->type->render != NULL && i < n; i++)
-            DPT_TRY(s->type->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
+        for (int64_t i = 0; s->format->render != NULL && i < n; i++)
+            DPT_TRY(s->format->render(s, at + i, s->stored + (size_t)i * s->layout.stride, err));
         DPT_TRY(dpt_shard_writer_add(writer, s->stored, s->classes, s->targets, n, err));
     }
 out:

@@ -4,19 +4,15 @@
  */
 #include "data/sources/predictions.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
 #include "data/shards/skeleton.h"
-
-enum { HEADERS = 1 << 20 };
 
 enum which { VALUES, PROBABILITIES, LABELS, TARGETS, LOSS, NAMES, SETS };
 
@@ -72,22 +68,6 @@ static void list_sets(struct dpt_predictions *p)
     }
 }
 
-/* Beyond the limit HDF5 could not even close the file in memory. */
-static enum dpt_status check_limit(const struct dpt_predictions *p, struct dpt_error *err)
-{
-    const struct dpt_predictions_format *f = &p->format;
-    const double bytes =
-        (double)f->samples * ((double)f->outputs * 12 + 16 + (double)f->name_bytes);
-    struct rlimit limit;
-
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
-        bytes + HEADERS <= (double)limit.rlim_cur)
-        return DPT_OK;
-    return dpt_fail(err, DPT_IO,
-                    "%s: cannot write: %.0f bytes are too near the limit of a file (ulimit -f)",
-                    p->path, bytes);
-}
-
 static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -107,18 +87,14 @@ static enum dpt_status open_file(struct dpt_predictions *p, struct dpt_error *er
     };
 
     DPT_TRY(dpt_h5_metadata_open(&skeleton, err));
-    DPT_TRY(check_limit(p, err));
     dpt_h5_enter(); /* which knows the types once it is up */
     list_sets(p);
     dpt_h5_leave();
-    DPT_TRY(dpt_h5_metadata_make(&skeleton, err));
     DPT_TRY(dpt_file_temporary(p->path, &p->temporary, err));
     p->fd = open(p->temporary, O_WRONLY | O_NOFOLLOW | O_CLOEXEC);
     if (p->fd < 0)
         DPT_TRY(cannot_write(p, err));
-    /* A disk that is too full is told now. File systems that cannot promise space tell it later. */
-    if (fallocate(p->fd, 0, 0, skeleton.total) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
-        DPT_TRY(cannot_write(p, err));
+    DPT_TRY(dpt_h5_metadata_begin(&skeleton, p->path, "", p->fd, err));
     if (dpt_h5_metadata_copy(&skeleton, p->fd) != 0)
         DPT_TRY(cannot_write(p, err));
 out:
@@ -130,39 +106,34 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
                                      const struct dpt_predictions_format *format,
                                      struct dpt_error *err)
 {
-    struct dpt_predictions *p = calloc(1, sizeof *p);
-    enum dpt_status status;
+    enum dpt_status status = DPT_OK;
+    struct dpt_predictions *p;
 
     *predictions = NULL;
-    if (p == NULL)
-        return dpt_fail_memory(err, "the predictions", sizeof *p);
+    DPT_NEW(p, 1, "the predictions", err);
     p->format = *format;
     p->path = path;
     p->fd = -1;
-    status = open_file(p, err);
-    if (status == DPT_OK)
-        *predictions = p;
-    else
-        dpt_predictions_close(p);
+    DPT_TRY(open_file(p, err));
+    *predictions = p;
+    p = NULL;
+out:
+    dpt_predictions_close(p);
     return status;
 }
 
-/* Names as the file has them: of one length, filled up with zeros. */
-static const char *stored_names(struct dpt_predictions *p, const struct dpt_predictions_rows *rows)
+/* Makes p->names the names as the file has them: of one length, filled up with zeros. */
+static enum dpt_status store_names(struct dpt_predictions *p,
+                                   const struct dpt_predictions_rows *rows, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     const size_t width = p->format.name_bytes, need = (size_t)rows->count * width;
 
-    if (need > p->names_room) {
-        dpt_free(p->names);
-        p->names = dpt_alloc(need);
-        p->names_room = p->names != NULL ? need : 0;
-        if (p->names == NULL)
-            return NULL;
-    }
-    memset(p->names, 0, need);
-    for (int32_t i = 0; i < rows->count; i++)
-        memcpy(p->names + (size_t)i * width, rows->names[i], strnlen(rows->names[i], width));
-    return p->names;
+    DPT_GROW(p->names, &p->names_room, need, "the names of the samples", err);
+    for (int32_t i = 0; i < rows->count; i++) /* which fills up with zeros */
+        strncpy(p->names + (size_t)i * width, rows->names[i], width);
+out:
+    return status;
 }
 
 enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
@@ -179,12 +150,9 @@ enum dpt_status dpt_predictions_add(struct dpt_predictions *p,
 
     if (rows->count > p->format.samples - p->done)
         return dpt_fail(err, DPT_INTERNAL, "%s: more samples than were announced", p->path);
-    if (p->sets[NAMES].name != NULL) {
-        from[NAMES] = stored_names(p, rows);
-        if (from[NAMES] == NULL)
-            return dpt_fail_memory(err, "the names of the samples",
-                                   (double)rows->count * (double)p->format.name_bytes);
-    }
+    if (p->sets[NAMES].name != NULL && store_names(p, rows, err) != DPT_OK)
+        return err->status;
+    from[NAMES] = p->names;
     for (int i = 0; i < SETS; i++) {
         const struct dpt_skeleton_set *set = &p->sets[i];
         const int64_t row = (set->end - set->first) / p->format.samples;
@@ -224,6 +192,6 @@ void dpt_predictions_close(struct dpt_predictions *p)
     if (p->temporary != NULL)
         unlink(p->temporary);
     free(p->temporary);
-    dpt_free(p->names);
-    free(p);
+    free(p->names);
+    dpt_free(p);
 }

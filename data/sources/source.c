@@ -1,6 +1,5 @@
 #include "data/sources/source.h"
 
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,15 +65,8 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
     return err->status;
 }
 
-enum dpt_status dpt_source_parts(struct dpt_source *s, size_t n, struct dpt_error *err)
-{
-    s->parts = dpt_alloc_array(n, sizeof *s->parts);
-    s->n_parts = n;
-    return s->parts != NULL ? DPT_OK
-                            : dpt_fail_memory(err, "the inputs", (double)n * sizeof *s->parts);
-}
-
-size_t dpt_source_part_of(const struct dpt_source *s, int64_t sample)
+/* The part that a sample lies in. */
+static size_t part_of(const struct dpt_source *s, int64_t sample)
 {
     size_t low = 0, high = s->n_parts;
 
@@ -93,20 +85,16 @@ size_t dpt_source_part_of(const struct dpt_source *s, int64_t sample)
 static enum dpt_status add_input(struct dpt_source *s, const char *input, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    glob_t found = {0};
-    char *itself[] = {(char *)input};
-    /* A file may be called [1].png: then it is meant, not a pattern. */
-    const bool plain = s->spec->convert || dpt_file_exists(input);
-    const int code = plain ? 0 : glob(input, GLOB_BRACE | GLOB_TILDE, NULL, &found);
+    const size_t before = s->n_paths;
+    char *const itself = (char *)input;
 
-    if (code == GLOB_NOMATCH)
+    /* A file may be called [1].png: then it is meant, not a pattern. */
+    if (s->spec->convert || dpt_file_exists(input))
+        return dpt_paths_add(&s->paths, &s->n_paths, &itself, 1, err);
+    DPT_TRY(dpt_paths_match("--input", input, &s->paths, &s->n_paths, err));
+    if (s->n_paths == before)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "--input: there is no '%s'", input));
-    if (code != 0)
-        DPT_TRY(dpt_fail_memory(err, "the list of inputs", (double)s->n_paths));
-    DPT_TRY(dpt_paths_add(&s->paths, &s->n_paths, plain ? itself : found.gl_pathv,
-                          plain ? 1 : found.gl_pathc, err));
 out:
-    globfree(&found);
     return status;
 }
 
@@ -143,7 +131,7 @@ static enum dpt_status format_of(const char *path, const struct dpt_source_forma
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty, or cannot be read", path);
     for (size_t i = FORMATS; i-- > 0;) { /* text, which may be anything, behind npy */
         *format = dpt_source_formats[i];
-        if ((*format)->type->is != NULL && (*format)->type->is(head, n))
+        if ((*format)->is != NULL && (*format)->is(head, n))
             return DPT_OK;
     }
     return dpt_fail(err, DPT_BAD_DATA,
@@ -169,7 +157,6 @@ static enum dpt_status choose_format(struct dpt_source *s, struct dpt_error *err
                              "at a time",
                              s->paths[0], s->format->name, s->paths[i], format->name));
     }
-    s->type = s->format->type;
 out:
     return status;
 }
@@ -208,13 +195,12 @@ static enum dpt_status fit_shape(struct dpt_source *s, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_DATA, "%s: samples are %s, the model takes %s", s->paths[0],
                         dpt_shape_text(&layout->shape, have), dpt_shape_text(&model->shape, want));
     s->info.shape = model->shape;
-    if (!layout
-             ->nhwc) /* so that numbers a channel, or a column, mean what they meant in training */
+    if (!layout->nhwc) /* numbers a channel, or a column, mean what they meant in training */
         layout->shape = model->shape;
     return DPT_OK;
 }
 
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -224,18 +210,21 @@ static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, st
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input"));
     DPT_TRY(choose_format(s, err));
     DPT_TRY(check_options(s, err));
-    s->layout.parts = calloc(1, sizeof *s->layout.parts);
-    if (s->layout.parts == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the inputs", 0));
+    DPT_NEW(s->layout.parts, 1, "the inputs", err);
     s->layout.parts->key = "--input";
-    DPT_TRY(s->type->open(s, rank, ranks, err));
+    DPT_NEW(s->parts, s->n_paths, "the inputs", err);
+    s->n_parts = s->n_paths;
+    s->state = dpt_alloc(s->format->state);
+    if (s->state == NULL)
+        DPT_TRY(dpt_fail_memory(err, "the inputs", (double)s->format->state));
+    DPT_TRY(s->format->open(s, err));
     for (size_t i = 0; i < s->n_parts; i++) {
         s->parts[i].first = s->info.samples;
         s->info.samples += s->parts[i].samples;
     }
     if (s->info.samples == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: holds no sample", s->paths[0]));
-    s->info.named = s->type->name != NULL;
+    s->info.named = s->format->sample_name != NULL;
     s->layout.stride =
         (size_t)dpt_shape_size(&s->layout.shape) * (s->layout.u8 ? 1 : sizeof(float));
     if (s->spec->convert)
@@ -249,18 +238,19 @@ out:
 enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_source_spec *spec,
                                 int rank, int ranks, struct dpt_error *err)
 {
-    struct dpt_source *s = calloc(1, sizeof *s);
-    enum dpt_status status;
+    enum dpt_status status = DPT_OK;
+    struct dpt_source *s;
 
     *source = NULL;
-    if (s == NULL)
-        return dpt_fail_memory(err, "the inputs", sizeof *s);
+    DPT_NEW(s, 1, "the inputs", err);
     s->spec = spec;
-    status = open_source(s, rank, ranks, err);
-    if (status == DPT_OK)
-        *source = s;
-    else
-        dpt_source_close(s);
+    s->rank = rank;
+    s->ranks = ranks;
+    DPT_TRY(open_source(s, err));
+    *source = s;
+    s = NULL;
+out:
+    dpt_source_close(s);
     return status;
 }
 
@@ -268,38 +258,41 @@ void dpt_source_close(struct dpt_source *s)
 {
     if (s == NULL)
         return;
-    if (s->type != NULL && s->state != NULL)
-        s->type->close(s);
+    if (s->state != NULL)
+        s->format->close(s->state);
+    dpt_free(s->state);
     if (s->layout.parts != NULL)
-        dpt_dataset_close(&s->layout, NULL);
+        dpt_dataset_close(&s->layout);
     dpt_paths_release(s->paths);
     dpt_region_release(&s->region);
     dpt_free(s->parts);
     dpt_free(s->stored);
     dpt_free(s->classes);
     dpt_free(s->targets);
-    free(s);
+    dpt_free(s);
 }
 
 enum dpt_status dpt_source_room(struct dpt_source *s, int64_t n, struct dpt_error *err)
 {
-    const bool classes = s->info.truth == DPT_TRUTH_CLASS,
-               targets = s->info.truth == DPT_TRUTH_VECTOR;
+    enum dpt_status status = DPT_OK;
+    static const char what[] = "a window of samples";
 
     if (n <= s->capacity)
         return DPT_OK;
+    s->capacity = 0;
     dpt_free(s->stored);
     dpt_free(s->classes);
     dpt_free(s->targets);
-    s->stored = dpt_alloc_array((size_t)n, s->layout.stride);
-    s->classes = classes ? dpt_alloc_array((size_t)n, sizeof *s->classes) : NULL;
-    s->targets =
-        targets ? dpt_alloc_array((size_t)n * (size_t)s->info.width, sizeof *s->targets) : NULL;
-    s->capacity = 0;
-    if (s->stored == NULL || (classes && s->classes == NULL) || (targets && s->targets == NULL))
-        return dpt_fail_memory(err, "a window of samples", (double)n * (double)s->layout.stride);
+    s->classes = NULL;
+    s->targets = NULL;
+    DPT_NEW(s->stored, (size_t)n * s->layout.stride, what, err);
+    if (s->info.truth == DPT_TRUTH_CLASS)
+        DPT_NEW(s->classes, n, what, err);
+    if (s->info.truth == DPT_TRUTH_VECTOR)
+        DPT_NEW(s->targets, n * s->info.width, what, err);
     s->capacity = n;
-    return DPT_OK;
+out:
+    return status;
 }
 
 enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
@@ -311,12 +304,12 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
     s->first = first;
     s->n = n;
     for (int64_t at = first, some; at < first + n; at += some) {
-        const size_t part = dpt_source_part_of(s, at), place = (size_t)(at - first);
+        const size_t part = part_of(s, at), place = (size_t)(at - first);
         const int64_t row = at - s->parts[part].first;
 
         some = s->parts[part].samples - row;
         some = some < first + n - at ? some : first + n - at;
-        DPT_TRY(s->type->read(
+        DPT_TRY(s->format->read(
             s, part, row, some, s->stored + place * s->layout.stride,
             s->classes != NULL ? s->classes + place : NULL,
             s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL, err));
@@ -332,8 +325,8 @@ enum dpt_status dpt_source_fill(const struct dpt_source *s, int64_t sample, floa
     uint8_t *stored = s->stored + (size_t)(sample - s->first) * s->layout.stride;
     char where[512];
 
-    if (s->type->render != NULL)
-        DPT_TRY(s->type->render(s, sample, stored, err));
+    if (s->format->render != NULL)
+        DPT_TRY(s->format->render(s, sample, stored, err));
     if (!s->layout.u8 && dpt_find_nonfinite(stored, s->layout.stride / sizeof(float)) >= 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s holds NaN or an infinite value",
                          dpt_source_where(s, sample, where)));
@@ -359,15 +352,15 @@ const struct dpt_source_info *dpt_source_info(const struct dpt_source *s)
 
 const char *dpt_source_name(const struct dpt_source *s, int64_t sample)
 {
-    return s->type->name(s, sample);
+    return s->format->sample_name(s, sample);
 }
 
 const char *dpt_source_where(const struct dpt_source *s, int64_t sample, char *buf)
 {
-    const size_t part = dpt_source_part_of(s, sample);
+    const size_t part = part_of(s, sample);
 
-    if (s->type->name != NULL)
-        snprintf(buf, 512, "%.500s", s->type->name(s, sample));
+    if (s->format->sample_name != NULL)
+        snprintf(buf, 512, "%.500s", s->format->sample_name(s, sample));
     else
         snprintf(buf, 512, "%.400s, sample %lld", s->paths[part],
                  (long long)(sample - s->parts[part].first));

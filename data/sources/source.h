@@ -47,9 +47,9 @@ enum dpt_source_option {
     DPT_SOURCE_OPTION_COUNT,
 };
 
-/* A format: what can be read, and what of it the commands tell. One file each; source_type.h has
- * the functions. */
-struct dpt_source_type;
+struct dpt_source;
+
+/* A format: what the commands tell of it, and what reads it. One file each. */
 struct dpt_source_format {
     const char *name;    /* "idx" */
     const char *help;    /* for predict; NULL: it takes none of these */
@@ -57,7 +57,24 @@ struct dpt_source_format {
     const char *summary; /* one line */
     const char *details; /* some lines for --help: what files, what becomes of them */
     unsigned options;    /* bits 1 << enum dpt_source_option of those it understands */
-    const struct dpt_source_type *type;
+
+    /* Private to sources/, as struct dpt_source is (source_type.h). */
+    /* Whether a file of this format begins so; NULL: that is never looked for. */
+    bool (*is)(const uint8_t *head, size_t n);
+    size_t state; /* bytes of what the source's `state` points to; zeroed before `open` */
+    /* Opens source->paths: sets the layout's shape, u8 and nhwc, the parts' samples and info. */
+    enum dpt_status (*open)(struct dpt_source *source, struct dpt_error *err);
+    void (*close)(void *state); /* also of one that failed to open */
+    /* Reads rows of a part into stored bytes in the source's layout, and the classes or targets
+     * into the one of `classes` and `targets` that is not NULL. stored NULL: the labels alone. */
+    enum dpt_status (*read)(struct dpt_source *source, size_t part, int64_t row, int64_t n,
+                            uint8_t *stored, int32_t *classes, float *targets,
+                            struct dpt_error *err);
+    /* May be NULL: one sample's stored bytes, where `read` leaves them out; any thread. */
+    enum dpt_status (*render)(const struct dpt_source *source, int64_t sample, uint8_t *stored,
+                              struct dpt_error *err);
+    /* May be NULL: what a sample is called. */
+    const char *(*sample_name)(const struct dpt_source *source, int64_t sample);
 };
 
 /* h5, idx, cifar10, csv, npy, pictures; ends with NULL. */
@@ -72,8 +89,8 @@ enum dpt_status dpt_source_format_find(const char *what, const char *name, bool 
 /* What the job's own data tell about the samples that the model was trained on. Zero: nothing is
  * known. */
 struct dpt_source_model {
-    bool known;     /* the shape */
-    bool typed, u8; /* whether it is known how they are stored, and whether as bytes */
+    bool known; /* their shape, and whether they are stored as bytes */
+    bool u8;
     struct dpt_shape shape;
     const char *const *classes; /* names of the classes, or NULL */
     size_t n_classes;
@@ -123,8 +140,6 @@ struct dpt_source_info {
     int64_t classes;
     const char *const *class_names; /* [classes], or NULL */
 };
-
-struct dpt_source;
 
 /*
  * On this rank alone. rank, ranks: files that have checksums are verified in shares. spec is

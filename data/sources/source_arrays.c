@@ -2,7 +2,6 @@
  * Arrays of NumPy and IDX: a file of images or rows, and one of labels or targets, which may be
  * missing where samples are predicted.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "core/base/memory.h"
@@ -30,7 +29,7 @@ static bool is_idx(const uint8_t *head, size_t n)
 
 static bool from_idx(const struct dpt_source *s)
 {
-    return s->type->is == is_idx;
+    return s->format->is == is_idx;
 }
 
 /* The file of labels that belongs to a part, or NULL. */
@@ -187,19 +186,15 @@ out:
     return status;
 }
 
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
-    (void)rank;
-    (void)ranks;
-    s->state = calloc(1, sizeof(struct state));
-    if (s->state == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the inputs", sizeof(struct state)));
     if (s->spec->convert && s->n_paths != 2)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "%s takes two files, images and labels; %zu given",
                          s->format->name, s->n_paths));
-    DPT_TRY(dpt_source_parts(s, s->spec->convert ? 1 : s->n_paths, err));
+    if (s->spec->convert)
+        s->n_parts = 1;
     for (size_t i = 0; i < s->n_parts; i++) {
         DPT_TRY(open_files(s, i, err));
         DPT_TRY(take_layout(s, i, err));
@@ -208,29 +203,22 @@ out:
     return status;
 }
 
-static void close_source(struct dpt_source *s)
+static void close_source(void *state)
 {
-    struct state *state = s->state;
-
     close_files(state);
-    dpt_free(state->raw);
-    free(state);
+    dpt_free(((struct state *)state)->raw);
 }
 
 /* n rows of a file into `raw`. */
 static enum dpt_status read_raw(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
                                 struct dpt_error *err)
 {
-    const size_t need = (size_t)(n * a->row * a->npy.size);
+    enum dpt_status status = DPT_OK;
 
-    if (need > state->room) {
-        dpt_free(state->raw);
-        state->raw = dpt_alloc(need);
-        state->room = state->raw != NULL ? need : 0;
-        if (state->raw == NULL)
-            return dpt_fail_memory(err, a->in.path, (double)need);
-    }
-    return dpt_array_read(a, row, n, state->raw, err);
+    DPT_GROW(state->raw, &state->room, (size_t)(n * a->row * a->npy.size), a->in.path, err);
+    DPT_TRY(dpt_array_read(a, row, n, state->raw, err));
+out:
+    return status;
 }
 
 static enum dpt_status read_floats(struct state *state, struct dpt_array *a, int64_t row, int64_t n,
@@ -244,7 +232,6 @@ out:
     return status;
 }
 
-/* What is no class of any model stays none, where it is to be compared with what a model says. */
 static enum dpt_status read_classes(struct dpt_source *s, int64_t row, int64_t n, int32_t *classes,
                                     struct dpt_error *err)
 {
@@ -256,7 +243,7 @@ static enum dpt_status read_classes(struct dpt_source *s, int64_t row, int64_t n
     for (int64_t i = 0; i < n; i++) {
         const int64_t value = dpt_npy_integer(&labels->npy, state->raw + i * labels->npy.size);
 
-        classes[i] = value < 0 ? -1 : value > INT32_MAX ? INT32_MAX : (int32_t)value;
+        classes[i] = dpt_source_class_of(value);
         if (s->spec->convert && (value < 0 || value >= INT32_MAX))
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                              "%s: the label of sample %lld is %lld: no number of a class",
@@ -287,13 +274,6 @@ out:
     return status;
 }
 
-static const struct dpt_source_type idx = {
-    .is = is_idx,
-    .open = open_source,
-    .close = close_source,
-    .read = read_rows,
-};
-
 const struct dpt_source_format dpt_source_idx = {
     .name = "idx",
     .help = "IDX files of unsigned bytes",
@@ -302,11 +282,8 @@ const struct dpt_source_format dpt_source_idx = {
     .details = "Images [N,H,W] become uint8 [N,1,H,W]; [N,C,H,W] and [N,D] stay as they are. "
                "Labels: one byte each.",
     .options = 1u << DPT_SOURCE_LABELS,
-    .type = &idx,
-};
-
-static const struct dpt_source_type npy = {
-    .is = is_npy,
+    .is = is_idx,
+    .state = sizeof(struct state),
     .open = open_source,
     .close = close_source,
     .read = read_rows,
@@ -321,5 +298,9 @@ const struct dpt_source_format dpt_source_npy = {
                "float32 or float64 (becomes "
                "float32). Labels: integers [N] are classes, floats [N] or [N,K] are targets.",
     .options = 1u << DPT_SOURCE_LAYOUT | 1u << DPT_SOURCE_LABELS,
-    .type = &npy,
+    .is = is_npy,
+    .state = sizeof(struct state),
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
 };

@@ -2,7 +2,6 @@
  * CIFAR-10, binary version (https://www.cs.toronto.edu/~kriz/cifar.html): records of a label byte
  * and 3 x 32 x 32 pixels, plane by plane, which is the order of a shard.
  */
-#include <stdlib.h>
 #include <string.h>
 
 #include "data/sources/source_type.h"
@@ -77,18 +76,12 @@ out:
 }
 
 /* Reads all files once: how many records they have, and that these are good. */
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = calloc(1, sizeof *state);
+    struct state *state = s->state;
     int64_t n;
 
-    (void)rank;
-    (void)ranks;
-    s->state = state;
-    if (state == NULL)
-        DPT_TRY(dpt_fail_memory(err, "reading", sizeof *state));
-    DPT_TRY(dpt_source_parts(s, s->n_paths, err));
     for (size_t i = 0; i < s->n_parts; i++) {
         DPT_TRY(open_file(s, i, err));
         do
@@ -107,12 +100,9 @@ out:
     return status;
 }
 
-static void close_source(struct dpt_source *s)
+static void close_source(void *state)
 {
-    struct state *state = s->state;
-
-    dpt_input_close(&state->in);
-    free(state);
+    dpt_input_close(&((struct state *)state)->in);
 }
 
 static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
@@ -142,17 +132,14 @@ out:
     return status;
 }
 
-static const struct dpt_source_type type = {
-    .open = open_source,
-    .close = close_source,
-    .read = read_rows,
-};
-
 const struct dpt_source_format dpt_source_cifar10 = {
     .name = "cifar10",
     .inputs = "FILE...",
     .summary = "CIFAR-10, binary version (data_batch_1.bin …), unpacked from its tar.gz",
     .details = "Becomes uint8 [N,3,32,32] with labels 0 to 9, the files one after another as they "
                "are given.",
-    .type = &type,
+    .state = sizeof(struct state),
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
 };

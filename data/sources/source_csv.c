@@ -6,26 +6,22 @@
  */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/base/clock.h"
 #include "core/base/str.h"
 #include "data/sources/source_type.h"
-#include "data/tables/csv_names.h"
 #include "data/tables/csv_table.h"
+#include "data/tables/names.h"
 
 enum { LABEL_MOST = INT32_MAX - 1 };
 
 struct state {
     struct dpt_csv_table table;
-    bool opened;
-    struct dpt_csv_cursor cursor;
-    int64_t row; /* that the cursor gives next */
+    int64_t row; /* that the table gives next */
     size_t features;
     struct dpt_str label;            /* --label, where it was guessed */
     const char *shard;               /* --like; NULL: not given */
-    struct dpt_csv_names names;      /* the model's classes, or those that were found */
+    struct dpt_names names;          /* the model's classes, or those that were found */
     size_t longest;                  /* name, in bytes */
     bool given;                      /* the names are the model's, or those of --like */
     bool named;                      /* labels are names, also where they are numbers */
@@ -48,17 +44,24 @@ static bool is(const uint8_t *head, size_t n)
 
 static const struct dpt_csv_cell *cell_at(const struct state *state, size_t column)
 {
-    return &state->cursor.csv.cells[column];
+    return &state->table.csv.cells[column];
 }
 
-/* What is wrong with a cell: the place, the text and the rest of the sentence. */
-static enum dpt_status refuse(const struct state *state, size_t column, const char *what,
-                              struct dpt_error *err)
-{
-    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+static enum dpt_status refuse(const struct state *state, size_t column, struct dpt_error *err,
+                              const char *format, ...) __attribute__((format(printf, 4, 5)));
 
+/* What is wrong with a cell: the place, its text, and the rest of the sentence. */
+static enum dpt_status refuse(const struct state *state, size_t column, struct dpt_error *err,
+                              const char *format, ...)
+{
+    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN], what[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
     return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is %s",
-                    dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                    dpt_csv_where(&state->table, column, where),
                     dpt_csv_shown(cell_at(state, column)->text, shown), what);
 }
 
@@ -70,29 +73,36 @@ static enum dpt_status no_number(const struct state *state, size_t column, enum 
 
     if (cell_at(state, column)->text[0] == '\0')
         return dpt_fail(err, DPT_BAD_DATA, "%s: is empty: a value is missing",
-                        dpt_csv_where(&state->table, &state->cursor.csv, column, where));
+                        dpt_csv_where(&state->table, column, where));
     if (kind == DPT_CSV_TEXT)
-        return refuse(state, column,
+        return refuse(state, column, err, "not a number%s",
                       state->row == 0 && state->table.names == NULL
-                          ? "not a number; are these the names of the columns (--header yes)?"
-                          : "not a number",
-                      err);
-    return refuse(state, column, kind == DPT_CSV_MISSING ? "a missing value" : "not finite", err);
+                          ? "; are these the names of the columns (--header yes)?"
+                          : "");
+    return refuse(state, column, err, kind == DPT_CSV_MISSING ? "a missing value" : "not finite");
 }
 
 static enum dpt_status number_in(const struct state *state, size_t column, double *value,
                                  struct dpt_error *err)
 {
-    const enum dpt_csv_kind kind =
-        dpt_csv_number(cell_at(state, column), state->table.c_locale, value);
+    const enum dpt_csv_kind kind = dpt_csv_number(cell_at(state, column)->text, value);
 
     if (kind != DPT_CSV_NUMBER)
         return no_number(state, column, kind, err);
     return isfinite((float)*value) ? DPT_OK
-                                   : refuse(state, column, "too large for a 32-bit float", err);
+                                   : refuse(state, column, err, "too large for a 32-bit float");
 }
 
 /* --- names of classes ------------------------------------------------------------------------- */
+
+/* A cell's text as a name. */
+static struct dpt_name name_of(const char *text)
+{
+    struct dpt_name name = {.text = text};
+
+    name.is_number = dpt_csv_number(text, &name.value) == DPT_CSV_NUMBER;
+    return name;
+}
 
 /* Those that the model, or the shard of --like, gives its classes. */
 static enum dpt_status take_names(struct state *state, const struct dpt_source_model *model,
@@ -100,9 +110,12 @@ static enum dpt_status take_names(struct state *state, const struct dpt_source_m
 {
     enum dpt_status status = DPT_OK;
 
-    for (size_t i = 0; i < model->n_classes; i++)
-        DPT_TRY(dpt_csv_names_add(&state->names, model->classes[i], (int32_t)i,
-                                  state->table.c_locale, err));
+    for (size_t i = 0; i < model->n_classes; i++) {
+        struct dpt_name name = name_of(model->classes[i]);
+
+        name.class = (int32_t)i;
+        DPT_TRY(dpt_names_add(&state->names, name, err));
+    }
     state->given = model->n_classes > 0;
 out:
     return status;
@@ -113,27 +126,21 @@ out:
 static enum dpt_status find_name(struct state *state, size_t column, struct dpt_error *err)
 {
     const struct dpt_csv_cell *cell = cell_at(state, column);
-    const struct dpt_csv_name name = dpt_csv_name(cell->text, state->table.c_locale);
-    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
+    struct dpt_name name = name_of(cell->text);
 
-    if (dpt_csv_names_find(&state->names, &name) != NULL)
+    if (dpt_names_find(&state->names, &name) != NULL)
         return DPT_OK;
     if (state->given)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: '%s' is no class of %s",
-                        dpt_csv_where(&state->table, &state->cursor.csv, column, where),
-                        dpt_csv_shown(cell->text, shown), state->shard);
+        return refuse(state, column, err, "no class of %s", state->shard);
     if (cell->length > state->longest)
         state->longest = cell->length;
     if ((state->names.n + 1) * state->longest > DPT_CLASS_NAME_BYTES)
-        return dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: '%s' is label no. %zu that differs from all before: too many for names of "
-            "classes; is this the column of the labels?",
-            dpt_csv_where(&state->table, &state->cursor.csv, column, where),
-            dpt_csv_shown(cell->text, shown), state->names.n + 1);
-    return dpt_csv_names_add(&state->names,
-                             dpt_region_strndup(&state->table.region, cell->text, cell->length), 0,
-                             state->table.c_locale, err);
+        return refuse(state, column, err,
+                      "label no. %zu that differs from all before: too many for names of classes; "
+                      "is this the column of the labels?",
+                      state->names.n + 1);
+    name.text = dpt_region_strndup(&state->table.region, cell->text, cell->length);
+    return dpt_names_add(&state->names, name, err);
 }
 
 static enum dpt_status remember(struct state *state, size_t column, char **first,
@@ -144,7 +151,7 @@ static enum dpt_status remember(struct state *state, size_t column, char **first
     if (*first != NULL)
         return DPT_OK;
     *first = dpt_region_printf(&state->table.region, "%s: '%s'",
-                               dpt_csv_where(&state->table, &state->cursor.csv, column, where),
+                               dpt_csv_where(&state->table, column, where),
                                dpt_csv_shown(cell_at(state, column)->text, shown));
     return *first != NULL ? DPT_OK : dpt_fail_memory(err, "a message", sizeof where);
 }
@@ -154,7 +161,7 @@ static enum dpt_status scan_label(struct state *state, size_t column, struct dpt
     const struct dpt_csv_cell *cell = cell_at(state, column);
     enum dpt_status status = DPT_OK;
     double value;
-    const enum dpt_csv_kind kind = dpt_csv_number(cell, state->table.c_locale, &value);
+    const enum dpt_csv_kind kind = dpt_csv_number(cell->text, &value);
 
     if (state->named && cell->length > 0) {
         DPT_TRY(find_name(state, column, err));
@@ -176,32 +183,27 @@ out:
     return status;
 }
 
-/* Walks over all rows, and leaves the cursor in front of the first again. */
+/* Walks over all rows, and leaves the table in front of the first again. */
 static enum dpt_status scan(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     struct dpt_log *log = s->spec->convert ? s->spec->log : NULL;
-    char count[32], line[64];
     double shown = 0;
     bool more;
 
     for (state->row = 0;; state->row++) {
-        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (!more)
             break;
         for (size_t i = 0; s->spec->convert && i < state->table.n_labels; i++)
             DPT_TRY(scan_label(state, state->table.labels[i], err));
-        if (log != NULL && state->row % 1024 == 1023 && dpt_now() - shown > 0.1) {
-            shown = dpt_now();
-            snprintf(line, sizeof line, "counting rows: %s",
-                     dpt_group_digits(count, state->row + 1));
-            dpt_log_live(log, line);
-        }
+        if (state->row % 1024 == 1023)
+            dpt_log_live_count(log, &shown, "counting rows", state->row + 1, 0);
     }
     s->parts[0].samples = state->row;
 out:
-    dpt_csv_cursor_close(&state->cursor);
+    dpt_csv_table_rewind(&state->table);
     state->row = 0;
     return status;
 }
@@ -219,9 +221,7 @@ static enum dpt_status open_table(struct dpt_source *s, const char *label, struc
         .stop = s->spec->stop,
     };
 
-    if (state->opened)
-        dpt_csv_table_close(&state->table);
-    state->opened = true;
+    dpt_csv_table_close(&state->table);
     return dpt_csv_table_open(&state->table, &spec, err);
 }
 
@@ -259,7 +259,7 @@ static enum dpt_status open_to_predict(struct dpt_source *s, struct dpt_error *e
     DPT_TRY(open_table(s, label == NULL || strcmp(label, "none") == 0 ? "" : label, err));
     if (label == NULL)
         DPT_TRY(guess_labels(s, err));
-    s->layout.u8 = s->spec->model.typed && s->spec->model.u8;
+    s->layout.u8 = s->spec->model.u8;
     if (*labels > 0)
         s->info.truth = s->spec->classes ? DPT_TRUTH_CLASS : DPT_TRUTH_VECTOR;
     if (s->spec->classes && *labels > 1)
@@ -322,11 +322,12 @@ out:
 /* Says what the labels are, once all were seen. */
 static enum dpt_status decide(struct dpt_source *s, struct dpt_error *err)
 {
+    enum dpt_status status = DPT_OK;
     struct state *state = s->state;
     const char **names;
 
     if (s->parts[0].samples == 0)
-        return dpt_fail(err, DPT_BAD_DATA, "%s: has no row of data", s->paths[0]);
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has no row of data", s->paths[0]));
     s->info.truth = DPT_TRUTH_CLASS;
     if (state->regression || (!state->named && state->first_word == NULL && !state->whole)) {
         s->info.truth = DPT_TRUTH_VECTOR;
@@ -334,26 +335,20 @@ static enum dpt_status decide(struct dpt_source *s, struct dpt_error *err)
         s->info.classes = (int64_t)s->like.n_classes;
         s->info.class_names = s->like.classes;
     } else if (state->names.n > 0) {
-        names = dpt_region_alloc(&s->region, state->names.n * sizeof *names);
-        if (names == NULL)
-            return dpt_fail_memory(err, "the names of the classes", (double)state->names.n);
-        for (size_t i = 0; i < state->names.n; i++) {
-            names[i] = state->names.at[i].text;
-            state->names.at[i].class = (int32_t)i;
-        }
+        DPT_TRY(dpt_names_number(&state->names, &s->region, &names, err));
         state->named = true;
         s->info.classes = (int64_t)state->names.n;
         s->info.class_names = names;
     } else if (state->largest > LABEL_MOST) {
-        return dpt_fail(
-            err, DPT_BAD_DATA,
-            "%s: the largest label is %.0f: too large for the number of a class; --classes takes "
-            "labels as names, --regression as targets",
-            s->paths[0], state->largest);
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: the largest label is %.0f: too large for the number of a class; "
+                         "--classes takes labels as names, --regression as targets",
+                         s->paths[0], state->largest));
     } else {
         s->info.classes = (int64_t)state->largest + 1;
     }
-    return DPT_OK;
+out:
+    return status;
 }
 
 static enum dpt_status open_to_convert(struct dpt_source *s, struct dpt_error *err)
@@ -379,20 +374,14 @@ out:
     return status;
 }
 
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const bool convert = s->spec->convert;
-    struct state *state = calloc(1, sizeof *state);
+    struct state *state = s->state;
 
-    (void)rank;
-    (void)ranks;
-    s->state = state;
-    if (state == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the inputs", sizeof *state));
-    DPT_TRY(dpt_source_parts(s, 1, err));
+    s->n_parts = 1;
     DPT_TRY((convert ? open_to_convert : open_to_predict)(s, err));
-    state->cursor.table = &state->table;
     state->features = state->table.columns - state->table.n_labels;
     s->layout.shape = (struct dpt_shape){(int32_t)state->features, 1, 1, true};
     if (convert) {
@@ -407,16 +396,13 @@ out:
     return status;
 }
 
-static void close_source(struct dpt_source *s)
+static void close_source(void *arg)
 {
-    struct state *state = s->state;
+    struct state *state = arg;
 
-    dpt_csv_cursor_close(&state->cursor);
-    if (state->opened)
-        dpt_csv_table_close(&state->table);
+    dpt_csv_table_close(&state->table);
     dpt_str_release(&state->label);
-    dpt_csv_names_release(&state->names);
-    free(state);
+    dpt_names_release(&state->names);
 }
 
 /* --- rows ------------------------------------------------------------------------------------- */
@@ -431,9 +417,8 @@ static enum dpt_status class_in(const struct dpt_source *s, size_t column, int32
                                 struct dpt_error *err)
 {
     const struct state *state = s->state;
-    const struct dpt_csv_name name =
-        dpt_csv_name(cell_at(state, column)->text, state->table.c_locale);
-    const struct dpt_csv_name *known = dpt_csv_names_find(&state->names, &name);
+    const struct dpt_name name = name_of(cell_at(state, column)->text);
+    const struct dpt_name *known = dpt_names_find(&state->names, &name);
 
     if (known != NULL)
         *class = known->class;
@@ -443,12 +428,11 @@ static enum dpt_status class_in(const struct dpt_source *s, size_t column, int32
     else if (s->spec->convert)
         return changed(s, err);
     else
-        return refuse(state, column,
+        return refuse(state, column, err,
                       state->given
                           ? "none of the classes in the job's training data"
                           : "no number of a class, and the job's training data, which could name "
-                            "the classes, do not",
-                      err);
+                            "the classes, do not");
     return DPT_OK;
 }
 
@@ -458,7 +442,6 @@ static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored
     enum dpt_status status = DPT_OK;
     const struct state *state = s->state;
     float *floats = (float *)(void *)stored;
-    char where[DPT_CSV_WHERE], shown[DPT_CSV_SHOWN];
     double value;
     size_t at = 0;
 
@@ -467,11 +450,9 @@ static enum dpt_status take_features(const struct dpt_source *s, uint8_t *stored
             continue;
         DPT_TRY(number_in(state, i, &value, err));
         if (s->layout.u8 && (value < 0 || value > 255 || value != floor(value)))
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: %s is no whole number from 0 to 255, as %s",
-                             dpt_csv_where(&state->table, &state->cursor.csv, i, where),
-                             dpt_csv_shown(cell_at(state, i)->text, shown),
-                             s->spec->option[DPT_SOURCE_U8] != NULL ? "--u8 needs"
-                                                                    : "in the training data"));
+            DPT_TRY(refuse(state, i, err, "no whole number from 0 to 255, as %s",
+                           s->spec->option[DPT_SOURCE_U8] != NULL ? "--u8 needs"
+                                                                  : "in the training data"));
         if (s->layout.u8)
             stored[at] = (uint8_t)value;
         else
@@ -482,7 +463,7 @@ out:
     return status;
 }
 
-/* The cursor on the row in front of `row`. */
+/* Makes `row` the one that the table gives next. */
 static enum dpt_status seek(struct dpt_source *s, int64_t row, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -490,11 +471,11 @@ static enum dpt_status seek(struct dpt_source *s, int64_t row, struct dpt_error 
     bool more = true;
 
     if (row < state->row) {
-        dpt_csv_cursor_close(&state->cursor);
+        dpt_csv_table_rewind(&state->table);
         state->row = 0;
     }
     for (; more && state->row < row; state->row++)
-        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
 out:
     return status;
 }
@@ -511,7 +492,7 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
 
     DPT_TRY(seek(s, row, err));
     for (int64_t i = 0; i < n; i++, state->row++) {
-        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
         DPT_TRY(take_features(s, stored + (size_t)i * s->layout.stride, err));
@@ -523,20 +504,13 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
         }
     }
     if (state->row == s->parts[part].samples) {
-        DPT_TRY(dpt_csv_cursor_next(&state->cursor, &more, err));
+        DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (more)
             DPT_TRY(changed(s, err));
     }
 out:
     return status;
 }
-
-static const struct dpt_source_type type = {
-    .is = is,
-    .open = open_source,
-    .close = close_source,
-    .read = read_rows,
-};
 
 const struct dpt_source_format dpt_source_csv = {
     .name = "csv",
@@ -553,5 +527,9 @@ const struct dpt_source_format dpt_source_csv = {
     .options = 1u << DPT_SOURCE_LIKE | 1u << DPT_SOURCE_LABEL | 1u << DPT_SOURCE_HEADER |
                1u << DPT_SOURCE_CLASSES | 1u << DPT_SOURCE_REGRESSION | 1u << DPT_SOURCE_SHAPE |
                1u << DPT_SOURCE_U8,
-    .type = &type,
+    .is = is,
+    .state = sizeof(struct state),
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
 };

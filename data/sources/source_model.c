@@ -10,19 +10,14 @@ static enum dpt_status keep_names(const struct dpt_shard *shard, struct dpt_sour
                                   struct dpt_region *region, struct dpt_error *err)
 {
     const size_t n = shard->names.n;
-    const char **names;
-    bool good;
+    const char **names = dpt_region_alloc(region, n * sizeof *names);
 
     if (n == 0)
         return DPT_OK;
-    names = dpt_region_alloc(region, n * sizeof *names);
     model->classes_of = dpt_region_strdup(region, shard->path);
-    good = names != NULL && model->classes_of != NULL;
-    for (size_t i = 0; good && i < n; i++) {
+    for (size_t i = 0; names != NULL && i < n; i++)
         names[i] = dpt_region_strdup(region, shard->names.at[i]);
-        good = names[i] != NULL;
-    }
-    if (!good)
+    if (region->failed)
         return dpt_fail_memory(err, "the names of classes", (double)n * sizeof *names);
     model->classes = names;
     model->n_classes = n;
@@ -36,8 +31,8 @@ enum dpt_status dpt_source_model_of(struct dpt_source_model *model, const char *
     struct dpt_shard shard = {0};
 
     *model = (struct dpt_source_model){0};
-    DPT_TRY(dpt_shard_open_any(&shard, path, classes, err));
-    model->known = model->typed = true;
+    DPT_TRY(dpt_shard_open(&shard, path, classes, false, err));
+    model->known = true;
     model->u8 = shard.images.info.type == DPT_H5_U8;
     model->shape = shard.shape;
     status = keep_names(&shard, model, region, err);
@@ -58,10 +53,10 @@ static enum dpt_status look(struct dpt_source_model *model, const struct dpt_dat
 
     if (paths->n == 1 && strcmp(paths->at[0], "synthetic") == 0) {
         if (dpt_dataset_describe(&set, &spec, &ignored) == DPT_OK) {
-            model->known = model->typed = true;
+            model->known = true;
             model->u8 = set.u8;
             model->shape = set.shape;
-            dpt_dataset_close(&set, NULL);
+            dpt_dataset_close(&set);
         }
         return DPT_OK;
     }

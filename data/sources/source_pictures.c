@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "core/base/clock.h"
 #include "core/base/rng.h"
 #include "core/base/str.h"
 #include "data/pictures/picture.h"
@@ -16,24 +15,9 @@
 
 struct state {
     struct dpt_picture_list list;
-    int32_t *classes;                 /* [list.n_classes]: the class of each sub-folder */
+    int32_t *classes;                 /* [list.classes.n]: the class of each sub-folder */
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
-    double shown;                     /* time of the last live line */
 };
-
-static bool is(const uint8_t *head, size_t n)
-{
-    return dpt_picture_is(head, n);
-}
-
-/* Room for the numbers of the sub-folders. */
-static enum dpt_status make_classes(struct state *state, struct dpt_error *err)
-{
-    state->classes = calloc(state->list.n_classes, sizeof *state->classes);
-    return state->classes != NULL
-               ? DPT_OK
-               : dpt_fail_memory(err, "the classes", (double)state->list.n_classes);
-}
 
 /* The class of that name, or -1. */
 static int32_t class_named(const char *const *classes, size_t n, const char *name)
@@ -119,7 +103,7 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
     const struct dpt_picture_list *list = &((struct state *)s->state)->list;
     const char *folder = s->paths[0];
 
-    if (list->n_classes == 0)
+    if (list->classes.n == 0)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: holds pictures, but no sub-folders: a sub-folder a class is needed, "
                         "as in %s/cat/1.png and %s/dog/1.png",
@@ -135,9 +119,9 @@ static enum dpt_status check_list(const struct dpt_source *s, struct dpt_error *
                         "%s: holds no picture (.png, .jpg, .jpeg), so there is nothing to learn "
                         "this class from; remove the sub-folder or fill it",
                         list->empty);
-    if (list->n_classes == 1 && s->spec->log != NULL && s->info.classes < 2)
+    if (list->classes.n == 1 && s->spec->log != NULL && s->info.classes < 2)
         dpt_log_warn(s->spec->log, "%s: one class only, '%s': there is nothing to tell apart",
-                     folder, list->classes[0]);
+                     folder, list->class_names[0]);
     return DPT_OK;
 }
 
@@ -148,16 +132,16 @@ static enum dpt_status number_classes(struct dpt_source *s, struct dpt_error *er
     struct state *state = s->state;
     const struct dpt_picture_list *list = &state->list;
     const bool like = s->like.n_classes > 0;
-    const char *const *names = like ? s->like.classes : list->classes;
-    const size_t n = like ? s->like.n_classes : list->n_classes;
+    const char *const *names = like ? s->like.classes : list->class_names;
+    const size_t n = like ? s->like.n_classes : list->classes.n;
     size_t longest = 1;
 
-    DPT_TRY(make_classes(state, err));
-    for (size_t i = 0; i < list->n_classes; i++) {
-        state->classes[i] = like ? class_named(names, n, list->classes[i]) : (int32_t)i;
+    DPT_NEW(state->classes, list->classes.n, "the classes", err);
+    for (size_t i = 0; i < list->classes.n; i++) {
+        state->classes[i] = like ? class_named(names, n, list->class_names[i]) : (int32_t)i;
         if (state->classes[i] < 0)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s/%s: is no class of %s", s->paths[0],
-                             list->classes[i], s->spec->option[DPT_SOURCE_LIKE]));
+                             list->class_names[i], s->spec->option[DPT_SOURCE_LIKE]));
     }
     for (size_t k = 0; k < n; k++)
         longest = strlen(names[k]) > longest ? strlen(names[k]) : longest;
@@ -173,19 +157,6 @@ out:
     return status;
 }
 
-static void show(struct dpt_source *s, size_t n)
-{
-    struct state *state = s->state;
-    char done[32], all[32], line[96];
-
-    if (s->spec->log == NULL || dpt_now() - state->shown < 0.1)
-        return;
-    state->shown = dpt_now();
-    snprintf(line, sizeof line, "looking at pictures: %s of %s",
-             dpt_group_digits(done, (long long)n), dpt_group_digits(all, (long long)state->list.n));
-    dpt_log_live(s->spec->log, line);
-}
-
 /* Finds the size and colour that were not given: one size for all, colour where any has it. */
 static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
 {
@@ -194,13 +165,14 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
     struct dpt_picture_format *layout = &state->layout;
     const bool size = layout->height == 0, colour = layout->channels == 0;
     struct dpt_picture one = {0};
+    double shown = 0;
 
     for (size_t i = 0; (size || colour) && i < state->list.n; i++) {
         const char *path = state->list.entries[i].path;
 
         if (s->spec->stop != NULL && *s->spec->stop != 0)
             DPT_TRY(dpt_fail(err, DPT_STOPPED, "stopped; nothing was written"));
-        DPT_TRY(dpt_picture_look(&one, path, err));
+        DPT_TRY(dpt_picture_read(&one, path, true, err));
         if (colour && one.channels > layout->channels)
             layout->channels = one.channels;
         if (size && i == 0) {
@@ -213,7 +185,8 @@ static enum dpt_status find_form(struct dpt_source *s, struct dpt_error *err)
                              "makes all of one size",
                              state->list.entries[0].path, layout->height, layout->width, path,
                              one.height, one.width, layout->height, layout->width));
-        show(s, i);
+        dpt_log_live_count(s->spec->log, &shown, "looking at pictures", (int64_t)i,
+                           (int64_t)state->list.n);
     }
 out:
     if (s->spec->log != NULL)
@@ -251,7 +224,7 @@ out:
 static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_list *list, size_t i)
 {
     const struct dpt_source_model *model = &s->spec->model;
-    const char *name = list->classes[i];
+    const char *name = list->class_names[i];
     char *end;
     long number;
 
@@ -260,7 +233,7 @@ static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_lis
     number = strtol(name, &end, 10);
     if (name[0] >= '0' && name[0] <= '9' && *end == '\0' && number < s->spec->outputs)
         return (int32_t)number;
-    return list->n_classes == (size_t)s->spec->outputs ? (int32_t)i : -1;
+    return list->classes.n == (size_t)s->spec->outputs ? (int32_t)i : -1;
 }
 
 /* Sub-folders are labels where the model knows every one of them: by its name, by a number or,
@@ -274,16 +247,16 @@ static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
     for (size_t i = 0; i < list->n; i++)
         if (list->entries[i].class < 0)
             return DPT_OK;
-    if (!s->spec->classes || list->n_classes == 0)
+    if (!s->spec->classes || list->classes.n == 0)
         return DPT_OK;
-    DPT_TRY(make_classes(state, err));
-    for (size_t i = 0; i < list->n_classes; i++) {
+    DPT_NEW(state->classes, list->classes.n, "the classes", err);
+    for (size_t i = 0; i < list->classes.n; i++) {
         state->classes[i] = class_of(s, list, i);
         if (state->classes[i] < 0) {
             dpt_log_info(s->spec->log,
                          "the sub-folders are not called as the model's classes ('%s' is none), so "
                          "they are taken for no labels",
-                         list->classes[i]);
+                         list->class_names[i]);
             return DPT_OK;
         }
     }
@@ -300,7 +273,7 @@ static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error
     const struct dpt_picture_format *layout = &state->layout;
     struct dpt_picture p = {0};
 
-    DPT_TRY(dpt_picture_look(&p, state->list.entries[0].path, err));
+    DPT_TRY(dpt_picture_read(&p, state->list.entries[0].path, true, err));
     if (p.width != layout->width || p.height != layout->height || p.channels != layout->channels)
         dpt_log_info(
             s->spec->log,
@@ -314,7 +287,7 @@ static enum dpt_status tell_scaling(const struct dpt_source *s, struct dpt_error
             : layout->channels == 1        ? ", in grey"
                                            : ", in colour");
     dpt_picture_list_log(&state->list, s->spec->log);
-    if (s->spec->model.typed && !s->spec->model.u8)
+    if (s->spec->model.known && !s->spec->model.u8)
         dpt_log_warn(s->spec->log,
                      "the job's training data are float32, not bytes; pictures are divided by 255, "
                      "which may not be what was done to those");
@@ -354,31 +327,25 @@ out:
     return status;
 }
 
-static enum dpt_status open_source(struct dpt_source *s, int rank, int ranks, struct dpt_error *err)
+static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct state *state = calloc(1, sizeof *state);
+    const struct state *state = s->state;
 
-    (void)rank;
-    (void)ranks;
-    s->state = state;
-    if (state == NULL)
-        DPT_TRY(dpt_fail_memory(err, "the pictures", sizeof *state));
+    s->n_parts = 1;
     DPT_TRY((s->spec->convert ? open_to_convert : open_to_predict)(s, err));
-    DPT_TRY(dpt_source_parts(s, 1, err));
     s->parts[0].samples = (int64_t)state->list.n;
     s->layout.u8 = true;
 out:
     return status;
 }
 
-static void close_source(struct dpt_source *s)
+static void close_source(void *arg)
 {
-    struct state *state = s->state;
+    struct state *state = arg;
 
     dpt_picture_list_release(&state->list);
-    free(state->classes);
-    free(state);
+    dpt_free(state->classes);
 }
 
 static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
@@ -403,7 +370,7 @@ static enum dpt_status render(const struct dpt_source *s, int64_t sample, uint8_
     const struct state *state = s->state;
     struct dpt_picture picture = {0};
 
-    DPT_TRY(dpt_picture_read(&picture, state->list.entries[sample].path, err));
+    DPT_TRY(dpt_picture_read(&picture, state->list.entries[sample].path, false, err));
     DPT_TRY(dpt_picture_shape(&picture, &state->layout, stored, err));
 out:
     dpt_picture_release(&picture);
@@ -414,15 +381,6 @@ static const char *name(const struct dpt_source *s, int64_t sample)
 {
     return ((const struct state *)s->state)->list.entries[sample].name;
 }
-
-static const struct dpt_source_type type = {
-    .is = is,
-    .open = open_source,
-    .close = close_source,
-    .read = read_rows,
-    .render = render,
-    .name = name,
-};
 
 const struct dpt_source_format dpt_source_pictures = {
     .name = "pictures",
@@ -437,5 +395,11 @@ const struct dpt_source_format dpt_source_pictures = {
         "--like TRAINSHARD, so that its classes have the same numbers.",
     .options = 1u << DPT_SOURCE_SIZE | 1u << DPT_SOURCE_GREY | 1u << DPT_SOURCE_LIKE |
                1u << DPT_SOURCE_SHUFFLE | 1u << DPT_SOURCE_INVERT,
-    .type = &type,
+    .is = dpt_picture_is,
+    .state = sizeof(struct state),
+    .open = open_source,
+    .close = close_source,
+    .read = read_rows,
+    .render = render,
+    .sample_name = name,
 };

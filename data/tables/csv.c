@@ -7,21 +7,23 @@
 #include <strings.h>
 
 #include "core/base/memory.h"
+#include "core/base/str.h"
+#include "core/conf/option.h"
 
 enum { END = -1 };
 
-enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read *read, void *from,
-                             struct dpt_error *err)
+enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path,
+                             const volatile sig_atomic_t *stop, struct dpt_error *err)
 {
-    *csv = (struct dpt_csv){.path = path, .read = read, .from = from, .next_line = 1};
+    *csv = (struct dpt_csv){.next_line = 1};
     csv->buffer = malloc(DPT_CSV_BUFFER);
-    if (csv->buffer == NULL)
-        return dpt_fail_memory(err, path, DPT_CSV_BUFFER);
-    return DPT_OK;
+    return csv->buffer != NULL ? dpt_input_open(&csv->in, path, stop, err)
+                               : dpt_fail_memory(err, path, DPT_CSV_BUFFER);
 }
 
 void dpt_csv_close(struct dpt_csv *csv)
 {
+    dpt_input_close(&csv->in);
     free(csv->buffer);
     free(csv->cells);
     free(csv->text);
@@ -35,13 +37,13 @@ static inline enum dpt_status peek(struct dpt_csv *csv, int *byte, struct dpt_er
 
     if (csv->used == csv->filled && !csv->ended) {
         csv->used = 0;
-        DPT_TRY(csv->read(csv->from, csv->buffer, DPT_CSV_BUFFER, &csv->filled, err));
+        DPT_TRY(dpt_input_some(&csv->in, csv->buffer, DPT_CSV_BUFFER, &csv->filled, err));
         csv->ended = csv->filled < DPT_CSV_BUFFER;
     }
     *byte = csv->used < csv->filled ? (unsigned char)csv->buffer[csv->used] : END;
     if (*byte == '\0')
         status = dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has a NUL byte: no text, or not in UTF-8",
-                          csv->path, (long long)csv->next_line);
+                          csv->in.path, (long long)csv->next_line);
 out:
     return status;
 }
@@ -50,21 +52,19 @@ out:
  * lengths. */
 static inline enum dpt_status put(struct dpt_csv *csv, char byte, struct dpt_error *err)
 {
-    if (csv->text_length == csv->text_capacity) {
-        char *more;
+    enum dpt_status status = DPT_OK;
 
+    if (csv->text_length == csv->text_capacity) {
         if (csv->text_length >= DPT_CSV_RECORD_MOST)
-            return dpt_fail(
-                err, DPT_BAD_DATA,
-                "%s:%lld: a record longer than %d MB begins here; a quote that is not closed?",
-                csv->path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20);
-        more = dpt_grow(csv->text, &csv->text_capacity, csv->text_length + 1, 1);
-        if (more == NULL)
-            return dpt_fail_memory(err, csv->path, 2.0 * (double)csv->text_capacity);
-        csv->text = more;
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                             "%s:%lld: a record longer than %d MB begins here; a quote that is not "
+                             "closed?",
+                             csv->in.path, (long long)csv->line, DPT_CSV_RECORD_MOST >> 20));
+        DPT_GROW(csv->text, &csv->text_capacity, csv->text_length + 1, csv->in.path, err);
     }
     csv->text[csv->text_length++] = byte;
-    return DPT_OK;
+out:
+    return status;
 }
 
 /* Takes a line end; CRLF is one. */
@@ -94,7 +94,7 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
         DPT_TRY(peek(csv, &byte, err));
         if (byte == END)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s:%lld: the quote that begins here is not closed",
-                             csv->path, (long long)cell->line));
+                             csv->in.path, (long long)cell->line));
         if (byte == '\n' || byte == '\r') {
             /* Within quotes a line end is text; told as LF whatever it was. */
             DPT_TRY(take_line_end(csv, byte, err));
@@ -118,7 +118,7 @@ static enum dpt_status quoted_cell(struct dpt_csv *csv, struct dpt_csv_cell *cel
         DPT_TRY(
             dpt_fail(err, DPT_BAD_DATA,
                      "%s:%lld: text behind a closing quote; a quote within quotes is written \"\"",
-                     csv->path, (long long)csv->next_line));
+                     csv->in.path, (long long)csv->next_line));
 out:
     return status;
 }
@@ -150,13 +150,7 @@ static enum dpt_status read_cell(struct dpt_csv *csv, bool *last, struct dpt_err
     struct dpt_csv_cell *cell;
     int byte;
 
-    if (csv->n_cells == csv->cells_capacity) {
-        cell = dpt_grow(csv->cells, &csv->cells_capacity, csv->n_cells + 1, sizeof *cell);
-        if (cell == NULL)
-            return dpt_fail_memory(err, csv->path,
-                                   2.0 * (double)csv->cells_capacity * sizeof *cell);
-        csv->cells = cell;
-    }
+    DPT_GROW(csv->cells, &csv->cells_capacity, csv->n_cells + 1, csv->in.path, err);
     cell = &csv->cells[csv->n_cells];
     *cell = (struct dpt_csv_cell){.line = csv->next_line};
     DPT_TRY(peek(csv, &byte, err));
@@ -190,7 +184,8 @@ static enum dpt_status skip_mark(struct dpt_csv *csv, struct dpt_error *err)
     else if (csv->filled >= 2 &&
              (memcmp(csv->buffer, "\xFF\xFE", 2) == 0 || memcmp(csv->buffer, "\xFE\xFF", 2) == 0))
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
-                         "%s: is UTF-16; UTF-8 is needed (iconv -f UTF-16 -t UTF-8)", csv->path));
+                         "%s: is UTF-16; UTF-8 is needed (iconv -f UTF-16 -t UTF-8)",
+                         csv->in.path));
 out:
     return status;
 }
@@ -227,41 +222,8 @@ out:
 
 const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN])
 {
-    static const char dots[] = "…";
-    size_t n = strlen(text);
-
-    if (n >= DPT_CSV_SHOWN)
-        for (n = DPT_CSV_SHOWN - sizeof dots; n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80;)
-            n--; /* not within a character of several bytes */
-    memcpy(buf, text, n);
-    strcpy(buf + n, text[n] != '\0' ? dots : "");
-    for (char *p = buf; *p != '\0'; p++)
-        if (iscntrl((unsigned char)*p))
-            *p = ' ';
+    dpt_show_text(buf, text, DPT_CSV_CHARACTERS);
     return buf;
-}
-
-/* Whether all of `text` is [+-] digits [. digits] [e [+-] digits], with a digit before the
- * exponent. */
-static bool is_decimal(const char *p)
-{
-    bool digits = false;
-
-    p += *p == '+' || *p == '-';
-    for (; isdigit((unsigned char)*p); p++)
-        digits = true;
-    p += *p == '.';
-    for (; isdigit((unsigned char)*p); p++)
-        digits = true;
-    if (digits && (*p == 'e' || *p == 'E')) {
-        p++;
-        p += *p == '+' || *p == '-';
-        if (!isdigit((unsigned char)*p))
-            return false;
-        while (isdigit((unsigned char)*p))
-            p++;
-    }
-    return digits && *p == '\0';
 }
 
 /*
@@ -291,17 +253,17 @@ static bool short_decimal(const char *p, double *value)
     return true;
 }
 
-enum dpt_csv_kind dpt_csv_number(const struct dpt_csv_cell *cell, locale_t c_locale, double *value)
+enum dpt_csv_kind dpt_csv_number(const char *text, double *value)
 {
     static const char *const missing[] = {"", "NA", "N/A", "null", "none", "?"};
     static const char *const not_finite[] = {"nan", "inf", "infinity"};
-    const char *bare = cell->text + (cell->text[0] == '+' || cell->text[0] == '-');
+    const size_t decimal = dpt_number_length(text);
 
-    if (short_decimal(cell->text, value))
+    if (short_decimal(text, value))
         return DPT_CSV_NUMBER;
     *value = 0;
-    if (is_decimal(cell->text)) {
-        const double number = strtod_l(cell->text, NULL, c_locale);
+    if (decimal > 0 && text[decimal] == '\0') {
+        const double number = strtod(text, NULL);
 
         if (!isfinite(number))
             return DPT_CSV_NOT_FINITE;
@@ -309,10 +271,10 @@ enum dpt_csv_kind dpt_csv_number(const struct dpt_csv_cell *cell, locale_t c_loc
         return DPT_CSV_NUMBER;
     }
     for (size_t i = 0; i < sizeof missing / sizeof missing[0]; i++)
-        if (strcasecmp(cell->text, missing[i]) == 0)
+        if (strcasecmp(text, missing[i]) == 0)
             return DPT_CSV_MISSING;
     for (size_t i = 0; i < sizeof not_finite / sizeof not_finite[0]; i++)
-        if (strcasecmp(bare, not_finite[i]) == 0)
+        if (strcasecmp(text + (*text == '+' || *text == '-'), not_finite[i]) == 0)
             return DPT_CSV_NOT_FINITE;
     return DPT_CSV_TEXT;
 }

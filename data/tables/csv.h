@@ -8,12 +8,11 @@
 #ifndef DPT_DATA_CSV_H
 #define DPT_DATA_CSV_H
 
-#include <locale.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "core/base/error.h"
+#include "data/tables/input.h"
 
 enum { DPT_CSV_RECORD_MOST = 64 << 20, DPT_CSV_BUFFER = 64 * 1024 };
 
@@ -24,10 +23,7 @@ struct dpt_csv_cell {
     bool quoted;
 };
 
-/* Gives up to `capacity` bytes; *got is less only at the end. */
-typedef enum dpt_status dpt_csv_read(void *from, void *bytes, size_t capacity, size_t *got,
-                                     struct dpt_error *err);
-
+/* Zero-initialise: {0}. */
 struct dpt_csv {
     /* The record that dpt_csv_next gave; valid until the next one. */
     struct dpt_csv_cell *cells;
@@ -35,9 +31,7 @@ struct dpt_csv {
     int64_t line; /* where the record begins */
 
     /* Private. */
-    const char *path;
-    dpt_csv_read *read;
-    void *from;
+    struct dpt_input in;
     char *buffer; /* DPT_CSV_BUFFER bytes of the file */
     size_t used, filled;
     bool ended;
@@ -46,20 +40,20 @@ struct dpt_csv {
     size_t text_length, text_capacity, cells_capacity;
 };
 
-/* path (for messages) and from are borrowed. Errors: RANK. */
-enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path, dpt_csv_read *read, void *from,
-                             struct dpt_error *err);
+/* Errors: as dpt_input_open, RANK. */
+enum dpt_status dpt_csv_open(struct dpt_csv *csv, const char *path,
+                             const volatile sig_atomic_t *stop, struct dpt_error *err);
 void dpt_csv_close(struct dpt_csv *csv);
 
 /*
  * Reads the next record; *more is false behind the last. Errors: BAD_DATA (a quote that is not
  * closed, text behind a closing quote, a NUL byte, a record above DPT_CSV_RECORD_MOST; names file
- * and line), what `read` gives, RANK.
+ * and line), IO, STOPPED, RANK.
  */
 enum dpt_status dpt_csv_next(struct dpt_csv *csv, bool *more, struct dpt_error *err);
 
-/* A cell's text for a message: on one line, cut where it is long; returns buf. */
-enum { DPT_CSV_SHOWN = 96 };
+/* A cell's text for a message: printable, cut where it is long; returns buf. */
+enum { DPT_CSV_CHARACTERS = 60, DPT_CSV_SHOWN = 6 * DPT_CSV_CHARACTERS + 8 };
 const char *dpt_csv_shown(const char *text, char buf[DPT_CSV_SHOWN]);
 
 enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV_TEXT };
@@ -69,6 +63,6 @@ enum dpt_csv_kind { DPT_CSV_NUMBER, DPT_CSV_NOT_FINITE, DPT_CSV_MISSING, DPT_CSV
  * the nearest double. NOT_FINITE: nan, inf, or beyond a double. MISSING: nothing, NA, N/A, null,
  * None, ?. *value is 0 but for NUMBER.
  */
-enum dpt_csv_kind dpt_csv_number(const struct dpt_csv_cell *cell, locale_t c_locale, double *value);
+enum dpt_csv_kind dpt_csv_number(const char *text, double *value);
 
 #endif

@@ -6,19 +6,12 @@
 
 #include "core/base/str.h"
 
-static enum dpt_status read_input(void *from, void *bytes, size_t capacity, size_t *got,
-                                  struct dpt_error *err)
-{
-    return dpt_input_some(from, bytes, capacity, got, err);
-}
-
-const char *dpt_csv_where(const struct dpt_csv_table *t, const struct dpt_csv *row, size_t column,
-                          char buf[DPT_CSV_WHERE])
+const char *dpt_csv_where(const struct dpt_csv_table *t, size_t column, char buf[DPT_CSV_WHERE])
 {
     char name[DPT_CSV_SHOWN];
 
-    snprintf(buf, DPT_CSV_WHERE, "%s:%lld: column %zu%s%s%s", row->path,
-             (long long)row->cells[column].line, column + 1, t->names != NULL ? " (" : "",
+    snprintf(buf, DPT_CSV_WHERE, "%s:%lld: column %zu%s%s%s", t->csv.in.path,
+             (long long)t->csv.cells[column].line, column + 1, t->names != NULL ? " (" : "",
              t->names != NULL ? dpt_csv_shown(t->names[column], name) : "",
              t->names != NULL ? ")" : "");
     return buf;
@@ -142,10 +135,10 @@ static bool labels_need_names(const char *item)
     return false;
 }
 
-static bool is_number(const struct dpt_csv_table *t, const struct dpt_csv_cell *cell)
+static bool is_number(const struct dpt_csv_cell *cell)
 {
     double value;
-    const enum dpt_csv_kind kind = dpt_csv_number(cell, t->c_locale, &value);
+    const enum dpt_csv_kind kind = dpt_csv_number(cell->text, &value);
 
     return kind == DPT_CSV_NUMBER || kind == DPT_CSV_NOT_FINITE;
 }
@@ -164,9 +157,9 @@ static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct d
 
     for (size_t i = 0; i < t->columns; i++) {
         if (!t->is_label[i])
-            numbers += is_number(t, &csv->cells[i]);
+            numbers += is_number(&csv->cells[i]);
         else
-            text_label = text_label && !is_number(t, &csv->cells[i]);
+            text_label = text_label && !is_number(&csv->cells[i]);
     }
     *header = numbers == 0;
     if (numbers < t->columns - t->n_labels || !text_label || t->n_labels == 0)
@@ -174,7 +167,7 @@ static enum dpt_status looks_like_header(const struct dpt_csv_table *t, struct d
     DPT_TRY(dpt_csv_next(csv, &more, err));
     *header = more && csv->n_cells == t->columns;
     for (size_t i = 0; *header && i < t->n_labels; i++)
-        *header = is_number(t, &csv->cells[t->labels[i]]);
+        *header = is_number(&csv->cells[t->labels[i]]);
 out:
     return status;
 }
@@ -194,11 +187,11 @@ static enum dpt_status check_columns(const struct dpt_csv_table *t, const struct
         return DPT_OK;
     if (other != NULL)
         return dpt_fail(err, DPT_BAD_DATA,
-                        "%s:%lld: columns seem to be separated by %s; commas are needed", csv->path,
-                        (long long)csv->line, other);
+                        "%s:%lld: columns seem to be separated by %s; commas are needed",
+                        csv->in.path, (long long)csv->line, other);
     return dpt_fail(err, DPT_BAD_DATA,
-                    "%s:%lld: has one column; a feature and a label are needed at least", csv->path,
-                    (long long)csv->line);
+                    "%s:%lld: has one column; a feature and a label are needed at least",
+                    csv->in.path, (long long)csv->line);
 }
 
 /* Looks at the first record of the first file. */
@@ -215,17 +208,16 @@ static enum dpt_status look(struct dpt_csv_table *t, struct dpt_csv *csv, struct
         DPT_TRY(dpt_fail(err, DPT_USAGE, "--header %s: must be auto, yes or no", option));
     DPT_TRY(dpt_csv_next(csv, &more, err));
     if (!more)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", csv->path));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: is empty", csv->in.path));
     DPT_TRY(check_columns(t, csv, err));
     t->columns = csv->n_cells;
     t->labels = dpt_region_alloc(&t->region, t->columns * sizeof *t->labels);
     t->is_label = dpt_region_alloc(&t->region, t->columns * sizeof *t->is_label);
     names = dpt_region_alloc(&t->region, t->columns * sizeof *names);
     for (size_t i = 0; names != NULL && i < t->columns; i++)
-        if ((names[i] = dpt_region_strdup(&t->region, csv->cells[i].text)) == NULL)
-            names = NULL;
-    if (t->labels == NULL || t->is_label == NULL || names == NULL)
-        DPT_TRY(dpt_fail_memory(err, csv->path, (double)t->columns * sizeof *names));
+        names[i] = dpt_region_strdup(&t->region, csv->cells[i].text);
+    if (t->region.failed)
+        DPT_TRY(dpt_fail_memory(err, csv->in.path, (double)t->columns * sizeof *names));
     if (automatic && !unlabelled(t) && labels_need_names(t->spec.label)) {
         header = true;
     } else if (automatic) {
@@ -242,26 +234,18 @@ enum dpt_status dpt_csv_table_open(struct dpt_csv_table *t, const struct dpt_csv
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_input in = {0};
-    struct dpt_csv csv = {0};
 
     *t = (struct dpt_csv_table){.spec = *spec};
-    t->c_locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (t->c_locale == (locale_t)0)
-        DPT_TRY(dpt_fail_memory(err, "a locale", 0));
-    DPT_TRY(dpt_input_open(&in, spec->inputs[0], spec->stop, err));
-    DPT_TRY(dpt_csv_open(&csv, spec->inputs[0], read_input, &in, err));
-    DPT_TRY(look(t, &csv, err));
+    DPT_TRY(dpt_csv_open(&t->csv, spec->inputs[0], spec->stop, err));
+    DPT_TRY(look(t, &t->csv, err));
 out:
-    dpt_csv_close(&csv);
-    dpt_input_close(&in);
+    dpt_csv_close(&t->csv);
     return status;
 }
 
 void dpt_csv_table_close(struct dpt_csv_table *t)
 {
-    if (t->c_locale != (locale_t)0)
-        freelocale(t->c_locale);
+    dpt_csv_close(&t->csv);
     dpt_region_release(&t->region);
     *t = (struct dpt_csv_table){0};
 }
@@ -270,7 +254,7 @@ void dpt_csv_table_close(struct dpt_csv_table *t)
 static bool only_words(const struct dpt_csv_table *t, const struct dpt_csv *csv)
 {
     for (size_t i = 0; i < csv->n_cells && i < t->columns; i++)
-        if (!t->is_label[i] && is_number(t, &csv->cells[i]))
+        if (!t->is_label[i] && is_number(&csv->cells[i]))
             return false;
     return true;
 }
@@ -298,51 +282,42 @@ static enum dpt_status check_row(const struct dpt_csv_table *t, const struct dpt
             return DPT_OK;
         if ((option != NULL && strcmp(option, "yes") == 0) || only_words(t, csv))
             return dpt_fail(err, DPT_BAD_DATA,
-                            "%s:%lld: the names of the columns are not those of %s", csv->path,
+                            "%s:%lld: the names of the columns are not those of %s", csv->in.path,
                             (long long)csv->line, t->spec.inputs[0]);
     }
     if (csv->n_cells != t->columns)
         return dpt_fail(err, DPT_BAD_DATA, "%s:%lld: has %zu columns, the first line of %s has %zu",
-                        csv->path, (long long)csv->line, csv->n_cells, t->spec.inputs[0],
+                        csv->in.path, (long long)csv->line, csv->n_cells, t->spec.inputs[0],
                         t->columns);
     return DPT_OK;
 }
 
-static void close_file(struct dpt_csv_cursor *c)
+enum dpt_status dpt_csv_table_next(struct dpt_csv_table *t, bool *more, struct dpt_error *err)
 {
-    dpt_csv_close(&c->csv);
-    dpt_input_close(&c->in);
-    c->opened = false;
-}
-
-enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *c, bool *more, struct dpt_error *err)
-{
-    const struct dpt_csv_spec *spec = &c->table->spec;
     enum dpt_status status = DPT_OK;
     bool first = false, skip = true;
 
     *more = false;
-    while (skip && c->file < spec->n_inputs) {
-        if (!c->opened) {
-            c->opened = first = true;
-            DPT_TRY(dpt_input_open(&c->in, spec->inputs[c->file], spec->stop, err));
-            DPT_TRY(dpt_csv_open(&c->csv, spec->inputs[c->file], read_input, &c->in, err));
+    while (skip && t->file < t->spec.n_inputs) {
+        if (t->csv.buffer == NULL) {
+            DPT_TRY(dpt_csv_open(&t->csv, t->spec.inputs[t->file], t->spec.stop, err));
+            first = true;
         }
-        DPT_TRY(dpt_csv_next(&c->csv, more, err));
+        DPT_TRY(dpt_csv_next(&t->csv, more, err));
         if (*more) {
-            DPT_TRY(check_row(c->table, &c->csv, first, &skip, err));
+            DPT_TRY(check_row(t, &t->csv, first, &skip, err));
             first = false;
         } else {
-            close_file(c);
-            c->file++;
+            dpt_csv_close(&t->csv);
+            t->file++;
         }
     }
 out:
     return status;
 }
 
-void dpt_csv_cursor_close(struct dpt_csv_cursor *c)
+void dpt_csv_table_rewind(struct dpt_csv_table *t)
 {
-    close_file(c);
-    c->file = 0;
+    dpt_csv_close(&t->csv);
+    t->file = 0;
 }

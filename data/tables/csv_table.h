@@ -10,7 +10,6 @@
 
 #include "core/base/memory.h"
 #include "data/tables/csv.h"
-#include "data/tables/input.h"
 
 /* What is to be read, and what was said of it; borrowed. */
 struct dpt_csv_spec {
@@ -24,11 +23,12 @@ struct dpt_csv_spec {
 /* Zero-initialise: {0}. */
 struct dpt_csv_table {
     struct dpt_csv_spec spec;
-    locale_t c_locale;
     size_t columns, n_labels;
-    size_t *labels; /* the label columns, in the order they were asked for */
-    bool *is_label; /* [columns] */
-    char **names;   /* [columns], or NULL: no header */
+    size_t *labels;     /* the label columns, in the order they were asked for */
+    bool *is_label;     /* [columns] */
+    char **names;       /* [columns], or NULL: no header */
+    struct dpt_csv csv; /* the row, where there is one; open while it has a buffer */
+    size_t file;        /* of the inputs, that csv reads */
     struct dpt_region region;
 };
 
@@ -38,24 +38,15 @@ enum dpt_status dpt_csv_table_open(struct dpt_csv_table *table, const struct dpt
                                    struct dpt_error *err);
 void dpt_csv_table_close(struct dpt_csv_table *table);
 
-/* An iterator over the rows. Zero-initialise but for `table`; close. */
-struct dpt_csv_cursor {
-    const struct dpt_csv_table *table;
-    struct dpt_csv csv; /* the row, where there is one more */
-    size_t file;        /* of the table's inputs */
-    bool opened;
-    struct dpt_input in;
-};
+/* Makes table->csv hold the next row; it has table->columns cells. *more: false behind the last.
+ * Errors: BAD_DATA (a row of another length), IO, STOPPED. */
+enum dpt_status dpt_csv_table_next(struct dpt_csv_table *table, bool *more, struct dpt_error *err);
+/* The next row is the first again. */
+void dpt_csv_table_rewind(struct dpt_csv_table *table);
 
-/* The next row; it has table->columns cells. Errors: BAD_DATA (a row of another length), IO,
- * STOPPED. */
-enum dpt_status dpt_csv_cursor_next(struct dpt_csv_cursor *cursor, bool *more,
-                                    struct dpt_error *err);
-void dpt_csv_cursor_close(struct dpt_csv_cursor *cursor);
-
-/* "iris.csv:5: column 3 (petal_length)" of a cell, for messages; returns buf. */
+/* "iris.csv:5: column 3 (petal_length)" of a cell of the row, for messages; returns buf. */
 enum { DPT_CSV_WHERE = 1024 };
-const char *dpt_csv_where(const struct dpt_csv_table *table, const struct dpt_csv *row,
-                          size_t column, char buf[DPT_CSV_WHERE]);
+const char *dpt_csv_where(const struct dpt_csv_table *table, size_t column,
+                          char buf[DPT_CSV_WHERE]);
 
 #endif

@@ -80,7 +80,7 @@ static void demand_readable(const struct dpt_shard_result *result, const char *p
     DEMAND(dpt_dataset_open(&set, &spec, &lone, &err) == DPT_OK, "%s", err.text);
     DEMAND(set.samples == result->format.samples && set.u8 == result->format.u8, "%lld samples",
            (long long)set.samples);
-    dpt_dataset_close(&set, &lone);
+    dpt_dataset_close(&set);
 }
 
 static void demand_reason(enum dpt_status status, const struct dpt_error *err)

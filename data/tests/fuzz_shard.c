@@ -106,14 +106,12 @@ static void demand_reason(enum dpt_status status, const struct dpt_error *err)
 static void demand_sound(const struct dpt_dataset *set)
 {
     const size_t element = set->u8 ? 1 : sizeof(float);
-    const char *const *names;
+    const struct dpt_shard *named = set->parts->named;
     char where[256];
-    size_t n;
 
-    names = dpt_dataset_classes(set, &n);
-    DEMAND((names != NULL) == (n > 0), "%zu names", n);
-    for (size_t i = 0; i < n; i++)
-        DEMAND(strlen(names[i]) < MOST, "name %zu", i);
+    DEMAND(named == NULL || named->names.n > 0, "no names");
+    for (size_t i = 0; named != NULL && i < named->names.n; i++)
+        DEMAND(strlen(named->names.at[i]) < MOST, "name %zu", i);
     DEMAND(set->samples > 0 && dpt_shape_size(&set->shape) > 0 &&
                set->stride == element * (size_t)dpt_shape_size(&set->shape),
            "%lld samples of %zu bytes", (long long)set->samples, set->stride);
@@ -201,8 +199,8 @@ static void try_open(char *const *paths, size_t n, unsigned how, bool usual)
     } else {
         demand_reason(other, &err);
     }
-    dpt_dataset_close(&disk, &lone);
-    dpt_dataset_close(&memory, &lone);
+    dpt_dataset_close(&disk);
+    dpt_dataset_close(&memory);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -94,7 +94,7 @@ static void all_ranks_see_all_samples(void **state)
             else
                 assert_true(set.targets[i * 3 + 2] == make_target(i, 2));
         }
-        dpt_dataset_close(&set, &comm);
+        dpt_dataset_close(&set);
     }
 }
 
@@ -149,7 +149,7 @@ static void ranks_with_other_files_are_told(void **state)
     make_shard(path, &plain, 0, 10 + comm.world.rank);
     if (comm.world.size == 1) {
         assert_int_equal(dpt_dataset_open(&set, &spec, &comm, &err), DPT_OK);
-        dpt_dataset_close(&set, &comm);
+        dpt_dataset_close(&set);
         return;
     }
     assert_int_equal(dpt_dataset_open(&set, &spec, &comm, &err), DPT_BAD_DATA);
@@ -183,8 +183,8 @@ static void synthetic_samples_do_not_depend_on_ranks(void **state)
             assert_memory_equal(ours.labels, mine.labels, 101 * sizeof(int32_t));
         else
             assert_memory_equal(ours.targets, mine.targets, 101 * sizeof(float));
-        dpt_dataset_close(&mine, &alone);
-        dpt_dataset_close(&ours, &comm);
+        dpt_dataset_close(&mine);
+        dpt_dataset_close(&ours);
     }
 }
 

@@ -187,7 +187,7 @@ static void collect(const char *pattern, int cache, int ranks, int32_t micro, fl
         dpt_batch_buffer_close(&buffer);
         dpt_loader_close(loader);
     }
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
 }
 
 static void loaders_agree_wherever_the_data_lie(void **state)

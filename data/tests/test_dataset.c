@@ -140,8 +140,8 @@ static void every_form_reads(void **state)
         assert_int_equal(set.shape.c, format->n_dims == 4 ? 2 : format->n_dims == 3 ? 1 : 24);
         assert_int_equal(set.shape.flat, format->n_dims == 2);
         assert_int_equal(set.nhwc, format->nhwc);
-        dpt_dataset_close(&set, &alone);
-        dpt_dataset_close(&set, &alone);
+        dpt_dataset_close(&set);
+        dpt_dataset_close(&set);
     }
 }
 
@@ -161,7 +161,7 @@ static void says_where_a_sample_is(void **state)
     assert_int_equal(dpt_dataset_check_targets(&set, 12, &err), DPT_OK);
     assert_int_equal(dpt_dataset_check_targets(&set, 9, &err), DPT_BAD_DATA);
     assert_non_null(strstr(err.text, "a.h5: /labels[8] is 9, the model has 9 outputs (0 to 8)"));
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
 }
 
 static void refuses_paths(void **state)
@@ -327,7 +327,7 @@ static void damage_is_found(void **state)
             assert_int_equal(err.status, DPT_BAD_DATA);
             assert_non_null(strstr(err.text, "a.h5"));
         }
-        dpt_dataset_close(&set, &alone);
+        dpt_dataset_close(&set);
     }
     assert_true(refused > 50);
 }
@@ -366,7 +366,7 @@ static void a_checksum_may_be_ignored(void **state)
     conf.verify = false;
     assert_int_equal(dpt_dataset_open(&set, &spec, &alone, &err), DPT_OK);
     assert_null(set.memory);
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
 }
 
 int main(void)

@@ -65,9 +65,10 @@ static void walk(const struct dpt_sampler *s, int64_t epoch, int ranks, int *see
             assert_int_equal(first, next); /* contiguous, in order, nothing left out */
             next = last;
             for (int32_t m = first; m < last; m++) {
-                int32_t count = 0;
+                const int32_t left = dpt_sampler_count(s, step) - m * s->micro;
+                const int32_t count = left < s->micro ? left : s->micro;
 
-                dpt_sampler_members(s, epoch, step, m, index, &count);
+                dpt_sampler_samples(s, epoch, step * s->global + m * s->micro, count, index);
                 assert_in_range(count, 1, s->micro);
                 total += count;
                 for (int32_t i = 0; i < count; i++) {

@@ -40,13 +40,13 @@ static void the_defaults_are_as_documented(void **state)
     assert_int_equal(set.target_width, 10);
     assert_null(dpt_dataset_true_weights(&set));
     assert_string_equal(dpt_dataset_where(&set, 7, text), "synthetic sample 7");
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
     open_set(&set, &conf, false, 1, 0);
     assert_int_equal(set.shape.c, 5);
     assert_true(set.shape.flat);
     assert_int_equal(set.target, DPT_TARGET_VECTOR);
     assert_int_equal(set.target_width, 1);
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
 }
 
 static void labels_are_balanced(void **state)
@@ -67,7 +67,7 @@ static void labels_are_balanced(void **state)
         for (int64_t k = 0; k < classes; k++)
             assert_in_range(count[k], 1009 / classes, 1009 / classes + 1);
         assert_true(classes < 4 || in_order < 1009 / 2);
-        dpt_dataset_close(&set, &alone);
+        dpt_dataset_close(&set);
     }
 }
 
@@ -127,8 +127,8 @@ static void classes_can_be_learned(void **state)
         assert_int_equal(equal, 0);
         assert_true(right > 450);
         free(means);
-        dpt_dataset_close(&train, &alone);
-        dpt_dataset_close(&test, &alone);
+        dpt_dataset_close(&train);
+        dpt_dataset_close(&test);
     }
 }
 
@@ -162,7 +162,7 @@ static void regression_follows_its_rule(void **state)
         assert_true(fabs(sum / (3 * 4096)) < 0.02);
         assert_true(fabs(sqrt(sum_of_squares / (3 * 4096)) - 0.25) < 0.01);
         assert_true(fabs(x_squares / (15 * 4096) - 1) < 0.05);
-        dpt_dataset_close(&set, &alone);
+        dpt_dataset_close(&set);
     }
 }
 
@@ -177,9 +177,9 @@ static void seeds_differ_and_repeat(void **state)
     open_set(&c, &conf, true, 2, 0);
     assert_memory_equal(a.memory, b.memory, 4096 * a.stride);
     assert_memory_not_equal(a.memory, c.memory, 4096 * a.stride);
-    dpt_dataset_close(&a, &alone);
-    dpt_dataset_close(&b, &alone);
-    dpt_dataset_close(&c, &alone);
+    dpt_dataset_close(&a);
+    dpt_dataset_close(&b);
+    dpt_dataset_close(&c);
 }
 
 static void refuses_odd_shapes_and_outputs(void **state)
@@ -202,7 +202,7 @@ static void refuses_odd_shapes_and_outputs(void **state)
     assert_int_equal(dpt_dataset_check_targets(&set, 10, &err), DPT_OK);
     assert_int_equal(dpt_dataset_check_targets(&set, 5, &err), DPT_BAD_JOB);
     assert_non_null(strstr(err.text, "data.synthetic.classes is 10, the model has 5 outputs"));
-    dpt_dataset_close(&set, &alone);
+    dpt_dataset_close(&set);
 }
 
 int main(void)

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "core/conf/number.h"
+#include "core/conf/internal.h"
 
 static void times_are_read(void **state)
 {

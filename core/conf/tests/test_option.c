@@ -97,7 +97,7 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
 
     if (node->kind != DPT_NODE_LIST || node->n > 8) {
         dpt_conf_mistake(conf, node, path, "expected a list of at most 8 layers");
-        return !conf->failed;
+        return !conf->region.failed;
     }
     for (size_t i = 0; i < node->n; i++) {
         const char *at = dpt_option_path(conf, path, NULL, i), *name;
@@ -112,7 +112,7 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
                                &layers->width[i])))
             return false;
     }
-    return !conf->failed;
+    return !conf->region.failed;
 }
 
 static const struct dpt_option batch_options[] = {
