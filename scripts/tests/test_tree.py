@@ -184,7 +184,7 @@ def make(*args, env=None, check=True):
 
 
 # Rooms with files that call each other: a table in one file, its rows in others, and what rows call beside the table.
-TIED = ("core/backend/cuda/",)
+TIED = ()
 
 
 def test_files_call_those_below_them():

@@ -6,9 +6,11 @@
 #include "core/base/memory.h"
 #include "core/base/str.h"
 
+/* One of the three. */
 struct dpt_cuda_held {
-    CUdeviceptr device; /* 0: pinned */
+    CUdeviceptr device;
     void *pinned;
+    CUevent event;
 };
 
 /* --- opening ---------------------------------------------------------------------------------- */
@@ -23,7 +25,6 @@ static enum dpt_status choose_device(struct dpt_cuda_context *ctx, int number,
     if (number < 0 || number >= count)
         return dpt_fail(err, DPT_BAD_JOB, "there is no GPU number %d here: the driver shows %d",
                         number, count);
-    ctx->number = number;
     DPT_CUDA_TRY(&ctx->lib, cuDeviceGet(&ctx->device, number));
     DPT_CUDA_TRY(&ctx->lib, cuDevicePrimaryCtxRetain(&ctx->context, ctx->device));
     DPT_CUDA_TRY(&ctx->lib, cuCtxSetCurrent(ctx->context));
@@ -59,6 +60,8 @@ static void release_held(struct dpt_cuda_context *ctx)
 
         if (held->pinned != NULL)
             ctx->lib.cuMemFreeHost(held->pinned);
+        else if (held->event != NULL)
+            ctx->lib.cuEventDestroy(held->event);
         else
             ctx->lib.cuMemFree(held->device);
     }
@@ -182,19 +185,28 @@ static enum dpt_status hold_pinned(struct dpt_cuda_context *ctx, const struct dp
     return DPT_OK;
 }
 
-enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
-                              size_t n, struct dpt_error *err)
+/* Room for n more. */
+static enum dpt_status reserve(struct dpt_cuda_context *ctx, size_t n, struct dpt_error *err)
 {
     struct dpt_cuda_held *held =
         dpt_grow(ctx->held, &ctx->held_room, ctx->n_held + n, sizeof *held);
-    enum dpt_status status = DPT_OK;
 
     if (held == NULL)
         return dpt_fail_memory(err, "the list of memory", (double)n * sizeof *held);
     ctx->held = held;
+    memset(held + ctx->n_held, 0, n * sizeof *held);
+    return DPT_OK;
+}
+
+enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
+                              size_t n, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(reserve(ctx, n, err));
     for (size_t i = 0; i < n; i++) {
-        held = &ctx->held[ctx->n_held];
-        *held = (struct dpt_cuda_held){0};
+        struct dpt_cuda_held *held = &ctx->held[ctx->n_held];
+
         *pieces[i].at = NULL;
         if (pieces[i].bytes == 0)
             continue;
@@ -203,6 +215,18 @@ enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cud
         else
             DPT_TRY(hold_device(ctx, &pieces[i], &held->device, err));
     }
+out:
+    return status;
+}
+
+enum dpt_status dpt_cuda_event(struct dpt_cuda_context *ctx, unsigned flags, CUevent *event,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(reserve(ctx, 1, err));
+    DPT_CUDA_TRY(&ctx->lib, cuEventCreate(event, flags));
+    ctx->held[ctx->n_held++].event = *event;
 out:
     return status;
 }

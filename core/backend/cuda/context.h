@@ -9,20 +9,46 @@
 #ifndef DPT_BACKEND_CUDA_CONTEXT_H
 #define DPT_BACKEND_CUDA_CONTEXT_H
 
+#include "core/backend/cuda/kernels.h"
 #include "core/backend/cuda/library.h"
-#include "core/backend/cuda/module.h"
 #include "core/backend/cuda/plan.h"
+
+/*
+ * The kernels on the device. The image, code for each architecture it was built for and PTX for
+ * later ones, is part of the program. Loaded into the current context once, its kernels are launched
+ * by their number. Launches are enqueued on a stream, so that they are captured into a graph where
+ * one is being captured; the argument is copied by the launch. Load and release by one thread;
+ * launches by any that has the context current, one at a time for a stream.
+ */
+struct dpt_cuda_module {
+    CUmodule module;
+    CUfunction functions[DPT_CUDA_KERNEL_COUNT];
+};
+
+/* The image, as cuModuleLoadData takes it; *bytes: its size. */
+const void *dpt_cuda_module_image(size_t *bytes);
+
+/* Errors: BAD_JOB: no code in it for this GPU; RANK. */
+enum dpt_status dpt_cuda_module_load(const struct dpt_cuda_library *lib,
+                                     struct dpt_cuda_module *module, struct dpt_error *err);
+void dpt_cuda_module_release(const struct dpt_cuda_library *lib, struct dpt_cuda_module *module);
+
+/* argument: the kernel's struct of kernels.h. Nothing to do is no error. Errors: BAD_JOB: too large
+ * for one launch; RANK. */
+enum dpt_status dpt_cuda_launch(const struct dpt_cuda_library *lib,
+                                const struct dpt_cuda_module *module, CUstream stream,
+                                enum dpt_cuda_kernel kernel, const void *argument,
+                                struct dpt_error *err);
 
 struct dpt_cuda_context {
     struct dpt_cuda_library lib;
     CUdevice device;
-    int number; /* of the device */
     CUcontext context;
     struct dpt_cuda_module module;
     struct dpt_cuda_device plans; /* cuDNN's handle, which computes on `compute` */
     cublasLtHandle_t matmuls;
     CUstream compute, copy;
-    struct dpt_cuda_held *held; /* device and pinned memory; freed by close */
+    struct dpt_cuda_held *held; /* memory and events; freed by close */
     size_t n_held, held_room;
     int64_t bytes; /* of device memory that is held */
 };
@@ -61,5 +87,9 @@ struct dpt_cuda_piece {
  */
 enum dpt_status dpt_cuda_hold(struct dpt_cuda_context *ctx, const struct dpt_cuda_piece *pieces,
                               size_t n, struct dpt_error *err);
+
+/* An event, destroyed by close. flags: CU_EVENT_DISABLE_TIMING: it has no time. */
+enum dpt_status dpt_cuda_event(struct dpt_cuda_context *ctx, unsigned flags, CUevent *event,
+                               struct dpt_error *err);
 
 #endif

@@ -123,6 +123,11 @@ DEVICE uint32_t float_to_b16(float f)
     return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
 }
 
+DEVICE uint32_t floats_to_b16(float low, float high)
+{
+    return float_to_b16(low) | float_to_b16(high) << 16;
+}
+
 DEVICE bool is_finite(float f)
 {
     return (BITS(f) & 0x7f800000u) != 0x7f800000u;
@@ -155,55 +160,32 @@ DEVICE void store_f32(void *at, const float *v)
     STORE(float4, at, four);
 }
 
-DEVICE void load_b16(const void *at, float *v)
-{
-    const uint4 eight = FETCH(uint4, at);
-
-    v[0] = b16_to_float(eight.x);
-    v[1] = FLOAT(eight.x & 0xffff0000u);
-    v[2] = b16_to_float(eight.y);
-    v[3] = FLOAT(eight.y & 0xffff0000u);
-    v[4] = b16_to_float(eight.z);
-    v[5] = FLOAT(eight.z & 0xffff0000u);
-    v[6] = b16_to_float(eight.w);
-    v[7] = FLOAT(eight.w & 0xffff0000u);
-}
-
-DEVICE void store_b16(void *at, const float *v)
-{
-    uint4 eight;
-
-    eight.x = float_to_b16(v[0]) | float_to_b16(v[1]) << 16;
-    eight.y = float_to_b16(v[2]) | float_to_b16(v[3]) << 16;
-    eight.z = float_to_b16(v[4]) | float_to_b16(v[5]) << 16;
-    eight.w = float_to_b16(v[6]) | float_to_b16(v[7]) << 16;
-    STORE(uint4, at, eight);
-}
-
-DEVICE void load_h16(const void *at, float *v)
-{
-    const uint4 eight = FETCH(uint4, at);
-
-    v[0] = h16_to_float(eight.x & 0xffffu);
-    v[1] = h16_to_float(eight.x >> 16);
-    v[2] = h16_to_float(eight.y & 0xffffu);
-    v[3] = h16_to_float(eight.y >> 16);
-    v[4] = h16_to_float(eight.z & 0xffffu);
-    v[5] = h16_to_float(eight.z >> 16);
-    v[6] = h16_to_float(eight.w & 0xffffu);
-    v[7] = h16_to_float(eight.w >> 16);
-}
-
-DEVICE void store_h16(void *at, const float *v)
-{
-    uint4 eight;
-
-    eight.x = floats_to_h16(v[0], v[1]);
-    eight.y = floats_to_h16(v[2], v[3]);
-    eight.z = floats_to_h16(v[4], v[5]);
-    eight.w = floats_to_h16(v[6], v[7]);
-    STORE(uint4, at, eight);
-}
+/* Eight of 16 bits. */
+#define PACKED(type)                                                                               \
+    DEVICE void load_##type(const void *at, float *v)                                              \
+    {                                                                                              \
+        const uint4 eight = FETCH(uint4, at);                                                      \
+        const uint32_t words[4] = {eight.x, eight.y, eight.z, eight.w};                            \
+                                                                                                   \
+        UNROLL                                                                                     \
+        for (int k = 0; k < 4; k++) {                                                              \
+            v[2 * k] = type##_to_float(words[k] & 0xffffu);                                        \
+            v[2 * k + 1] = type##_to_float(words[k] >> 16);                                        \
+        }                                                                                          \
+    }                                                                                              \
+    DEVICE void store_##type(void *at, const float *v)                                             \
+    {                                                                                              \
+        uint4 eight;                                                                               \
+                                                                                                   \
+        eight.x = floats_to_##type(v[0], v[1]);                                                    \
+        eight.y = floats_to_##type(v[2], v[3]);                                                    \
+        eight.z = floats_to_##type(v[4], v[5]);                                                    \
+        eight.w = floats_to_##type(v[6], v[7]);                                                    \
+        STORE(uint4, at, eight);                                                                   \
+    }
+PACKED(b16)
+PACKED(h16)
+#undef PACKED
 
 /* Sums over the lanes of a warp, in all of them; always in the same order. */
 DEVICE double warp_sum(double v)

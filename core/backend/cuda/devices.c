@@ -1,9 +1,13 @@
-#include "core/backend/cuda/devices.h"
-
+/*
+ * The GPUs of this machine, for the backend's row (core/backend/devices.h). Each call opens the
+ * libraries anew, which is a matter of microseconds after the first time: they stay in memory. What
+ * `choose` and `info` start, a device's primary context, stays until the process ends: the same one
+ * is MPI's and every program's.
+ */
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend/cuda/library.h"
+#include "core/backend/cuda/program.h"
 
 static void built(char *text, size_t size)
 {
@@ -51,7 +55,8 @@ out:
     return status;
 }
 
-/* Opens `parts` of the libraries and makes the device's primary context the calling thread's. */
+/* Opens `parts` of the libraries and makes the primary context of device number % *count the calling
+ * thread's. */
 static enum dpt_status enter(struct dpt_cuda_library *lib, unsigned parts, int number, int *count,
                              CUdevice *device, struct dpt_error *err)
 {
@@ -68,12 +73,18 @@ out:
     return status;
 }
 
+static enum dpt_status enter_driver(struct dpt_cuda_library *lib, int number, struct dpt_error *err)
+{
+    CUdevice device;
+    int count;
+
+    return enter(lib, DPT_CUDA_DRIVER, number, &count, &device, err);
+}
+
 static enum dpt_status choose(int local, struct dpt_error *err)
 {
     struct dpt_cuda_library lib;
-    CUdevice device;
-    int count;
-    const enum dpt_status status = enter(&lib, DPT_CUDA_DRIVER, local, &count, &device, err);
+    const enum dpt_status status = enter_driver(&lib, local, err);
 
     dpt_cuda_library_close(&lib);
     return status;
@@ -140,13 +151,11 @@ static enum dpt_status open_buffer(int number, float value, int n, float **at,
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_library lib;
     CUdeviceptr memory = 0;
-    CUdevice device;
     unsigned bits;
-    int count;
 
     *at = NULL;
     memcpy(&bits, &value, sizeof bits);
-    DPT_TRY(enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, err));
+    DPT_TRY(enter_driver(&lib, number, err));
     DPT_CUDA_TRY(&lib, cuMemAlloc(&memory, (size_t)n * sizeof value));
     DPT_CUDA_TRY(&lib, cuMemsetD32Async(memory, bits, (size_t)n, NULL));
     DPT_CUDA_TRY(&lib, cuCtxSynchronize());
@@ -162,10 +171,8 @@ static enum dpt_status fetch(int number, const float *at, int n, float *host, st
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_library lib;
-    CUdevice device;
-    int count;
 
-    DPT_TRY(enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, err));
+    DPT_TRY(enter_driver(&lib, number, err));
     DPT_CUDA_TRY(&lib, cuMemcpyDtoHAsync(host, (CUdeviceptr)at, (size_t)n * sizeof *host, NULL));
     DPT_CUDA_TRY(&lib, cuCtxSynchronize());
 out:
@@ -177,10 +184,8 @@ static void release(int number, float *at)
 {
     struct dpt_error ignored;
     struct dpt_cuda_library lib;
-    CUdevice device;
-    int count;
 
-    if (at != NULL && enter(&lib, DPT_CUDA_DRIVER, number, &count, &device, &ignored) == DPT_OK) {
+    if (at != NULL && enter_driver(&lib, number, &ignored) == DPT_OK) {
         lib.cuMemFree((CUdeviceptr)at);
         dpt_cuda_library_close(&lib);
     }

@@ -29,11 +29,6 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
     return cut;
 }
 
-int64_t dpt_cuda_bias_back_partial(int64_t rows, int32_t pitch, int lanes)
-{
-    return dpt_cuda_bias_back_cut(rows, pitch, lanes).chunks * pitch;
-}
-
 /* What a launch does. */
 struct work {
     int64_t lanes, element;  /* given: elements of 16 bytes, bytes of one */
@@ -173,25 +168,12 @@ WORK(norm, dpt_cuda_norm_args)
     w->bytes = w->element * a->n;
 }
 
-static void update(const struct dpt_cuda_update_args *a, int slots, struct work *w)
+WORK(update, dpt_cuda_update_args)
 {
+    const int slots = (a->slot[0] != NULL) + (a->slot[1] != NULL);
+
     w->threads = ceil_div(a->n, w->lanes);
     w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16;
-}
-
-WORK(update_0, dpt_cuda_update_args)
-{
-    update(a, 0, w);
-}
-
-WORK(update_1, dpt_cuda_update_args)
-{
-    update(a, 1, w);
-}
-
-WORK(update_2, dpt_cuda_update_args)
-{
-    update(a, 2, w);
 }
 
 WORK(tail, dpt_cuda_tail_args)
@@ -270,14 +252,4 @@ enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule)
 #undef KERNEL
 
     return kernels[rule];
-}
-
-void dpt_cuda_control_rates(struct dpt_cuda_control *control, int64_t update,
-                            const struct dpt_scalars *scalars)
-{
-    control->update = update;
-    control->lr = scalars->lr;
-    control->keep = scalars->keep;
-    control->rate[0] = scalars->rate[0];
-    control->rate[1] = scalars->rate[1];
 }

@@ -33,7 +33,7 @@ struct dpt_cuda_control {
     uint64_t seed, step; /* key the dropout */
     int64_t first;       /* place of its first sample in `index` of gather */
     int32_t count;       /* samples; rows behind them are zero and do not count */
-    /* Of the step, from here on (dpt_cuda_control_rates). update: its number, 1 is the first. */
+    /* Of the step, from here on. update: its number, 1 is the first. */
     int64_t update;
     float lr, keep, rate[2];
 };
@@ -179,7 +179,7 @@ enum {
     X(add, add, add, 4, false) X(norm, norm, norm, 4, true)                                        \
     X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)                                    \
     DPT_RULES(DPT_CUDA_UPDATE, X)
-#define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update_##slots, update, 4, false)
+#define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
 // clang-format on
 
 enum dpt_cuda_kernel {
@@ -201,11 +201,8 @@ bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
 /* What a launch reads and writes of tensors and arenas, each byte once. */
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument);
 
-/* Floats of `partial` for a bias gradient over so many rows. lanes: 4 for f32, 8 for the others. */
-int64_t dpt_cuda_bias_back_partial(int64_t rows, int32_t pitch, int lanes);
-
 /* How a bias gradient's block is cut: `columns` threads side by side (a power of 2), each with a
- * vector; `rows` in a block, in `chunks` blocks. */
+ * vector; `chunk` rows in a block, in `chunks` blocks. `partial` has chunks x pitch floats. */
 struct dpt_cuda_cut {
     int32_t columns, groups;
     int64_t chunk, chunks;
@@ -214,9 +211,5 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
 
 /* What runs a rule. DPT_CUDA_KERNEL_COUNT: none. */
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule);
-
-/* What of an update's scalars changes with the step. */
-void dpt_cuda_control_rates(struct dpt_cuda_control *control, int64_t update,
-                            const struct dpt_scalars *scalars);
 
 #endif

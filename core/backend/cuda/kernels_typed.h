@@ -34,8 +34,8 @@ struct dpt_cuda_bias_args {
 
 /*
  * dbias[c] = sum over rows of dy[row][c], for c < channels. With ReLU: dx = dy where y > 0, else 0,
- * and the sum is of dx, in the same pass: 3 passes instead of 5. partial:
- * dpt_cuda_bias_back_partial floats; counter: one for each 128 channels, at least. add: to what is
+ * and the sum is of dx, in the same pass: 3 passes instead of 5. partial: as
+ * dpt_cuda_bias_back_cut says; counter: one for each 128 channels, at least. add: to what is
  * in dbias. state: dbias is divided by its loss_scale (dx is not); NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {

@@ -12,7 +12,6 @@ enum { NAMES = 2, OLDEST_CUDNN = 90000 };
 /* A function of a library and where it goes in the table. */
 struct entry {
     const char *name;
-    const char *plain; /* as the source says it */
     bool needed;
     size_t offset;
 };
@@ -21,7 +20,6 @@ struct entry {
 /* The header's macros have replaced the name by that of the version it describes. */
 #define X(function, must)                                                                          \
     {.name = TEXT(function),                                                                       \
-     .plain = #function,                                                                           \
      .needed = (must),                                                                             \
      .offset = offsetof(struct dpt_cuda_library, function)},
 static const struct entry driver_entries[] = {DPT_CUDA_DRIVER_FUNCTIONS(X){0}};
@@ -76,21 +74,18 @@ static const struct part {
 enum { PARTS = sizeof parts / sizeof *parts };
 
 /*
- * Functions whose older symbol, without a version in its name, takes the same arguments and does
- * the same: a driver that is older than the header, and has not the newer one, serves as well. All
- * others that have versions differ (cuGraphInstantiate, cuStreamBeginCapture, cuMemAlloc), or are
- * in every driver that can be used here.
+ * The header's name of a function has its version behind. Of cuEventElapsedTime (_v2: CUDA 12.8) the
+ * older symbol, without a version, takes the same arguments and does the same: a driver that is
+ * older than the header serves as well. All others that have versions differ (cuGraphInstantiate,
+ * cuStreamBeginCapture, cuMemAlloc), or are in every driver that can be used here.
  */
-static const char *const same_before[] = {"cuEventElapsedTime"}; /* _v2: CUDA 12.8 */
-
-static void *find_function(void *handle, const struct entry *e)
+static void *find_function(void *handle, const char *name)
 {
-    void *address = dlsym(handle, e->name);
+    static const char same_before[] = "cuEventElapsedTime";
+    void *address = dlsym(handle, name);
 
-    for (size_t i = 0; address == NULL && i < sizeof same_before / sizeof *same_before; i++) {
-        if (strcmp(e->plain, same_before[i]) == 0)
-            address = dlsym(handle, e->plain);
-    }
+    if (address == NULL && strncmp(name, same_before, sizeof same_before - 1) == 0)
+        address = dlsym(handle, same_before);
     return address;
 }
 
@@ -135,7 +130,7 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
         }
     }
     for (const struct entry *e = part->entries; e->name != NULL; e++) {
-        void *address = find_function(*handle, e);
+        void *address = find_function(*handle, e->name);
 
         if (address == NULL && e->needed)
             return dpt_fail(err, DPT_BAD_JOB,
@@ -200,38 +195,35 @@ out:
     return status;
 }
 
+/* major: of the CUDA that a library is for. */
+static enum dpt_status check_major(const struct dpt_cuda_library *lib, const char *what,
+                                   enum dpt_cuda_part part, int major, struct dpt_error *err)
+{
+    if (lib->driver == 0 || major <= lib->driver / 1000)
+        return DPT_OK;
+    return dpt_fail(
+        err, DPT_BAD_JOB,
+        "%s (%s) is for CUDA %d, and the NVIDIA driver can do CUDA %d.%d: install %s for "
+        "CUDA %d, or a newer driver",
+        what, dpt_cuda_library_path(lib, part), major, lib->driver / 1000, lib->driver % 1000 / 10,
+        what, lib->driver / 1000);
+}
+
 static enum dpt_status check_cudnn(struct dpt_cuda_library *lib, struct dpt_error *err)
 {
     lib->cudnn = (int)lib->cudnnGetVersion();
     if (lib->cudnn < OLDEST_CUDNN)
         return dpt_fail(err, DPT_BAD_JOB, "cuDNN (%s) is too old: %d, and 9.0 or later is needed",
                         dpt_cuda_library_path(lib, DPT_CUDA_CUDNN), lib->cudnn);
-    if (lib->cudnnGetCudartVersion != NULL) {
-        const int cudart = (int)lib->cudnnGetCudartVersion();
-
-        if (lib->driver != 0 && cudart / 1000 > lib->driver / 1000)
-            return dpt_fail(err, DPT_BAD_JOB,
-                            "cuDNN %d.%d (%s) is for CUDA %d, and the NVIDIA driver can do CUDA "
-                            "%d.%d: install cuDNN for CUDA %d, or a newer driver",
-                            lib->cudnn / 10000, lib->cudnn / 100 % 100,
-                            dpt_cuda_library_path(lib, DPT_CUDA_CUDNN), cudart / 1000,
-                            lib->driver / 1000, lib->driver % 1000 / 10, lib->driver / 1000);
-    }
-    return DPT_OK;
+    if (lib->cudnnGetCudartVersion == NULL)
+        return DPT_OK;
+    return check_major(lib, "cuDNN", DPT_CUDA_CUDNN, (int)lib->cudnnGetCudartVersion() / 1000, err);
 }
 
 static enum dpt_status check_cublaslt(struct dpt_cuda_library *lib, struct dpt_error *err)
 {
-    const int version = (int)lib->cublasLtGetVersion();
-
-    lib->cublaslt = version;
-    if (lib->driver != 0 && version / 10000 > lib->driver / 1000)
-        return dpt_fail(err, DPT_BAD_JOB,
-                        "cuBLASLt (%s) is of CUDA %d, and the NVIDIA driver can do CUDA %d.%d: "
-                        "install the toolkit's version %d, or a newer driver",
-                        dpt_cuda_library_path(lib, DPT_CUDA_CUBLASLT), version / 10000,
-                        lib->driver / 1000, lib->driver % 1000 / 10, lib->driver / 1000);
-    return DPT_OK;
+    lib->cublaslt = (int)lib->cublasLtGetVersion();
+    return check_major(lib, "cuBLASLt", DPT_CUDA_CUBLASLT, lib->cublaslt / 10000, err);
 }
 
 enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
@@ -330,7 +322,8 @@ static enum dpt_status fail_as(const struct meaning *meanings, int result, const
     const int call = (int)strcspn(what, "("); /* without the arguments */
     const struct meaning *m = meanings;
 
-    while (m->advice != NULL && m->result != result)
+    /* In cuDNN 2003 is one of the kinds of 2000. */
+    while (m->advice != NULL && m->result != result && m->result != result / 1000 * 1000)
         m++;
     return dpt_fail(err, m->advice != NULL ? m->status : DPT_RANK, "%s: %.*s: %s (%d)%s", library,
                     call, what, text, result, m->advice != NULL ? m->advice : "");
@@ -355,7 +348,6 @@ enum dpt_status dpt_cudnn_check(const struct dpt_cuda_library *lib, cudnnStatus_
                                 const char *what, struct dpt_error *err)
 {
     char last[512] = "", both[1024];
-    const int family = (int)result / 1000 * 1000; /* 2003 is one of the kinds of 2000 */
 
     if (result == CUDNN_STATUS_SUCCESS)
         return DPT_OK;
@@ -367,11 +359,7 @@ enum dpt_status dpt_cudnn_check(const struct dpt_cuda_library *lib, cudnnStatus_
     }
     snprintf(both, sizeof both, "%s%s%s", lib->cudnnGetErrorString(result),
              *last != '\0' ? ": " : "", last);
-    for (const struct meaning *m = cudnn_meanings; m->advice != NULL; m++) {
-        if (m->result == (int)result)
-            return fail_as(cudnn_meanings, (int)result, "cuDNN", what, both, err);
-    }
-    return fail_as(cudnn_meanings, family, "cuDNN", what, both, err);
+    return fail_as(cudnn_meanings, (int)result, "cuDNN", what, both, err);
 }
 
 enum dpt_status dpt_cublaslt_check(const struct dpt_cuda_library *lib, cublasStatus_t result,

@@ -27,25 +27,22 @@
 /* X(function, whether nothing works without it). */
 // clang-format off
 #define DPT_CUDA_DRIVER_FUNCTIONS(X)                                                               \
-    X(cuInit, true) X(cuDriverGetVersion, true) X(cuGetErrorName, true)                            \
-    X(cuGetErrorString, true) X(cuDeviceGetCount, true) X(cuDeviceGet, true)                       \
-    X(cuDeviceGetName, true) X(cuDeviceGetAttribute, true) X(cuDeviceTotalMem, true)               \
-    X(cuDeviceGetPCIBusId, true) X(cuDevicePrimaryCtxRetain, true)                                 \
-    X(cuDevicePrimaryCtxRelease, true) X(cuCtxSetCurrent, true) X(cuCtxSynchronize, true)          \
-    X(cuMemGetInfo, true) X(cuMemAlloc, true) X(cuMemFree, true) X(cuMemHostAlloc, true)           \
-    X(cuMemFreeHost, true) X(cuMemcpyHtoDAsync, true) X(cuMemcpyDtoHAsync, true)                   \
-    X(cuMemcpyDtoDAsync, true) X(cuMemsetD8Async, true) X(cuMemsetD32Async, true)                  \
-    X(cuPointerGetAttribute, false) X(cuStreamCreateWithPriority, true)                            \
-    X(cuStreamDestroy, true) X(cuStreamSynchronize, true) X(cuStreamQuery, true)                   \
-    X(cuStreamWaitEvent, true) X(cuStreamBeginCapture, true) X(cuStreamEndCapture, true)           \
-    X(cuEventCreate, true) X(cuEventDestroy, true) X(cuEventRecord, true)                          \
-    X(cuEventRecordWithFlags, true)                                                                \
-    X(cuEventSynchronize, true) X(cuEventQuery, true) X(cuEventElapsedTime, false)                 \
-    X(cuStreamIsCapturing, true) X(cuCtxGetCurrent, true) X(cuDeviceGetUuid, false)                \
+    X(cuInit, true) X(cuDriverGetVersion, true) X(cuGetErrorName, true) X(cuGetErrorString, true)  \
+    X(cuDeviceGetCount, true) X(cuDeviceGet, true) X(cuDeviceGetName, true)                        \
+    X(cuDeviceGetAttribute, true) X(cuDeviceTotalMem, true) X(cuDeviceGetPCIBusId, true)           \
+    X(cuDevicePrimaryCtxRetain, true) X(cuDevicePrimaryCtxRelease, true) X(cuCtxSetCurrent, true)  \
+    X(cuCtxSynchronize, true) X(cuMemGetInfo, true) X(cuMemAlloc, true) X(cuMemFree, true)         \
+    X(cuMemHostAlloc, true) X(cuMemFreeHost, true) X(cuMemcpyHtoDAsync, true)                      \
+    X(cuMemcpyDtoHAsync, true) X(cuMemcpyDtoDAsync, true) X(cuMemsetD8Async, true)                 \
+    X(cuMemsetD32Async, true) X(cuStreamCreateWithPriority, true) X(cuStreamDestroy, true)         \
+    X(cuStreamSynchronize, true) X(cuStreamWaitEvent, true) X(cuStreamBeginCapture, true)          \
+    X(cuStreamEndCapture, true) X(cuEventCreate, true) X(cuEventDestroy, true)                     \
+    X(cuEventRecord, true) X(cuEventRecordWithFlags, true) X(cuEventSynchronize, true)             \
+    X(cuEventQuery, true) X(cuEventElapsedTime, false) X(cuCtxGetCurrent, true)                    \
     X(cuGraphInstantiate, true) X(cuGraphLaunch, true) X(cuGraphDestroy, true)                     \
-    X(cuGraphExecDestroy, true) X(cuGraphGetNodes, false) X(cuLaunchHostFunc, false)               \
-    X(cuModuleLoadData, true) X(cuModuleUnload, true) X(cuModuleGetFunction, true)                 \
-    X(cuFuncGetAttribute, false) X(cuLaunchKernel, true)
+    X(cuGraphExecDestroy, true) X(cuLaunchHostFunc, false) X(cuModuleLoadData, true)               \
+    X(cuModuleUnload, true) X(cuModuleGetFunction, true) X(cuFuncGetAttribute, false)              \
+    X(cuLaunchKernel, true) X(cuGraphGetNodes, false)
 
 #define DPT_CUDA_CUDNN_FUNCTIONS(X)                                                                \
     X(cudnnGetVersion, true) X(cudnnGetCudartVersion, false) X(cudnnGetErrorString, true)          \
@@ -56,15 +53,14 @@
     X(cudnnBackendExecute, true)
 
 #define DPT_CUDA_CUBLASLT_FUNCTIONS(X)                                                             \
-    X(cublasLtGetVersion, true) X(cublasLtGetCudartVersion, false)                                 \
-    X(cublasLtGetStatusString, true) X(cublasLtCreate, true) X(cublasLtDestroy, true)              \
-    X(cublasLtMatmul, true) X(cublasLtMatmulDescCreate, true)                                      \
+    X(cublasLtGetVersion, true) X(cublasLtGetStatusString, true) X(cublasLtCreate, true)           \
+    X(cublasLtDestroy, true) X(cublasLtMatmul, true) X(cublasLtMatmulDescCreate, true)             \
     X(cublasLtMatmulDescDestroy, true) X(cublasLtMatmulDescSetAttribute, true)                     \
     X(cublasLtMatrixLayoutCreate, true) X(cublasLtMatrixLayoutDestroy, true)                       \
-    X(cublasLtMatrixLayoutSetAttribute, true) X(cublasLtMatmulPreferenceCreate, true)              \
-    X(cublasLtMatmulPreferenceDestroy, true) X(cublasLtMatmulPreferenceSetAttribute, true)         \
-    X(cublasLtMatmulAlgoGetHeuristic, true) X(cublasLtMatmulAlgoCheck, true)                       \
-    X(cublasLtMatmulAlgoConfigGetAttribute, false) X(cublasLtMatmulAlgoCapGetAttribute, false)
+    X(cublasLtMatmulPreferenceCreate, true) X(cublasLtMatmulPreferenceDestroy, true)               \
+    X(cublasLtMatmulPreferenceSetAttribute, true) X(cublasLtMatmulAlgoGetHeuristic, true)          \
+    X(cublasLtMatmulAlgoCheck, true) X(cublasLtMatmulAlgoConfigGetAttribute, false)                \
+    X(cublasLtMatmulAlgoCapGetAttribute, false)
 // clang-format on
 
 /* Which libraries; a set of bits. */

@@ -14,7 +14,7 @@
 #define DPT_CUDA_FOLDERS ""
 #endif
 
-enum { MOST_SEEN = 32, NOTED = 5 };
+enum { NOTED = 5 };
 
 /* They stay in memory when they are closed: they have threads and memory of their own. */
 enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
@@ -29,9 +29,9 @@ static const char *const package_folders[] = {"site-packages", "dist-packages", 
 struct finder {
     const char *const *names;
     struct dpt_cuda_search *search;
-    void *handle;          /* NULL: not found yet */
-    char *seen[MOST_SEEN]; /* folders of Pythons, looked at once */
-    int n_seen, n_noted;
+    void *handle;        /* NULL: not found yet */
+    struct dpt_str seen; /* folders of Pythons, a line each: they are looked at once */
+    int n_noted;
 };
 
 void *dpt_cuda_open(const char *path)
@@ -130,20 +130,14 @@ static void try_python_folder(struct finder *f, const char *folder)
 /* false: the folder was seen before, by this name or another, or is none. */
 static bool is_first(struct finder *f, const char *folder)
 {
-    char *real = realpath(folder, NULL);
+    char real[PATH_MAX], line[PATH_MAX + 2];
 
-    if (real == NULL)
+    if (realpath(folder, real) == NULL)
         return false;
-    for (int i = 0; i < f->n_seen; i++) {
-        if (strcmp(f->seen[i], real) == 0) {
-            free(real);
-            return false;
-        }
-    }
-    if (f->n_seen < MOST_SEEN)
-        f->seen[f->n_seen++] = real;
-    else
-        free(real);
+    snprintf(line, sizeof line, "\n%s\n", real);
+    if (f->seen.text != NULL && strstr(f->seen.text, line) != NULL)
+        return false;
+    dpt_str_printf(&f->seen, "%s", line);
     return true;
 }
 
@@ -325,8 +319,7 @@ void *dpt_cuda_find(const char *const *names, const char *const *variables,
     }
     if (f.handle == NULL)
         try_pythons(&f);
-    while (f.n_seen > 0)
-        free(f.seen[--f.n_seen]);
+    dpt_str_release(&f.seen);
     return f.handle;
 }
 

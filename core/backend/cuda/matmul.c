@@ -283,7 +283,6 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
         DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
     for (int i = 0; i < n && i < MAX_RESULTS && gemms->n < most; i++)
         consider(gemms, &results[i], schemes, request->varying, workspace, refused);
-    gemms->offered = refused->offered;
 out:
     free(results);
     if (preference != NULL)
@@ -368,7 +367,7 @@ enum dpt_status dpt_cuda_gemms_rebuild(const struct dpt_cuda_library *lib, cubla
         goto out;
     }
     read_algorithm(lib, &result, &gemms->algorithm[0]);
-    gemms->n = gemms->offered = 1;
+    gemms->n = 1;
 out:
     if (status != DPT_OK)
         dpt_cuda_gemms_release(gemms);

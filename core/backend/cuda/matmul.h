@@ -96,7 +96,7 @@ struct dpt_cuda_gemms {
     struct dpt_cuda_gemm gemm;
     enum dpt_cuda_epilogue epilogue; /* that is fused in them: product's, or PLAIN */
     struct dpt_cuda_algorithm *algorithm;
-    int n, offered; /* offered: by the heuristics */
+    int n;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
     const void *bias; /* that `operation` is set to */

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/module.h"
+#include "core/backend/cuda/context.h"
 
 /* The file that nvcc made, aligned as the driver wants it. */
 __asm__(".pushsection .rodata\n"

@@ -1,11 +1,9 @@
-#include "core/backend/cuda/plan.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/plan_descriptors.h"
+#include "core/backend/cuda/plan.h"
 
 #define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)
 
@@ -227,7 +225,6 @@ static enum dpt_status search(const struct dpt_cuda_library *lib,
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
     for (int i = 0; i < MODES && plans->n < most; i++)
         DPT_TRY(ask(plans, device, modes[i], refuse, demand, request->workspace, refused, err));
-    plans->offered = refused->offered;
 out:
     return status;
 }

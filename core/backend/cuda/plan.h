@@ -76,7 +76,6 @@ struct dpt_cuda_plans {
     const struct dpt_cuda_library *lib; /* borrowed */
     struct dpt_cuda_plan *plan;
     int n, capacity;
-    int offered;     /* by the heuristics */
     bool bias, relu; /* are fused in them */
     cudnnBackendDescriptor_t graph;
     cudnnBackendDescriptor_t *made; /* all descriptors, in the order of their making */
@@ -134,5 +133,47 @@ void dpt_cuda_plans_release(struct dpt_cuda_plans *plans);
 enum dpt_status dpt_cuda_plan_bind(struct dpt_cuda_plans *plans, void *const *pointers,
                                    void *workspace, cudnnBackendDescriptor_t *bound,
                                    struct dpt_error *err);
+
+/* --- cuDNN's descriptors: for plan*.c only ---------------------------------------------------- */
+
+/* Every descriptor that is made is noted in the plans and destroyed with them, last one first:
+ * nothing that refers to another outlives it. */
+enum dpt_status dpt_cuda_make(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                              cudnnBackendDescriptor_t *made, struct dpt_error *err);
+/* Destroys one of them before the others, and sets it to NULL; one that is NULL is fine. */
+void dpt_cuda_unmake(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t *made);
+
+struct dpt_cuda_attribute {
+    cudnnBackendAttributeName_t name;
+    cudnnBackendAttributeType_t type;
+    int64_t count; /* 0: is not set */
+    const void *values;
+};
+
+/* Makes a descriptor and sets its attributes; `build` finalizes it besides. */
+enum dpt_status dpt_cuda_describe(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                                  const struct dpt_cuda_attribute *rows, size_t n,
+                                  cudnnBackendDescriptor_t *made, struct dpt_error *err);
+enum dpt_status dpt_cuda_build(struct dpt_cuda_plans *plans, cudnnBackendDescriptorType_t type,
+                               const struct dpt_cuda_attribute *rows, size_t n,
+                               cudnnBackendDescriptor_t *made, struct dpt_error *err);
+/* What a device is told to. */
+enum dpt_cuda_to {
+    DPT_CUDA_TO_GRAPH,
+    DPT_CUDA_TO_HEURISTICS,
+    DPT_CUDA_TO_ENGINE,
+    DPT_CUDA_TO_PLAN,
+};
+struct dpt_cuda_attribute dpt_cuda_device_row(enum dpt_cuda_to to,
+                                              const struct dpt_cuda_device *device);
+
+/* The operation graph of a pass, finalized, into plans->graph; plans->bias, relu: what is in it. */
+enum dpt_status dpt_cuda_conv_graph(struct dpt_cuda_plans *plans,
+                                    const struct dpt_cuda_device *device,
+                                    const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
+                                    struct dpt_error *err);
+
+/* cuDNN's number of an array, a unique id of the graph. */
+int64_t dpt_cuda_array_id(enum dpt_cuda_array array);
 
 #endif

@@ -1,4 +1,4 @@
-#include "core/backend/cuda/plan_descriptors.h"
+#include "core/backend/cuda/plan.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "core/backend/cuda/plan_descriptors.h"
+#include "core/backend/cuda/plan.h"
 
 enum { AXES = 2, DIMS = 4, VECTOR_BYTES = 16 };
 

@@ -1,11 +1,9 @@
 /* Opening a program: memory, lists, workspace; what does not fit; what a spec would take. */
-#include "core/backend/cuda/program.h"
-
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 enum { WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
 
@@ -118,8 +116,6 @@ static enum dpt_status hold_regions(struct dpt_cuda_program *p, struct dpt_error
         DPT_TRY(dpt_cuda_hold(&p->ctx, &piece, 1, err));
     }
     l->drows = l->rows + m->bytes[DPT_CUDA_OUTPUTS] / 2 / (int64_t)sizeof(float);
-    p->outputs = m->canonical ? l->rows : dpt_cuda_value(p, m->last);
-    p->outputs_pitch = m->canonical ? (int32_t)m->outputs : m->node[m->last].pitch;
 out:
     return status;
 }
@@ -196,14 +192,13 @@ out:
     return status;
 }
 
-/* A loss scale of 1: none. */
-static enum dpt_status set_state(struct dpt_cuda_program *p, struct dpt_error *err)
+enum dpt_status dpt_cuda_set_loss_scale(struct dpt_cuda_program *p, float loss_scale,
+                                        struct dpt_error *err)
 {
-    const float one = 1;
     enum dpt_status status = DPT_OK;
     unsigned int bits;
 
-    memcpy(&bits, &one, sizeof bits);
+    memcpy(&bits, &loss_scale, sizeof bits);
     DPT_CUDA_TRY(&p->ctx.lib,
                  cuMemsetD32Async(dpt_cuda_ptr(&p->state->loss_scale), bits, 1, p->ctx.compute));
     DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
@@ -211,8 +206,8 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
-                                      struct dpt_cuda_program **program, struct dpt_error *err)
+enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
+                                      struct dpt_error *err)
 {
     struct dpt_cuda_program *p = calloc(1, sizeof *p);
     enum dpt_status status = DPT_OK;
@@ -231,11 +226,11 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec,
     DPT_TRY(dpt_cuda_memory_layout_make(spec, p->micro, &p->lists->memory_layout, err));
     DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
     DPT_TRY(check_precision(p, err));
-    DPT_CUDA_TRY(&p->ctx.lib, cuEventCreate(&p->lists->begin, CU_EVENT_DEFAULT));
-    DPT_CUDA_TRY(&p->ctx.lib, cuEventCreate(&p->lists->end, CU_EVENT_DEFAULT));
+    DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->begin, err));
+    DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->end, err));
     p->lists->cache = dpt_cuda_cache_open(spec->reproducible ? NULL : spec->cache);
     DPT_TRY(hold_all(p, err));
-    DPT_TRY(set_state(p, err));
+    DPT_TRY(dpt_cuda_set_loss_scale(p, 1, err)); /* none */
     dpt_cuda_cache_save(p->lists->cache);
     p->spec.cache = p->spec.plans = NULL; /* borrowed for the call */
     *program = p;
@@ -245,8 +240,9 @@ out:
     return status;
 }
 
-void dpt_cuda_program_close(struct dpt_cuda_program *p)
+void dpt_cuda_program_close(void *program)
 {
+    struct dpt_cuda_program *p = program;
     struct dpt_error ignored;
 
     if (p == NULL)
@@ -257,10 +253,6 @@ void dpt_cuda_program_close(struct dpt_cuda_program *p)
     }
     if (p->lists != NULL) {
         dpt_cuda_lists_release(p);
-        if (p->lists->begin != NULL)
-            p->ctx.lib.cuEventDestroy(p->lists->begin);
-        if (p->lists->end != NULL)
-            p->ctx.lib.cuEventDestroy(p->lists->end);
         dpt_cuda_cache_close(p->lists->cache);
     }
     dpt_cuda_context_close(&p->ctx);

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 #include "core/base/file.h"
 
 enum { MOST_BYTES = 4 << 20 };
@@ -15,7 +15,7 @@ enum { MOST_BYTES = 4 << 20 };
 static const char heading[] = "# fastest plans, measured in graphs\n";
 
 struct dpt_cuda_cache {
-    char *path;          /* NULL: there is no file */
+    struct dpt_str path; /* empty: there is no file */
     struct dpt_str text; /* "problem\ttag\n" of all that is known */
     struct dpt_str added;
 };
@@ -37,21 +37,14 @@ static char *read_plans(const char *path, size_t *length)
 
 struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder)
 {
-    static const char name[] = "gpu-plans.txt";
     struct dpt_cuda_cache *cache = calloc(1, sizeof *cache);
-    char *bytes;
     size_t length;
+    char *bytes;
 
     if (cache == NULL || folder == NULL)
         return cache;
-    length = strlen(folder) + sizeof name + 1;
-    cache->path = malloc(length);
-    if (cache->path == NULL)
-        return cache;
-    memcpy(cache->path, folder, strlen(folder));
-    cache->path[strlen(folder)] = '/';
-    memcpy(cache->path + strlen(folder) + 1, name, sizeof name);
-    bytes = read_plans(cache->path, &length);
+    dpt_str_printf(&cache->path, "%s/gpu-plans.txt", folder);
+    bytes = cache->path.failed ? NULL : read_plans(cache->path.text, &length);
     if (bytes != NULL)
         dpt_str_add(&cache->text, bytes, strlen(bytes));
     free(bytes);
@@ -99,16 +92,17 @@ void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
     char *bytes, *end;
     size_t length;
 
-    if (cache == NULL || cache->path == NULL || cache->added.length == 0 || cache->added.failed)
+    if (cache == NULL || cache->path.text == NULL || cache->path.failed ||
+        cache->added.length == 0 || cache->added.failed)
         return;
-    end = strrchr(cache->path, '/');
+    end = strrchr(cache->path.text, '/');
     *end = '\0';
-    if (*cache->path != '\0')
-        dpt_make_folders(cache->path, &ignored);
+    if (end > cache->path.text)
+        dpt_make_folders(cache->path.text, &ignored);
     *end = '/';
     /* Read anew: another rank may have written since. Between here and the end it may again, and
      * then its lines are lost, which costs a measurement. One that has grown large begins anew. */
-    bytes = read_plans(cache->path, &length);
+    bytes = read_plans(cache->path.text, &length);
     if (length > MOST_BYTES / 2)
         length = 0;
     {
@@ -119,7 +113,7 @@ void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
             {cache->added.text, cache->added.length},
         };
 
-        dpt_file_write_pieces(cache->path, pieces, sizeof pieces / sizeof *pieces, &ignored);
+        dpt_file_write_pieces(cache->path.text, pieces, sizeof pieces / sizeof *pieces, &ignored);
     }
     free(bytes);
     dpt_str_clear(&cache->added);
@@ -131,6 +125,6 @@ void dpt_cuda_cache_close(struct dpt_cuda_cache *cache)
         return;
     dpt_str_release(&cache->text);
     dpt_str_release(&cache->added);
-    free(cache->path);
+    dpt_str_release(&cache->path);
     free(cache);
 }

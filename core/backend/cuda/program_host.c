@@ -10,14 +10,7 @@
 #include <string.h>
 
 #include "core/backend/backend.h"
-#include "core/backend/cuda/devices.h"
-#include "core/backend/cuda/program_private.h"
-#include "core/backend/cuda/steps.h"
-
-static int32_t sub_batches_of(const struct dpt_cuda_program *p)
-{
-    return (p->spec.micro + p->micro - 1) / p->micro;
-}
+#include "core/backend/cuda/program.h"
 
 /* --- pinned memory ---------------------------------------------------------------------------- */
 
@@ -27,7 +20,8 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
     struct dpt_cuda_lists *l = p->lists;
     const struct dpt_graph *graph = p->spec.graph;
     const int64_t micro = p->spec.micro, in = dpt_shape_size(&graph->nodes[0].out),
-                  out = l->memory_layout.outputs, sub_batches = sub_batches_of(p);
+                  out = l->memory_layout.outputs,
+                  sub_batches = (p->spec.micro + p->micro - 1) / p->micro;
     const struct dpt_cuda_piece pieces[] = {
         {"the steps' numbers", sub_batches * (int64_t)sizeof *l->control, (void **)&l->control,
          true},
@@ -57,17 +51,22 @@ static enum dpt_status take_turn(struct dpt_cuda_program *p, struct dpt_error *e
     return status == DPT_OK ? stage(p, err) : status;
 }
 
-static void give_turn(struct dpt_cuda_program *p)
-{
-    pthread_mutex_unlock(&p->lock);
-}
-
 static enum dpt_status wait(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
 
     return dpt_cuda_check(lib, lib->cuStreamSynchronize(p->ctx.compute), "cuStreamSynchronize",
                           err);
+}
+
+/* After a failure nothing may be under way that reads the host's memory or writes there. */
+static void give_turn(struct dpt_cuda_program *p, enum dpt_status status)
+{
+    struct dpt_error ignored;
+
+    if (status != DPT_OK)
+        wait(p, &ignored);
+    pthread_mutex_unlock(&p->lock);
 }
 
 static void mark(struct dpt_cuda_program *p, int what)
@@ -78,63 +77,56 @@ static void mark(struct dpt_cuda_program *p, int what)
 
 /* --- samples in, metric sums out -------------------------------------------------------------- */
 
-/* n floats for each of the rows; what is behind them on the device becomes zero. */
-static enum dpt_status send(struct dpt_cuda_program *p, const float *from, float *pinned, float *to,
-                            int32_t rows, int64_t n, struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const size_t bytes = (size_t)(rows * n) * sizeof *from;
-    const size_t rest = (size_t)((p->micro - rows) * n) * sizeof *from;
-    enum dpt_status status = DPT_OK;
-
-    memcpy(pinned, from, bytes);
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(to), pinned, bytes, p->ctx.compute));
-    if (rest > 0)
-        DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(to + rows * n), 0, rest, p->ctx.compute));
-out:
-    return status;
-}
-
-/* Rows first … of a batch. */
+/* Rows first … of a batch, into pinned memory and from there to the device. What is behind the last
+ * sample's numbers there becomes zero. */
 static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
                                       int32_t sub_batch, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const struct dpt_graph *graph = p->spec.graph;
-    const int64_t in = dpt_shape_size(&graph->nodes[0].out), out = p->lists->memory_layout.outputs;
-    const int64_t first = (int64_t)sub_batch * p->micro;
-    const int32_t left = (int32_t)(batch->count - first), rows = left < p->micro ? left : p->micro;
+    const struct dpt_shape *shape = &p->spec.graph->nodes[0].out;
     struct dpt_cuda_lists *l = p->lists;
+    const size_t in = (size_t)dpt_shape_size(shape) * 4, out = (size_t)l->memory_layout.outputs * 4;
+    const size_t first = (size_t)sub_batch * (size_t)p->micro, left = (size_t)batch->count - first;
+    const size_t rows = left < (size_t)p->micro ? left : (size_t)p->micro;
+    const struct {
+        const void *from;
+        void *pinned, *to;
+        size_t bytes; /* of a row */
+        bool clear;
+    } fields[] = {
+        {batch->input, l->input, p->input, in, true},
+        {batch->sample, l->sample, p->sample, sizeof *l->sample, false},
+        {batch->labels, l->labels, p->labels, sizeof *l->labels, false},
+        {batch->targets, l->targets, p->targets, out, true},
+        {batch->weights, l->weights, p->weights, sizeof *l->weights, true},
+    };
     enum dpt_status status = DPT_OK;
 
     l->first = (int32_t)first;
     l->control[sub_batch] =
-        (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = rows};
+        (struct dpt_cuda_control){.seed = batch->seed, .step = batch->step, .count = (int32_t)rows};
     DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->control), &l->control[sub_batch],
                                         sizeof *p->control, p->ctx.compute));
-    DPT_TRY(send(p, batch->input + first * in, l->input + first * in, p->input, rows, in, err));
-    if (batch->sample != NULL) {
-        memcpy(l->sample + first, batch->sample + first, (size_t)rows * sizeof *l->sample);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->sample), l->sample + first,
-                                            (size_t)rows * sizeof *l->sample, p->ctx.compute));
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const size_t bytes = rows * fields[i].bytes, skip = first * fields[i].bytes;
+        const size_t rest = ((size_t)p->micro - rows) * fields[i].bytes;
+        const CUdeviceptr to = dpt_cuda_ptr(fields[i].to);
+        char *pinned = (char *)fields[i].pinned + skip;
+
+        if (fields[i].from == NULL)
+            continue;
+        memcpy(pinned, (const char *)fields[i].from + skip, bytes);
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(to, pinned, bytes, p->ctx.compute));
+        if (fields[i].clear && rest > 0)
+            DPT_CUDA_TRY(lib, cuMemsetD8Async(to + bytes, 0, rest, p->ctx.compute));
     }
-    if (batch->labels != NULL) {
-        memcpy(l->labels + first, batch->labels + first, (size_t)rows * sizeof *l->labels);
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->labels), l->labels + first,
-                                            (size_t)rows * sizeof *l->labels, p->ctx.compute));
-    }
-    if (batch->targets != NULL)
-        DPT_TRY(send(p, batch->targets + first * out, l->targets + first * out, p->targets, rows,
-                     out, err));
-    if (batch->weights != NULL)
-        DPT_TRY(send(p, batch->weights + first, l->weights + first, p->weights, rows, 1, err));
     dpt_cuda_program_targets(p, batch->targets != NULL, batch->weights != NULL);
     DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
                                       p->ctx.compute));
     if (l->spans != NULL)
         DPT_TRY(wait(p, err));
     mark(p, DPT_SPAN_DATA);
-    DPT_TRY(dpt_cuda_enqueue_input(p, DPT_CUDA_STAGED, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FROM_STAGED, true, err));
 out:
     return status;
 }
@@ -160,6 +152,55 @@ static void add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_me
     const struct dpt_metric_sums more = {from->loss, from->correct, from->samples, from->weight};
 
     dpt_metric_sums_add(to, &more);
+}
+
+/* --- sums of sub-batches, along the tree of core/comm/tree.h ----------------------------------- */
+
+enum { LEVELS = 31 };
+
+/* The sums so far, from left to right: each is the value of a node of the tree, of that level, in
+ * an arena of its own. */
+struct tree_sum {
+    int n, level[LEVELS];
+    float *value[LEVELS];
+};
+
+static enum dpt_status add_arena(struct dpt_cuda_program *p, const float *x, float *y,
+                                 struct dpt_error *err)
+{
+    const struct dpt_cuda_add_args args = {.x = x, .y = y, .n = p->spec.graph->floats};
+
+    return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_add, &args, err);
+}
+
+/* Adds the next sub-batch's gradient, which is in p->gradient. last: it is the last one. *sum: out,
+ * after the last one: the address of the whole sum. */
+static enum dpt_status tree_sum_push(struct dpt_cuda_program *p, struct tree_sum *s, bool last,
+                                     float **sum, struct dpt_error *err)
+{
+    const struct dpt_cuda_library *lib = &p->ctx.lib;
+    enum dpt_status status = DPT_OK;
+    float *value = p->gradient;
+    int level = 0;
+
+    for (; s->n > 0 && (last || s->level[s->n - 1] == level); s->n--) {
+        DPT_TRY(add_arena(p, value, s->value[s->n - 1], err));
+        value = s->value[s->n - 1];
+        level++;
+    }
+    *sum = value;
+    if (last)
+        goto out;
+    if (value == p->gradient) {
+        value = p->lists->sums + s->n * p->spec.graph->floats;
+        DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(value), dpt_cuda_ptr(p->gradient),
+                                            (size_t)p->spec.graph->floats * sizeof *value,
+                                            p->ctx.compute));
+    }
+    s->value[s->n] = value;
+    s->level[s->n++] = level;
+out:
+    return status;
 }
 
 /* --- train and infer -------------------------------------------------------------------------- */
@@ -190,18 +231,18 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const int32_t sub_batches = (batch->count + p->micro - 1) / p->micro;
     const size_t bytes = (size_t)p->spec.graph->floats * sizeof *gradient;
-    struct dpt_cuda_tree_sum s = {0};
+    struct tree_sum s = {0};
     enum dpt_status status = DPT_OK;
     float *sum = p->gradient;
 
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
         DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
-        DPT_TRY(dpt_cuda_enqueue_forward(p, true, err));
-        DPT_TRY(dpt_cuda_enqueue_loss(p, true, err));
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, err));
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
         DPT_TRY(fetch_metric_sums(p, sub_batch, err));
-        DPT_TRY(dpt_cuda_tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
+        DPT_TRY(tree_sum_push(p, &s, sub_batch + 1 == sub_batches, &sum, err));
     }
     if (bytes > 0)
         DPT_CUDA_TRY(lib,
@@ -213,15 +254,6 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
 out:
     mark(p, DPT_SPAN_OTHER);
     return status;
-}
-
-/* After a failure nothing may be under way that reads the host's memory or writes there. */
-static void settle(struct dpt_cuda_program *p, enum dpt_status status)
-{
-    struct dpt_error ignored;
-
-    if (status != DPT_OK)
-        wait(p, &ignored);
 }
 
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,
@@ -236,8 +268,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
         status = take_turn(p, err);
         if (status == DPT_OK)
             status = train_alone(p, batch, gradient, add, metric_sums, err);
-        settle(p, status);
-        give_turn(p);
+        give_turn(p, status);
     }
     if (p->spec.team != NULL)
         dpt_pool_barrier(p->spec.team);
@@ -255,9 +286,9 @@ static enum dpt_status infer_alone(struct dpt_cuda_program *p, const struct dpt_
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
-    DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, false, err));
     if (metric_sums != NULL) {
-        DPT_TRY(dpt_cuda_enqueue_loss(p, false, err));
+        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, false, err));
         DPT_TRY(fetch_metric_sums(p, sub_batch, err));
     }
     if (outputs != NULL) {
@@ -286,8 +317,7 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     for (int32_t sub_batch = 0; status == DPT_OK && sub_batch * p->micro < batch->count;
          sub_batch++)
         status = infer_alone(p, batch, sub_batch, outputs, metric_sums, err);
-    settle(p, status);
-    give_turn(p);
+    give_turn(p, status);
     return status;
 }
 
@@ -303,7 +333,7 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->params), p->lists->arena, bytes,
                                             p->ctx.compute));
     }
-    DPT_TRY(dpt_cuda_enqueue_layouts(p, err));
+    DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err));
     DPT_TRY(wait(p, err));
 out:
     return status;
@@ -319,8 +349,7 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
     status = take_turn(p, err);
     if (status == DPT_OK)
         status = upload(p, params, err);
-    settle(p, status);
-    give_turn(p);
+    give_turn(p, status);
     return status;
 }
 
@@ -375,8 +404,7 @@ static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *
         *position = p->lists->first +
                     (int32_t)((int64_t)p->lists->positions[i] / ((int64_t)f->h * f->w * f->pitch));
     }
-    settle(p, status);
-    give_turn(p);
+    give_turn(p, status);
     return found;
 }
 
@@ -388,16 +416,6 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
         p->lists->spans = spans;
 }
 
-static void plans(const void *opened, struct dpt_str *text)
-{
-    dpt_cuda_program_plans(opened, text);
-}
-
-static void determinism(const void *opened, struct dpt_str *text)
-{
-    dpt_cuda_program_determinism(opened, text);
-}
-
 static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int most, int *n,
                                 struct dpt_error *err)
 {
@@ -406,8 +424,7 @@ static enum dpt_status launches(void *opened, struct dpt_launch_cost *costs, int
 
     if (status == DPT_OK)
         status = dpt_cuda_program_costs(p, costs, most, n, err);
-    settle(p, status);
-    give_turn(p);
+    give_turn(p, status);
     return status;
 }
 
@@ -429,39 +446,17 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
 static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
     enum dpt_status status = take_turn(p, err);
-    unsigned int bits;
 
-    if (status != DPT_OK)
-        goto out;
-    memcpy(&bits, &loss_scale, sizeof bits);
-    DPT_CUDA_TRY(lib,
-                 cuMemsetD32Async(dpt_cuda_ptr(&p->state->loss_scale), bits, 1, p->ctx.compute));
-    DPT_TRY(wait(p, err));
-out:
-    give_turn(p);
+    if (status == DPT_OK)
+        status = dpt_cuda_set_loss_scale(p, loss_scale, err);
+    give_turn(p, status);
     return status;
 }
 
 static int64_t bytes(const void *opened)
 {
     return ((const struct dpt_cuda_program *)opened)->ctx.bytes;
-}
-
-static enum dpt_status open_program(const struct dpt_program_spec *spec, void **opened,
-                                    struct dpt_error *err)
-{
-    struct dpt_cuda_program *p;
-    const enum dpt_status status = dpt_cuda_program_open(spec, &p, err);
-
-    *opened = p;
-    return status;
-}
-
-static void close_program(void *opened)
-{
-    dpt_cuda_program_close(opened);
 }
 
 /* A GPU takes a micro-batch at a time, whoever sends it. */
@@ -502,8 +497,8 @@ const struct dpt_backend dpt_backend_cuda = {
     .describe = describe,
     .uses = describe,
     .teams = teams,
-    .open = open_program,
-    .close = close_program,
+    .open = dpt_cuda_program_open,
+    .close = dpt_cuda_program_close,
     .bytes = bytes,
     .measure = dpt_cuda_program_measure,
     .refresh = refresh,
@@ -511,8 +506,8 @@ const struct dpt_backend dpt_backend_cuda = {
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,
-    .plans = plans,
-    .determinism = determinism,
+    .plans = dpt_cuda_program_plans,
+    .determinism = dpt_cuda_program_determinism,
     .launches = launches,
     .runs_in = runs_in,
     .scale = scale,

@@ -1,5 +1,5 @@
 /* Normalising each sample: own kernels, weight and bias copied into the layout of the tensors. */
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
                   int64_t micro, int32_t i)
@@ -60,19 +60,20 @@ static struct dpt_cuda_layernorm_args args_of(const struct dpt_cuda_program *p, 
     };
 }
 
-static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                               struct dpt_error *err)
 {
     struct dpt_cuda_layernorm_args args = args_of(p, i, p->micro, 4);
 
+    (void)op;
     args.y = dpt_cuda_value(p, i);
     return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_layernorm_f32, &args, err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                                struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
-    const struct dpt_tensor *weight = dpt_cuda_tensor_of(p, node->weight);
-    const struct dpt_tensor *bias = dpt_cuda_tensor_of(p, node->bias);
     const int64_t vectors =
         dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), 1) / p->lists->memory_layout.lanes;
     struct dpt_cuda_layernorm_args args =
@@ -80,14 +81,13 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
     struct dpt_cuda_entry entry;
     enum dpt_status status = DPT_OK;
 
+    (void)op;
     args.dy = dpt_cuda_gradient(p, i);
-    args.dweight = p->gradient + weight->offset;
-    args.dbias = p->gradient + bias->offset;
+    args.dweight = p->gradient + dpt_cuda_tensor_of(p, node->weight)->offset;
+    args.dbias = p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset;
     args.state = dpt_cuda_state_of(p);
     entry = dpt_cuda_kernel_entry(p, i, DPT_PASS_WEIGHTS, DPT_CUDA_K_layernorm_weights_f32, &args);
     entry.add = offsetof(struct dpt_cuda_layernorm_args, add);
-    entry.to = args.dweight; /* the bias lies behind it */
-    entry.bytes = (bias->offset + bias->count - weight->offset) * (int64_t)sizeof(float);
     DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err));
     if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
         goto out;

@@ -2,27 +2,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
-enum { ALIGN = 256, MOST_LEAVES = 1 << 20 };
+enum { ALIGN = DPT_CUDA_ALIGN };
 
 static int64_t round_up(int64_t n, int64_t to)
 {
     return (n + to - 1) / to * to;
 }
 
-int64_t dpt_cuda_take(int64_t *region, int64_t bytes)
-{
-    const int64_t at = *region;
-
-    *region += round_up(bytes, ALIGN);
-    return at;
-}
-
-static int64_t larger(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
+const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
+#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cuda_##name,
+    DPT_OPERATIONS(X)
+#undef X
+};
 
 /* --- which nodes, and what they do together --------------------------------------------------- */
 
@@ -103,20 +96,9 @@ static enum dpt_status check(const struct dpt_graph *graph,
 
 /* --- tensors ---------------------------------------------------------------------------------- */
 
-static bool moves_nothing(const struct dpt_graph_node *node)
+static enum dpt_operation_class kind_of(const struct dpt_graph_node *node)
 {
-    return dpt_operation_of(node)->kind == DPT_CLASS_NOTHING;
-}
-
-static bool is_pointwise(const struct dpt_graph_node *node)
-{
-    return dpt_operation_of(node)->kind == DPT_CLASS_POINTWISE;
-}
-
-/* Each number stays where it is, also behind a flatten. */
-static bool keeps_layout(const struct dpt_graph_node *node)
-{
-    return is_pointwise(node) || dpt_operation_of(node)->kind == DPT_CLASS_NORM;
+    return dpt_operation_of(node)->kind;
 }
 
 /* The channels of the input are padded for who reads it: a convolution of fp32 takes few as they
@@ -130,11 +112,11 @@ static int32_t input_pitch(const struct dpt_program_spec *spec,
     int32_t reader = memory_layout->node[0].next;
     enum dpt_operation_class kind;
 
-    while (reader != DPT_CUDA_NONE && moves_nothing(&graph->nodes[reader]))
+    while (reader != DPT_CUDA_NONE && kind_of(&graph->nodes[reader]) == DPT_CLASS_NOTHING)
         reader = memory_layout->node[reader].next;
     if (reader == DPT_CUDA_NONE)
         return (int32_t)padded;
-    kind = dpt_operation_of(&graph->nodes[reader])->kind;
+    kind = kind_of(&graph->nodes[reader]);
     if (kind == DPT_CLASS_CONV)
         return (int32_t)dpt_cuda_pitch(spec->precision, s->c);
     if (kind == DPT_CLASS_GEMM && s->c <= memory_layout->lanes &&
@@ -161,9 +143,10 @@ static void lay_out(const struct dpt_program_spec *spec,
                           : (int32_t)round_up(f->channels, memory_layout->lanes);
         if (i == 0)
             continue;
-        if (moves_nothing(node))
+        if (kind_of(node) == DPT_CLASS_NOTHING)
             f->skipped = true;
-        if (f->skipped || keeps_layout(node)) {
+        /* Each number stays where it is, also behind a flatten. */
+        if (f->skipped || kind_of(node) == DPT_CLASS_POINTWISE || kind_of(node) == DPT_CLASS_NORM) {
             const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];
 
             if (f->skipped)
@@ -174,16 +157,6 @@ static void lay_out(const struct dpt_program_spec *spec,
             f->pitch = x->pitch;
         }
     }
-}
-
-int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro)
-{
-    return micro * f->h * f->w * f->pitch;
-}
-
-int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l)
-{
-    return (int64_t)l->padded_outputs * l->area * l->padded_inputs;
 }
 
 static void place_values(const struct dpt_program_spec *spec, int64_t micro,
@@ -230,9 +203,9 @@ static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
         const int64_t bytes = dpt_cuda_form_elements(f, micro) * memory_layout->element;
 
         f->dy = at;
-        dy[at] = larger(dy[at], round_up(bytes, ALIGN));
+        dy[at] = bytes > dy[at] ? bytes : dy[at];
         /* The pool writes the gradient of what the ReLU before it reads. */
-        if (!moves_nothing(node) && !is_pointwise(node))
+        if (kind_of(node) != DPT_CLASS_NOTHING && kind_of(node) != DPT_CLASS_POINTWISE)
             at = !at;
     }
 }
@@ -255,9 +228,10 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     const int64_t floats = graph->floats * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
+    int levels = 0; /* arenas in which sub-batches are added up */
 
-    while (spec->training && (int64_t)1 << memory_layout->levels < sub_batches)
-        memory_layout->levels++;
+    while (spec->training && (int64_t)1 << levels < sub_batches)
+        levels++;
     bytes[DPT_CUDA_CONTROL] = sizeof(struct dpt_cuda_control);
     bytes[DPT_CUDA_STATE] = sizeof(struct dpt_cuda_state);
     bytes[DPT_CUDA_METRIC_SUMS] = sizeof(struct dpt_cuda_metric_sums);
@@ -268,7 +242,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_MOVE] = micro * (int64_t)sizeof(struct dpt_cuda_move);
     bytes[DPT_CUDA_PARAMS] = floats;
     bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0;
-    bytes[DPT_CUDA_SUMS] = memory_layout->levels * floats;
+    bytes[DPT_CUDA_SUMS] = levels * floats;
     bytes[DPT_CUDA_COUNTERS] += 4; /* the loss has one in any case */
     bytes[DPT_CUDA_LOSSES] =
         (micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8;

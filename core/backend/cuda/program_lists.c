@@ -2,83 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
-
-/* --- operations ------------------------------------------------------------------------------- */
-
-const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
-#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cuda_##name,
-    DPT_OPERATIONS(X)
-#undef X
-};
-
-/* --- entries ---------------------------------------------------------------------------------- */
-
-enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                   const struct dpt_cuda_entry *entry, struct dpt_error *err)
-{
-    struct dpt_cuda_list *list = &p->lists->list[stage];
-
-    if (list->n == list->capacity) {
-        const int capacity = 2 * list->capacity + 16;
-        struct dpt_cuda_entry *more = realloc(list->entry, (size_t)capacity * sizeof *list->entry);
-
-        if (more == NULL)
-            return dpt_fail_memory(err, "the list of launches",
-                                   (double)capacity * sizeof *list->entry);
-        list->entry = more;
-        list->capacity = capacity;
-    }
-    list->entry[list->n++] = *entry;
-    return DPT_OK;
-}
-
-struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
-                                            enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
-                                            const void *args)
-{
-    struct dpt_cuda_entry entry = {.what = DPT_CUDA_KERNEL,
-                                   .node = node,
-                                   .span = dpt_span_node(node, pass),
-                                   .kernel = dpt_cuda_typed(p, kernel)};
-
-    memcpy(&entry.args, args, dpt_cuda_kernel_argument(entry.kernel));
-    return entry;
-}
-
-enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
-                                    enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
-                                    const void *args, struct dpt_error *err)
-{
-    const struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, node, pass, kernel, args);
-
-    return dpt_cuda_add_entry(
-        p, pass == DPT_PASS_FORWARD ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_BACKWARD_LIST, &entry, err);
-}
-
-/* --- where things are ------------------------------------------------------------------------- */
-
-void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
-{
-    return p->lists->values + dpt_cuda_node_layout_of(p, dpt_cuda_node_layout_of(p, i)->tensor)->y;
-}
-
-void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t i)
-{
-    const int dy = dpt_cuda_node_layout_of(p, i)->dy;
-
-    return dy == DPT_CUDA_NONE ? NULL : p->lists->dy[dy];
-}
-
-int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)
-{
-    return dpt_cuda_form_elements(dpt_cuda_node_layout_of(p, i), p->micro);
-}
-
-void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place)
-{
-    return p->lists->copies + place * p->lists->memory_layout.element;
-}
+#include "core/backend/cuda/program.h"
 
 /* --- loss ------------------------------------------------------------------------------------- */
 
@@ -98,7 +22,8 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
         .node = memory_layout->last,
         .span = DPT_SPAN_LOSS,
         .kernel = memory_layout->canonical ? kernel : dpt_cuda_typed(p, kernel),
-        .args.loss = {.y = p->outputs,
+        .args.loss = {.y = memory_layout->canonical ? p->lists->rows
+                                                    : dpt_cuda_value(p, memory_layout->last),
                       .dy =
                           training && memory_layout->node[memory_layout->last].wants_dy ? dy : NULL,
                       .labels = p->labels,
@@ -108,7 +33,9 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
                       .counter = p->lists->counters,
                       .n = p->micro,
                       .outputs = (int32_t)memory_layout->outputs,
-                      .pitch = p->outputs_pitch,
+                      .pitch = memory_layout->canonical
+                                   ? (int32_t)memory_layout->outputs
+                                   : memory_layout->node[memory_layout->last].pitch,
                       .smoothing = p->spec.loss.smoothing,
                       .state = dpt_cuda_state_of(p)},
     };
@@ -129,15 +56,6 @@ static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stag
                                          .args.layout = *args};
 
     return dpt_cuda_add_entry(p, stage, &entry, err);
-}
-
-void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args)
-{
-    const int64_t n = dpt_cuda_copy_elements(l);
-
-    args->n++;
-    args->total += n;
-    args->largest = n > args->largest ? n : args->largest;
 }
 
 static struct dpt_cuda_layout_args one_layout(const struct dpt_cuda_program *p, int number,
@@ -344,7 +262,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
         if (f->live && !f->skipped)
-            DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, i, err));
+            DPT_TRY(dpt_cuda_op_of(p, i)->forward(p, dpt_cuda_op_of(p, i), i, err));
     }
     DPT_TRY(add_losses(p, err));
     if (!p->spec.training)
@@ -354,7 +272,7 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
         const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
 
         if (f->live && !f->skipped && f->wants_dy)
-            DPT_TRY(dpt_cuda_op_of(p, i)->backward(p, i, err));
+            DPT_TRY(dpt_cuda_op_of(p, i)->backward(p, dpt_cuda_op_of(p, i), i, err));
     }
 out:
     return status;

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 enum { CANDIDATES = 6, PRODUCT_WORKSPACE = 64 << 20 };
 enum { PROBLEM = 512, NAME = PROBLEM + 8, LAYER = DPT_NAME + 16 + PROBLEM }; /* bytes */
@@ -15,12 +15,6 @@ static const char *const pass_names[DPT_CUDA_PASSES] = {
     [DPT_CUDA_FORWARD] = "forward",
     [DPT_CUDA_BACKWARD_DATA] = "data",
     [DPT_CUDA_BACKWARD_FILTER] = "filter",
-};
-
-const struct dpt_cuda_roles dpt_cuda_roles[DPT_CUDA_PASSES] = {
-    [DPT_CUDA_FORWARD] = {DPT_CUDA_X, DPT_CUDA_W, DPT_CUDA_Y},
-    [DPT_CUDA_BACKWARD_DATA] = {DPT_CUDA_Y, DPT_CUDA_W, DPT_CUDA_X},
-    [DPT_CUDA_BACKWARD_FILTER] = {DPT_CUDA_Y, DPT_CUDA_X, DPT_CUDA_W},
 };
 
 /* --- the problem as text ---------------------------------------------------------------------- */
@@ -75,18 +69,6 @@ out:
     return status;
 }
 
-/* --- running one ------------------------------------------------------------------------------ */
-
-int64_t dpt_cuda_needs(const struct dpt_cuda_math *m, int which)
-{
-    return m->dense ? m->gemms.algorithm[which].workspace : m->plans.plan[which].workspace;
-}
-
-int dpt_cuda_found(const struct dpt_cuda_math *m)
-{
-    return m->dense ? m->gemms.n : m->plans.n;
-}
-
 /* "+" where bias or ReLU are within, "-" where they are not, and the plan's own. */
 static void full_tag(const struct dpt_cuda_math *m, char *tag)
 {
@@ -97,51 +79,14 @@ static void full_tag(const struct dpt_cuda_math *m, char *tag)
              m->dense ? m->gemms.algorithm[m->which].tag : m->plans.plan[m->which].tag);
 }
 
-enum dpt_status dpt_cuda_bind(struct dpt_cuda_math *m, void *workspace, struct dpt_error *err)
-{
-    void *pointers[DPT_CUDA_ARRAYS];
-
-    m->workspace = dpt_cuda_needs(m, m->which) > 0 ? workspace : NULL;
-    if (m->dense)
-        return DPT_OK;
-    for (int i = 0; i < DPT_CUDA_ARRAYS; i++)
-        pointers[i] = i == DPT_CUDA_BIAS && !m->plans.bias ? NULL : m->array[i].at;
-    return dpt_cuda_plan_bind(&m->plans, pointers, m->workspace, &m->bound, err);
-}
-
-enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *m, bool add,
-                                  struct dpt_error *err)
-{
-    const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const struct dpt_cuda_roles *of = &dpt_cuda_roles[m->pass];
-    const struct dpt_cuda_factors factors = {.a = m->array[of->a].at,
-                                             .b = m->array[of->b].at,
-                                             .d = m->array[of->d].at,
-                                             .bias = m->array[DPT_CUDA_BIAS].at};
-    enum dpt_status status = DPT_OK;
-
-    if (m->dense) {
-        /* What goes through the layers' layout is added on its way into the arena. */
-        m->gemms.gemm.add = add && (float *)factors.d >= p->gradient &&
-                            (float *)factors.d < p->gradient + p->spec.graph->floats;
-        DPT_TRY(
-            dpt_cuda_gemms_run(&m->gemms, m->which, &factors, m->workspace, p->ctx.compute, err));
-    } else {
-        DPT_CUDNN_TRY(
-            lib, cudnnBackendExecute(p->ctx.plans.handle, m->plans.plan[m->which].plan, m->bound));
-    }
-out:
-    return status;
-}
-
-/* --- choosing --------------------------------------------------------------------------------- */
-
 /* Whether the bits of a plan change from run to run. */
 static bool varies(const struct dpt_cuda_math *m, int which)
 {
     return m->dense ? dpt_cuda_algorithm_varies(&m->gemms.algorithm[which])
                     : dpt_cuda_plan_varies(&m->plans.plan[which]);
 }
+
+/* --- choosing --------------------------------------------------------------------------------- */
 
 /* Which plans: all; those that repeat their bits; those that do not. */
 enum kind { ANY, REPEATING, VARYING };
@@ -206,24 +151,22 @@ static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math
 /* The plan of a tag; false: it cannot be had any more. */
 static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *tag)
 {
-    const bool fused = *tag == '+';
     struct dpt_cuda_gemm gemm = m->gemm;
     struct dpt_cuda_conv conv = m->conv;
+    enum dpt_status status;
     struct dpt_error ignored;
 
-    if (!fused) {
+    if (*tag != '+' && *tag != '-')
+        return false;
+    if (*tag == '-') {
         gemm.epilogue = DPT_CUDA_PLAIN;
         conv.bias = conv.relu = false;
     }
-    if (*tag != '+' && *tag != '-')
-        return false;
-    if (m->dense)
-        return dpt_cuda_gemms_rebuild(&p->ctx.lib, p->ctx.matmuls, &gemm, tag + 1, &m->gemms,
-                                      &ignored) == DPT_OK &&
-               dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
-    return dpt_cuda_plans_rebuild(&p->ctx.lib, &p->ctx.plans, &conv, m->pass, tag + 1, &m->plans,
-                                  &ignored) == DPT_OK &&
-           dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
+    status = m->dense ? dpt_cuda_gemms_rebuild(&p->ctx.lib, p->ctx.matmuls, &gemm, tag + 1,
+                                               &m->gemms, &ignored)
+                      : dpt_cuda_plans_rebuild(&p->ctx.lib, &p->ctx.plans, &conv, m->pass, tag + 1,
+                                               &m->plans, &ignored);
+    return status == DPT_OK && dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
 }
 
 /* "conv1 forward", and behind a tab the problem. */
@@ -356,16 +299,9 @@ enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math
     return DPT_OK;
 }
 
-void dpt_cuda_math_release(struct dpt_cuda_math *m)
+void dpt_cuda_program_plans(const void *program, struct dpt_str *text)
 {
-    if (m->plans.lib != NULL)
-        dpt_cuda_plans_release(&m->plans);
-    if (m->gemms.lib != NULL)
-        dpt_cuda_gemms_release(&m->gemms);
-}
-
-void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *text)
-{
+    const struct dpt_cuda_program *p = program;
     char problem[PROBLEM], layer[LAYER], tag[DPT_CUDA_FUSED_TAG];
     struct dpt_error err;
 
@@ -378,8 +314,9 @@ void dpt_cuda_program_plans(const struct dpt_cuda_program *p, struct dpt_str *te
     }
 }
 
-void dpt_cuda_program_determinism(const struct dpt_cuda_program *p, struct dpt_str *text)
+void dpt_cuda_program_determinism(const void *program, struct dpt_str *text)
 {
+    const struct dpt_cuda_program *p = program;
     const struct dpt_cuda_math *most = NULL;
     double repeating = 0, fastest = 0, gap = 0, us[2];
 

@@ -1,5 +1,5 @@
 /* What takes each number by itself, or none. */
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 /* --- what moves nothing ----------------------------------------------------------------------- */
 
@@ -7,7 +7,8 @@ const struct dpt_cuda_op dpt_cuda_input = {0}, dpt_cuda_flatten = {0};
 
 /* --- activations ------------------------------------------------------------------------------ */
 
-static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                               struct dpt_error *err)
 {
     const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, dpt_cuda_before(p, i)),
                                            .y = dpt_cuda_value(p, i),
@@ -15,10 +16,11 @@ static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt
                                                       p->lists->memory_layout.lanes,
                                            .attribute = p->spec.graph->nodes[i].attribute[0]};
 
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, dpt_cuda_op_of(p, i)->kernel, &args, err);
+    return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, op->kernel, &args, err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                                struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
     const bool by_input = dpt_operation_of(node)->keeps & DPT_KEEPS_INPUT;
@@ -29,16 +31,14 @@ static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dp
         .vectors = dpt_cuda_elements(p, i) / p->lists->memory_layout.lanes,
         .attribute = node->attribute[0]};
 
-    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, dpt_cuda_op_of(p, i)->back, &args, err);
+    return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, op->back, &args, err);
 }
 
 #define X(C, NAME, name, ...)                                                                      \
-    const struct dpt_cuda_op dpt_cuda_##name = {                                                   \
-        .forward = forward,                                                                        \
-        .backward = backward,                                                                      \
-        .kernel = DPT_CUDA_K_##name##_f32,                                                         \
-        .back = DPT_CUDA_K_##name##_back_f32,                                                      \
-    };
+    const struct dpt_cuda_op dpt_cuda_##name = {.forward = forward,                                \
+                                                .backward = backward,                              \
+                                                .kernel = DPT_CUDA_K_##name##_f32,                 \
+                                                .back = DPT_CUDA_K_##name##_back_f32};
 DPT_ACTIVATIONS(X, 0)
 #undef X
 
@@ -58,7 +58,8 @@ static struct dpt_cuda_dropout_args dropout_args(const struct dpt_cuda_program *
                                           .rate = p->spec.graph->nodes[i].attribute[0]};
 }
 
-static enum dpt_status dropout_forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status dropout_forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
+                                       int32_t i, struct dpt_error *err)
 {
     struct dpt_cuda_list *list = &p->lists->list[DPT_CUDA_FORWARD_LIST];
     struct dpt_cuda_dropout_args args = dropout_args(p, i);
@@ -72,6 +73,7 @@ static enum dpt_status dropout_forward(struct dpt_cuda_program *p, int32_t i, st
                                                  p->lists->memory_layout.element};
     enum dpt_status status = DPT_OK;
 
+    (void)op;
     args.x = copy.from;
     args.y = copy.to;
     DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_dropout_f32, &args, err));
@@ -81,11 +83,12 @@ out:
     return status;
 }
 
-static enum dpt_status dropout_backward(struct dpt_cuda_program *p, int32_t i,
-                                        struct dpt_error *err)
+static enum dpt_status dropout_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
+                                        int32_t i, struct dpt_error *err)
 {
     struct dpt_cuda_dropout_args args = dropout_args(p, i);
 
+    (void)op;
     args.x = dpt_cuda_gradient(p, i);
     args.y = dpt_cuda_gradient(p, dpt_cuda_before(p, i));
     return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_dropout_f32, &args, err);

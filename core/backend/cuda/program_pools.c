@@ -1,5 +1,5 @@
 /* Pools. */
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int32_t i)
 {
@@ -23,9 +23,9 @@ static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int
     };
 }
 
-static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                               struct dpt_error *err)
 {
-    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     struct dpt_cuda_pool_args args = pool_args(p, i);
 
     args.from = dpt_cuda_value(p, dpt_cuda_before(p, i));
@@ -35,9 +35,9 @@ static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt
                                err);
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                                struct dpt_error *err)
 {
-    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
     struct dpt_cuda_pool_args args = pool_args(p, i);
     const bool relu = dpt_cuda_node_layout_of(p, i)->relu;
 
@@ -65,6 +65,7 @@ const struct dpt_cuda_op dpt_cuda_maxpool = {
     .takes_relu = true,
 };
 
+/* A mean over all has one window. */
 const struct dpt_cuda_op dpt_cuda_avgpool = {
     .forward = forward,
     .backward = backward,

@@ -7,120 +7,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
-bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p)
-{
-    return p->lists->spans != NULL;
-}
-
-/* --- what was launched ------------------------------------------------------------------------ */
-
-static bool same_launch(const struct dpt_cuda_entry *a, const struct dpt_cuda_entry *b)
-{
-    if (a->what != b->what || a->node != b->node)
-        return false;
-    if (a->what == DPT_CUDA_KERNEL)
-        return a->kernel == b->kernel &&
-               memcmp(&a->args, &b->args, dpt_cuda_kernel_argument(a->kernel)) == 0;
-    return a->math == b->math && a->to == b->to && a->from == b->from && a->bytes == b->bytes;
-}
-
-enum dpt_status dpt_cuda_record_entry(struct dpt_cuda_program *p,
-                                      const struct dpt_cuda_entry *entry, bool add,
-                                      struct dpt_error *err)
-{
-    struct dpt_cuda_lists *l = p->lists;
-
-    for (int i = 0; i < l->n_records; i++) {
-        struct dpt_cuda_record *r = &l->records[i];
-
-        if (r->add == add && same_launch(&r->entry, entry)) {
-            r->calls++;
-            return DPT_OK;
-        }
-    }
-    if (l->n_records == l->record_capacity) {
-        const int capacity = 2 * l->record_capacity + 64;
-        struct dpt_cuda_record *more = realloc(l->records, (size_t)capacity * sizeof *more);
-
-        if (more == NULL)
-            return dpt_fail_memory(err, "the list of launches", (double)capacity * sizeof *more);
-        l->records = more;
-        l->record_capacity = capacity;
-    }
-    l->records[l->n_records++] = (struct dpt_cuda_record){.entry = *entry, .add = add, .calls = 1};
-    return DPT_OK;
-}
-
-enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
-                                        const void *argument, int span, struct dpt_error *err)
-{
-    struct dpt_cuda_entry entry = {
-        .what = DPT_CUDA_KERNEL, .node = DPT_CUDA_NONE, .kernel = kernel, .span = span};
-
-    memcpy(&entry.args, argument, dpt_cuda_kernel_argument(kernel));
-    return dpt_cuda_run_entry(p, &entry, false, err);
-}
-
-/* --- what a launch changes for good ----------------------------------------------------------- */
+/* --- what launches change for good ------------------------------------------------------------ */
 
 struct range {
     void *at;
     int64_t bytes;
 };
 
-enum { RANGES = 6 };
-
-static void add_range(struct range *ranges, int *n, void *at, int64_t bytes)
-{
-    if (at != NULL && bytes > 0)
-        ranges[(*n)++] = (struct range){at, bytes};
-}
-
-static bool is(const struct dpt_cuda_program *p, const struct dpt_cuda_entry *e,
-               enum dpt_cuda_kernel of_floats)
-{
-    return e->kernel == of_floats || e->kernel == dpt_cuda_typed(p, of_floats);
-}
-
-static void kernel_changes(const struct dpt_cuda_program *p, const struct dpt_cuda_entry *e,
-                           struct range *ranges, int *n)
-{
-    const struct dpt_cuda_update_args *update = &e->args.update;
-    const int64_t floats = (int64_t)sizeof(float);
-
-    add_range(ranges, n, e->to, e->bytes);
-    if (is(p, e, DPT_CUDA_K_from_layout_f32) && e->args.layout.arena == p->gradient)
-        add_range(ranges, n, p->gradient, p->spec.graph->floats * floats);
-    else if (e->kernel == DPT_CUDA_K_tail)
-        add_range(ranges, n, e->args.tail.tail, e->args.tail.n * floats);
-    for (int rule = 0; rule < DPT_RULE_COUNT; rule++) {
-        if (e->kernel != dpt_cuda_kernel_of_rule((enum dpt_rule_kind)rule))
-            continue;
-        add_range(ranges, n, update->params, update->n * floats);
-        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++)
-            add_range(ranges, n, update->slot[k], update->n * floats);
-    }
-}
+enum { RANGES = 5 + DPT_RULE_MOST_SLOTS };
 
 /*
  * What is not the same after some runs as after one, or is read by a later step. Layers' outputs
- * and their gradients are not: each step writes them anew. Only where one is changed in place by
- * adding to it would it grow from run to run.
+ * and their gradients are not: each step writes them anew.
  */
-static int changes(const struct dpt_cuda_program *p, const struct dpt_cuda_entry *e,
-                   struct range ranges[RANGES])
+static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES])
 {
+    const struct dpt_cuda_lists *l = p->lists;
+    const int64_t *bytes = l->memory_layout.bytes;
+    const struct range fixed[] = {{p->control, sizeof *p->control},
+                                  {p->state, sizeof *p->state},
+                                  {p->metric_sums, sizeof *p->metric_sums},
+                                  {p->params, bytes[DPT_CUDA_PARAMS]},
+                                  {p->gradient, bytes[DPT_CUDA_GRADIENT]}};
     int n = 0;
 
-    add_range(ranges, &n, p->control, sizeof *p->control);
-    add_range(ranges, &n, p->state, sizeof *p->state);
-    add_range(ranges, &n, p->metric_sums, sizeof *p->metric_sums);
-    if (e->what == DPT_CUDA_KERNEL)
-        kernel_changes(p, e, ranges, &n);
-    else if (e->what == DPT_CUDA_MATH && e->math->pass == DPT_CUDA_BACKWARD_FILTER)
-        add_range(ranges, &n, p->gradient, p->spec.graph->floats * (int64_t)sizeof(float));
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
+        if (fixed[i].bytes > 0)
+            ranges[n++] = fixed[i];
+    }
+    for (int i = 0; i < l->n_records; i++) {
+        const struct dpt_cuda_entry *e = &l->records[i].entry;
+
+        if (e->what != DPT_CUDA_KERNEL || e->span != DPT_SPAN_OPTIMIZER)
+            continue;
+        for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) {
+            if (e->args.update.slot[k] != NULL)
+                ranges[n++] = (struct range){e->args.update.slot[k], bytes[DPT_CUDA_PARAMS]};
+        }
+        break;
+    }
     return n;
 }
 
@@ -192,24 +119,17 @@ static enum dpt_status time_all(struct dpt_cuda_program *p, struct dpt_error *er
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     struct dpt_cuda_lists *l = p->lists;
     struct range ranges[RANGES];
+    const int n = changes(p, ranges);
     enum dpt_status status = DPT_OK, back;
     struct dpt_error ignored;
     CUdeviceptr saved = 0;
-    int64_t most = 0;
+    int64_t bytes = 0;
 
+    for (int k = 0; k < n; k++)
+        bytes += ranges[k].bytes;
+    DPT_TRY(allocate(p, bytes, &saved, err));
+    DPT_TRY(move(p, ranges, n, saved, false, err));
     for (int i = 0; i < l->n_records; i++) {
-        int64_t bytes = 0;
-
-        for (int k = changes(p, &l->records[i].entry, ranges) - 1; k >= 0; k--)
-            bytes += ranges[k].bytes;
-        most = bytes > most ? bytes : most;
-    }
-    if (most > 0)
-        DPT_TRY(allocate(p, most, &saved, err));
-    for (int i = 0; i < l->n_records; i++) {
-        const int n = changes(p, &l->records[i].entry, ranges);
-
-        DPT_TRY(move(p, ranges, n, saved, false, err));
         status = time_record(p, &l->records[i], err);
         back = move(p, ranges, n, saved, true, status == DPT_OK ? err : &ignored);
         DPT_TRY(status);

@@ -1,7 +1,8 @@
 /* Enqueuing the lists. */
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
+#include "core/base/memory.h"
 
 /* --- one launch ------------------------------------------------------------------------------- */
 
@@ -28,6 +29,39 @@ out:
     return status;
 }
 
+static bool same_launch(const struct dpt_cuda_entry *a, const struct dpt_cuda_entry *b)
+{
+    if (a->what != b->what || a->node != b->node)
+        return false;
+    if (a->what == DPT_CUDA_KERNEL)
+        return a->kernel == b->kernel &&
+               memcmp(&a->args, &b->args, dpt_cuda_kernel_argument(a->kernel)) == 0;
+    return a->math == b->math && a->to == b->to && a->from == b->from && a->bytes == b->bytes;
+}
+
+/* Notes that this launch was made once more. */
+static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt_cuda_entry *entry,
+                                    bool add, struct dpt_error *err)
+{
+    struct dpt_cuda_lists *l = p->lists;
+    struct dpt_cuda_record *more;
+
+    for (int i = 0; i < l->n_records; i++) {
+        struct dpt_cuda_record *r = &l->records[i];
+
+        if (r->add == add && same_launch(&r->entry, entry)) {
+            r->calls++;
+            return DPT_OK;
+        }
+    }
+    more = dpt_grow(l->records, &l->record_room, (size_t)l->n_records + 1, sizeof *more);
+    if (more == NULL)
+        return dpt_fail_memory(err, "the list of launches", (double)l->n_records * sizeof *more);
+    l->records = more;
+    l->records[l->n_records++] = (struct dpt_cuda_record){.entry = *entry, .add = add, .calls = 1};
+    return DPT_OK;
+}
+
 /* While somebody asks where the time goes, waited for: then the time until now is its own. */
 enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
                                    struct dpt_error *err)
@@ -38,10 +72,20 @@ enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_e
     if (p->lists->spans == NULL)
         goto out;
     DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
-    DPT_TRY(dpt_cuda_record_entry(p, e, add, err));
+    DPT_TRY(record_entry(p, e, add, err));
     dpt_spans_mark(p->lists->spans, e->span);
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
+                                        const void *argument, int span, struct dpt_error *err)
+{
+    struct dpt_cuda_entry entry = {
+        .what = DPT_CUDA_KERNEL, .node = DPT_CUDA_NONE, .kernel = kernel, .span = span};
+
+    memcpy(&entry.args, argument, dpt_cuda_kernel_argument(kernel));
+    return dpt_cuda_run_entry(p, &entry, false, err);
 }
 
 static bool runs(const struct dpt_cuda_entry *e, bool training, bool add)
@@ -66,32 +110,6 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
     }
 out:
     return status;
-}
-
-/* --- the parts of a pass ---------------------------------------------------------------------- */
-
-enum dpt_status dpt_cuda_enqueue_layouts(struct dpt_cuda_program *p, struct dpt_error *err)
-{
-    return dpt_cuda_run_list(p, DPT_CUDA_LAYOUTS, true, err);
-}
-
-enum dpt_status dpt_cuda_enqueue_input(struct dpt_cuda_program *p, enum dpt_cuda_input from,
-                                       struct dpt_error *err)
-{
-    return dpt_cuda_run_list(
-        p, from == DPT_CUDA_STORED ? DPT_CUDA_FROM_STORED : DPT_CUDA_FROM_STAGED, true, err);
-}
-
-enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool training,
-                                         struct dpt_error *err)
-{
-    return dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, training, err);
-}
-
-enum dpt_status dpt_cuda_enqueue_loss(struct dpt_cuda_program *p, bool training,
-                                      struct dpt_error *err)
-{
-    return dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, training, err);
 }
 
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
@@ -172,4 +190,9 @@ void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u
     a->moves = moves ? p->move : NULL;
     a->channel_stride = nhwc ? 1 : (int64_t)a->h * a->w;
     a->pixel_stride = nhwc ? a->channels : 1;
+}
+
+bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p)
+{
+    return p->lists->spans != NULL;
 }

@@ -2,22 +2,16 @@
  * host as long as many of them take. */
 #include <math.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 enum { MOST_RUNS = 256 };
 
 /* Milliseconds. An event's time is good to half a microsecond; handing over a graph takes some. */
 static const float enough = 0.25f, long_enough = 1;
 
-struct repeated {
-    dpt_cuda_enqueue *enqueue;
-    void *arg;
-    int repeats;
-};
-
 static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
 {
-    const struct repeated *r = arg;
+    const struct dpt_cuda_repeat *r = arg;
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < r->repeats && status == DPT_OK; i++)
@@ -61,15 +55,16 @@ enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueu
                                      void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct repeated repeated = {.enqueue = enqueue, .arg = arg, .repeats = 1};
+    int repeats = 1;
 
     for (;;) {
-        *r = (struct dpt_cuda_repeat){.repeats = repeated.repeats, .least = INFINITY};
-        DPT_TRY(dpt_cuda_capture(&p->ctx, enqueue_repeated, &repeated, &r->exec, err));
+        *r = (struct dpt_cuda_repeat){
+            .enqueue = enqueue, .arg = arg, .repeats = repeats, .least = INFINITY};
+        DPT_TRY(dpt_cuda_capture(&p->ctx, enqueue_repeated, r, &r->exec, err));
         DPT_TRY(dpt_cuda_repeat_time(p, r, err));
         if (r->replay >= enough || r->repeats == MOST_RUNS)
             break;
-        repeated.repeats = more_runs(r) < MOST_RUNS ? more_runs(r) : MOST_RUNS;
+        repeats = more_runs(r) < MOST_RUNS ? more_runs(r) : MOST_RUNS;
         dpt_cuda_repeat_close(p, r);
     }
 out:

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 #include "core/base/rng.h"
 
 enum { NOISE = 1 << 16 }; /* bytes */

@@ -1,7 +1,7 @@
 /* Convolutions and dense layers: what cuDNN and cuBLASLt compute, and what they leave to do. */
 #include <stdlib.h>
 
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 
 static bool is_dense(const struct dpt_graph_node *node)
 {
@@ -203,12 +203,14 @@ out:
 /* --- passes ----------------------------------------------------------------------------------- */
 
 /* What the library has not fused is done behind it, in place. */
-static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                               struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m = NULL;
 
+    (void)op;
     DPT_TRY(add_math(p, i, DPT_CUDA_FORWARD, &m, err));
     if (p->spec.graph->nodes[i].bias >= 0 && !m->bias) {
         const struct dpt_cuda_bias_args args = {.x = dpt_cuda_value(p, i),
@@ -217,13 +219,9 @@ static enum dpt_status forward(struct dpt_cuda_program *p, int32_t i, struct dpt
                                                 .rows = (int64_t)p->micro * f->h * f->w,
                                                 .pitch = f->pitch};
 
-        struct dpt_cuda_entry entry =
-            dpt_cuda_kernel_entry(p, i, DPT_PASS_FORWARD,
-                                  f->relu ? DPT_CUDA_K_bias_relu_f32 : DPT_CUDA_K_bias_f32, &args);
-
-        entry.to = args.y;
-        entry.bytes = dpt_cuda_elements(p, i) * p->lists->memory_layout.element;
-        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_FORWARD_LIST, &entry, err));
+        DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD,
+                                    f->relu ? DPT_CUDA_K_bias_relu_f32 : DPT_CUDA_K_bias_f32, &args,
+                                    err));
     } else if (f->relu && !m->relu) {
         const struct dpt_cuda_act_args args = {.x = dpt_cuda_value(p, i),
                                                .y = dpt_cuda_value(p, i),
@@ -262,8 +260,6 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
             f->relu ? DPT_CUDA_K_bias_relu_back_f32 : DPT_CUDA_K_bias_back_f32, &args);
 
         entry.add = offsetof(struct dpt_cuda_bias_back_args, add);
-        entry.to = args.dbias;
-        entry.bytes = args.channels * (int64_t)sizeof(float);
         return dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err);
     }
     if (f->relu) {
@@ -278,13 +274,15 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
     return DPT_OK;
 }
 
-static enum dpt_status backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                                struct dpt_error *err)
 {
     const int32_t before = dpt_cuda_before(p, i);
     const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, before);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m;
 
+    (void)op;
     DPT_TRY(bias_backward(p, i, err));
     DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
     if (!dpt_cuda_node_layout_of(p, i)->wants_dx)

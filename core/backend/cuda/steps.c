@@ -1,31 +1,10 @@
-#include "core/backend/cuda/steps.h"
-
-#include <limits.h>
 #include <string.h>
 
-#include "core/backend/cuda/steps_parts.h"
+#include "core/backend/cuda/steps.h"
 
 _Static_assert(sizeof(struct dpt_cuda_move) == sizeof(struct dpt_steps_move) &&
                    offsetof(struct dpt_cuda_move, flip) == offsetof(struct dpt_steps_move, flip),
-               "rooms hold moves as the kernels read them");
-
-enum dpt_status dpt_cuda_steps_event(const struct dpt_cuda_library *lib, CUevent *event,
-                                     struct dpt_error *err)
-{
-    return dpt_cuda_check(lib, lib->cuEventCreate(event, CU_EVENT_DISABLE_TIMING), "cuEventCreate",
-                          err);
-}
-
-enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
-                                            struct dpt_error *err)
-{
-    struct dpt_error reported;
-
-    if (status == DPT_OK)
-        return DPT_OK;
-    reported = *err;
-    return dpt_fail(err, status, "GPU, %s: %.3800s", what, reported.text);
-}
+               "staging buffers hold moves as the kernels read them");
 
 static enum dpt_status wait_for_all(const struct dpt_cuda_steps *s, struct dpt_error *err)
 {
@@ -53,35 +32,10 @@ static void steps_close(void *steps)
     lib->cuStreamSynchronize(s->p->ctx.compute);
     lib->cuStreamSynchronize(s->p->ctx.copy);
     dpt_cuda_steps_forget(s);
-    dpt_cuda_buckets_close(s);
-    for (int i = 0; s->staging_buffers != NULL && i < s->spec.staging_buffers; i++) {
-        if (s->staging_buffers[i].uploaded != NULL)
-            lib->cuEventDestroy(s->staging_buffers[i].uploaded);
-        if (s->staging_buffers[i].done != NULL)
-            lib->cuEventDestroy(s->staging_buffers[i].done);
-    }
-    for (int i = 0; i < 2; i++) {
-        if (s->moved[i] != NULL)
-            lib->cuEventDestroy(s->moved[i]);
-    }
+    dpt_free(s->buckets);
     dpt_free(s->counts);
     dpt_free(s->staging_buffers);
     dpt_free(s);
-}
-
-static enum dpt_status check_spec(const struct dpt_cuda_program *p,
-                                  const struct dpt_steps_spec *spec, struct dpt_error *err)
-{
-#define SLOTS(X, NAME, name, slots) [DPT_RULE_##NAME] = (slots),
-    static const int needs[DPT_RULE_COUNT] = {[DPT_RULE_NONE] = INT_MAX, DPT_RULES(SLOTS, )};
-#undef SLOTS
-
-    if (!p->spec.training || spec->micros < 1 || spec->staging_buffers < 2 || spec->targets < 0 ||
-        spec->rule.slots > DPT_RULE_MOST_SLOTS || spec->rule.slots < needs[spec->rule.kind])
-        return dpt_fail(
-            err, DPT_INTERNAL, "steps of %d micro-batches in %d rooms with %d slots of rule %d",
-            (int)spec->micros, spec->staging_buffers, spec->rule.slots, (int)spec->rule.kind);
-    return DPT_OK;
 }
 
 static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *spec, void **steps,
@@ -97,7 +51,6 @@ static enum dpt_status steps_open(void *program, const struct dpt_steps_spec *sp
         return dpt_fail_memory(err, "the steps", (double)sizeof *s);
     s->p = p;
     s->spec = *spec;
-    DPT_TRY(check_spec(p, spec, err));
     s->staging_buffers = dpt_alloc_array((size_t)spec->staging_buffers, sizeof *s->staging_buffers);
     s->counts =
         dpt_alloc_array((size_t)spec->staging_buffers * (size_t)spec->micros, sizeof *s->counts);
@@ -118,39 +71,28 @@ out:
 
 /* --- arenas ----------------------------------------------------------------------------------- */
 
-static enum dpt_status put_state(struct dpt_cuda_steps *s, const struct dpt_loss_scale *scale,
-                                 struct dpt_error *err)
-{
-    const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const CUdeviceptr metric_sums = dpt_cuda_ptr(s->p->metric_sums);
-    enum dpt_status status = DPT_OK;
-
-    *s->reported = (struct dpt_cuda_state){
-        .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
-    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
-                                              sizeof *s->reported, ctx->compute));
-    DPT_CUDA_TRY(&ctx->lib,
-                 cuMemsetD8Async(metric_sums, 0, sizeof *s->p->metric_sums, ctx->compute));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
-    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
-out:
-    return status;
-}
-
 static enum dpt_status steps_put(void *steps, const float *params, float *const *slot,
                                  const struct dpt_loss_scale *scale, struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
+    const struct dpt_cuda_context *ctx = &s->p->ctx;
     const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
     enum dpt_status status = DPT_OK;
 
-    s->open = s->deferred = false;
-    DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
+    s->deferred = false;
+    DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(wait_for_all(s, err));
     DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, bytes, err));
     for (int k = 0; k < s->spec.rule.slots; k++)
         DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
-    DPT_TRY(put_state(s, scale, err));
+    *s->reported = (struct dpt_cuda_state){
+        .loss_scale = scale->scale, .good = scale->good, .overflows = scale->overflows};
+    DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(s->p->state), s->reported,
+                                              sizeof *s->reported, ctx->compute));
+    DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
+                                            sizeof *s->p->metric_sums, ctx->compute));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
+    DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
 out:
     return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
 }
@@ -189,13 +131,6 @@ out:
 
 /* --- a step ----------------------------------------------------------------------------------- */
 
-static enum dpt_status check_room(const struct dpt_cuda_steps *s, int which, struct dpt_error *err)
-{
-    if (which < 0 || which >= s->spec.staging_buffers)
-        return dpt_fail(err, DPT_INTERNAL, "room %d of %d", which, s->spec.staging_buffers);
-    return DPT_OK;
-}
-
 static enum dpt_status steps_staging(void *steps, int which,
                                      struct dpt_staging_buffer *staging_buffer,
                                      struct dpt_error *err)
@@ -204,32 +139,25 @@ static enum dpt_status steps_staging(void *steps, int which,
     const struct dpt_cuda_staging_layout *at = &s->staging_layout;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
+    void *field[DPT_CUDA_FIELDS];
     unsigned char *pinned;
 
-    DPT_TRY(check_room(s, which, err));
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[which].uploaded));
     pinned = s->staging_buffers[which].pinned;
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++)
+        field[i] = at->row[i] > 0 ? pinned + at->offset[i] : NULL;
     *staging_buffer = (struct dpt_staging_buffer){
-        .input = s->stored ? NULL : (float *)(void *)(pinned + at->input),
-        .labels = s->spec.targets > 0 ? NULL : (int32_t *)(void *)(pinned + at->labels),
-        .targets = s->spec.targets > 0 ? (float *)(void *)(pinned + at->targets) : NULL,
-        .weights = s->spec.weights ? (float *)(void *)(pinned + at->weights) : NULL,
-        .sample = (int64_t *)(void *)(pinned + at->sample),
-        .move = s->stored ? (struct dpt_steps_move *)(void *)(pinned + at->move) : NULL,
+        .input = field[DPT_CUDA_STAGED_INPUT],
+        .labels = field[DPT_CUDA_STAGED_LABELS],
+        .targets = field[DPT_CUDA_STAGED_TARGETS],
+        .weights = field[DPT_CUDA_STAGED_WEIGHTS],
+        .sample = field[DPT_CUDA_STAGED_SAMPLE],
+        .move = field[DPT_CUDA_STAGED_MOVE],
         .count = s->counts + (size_t)which * (size_t)s->spec.micros,
     };
 out:
     return dpt_cuda_steps_prefix_error(status, "waiting for samples to be copied", err);
-}
-
-static enum dpt_status check_micros(const struct dpt_cuda_steps *s, int32_t micros,
-                                    struct dpt_error *err)
-{
-    if (micros < (s->spec.reduces ? 0 : 1) || micros > s->spec.micros)
-        return dpt_fail(err, DPT_INTERNAL, "a step of %d micro-batches, at most %d", (int)micros,
-                        (int)s->spec.micros);
-    return DPT_OK;
 }
 
 /* To the staging buffer's copy on the device, once no earlier step reads that any more. */
@@ -241,13 +169,12 @@ static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct
     enum dpt_status status = DPT_OK;
     size_t bytes;
 
-    DPT_TRY(check_room(s, which, err));
-    DPT_TRY(check_micros(s, micros, err));
     if (micros == 0)
         goto out;
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     staging_buffer = &s->staging_buffers[which];
-    bytes = s->staging_layout.input + (size_t)micros * (size_t)s->p->micro * s->staging_layout.row;
+    bytes = s->staging_layout.offset[DPT_CUDA_STAGED_INPUT] +
+            (size_t)micros * (size_t)s->p->micro * s->staging_layout.row[DPT_CUDA_STAGED_INPUT];
     DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->copy, staging_buffer->done, 0));
     DPT_CUDA_TRY(&ctx->lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(staging_buffer->device),
                                               staging_buffer->pinned, bytes, ctx->copy));
@@ -278,20 +205,16 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     struct dpt_cuda_steps *s = steps;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(check_room(s, which, err));
-    DPT_TRY(check_micros(s, micros, err));
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(catch_up(s, err));
     /* Of an evaluation meanwhile, whose samples may be told otherwise. */
     dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
     s->staging_buffer = which;
     s->micros = micros;
-    s->open = false;
     DPT_TRY(say_batches(s, seed, step, err));
     if (s->spec.reduces)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err));
     s->deferred = !s->spec.reduces;
-    s->open = true;
 out:
     return dpt_cuda_steps_prefix_error(status, "computing a step", err);
 }
@@ -303,17 +226,19 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     const struct dpt_scalars scalars = dpt_rule_scalars(&s->spec.rule, lr, update);
     enum dpt_status status = DPT_OK;
 
-    if (!s->open)
-        return dpt_fail(err, DPT_INTERNAL, "update %lld without a step", (long long)update);
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     /* The rates of this staging buffer's last step have been read. */
     DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
-    dpt_cuda_control_rates(&s->rates[s->staging_buffer], update, &scalars);
+    s->rates[s->staging_buffer] =
+        (struct dpt_cuda_control){.update = update,
+                                  .lr = scalars.lr,
+                                  .keep = scalars.keep,
+                                  .rate = {scalars.rate[0], scalars.rate[1]}};
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
     DPT_TRY(dpt_cuda_steps_launch(
         s, s->deferred ? DPT_CUDA_COMPUTE | DPT_CUDA_UPDATE : DPT_CUDA_UPDATE, err));
-    s->open = s->deferred = false;
+    s->deferred = false;
 out:
     return dpt_cuda_steps_prefix_error(status, "updating the parameters", err);
 }

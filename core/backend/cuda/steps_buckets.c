@@ -1,6 +1,6 @@
 #include <string.h>
 
-#include "core/backend/cuda/steps_parts.h"
+#include "core/backend/cuda/steps.h"
 
 /* The gradient in parts, from its end, as backward finishes it. In pinned memory the part with the
  * arena's start has the tail right behind it, so that one sum over the ranks takes both; the others
@@ -88,7 +88,6 @@ out:
 enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
     if (!s->spec.reduces)
@@ -100,29 +99,12 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
     s->n_buckets = cut(g, s->spec.bucket, s->buckets);
     DPT_TRY(stage(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
-        DPT_TRY(dpt_cuda_steps_event(lib, &s->buckets[i].ready, err));
-        DPT_TRY(dpt_cuda_steps_event(lib, &s->buckets[i].copied, err));
+        DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].ready, err));
+        DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].copied, err));
     }
-    DPT_TRY(dpt_cuda_steps_event(lib, &s->given, err));
+    DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->given, err));
 out:
     return status;
-}
-
-void dpt_cuda_buckets_close(struct dpt_cuda_steps *s)
-{
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-
-    for (int i = 0; i < s->n_buckets; i++) {
-        if (s->buckets[i].ready != NULL)
-            lib->cuEventDestroy(s->buckets[i].ready);
-        if (s->buckets[i].copied != NULL)
-            lib->cuEventDestroy(s->buckets[i].copied);
-    }
-    if (s->given != NULL)
-        lib->cuEventDestroy(s->given);
-    dpt_free(s->buckets);
-    s->buckets = NULL;
-    s->n_buckets = 0;
 }
 
 /* In a graph that is captured an event that others wait for is recorded by a node of it. */
@@ -174,26 +156,15 @@ int dpt_cuda_steps_buckets(const void *steps)
     return ((const struct dpt_cuda_steps *)steps)->n_buckets;
 }
 
-static enum dpt_status check_number(const struct dpt_cuda_steps *s, int i, struct dpt_error *err)
-{
-    if (i < 0 || i >= s->n_buckets || !s->open)
-        return dpt_fail(err, DPT_INTERNAL, "bucket %d of %d of a step that is %s", i, s->n_buckets,
-                        s->open ? "computed" : "not computed");
-    return DPT_OK;
-}
-
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
                                       struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const struct dpt_cuda_bucket *b;
+    const struct dpt_cuda_bucket *b = &s->buckets[i];
+    const bool whole = b == last_bucket(s); /* the tail is summed with it */
     enum dpt_status status = DPT_OK;
-    bool whole; /* the tail is summed with it */
 
-    DPT_TRY(check_number(s, i, err));
-    b = &s->buckets[i];
-    whole = b == last_bucket(s);
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_CUDA_TRY(lib, cuEventSynchronize(b->copied));
     *at = b->staged != NULL ? b->staged : s->p->gradient + b->first;
@@ -208,13 +179,11 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const struct dpt_cuda_bucket *b;
+    const struct dpt_cuda_bucket *b = &s->buckets[i];
     const CUstream copy = s->p->ctx.copy;
     float *gradient = s->p->gradient;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(check_number(s, i, err));
-    b = &s->buckets[i];
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     if (b->staged != NULL)
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + b->first), b->staged,

@@ -1,6 +1,6 @@
 #include <stddef.h>
 
-#include "core/backend/cuda/steps_parts.h"
+#include "core/backend/cuda/steps.h"
 #include "core/base/span.h"
 
 /* What a step enqueues, and the graphs that are made of it (dpt_cuda_capture says what must not be
@@ -11,17 +11,6 @@ enum {
     BATCH_BYTES = offsetof(struct dpt_cuda_control, update),
     RATES_BYTES = sizeof(struct dpt_cuda_control) - BATCH_BYTES
 };
-
-static enum dpt_status launch(struct dpt_cuda_steps *s, enum dpt_cuda_kernel kernel,
-                              const void *argument, struct dpt_error *err)
-{
-    const int span = kernel == DPT_CUDA_K_feed   ? DPT_SPAN_DATA
-                     : kernel == DPT_CUDA_K_norm ? DPT_SPAN_NORM
-                     : kernel == DPT_CUDA_K_tail ? DPT_SPAN_LOSS
-                                                 : DPT_SPAN_OPTIMIZER;
-
-    return dpt_cuda_program_launch(s->p, kernel, argument, span, err);
-}
 
 /* --- samples ---------------------------------------------------------------------------------- */
 
@@ -42,25 +31,21 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
 {
     const struct dpt_cuda_staging_layout *at = &s->staging_layout;
     const struct dpt_cuda_program *p = s->p;
-    const unsigned char *staging_buffer = s->staging_buffers[s->staging_buffer].device;
-    const size_t rows = (size_t)p->micro, skip = (size_t)m * rows;
-    const size_t targets = (size_t)s->spec.targets * sizeof(float);
-    const size_t label = targets > 0 ? 0 : sizeof(int32_t);
-    const size_t weight = s->spec.weights ? sizeof(float) : 0;
-    const size_t move = s->stored ? sizeof(struct dpt_cuda_move) : 0;
+    const unsigned char *from = s->staging_buffers[s->staging_buffer].device;
+    void *const to[DPT_CUDA_FIELDS] = {
+        [DPT_CUDA_STAGED_LABELS] = p->labels,   [DPT_CUDA_STAGED_TARGETS] = p->targets,
+        [DPT_CUDA_STAGED_WEIGHTS] = p->weights, [DPT_CUDA_STAGED_SAMPLE] = p->sample,
+        [DPT_CUDA_STAGED_MOVE] = p->move,       [DPT_CUDA_STAGED_INPUT] = p->input};
+    const size_t rows = (size_t)p->micro;
     struct dpt_cuda_feed_args a = {0};
 
-    add_feed(&a, p->input, staging_buffer + at->input + skip * at->row, rows * at->row);
-    add_feed(&a, p->targets, staging_buffer + at->targets + skip * targets, rows * targets);
-    add_feed(&a, p->labels, staging_buffer + at->labels + skip * label, rows * label);
-    add_feed(&a, p->weights, staging_buffer + at->weights + skip * weight, rows * weight);
-    add_feed(&a, p->sample, staging_buffer + at->sample + skip * sizeof(int64_t),
-             rows * sizeof(int64_t));
-    add_feed(&a, p->move, staging_buffer + at->move + skip * move, rows * move);
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++)
+        add_feed(&a, to[i], from + at->offset[i] + (size_t)m * rows * at->row[i],
+                 rows * at->row[i]);
     add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), BATCH_BYTES);
     if (rates)
         add_rates(s, &a);
-    return launch(s, DPT_CUDA_K_feed, &a, err);
+    return dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &a, DPT_SPAN_DATA, err);
 }
 
 /* --- passes ----------------------------------------------------------------------------------- */
@@ -73,14 +58,15 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
     const struct dpt_cuda_tail_args tail = {.metric_sums = s->p->metric_sums,
                                             .tail = s->p->gradient + g->floats,
                                             .n = DPT_TENSOR_ALIGN};
+    const enum dpt_cuda_stage samples = s->stored ? DPT_CUDA_FROM_STORED : DPT_CUDA_FROM_STAGED;
     const bool cut = last && s->n_buckets > 0;
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_enqueue_input(s->p, s->stored ? DPT_CUDA_STORED : DPT_CUDA_STAGED, err));
-    DPT_TRY(dpt_cuda_enqueue_forward(s->p, true, err));
-    DPT_TRY(dpt_cuda_enqueue_loss(s->p, true, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, samples, true, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_FORWARD_LIST, true, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LOSS_LIST, true, err));
     if (last)
-        DPT_TRY(launch(s, DPT_CUDA_K_tail, &tail, err));
+        DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_tail, &tail, DPT_SPAN_LOSS, err));
     DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, cut ? dpt_cuda_buckets_done : NULL, s, err));
     if (cut)
         DPT_TRY(dpt_cuda_buckets_done(s, 0, err));
@@ -132,16 +118,25 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     };
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(launch(s, DPT_CUDA_K_norm, &norm, err));
-    DPT_TRY(launch(s, dpt_cuda_kernel_of_rule(rule->kind), &update, err));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
+    DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
+    DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(rule->kind), &update,
+                                    DPT_SPAN_OPTIMIZER, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
 out:
     return status;
 }
 
-static enum dpt_status enqueue(struct dpt_cuda_steps *s, unsigned parts, struct dpt_error *err)
+/* What a graph is captured from. */
+struct captured {
+    struct dpt_cuda_steps *steps;
+    unsigned parts;
+};
+
+static enum dpt_status enqueue(void *arg, struct dpt_error *err)
 {
-    const bool computes = parts & DPT_CUDA_COMPUTE, updates = parts & DPT_CUDA_UPDATE;
+    const struct captured *c = arg;
+    struct dpt_cuda_steps *s = c->steps;
+    const bool computes = c->parts & DPT_CUDA_COMPUTE, updates = c->parts & DPT_CUDA_UPDATE;
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_feed_args rates = {0};
 
@@ -156,7 +151,7 @@ static enum dpt_status enqueue(struct dpt_cuda_steps *s, unsigned parts, struct 
         goto out;
     if (!computes || s->micros == 0) {
         add_rates(s, &rates);
-        DPT_TRY(launch(s, DPT_CUDA_K_feed, &rates, err));
+        DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &rates, DPT_SPAN_DATA, err));
     }
     DPT_TRY(enqueue_update(s, err));
 out:
@@ -168,40 +163,21 @@ out:
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_graph *g = s->p->spec.graph;
-    const size_t words = (size_t)g->floats + DPT_TENSOR_ALIGN;
+    const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
-    DPT_TRY(dpt_cuda_enqueue_layouts(s->p, err));
-    DPT_TRY(dpt_cuda_enqueue_input(s->p, s->stored ? DPT_CUDA_STORED : DPT_CUDA_STAGED, err));
-    DPT_TRY(dpt_cuda_enqueue_forward(s->p, true, err));
-    DPT_TRY(dpt_cuda_enqueue_loss(s->p, true, err));
+    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
     /* Some libraries have other kernels for sums that go on. */
-    for (int add = 0; add <= (s->spec.micros > 1); add++) {
-        DPT_TRY(dpt_cuda_enqueue_backward(s->p, add, NULL, NULL, err));
-        DPT_TRY(dpt_cuda_enqueue_gradient(s->p, 0, g->n_nodes, add, err));
-    }
+    for (int add = 0; add <= (s->spec.micros > 1); add++)
+        DPT_TRY(enqueue_passes(s, add, false, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->metric_sums), 0,
                                             sizeof *s->p->metric_sums, ctx->compute));
     DPT_CUDA_TRY(&ctx->lib, cuStreamSynchronize(ctx->compute));
 out:
     return status;
-}
-
-/* What a graph is captured from. */
-struct captured {
-    struct dpt_cuda_steps *steps;
-    unsigned parts;
-};
-
-static enum dpt_status enqueue_captured(void *arg, struct dpt_error *err)
-{
-    const struct captured *c = arg;
-
-    return enqueue(c->steps, c->parts, err);
 }
 
 /* The graph of these parts for the step's staging buffer and micro-batches. */
@@ -212,6 +188,7 @@ static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExe
                                            .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
                                            .parts = parts};
     struct captured captured = {s, parts};
+    struct dpt_cuda_replay *more;
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < s->n_replays; i++) {
@@ -223,16 +200,11 @@ static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExe
             return DPT_OK;
         }
     }
-    if (s->n_replays == s->replay_capacity) {
-        const int capacity = 2 * s->replay_capacity + 8;
-        struct dpt_cuda_replay *more = realloc(s->replays, (size_t)capacity * sizeof *more);
-
-        if (more == NULL)
-            return dpt_fail_memory(err, "the list of graphs", (double)sizeof *more * capacity);
-        s->replays = more;
-        s->replay_capacity = capacity;
-    }
-    DPT_TRY(dpt_cuda_capture(&s->p->ctx, enqueue_captured, &captured, exec, err));
+    more = dpt_grow(s->replays, &s->replay_room, (size_t)s->n_replays + 1, sizeof *more);
+    if (more == NULL)
+        return dpt_fail_memory(err, "the list of graphs", (double)sizeof *more * s->n_replays);
+    s->replays = more;
+    DPT_TRY(dpt_cuda_capture(&s->p->ctx, enqueue, &captured, exec, err));
     s->replays[s->n_replays] = wanted;
     s->replays[s->n_replays++].exec = *exec;
 out:
@@ -255,7 +227,7 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
     if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
     else /* each launch is waited for */
-        DPT_TRY(enqueue(s, parts, err));
+        DPT_TRY(enqueue(&(struct captured){s, parts}, err));
     DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer->done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)
         DPT_TRY(dpt_cuda_buckets_fetch(s, err));
@@ -268,6 +240,4 @@ void dpt_cuda_steps_forget(struct dpt_cuda_steps *s)
     for (int i = 0; i < s->n_replays; i++)
         s->p->ctx.lib.cuGraphExecDestroy(s->replays[i].exec);
     free(s->replays);
-    s->replays = NULL;
-    s->n_replays = s->replay_capacity = 0;
 }

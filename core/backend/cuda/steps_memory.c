@@ -1,7 +1,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/backend/cuda/steps_parts.h"
+#include "core/backend/cuda/steps.h"
 
 /* What a step keeps on the device beside the program, and the data set, which goes there only where
  * it leaves a margin: libraries allocate when they are first used, and other programs live there.
@@ -14,24 +14,45 @@ static size_t lines(size_t bytes)
     return (bytes + LINE - 1) / LINE * LINE;
 }
 
-/* --- pieces ----------------------------------------------------------------------------------- */
-
-static enum dpt_status send_piece(struct dpt_cuda_steps *s, int half, void *to, size_t bytes,
-                                  struct dpt_error *err)
+enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
+                                            struct dpt_error *err)
 {
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    enum dpt_status status = DPT_OK;
+    struct dpt_error reported;
 
-    DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(to), s->piece[half], bytes, s->p->ctx.copy));
-    DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
-out:
-    return status;
+    if (status == DPT_OK)
+        return DPT_OK;
+    reported = *err;
+    return dpt_fail(err, status, "GPU, %s: %.3800s", what, reported.text);
 }
 
-enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
-                                      size_t bytes, struct dpt_error *err)
+/* --- pieces ----------------------------------------------------------------------------------- */
+
+/* n rows of `size` bytes, of which each begins `stride` behind the one before. */
+struct rows_in_memory {
+    const void *from;
+    size_t size, stride, n;
+};
+
+/* n bytes, from byte `at` on, of rows that lie one behind another once they are packed. */
+static void pack(unsigned char *to, const struct rows_in_memory *rows, size_t at, size_t n)
+{
+    while (n > 0) {
+        const size_t within = at % rows->size, left = rows->size - within;
+        const size_t bytes = left < n ? left : n;
+
+        memcpy(to, (const unsigned char *)rows->from + at / rows->size * rows->stride + within,
+               bytes);
+        to += bytes;
+        at += bytes;
+        n -= bytes;
+    }
+}
+
+static enum dpt_status upload_rows(struct dpt_cuda_steps *s, void *to,
+                                   const struct rows_in_memory *rows, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
+    const size_t bytes = rows->n * rows->size;
     enum dpt_status status = DPT_OK;
     int half = 0;
 
@@ -39,12 +60,20 @@ enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const 
         const size_t n = bytes - at < DPT_CUDA_PIECE ? bytes - at : DPT_CUDA_PIECE;
 
         DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half]));
-        memcpy(s->piece[half], (const unsigned char *)from + at, n);
-        DPT_TRY(send_piece(s, half, (unsigned char *)to + at, n, err));
+        pack(s->piece[half], rows, at, n);
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr((unsigned char *)to + at), s->piece[half],
+                                            n, s->p->ctx.copy));
+        DPT_CUDA_TRY(lib, cuEventRecord(s->moved[half], s->p->ctx.copy));
     }
     DPT_CUDA_TRY(lib, cuStreamSynchronize(s->p->ctx.copy));
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
+                                      size_t bytes, struct dpt_error *err)
+{
+    return upload_rows(s, to, &(struct rows_in_memory){from, bytes, bytes, 1}, err);
 }
 
 enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,
@@ -80,52 +109,17 @@ out:
 
 /* --- the data set ----------------------------------------------------------------------------- */
 
-static size_t sample_bytes(const struct dpt_cuda_steps *s)
-{
-    const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
-
-    return (size_t)dpt_shape_size(shape) * (s->spec.data.u8 ? 1 : sizeof(float));
-}
-
-/* Samples between which other things lie are packed on the way. */
-static enum dpt_status upload_samples(struct dpt_cuda_steps *s, unsigned char *to,
-                                      struct dpt_error *err)
-{
-    const struct dpt_steps_data *data = &s->spec.data;
-    const struct dpt_cuda_library *lib = &s->p->ctx.lib;
-    const size_t size = sample_bytes(s), stride = (size_t)data->stride;
-    const int64_t group = size < DPT_CUDA_PIECE ? (int64_t)(DPT_CUDA_PIECE / size) : 1;
-    const unsigned char *from = data->memory;
-    enum dpt_status status = DPT_OK;
-    int half = 0;
-
-    if (stride == size)
-        return dpt_cuda_steps_upload(s, to, from, size * (size_t)data->samples, err);
-    for (int64_t first = 0; first < data->samples; first += group, half ^= 1) {
-        const int64_t left = data->samples - first, n = left < group ? left : group;
-
-        if (size > DPT_CUDA_PIECE) {
-            DPT_TRY(dpt_cuda_steps_upload(s, to + (size_t)first * size,
-                                          from + (size_t)first * stride, size, err));
-            continue;
-        }
-        DPT_CUDA_TRY(lib, cuEventSynchronize(s->moved[half]));
-        for (int64_t i = 0; i < n; i++)
-            memcpy(s->piece[half] + (size_t)i * size, from + (size_t)(first + i) * stride, size);
-        DPT_TRY(send_piece(s, half, to + (size_t)first * size, (size_t)n * size, err));
-    }
-    DPT_CUDA_TRY(lib, cuStreamSynchronize(s->p->ctx.copy));
-out:
-    return status;
-}
-
-/* *stored: whether there was room for it. */
-static enum dpt_status store(struct dpt_cuda_steps *s, bool *stored, struct dpt_error *err)
+/* Where there is room for it. */
+static enum dpt_status store(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_steps_data *data = &s->spec.data;
     const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
     const size_t channels = (size_t)shape->c * sizeof(float);
-    const int64_t bytes = (int64_t)sample_bytes(s) * data->samples;
+    const size_t size = (size_t)dpt_shape_size(shape) * (data->u8 ? 1 : sizeof(float));
+    /* Samples between which other things lie are packed on the way. */
+    const struct rows_in_memory rows = {data->memory, size, (size_t)data->stride,
+                                        (size_t)data->samples};
+    const int64_t bytes = (int64_t)size * data->samples;
     struct dpt_cuda_context *ctx = &s->p->ctx;
     enum dpt_status status = DPT_OK;
     size_t unused = 0, total = 0;
@@ -134,7 +128,6 @@ static enum dpt_status store(struct dpt_cuda_steps *s, bool *stored, struct dpt_
     const struct dpt_cuda_piece scales = {"the channels' scales", (int64_t)(2 * channels), &affine,
                                           false};
 
-    *stored = false;
     if (data->memory == NULL || bytes == 0)
         return DPT_OK;
     DPT_CUDA_TRY(&ctx->lib, cuMemGetInfo(&unused, &total));
@@ -146,13 +139,13 @@ static enum dpt_status store(struct dpt_cuda_steps *s, bool *stored, struct dpt_
         return DPT_OK;
     DPT_TRY(status);
     DPT_TRY(dpt_cuda_hold(ctx, &scales, 1, err));
-    DPT_TRY(upload_samples(s, at, err));
+    DPT_TRY(upload_rows(s, at, &rows, err));
     DPT_TRY(dpt_cuda_steps_upload(s, affine, data->scale, channels, err));
     DPT_TRY(
         dpt_cuda_steps_upload(s, (unsigned char *)affine + channels, data->shift, channels, err));
     dpt_cuda_program_store(s->p, at, data->u8, data->nhwc, affine, (float *)affine + shape->c,
                            true);
-    *stored = true;
+    s->stored = true;
 out:
     return status;
 }
@@ -164,14 +157,18 @@ static struct dpt_cuda_staging_layout lay_out(const struct dpt_cuda_steps *s)
     const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
     const size_t rows = (size_t)s->spec.micros * (size_t)s->p->micro;
     const bool vectors = s->spec.targets > 0;
-    struct dpt_cuda_staging_layout at = {.row = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4};
+    struct dpt_cuda_staging_layout at = {
+        .row = {[DPT_CUDA_STAGED_LABELS] = vectors ? 0 : sizeof(int32_t),
+                [DPT_CUDA_STAGED_TARGETS] = (size_t)s->spec.targets * sizeof(float),
+                [DPT_CUDA_STAGED_WEIGHTS] = s->spec.weights ? sizeof(float) : 0,
+                [DPT_CUDA_STAGED_SAMPLE] = sizeof(int64_t),
+                [DPT_CUDA_STAGED_MOVE] = s->stored ? sizeof(struct dpt_cuda_move) : 0,
+                [DPT_CUDA_STAGED_INPUT] = s->stored ? 0 : (size_t)dpt_shape_size(shape) * 4}};
 
-    at.targets = at.labels + lines(vectors ? 0 : rows * sizeof(int32_t));
-    at.weights = at.targets + lines(rows * (size_t)s->spec.targets * sizeof(float));
-    at.sample = at.weights + lines(s->spec.weights ? rows * sizeof(float) : 0);
-    at.move = at.sample + lines(rows * sizeof(int64_t));
-    at.input = at.move + lines(s->stored ? rows * sizeof(struct dpt_cuda_move) : 0);
-    at.bytes = at.input + lines(rows * at.row);
+    for (int i = 0; i < DPT_CUDA_FIELDS; i++) {
+        at.offset[i] = at.bytes;
+        at.bytes += lines(rows * at.row[i]);
+    }
     return at;
 }
 
@@ -196,8 +193,8 @@ static enum dpt_status hold_staging_buffers(struct dpt_cuda_steps *s, struct dpt
         };
 
         DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(pieces), err));
-        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->uploaded, err));
-        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &staging_buffer->done, err));
+        DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &staging_buffer->uploaded, err));
+        DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &staging_buffer->done, err));
     }
     DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(controls), err));
 out:
@@ -251,7 +248,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     }
     DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(pieces), err));
     for (int i = 0; i < 2; i++)
-        DPT_TRY(dpt_cuda_steps_event(&ctx->lib, &s->moved[i], err));
+        DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &s->moved[i], err));
     DPT_TRY(send_decays(s, err));
 out:
     return status;
@@ -288,7 +285,7 @@ enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *
     DPT_CUDA_TRY(&ctx->lib, cuMemGetInfo(&unused, &total));
     s->staging_layout = lay_out(s);
     DPT_TRY(hold_optimizer(s, err));
-    DPT_TRY(store(s, &s->stored, err));
+    DPT_TRY(store(s, err));
     s->staging_layout = lay_out(s);
     DPT_TRY(hold_staging_buffers(s, err));
 out:

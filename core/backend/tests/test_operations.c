@@ -6,7 +6,7 @@
 #include "core/backend/cpu/program.h"
 #endif
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/program_private.h"
+#include "core/backend/cuda/program.h"
 #endif
 #include "core/backend/operation.h"
 #include "core/backend/ref/ref.h"

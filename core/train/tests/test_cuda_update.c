@@ -83,7 +83,8 @@ static struct dpt_cuda_control control_of(const struct optimizer *o, double lr, 
     const struct dpt_scalars scalars = dpt_rule_scalars(&o->rule, lr, step);
     struct dpt_cuda_control control = {0};
 
-    dpt_cuda_control_rates(&control, step, &scalars);
+    control.update = step, control.lr = scalars.lr, control.keep = scalars.keep;
+    control.rate[0] = scalars.rate[0], control.rate[1] = scalars.rate[1];
     return control;
 }
 

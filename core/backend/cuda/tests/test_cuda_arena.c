@@ -280,7 +280,8 @@ static void tails(void **state)
 static void bytes_are_counted(void **state)
 {
     const struct dpt_cuda_act_args act = {.vectors = 100};
-    const struct dpt_cuda_update_args update = {.n = 1600};
+    float slot[1];
+    const struct dpt_cuda_update_args update = {.slot = {slot, slot}, .n = 1600};
     const struct dpt_cuda_pool_args pool = {.index = (uint16_t *)4,
                                             .n = 2,
                                             .h = 4,

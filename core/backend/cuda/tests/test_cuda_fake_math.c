@@ -4,7 +4,7 @@
 
 #if FAKE_SCENE
 #include "core/backend/cuda/matmul.h"
-#include "core/backend/cuda/module.h"
+#include "core/backend/cuda/context.h"
 #include "core/backend/cuda/plan.h"
 #include "core/backend/cuda/tests/fake_numbers.h"
 #include "core/base/rng.h"

@@ -320,8 +320,10 @@ static void biases(void **state)
             .y = relu ? y.at : NULL,
             .dx = relu ? dx.at : NULL,
             .partial =
-                dpt_alloc_array((size_t)dpt_cuda_bias_back_partial(
-                                    (int64_t)(n * x.pixels), (int32_t)x.pitch, lanes_of[type]),
+                dpt_alloc_array((size_t)dpt_cuda_bias_back_cut((int64_t)(n * x.pixels),
+                                                               (int32_t)x.pitch, lanes_of[type])
+                                        .chunks *
+                                    x.pitch,
                                 sizeof(float)),
             .counter = counter,
             .rows = (int64_t)(n * x.pixels),

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
-#include "core/backend/cuda/module.h"
+#include "core/backend/cuda/context.h"
 
 #define TEXT_(name)     #name
 #define X(name, needed) {TEXT_(name), needed},
