@@ -3,8 +3,8 @@
 #include "core/backend/cuda/tests/fake_scene.h"
 
 #if FAKE_SCENE
-#include "core/backend/cuda/matmul.h"
 #include "core/backend/cuda/context.h"
+#include "core/backend/cuda/matmul.h"
 #include "core/backend/cuda/plan.h"
 #include "core/backend/cuda/tests/fake_numbers.h"
 #include "core/base/rng.h"
