@@ -158,11 +158,11 @@ void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl)
 enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err)
 {
     dnnl_status_t result;
-    struct dpt_dnnl *d = dpt_alloc(sizeof *d + (size_t)threads * sizeof d->streams[0]);
+    struct dpt_dnnl *d = dpt_alloc(sizeof *d + (size_t)threads * sizeof(dnnl_stream_t));
 
     *dnnl = NULL;
     if (d == NULL)
-        return dpt_fail_memory(err, "oneDNN's streams", (double)threads * sizeof d->streams[0]);
+        return dpt_fail_memory(err, "oneDNN's streams", (double)threads * sizeof(dnnl_stream_t));
     d->threads = threads;
     d->set_threads = find_set_threads();
     dpt_dnnl_one_thread(d);

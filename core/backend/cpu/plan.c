@@ -216,7 +216,7 @@ static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
 
     worker->memory = dpt_alloc_array(total, sizeof *worker->memory);
     worker->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *worker->buffers);
-    worker->calls = dpt_alloc_array((size_t)program->n_calls, sizeof *worker->calls);
+    worker->calls = dpt_alloc_array((size_t)program->n_calls, sizeof(struct dpt_call *));
     worker->metric_sums_of = dpt_alloc_array(
         (size_t)dpt_cpu_loss_chunks(program, program->spec.micro), sizeof *worker->metric_sums_of);
     if (worker->memory == NULL || worker->buffers == NULL || worker->calls == NULL ||

@@ -51,7 +51,8 @@ static void as_pytorch(void **state)
             fail_msg("%s: loss %.17g, PyTorch %.17g", g->name, other.loss, g->sum);
         assert_true(fabs(metric_sums.loss - 0.5 - other.loss) <= 1e-14 * (1 + fabs(other.loss)));
         assert_int_equal(metric_sums.samples, 1000 + g->count);
-        if (other.correct != g->correct || metric_sums.correct != 100 + g->correct)
+        if (other.correct != (double)g->correct ||
+            metric_sums.correct != (double)(100 + g->correct))
             fail_msg("%s: correct %lld, PyTorch %lld", g->name, (long long)other.correct,
                      (long long)g->correct);
         for (int32_t i = 0; i < g->count; i++) {

@@ -151,8 +151,8 @@ static void gradients_are_written_or_added(void **state)
         double size = 0;
 
         for (int64_t i = begin; i < end; i++) {
-            assert_true(fabs(added[i] - plain[i] - SENTINEL) < 1e-5);
-            size += fabs(plain[i]);
+            assert_true(fabsf(added[i] - plain[i] - SENTINEL) < 1e-5);
+            size += fabsf(plain[i]);
         }
         assert_true(size > 0);
         for (int64_t i = end; i < next; i++)
@@ -201,7 +201,7 @@ static void batches_are_sums_of_samples(void **state)
     }
     assert_true(fabs(parts - loss) < 1e-5 * loss);
     for (int64_t i = 0; i < g.floats; i++)
-        assert_true(fabs(sum[i] - whole[i]) < 1e-5 * (1 + fabs(whole[i])));
+        assert_true(fabsf(sum[i] - whole[i]) < 1e-5 * (1 + fabsf(whole[i])));
     dpt_backend_ref.close(program);
     dpt_free(params);
     dpt_free(whole);

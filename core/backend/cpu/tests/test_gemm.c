@@ -148,7 +148,7 @@ static void check_layer(const struct layer *l, const struct layer *before, bool 
 
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < out; o++) {
-            double size = fabs(l->b[o]);
+            double size = fabsf(l->b[o]);
             const double sum = gemm(in, l->x + r * in, 1, l->w + o * in, 1, &size);
 
             assert_near(l->y[r * out + o], sum + l->b[o], size, "an output", seed);
