@@ -1,4 +1,4 @@
-#include "core/conf/settings.h"
+#include "core/conf/option.h"
 
 struct walk {
     dpt_setting_visit *visit;

@@ -1,7 +1,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/conf/settings.h"
+#include "core/conf/option.h"
 
 enum {
     STEP = 2,   /* spaces a level */

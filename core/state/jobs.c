@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/conf/settings.h"
+#include "core/conf/option.h"
 
 /* One job's keys, as they are found. */
 struct collector {

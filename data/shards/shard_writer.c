@@ -24,7 +24,8 @@ enum {
 struct dpt_shard_writer {
     struct dpt_shard_output output;
     struct dpt_shard_format format;
-    char *folder, *name;             /* the prefix's parts */
+    const char *name;                /* the prefix's last part */
+    char *folder;                    /* and its first */
     int dir;                         /* the folder, opened */
     size_t image_bytes, label_bytes; /* of one sample */
     int64_t done;                    /* samples taken */
@@ -284,11 +285,9 @@ static enum dpt_status check_prefix(struct dpt_shard_writer *w, struct dpt_error
     if (strlen(name) > PREFIX_MOST)
         return dpt_fail(err, DPT_USAGE, "--output %s: the name is longer than %d bytes", prefix,
                         PREFIX_MOST);
-    w->name = strdup(name);
+    w->name = name;
     w->folder = slash == NULL ? strdup(".") : strndup(prefix, (size_t)folder);
-    if (w->name == NULL || w->folder == NULL)
-        return dpt_fail_memory(err, "the names of the shards", PREFIX_MOST);
-    return DPT_OK;
+    return w->folder != NULL ? DPT_OK : dpt_fail_memory(err, "the shards' folder", PREFIX_MOST);
 }
 
 static enum dpt_status check_format(struct dpt_shard_writer *w, struct dpt_error *err)
@@ -415,7 +414,6 @@ void dpt_shard_writer_close(struct dpt_shard_writer *w)
         close(w->dir);
     dpt_h5_metadata_close(&w->metadata);
     free(w->folder);
-    free(w->name);
     dpt_free(w);
 }
 

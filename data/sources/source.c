@@ -261,8 +261,7 @@ void dpt_source_close(struct dpt_source *s)
     if (s->state != NULL)
         s->format->close(s->state);
     dpt_free(s->state);
-    if (s->layout.parts != NULL)
-        dpt_dataset_close(&s->layout);
+    dpt_dataset_close(&s->layout);
     dpt_paths_release(s->paths);
     dpt_region_release(&s->region);
     dpt_free(s->parts);
