@@ -24,27 +24,24 @@ static int open_launcher_terminal(void)
 {
     static const char *const launchers[] = {"mpirun", "mpiexec",         "orterun", "prterun",
                                             "prte",   "hydra_pmi_proxy", "srun"};
+    enum { LAUNCHERS = sizeof launchers / sizeof launchers[0] };
     char path[64], text[256];
     ssize_t n;
 
     snprintf(path, sizeof path, "/proc/%ld/comm", (long)getppid());
     dpt_file_line(path, text, sizeof text);
-    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        if (strcmp(text, launchers[i]) != 0)
-            continue;
-        snprintf(path, sizeof path, "/proc/%ld/fd/2", (long)getppid());
-        n = readlink(path, text, sizeof text - 1);
-        if (n <= 0)
-            return -1;
-        text[n] = '\0';
-        if (strncmp(text, "/dev/pts/", 9) != 0 && strncmp(text, "/dev/tty", 8) != 0 &&
-            strcmp(text, "/dev/console") != 0)
-            return -1;
-        /* Through /proc, since that works also where this name means another terminal (containers).
-         */
-        return open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
-    }
-    return -1;
+    if (dpt_find(text, launchers, LAUNCHERS) == LAUNCHERS)
+        return -1;
+    snprintf(path, sizeof path, "/proc/%ld/fd/2", (long)getppid());
+    n = readlink(path, text, sizeof text - 1);
+    if (n <= 0)
+        return -1;
+    text[n] = '\0';
+    if (strncmp(text, "/dev/pts/", 9) != 0 && strncmp(text, "/dev/tty", 8) != 0 &&
+        strcmp(text, "/dev/console") != 0)
+        return -1;
+    /* Through /proc, since that works also where this name means another terminal (containers). */
+    return open(path, O_RDONLY | O_NOCTTY | O_NONBLOCK | O_CLOEXEC);
 }
 
 static int terminal_columns(int fd)

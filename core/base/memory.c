@@ -71,13 +71,13 @@ size_t dpt_round_up(size_t n, size_t size)
     return (n + line - 1) / line * line;
 }
 
-void *dpt_region_alloc(struct dpt_region *arena, size_t bytes)
+void *dpt_region_alloc(struct dpt_region *region, size_t bytes)
 {
-    struct dpt_region_block *block = arena->head;
+    struct dpt_region_block *block = region->head;
     void *p;
 
     if (bytes > SIZE_MAX / 2) {
-        arena->failed = true;
+        region->failed = true;
         return NULL;
     }
     bytes = (bytes + 15) / 16 * 16;
@@ -86,13 +86,13 @@ void *dpt_region_alloc(struct dpt_region *arena, size_t bytes)
 
         block = malloc(sizeof *block + size);
         if (block == NULL) {
-            arena->failed = true;
+            region->failed = true;
             return NULL;
         }
-        block->next = arena->head;
+        block->next = region->head;
         block->used = 0;
         block->size = size;
-        arena->head = block;
+        region->head = block;
     }
     p = block->bytes + block->used;
     block->used += bytes;
@@ -100,44 +100,40 @@ void *dpt_region_alloc(struct dpt_region *arena, size_t bytes)
     return p;
 }
 
-char *dpt_region_strndup(struct dpt_region *arena, const char *text, size_t n)
+char *dpt_region_strndup(struct dpt_region *region, const char *text, size_t n)
 {
-    char *copy = dpt_region_alloc(arena, n + 1);
+    char *copy = dpt_region_alloc(region, n + 1);
 
     if (copy != NULL)
         memcpy(copy, text, n);
     return copy;
 }
 
-char *dpt_region_strdup(struct dpt_region *arena, const char *text)
+char *dpt_region_strdup(struct dpt_region *region, const char *text)
 {
-    return dpt_region_strndup(arena, text, strlen(text));
+    return dpt_region_strndup(region, text, strlen(text));
 }
 
-char *dpt_region_printf(struct dpt_region *arena, const char *format, ...)
+char *dpt_region_printf(struct dpt_region *region, const char *format, ...)
 {
-    char *text = NULL, *copy;
+    char *text, *copy;
     va_list args;
-    int n;
 
     va_start(args, format);
-    n = vasprintf(&text, format, args);
+    text = vasprintf(&copy, format, args) < 0 ? NULL : copy;
     va_end(args);
-    if (n < 0) {
-        arena->failed = true;
-        return NULL;
-    }
-    copy = dpt_region_strndup(arena, text, (size_t)n);
+    copy = text != NULL ? dpt_region_strdup(region, text) : NULL;
+    region->failed |= copy == NULL;
     free(text);
     return copy;
 }
 
-void dpt_region_release(struct dpt_region *arena)
+void dpt_region_release(struct dpt_region *region)
 {
-    while (arena->head != NULL) {
-        struct dpt_region_block *next = arena->head->next;
+    while (region->head != NULL) {
+        struct dpt_region_block *next = region->head->next;
 
-        free(arena->head);
-        arena->head = next;
+        free(region->head);
+        region->head = next;
     }
 }

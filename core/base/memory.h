@@ -65,12 +65,12 @@ struct dpt_region {
 };
 
 /* Zeroed bytes aligned to 16, owned by the region; NULL where memory ran out. */
-void *dpt_region_alloc(struct dpt_region *arena, size_t bytes);
+void *dpt_region_alloc(struct dpt_region *region, size_t bytes);
 /* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran out. */
-char *dpt_region_strdup(struct dpt_region *arena, const char *text);
-char *dpt_region_strndup(struct dpt_region *arena, const char *text, size_t n);
-char *dpt_region_printf(struct dpt_region *arena, const char *format, ...)
+char *dpt_region_strdup(struct dpt_region *region, const char *text);
+char *dpt_region_strndup(struct dpt_region *region, const char *text, size_t n);
+char *dpt_region_printf(struct dpt_region *region, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-void dpt_region_release(struct dpt_region *arena);
+void dpt_region_release(struct dpt_region *region);
 
 #endif

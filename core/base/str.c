@@ -244,7 +244,9 @@ void dpt_str_number(struct dpt_str *s, double value)
 
 void dpt_str_base64(struct dpt_str *out, const void *bytes, size_t n)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    enum { PAD = 64 };
+    static const char digits[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
     const uint8_t *p = bytes;
 
     for (size_t i = 0; i < n; i += 3) {
@@ -253,8 +255,8 @@ void dpt_str_base64(struct dpt_str *out, const void *bytes, size_t n)
         const char four[4] = {
             digits[word >> 18],
             digits[word >> 12 & 63],
-            i + 1 < n ? digits[word >> 6 & 63] : '=',
-            i + 2 < n ? digits[word & 63] : '=',
+            digits[i + 1 < n ? word >> 6 & 63 : PAD],
+            digits[i + 2 < n ? word & 63 : PAD],
         };
 
         dpt_str_add(out, four, 4);
@@ -273,6 +275,15 @@ void dpt_str_release(struct dpt_str *s)
 {
     free(s->text);
     *s = (struct dpt_str){0};
+}
+
+size_t dpt_find(const char *name, const char *const *names, size_t n)
+{
+    size_t i = 0;
+
+    while (i < n && strcmp(names[i], name) != 0)
+        i++;
+    return i;
 }
 
 static size_t smaller(size_t a, size_t b)

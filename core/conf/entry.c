@@ -30,14 +30,6 @@ static void make_empty_map(struct dpt_conf_node *node)
     node->n = node->capacity = 0;
 }
 
-static bool is_name(const char *name, const char *const *names, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(names[i], name) == 0)
-            return true;
-    return false;
-}
-
 bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
                       const char *what, const char *const *names, size_t n_names, const char **name,
                       struct dpt_conf_node **value)
@@ -62,7 +54,7 @@ bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const 
     }
     *name = entry->keys[0];
     *value = entry->items[0];
-    if (!is_name(*name, names, n_names)) {
+    if (dpt_find(*name, names, n_names) == n_names) {
         dpt_conf_mistake_key(conf, *value, path, "unknown %s '%s'%s", what,
                              dpt_conf_show(conf, *name),
                              dpt_value_suggestion(conf, NULL, *name, names, n_names));

@@ -12,24 +12,21 @@ void dpt_conf_release(struct dpt_conf *conf)
 
 struct dpt_conf_node *dpt_conf_get(const struct dpt_conf_node *map, const char *key)
 {
+    size_t i;
+
     if (map == NULL || map->kind != DPT_NODE_MAP)
         return NULL;
-    for (size_t i = 0; i < map->n; i++)
-        if (strcmp(map->keys[i], key) == 0)
-            return map->items[i];
-    return NULL;
+    i = dpt_find(key, map->keys, map->n);
+    return i < map->n ? map->items[i] : NULL;
 }
 
 bool dpt_conf_is_null(const struct dpt_conf_node *node)
 {
     static const char *const spellings[] = {"", "~", "null", "Null", "NULL"};
+    enum { SPELLINGS = sizeof spellings / sizeof spellings[0] };
 
-    if (node->kind != DPT_NODE_SCALAR || node->quoted)
-        return false;
-    for (size_t i = 0; i < sizeof spellings / sizeof spellings[0]; i++)
-        if (strcmp(node->text, spellings[i]) == 0)
-            return true;
-    return false;
+    return node->kind == DPT_NODE_SCALAR && !node->quoted &&
+           dpt_find(node->text, spellings, SPELLINGS) < SPELLINGS;
 }
 
 struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind, const char *text)
@@ -44,7 +41,7 @@ struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kin
     return kind != DPT_NODE_SCALAR || node->text != NULL ? node : NULL;
 }
 
-/* Makes space for one more entry. The arrays left behind stay in the arena: at most as much
+/* Makes space for one more entry. The arrays left behind stay in the region: at most as much
  * again. */
 static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
 {
@@ -54,15 +51,15 @@ static bool reserve(struct dpt_conf *conf, struct dpt_conf_node *node)
 
     if (node->n < node->capacity)
         return true;
-    items = dpt_region_alloc(&conf->region, capacity * sizeof *items);
+    items = dpt_region_alloc(&conf->region, capacity * sizeof(void *));
     if (node->kind == DPT_NODE_MAP)
-        keys = dpt_region_alloc(&conf->region, capacity * sizeof *keys);
+        keys = dpt_region_alloc(&conf->region, capacity * sizeof(void *));
     if (items == NULL || (node->kind == DPT_NODE_MAP && keys == NULL))
         return false;
     if (node->n > 0) {
-        memcpy(items, node->items, node->n * sizeof *items);
+        memcpy(items, node->items, node->n * sizeof(void *));
         if (keys != NULL)
-            memcpy(keys, node->keys, node->n * sizeof *keys);
+            memcpy(keys, node->keys, node->n * sizeof(void *));
     }
     node->items = items;
     node->keys = keys;
@@ -81,15 +78,14 @@ bool dpt_conf_append(struct dpt_conf *conf, struct dpt_conf_node *list, struct d
 bool dpt_conf_put(struct dpt_conf *conf, struct dpt_conf_node *map, const char *key,
                   struct dpt_conf_node *item)
 {
+    const size_t i = dpt_find(key, map->keys, map->n);
     const char *copy;
 
-    for (size_t i = 0; i < map->n; i++) {
-        if (strcmp(map->keys[i], key) == 0) {
-            if (item->row == NULL)
-                item->row = map->items[i]->row;
-            map->items[i] = item;
-            return true;
-        }
+    if (i < map->n) {
+        if (item->row == NULL)
+            item->row = map->items[i]->row;
+        map->items[i] = item;
+        return true;
     }
     copy = dpt_region_strdup(&conf->region, key);
     if (copy == NULL || !reserve(conf, map))

@@ -60,8 +60,8 @@ static void unknown_key(struct dpt_conf *conf, const struct dpt_conf_node *map, 
 static bool sort_entries(struct dpt_conf *conf, struct dpt_conf_node *map,
                          const struct dpt_option *table, bool typed)
 {
-    struct dpt_conf_node **items = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof *items);
-    const char **keys = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof *keys);
+    struct dpt_conf_node **items = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof(void *));
+    const char **keys = dpt_region_alloc(&conf->region, (map->n + 1) * sizeof(void *));
     size_t n = 0;
 
     if (items == NULL || keys == NULL)

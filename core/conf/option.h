@@ -38,7 +38,7 @@ enum dpt_option_type {
     DPT_OPT_BOOL,    /* bool; `true` or `false`, nothing else */
     DPT_OPT_INT,     /* int64_t; within [min, max] */
     DPT_OPT_REAL,    /* double; within [min, max], finite; `1e-3` and `1` are numbers */
-    DPT_OPT_TEXT,    /* const char *, in the document's arena; any scalar */
+    DPT_OPT_TEXT,    /* const char *, in the document's region; any scalar */
     DPT_OPT_CHOICE,  /* int: index into `choices` */
     DPT_OPT_INTS,    /* struct dpt_ints: a list, or one number for a list of one */
     DPT_OPT_REALS,   /* struct dpt_reals: likewise */
@@ -151,7 +151,7 @@ struct dpt_variant {
     const void *impl; /* the room's own table of operations for this kind; may be NULL */
 };
 
-/* What a VARIANT is read into: the row, and its options in the document's arena. `optimizer: adam`
+/* What a VARIANT is read into: the row, and its options in the document's region. `optimizer: adam`
  * and `{type: adam}` are the same. */
 struct dpt_variant_value {
     const struct dpt_variant *variant;
@@ -180,12 +180,12 @@ const char *dpt_option_synonym(const struct dpt_synonym *synonyms, const char *w
 /*
  * What a word that is none of n names may mean: "; did you mean 'full'?", "; ranks are ..." or "".
  * path: of an unknown key, which may then be meant to stand elsewhere; NULL: it is a value. In the
- * arena.
+ * region.
  */
 const char *dpt_value_suggestion(struct dpt_conf *conf, const char *path, const char *text,
                                  const char *const *names, size_t n);
 
-/* "path.key", or "path[index]" where key is NULL; in the arena. NULL where memory ran out
+/* "path.key", or "path[index]" where key is NULL; in the region. NULL where memory ran out
  * (conf->region.failed). */
 const char *dpt_option_path(struct dpt_conf *conf, const char *path, const char *key, size_t index);
 

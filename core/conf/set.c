@@ -63,8 +63,7 @@ static enum dpt_status take_key(struct setting *s)
     key = dpt_region_strndup(&s->conf->region, s->at, length);
     if (key == NULL)
         return no_memory(s);
-    for (i = 0; i < map->n && strcmp(map->keys[i], key) != 0; i++)
-        ;
+    i = dpt_find(key, map->keys, map->n);
     if (i == map->n) {
         item = dpt_conf_new(s->conf, DPT_NODE_SCALAR, "null");
         if (item == NULL || !dpt_conf_put(s->conf, map, key, item))

@@ -285,16 +285,16 @@ static void read_choice(struct dpt_conf *conf, const struct dpt_conf_node *node,
 {
     const size_t n = count_names(row->choices);
     char names[DPT_VALUE_TEXT] = "";
+    size_t i;
 
     if (node->kind != DPT_NODE_SCALAR) {
         wrong_type(conf, node, path, row);
         return;
     }
-    for (size_t i = 0; i < n; i++) {
-        if (strcmp(node->text, row->choices[i]) == 0) {
-            *(int *)dest = (int)i;
-            return;
-        }
+    i = dpt_find(node->text, row->choices, n);
+    if (i < n) {
+        *(int *)dest = (int)i;
+        return;
     }
     dpt_value_join(names, sizeof names, row->choices, n);
     dpt_conf_mistake(conf, node, path, "'%s' is none of %s%s", dpt_conf_show(conf, node->text),

@@ -5,7 +5,7 @@
  * The accepted YAML is the part that a job needs: one document of maps, lists and scalars. What
  * libyaml lets pass and a job must not contain is refused here: duplicate keys, anchors and
  * aliases, tags, merge keys, several or empty documents, depth over 32, files over 64 KiB, NUL and
- * bytes that are not UTF-8. Nodes live in the document's arena.
+ * bytes that are not UTF-8. Nodes live in the document's region.
  *
  * Mistakes are collected, so that a person sees all of them at once. What leaves a tree to go on
  * with (a duplicate key, an anchor, a tag, a merge key, a key that is no word) is a mistake like
@@ -106,7 +106,7 @@ void dpt_conf_mistake_key(struct dpt_conf *conf, const struct dpt_conf_node *at,
  */
 enum dpt_status dpt_conf_validation_result(struct dpt_conf *conf, struct dpt_error *err);
 /* A text of the user's for a message: printable, on one line, at most about 60 characters. In the
- * arena; never NULL. */
+ * region; never NULL. */
 const char *dpt_conf_show(struct dpt_conf *conf, const char *text);
 
 /* A map's entry or NULL. */
@@ -114,7 +114,7 @@ struct dpt_conf_node *dpt_conf_get(const struct dpt_conf_node *map, const char *
 /* Whether the file says nothing here: a plain null. */
 bool dpt_conf_is_null(const struct dpt_conf_node *node);
 /*
- * New nodes in the document's arena; NULL or false where memory ran out. Keys and texts are copied.
+ * New nodes in the document's region; NULL or false where memory ran out. Keys and texts are copied.
  * A new scalar is plain: set `quoted` where a text must not be taken for a number or a word.
  * dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the position of
  * another, so that a mistake in a generated node points to the text that it was made from.

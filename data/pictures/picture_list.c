@@ -1,24 +1,13 @@
 #include "data/pictures/picture_list.h"
 
-#include <dirent.h>
 #include <errno.h>
+#include <fts.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
-
-enum { DEPTH = 32 };
-
-/* A walk through the folders. */
-struct walk {
-    struct dpt_picture_list *list;
-    size_t root;  /* length of the folder's path, the slash included */
-    size_t first; /* of the list's entries, that this walk added */
-    int depth;
-};
 
 static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt_error *err)
 {
@@ -26,7 +15,7 @@ static enum dpt_status no_memory(const struct dpt_picture_list *list, struct dpt
                            (double)list->capacity * sizeof *list->entries);
 }
 
-/* path: in the arena. */
+/* path: in the region. */
 static enum dpt_status add(struct dpt_picture_list *list, const char *path, size_t root,
                            struct dpt_error *err)
 {
@@ -58,55 +47,59 @@ static bool is_picture_name(const char *name)
     return false;
 }
 
-static enum dpt_status walk_folder(struct walk *w, const char *folder, struct dpt_error *err);
-
-static enum dpt_status take_entry(struct walk *w, const char *folder, const char *name,
-                                  struct dpt_error *err)
+/* What a walk met; before: how many pictures there were when it entered the sub-folder. root: length
+ * of the folder's path, the slash included. */
+static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e, size_t root,
+                                  size_t *before, struct dpt_error *err)
 {
-    struct dpt_picture_list *list = w->list;
-    const size_t n = strlen(folder);
-    const char *path = dpt_region_printf(&list->region, "%s%s%s", folder,
-                                         n > 0 && folder[n - 1] == '/' ? "" : "/", name);
-    struct stat info;
+    const bool picture = e->fts_info == FTS_F && is_picture_name(e->fts_name);
+    const char *path;
 
+    if (e->fts_info == FTS_D && e->fts_level == 1)
+        *before = list->n;
+    if (e->fts_info == FTS_D ||
+        (e->fts_info == FTS_DP && (e->fts_level != 1 || list->n > *before || list->empty != NULL)))
+        return DPT_OK;
+    if (e->fts_info == FTS_DC)
+        return dpt_fail(err, DPT_BAD_DATA, "%s: is a link to a folder that it lies in",
+                        e->fts_path);
+    errno = e->fts_errno;
+    if (e->fts_info == FTS_DNR || e->fts_info == FTS_NS || e->fts_info == FTS_SLNONE)
+        return dpt_fail_errno(err, DPT_IO, "%s: cannot %s", e->fts_path,
+                              e->fts_info == FTS_DNR || e->fts_level == 0 ? "list the folder"
+                                                                          : "be looked at");
+    path = dpt_region_strdup(&list->region, e->fts_path);
     if (path == NULL)
         return no_memory(list, err);
-    if (stat(path, &info) != 0)
-        return dpt_fail_errno(err, DPT_IO, "%s: cannot be looked at", path);
-    if (S_ISDIR(info.st_mode))
-        return walk_folder(w, path, err);
-    if (S_ISREG(info.st_mode) && is_picture_name(name))
-        return add(list, path, w->root, err);
-    if (list->others++ == 0)
+    if (picture)
+        return add(list, path, root, err);
+    if (e->fts_info == FTS_DP)
+        list->empty = path;
+    else if (list->others++ == 0)
         list->other = path;
     return DPT_OK;
 }
 
-static enum dpt_status walk_folder(struct walk *w, const char *folder, struct dpt_error *err)
+static enum dpt_status walk_folder(struct dpt_picture_list *list, const char *folder,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dirent *entry;
-    DIR *dir = opendir(folder);
-    size_t before;
+    const size_t n = strlen(folder), root = n + (n > 0 && folder[n - 1] == '/' ? 0 : 1);
+    char *const roots[] = {(char *)folder, NULL};
+    FTS *walk = fts_open(roots, FTS_LOGICAL | FTS_NOCHDIR, NULL);
+    size_t before = 0;
+    FTSENT *e;
 
-    if (dir == NULL)
+    if (walk == NULL)
         return dpt_fail_errno(err, DPT_IO, "%s: cannot list the folder", folder);
-    if (w->depth == DEPTH) {
-        closedir(dir);
-        return dpt_fail(err, DPT_BAD_DATA,
-                        "%s: folders lie %d deep in each other; is there a link in a circle?",
-                        folder, DEPTH);
+    while ((e = fts_read(walk)) != NULL) {
+        if (e->fts_level > 0 && e->fts_name[0] == '.')
+            fts_set(walk, e, FTS_SKIP);
+        else
+            DPT_TRY(take_entry(list, e, root, &before, err));
     }
-    before = w->list->n;
-    w->depth++;
-    while ((entry = readdir(dir)) != NULL)
-        if (entry->d_name[0] != '.')
-            DPT_TRY(take_entry(w, folder, entry->d_name, err));
-    w->depth--;
-    if (w->depth == 1 && w->list->n == before && w->list->empty == NULL)
-        w->list->empty = folder;
 out:
-    closedir(dir);
+    fts_close(walk);
     return status;
 }
 
@@ -156,17 +149,15 @@ enum dpt_status dpt_picture_list_folder(struct dpt_picture_list *list, const cha
                                         struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t n = strlen(folder);
-    struct walk w = {
-        .list = list, .root = n + (n > 0 && folder[n - 1] == '/' ? 0 : 1), .first = list->n};
+    const size_t first = list->n;
 
-    DPT_TRY(walk_folder(&w, folder, err));
-    if (list->n == w.first)
+    DPT_TRY(walk_folder(list, folder, err));
+    if (list->n == first)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: holds no pictures (.png, .jpg, .jpeg), nor do its sub-folders%s%s",
                          folder, list->other != NULL ? "; there is " : "",
                          list->other != NULL ? list->other : ""));
-    qsort(list->entries + w.first, list->n - w.first, sizeof *list->entries, by_name);
+    qsort(list->entries + first, list->n - first, sizeof *list->entries, by_name);
     DPT_TRY(find_classes(list, err));
 out:
     return status;

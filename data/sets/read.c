@@ -34,7 +34,7 @@ static void check_image_values(struct reading *r, const struct dpt_shard *shard,
 
     if (bad >= 0)
         dpt_fail(&r->complaint, DPT_BAD_DATA, "%s: /%s[%lld] holds %s (element %lld)", shard->path,
-                 shard->images.name, (long long)(row + bad / items),
+                 shard->images.name, (long long)row + bad / items,
                  isnan(values[bad]) ? "NaN" : "an infinite value", (long long)(bad % items));
 }
 
@@ -110,7 +110,7 @@ static void take_classes(struct reading *r, const struct dpt_shard *shard, int64
                 dpt_fail(&r->complaint, DPT_BAD_DATA,
                          "%s: /%s[%lld] is %lld: classes are numbered from 0 to "
                          "2147483646 at most",
-                         shard->path, shard->labels.name, (long long)(row + i), (long long)value);
+                         shard->path, shard->labels.name, (long long)row + i, (long long)value);
             return;
         }
         out[i] = (int32_t)value;
@@ -130,7 +130,7 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
     bad = dpt_find_nonfinite(out, (size_t)(rows * width));
     if (bad >= 0) {
         dpt_fail(&r->complaint, DPT_BAD_DATA, "%s: /%s[%lld] holds %s", shard->path,
-                 shard->labels.name, (long long)(row + bad / width),
+                 shard->labels.name, (long long)row + bad / width,
                  isnan(out[bad]) ? "NaN" : "an infinite value");
         return;
     }
@@ -145,7 +145,7 @@ static void take_targets(struct reading *r, const struct dpt_shard *shard, int64
             continue;
         dpt_fail(&r->complaint, DPT_BAD_DATA,
                  "%s: /%s[%lld] is no distribution over %lld classes: %s", shard->path,
-                 shard->labels.name, (long long)(row + i), (long long)width,
+                 shard->labels.name, (long long)row + i, (long long)width,
                  least < 0 ? "a probability is negative" : "the sum is not 1");
         return;
     }
@@ -161,7 +161,7 @@ static void take_weights(struct reading *r, const struct dpt_shard *shard, int64
         if (!(out[i] >= 0) || isinf(out[i]))
             dpt_fail(&r->complaint, DPT_BAD_DATA,
                      "%s: /%s[%lld] is %g: a sample counts 0 or more, and no more than any number",
-                     shard->path, shard->weights.name, (long long)(row + i), (double)out[i]);
+                     shard->path, shard->weights.name, (long long)row + i, (double)out[i]);
 }
 
 /* A small field of a shard, and who reads it. */

@@ -193,12 +193,7 @@ static bool worth_following(const link_info *link, const char *name, int depth)
 {
     static const char *const fields[] = {"images", "x", "labels", "y"};
 
-    if (link->type == H5L_TYPE_HARD)
-        return true;
-    for (size_t i = 0; depth == 0 && i < sizeof fields / sizeof fields[0]; i++)
-        if (strcmp(name, fields[i]) == 0)
-            return true;
-    return false;
+    return link->type == H5L_TYPE_HARD || (depth == 0 && dpt_find(name, fields, 4) < 4);
 }
 
 static void walk_link(struct walk *w, hid_t group, const char *path, const char *name, int depth)

@@ -161,7 +161,7 @@ static enum dpt_status narrow(struct dpt_shard_writer *w, int32_t *labels, int64
             return dpt_fail(err, DPT_BAD_DATA,
                             "%s: label %d of sample %lld is not below %lld: changed while it was "
                             "read",
-                            w->output.from, (int)labels[i], (long long)(w->done + i),
+                            w->output.from, (int)labels[i], (long long)w->done + i,
                             (long long)w->format.classes);
         if (w->label_bytes == 1)
             ((uint8_t *)labels)[i] = (uint8_t)labels[i];

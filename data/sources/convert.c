@@ -10,10 +10,12 @@ static enum dpt_status count_classes(struct dpt_source *s, int64_t batch, struct
 {
     enum dpt_status status = DPT_OK;
     const int64_t samples = s->info.samples;
+    struct dpt_source_rows rows;
 
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < batch ? samples - at : batch;
-        DPT_TRY(s->format->read(s, 0, at, n, NULL, s->classes, NULL, err));
+        rows = (struct dpt_source_rows){.row = at, .n = n, .classes = s->classes};
+        DPT_TRY(s->format->read(s, &rows, err));
         for (int64_t i = 0; i < n; i++)
             if (s->classes[i] >= s->info.classes)
                 s->info.classes = (int64_t)s->classes[i] + 1;

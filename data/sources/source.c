@@ -298,6 +298,7 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    struct dpt_source_rows rows;
 
     DPT_TRY(dpt_source_room(s, n, err));
     s->first = first;
@@ -308,10 +309,15 @@ enum dpt_status dpt_source_fetch(struct dpt_source *s, int64_t first, int64_t n,
 
         some = s->parts[part].samples - row;
         some = some < first + n - at ? some : first + n - at;
-        DPT_TRY(s->format->read(
-            s, part, row, some, s->stored + place * s->layout.stride,
-            s->classes != NULL ? s->classes + place : NULL,
-            s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL, err));
+        rows = (struct dpt_source_rows){
+            .part = part,
+            .row = row,
+            .n = some,
+            .stored = s->stored + place * s->layout.stride,
+            .classes = s->classes != NULL ? s->classes + place : NULL,
+            .targets = s->targets != NULL ? s->targets + place * (size_t)s->info.width : NULL,
+        };
+        DPT_TRY(s->format->read(s, &rows, err));
     }
 out:
     return status;

@@ -48,6 +48,7 @@ enum dpt_source_option {
 };
 
 struct dpt_source;
+struct dpt_source_rows;
 
 /* A format: what the commands tell of it, and what reads it. One file each. */
 struct dpt_source_format {
@@ -65,10 +66,8 @@ struct dpt_source_format {
     /* Opens source->paths: sets the layout's shape, u8 and nhwc, the parts' samples and info. */
     enum dpt_status (*open)(struct dpt_source *source, struct dpt_error *err);
     void (*close)(void *state); /* also of one that failed to open */
-    /* Reads rows of a part into stored bytes in the source's layout, and the classes or targets
-     * into the one of `classes` and `targets` that is not NULL. stored NULL: the labels alone. */
-    enum dpt_status (*read)(struct dpt_source *source, size_t part, int64_t row, int64_t n,
-                            uint8_t *stored, int32_t *classes, float *targets,
+    /* Reads rows of a part. */
+    enum dpt_status (*read)(struct dpt_source *source, const struct dpt_source_rows *rows,
                             struct dpt_error *err);
     /* May be NULL: one sample's stored bytes, where `read` leaves them out; any thread. */
     enum dpt_status (*render)(const struct dpt_source *source, int64_t sample, uint8_t *stored,

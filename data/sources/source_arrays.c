@@ -253,23 +253,24 @@ out:
     return status;
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
-                                 uint8_t *stored, int32_t *classes, float *targets,
+static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
+    const int64_t row = rows->row, n = rows->n;
+    float *floats = (float *)(void *)rows->stored;
 
-    if (state->part != part)
-        DPT_TRY(open_files(s, part, err));
-    if (stored != NULL && s->layout.u8)
-        DPT_TRY(dpt_array_read(&state->images, row, n, stored, err));
-    else if (stored != NULL)
-        DPT_TRY(read_floats(state, &state->images, row, n, (float *)(void *)stored, err));
-    if (classes != NULL)
-        DPT_TRY(read_classes(s, row, n, classes, err));
-    if (targets != NULL)
-        DPT_TRY(read_floats(state, &state->labels, row, n, targets, err));
+    if (state->part != rows->part)
+        DPT_TRY(open_files(s, rows->part, err));
+    if (rows->stored != NULL && s->layout.u8)
+        DPT_TRY(dpt_array_read(&state->images, row, n, rows->stored, err));
+    else if (rows->stored != NULL)
+        DPT_TRY(read_floats(state, &state->images, row, n, floats, err));
+    if (rows->classes != NULL)
+        DPT_TRY(read_classes(s, row, n, rows->classes, err));
+    if (rows->targets != NULL)
+        DPT_TRY(read_floats(state, &state->labels, row, n, rows->targets, err));
 out:
     return status;
 }

@@ -105,27 +105,25 @@ static void close_source(void *state)
     dpt_input_close(&((struct state *)state)->in);
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
-                                 uint8_t *stored, int32_t *classes, float *targets,
+static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
 
-    (void)targets;
-    if (state->part != part || row < state->row)
-        DPT_TRY(open_file(s, part, err));
-    DPT_TRY(dpt_input_skip(&state->in, (row - state->row) * RECORD, err));
-    state->row = row;
-    for (int64_t at = 0, some; at < n; at += some) {
-        const int64_t want = n - at < BATCH ? n - at : BATCH;
+    if (state->part != rows->part || rows->row < state->row)
+        DPT_TRY(open_file(s, rows->part, err));
+    DPT_TRY(dpt_input_skip(&state->in, (rows->row - state->row) * RECORD, err));
+    state->row = rows->row;
+    for (int64_t at = 0, some; at < rows->n; at += some) {
+        const int64_t want = rows->n - at < BATCH ? rows->n - at : BATCH;
 
         DPT_TRY(read_some(state, want, &some, err));
         if (some < want)
-            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", s->paths[part]));
+            DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: changed while it was read", state->in.path));
         for (int64_t i = 0; i < some; i++) {
-            memcpy(stored + (size_t)(at + i) * PIXELS, state->records[i] + 1, PIXELS);
-            classes[at + i] = state->records[i][0];
+            memcpy(rows->stored + (size_t)(at + i) * PIXELS, state->records[i] + 1, PIXELS);
+            rows->classes[at + i] = state->records[i][0];
         }
     }
 out:

@@ -240,7 +240,7 @@ static enum dpt_status guess_labels(struct dpt_source *s, struct dpt_error *err)
         return dpt_fail(err, DPT_BAD_DATA,
                         "%s: has %zu columns; the model takes %lld, or %lld with the label%s in "
                         "the last; --label says which column holds labels",
-                        s->paths[0], columns, (long long)takes, (long long)(takes + labels),
+                        s->paths[0], columns, (long long)takes, (long long)takes + labels,
                         labels == 1 ? "" : "s");
     for (int64_t i = labels; i > 0; i--)
         dpt_str_printf(&state->label, "%s-%lld", i < labels ? "," : "", (long long)i);
@@ -480,8 +480,7 @@ out:
     return status;
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
-                                 uint8_t *stored, int32_t *classes, float *targets,
+static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -490,20 +489,20 @@ static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row,
     double value;
     bool more;
 
-    DPT_TRY(seek(s, row, err));
-    for (int64_t i = 0; i < n; i++, state->row++) {
+    DPT_TRY(seek(s, rows->row, err));
+    for (int64_t i = 0; i < rows->n; i++, state->row++) {
         DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (!more)
             DPT_TRY(changed(s, err));
-        DPT_TRY(take_features(s, stored + (size_t)i * s->layout.stride, err));
-        if (classes != NULL)
-            DPT_TRY(class_in(s, state->table.labels[0], &classes[i], err));
-        for (size_t k = 0; targets != NULL && k < labels; k++) {
+        DPT_TRY(take_features(s, rows->stored + (size_t)i * s->layout.stride, err));
+        if (rows->classes != NULL)
+            DPT_TRY(class_in(s, state->table.labels[0], &rows->classes[i], err));
+        for (size_t k = 0; rows->targets != NULL && k < labels; k++) {
             DPT_TRY(number_in(state, state->table.labels[k], &value, err));
-            targets[(size_t)i * labels + k] = (float)value;
+            rows->targets[(size_t)i * labels + k] = (float)value;
         }
     }
-    if (state->row == s->parts[part].samples) {
+    if (state->row == s->parts[rows->part].samples) {
         DPT_TRY(dpt_csv_table_next(&state->table, &more, err));
         if (more)
             DPT_TRY(changed(s, err));

@@ -103,14 +103,11 @@ static void close_source(void *arg)
     dpt_free(state->shards);
 }
 
-/* Where the values of a window go; `row` is its first. */
+/* What the two visits of a scan need. */
 struct window {
     const struct dpt_shard *shard;
-    int64_t row;
+    const struct dpt_source_rows *rows;
     size_t stride;
-    uint8_t *stored;
-    int32_t *classes;
-    float *targets;
 };
 
 static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void *raw,
@@ -118,7 +115,7 @@ static enum dpt_status take_images(void *arg, int64_t row, int64_t n, const void
 {
     const struct window *w = arg;
     const struct dpt_field *field = &w->shard->images;
-    uint8_t *to = w->stored + (size_t)(row - w->row) * w->stride;
+    uint8_t *to = w->rows->stored + (size_t)(row - w->rows->row) * w->stride;
 
     (void)err;
     if (dpt_shard_u8(w->shard))
@@ -133,28 +130,28 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
 {
     const struct window *w = arg;
     const struct dpt_field *field = &w->shard->labels;
-    const int64_t at = row - w->row, width = w->shard->target_width;
+    const int64_t at = row - w->rows->row, width = w->shard->target_width;
 
     (void)err;
-    if (w->targets != NULL)
-        dpt_field_floats(field, raw, (size_t)(n * width), w->targets + at * width);
-    for (int64_t i = 0; w->classes != NULL && i < n; i++)
-        w->classes[at + i] = dpt_source_class_of(dpt_field_int(field, raw, (size_t)i));
+    if (w->rows->targets != NULL)
+        dpt_field_floats(field, raw, (size_t)(n * width), w->rows->targets + at * width);
+    for (int64_t i = 0; w->rows->classes != NULL && i < n; i++)
+        w->rows->classes[at + i] = dpt_source_class_of(dpt_field_int(field, raw, (size_t)i));
     return DPT_OK;
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
-                                 uint8_t *stored, int32_t *classes, float *targets,
+static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_shard *shard = &((struct state *)s->state)->shards[part];
-    struct window w = {shard, row, s->layout.stride, stored, classes, targets};
+    const struct dpt_shard *shard = &((struct state *)s->state)->shards[rows->part];
+    const int64_t end = rows->row + rows->n;
+    struct window w = {shard, rows, s->layout.stride};
 
-    DPT_TRY(attach(s, part, err));
-    DPT_TRY(dpt_field_scan(&shard->images, row, row + n, take_images, &w, NULL, err));
-    if (classes != NULL || targets != NULL)
-        DPT_TRY(dpt_field_scan(&shard->labels, row, row + n, take_labels, &w, NULL, err));
+    DPT_TRY(attach(s, rows->part, err));
+    DPT_TRY(dpt_field_scan(&shard->images, rows->row, end, take_images, &w, NULL, err));
+    if (rows->classes != NULL || rows->targets != NULL)
+        DPT_TRY(dpt_field_scan(&shard->labels, rows->row, end, take_labels, &w, NULL, err));
 out:
     return status;
 }

@@ -19,15 +19,6 @@ struct state {
     struct dpt_picture_format layout; /* height, channels 0: not known yet */
 };
 
-/* The class of that name, or -1. */
-static int32_t class_named(const char *const *classes, size_t n, const char *name)
-{
-    for (size_t k = 0; k < n; k++)
-        if (strcmp(classes[k], name) == 0)
-            return (int32_t)k;
-    return -1;
-}
-
 /* --- to become shards ------------------------------------------------------------------------- */
 
 static enum dpt_status take_size(struct dpt_source *s, struct dpt_error *err)
@@ -138,8 +129,8 @@ static enum dpt_status number_classes(struct dpt_source *s, struct dpt_error *er
 
     DPT_NEW(state->classes, list->classes.n, "the classes", err);
     for (size_t i = 0; i < list->classes.n; i++) {
-        state->classes[i] = like ? class_named(names, n, list->class_names[i]) : (int32_t)i;
-        if (state->classes[i] < 0)
+        state->classes[i] = (int32_t)dpt_find(list->class_names[i], names, n);
+        if (state->classes[i] == (int32_t)n)
             DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s/%s: is no class of %s", s->paths[0],
                              list->class_names[i], s->spec->option[DPT_SOURCE_LIKE]));
     }
@@ -228,8 +219,11 @@ static int32_t class_of(const struct dpt_source *s, const struct dpt_picture_lis
     char *end;
     long number;
 
-    if (model->n_classes > 0)
-        return class_named(model->classes, model->n_classes, name);
+    if (model->n_classes > 0) {
+        const size_t known = dpt_find(name, model->classes, model->n_classes);
+
+        return known < model->n_classes ? (int32_t)known : -1;
+    }
     number = strtol(name, &end, 10);
     if (name[0] >= '0' && name[0] <= '9' && *end == '\0' && number < s->spec->outputs)
         return (int32_t)number;
@@ -348,18 +342,14 @@ static void close_source(void *arg)
     dpt_free(state->classes);
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, size_t part, int64_t row, int64_t n,
-                                 uint8_t *stored, int32_t *classes, float *targets,
+static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
                                  struct dpt_error *err)
 {
     const struct state *state = s->state;
 
-    (void)part;
-    (void)stored;
-    (void)targets;
     (void)err;
-    for (int64_t i = 0; classes != NULL && i < n; i++)
-        classes[i] = state->classes[state->list.entries[row + i].class];
+    for (int64_t i = 0; rows->classes != NULL && i < rows->n; i++)
+        rows->classes[i] = state->classes[state->list.entries[rows->row + i].class];
     return DPT_OK;
 }
 

@@ -32,6 +32,15 @@ struct dpt_source {
     float *targets;
 };
 
+/* Rows [row, row + n) of a part, and where they go. */
+struct dpt_source_rows {
+    size_t part;
+    int64_t row, n;
+    uint8_t *stored; /* in the source's layout; NULL: the labels alone */
+    int32_t *classes;
+    float *targets; /* labels go into the one of the two that is not NULL */
+};
+
 /* Room for a window of n samples. Errors: RANK. */
 enum dpt_status dpt_source_room(struct dpt_source *source, int64_t n, struct dpt_error *err);
 
