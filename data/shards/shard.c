@@ -373,7 +373,8 @@ static const char *shown(const char *name, char buf[SHOWN])
 {
     snprintf(buf, SHOWN, "%s", name);
     for (char *p = buf; *p != '\0'; p++)
-        *p = (unsigned char)*p < ' ' || *p == 0x7F ? '?' : *p;
+        if ((unsigned char)*p < ' ' || *p == 0x7F)
+            *p = '?';
     return buf;
 }
 

@@ -253,8 +253,8 @@ out:
     return status;
 }
 
-static enum dpt_status read_rows(struct dpt_source *s, const struct dpt_source_rows *rows,
-                                 struct dpt_error *err)
+static enum dpt_status read_arrays(struct dpt_source *s, const struct dpt_source_rows *rows,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct state *state = s->state;
@@ -287,7 +287,7 @@ const struct dpt_source_format dpt_source_idx = {
     .state = sizeof(struct state),
     .open = open_source,
     .close = close_source,
-    .read = read_rows,
+    .read = read_arrays,
 };
 
 const struct dpt_source_format dpt_source_npy = {
@@ -303,5 +303,5 @@ const struct dpt_source_format dpt_source_npy = {
     .state = sizeof(struct state),
     .open = open_source,
     .close = close_source,
-    .read = read_rows,
+    .read = read_arrays,
 };

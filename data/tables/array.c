@@ -178,8 +178,8 @@ enum dpt_status dpt_array_floats(const struct dpt_array *a, const uint8_t *raw, 
         out[i] = (float)value;
         if (!isfinite(out[i]))
             return dpt_fail(err, DPT_BAD_DATA, "%s: sample %lld, value %lld is %g: not finite%s",
-                            a->in.path, (long long)(row + i / a->row), (long long)(i % a->row),
-                            value, isfinite(value) ? " as a 32-bit float" : "");
+                            a->in.path, (long long)row + i / a->row, (long long)(i % a->row), value,
+                            isfinite(value) ? " as a 32-bit float" : "");
     }
     return DPT_OK;
 }

@@ -50,7 +50,7 @@ static bool take_word(struct walk *w, const char *word)
  * that are taken here. */
 static void want_string(struct walk *w, char *text, size_t capacity)
 {
-    const char quote = take(w, '\'') ? '\'' : take(w, '"') ? '"' : '\0';
+    const int quote = take(w, '\'') ? '\'' : take(w, '"') ? '"' : '\0';
     size_t n = 0;
 
     text[0] = '\0';
@@ -104,18 +104,21 @@ static bool want_shape(struct walk *w, struct dpt_npy *npy)
 /* descr: byte order, kind, bytes. */
 static bool set_type(struct dpt_npy *npy)
 {
-    static const char sizes[][2] = {{'b', 1}, {'u', 1}, {'u', 2}, {'u', 4}, {'u', 8}, {'i', 1},
-                                    {'i', 2}, {'i', 4}, {'i', 8}, {'f', 2}, {'f', 4}, {'f', 8}};
+    static const struct {
+        char kind;
+        int size;
+    } types[] = {{'b', 1}, {'u', 1}, {'u', 2}, {'u', 4}, {'u', 8}, {'i', 1},
+                 {'i', 2}, {'i', 4}, {'i', 8}, {'f', 2}, {'f', 4}, {'f', 8}};
     const char *d = npy->descr;
     const char other = BYTE_ORDER == LITTLE_ENDIAN ? '>' : '<';
 
     if (strlen(d) != 3 || strchr("<>=|", d[0]) == NULL)
         return false;
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
-        if (sizes[i][0] != d[1] || sizes[i][1] != d[2] - '0')
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        if (types[i].kind != d[1] || types[i].size != d[2] - '0')
             continue;
         npy->kind = d[1];
-        npy->size = sizes[i][1];
+        npy->size = types[i].size;
         npy->swapped = npy->size > 1 && d[0] == other;
         return npy->size == 1 || d[0] != '|';
     }
