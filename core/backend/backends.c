@@ -2,9 +2,6 @@
 
 #include <string.h>
 
-const char *const dpt_precision_names[DPT_PRECISIONS + 1] = {DPT_PRECISION_LIST(DPT_LIST_WORD)
-                                                                 NULL};
-
 const struct dpt_backend *const dpt_backends[] = {
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
     &dpt_backend_cpu,

@@ -11,7 +11,6 @@
 #include "core/base/memory.h"
 #include "core/base/proto.h"
 #include "core/conf/option.h"
-#include "core/conf/option.h"
 
 /* Written when so much is waiting, or so many seconds after the last time. */
 enum { MOST_WAITING = 1 << 18 };

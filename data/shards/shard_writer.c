@@ -121,8 +121,8 @@ static enum dpt_status begin_shard(struct dpt_shard_writer *w, struct dpt_error 
         DPT_TRY(cannot_write(w, w->begun, err));
     w->begun++;
     list_sets(w);
-    DPT_TRY(dpt_h5_metadata_begin(&w->metadata, path.text,
-                                     "; with more --shards each is smaller", w->fd, err));
+    DPT_TRY(dpt_h5_metadata_begin(&w->metadata, path.text, "; with more --shards each is smaller",
+                                  w->fd, err));
 out:
     dpt_str_release(&path);
     return status;
@@ -135,8 +135,7 @@ static enum dpt_status end_shard(struct dpt_shard_writer *w, struct dpt_error *e
     const int64_t total = w->metadata.total;
     const int fd = w->fd;
 
-    DPT_TRY(
-        dpt_h5_metadata_make(&w->metadata, err)); /* with the checksums of what was written */
+    DPT_TRY(dpt_h5_metadata_make(&w->metadata, err)); /* with the checksums of what was written */
     if (images != w->sets[IMAGES].first || labels != w->sets[LABELS].first ||
         total != w->metadata.total)
         DPT_TRY(

@@ -209,7 +209,7 @@ static enum dpt_status check_limit(const struct dpt_h5_metadata *s, const char *
 }
 
 enum dpt_status dpt_h5_metadata_begin(struct dpt_h5_metadata *s, const char *path,
-                                         const char *smaller, int fd, struct dpt_error *err)
+                                      const char *smaller, int fd, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 

@@ -58,7 +58,7 @@ enum dpt_status dpt_h5_metadata_make(struct dpt_h5_metadata *s, struct dpt_error
  * file will be called; smaller: how to make it smaller, or "". Errors: IO, INTERNAL, RANK.
  */
 enum dpt_status dpt_h5_metadata_begin(struct dpt_h5_metadata *s, const char *path,
-                                         const char *smaller, int fd, struct dpt_error *err);
+                                      const char *smaller, int fd, struct dpt_error *err);
 
 /* Copies what lies outside the data sets into a file. 0, or -1 with errno. */
 int dpt_h5_metadata_copy(const struct dpt_h5_metadata *s, int fd);

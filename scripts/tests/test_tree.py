@@ -183,16 +183,12 @@ def make(*args, env=None, check=True):
     return done
 
 
-# Rooms with files that call each other: a table in one file, its rows in others, and what rows call beside the table.
-TIED = ()
-
-
 def test_files_call_those_below_them():
     """Source files have an order, as rooms do: none calls one that calls it, through however many others."""
     make("-j2")
     objects = [path for path in (TOP / "build/obj").rglob("*.o")
                if (name := path.relative_to(TOP / "build/obj").with_suffix(".c").as_posix()) and (TOP / name).exists()
-               and room_of(name) and "/tests/" not in name and not name.startswith(TIED)]
+               and room_of(name) and "/tests/" not in name]
     calls, owner = {str(path): set() for path in objects}, {}
     symbols = subprocess.run(["nm", "-A", "-g", *objects], capture_output=True, text=True, check=True).stdout
     for line in symbols.splitlines():

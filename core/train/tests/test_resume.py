@@ -34,7 +34,7 @@ def finish(path, folder, ranks, tries=40):
 @pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks):
-    path = job(tmp_path, optimizer=optimizer, epochs=30)
+    path = job(tmp_path, optimizer=optimizer, epochs=100)
     dpt.train(path, tmp_path / "whole", ranks=ranks)
     dice = random.Random(f"{optimizer}{ranks}")
     folder = tmp_path / "parts"
@@ -54,7 +54,7 @@ def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks)
     assert stops > 0, "some were stopped in the middle"
     finish(path, folder, ranks)
     assert newest(folder) == newest(tmp_path / "whole")
-    assert steps_logged(folder) == list(range(1, 451)), "no step twice, none missing"
+    assert steps_logged(folder) == list(range(1, 1501)), "no step twice, none missing"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
