@@ -4,6 +4,7 @@
  * lies between it and the pages is filled and looked at again when it is freed.
  */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,7 @@ struct block {
     unsigned char *at, *map, *inside; /* inside: the first page that may be touched */
     size_t bytes, mapped, open;       /* open: bytes from inside to the last page's end */
     int device;                       /* PINNED */
+    bool touched;                     /* by the device, since its memory was opened */
     int number;
 };
 
@@ -28,7 +30,6 @@ static struct {
     int opened, number;
     int64_t used[FAKE_DEVICES];
     int64_t *shared; /* [FAKE_DEVICES], among processes */
-    bool handled;
     struct sigaction before;
 } memory;
 
@@ -37,7 +38,8 @@ static bool protects(void)
     return fakegpu_number("FAKEGPU_PROTECT", 1) != 0;
 }
 
-/* Says whose memory it was, then lets what was there before handle it. */
+/* The device may touch its memory while that is open: a block becomes so when it is. Otherwise says
+ * whose memory it was, then lets what was there before handle it. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
     const unsigned char *at = info->si_addr;
@@ -45,6 +47,13 @@ static void on_fault(int number, siginfo_t *info, void *context)
     int length = 0;
 
     (void)context;
+    for (struct block *b = memory.opened > 0 ? memory.blocks : NULL; b != NULL; b = b->next) {
+        if (b->device >= 0 && !b->touched && at >= b->inside && at < b->inside + b->open) {
+            b->touched = true;
+            mprotect(b->inside, b->open, PROT_READ | PROT_WRITE);
+            return;
+        }
+    }
     for (const struct block *b = memory.blocks; b != NULL; b = b->next) {
         if (at >= b->map && at < b->map + b->mapped) {
             length = snprintf(
@@ -59,14 +68,15 @@ static void on_fault(int number, siginfo_t *info, void *context)
     sigaction(number, &memory.before, NULL); /* and the instruction runs again */
 }
 
+/* Again where somebody else has put a handler in its place. */
 static void handle_faults(void)
 {
-    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    const struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO | SA_NODEFER};
+    struct sigaction before;
 
-    if (memory.handled)
-        return;
-    memory.handled = true;
-    sigaction(SIGSEGV, &action, &memory.before);
+    sigaction(SIGSEGV, &action, &before);
+    if (before.sa_sigaction != on_fault)
+        memory.before = before;
 }
 
 /* Bytes in use on a device: of this process, or of all that share. */
@@ -166,7 +176,8 @@ CUresult fake_memory_new(int device, size_t bytes, void **at)
     mprotect(b->inside, b->open, PROT_READ | PROT_WRITE);
     guard(b);
     memset(b->at, FRESH, bytes);
-    if (device >= 0 && memory.opened == 0 && protects())
+    b->touched = device >= 0 && memory.opened > 0;
+    if (device >= 0 && !b->touched && protects())
         mprotect(b->inside, b->open, PROT_NONE);
     b->next = memory.blocks;
     memory.blocks = b;
@@ -248,24 +259,27 @@ bool fake_memory_check(int device, const struct fakegpu_work *work, const char *
     return true;
 }
 
-static void protect_all(int how)
-{
-    for (const struct block *b = memory.blocks; b != NULL; b = b->next) {
-        if (b->device >= 0)
-            mprotect(b->inside, b->open, how);
-    }
-}
-
 void fake_memory_open(void)
 {
-    if (memory.opened++ == 0 && protects())
-        protect_all(PROT_READ | PROT_WRITE);
+    sigset_t faults;
+
+    if (memory.opened++ > 0 || !protects())
+        return;
+    sigemptyset(&faults);
+    sigaddset(&faults, SIGSEGV);
+    pthread_sigmask(SIG_UNBLOCK, &faults, NULL); /* helper threads block all signals */
+    handle_faults();
 }
 
 void fake_memory_shut(void)
 {
-    if (--memory.opened == 0 && protects())
-        protect_all(PROT_NONE);
+    if (--memory.opened > 0 || !protects())
+        return;
+    for (struct block *b = memory.blocks; b != NULL; b = b->next) {
+        if (b->touched)
+            mprotect(b->inside, b->open, PROT_NONE);
+        b->touched = false;
+    }
 }
 
 void fake_memory_leaks(int device)
