@@ -143,7 +143,7 @@ defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WI
 	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1)
 
 # What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time.
-computes := core/base/% core/backend/cpu/% core/backend/ref/% core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake.c
+computes := core/base/% core/comm/% core/backend/cpu/% core/backend/ref/% core/backend/tests/test_winograd.c core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake%
 # Only these rooms see these libraries.
 room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1)) \
 	$(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \

@@ -1,6 +1,7 @@
 """Stopped anywhere and started again, a run ends with the same bytes as one that nobody disturbed."""
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -34,27 +35,32 @@ def finish(path, folder, ranks, tries=40):
 @pytest.mark.parametrize("optimizer", [ADAM, SGD], ids=["adam", "sgd"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_stopped_by_signals_ends_with_the_same_bytes(tmp_path, optimizer, ranks):
-    path = job(tmp_path, optimizer=optimizer, epochs=100)
+    path = job(tmp_path, optimizer=optimizer, epochs=50)
     dpt.train(path, tmp_path / "whole", ranks=ranks)
     dice = random.Random(f"{optimizer}{ranks}")
     folder = tmp_path / "parts"
     stops = 0
-    for step in sorted(dice.sample(range(2, 50), 3)):
+    for _ in range(30):
         begun = runs_begun(folder)
         process = start(path, folder, ranks)
-        wait_for_step(process, folder, step, begun)
+        wait_for_step(process, folder, stops * 50 + dice.randrange(2, 50), begun)
         pids = ranks_of(process)
         if pids:
             os.kill(dice.choice(pids), dice.choice([signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT]))
         out, err = process.communicate(timeout=60)
         assert process.returncode in (0, 75), err.decode()
-        stops += process.returncode == 75
-        if process.returncode == 75:
-            assert b"all is saved" in err
+        if process.returncode == 0:  # it was faster than this test: all over again
+            shutil.rmtree(folder)
+            stops = 0
+            continue
+        assert b"all is saved" in err
+        stops += 1
+        if stops == 3:
+            break
     assert stops > 0, "some were stopped in the middle"
     finish(path, folder, ranks)
     assert newest(folder) == newest(tmp_path / "whole")
-    assert steps_logged(folder) == list(range(1, 1501)), "no step twice, none missing"
+    assert steps_logged(folder) == list(range(1, 751)), "no step twice, none missing"
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
