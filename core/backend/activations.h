@@ -30,7 +30,19 @@
       ({.type = "LeakyRelu", .attribute = {{.name = "alpha", .value = DPT_ONNX_FLOAT}}}))          \
     X(C, SILU, silu, "x / (1 + exp(-x)) (Hendrycks & Gimpel 2016, Ramachandran et al. 2017)",      \
       INPUT, 0, 0.1, 0.1, (),                                                                      \
-      ({.type = "Sigmoid", .result = "gate"}, {.type = "Mul", .with = {{.source = DPT_ONNX_X}}}))
+      ({.type = "Sigmoid", .result = "gate"}, {.type = "Mul", .with = {{.source = DPT_ONNX_X}}}))  \
+    X(C, HARDSWISH, hardswish, "x min(max(x + 3, 0), 6) / 6 (Howard et al. 2019)",                 \
+      INPUT, DPT_EXACT, 0.3, 0.3, (), ({.type = "HardSwish"}))                                     \
+    X(C, RELU6, relu6, "min(max(0, x), 6) (Krizhevsky 2010)",                                      \
+      OUTPUT, DPT_EXACT, 0.3, 0.3, (),                                                             \
+      ({.type = "Clip", .with = {{DPT_ONNX_NUMBER, "relu6/zero", 0},                               \
+                                 {DPT_ONNX_NUMBER, "relu6/six", 6}}}))                             \
+    X(C, ELU, elu, "x, or alpha (exp(x) - 1) where x < 0 (Clevert et al. 2015)",                   \
+      OUTPUT, 0, 0.1, 0.3, /* an alpha above 0 has the output's sign be the input's */             \
+      (DPT_ATTRIBUTE(0, "alpha", "1", 1e-6, 1000, "how far values below 0 go down")),              \
+      ({.type = "Elu", .attribute = {{.name = "alpha", .value = DPT_ONNX_FLOAT}}}))                \
+    X(C, SOFTPLUS, softplus, "log(1 + exp(x)) (Dugas et al. 2001)",                                \
+      INPUT, 0, 0.1, 0.1, (), ({.type = "Softplus"}))
 // clang-format on
 
 /* What stood in parentheses. */

@@ -115,6 +115,27 @@ static inline __attribute__((always_inline)) float silu_slope(float x)
     return s * (1.0f + x * (1.0f - s));
 }
 
+/* e^x - 1 = 2 t / (1 - t), t = tanh(x / 2), which keeps the digits near zero. */
+static inline __attribute__((always_inline)) float expm1_lane(float x)
+{
+    const float t = tanh_lane(0.5f * x);
+
+    return 2.0f * t / (1.0f - t);
+}
+
+/* log(1 + u) for u in [0, 1]: 2 atanh z, z = u / (2 + u) <= 1/3, by seven terms of its series. */
+static inline __attribute__((always_inline)) float log1p_lane(float u)
+{
+    const float z = u / (2.0f + u), square = z * z;
+    float p = 1 / 11.0f + square * (1 / 13.0f);
+
+    p = 1 / 9.0f + square * p;
+    p = 1 / 7.0f + square * p;
+    p = 1 / 5.0f + square * p;
+    p = 1 / 3.0f + square * p;
+    return 2.0f * z * (1.0f + square * p);
+}
+
 /* value: of v. back: from v, which is known, and d, the output's gradient. a: the attribute. */
 #define ACTIVATION(name, value, back)                                                              \
     DPT_VECTOR void dpt_##name(int64_t n, float a, const float *x, float *y)                       \
@@ -138,6 +159,11 @@ ACTIVATION(tanh, tanh_lane(v), d * (1.0f - v * v))
 ACTIVATION(sigmoid, logistic_lane(v), d * v * (1.0f - v))
 ACTIVATION(leaky_relu, v < 0.0f ? a * v : v, v > 0.0f ? d : d * a)
 ACTIVATION(silu, v * logistic_lane(v), d * silu_slope(v))
+ACTIVATION(hardswish, v < -3.0f ? 0.0f : v > 3.0f ? v : v * (v + 3.0f) / 6.0f,
+           v < -3.0f ? 0.0f : v > 3.0f ? d : d * ((v + v + 3.0f) / 6.0f))
+ACTIVATION(relu6, v < 0.0f ? 0.0f : v > 6.0f ? 6.0f : v, v > 0.0f && v < 6.0f ? d : 0.0f)
+ACTIVATION(elu, v < 0.0f ? a * expm1_lane(v) : v, v > 0.0f ? d : d * (v + a))
+ACTIVATION(softplus, (v < 0.0f ? 0.0f : v) + log1p_lane(exp_lane(-fabsf(v))), d * logistic_lane(v))
 // clang-format on
 
 DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,

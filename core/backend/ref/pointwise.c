@@ -67,6 +67,11 @@ static float silu_slope(double x)
     return (float)(logistic(x) * (1 + x * (1 - logistic(x))));
 }
 
+static float softplus(double x)
+{
+    return (float)(fmax(x, 0) + log1p(exp(-fabs(x))));
+}
+
 /* v < 0 and not v > 0 in the value: what is not a number must come through. */
 POINTWISE(relu, (v < 0) ? 0 : v, (float)(v > 0));
 POINTWISE(gelu, gelu(v), gelu_slope(v));
@@ -74,6 +79,16 @@ POINTWISE(tanh, tanhf(v), 1 - f * f);
 POINTWISE(sigmoid, (float)logistic(v), (1 - f) * f);
 POINTWISE(leaky_relu, (v < 0) ? a *v : v, (v > 0) ? 1 : a);
 POINTWISE(silu, (float)(v *logistic(v)), silu_slope(v));
+POINTWISE(hardswish,
+          (v < -3)  ? 0
+          : (v > 3) ? v
+                    : v *(v + 3) / 6,
+          (v < -3)  ? 0
+          : (v > 3) ? 1
+                    : (v + v + 3) / 6);
+POINTWISE(relu6, (v < 0) ? 0 : (v > 6) ? 6 : v, (float)(f > 0 && f < 6));
+POINTWISE(elu, (v < 0) ? (float)(a *expm1(v)) : v, (f > 0) ? 1 : f + a);
+POINTWISE(softplus, (isnan(v)) ? v : softplus(v), (float)logistic(v));
 
 /* The input's x is the batch's. */
 POINTWISE(input, v, 1);
