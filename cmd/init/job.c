@@ -44,19 +44,29 @@ static void line(struct dpt_str *out, const char *comment, const char *format, .
         dpt_str_printf(out, "%-*s# %s\n", COMMENT, text, comment);
 }
 
-/* Writes a line whose comment names the values that its key takes, from the tables. */
+/* Writes a line whose comment names the values that its key takes, from the tables: those that 80
+ * columns hold. */
 static void choices(const struct dpt_init_job *init, struct dpt_str *out, const char *key,
                     const char *text)
 {
+    static const char separator[] = " | ", more[] = " | ...";
+    const size_t most = 80 - COMMENT - strlen("# ");
     struct dpt_str comment = {0};
 
     for (size_t i = 0; i < init->keys->n; i++) {
         const struct dpt_word_key *found = &init->keys->at[i];
-        const char *at = found->values;
+        const char *at = strcmp(found->path, key) == 0 ? found->values : "";
 
-        for (; strcmp(found->path, key) == 0 && *at != '\0'; at += strcspn(at, " ") + 1)
-            dpt_str_printf(&comment, "%s%.*s", comment.length > 0 ? " | " : "",
-                           (int)strcspn(at, " "), at);
+        for (size_t n; *at != '\0'; at += n + (at[n] != '\0')) {
+            n = strcspn(at, " ");
+            if (comment.length + strlen(separator) + n +
+                    (at[n + strspn(at + n, " ")] != '\0' ? strlen(more) : 0) >
+                most) {
+                dpt_str_printf(&comment, more);
+                break;
+            }
+            dpt_str_printf(&comment, "%s%.*s", comment.length > 0 ? separator : "", (int)n, at);
+        }
     }
     line(out, comment.text, "%s", text);
     dpt_str_release(&comment);

@@ -333,7 +333,7 @@ def test_what_is_not_a_number_is_skipped(machine):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_signals_save(machine, ranks):
-    job = machine.job(DENSE, checkpoint="{every: 1000 steps}", train="{steps: 40}")
+    job = machine.job(DENSE, checkpoint="{every: 1000 steps}", train="{steps: 400}")
     machine.train("whole", job, ranks=ranks)
     process = dpt.start(job, machine.path / "out", ranks, "--set", "device.kind=cuda", **machine.environment)
     assert dpt.wait_for_step(process, machine.path / "out", 3)

@@ -14,7 +14,7 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
-SECTIONS = {"train": "{epochs: 12, check_replicas: 4 steps}", "comm": "{timeout: 2 s}"}
+SECTIONS = {"train": "{epochs: 40, check_replicas: 4 steps}", "comm": "{timeout: 2 s}"}
 HOST = socket.gethostname().split(".")[0]
 SOON = 15  # seconds; the timeout is 2
 
