@@ -96,7 +96,8 @@ void dpt_page_prefix(struct dpt_page *r, size_t run)
     dpt_str_printf(&r->out, ": ");
 }
 
-void dpt_page_heads(struct dpt_page *r)
+/* A head of a table with a column for each run. */
+static void page_heads(struct dpt_page *r)
 {
     dpt_str_printf(&r->out, "<thead><tr><td></td>");
     for (size_t i = 0; i < r->runs.n; i++) {
@@ -223,7 +224,7 @@ static void write_comparison(struct dpt_page *r)
     dpt_str_printf(&r->out, "<section id=\"comparison\"><h2>Comparison</h2>\n<div class=\"scroll\" "
                             "tabindex=\"0\" role=\"region\" aria-label=\"comparison of the runs\">"
                             "<table class=\"compare\">\n");
-    dpt_page_heads(r);
+    page_heads(r);
     dpt_str_printf(&r->out,
                    "<tbody class=\"diff\"><tr class=\"head\"><th "
                    "scope=\"rowgroup\" colspan=\"%zu\">what differs in the jobs</th></tr>",
@@ -276,7 +277,7 @@ void dpt_page_environment(struct dpt_page *r)
                    "tabindex=\"0\" role=\"region\" aria-label=\"environment\"><table "
                    "class=\"compare\">\n");
     if (r->runs.n > 1)
-        dpt_page_heads(r);
+        page_heads(r);
     dpt_str_printf(&r->out, "<tbody>\n");
     for (size_t i = 0; i < FACTS; i++)
         write_quantity(r, &facts[i]);

@@ -91,11 +91,9 @@ void dpt_page_ranks(struct dpt_page *r);
 void dpt_page_write_predictions(struct dpt_page *r);
 void dpt_page_environment(struct dpt_page *r);
 
-/* A swatch and the label of a run, for headings and tables; of several runs, "label: "; a head of a
- * table with a column for each run. */
+/* A swatch and the label of a run, for headings and tables; of several runs, "label: ". */
 void dpt_page_label(struct dpt_page *r, size_t run);
 void dpt_page_prefix(struct dpt_page *r, size_t run);
-void dpt_page_heads(struct dpt_page *r);
 
 /* The page's style sheet and script. */
 extern const char dpt_page_style[], dpt_page_script[];

@@ -19,14 +19,6 @@ void *dpt_alloc(size_t bytes);
 /* Zeroed array of n elements, or NULL also where n x size overflows. */
 void *dpt_alloc_array(size_t n, size_t size);
 void dpt_free(void *p);
-/* Makes p a zeroed array of n elements, or fails as DPT_TRY does. what: for the message. */
-#define DPT_NEW(p, n, what, err)                                                                   \
-    do {                                                                                           \
-        (p) = dpt_alloc_array((size_t)(n), sizeof *(p));                                           \
-        if ((p) == NULL)                                                                           \
-            DPT_TRY(dpt_fail_memory(err, what, (double)(n) * sizeof *(p)));                        \
-    } while (0)
-
 /* Makes `array` one of n zeroed elements, of dpt_alloc_array; gives a status. what: for the message
  * of dpt_fail_memory. n is evaluated twice. */
 #define DPT_ALLOCATE(array, n, what, err)                                                          \

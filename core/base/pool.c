@@ -124,10 +124,10 @@ enum dpt_status dpt_pool_open(struct dpt_pool **result, int threads, bool spin,
     int code = 0;
 
     *result = NULL;
-    DPT_NEW(pool, 1, "a thread pool", err);
+    DPT_TRY(DPT_ALLOCATE(pool, 1, "a thread pool", err));
     pool->threads = threads;
     pool->spin = spin;
-    DPT_NEW(pool->workers, threads, "a thread pool", err);
+    DPT_TRY(DPT_ALLOCATE(pool->workers, threads, "a thread pool", err));
     /* The workers inherit the mask: these signals are for the main thread. */
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGINT);

@@ -65,11 +65,6 @@ static const struct {
     [DPT_FLOAT_32] = {4, single}, [DPT_FLOAT_64] = {8, twice},
 };
 
-size_t dpt_float_size(enum dpt_float_kind kind)
-{
-    return kinds[kind].size;
-}
-
 /* The numbers of a file, whose order may be columns first, as floats in the arena's order: rows
  * first. */
 static void convert(const struct dpt_weight *weight, const unsigned char *bytes, float *to)

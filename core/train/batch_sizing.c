@@ -45,7 +45,11 @@ out:
     return status;
 }
 
-int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most)
+/*
+ * The micro-batch where the job leaves it open: at most `most` samples, as even as can be, and
+ * small enough to feed every worker (threads x ranks), as far as that is even. 1 <= result <= most.
+ */
+static int32_t auto_micro(int64_t global, int64_t workers, int32_t most)
 {
     const int64_t each = (global + workers - 1) / workers; /* samples of the busiest worker */
     const int64_t chunks = (each + most - 1) / most;
@@ -97,16 +101,16 @@ int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
     if (t->job->batch.micro != 0)
         return (int32_t)t->job->batch.micro;
     if (fixed)
-        return dpt_auto_micro(global, FIXED_WORKERS,
-                              has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
+        return auto_micro(global, FIXED_WORKERS,
+                          has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
     if (t->backend->steps != NULL)
-        micro = dpt_auto_micro(global, ranks,
-                               t->model.micro_most != 0 ? t->model.micro_most : MICRO_DEVICE);
+        micro = auto_micro(global, ranks,
+                           t->model.micro_most != 0 ? t->model.micro_most : MICRO_DEVICE);
     else if (t->team.together)
-        micro = dpt_auto_micro(global, ranks, MICRO_TEAM);
+        micro = auto_micro(global, ranks, MICRO_TEAM);
     else
-        micro = dpt_auto_micro(global, t->team.all_threads,
-                               has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
+        micro = auto_micro(global, t->team.all_threads,
+                           has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
     /* An even partition may still leave a rank without any: 10 samples on 8 ranks are 5 times 2. */
     return micro > feeding && feeding > 0 ? (int32_t)feeding : micro;
 }

@@ -83,7 +83,6 @@ struct dpt_job {
 
 extern const struct dpt_option dpt_job_options[];
 extern const struct dpt_synonym dpt_job_synonyms[]; /* job_words.c */
-extern const struct dpt_variant *const dpt_loss_variants[];
 
 /*
  * Loads a job file, applies `sets` ("a.b=c") in order and checks everything that can be checked

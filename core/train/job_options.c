@@ -48,7 +48,7 @@ static const struct dpt_variant mse = {
     .size = sizeof(struct loss_options),
 };
 
-const struct dpt_variant *const dpt_loss_variants[] = {&cross_entropy, &mse, NULL};
+static const struct dpt_variant *const loss_variants[] = {&cross_entropy, &mse, NULL};
 
 struct dpt_loss dpt_job_loss(const struct dpt_job *job)
 {
@@ -180,8 +180,8 @@ const struct dpt_option dpt_job_options[] = {
     {ROW("model", RESULT, VARIANT), AT(model), .variants = dpt_model_variants,
      .help = "what is trained"},
     {SECTION("init", NONE, init_options), .help = "which weights it begins with"},
-    {ROW("loss", RESULT, VARIANT), AT(loss), .fallback = "cross_entropy",
-     .variants = dpt_loss_variants, .help = "what is minimised"},
+    {ROW("loss", RESULT, VARIANT), AT(loss), .fallback = "cross_entropy", .variants = loss_variants,
+     .help = "what is minimised"},
     {SECTION("batch", BY_ROW, batch_options), .help = "how many samples at a time"},
     {ROW("optimizer", RESULT, VARIANT), AT(optimizer), .fallback = "adam",
      .variants = dpt_optimizer_variants, .help = "how the weights follow the gradient"},

@@ -287,11 +287,6 @@ enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err
  * among them. Errors: RANK. */
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
 
-/*
- * The micro-batch where the job leaves it open: at most `most` samples, as even as can be, and
- * small enough to feed every worker (threads x ranks), as far as that is even. 1 <= result <= most.
- */
-int32_t dpt_auto_micro(int64_t global, int64_t workers, int32_t most);
 /* The largest micro-batch that leaves no rank without one; 0: there are fewer samples than ranks.
  */
 int64_t dpt_feeding_micro(int64_t global, int ranks);

@@ -53,7 +53,7 @@ static enum dpt_status describe_shards(struct dpt_dataset *set, const struct dpt
 
     while (paths[n] != NULL)
         n++;
-    DPT_NEW(parts->shards, n, "the shards", err);
+    DPT_TRY(DPT_ALLOCATE(parts->shards, n, "the shards", err));
     for (size_t i = 0; i < n; i++) {
         struct dpt_shard *shard = &parts->shards[i];
 
@@ -84,7 +84,7 @@ static enum dpt_status describe(struct dpt_dataset *set, const struct dpt_datase
     enum dpt_status status = DPT_OK;
     char **paths = NULL;
 
-    DPT_NEW(set->parts, 1, "a data set", err);
+    DPT_TRY(DPT_ALLOCATE(set->parts, 1, "a data set", err));
     set->parts->key = key_of(spec);
     set->parts->verify = spec->conf->verify;
     if (is_synthetic(spec->paths)) {

@@ -54,8 +54,8 @@ enum dpt_status dpt_fill_prepare(struct dpt_dataset *set, const struct dpt_norma
 
     DPT_TRY(check_list(set, mean, "mean", err));
     DPT_TRY(check_list(set, std, "std", err));
-    DPT_NEW(parts->scale, c, "the normalisation", err);
-    DPT_NEW(parts->shift, c, "the normalisation", err);
+    DPT_TRY(DPT_ALLOCATE(parts->scale, c, "the normalisation", err));
+    DPT_TRY(DPT_ALLOCATE(parts->shift, c, "the normalisation", err));
     for (size_t i = 0; i < c; i++) {
         const double m = mean->n == 0 ? 0.0 : mean->at[mean->n == 1 ? 0 : i];
         const double s = std->n == 0 ? 1.0 : std->at[std->n == 1 ? 0 : i];

@@ -148,10 +148,11 @@ static enum dpt_status open_stream(struct dpt_loader *loader, struct dpt_error *
     const size_t samples = (size_t)(most < s->global ? most : s->global);
 
     loader->ahead = dpt_loader_ahead((double)samples * (double)loader->set->stride);
-    DPT_NEW(loader->ring, loader->ahead, "reading ahead", err);
+    DPT_TRY(DPT_ALLOCATE(loader->ring, loader->ahead, "reading ahead", err));
     for (int i = 0; i < loader->ahead; i++) {
-        DPT_NEW(loader->ring[i].index, samples, "reading ahead", err);
-        DPT_NEW(loader->ring[i].bytes, samples * loader->set->stride, "reading ahead", err);
+        DPT_TRY(DPT_ALLOCATE(loader->ring[i].index, samples, "reading ahead", err));
+        DPT_TRY(DPT_ALLOCATE(loader->ring[i].bytes, samples * loader->set->stride, "reading ahead",
+                             err));
     }
     DPT_TRY(dpt_reader_open(&loader->reader, loader->set, samples, s->shuffle != DPT_SHUFFLE_FULL,
                             err));
@@ -169,7 +170,7 @@ enum dpt_status dpt_loader_open(struct dpt_loader **out, const struct dpt_datase
     struct dpt_loader *loader;
 
     *out = NULL;
-    DPT_NEW(loader, 1, "a loader", err);
+    DPT_TRY(DPT_ALLOCATE(loader, 1, "a loader", err));
     loader->set = set;
     loader->sampler = *sampler;
     loader->rank = rank;
@@ -308,12 +309,12 @@ enum dpt_status dpt_batch_buffer_open(struct dpt_batch_buffer *buffer,
     memset(buffer, 0, sizeof *buffer);
     if (set->target == DPT_TARGET_VECTOR)
         buffer->target_floats = n * (size_t)set->target_width;
-    DPT_NEW(buffer->input, n * size, what, err);
-    DPT_NEW(buffer->labels, n, what, err);
-    DPT_NEW(buffer->targets, buffer->target_floats, what, err);
-    DPT_NEW(buffer->weights, n, what, err);
-    DPT_NEW(buffer->sample, n, what, err);
-    DPT_NEW(buffer->image, size, what, err);
+    DPT_TRY(DPT_ALLOCATE(buffer->input, n * size, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->labels, n, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->targets, buffer->target_floats, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->weights, n, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->sample, n, what, err));
+    DPT_TRY(DPT_ALLOCATE(buffer->image, size, what, err));
 out:
     if (status != DPT_OK)
         dpt_batch_buffer_close(buffer);
@@ -340,7 +341,7 @@ static enum dpt_status widen(struct dpt_batch_buffer *buffer, size_t floats, str
         return DPT_OK;
     buffer->target_floats = 0;
     dpt_free(buffer->targets);
-    DPT_NEW(buffer->targets, floats, "a micro-batch's targets", err);
+    DPT_TRY(DPT_ALLOCATE(buffer->targets, floats, "a micro-batch's targets", err));
     buffer->target_floats = floats;
 out:
     return status;

@@ -35,7 +35,7 @@ static enum dpt_status check_twice(char *const *paths, size_t n, const char *key
     struct identity *all;
     size_t known = 0;
 
-    DPT_NEW(all, n, "the list of files", err);
+    DPT_TRY(DPT_ALLOCATE(all, n, "the list of files", err));
     for (size_t i = 0; i < n; i++) {
         struct stat st;
 

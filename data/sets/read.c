@@ -47,7 +47,8 @@ static enum dpt_status read_run(struct reading *r, const struct dpt_shard *shard
     uint8_t *memory = r->set->parts->images.bytes, *raw = NULL;
 
     if (memory == NULL || field->info.type == DPT_H5_F64)
-        DPT_NEW(raw, dpt_field_piece_bytes(field, last - first), "reading a shard", err);
+        DPT_TRY(
+            DPT_ALLOCATE(raw, dpt_field_piece_bytes(field, last - first), "reading a shard", err));
     for (int64_t row = first, n; row < last; row += n) {
         void *place =
             memory == NULL ? NULL : memory + (size_t)(shard->first + row) * r->set->stride;
@@ -241,8 +242,8 @@ static enum dpt_status read_share(struct reading *r, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const size_t ranks = (size_t)r->node->size;
 
-    DPT_NEW(r->mine, r->fields, "checksums", err);
-    DPT_NEW(r->all, r->fields * ranks, "checksums", err);
+    DPT_TRY(DPT_ALLOCATE(r->mine, r->fields, "checksums", err));
+    DPT_TRY(DPT_ALLOCATE(r->all, r->fields * ranks, "checksums", err));
     DPT_TRY(read_labels(r, err));
     DPT_TRY(read_images(r, err));
 out:

@@ -35,7 +35,7 @@ enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_datase
     struct dpt_reader *reader;
 
     *out = NULL;
-    DPT_NEW(reader, 1, "a reader", err);
+    DPT_TRY(DPT_ALLOCATE(reader, 1, "a reader", err));
     reader->set = set;
     for (size_t i = 0; i < set->parts->n_shards; i++) {
         const struct dpt_shard *shard = &set->parts->shards[i];
@@ -46,8 +46,8 @@ enum dpt_status dpt_reader_open(struct dpt_reader **out, const struct dpt_datase
         else if (!sequential) /* reading ahead would fetch samples that nobody wants yet */
             posix_fadvise(shard->fd, 0, 0, POSIX_FADV_RANDOM);
     }
-    DPT_NEW(reader->wants, most, "a reader", err);
-    DPT_NEW(reader->raw, reader->raw_bytes, "a reader", err);
+    DPT_TRY(DPT_ALLOCATE(reader->wants, most, "a reader", err));
+    DPT_TRY(DPT_ALLOCATE(reader->raw, reader->raw_bytes, "a reader", err));
     *out = reader;
     reader = NULL;
 out:

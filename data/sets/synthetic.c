@@ -75,8 +75,8 @@ enum dpt_status dpt_synthetic_describe(struct dpt_dataset *set, const struct dpt
     if (spec->classes)
         return DPT_OK;
     outputs = (size_t)s->outputs;
-    DPT_NEW(parts->weights, outputs * inputs, "the synthetic rule", err);
-    DPT_NEW(parts->biases, outputs, "the synthetic rule", err);
+    DPT_TRY(DPT_ALLOCATE(parts->weights, outputs * inputs, "the synthetic rule", err));
+    DPT_TRY(DPT_ALLOCATE(parts->biases, outputs, "the synthetic rule", err));
     dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, WEIGHTS, 0, outputs * inputs,
                       parts->weights);
     dpt_random_normal(spec->seed, DPT_RANDOM_SYNTHETIC, BIASES, 0, outputs, parts->biases);
@@ -143,8 +143,8 @@ static enum dpt_status fill_classes(struct dpt_dataset *set, const struct dpt_da
     uint8_t *patterns = NULL;
     float *coarse = NULL;
 
-    DPT_NEW(patterns, (size_t)classes * n, "synthetic patterns", err);
-    DPT_NEW(coarse, n, "synthetic patterns", err);
+    DPT_TRY(DPT_ALLOCATE(patterns, (size_t)classes * n, "synthetic patterns", err));
+    DPT_TRY(DPT_ALLOCATE(coarse, n, "synthetic patterns", err));
     for (int64_t class = 0; class < classes; class ++)
         make_pattern(&set->shape, spec->seed, class, coarse, patterns + (size_t) class * n);
     for (int64_t i = begin; i < end; i++) {

@@ -132,7 +132,7 @@ enum dpt_status dpt_field_scan(const struct dpt_field *field, int64_t begin, int
     enum dpt_status status = DPT_OK;
     uint8_t *raw;
 
-    DPT_NEW(raw, dpt_field_piece_bytes(field, end - begin), field->path, err);
+    DPT_TRY(DPT_ALLOCATE(raw, dpt_field_piece_bytes(field, end - begin), field->path, err));
     for (int64_t row = begin, n; row < end; row += n) {
         n = dpt_field_piece(field, row, end);
         DPT_TRY(dpt_field_read(field, row, n, raw, err));

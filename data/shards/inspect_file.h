@@ -20,11 +20,6 @@ struct dpt_inspect_stored {
     bool text;
 };
 
-/* Called before and after reads of a data set. Errors: BAD_DATA (names the file), RANK. */
-enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set *set,
-                                   struct dpt_error *err);
-void dpt_inspect_detach(struct dpt_inspect_set *set);
-
 /* Reads all values, a piece of n items at a time; as dpt_field_scan. Errors: those of `visit`,
  * BAD_DATA, IO, RANK. */
 enum dpt_status dpt_inspect_scan(struct dpt_inspect *f, struct dpt_inspect_set *set,

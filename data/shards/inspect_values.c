@@ -9,8 +9,9 @@ enum {
     RUN = 1024,         /* items turned into numbers at once */
 };
 
-enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set *set,
-                                   struct dpt_error *err)
+/* Called before and after reads of a data set. Errors: BAD_DATA (names the file), RANK. */
+static enum dpt_status attach(struct dpt_inspect *f, struct dpt_inspect_set *set,
+                              struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_field *field = &set->private->field;
@@ -26,7 +27,7 @@ enum dpt_status dpt_inspect_attach(struct dpt_inspect *f, struct dpt_inspect_set
     return status;
 }
 
-void dpt_inspect_detach(struct dpt_inspect_set *set)
+static void detach(struct dpt_inspect_set *set)
 {
     dpt_h5_enter();
     dpt_field_close(&set->private->field);
@@ -62,10 +63,10 @@ enum dpt_status dpt_inspect_scan(struct dpt_inspect *f, struct dpt_inspect_set *
     struct scan scan = {f, set, visit, arg};
 
     dpt_inspect_watch(f, set->name);
-    DPT_TRY(dpt_inspect_attach(f, set, err));
+    DPT_TRY(attach(f, set, err));
     DPT_TRY(dpt_field_scan(field, 0, set->items / field->row_items, visit_piece, &scan, crc, err));
 out:
-    dpt_inspect_detach(set);
+    detach(set);
     return status;
 }
 
@@ -177,12 +178,12 @@ enum dpt_status dpt_inspect_text(struct dpt_inspect *f, struct dpt_inspect_set *
     bytes = dpt_region_alloc(&f->region, (size_t)set->bytes + 1);
     if (bytes == NULL)
         return dpt_fail_memory(err, set->name, (double)set->bytes);
-    DPT_TRY(dpt_inspect_attach(f, set, err));
+    DPT_TRY(attach(f, set, err));
     dpt_inspect_watch(f, set->name);
     DPT_TRY(dpt_field_read(&set->private->field, 0, 1, bytes, err));
     *text = bytes;
 out:
-    dpt_inspect_detach(set);
+    detach(set);
     return status;
 }
 
@@ -249,9 +250,9 @@ enum dpt_status dpt_inspect_compare(struct dpt_inspect *f, struct dpt_inspect_se
     if (!a->private->readable || !b->private->readable)
         return DPT_OK;
     for (int k = 0; k < 2; k++)
-        DPT_NEW(raw[k], dpt_field_piece_bytes(wide, rows), a->name, err);
-    DPT_TRY(dpt_inspect_attach(f, a, err));
-    DPT_TRY(dpt_inspect_attach(g, b, err));
+        DPT_TRY(DPT_ALLOCATE(raw[k], dpt_field_piece_bytes(wide, rows), a->name, err));
+    DPT_TRY(attach(f, a, err));
+    DPT_TRY(attach(g, b, err));
     for (int64_t row = 0, n; row < rows; row += n) {
         const int64_t first = row * wide->row_items;
         int64_t items;
@@ -265,8 +266,8 @@ enum dpt_status dpt_inspect_compare(struct dpt_inspect *f, struct dpt_inspect_se
         compare_items(a, b, raw[0], raw[1], first, items, difference);
     }
 out:
-    dpt_inspect_detach(a);
-    dpt_inspect_detach(b);
+    detach(a);
+    detach(b);
     dpt_free(raw[0]);
     dpt_free(raw[1]);
     return status;

@@ -9,19 +9,6 @@
 #include "core/base/file.h"
 #include "core/base/str.h"
 
-/* "[60000, 28, 28]" into buf. */
-static const char *extent_text(const struct dpt_h5_info *info, char *buf, size_t size)
-{
-    size_t used = (size_t)snprintf(buf, size, "[");
-
-    for (int i = 0; i < info->n_dims && used < size; i++)
-        used += (size_t)snprintf(buf + used, size - used, "%s%lld", i ? ", " : "",
-                                 (long long)info->dims[i]);
-    if (used < size)
-        snprintf(buf + used, size - used, "]");
-    return buf;
-}
-
 /* What a file holds, for the one who looks for other names: "/data, /meta". taken: [n] names that
  * are left out, NULL behind the last. */
 static void list_contents(hid_t file, const char *const *taken, size_t n, struct dpt_str *out)
@@ -96,7 +83,7 @@ static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dp
     const struct dpt_field *field = &shard->images;
     const struct dpt_h5_info *info = &field->info;
     int64_t c = 1, h = 1, w = 1;
-    char text[128];
+    char text[DPT_DIMS_TEXT];
 
     if (info->type != DPT_H5_U8 && info->type != DPT_H5_F32 && info->type != DPT_H5_F64)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s holds %s values, not uint8 or float32",
@@ -104,7 +91,7 @@ static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dp
     if (info->n_dims < 2 || info->n_dims > 4)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
                          "%s: /%s is %s, not [N, C, H, W], [N, H, W, C], [N, H, W] or [N, D]",
-                         shard->path, field->name, extent_text(info, text, sizeof text)));
+                         shard->path, field->name, dpt_dims_text(info->n_dims, info->dims, text)));
     if (info->n_dims == 4) {
         DPT_TRY(read_order(file, shard, err));
         c = info->dims[shard->nhwc ? 3 : 1];
@@ -119,7 +106,7 @@ static enum dpt_status read_shape(hid_t file, struct dpt_shard *shard, struct dp
     if (c < 1 || h < 1 || w < 1 || c > INT32_MAX || h > INT32_MAX || w > INT32_MAX ||
         c * h > INT32_MAX || c * h * w > INT32_MAX / 8)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s is %s: samples of no or too large a size",
-                         shard->path, field->name, extent_text(info, text, sizeof text)));
+                         shard->path, field->name, dpt_dims_text(info->n_dims, info->dims, text)));
     shard->shape.c = (int32_t)c;
     shard->shape.h = (int32_t)h;
     shard->shape.w = (int32_t)w;
@@ -136,9 +123,9 @@ static enum dpt_status read_target(struct dpt_shard *shard, bool classes, struct
     const struct dpt_h5_info *info = &field->info;
     const bool whole = dpt_shard_whole(shard);
     const int64_t width = info->n_dims == 2 ? info->dims[1] : 1;
-    char text[128];
+    char text[DPT_DIMS_TEXT];
 
-    extent_text(info, text, sizeof text);
+    dpt_dims_text(info->n_dims, info->dims, text);
     if (info->type == DPT_H5_OTHER)
         return dpt_fail(
             err, DPT_BAD_DATA,
@@ -172,7 +159,7 @@ static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct 
     const struct dpt_h5_info *info = &field->info;
     const htri_t weights = H5Lexists(file, "weights", H5P_DEFAULT);
     const htri_t mask = H5Lexists(file, "mask", H5P_DEFAULT);
-    char text[128];
+    char text[DPT_DIMS_TEXT];
 
     if (weights == 0 && mask == 0)
         return DPT_OK;
@@ -183,9 +170,10 @@ static enum dpt_status read_weights(hid_t file, struct dpt_shard *shard, struct 
                          shard->path));
     DPT_TRY(find_field(file, shard->path, "weights", "mask", field, err));
     if (info->type == DPT_H5_OTHER || info->n_dims != 1)
-        DPT_TRY(dpt_fail(
-            err, DPT_BAD_DATA, "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
-            shard->path, field->name, extent_text(info, text, sizeof text), info->type_text));
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: /%s is %s of %s, not [N] numbers: how much each sample counts",
+                         shard->path, field->name, dpt_dims_text(info->n_dims, info->dims, text),
+                         info->type_text));
     if (info->dims[0] != shard->samples)
         DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: /%s has %lld samples, /%s has %lld", shard->path,
                          shard->images.name, (long long)shard->samples, field->name,

@@ -102,7 +102,7 @@ static enum dpt_status take_labels(void *arg, int64_t row, int64_t n, const void
         DPT_TRY(count_class(scan, shard, row + i, dpt_field_int(field, raw, (size_t)i), err));
     if (scan->whole)
         return DPT_OK;
-    DPT_NEW(targets, numbers, "labels", err);
+    DPT_TRY(DPT_ALLOCATE(targets, numbers, "labels", err));
     dpt_field_floats(field, raw, (size_t)numbers, targets);
     for (int64_t i = 0; i < numbers; i++)
         if (!isfinite(targets[i]))
@@ -151,8 +151,8 @@ static enum dpt_status scan_values(struct scan *scan, const struct dpt_shard *sh
     rows = (wanted + LOOK_RUNS - 1) / LOOK_RUNS;
     rows = rows > most ? most : rows;
     chunks = (wanted + rows - 1) / rows;
-    DPT_NEW(raw, (size_t)rows * field->row_bytes, "samples", err);
-    DPT_NEW(values, rows * field->row_items, "samples", err);
+    DPT_TRY(DPT_ALLOCATE(raw, (size_t)rows * field->row_bytes, "samples", err));
+    DPT_TRY(DPT_ALLOCATE(values, rows * field->row_items, "samples", err));
     for (int64_t i = 0; i < chunks; i++) {
         const int64_t row = shard->samples * i / chunks, end = shard->samples * (i + 1) / chunks;
         const int64_t n = end - row < rows ? end - row : rows;
@@ -187,9 +187,9 @@ static enum dpt_status begin(struct scan *scan, const struct dpt_shard *first,
     s->u8 = dpt_shard_u8(first);
     s->width = scan->whole ? 0 : first->target_width;
     s->probabilities = !scan->whole;
-    DPT_NEW(scan->channels, s->shape.c, "the channels", err);
-    DPT_NEW(s->mean, s->shape.c, "the channels", err);
-    DPT_NEW(s->std, s->shape.c, "the channels", err);
+    DPT_TRY(DPT_ALLOCATE(scan->channels, s->shape.c, "the channels", err));
+    DPT_TRY(DPT_ALLOCATE(s->mean, s->shape.c, "the channels", err));
+    DPT_TRY(DPT_ALLOCATE(s->std, s->shape.c, "the channels", err));
 out:
     return status;
 }

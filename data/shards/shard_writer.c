@@ -326,7 +326,7 @@ enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
     struct dpt_shard_writer *w;
 
     *writer = NULL;
-    DPT_NEW(w, 1, "the shard writer", err);
+    DPT_TRY(DPT_ALLOCATE(w, 1, "the shard writer", err));
     w->output = *output;
     w->format = *format;
     w->dir = w->fd = -1;

@@ -110,7 +110,7 @@ enum dpt_status dpt_predictions_open(struct dpt_predictions **predictions, const
     struct dpt_predictions *p;
 
     *predictions = NULL;
-    DPT_NEW(p, 1, "the predictions", err);
+    DPT_TRY(DPT_ALLOCATE(p, 1, "the predictions", err));
     p->format = *format;
     p->path = path;
     p->fd = -1;

@@ -210,9 +210,9 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
         DPT_TRY(dpt_fail(err, DPT_USAGE, "no input"));
     DPT_TRY(choose_format(s, err));
     DPT_TRY(check_options(s, err));
-    DPT_NEW(s->layout.parts, 1, "the inputs", err);
+    DPT_TRY(DPT_ALLOCATE(s->layout.parts, 1, "the inputs", err));
     s->layout.parts->key = "--input";
-    DPT_NEW(s->parts, s->n_paths, "the inputs", err);
+    DPT_TRY(DPT_ALLOCATE(s->parts, s->n_paths, "the inputs", err));
     s->n_parts = s->n_paths;
     s->state = dpt_alloc(s->format->state);
     if (s->state == NULL)
@@ -242,7 +242,7 @@ enum dpt_status dpt_source_open(struct dpt_source **source, const struct dpt_sou
     struct dpt_source *s;
 
     *source = NULL;
-    DPT_NEW(s, 1, "the inputs", err);
+    DPT_TRY(DPT_ALLOCATE(s, 1, "the inputs", err));
     s->spec = spec;
     s->rank = rank;
     s->ranks = ranks;
@@ -284,11 +284,11 @@ enum dpt_status dpt_source_room(struct dpt_source *s, int64_t n, struct dpt_erro
     dpt_free(s->targets);
     s->classes = NULL;
     s->targets = NULL;
-    DPT_NEW(s->stored, (size_t)n * s->layout.stride, what, err);
+    DPT_TRY(DPT_ALLOCATE(s->stored, (size_t)n * s->layout.stride, what, err));
     if (s->info.truth == DPT_TRUTH_CLASS)
-        DPT_NEW(s->classes, n, what, err);
+        DPT_TRY(DPT_ALLOCATE(s->classes, n, what, err));
     if (s->info.truth == DPT_TRUTH_VECTOR)
-        DPT_NEW(s->targets, n * s->info.width, what, err);
+        DPT_TRY(DPT_ALLOCATE(s->targets, n * s->info.width, what, err));
     s->capacity = n;
 out:
     return status;

@@ -72,7 +72,7 @@ static enum dpt_status open_source(struct dpt_source *s, struct dpt_error *err)
     const struct dpt_shard *first;
 
     state->attached = s->n_parts;
-    DPT_NEW(state->shards, s->n_parts, "the shards", err);
+    DPT_TRY(DPT_ALLOCATE(state->shards, s->n_parts, "the shards", err));
     first = &state->shards[0];
     for (size_t i = 0; i < s->n_parts; i++) {
         struct dpt_shard *shard = &state->shards[i];

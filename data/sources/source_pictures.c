@@ -127,7 +127,7 @@ static enum dpt_status number_classes(struct dpt_source *s, struct dpt_error *er
     const size_t n = like ? s->like.n_classes : list->classes.n;
     size_t longest = 1;
 
-    DPT_NEW(state->classes, list->classes.n, "the classes", err);
+    DPT_TRY(DPT_ALLOCATE(state->classes, list->classes.n, "the classes", err));
     for (size_t i = 0; i < list->classes.n; i++) {
         state->classes[i] = (int32_t)dpt_find(list->class_names[i], names, n);
         if (state->classes[i] == (int32_t)n)
@@ -243,7 +243,7 @@ static enum dpt_status find_truth(struct dpt_source *s, struct dpt_error *err)
             return DPT_OK;
     if (!s->spec->classes || list->classes.n == 0)
         return DPT_OK;
-    DPT_NEW(state->classes, list->classes.n, "the classes", err);
+    DPT_TRY(DPT_ALLOCATE(state->classes, list->classes.n, "the classes", err));
     for (size_t i = 0; i < list->classes.n; i++) {
         state->classes[i] = class_of(s, list, i);
         if (state->classes[i] < 0) {

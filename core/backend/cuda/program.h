@@ -395,8 +395,6 @@ void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t node);
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
 /* A copy of a parameter, in the tensors' type. place: elements into `copies`. */
 void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
-enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
-                                   bool add, struct dpt_error *err);
 /* The launch alone. */
 enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
                                        bool add, struct dpt_error *err);

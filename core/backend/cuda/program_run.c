@@ -63,8 +63,8 @@ static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt
 }
 
 /* While somebody asks where the time goes, waited for: then the time until now is its own. */
-enum dpt_status dpt_cuda_run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
-                                   struct dpt_error *err)
+static enum dpt_status run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
+                                 struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -85,7 +85,7 @@ enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cud
         .what = DPT_CUDA_KERNEL, .node = DPT_CUDA_NONE, .kernel = kernel, .span = span};
 
     memcpy(&entry.args, argument, dpt_cuda_kernel_argument(kernel));
-    return dpt_cuda_run_entry(p, &entry, false, err);
+    return run_entry(p, &entry, false, err);
 }
 
 static bool runs(const struct dpt_cuda_entry *e, bool training, bool add)
@@ -106,7 +106,7 @@ enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stag
 
     for (int k = 0; k < list->n; k++) {
         if (runs(&list->entry[k], training, false))
-            DPT_TRY(dpt_cuda_run_entry(p, &list->entry[k], false, err));
+            DPT_TRY(run_entry(p, &list->entry[k], false, err));
     }
 out:
     return status;
@@ -124,7 +124,7 @@ enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
     for (int32_t i = p->spec.graph->n_nodes - 1; i >= 0; i--) {
         for (; k < list->n && list->entry[k].node == i; k++) {
             if (runs(&list->entry[k], true, add))
-                DPT_TRY(dpt_cuda_run_entry(p, &list->entry[k], add, err));
+                DPT_TRY(run_entry(p, &list->entry[k], add, err));
         }
         if (done != NULL)
             DPT_TRY(done(arg, i, err));
@@ -156,7 +156,7 @@ enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t fi
             continue;
         e->node = l->back_node[begin];
         e->span = dpt_span_node(e->node, DPT_PASS_WEIGHTS);
-        DPT_TRY(dpt_cuda_run_entry(p, e, add, err));
+        DPT_TRY(run_entry(p, e, add, err));
     }
 out:
     return status;
