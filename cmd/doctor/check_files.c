@@ -6,7 +6,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cmd/doctor/doctor.h"
@@ -194,14 +193,13 @@ void dpt_doctor_disk(struct dpt_doctor *d)
 static enum dpt_status take_lock(const struct dpt_doctor *d, const char *folder,
                                  struct dpt_lock **lock, struct dpt_error *err)
 {
-    const struct timespec pause = {.tv_nsec = 2 * 1000 * 1000};
     const double end = dpt_now() + 0.5 * d->limit;
     struct dpt_log silent = {.silent = true};
     enum dpt_status status;
 
     while ((status = dpt_lock_take(lock, folder, d->comm.host, &silent, err)) == DPT_USAGE &&
            dpt_now() < end)
-        nanosleep(&pause, NULL);
+        dpt_sleep(2e-3);
     return status;
 }
 

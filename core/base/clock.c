@@ -22,6 +22,14 @@ double dpt_now(void)
     return seconds_of(CLOCK_MONOTONIC);
 }
 
+void dpt_sleep(double seconds)
+{
+    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
+
+    while (nanosleep(&t, &t) != 0)
+        ;
+}
+
 double dpt_thread_seconds(void)
 {
     return seconds_of(CLOCK_THREAD_CPUTIME_ID);

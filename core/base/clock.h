@@ -8,6 +8,8 @@
 
 /* Monotonic seconds from an arbitrary start. */
 double dpt_now(void);
+/* Sleeps so many seconds, signals or not. */
+void dpt_sleep(double seconds);
 /* Seconds since this process was started (exec), from /proc; 0 where that cannot be read. Linux. */
 double dpt_process_age(void);
 

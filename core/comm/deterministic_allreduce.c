@@ -328,9 +328,9 @@ static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const str
             d->receive.count[r] = has ? (int)floats : 0;
             d->receive.at[r] = (int)((size_t)(d->before[r] + k) * floats);
         }
-        DPT_TRY_COLLECTIVE(world, MPI_Alltoallv, k < mine->n ? mine->value[k] : d->own,
-                           d->send.count, d->send.at, MPI_FLOAT, d->received, d->receive.count,
-                           d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+        DPT_TRY_STEP(world, MPI_Alltoallv, k < mine->n ? mine->value[k] : d->own, d->send.count,
+                     d->send.at, MPI_FLOAT, d->received, d->receive.count, d->receive.at, MPI_FLOAT,
+                     dpt_mpi_comm(world));
     }
 out:
     return status;
@@ -355,8 +355,8 @@ static enum dpt_status sum_messages(struct dpt_deterministic_allreduce *d,
         d->receive.count[r] = (int)(end - begin);
         d->receive.at[r] = (int)begin;
     }
-    DPT_TRY_COLLECTIVE(world, MPI_Allgatherv, sum, (int)floats, MPI_FLOAT, d->result,
-                       d->receive.count, d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
+    DPT_TRY_STEP(world, MPI_Allgatherv, sum, (int)floats, MPI_FLOAT, d->result, d->receive.count,
+                 d->receive.at, MPI_FLOAT, dpt_mpi_comm(world));
 out:
     return status;
 }
@@ -382,8 +382,8 @@ static enum dpt_status sendrecv(const struct dpt_group *g, int partner, const fl
 {
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY_COLLECTIVE(g, MPI_Sendrecv, send, (int)n, MPI_FLOAT, partner, TAG, receive, (int)m,
-                       MPI_FLOAT, partner, TAG, dpt_mpi_comm(g), MPI_STATUS_IGNORE);
+    DPT_TRY_STEP(g, MPI_Sendrecv, send, (int)n, MPI_FLOAT, partner, TAG, receive, (int)m, MPI_FLOAT,
+                 partner, TAG, dpt_mpi_comm(g), MPI_STATUS_IGNORE);
 out:
     return status;
 }

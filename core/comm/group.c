@@ -1,6 +1,8 @@
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/clock.h"
 #include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
@@ -23,6 +25,28 @@ enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_er
     if (c->watch != NULL)
         dpt_watch_give_up(c->watch, dpt_exit_code(status), err->text);
     return status;
+}
+
+void dpt_group_await(const struct dpt_group *g)
+{
+    /* Seconds without a pause in which a short wait ends; then the longest pause. A pause is short
+     * beside what was waited already, so that little is lost when the last rank comes. */
+    const double polling = 1e-3, longest = 1e-3, share = 1.0 / 16;
+    const double start = dpt_now();
+    MPI_Request request;
+    int arrived = 0;
+
+    /* What goes wrong here goes wrong in the call that follows, which tells it. */
+    if (MPI_Ibarrier(dpt_mpi_comm(g), &request) != MPI_SUCCESS)
+        return;
+    while (MPI_Test(&request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && !arrived) {
+        const double waited = dpt_now() - start;
+
+        if (waited < polling)
+            sched_yield();
+        else
+            dpt_sleep(waited * share < longest ? waited * share : longest);
+    }
 }
 
 /* A group of one, or a group that this rank is not in: nothing to be said to anyone. */
@@ -102,8 +126,8 @@ static enum dpt_status sum(const struct dpt_group *g, MPI_Datatype type, size_t 
         return DPT_OK;
     }
     for (size_t i = 0; i < n; i += limit_of(g))
-        DPT_TRY_COLLECTIVE(g, MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size,
-                           to + i * size, piece(g, n - i), type, MPI_SUM, dpt_mpi_comm(g));
+        DPT_TRY_STEP(g, MPI_Allreduce, send == receive ? MPI_IN_PLACE : from + i * size,
+                     to + i * size, piece(g, n - i), type, MPI_SUM, dpt_mpi_comm(g));
 out:
     return status;
 }

@@ -241,6 +241,7 @@ static void take(struct dpt_heartbeat *heartbeat, const struct datagram *datagra
     }
 }
 
+/* Every node is asked once, also one that was heard before: it has not heard this one yet. */
 static void ask(struct dpt_heartbeat *heartbeat, bool waiting, double now)
 {
     int sent = 0;
@@ -250,7 +251,8 @@ static void ask(struct dpt_heartbeat *heartbeat, bool waiting, double now)
         struct datagram question = {.kind = ASK};
 
         if (heartbeat->next != heartbeat->index &&
-            (waiting || (!peer->reached && peer->tries < TRIES)) && now - peer->asked >= PAUSE) {
+            (waiting || peer->tries == 0 || (!peer->reached && peer->tries < TRIES)) &&
+            now - peer->asked >= PAUSE) {
             if (now - peer->asked >= 2 * FRESH)
                 peer->first_asked = now;
             peer->asked = now;

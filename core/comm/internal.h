@@ -47,10 +47,18 @@ void dpt_group_leave(const struct dpt_group *g);
             DPT_TRY(dpt_mpi_fail(err, #function, mpi_code));                                       \
     } while (0)
 
-/* Runs an MPI call that waits for the other ranks of a group; on failure as DPT_TRY_MPI. */
-#define DPT_TRY_COLLECTIVE(group, function, ...)                                                   \
+/* Waits until all ranks of the group have arrived, asleep where that takes long: a blocking call of
+ * MPI polls, and the core that it polls on may be what the others lack. */
+void dpt_group_await(const struct dpt_group *g);
+
+/* Runs an MPI call that waits for the other ranks of a group; on failure as DPT_TRY_MPI. A step's
+ * own calls, where microseconds count, are DPT_TRY_STEP: they do nothing but the call. */
+#define DPT_TRY_COLLECTIVE(group, ...) DPT_TRY_TOGETHER(group, dpt_group_await, __VA_ARGS__)
+#define DPT_TRY_STEP(group, ...)       DPT_TRY_TOGETHER(group, (void), __VA_ARGS__)
+#define DPT_TRY_TOGETHER(group, await, function, ...)                                              \
     do {                                                                                           \
         dpt_group_enter(group);                                                                    \
+        await(group);                                                                              \
         const int mpi_code = function(__VA_ARGS__);                                                \
         dpt_group_leave(group);                                                                    \
         if (mpi_code != MPI_SUCCESS)                                                               \

@@ -73,28 +73,20 @@ static void print_line(const char *text)
     dpt_str_release(&line);
 }
 
-static void sleep_for(double seconds)
-{
-    struct timespec t = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
-
-    while (nanosleep(&t, &t) != 0)
-        ;
-}
-
 /* Prints the line, if no rank of this node has printed one, and ends the job. */
 static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
 {
     if (w->page == NULL || !atomic_exchange(&w->page->explained, true))
         print_line(line);
     else
-        sleep_for(
+        dpt_sleep(
             YIELD); /* the rank that printed is ending the job: do not overtake its exit code */
     /* MPI_Abort speaks with a launcher that may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);
     if (w->n != 0 && !atomic_load(&w->closing))
         MPI_Abort(MPI_COMM_WORLD, code);
-    sleep_for(TICK); /* a launcher that sees the exit first may lose the line */
+    dpt_sleep(TICK); /* a launcher that sees the exit first may lose the line */
     _exit(code);
 }
 
@@ -110,7 +102,7 @@ static void check_neighbour(struct dpt_watch *w)
         atomic_load(&watched->ended))
         return;
     /* Where a launcher kills all ranks this one is among them, and there is nothing to say. */
-    sleep_for(TICK);
+    dpt_sleep(TICK);
     if (atomic_load(&w->page->explained) || atomic_load(&watched->ended))
         return;
     read_status(w, next, false, &seen);
@@ -193,9 +185,9 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
     if (w->rank == (w->siblings.first >= 0 ? w->siblings.first : 0)) {
         print_line(line);
         dpt_siblings_notify();
-        sleep_for(DPT_SIBLINGS_NOTICE);
+        dpt_sleep(DPT_SIBLINGS_NOTICE);
     } else {
-        sleep_for(GRACE);
+        dpt_sleep(GRACE);
     }
     _exit(dpt_exit_code(DPT_RANK));
 }
@@ -214,14 +206,14 @@ static void check_start(struct dpt_watch *w, double passed)
     if (w->siblings.explained ||
         (w->slept &&
          w->siblings.dead >= 0)) { /* its launcher ends this rank, too; if not, so be it */
-        sleep_for(GRACE);
+        dpt_sleep(GRACE);
         _exit(dpt_exit_code(DPT_RANK));
     }
     dpt_host_name(host);
     if (w->siblings.dead >= 0) {
         dead.rank = w->siblings.dead;
         dpt_watch_describe_death(&dead, host, line, sizeof line);
-        sleep_for(TICK); /* as for a neighbour */
+        dpt_sleep(TICK); /* as for a neighbour */
         end_start(w, line);
     }
     if (w->siblings.stopped >= 0 && w->waited >= USUAL_LIMIT) {
@@ -386,7 +378,7 @@ static void await_others(struct dpt_watch *w)
                      process_of(watched) == DPT_PROCESS_STOPPED ? ": it is stopped (SIGSTOP)" : "");
             end_job(w, dpt_exit_code(DPT_RANK), line);
         }
-        sleep_for(pause);
+        dpt_sleep(pause);
         waited += pause; /* and no time in which this process was stopped itself */
     }
 }
@@ -453,6 +445,6 @@ void dpt_watch_give_up(struct dpt_watch *w, int code, const char *text)
     char line[DPT_ERROR_TEXT + DPT_HOST_TEXT + 32];
 
     snprintf(line, sizeof line, "rank %d (%s): %s", w->rank, w->host, text);
-    sleep_for(YIELD);
+    dpt_sleep(YIELD);
     end_job(w, code, line);
 }

@@ -158,7 +158,6 @@ static bool gone(const struct dpt_lock *lock, const struct found *found)
  */
 static void wait_a_moment(const struct dpt_lock *lock, const struct found *found)
 {
-    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
     const double end = dpt_now() + LINGER;
     struct found now;
 
@@ -166,7 +165,7 @@ static void wait_a_moment(const struct dpt_lock *lock, const struct found *found
         return;
     while (dpt_now() < end && !dpt_owner_gone(&found->owner, &lock->me, 0) &&
            read_lock(lock->path, &now) && strcmp(now.line, found->line) == 0)
-        nanosleep(&pause, NULL);
+        dpt_sleep(20e-3);
 }
 
 static enum dpt_status refuse(const struct dpt_lock *lock, const struct found *found,
