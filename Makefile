@@ -142,10 +142,11 @@ needed := -std=gnu11 -D_GNU_SOURCE -I. -pthread -ffp-contract=off -fno-math-errn
 defines := -DDPT_VERSION='"$(VERSION)"' $(if $(filter 1,$(WITH_ONEDNN)),-DDPT_WITH_ONEDNN=1) \
 	$(if $(filter 1,$(WITH_CUDA)),-DDPT_WITH_CUDA=1)
 
-# What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time.
+# What computes, and what tests wait for: the sanitizers' build optimises nothing else, since that takes most of its time. Tests
+# themselves are optimised little in any build.
 computes := core/base/% core/comm/% core/backend/cpu/% core/backend/ref/% core/backend/tests/test_winograd.c core/backend/cuda/tests/emulate.c core/backend/cuda/tests/fake%
 # Only these rooms see these libraries.
-room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1)) \
+room_flags = $(if $(filter 1,$(SANITIZE)),$(if $(filter $(computes),$1),-O1),$(if $(filter test_%.c mpi_%.c,$(notdir $1)),-O1)) \
 	$(if $(filter data/% core/state/%,$1),$(HDF5_CFLAGS)) \
 	$(if $(filter core/backend/cpu/%,$1),$(ONEDNN_CFLAGS)) \
 	$(if $(filter core/backend/cuda/% core/backend/tests/test_operations.c core/train/tests/test_cuda_%,$1),$(CUDA_CFLAGS)) \
