@@ -9,28 +9,28 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Folders, separated by colons, in which the toolkit was when this was built. */
+/* The toolkit's folders on the machine where this was built, separated by colons. */
 #ifndef DPT_CUDA_FOLDERS
 #define DPT_CUDA_FOLDERS ""
 #endif
 
-enum { NOTED = 5 };
+enum { MOST_NAMED_PREFIXES = 5 };
 
-/* They stay in memory when they are closed: they have threads and memory of their own. */
+/* NODELETE since the libraries have threads of their own, which may still run after dlclose. */
 enum { OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
 
-/* Where pip puts them, below site-packages: cuDNN; the toolkit since CUDA 13; cuBLAS before. */
+/* pip's folders below site-packages: of cuDNN, of the toolkit since CUDA 13, of cuBLAS before. */
 static const char *const pip_folders[] = {"nvidia/cudnn/lib", "nvidia/cu13/lib",
                                           "nvidia/cublas/lib", NULL};
 
-/* Where Pythons have their packages, below their prefix; Debian's own are dist-packages. */
+/* The folders of packages below PREFIX/lib/pythonX.Y; Debian's own Python has dist-packages. */
 static const char *const package_folders[] = {"site-packages", "dist-packages", NULL};
 
 struct finder {
     const char *const *names;
     struct dpt_cuda_search *search;
-    void *handle;        /* NULL: not found yet */
-    struct dpt_str seen; /* folders of Pythons, a line each: they are looked at once */
+    void *handle;        /* NULL until the library is found */
+    struct dpt_str seen; /* folders that were searched, a line each, so that none is twice */
     int n_noted;
 };
 
@@ -47,7 +47,7 @@ static void note_broken(struct finder *f, const char *why)
         dpt_str_printf(&f->search->broken, "%s", why);
 }
 
-/* "folder/below", of which either may be empty, in buf; false: it is too long. */
+/* Writes "folder/below", either of which may be empty, to buf; false if that is too long. */
 static bool join(char *buf, const char *folder, const char *below)
 {
     const int n = snprintf(buf, PATH_MAX, "%s%s%s", folder,
@@ -56,7 +56,7 @@ static bool join(char *buf, const char *folder, const char *below)
     return n > 0 && n < PATH_MAX;
 }
 
-/* All names in one folder. */
+/* Tries all names of the library in one folder. */
 static void try_folder(struct finder *f, const char *folder, const char *below)
 {
     char where[PATH_MAX], path[PATH_MAX];
@@ -78,7 +78,8 @@ static void try_pip(struct finder *f, const char *packages)
         try_folder(f, packages, pip_folders[i]);
 }
 
-/* `visit` for what stands in a folder and begins with `start`, the highest version first. */
+/* Calls visit for each entry of a folder whose name begins with `start`, the highest version
+ * first. */
 static void visit_each(struct finder *f, const char *folder, const char *start,
                        void (*visit)(struct finder *f, const char *path))
 {
@@ -99,7 +100,7 @@ static void visit_each(struct finder *f, const char *folder, const char *start,
     free(entries);
 }
 
-/* `visit` for each folder of a list with colons. */
+/* Calls visit for each folder of a list that is separated by colons. */
 static void visit_list(struct finder *f, const char *list,
                        void (*visit)(struct finder *f, const char *folder))
 {
@@ -114,7 +115,7 @@ static void visit_list(struct finder *f, const char *list,
     }
 }
 
-/* PREFIX/lib/python3.11 */
+/* Searches a folder such as PREFIX/lib/python3.11. */
 static void try_python_folder(struct finder *f, const char *folder)
 {
     char packages[PATH_MAX];
@@ -127,7 +128,7 @@ static void try_python_folder(struct finder *f, const char *folder)
 
 /* --- prefixes --------------------------------------------------------------------------------- */
 
-/* false: the folder was seen before, by this name or another, or is none. */
+/* Whether a folder exists and was not searched before, by this name or another. */
 static bool is_first(struct finder *f, const char *folder)
 {
     char real[PATH_MAX], line[PATH_MAX + 2];
@@ -141,7 +142,7 @@ static bool is_first(struct finder *f, const char *folder)
     return true;
 }
 
-/* What lies below a prefix: conda's own libraries, and pip's for each Python there. */
+/* Searches a prefix: conda's own libraries, and pip's packages of each Python there. */
 static void search_prefix(struct finder *f, const char *prefix)
 {
     static const char *const libs[] = {"lib", "lib64", "local/lib"};
@@ -154,19 +155,19 @@ static void search_prefix(struct finder *f, const char *prefix)
     }
 }
 
-/* For the message, which names the first ones. */
+/* Adds a prefix to the message, which names only the first ones. */
 static void note_prefix(struct finder *f, const char *prefix)
 {
     struct dpt_str *looked = &f->search->looked;
 
-    if (f->n_noted < NOTED)
+    if (f->n_noted < MOST_NAMED_PREFIXES)
         dpt_str_printf(looked, "%s%s", f->n_noted == 0 ? ", pip's below " : ":", prefix);
-    else if (f->n_noted == NOTED)
+    else if (f->n_noted == MOST_NAMED_PREFIXES)
         dpt_str_printf(looked, ":...");
     f->n_noted++;
 }
 
-/* One that has no lib has no packages. */
+/* Tests PREFIX/lib, since all packages of a prefix are below it. */
 static bool is_new_prefix(struct finder *f, const char *prefix)
 {
     char lib[PATH_MAX];
@@ -188,7 +189,7 @@ static void try_prefix(struct finder *f, const char *prefix)
     search_prefix(f, prefix);
 }
 
-/* Takes `levels` names off the end of a path. */
+/* Removes the last `levels` names of a path. */
 static void shorten(char *path, int levels)
 {
     for (char *slash; levels > 0 && (slash = strrchr(path, '/')) != NULL; levels--)
@@ -197,7 +198,7 @@ static void shorten(char *path, int levels)
         strcpy(path, "/");
 }
 
-/* PREFIX/bin/python3 */
+/* Searches the prefix of a program PREFIX/bin/python3. */
 static void try_python(struct finder *f, const char *program)
 {
     char path[PATH_MAX], versions[PATH_MAX], *real;
@@ -205,7 +206,7 @@ static void try_python(struct finder *f, const char *program)
     if (access(program, X_OK) != 0 || !join(path, program, ""))
         return;
     shorten(path, 1);
-    /* pyenv's are scripts that start one of its versions. */
+    /* pyenv's python3 is a script that starts one of its versions, so all of these are searched. */
     if (strlen(path) > 6 && strcmp(path + strlen(path) - 6, "/shims") == 0) {
         shorten(path, 1);
         if (f->handle == NULL && join(versions, path, "versions") && is_first(f, versions)) {
@@ -224,7 +225,7 @@ static void try_python(struct finder *f, const char *program)
     free(real);
 }
 
-/* One of PATH. */
+/* Tries the Pythons in one folder of PATH. */
 static void try_programs(struct finder *f, const char *folder)
 {
     char program[PATH_MAX];
@@ -251,7 +252,7 @@ static void try_pythons(struct finder *f)
     try_prefix(f, base);
 }
 
-/* --- all of it -------------------------------------------------------------------------------- */
+/* --- the search ------------------------------------------------------------------------------- */
 
 static void try_given(struct finder *f, const char *folder)
 {
@@ -292,7 +293,7 @@ static void try_loader(struct finder *f)
 
         f->handle = dpt_cuda_open(f->names[i]);
         why = f->handle == NULL ? dlerror() : NULL;
-        /* Else there is one, and it does not load. */
+        /* Any other message than this one is about a file that exists but does not load. */
         if (why != NULL &&
             (strncmp(why, f->names[i], length) != 0 || strcmp(why + length, nowhere) != 0))
             note_broken(f, why);
@@ -348,7 +349,7 @@ void dpt_cuda_open_compiler(void *cublaslt)
 
     if (name == NULL || strncmp(name + 1, library, sizeof library - 1) != 0)
         return;
-    /* It has the version of the toolkit: libcublasLt.so.13 and libnvrtc.so.13. */
+    /* Both file names end with the toolkit's version: libcublasLt.so.13 and libnvrtc.so.13. */
     snprintf(names, sizeof names, "libnvrtc.so.%.8s", name + sizeof library);
     snprintf(folder, sizeof folder, "%.*s", (int)(name - file), file);
     f.names = only;

@@ -1,47 +1,48 @@
 /*
  * library_find: where cuDNN and cuBLASLt are on this machine.
  *
- * In this order, and the first file that loads is taken:
+ * These places are searched in this order, and the first file that loads is used:
  *   1. the folders of DPTRAIN_CUDA_PATH, separated by colons: each itself, lib64 and lib below it,
  *      and pip's folders below it, where it is a site-packages, a virtual environment or a prefix;
  *   2. lib64 and lib below the folders that CUDNN_ROOT and CUDA_HOME name;
- *   3. where the dynamic loader looks (LD_LIBRARY_PATH, ldconfig);
- *   4. where they were when this was built;
- *   5. what pip and conda installed for the Pythons that there are: those of VIRTUAL_ENV and
+ *   3. the folders that the dynamic loader searches (LD_LIBRARY_PATH, ldconfig);
+ *   4. the folders in which they were when this program was built;
+ *   5. the packages of pip and conda for the Pythons of this machine: those of VIRTUAL_ENV and
  *      CONDA_PREFIX, then each python3 and python on PATH, then the user's own.
- * No Python is started: pip's folders lie below the prefix of the program's file. That is looked at
- * as it stands on PATH first, since the python3 of a virtual environment is a link to another
- * one's, and then where the link leads.
+ * No Python is started: pip's folders are below the prefix of the python3 file. The prefix of the
+ * path on PATH is searched first and that of the file behind symbolic links after it, since the
+ * python3 of a virtual environment is a link to another environment's.
  */
 #ifndef DPT_BACKEND_CUDA_LIBRARY_FIND_H
 #define DPT_BACKEND_CUDA_LIBRARY_FIND_H
 
 #include "core/base/str.h"
 
-/* How a search went. Zero-initialise: {0}. */
+/* What a search found out. Zero-initialise: {0}. */
 struct dpt_cuda_search {
     struct dpt_str looked; /* "CUDA_HOME (/opt/cuda), the loader's folders, pip's below /usr" */
-    struct dpt_str
-        broken;     /* the loader's words for the first file that was there and did not load */
-    bool by_loader; /* it was found where the loader looks */
+    struct dpt_str broken; /* the loader's message for the first file that did not load */
+    bool by_loader;        /* the library was found in the loader's folders */
 };
 
 /*
- * names: of the file, best first; both end with NULL. variables: for 2. Returns dlopen's handle, or
- * NULL. What is opened stays in memory when it is closed.
+ * Searches for a library. names: its file names, best first, then NULL. variables: the environment
+ * variables of place 2, then NULL. Returns dlopen's handle, or NULL. The library stays in memory
+ * when the handle is closed.
  */
 void *dpt_cuda_find(const char *const *names, const char *const *variables,
                     struct dpt_cuda_search *search);
 void dpt_cuda_search_release(struct dpt_cuda_search *search);
 
-/* A file by its path, or a name for the loader; NULL: dlerror says why. */
+/* Opens a library by its path, or by a name that the loader searches for; NULL: dlerror says
+ * why. */
 void *dpt_cuda_open(const char *path);
-/* The file of an opened library, as the loader has it; "" where that is not known. */
+/* Returns the path of an opened library's file; "" where it is not known. */
 const char *dpt_cuda_path_of(void *handle);
 
 /*
- * Opens the compiler (libnvrtc) that lies with cuBLASLt, where there is one: cuDNN and cuBLASLt
- * open it by its name when they need it, and pip's cuBLASLt does not look where pip has put it.
+ * Opens the compiler (libnvrtc) beside cuBLASLt, where there is one: cuDNN and cuBLASLt open it by
+ * its name when they need it, and pip's cuBLASLt does not search the folder where pip installed it.
  */
 void dpt_cuda_open_compiler(void *cublaslt);
 

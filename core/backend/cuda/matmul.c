@@ -8,19 +8,19 @@
 /*
  * cuBLASLt's matrices are column-major, ours row-major. The same memory read in the other order is
  * the transposed matrix: a row-major [rows][columns] with a pitch is a column-major columns x rows
- * with that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, where
- * each of the three is the memory as it lies: our B is its first factor and our A its second, its m
- * are our columns, its n our rows. A matrix that is transposed here is transposed there. What
- * belongs to its rows of D (a bias) is for our columns.
+ * with that leading dimension. So instead of D = A B, cuBLASLt is asked for D^T = B^T A^T, which
+ * needs no copy of any of the three: our B is its first factor and our A its second, its m is the
+ * number of our columns, its n that of our rows. A matrix that is transposed here is transposed
+ * there. A bias, which cuBLASLt adds to the rows of its D, is added to our columns.
  */
 
 #define FLAG(name) CUBLASLT_NUMERICAL_IMPL_FLAGS_##name
 
-/* How a precision is computed, and what an algorithm must not do. */
+/* The types of a precision, and what an algorithm for it must not do. */
 static const struct kind {
     cudaDataType_t type;
     cublasComputeType_t compute;
-    uint64_t unsuited;
+    uint64_t forbidden;
 } kinds[DPT_PRECISIONS] = {
     [DPT_PRECISION_FP32] = {CUDA_R_32F, CUBLAS_COMPUTE_32F,
                             FLAG(TENSOR_OP_MASK) | FLAG(ACCUMULATOR_16F) | FLAG(INPUT_16F) |
@@ -42,8 +42,8 @@ enum { ALIGNMENT = 16, MAX_RESULTS = 64, WORDS = sizeof((cublasLtMatmulAlgo_t *)
 
 static const int64_t largest_workspace = 1 << 30;
 
-/* Why algorithms were left out, for the message. */
-struct refused {
+/* How many algorithms were left out for which reason, for the message. */
+struct rejected {
     int offered, numerics, scheme, workspace, failed;
 };
 
@@ -93,7 +93,7 @@ static enum dpt_status set(const struct dpt_cuda_gemms *gemms, cublasLtMatmulDes
         "cublasLtMatmulDescSetAttribute", err);
 }
 
-/* A matrix as it lies in memory: `lines` of `length` elements. */
+/* Describes a matrix of `lines` lines of `length` elements in memory. */
 static enum dpt_status make_layout(const struct dpt_cuda_library *lib, cudaDataType_t type,
                                    int64_t lines, int64_t length, int64_t pitch,
                                    cublasLtMatrixLayout_t *made, struct dpt_error *err)
@@ -103,10 +103,11 @@ static enum dpt_status make_layout(const struct dpt_cuda_library *lib, cudaDataT
         "cublasLtMatrixLayoutCreate", err);
 }
 
-/* The descriptors of a product with this epilogue. */
-static enum dpt_status start(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
-                             const struct dpt_cuda_gemm *p, enum dpt_cuda_epilogue epilogue,
-                             int most, struct dpt_cuda_gemms *gemms, struct dpt_error *err)
+/* Makes the descriptors of a product with this epilogue. */
+static enum dpt_status make_descriptors(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
+                                        const struct dpt_cuda_gemm *p,
+                                        enum dpt_cuda_epilogue epilogue, int most,
+                                        struct dpt_cuda_gemms *gemms, struct dpt_error *err)
 {
     const struct kind *kind = &kinds[p->precision];
     const cudaDataType_t result = p->wide ? CUDA_R_32F : kind->type;
@@ -126,7 +127,8 @@ static enum dpt_status start(const struct dpt_cuda_library *lib, cublasLtHandle_
     DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second, err));
     DPT_TRY(set(gemms, CUBLASLT_MATMUL_DESC_EPILOGUE, &fused, sizeof fused, err));
     if (epilogue != DPT_CUDA_PLAIN && epilogue != DPT_CUDA_RELU) {
-        /* Not read before the product runs, but the heuristics look how it is aligned. */
+        /* The bias is not read before the product runs, but the heuristics ask for its
+         * alignment. */
         gemms->bias = (const void *)(uintptr_t)ALIGNMENT;
         DPT_TRY(
             set(gemms, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &gemms->bias, sizeof gemms->bias, err));
@@ -140,12 +142,12 @@ out:
     return status;
 }
 
-/* The ways in which parts of a sum may meet. */
+/* The schemes by which the parts of a sum may be added. */
 static uint32_t schemes_of(const struct dpt_cuda_gemm *p, bool reproducible)
 {
     const bool narrow = !p->wide && kinds[p->precision].type != CUDA_R_32F;
 
-    if (narrow) /* the others add up in D's type */
+    if (narrow) /* the other schemes add in D's type */
         return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE |
            (reproducible ? 0 : CUBLASLT_REDUCTION_SCHEME_INPLACE);
@@ -178,7 +180,7 @@ out:
     return status;
 }
 
-/* An attribute of an algorithm's configuration; 0 where it has none. */
+/* Returns an attribute of an algorithm's configuration, or 0 where it has none. */
 static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMatmulAlgo_t *algo,
                            cublasLtMatmulAlgoConfigAttributes_t name)
 {
@@ -192,7 +194,7 @@ static uint32_t configured(const struct dpt_cuda_library *lib, const cublasLtMat
     return value;
 }
 
-/* What there is to know of an algorithm, and its tag. */
+/* Fills in the description of an algorithm, and its tag. */
 static void read_algorithm(const struct dpt_cuda_library *lib,
                            const cublasLtMatmulHeuristicResult_t *result,
                            struct dpt_cuda_algorithm *a)
@@ -228,33 +230,33 @@ bool dpt_cuda_algorithm_varies(const struct dpt_cuda_algorithm *a)
     return a->split > 1 && a->scheme & CUBLASLT_REDUCTION_SCHEME_INPLACE;
 }
 
-/* Takes one algorithm that the heuristics offer, where it suits. */
+/* Adds an algorithm that the heuristics offer to the list if it is suitable. */
 static void consider(struct dpt_cuda_gemms *gemms, const cublasLtMatmulHeuristicResult_t *result,
-                     uint32_t schemes, bool varying, int64_t workspace, struct refused *refused)
+                     uint32_t schemes, bool varying, int64_t workspace, struct rejected *rejected)
 {
     struct dpt_cuda_algorithm *a = &gemms->algorithm[gemms->n];
 
-    refused->offered++;
+    rejected->offered++;
     if (result->state != CUBLAS_STATUS_SUCCESS) {
-        refused->failed++;
+        rejected->failed++;
         return;
     }
     read_algorithm(gemms->lib, result, a);
-    if (a->numerics & kinds[gemms->gemm.precision].unsuited)
-        refused->numerics++;
+    if (a->numerics & kinds[gemms->gemm.precision].forbidden)
+        rejected->numerics++;
     else if ((a->split > 1 && a->scheme & ~schemes) || (varying && !dpt_cuda_algorithm_varies(a)))
-        refused->scheme++;
+        rejected->scheme++;
     else if (a->workspace > workspace)
-        refused->workspace++;
+        rejected->workspace++;
     else
         gemms->n++;
 }
 
-/* Algorithms with this epilogue; none is no error. */
+/* Finds algorithms with this epilogue; finding none is not an error. */
 static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle_t handle,
                               const struct dpt_cuda_gemm *gemm, enum dpt_cuda_epilogue epilogue,
                               const struct dpt_cuda_plan_request *request, int most,
-                              struct dpt_cuda_gemms *gemms, struct refused *refused,
+                              struct dpt_cuda_gemms *gemms, struct rejected *rejected,
                               struct dpt_error *err)
 {
     const uint32_t schemes = schemes_of(gemm, request->reproducible);
@@ -265,8 +267,8 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
     cublasStatus_t offered;
     int n = 0;
 
-    *refused = (struct refused){0};
-    DPT_TRY(start(lib, handle, gemm, epilogue, most, gemms, err));
+    *rejected = (struct rejected){0};
+    DPT_TRY(make_descriptors(lib, handle, gemm, epilogue, most, gemms, err));
     DPT_TRY(make_preference(lib, schemes, (uint64_t)workspace, &preference, err));
     results = calloc(MAX_RESULTS, sizeof *results);
     if (results == NULL) {
@@ -278,11 +280,11 @@ static enum dpt_status search(const struct dpt_cuda_library *lib, cublasLtHandle
         lib->cublasLtMatmulAlgoGetHeuristic(handle, gemms->operation, gemms->b, gemms->a, gemms->d,
                                             gemms->d, preference, MAX_RESULTS, results, &n);
     if (offered == CUBLAS_STATUS_NOT_SUPPORTED || offered == CUBLAS_STATUS_INVALID_VALUE)
-        n = 0; /* the heuristics know nothing of such a product */
+        n = 0; /* the heuristics do not support such a product */
     else
         DPT_TRY(dpt_cublaslt_check(lib, offered, "cublasLtMatmulAlgoGetHeuristic", err));
     for (int i = 0; i < n && i < MAX_RESULTS && gemms->n < most; i++)
-        consider(gemms, &results[i], schemes, request->varying, workspace, refused);
+        consider(gemms, &results[i], schemes, request->varying, workspace, rejected);
 out:
     free(results);
     if (preference != NULL)
@@ -297,11 +299,11 @@ enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasL
 {
     enum dpt_cuda_epilogue epilogue = gemm->epilogue;
     enum dpt_status status = DPT_OK;
-    struct refused refused;
+    struct rejected rejected;
 
     *gemms = (struct dpt_cuda_gemms){0};
     for (;; epilogue = DPT_CUDA_PLAIN) {
-        DPT_TRY(search(lib, handle, gemm, epilogue, request, most, gemms, &refused, err));
+        DPT_TRY(search(lib, handle, gemm, epilogue, request, most, gemms, &rejected, err));
         if (gemms->n > 0 || epilogue == DPT_CUDA_PLAIN)
             break;
         dpt_cuda_gemms_release(gemms);
@@ -312,15 +314,15 @@ enum dpt_status dpt_cuda_gemms_build(const struct dpt_cuda_library *lib, cublasL
             "cuBLASLt has no algorithm for a product of %" PRId64 " x %" PRId64 " x %" PRId64
             ": of %d that it offers, %d are of another precision, %d add up in another way, %d "
             "cannot do it after all, %d need more workspace",
-            gemm->rows, gemm->columns, gemm->depth, refused.offered, refused.numerics,
-            refused.scheme, refused.failed, refused.workspace);
+            gemm->rows, gemm->columns, gemm->depth, rejected.offered, rejected.numerics,
+            rejected.scheme, rejected.failed, rejected.workspace);
 out:
     if (status != DPT_OK)
         dpt_cuda_gemms_release(gemms);
     return status;
 }
 
-/* The version and the algorithm of a tag. */
+/* Reads the version and the algorithm from a tag; false if the text is no tag. */
 static bool parse_tag(const char *tag, int *version, cublasLtMatmulAlgo_t *algo)
 {
     const char *at = strstr(tag, "cublaslt=");
@@ -357,7 +359,7 @@ enum dpt_status dpt_cuda_gemms_rebuild(const struct dpt_cuda_library *lib, cubla
                         "an algorithm of cuBLASLt %d.%d.%d cannot be taken by version %d.%d.%d",
                         version / 10000, version / 100 % 100, version % 100, lib->cublaslt / 10000,
                         lib->cublaslt / 100 % 100, lib->cublaslt % 100);
-    DPT_TRY(start(lib, handle, gemm, gemm->epilogue, 1, gemms, err));
+    DPT_TRY(make_descriptors(lib, handle, gemm, gemm->epilogue, 1, gemms, err));
     if (lib->cublasLtMatmulAlgoCheck(handle, gemms->operation, gemms->b, gemms->a, gemms->d,
                                      gemms->d, &result.algo, &result) != CUBLAS_STATUS_SUCCESS) {
         status = dpt_fail(err, DPT_BAD_JOB,

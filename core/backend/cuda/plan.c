@@ -7,8 +7,8 @@
 
 #define NOTE(name) (1u << CUDNN_NUMERICAL_NOTE_##name)
 
-/* Results that would not be of the precision that was asked for. */
-static const unsigned unsuited[DPT_PRECISIONS] = {
+/* The notes of engines that compute in a lower precision than was asked for. */
+static const unsigned forbidden[DPT_PRECISIONS] = {
     [DPT_PRECISION_FP32] =
         NOTE(TENSOR_CORE) | NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
     [DPT_PRECISION_TF32] = NOTE(DOWN_CONVERT_INPUTS) | NOTE(REDUCED_PRECISION_REDUCTION),
@@ -16,31 +16,31 @@ static const unsigned unsuited[DPT_PRECISIONS] = {
     [DPT_PRECISION_FP16] = NOTE(REDUCED_PRECISION_REDUCTION),
 };
 
-/* Best first: A looks at the problem and the device, FALLBACK takes whatever works at all. */
+/* The best mode comes first: A is a model of the problem and the device, FALLBACK any engine that
+ * works at all. */
 static const cudnnBackendHeurMode_t modes[] = {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_B,
                                                CUDNN_HEUR_MODE_FALLBACK};
 
 enum { MODES = sizeof modes / sizeof *modes, MAX_CONFIGS = 64, MAX_KNOBS = 32 };
 
-/* Why engines were left out, for the message. */
-struct refused {
+/* How many engines were left out for which reason, for the message. */
+struct rejected {
     int offered, notes, workspace, unbuilt;
 };
 
-/* cuDNN says how many there are, which may be more than an array takes, and writes what it takes.
- */
+/* cuDNN returns how many elements there are; it writes at most as many as the array holds. */
 static int64_t written(int64_t count, size_t capacity)
 {
     return count < (int64_t)capacity ? count : (int64_t)capacity;
 }
 
-/* The bit of a note; a later cuDNN may have some that have none. */
+/* The bit of a note, or 0 for a note of a later cuDNN that has no bit here. */
 static unsigned bit_of(unsigned note)
 {
     return note < 8 * sizeof note ? 1u << note : 0;
 }
 
-static bool known(const struct dpt_cuda_plans *plans, const char *tag)
+static bool is_listed(const struct dpt_cuda_plans *plans, const char *tag)
 {
     for (int i = 0; i < plans->n; i++) {
         if (strcmp(plans->plan[i].tag, tag) == 0)
@@ -49,7 +49,7 @@ static bool known(const struct dpt_cuda_plans *plans, const char *tag)
     return false;
 }
 
-/* The engine and the knobs of a configuration as text. */
+/* Writes the engine and the knobs of a configuration to plan->tag. */
 static enum dpt_status read_tag(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
                                 struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
@@ -84,7 +84,7 @@ out:
     return status;
 }
 
-/* The engine of a configuration, its notes and its tag. */
+/* Reads the engine of a configuration, its notes and its tag. */
 static enum dpt_status read_config(struct dpt_cuda_plans *plans, cudnnBackendDescriptor_t config,
                                    struct dpt_cuda_plan *plan, struct dpt_error *err)
 {
@@ -109,8 +109,8 @@ out:
     return status;
 }
 
-/* Finalizes the plan of a configuration. *built: false where this engine cannot do it after all,
- * which is no error: heuristics offer engines before they look closely. */
+/* Finalizes the plan of a configuration. *built is false where the engine does not support the
+ * graph, which is not an error: the heuristics offer engines without checking them completely. */
 static enum dpt_status finalize(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
                                 cudnnBackendDescriptor_t config, struct dpt_cuda_plan *plan,
                                 bool *built, struct dpt_error *err)
@@ -135,10 +135,10 @@ out:
     return status;
 }
 
-/* Takes one configuration that the heuristics offer, where it suits. */
+/* Adds the plan of a configuration that the heuristics offer to the list if it is suitable. */
 static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
                                 cudnnBackendDescriptor_t config, unsigned refuse, unsigned demand,
-                                int64_t workspace, struct refused *refused, struct dpt_error *err)
+                                int64_t workspace, struct rejected *rejected, struct dpt_error *err)
 {
     struct dpt_cuda_plan *plan = &plans->plan[plans->n];
     enum dpt_status status = DPT_OK;
@@ -146,11 +146,11 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
 
     *plan = (struct dpt_cuda_plan){0};
     DPT_TRY(read_config(plans, config, plan, err));
-    if (known(plans, plan->tag))
+    if (is_listed(plans, plan->tag))
         goto out;
-    refused->offered++;
+    rejected->offered++;
     if (plan->notes & refuse || ~plan->notes & demand) {
-        refused->notes++;
+        rejected->notes++;
         goto out;
     }
     DPT_TRY(finalize(plans, device, config, plan, &built, err));
@@ -158,17 +158,19 @@ static enum dpt_status consider(struct dpt_cuda_plans *plans, const struct dpt_c
         plans->n++;
         goto out;
     }
-    refused->unbuilt += !built;
-    refused->workspace += built;
+    rejected->unbuilt += !built;
+    rejected->workspace += built;
     dpt_cuda_unmake(plans, &plan->plan);
 out:
     return status;
 }
 
-/* What one mode of the heuristics offers, until there are plans enough. */
-static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
-                           cudnnBackendHeurMode_t mode, unsigned refuse, unsigned demand,
-                           int64_t workspace, struct refused *refused, struct dpt_error *err)
+/* Considers what one mode of the heuristics offers, until there are enough plans. */
+static enum dpt_status query_heuristics(struct dpt_cuda_plans *plans,
+                                        const struct dpt_cuda_device *device,
+                                        cudnnBackendHeurMode_t mode, unsigned refuse,
+                                        unsigned demand, int64_t workspace,
+                                        struct rejected *rejected, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = plans->lib;
     const struct dpt_cuda_attribute rows[] = {
@@ -183,7 +185,7 @@ static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_d
     DPT_TRY(dpt_cuda_describe(plans, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, DPT_CUDA_ROWS(rows),
                               &heuristics, err));
     if (lib->cudnnBackendFinalize(heuristics) != CUDNN_STATUS_SUCCESS)
-        goto out; /* this mode knows nothing of such a graph */
+        goto out; /* this mode does not support such a graph */
     for (int i = 0; i < MAX_CONFIGS; i++)
         DPT_TRY(dpt_cuda_make(plans, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &configs[i], err));
     if (lib->cudnnBackendGetAttribute(heuristics, CUDNN_ATTR_ENGINEHEUR_RESULTS,
@@ -191,7 +193,7 @@ static enum dpt_status ask(struct dpt_cuda_plans *plans, const struct dpt_cuda_d
                                       configs) != CUDNN_STATUS_SUCCESS)
         goto out;
     for (int64_t i = 0; i < written(count, MAX_CONFIGS) && plans->n < plans->capacity; i++)
-        DPT_TRY(consider(plans, device, configs[i], refuse, demand, workspace, refused, err));
+        DPT_TRY(consider(plans, device, configs[i], refuse, demand, workspace, rejected, err));
 out:
     return status;
 }
@@ -200,7 +202,7 @@ static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda
                              int most, struct dpt_error *err)
 {
     *plans = (struct dpt_cuda_plans){.lib = lib, .capacity = most};
-    /* One more: the candidate that is being looked at. */
+    /* One more than the list may hold, for the candidate that is being considered. */
     plans->plan = calloc((size_t)most + 1, sizeof *plans->plan);
     if (plans->plan == NULL)
         return dpt_fail_memory(err, "the plans of a convolution",
@@ -208,23 +210,24 @@ static enum dpt_status start(struct dpt_cuda_plans *plans, const struct dpt_cuda
     return DPT_OK;
 }
 
-/* Plans with or without bias and ReLU in them; none is no error. */
+/* Finds plans for a convolution as it is described; finding none is not an error. */
 static enum dpt_status search(const struct dpt_cuda_library *lib,
                               const struct dpt_cuda_device *device,
                               const struct dpt_cuda_conv *conv, enum dpt_cuda_pass pass,
                               const struct dpt_cuda_plan_request *request, int most,
-                              struct dpt_cuda_plans *plans, struct refused *refused,
+                              struct dpt_cuda_plans *plans, struct rejected *rejected,
                               struct dpt_error *err)
 {
     const unsigned refuse =
-        unsuited[conv->precision] | (request->reproducible ? NOTE(NONDETERMINISTIC) : 0);
+        forbidden[conv->precision] | (request->reproducible ? NOTE(NONDETERMINISTIC) : 0);
     const unsigned demand = request->varying ? NOTE(NONDETERMINISTIC) : 0;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(start(plans, lib, most, err));
     DPT_TRY(dpt_cuda_conv_graph(plans, device, conv, pass, err));
     for (int i = 0; i < MODES && plans->n < most; i++)
-        DPT_TRY(ask(plans, device, modes[i], refuse, demand, request->workspace, refused, err));
+        DPT_TRY(query_heuristics(plans, device, modes[i], refuse, demand, request->workspace,
+                                 rejected, err));
 out:
     return status;
 }
@@ -236,33 +239,33 @@ enum dpt_status dpt_cuda_plans_build(const struct dpt_cuda_library *lib,
                                      struct dpt_cuda_plans *plans, struct dpt_error *err)
 {
     struct dpt_cuda_conv plain = *conv;
-    struct refused refused = {0};
+    struct rejected rejected = {0};
     enum dpt_status status = DPT_OK;
 
     plain.bias = plain.relu = false;
     *plans = (struct dpt_cuda_plans){0};
     if (pass == DPT_CUDA_FORWARD && (conv->bias || conv->relu)) {
-        /* That no engine fuses them is found out by cuDNN refusing the graph, too. */
-        status = search(lib, device, conv, pass, request, most, plans, &refused, err);
+        /* cuDNN may also refuse the graph itself where no engine fuses bias and ReLU. */
+        status = search(lib, device, conv, pass, request, most, plans, &rejected, err);
         if (status == DPT_RANK || (status == DPT_OK && plans->n > 0))
             goto out;
         dpt_cuda_plans_release(plans);
-        refused = (struct refused){0};
+        rejected = (struct rejected){0};
     }
-    DPT_TRY(search(lib, device, &plain, pass, request, most, plans, &refused, err));
+    DPT_TRY(search(lib, device, &plain, pass, request, most, plans, &rejected, err));
     if (plans->n == 0)
         status = dpt_fail(
             err, DPT_BAD_JOB,
             "cuDNN has no plan for this convolution: of %d that it offers, %d are of another "
             "precision or not reproducible, %d cannot do it after all, %d need more workspace",
-            refused.offered, refused.notes, refused.unbuilt, refused.workspace);
+            rejected.offered, rejected.notes, rejected.unbuilt, rejected.workspace);
 out:
     if (status != DPT_OK)
         dpt_cuda_plans_release(plans);
     return status;
 }
 
-/* The engine of a tag with its knobs as a configuration. */
+/* Makes a configuration from the engine and the knobs of a tag. */
 static enum dpt_status config_of(struct dpt_cuda_plans *plans, const struct dpt_cuda_device *device,
                                  const char *tag, cudnnBackendDescriptor_t *config,
                                  struct dpt_error *err)

@@ -66,12 +66,12 @@ out:
     return status;
 }
 
-/* The handle is how a device is told to a graph and a plan; cuDNN 9.18 calls that deprecated, and
- * versions before know no other. */
+/* Graphs and plans get their device as a handle: cuDNN 9.18 deprecates that, but earlier versions
+ * have no other way. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 static const struct {
-    int handle, properties; /* cudnnBackendAttributeName_t; -1: is not told */
+    int handle, properties; /* cudnnBackendAttributeName_t; -1: there is no such attribute */
 } attributes[] = {
     [DPT_CUDA_TO_GRAPH] = {CUDNN_ATTR_OPERATIONGRAPH_HANDLE, -1},
     [DPT_CUDA_TO_HEURISTICS] = {-1, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP},

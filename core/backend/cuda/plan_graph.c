@@ -4,12 +4,12 @@
 
 enum { AXES = 2, DIMS = 4, VECTOR_BYTES = 16 };
 
-/* Tensors between the operations of a fused graph; they are never stored. */
+/* The tensors between the operations of a fused graph; they are virtual, that is, never stored. */
 enum { AFTER_CONV = DPT_CUDA_ARRAYS, AFTER_BIAS };
 
 int64_t dpt_cuda_array_id(enum dpt_cuda_array array)
 {
-    return 1 + (int64_t)array; /* 0 is taken for "none" in some places */
+    return 1 + (int64_t)array; /* some functions of cuDNN take an id of 0 for "none" */
 }
 
 static const struct {
@@ -26,8 +26,8 @@ int64_t dpt_cuda_pitch(enum dpt_precision precision, int64_t channels)
 {
     const int64_t lanes = VECTOR_BYTES / elements[precision].bytes;
 
-    /* Grey and colour images in fp32 gain nothing from zeros, and the first convolution would
-     * multiply by them. */
+    /* Padding gains nothing for grey and colour images in fp32, and the first convolution would
+     * multiply by the zeros. */
     if (precision == DPT_PRECISION_FP32 && channels < lanes)
         return channels;
     return (channels + lanes - 1) / lanes * lanes;
@@ -66,10 +66,10 @@ struct tensor {
     const int64_t *dims;
     int64_t pitch;
     cudnnDataType_t type;
-    bool passing; /* between two operations */
+    bool is_virtual; /* it lies between two operations and is not stored */
 };
 
-/* Channels last: a pixel's lie side by side. */
+/* Describes a tensor in NHWC layout: the channels of a pixel are neighbours. */
 static enum dpt_status make_tensor(struct dpt_cuda_plans *plans, const struct tensor *t,
                                    cudnnBackendDescriptor_t *made, struct dpt_error *err)
 {
@@ -82,7 +82,7 @@ static enum dpt_status make_tensor(struct dpt_cuda_plans *plans, const struct te
         {CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, DIMS, t->dims},
         {CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, DIMS, strides},
         {CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &alignment},
-        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, t->passing, &t->passing},
+        {CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, t->is_virtual, &t->is_virtual},
     };
 
     return dpt_cuda_build(plans, CUDNN_BACKEND_TENSOR_DESCRIPTOR, DPT_CUDA_ROWS(rows), made, err);
@@ -108,7 +108,7 @@ static enum dpt_status make_window(struct dpt_cuda_plans *plans, const struct dp
                           err);
 }
 
-/* The attributes of the three operations, in the order: window, x, w, y, alpha, beta. */
+/* The descriptor of each pass and the names of its attributes. */
 static const struct {
     cudnnBackendDescriptorType_t operation;
     cudnnBackendAttributeName_t window, x, w, y, alpha, beta;
@@ -167,35 +167,35 @@ out:
     return status;
 }
 
-/* y = x + b or y = max(x, 0), in fp32. */
+/* Describes y = x + b or y = max(x, 0), in fp32. */
 static enum dpt_status make_pointwise(struct dpt_cuda_plans *plans, cudnnPointwiseMode_t mode,
                                       cudnnBackendDescriptor_t x, cudnnBackendDescriptor_t b,
                                       cudnnBackendDescriptor_t y, cudnnBackendDescriptor_t *made,
                                       struct dpt_error *err)
 {
     const cudnnDataType_t type = CUDNN_DATA_FLOAT;
-    cudnnBackendDescriptor_t what;
-    const struct dpt_cuda_attribute whats[] = {
+    cudnnBackendDescriptor_t function;
+    const struct dpt_cuda_attribute function_rows[] = {
         {CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode},
         {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &type},
     };
     const struct dpt_cuda_attribute rows[] = {
-        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &what},
+        {CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &function},
         {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x},
         {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, b != NULL, &b},
         {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y},
     };
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, DPT_CUDA_ROWS(whats), &what,
-                           err));
+    DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, DPT_CUDA_ROWS(function_rows),
+                           &function, err));
     DPT_TRY(dpt_cuda_build(plans, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR, DPT_CUDA_ROWS(rows),
                            made, err));
 out:
     return status;
 }
 
-/* The operations behind a forward convolution, each from one tensor to the next. */
+/* Adds the operations that follow a forward convolution: its bias and ReLU. */
 static enum dpt_status add_epilogue(struct dpt_cuda_plans *plans, const struct dpt_cuda_conv *conv,
                                     cudnnBackendDescriptor_t y, cudnnBackendDescriptor_t *made,
                                     int *n, struct dpt_error *err)
@@ -204,7 +204,7 @@ static enum dpt_status add_epilogue(struct dpt_cuda_plans *plans, const struct d
     const struct tensor last = {dpt_cuda_array_id(DPT_CUDA_Y), conv->y, conv->y_pitch,
                                 elements[conv->precision].type, false};
     const struct tensor middle = {1 + AFTER_BIAS, conv->y, conv->y_pitch, CUDNN_DATA_FLOAT, true};
-    /* No engine takes another type beside tensors of 16 bits. */
+    /* Engines for 16-bit tensors accept a bias of the same type only. */
     const struct tensor bias = {dpt_cuda_array_id(DPT_CUDA_BIAS), bias_dims, conv->y[1],
                                 elements[conv->precision].type, false};
     cudnnBackendDescriptor_t b, next;

@@ -27,7 +27,7 @@ static void steps_close(void *steps)
     if (s == NULL)
         return;
     lib = &s->p->ctx.lib;
-    /* What fails here has failed before, and was told then. */
+    /* Errors are ignored: what fails here has failed before and was reported then. */
     lib->cuCtxSetCurrent(s->p->ctx.context);
     lib->cuStreamSynchronize(s->p->ctx.compute);
     lib->cuStreamSynchronize(s->p->ctx.copy);
@@ -97,8 +97,8 @@ out:
     return dpt_cuda_steps_prefix_error(status, "sending the parameters there", err);
 }
 
-/* A step that is computed but not updated, where it was put off until the update. */
-static enum dpt_status catch_up(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* Launches a step that was deferred until an update which does not come. */
+static enum dpt_status launch_deferred(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
@@ -116,7 +116,7 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    DPT_TRY(catch_up(s, err));
+    DPT_TRY(launch_deferred(s, err));
     DPT_TRY(wait_for_all(s, err));
     if (params != NULL)
         DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, bytes, err));
@@ -160,7 +160,7 @@ out:
     return dpt_cuda_steps_prefix_error(status, "waiting for samples to be copied", err);
 }
 
-/* To the staging buffer's copy on the device, once no earlier step reads that any more. */
+/* Copies a staging buffer to the device as soon as no earlier step reads its last content there. */
 static enum dpt_status steps_send(void *steps, int which, int32_t micros, struct dpt_error *err)
 {
     const struct dpt_cuda_steps *s = steps;
@@ -183,9 +183,9 @@ out:
     return dpt_cuda_steps_prefix_error(status, "sending samples there", err);
 }
 
-/* Once the last launch that reads them has ended. */
-static enum dpt_status say_batches(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
-                                   struct dpt_error *err)
+/* Writes the controls of the micro-batches once the last launch that reads them has ended. */
+static enum dpt_status write_batches(struct dpt_cuda_steps *s, uint64_t seed, uint64_t step,
+                                     struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &s->p->ctx.lib;
     const int32_t *count = s->counts + (size_t)s->staging_buffer * (size_t)s->spec.micros;
@@ -206,12 +206,12 @@ static enum dpt_status steps_compute(void *steps, int which, int32_t micros, uin
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
-    DPT_TRY(catch_up(s, err));
-    /* Of an evaluation meanwhile, whose samples may be told otherwise. */
+    DPT_TRY(launch_deferred(s, err));
+    /* An evaluation in between may have set another kind of target. */
     dpt_cuda_program_targets(s->p, s->spec.targets > 0, s->spec.weights);
     s->staging_buffer = which;
     s->micros = micros;
-    DPT_TRY(say_batches(s, seed, step, err));
+    DPT_TRY(write_batches(s, seed, step, err));
     if (s->spec.reduces)
         DPT_TRY(dpt_cuda_steps_launch(s, DPT_CUDA_COMPUTE, err));
     s->deferred = !s->spec.reduces;
@@ -227,7 +227,7 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    /* The rates of this staging buffer's last step have been read. */
+    /* The last step from this staging buffer may not have read its rates yet. */
     DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
     s->rates[s->staging_buffer] =
         (struct dpt_cuda_control){.update = update,
@@ -251,7 +251,7 @@ static enum dpt_status steps_read(void *steps, struct dpt_steps_state *state, st
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
-    DPT_TRY(catch_up(s, err));
+    DPT_TRY(launch_deferred(s, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemcpyDtoHAsync(s->reported, dpt_cuda_ptr(s->p->state),
                                               sizeof *s->reported, ctx->compute));
     DPT_TRY(wait_for_all(s, err));

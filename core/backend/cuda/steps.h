@@ -2,18 +2,19 @@
  * steps: whole training steps on the GPU (core/backend/steps.h), on top of a program (program.h);
  * what steps*.c share. For these files only.
  *
- * A step is one graph, captured when it is first wanted and replayed from then on: the samples of
- * each micro-batch from the staging buffer's copy on the device, forward, loss, backward, and, where nothing
- * is reduced between them, norm, optimizer and layouts. So `compute` only notes, and the one launch
- * is `update`'s. Where ranks reduce, there are two graphs, and the first one records an
- * event behind each bucket, which the other stream waits for.
+ * A step is one graph, captured when it is first needed and replayed from then on. For each
+ * micro-batch it copies the samples from the staging buffer's copy on the device and runs forward,
+ * loss and backward; on one rank norm, optimizer and layouts follow in the same graph. So `compute`
+ * only stores its arguments there, and `update` makes the one launch. Where ranks reduce the
+ * gradient there are two graphs, and the first one records an event behind each bucket, for which
+ * the stream `copy` waits.
  *
- * A staging buffer is filled by the host in pinned memory, copied as one piece to the device on the
- * stream `copy` as soon as it is full (so the next steps' samples travel while this step computes,
- * and while ranks sum), and from there to where the program reads it by the graph's first kernel,
- * `feed`. That one also fetches counts and rates: they are known only when the launch is, so they
- * lie in pinned memory, which the device sees, one struct for each staging buffer. Graphs have
- * their addresses in them, so there is one for each staging buffer.
+ * The host fills a staging buffer in pinned memory. As soon as it is full it is copied to the
+ * device at once, on the stream `copy`, so that the next steps' samples are transferred while this
+ * step computes and ranks sum. The graph's first kernel, `feed`, copies them on to where the
+ * program reads them. It also reads counts and rates, from pinned memory that the device can
+ * access, since they are known only at the launch. A captured graph contains all these addresses,
+ * so there is a graph for each staging buffer.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
 #define DPT_BACKEND_CUDA_STEPS_H
@@ -23,14 +24,14 @@
 #include "core/backend/cuda/program.h"
 #include "core/base/memory.h"
 
-/* Parts of a step that a graph does; a set of bits. */
+/* The parts of a step that a graph contains, as a set of bits. */
 enum { DPT_CUDA_COMPUTE = 1, DPT_CUDA_UPDATE = 2 };
 
-/* Bytes that go between pageable memory and the device at once. */
+/* The bytes of one copy between pageable memory and the device. */
 enum { DPT_CUDA_PIECE = 4 << 20 };
 
-/* What a staging buffer holds of each sample. The samples come last: of them only those of the
- * step's micro-batches are sent. */
+/* The arrays of a staging buffer, each with a row for a sample. The inputs come last, so that only
+ * those of the step's micro-batches are sent. */
 enum dpt_cuda_field {
     DPT_CUDA_STAGED_LABELS,
     DPT_CUDA_STAGED_TARGETS,
@@ -42,14 +43,14 @@ enum dpt_cuda_field {
 };
 
 struct dpt_cuda_staging_layout {
-    size_t row[DPT_CUDA_FIELDS]; /* bytes of a sample; 0: it is not there */
+    size_t row[DPT_CUDA_FIELDS]; /* bytes of a sample; 0: there is no such array */
     size_t offset[DPT_CUDA_FIELDS], bytes;
 };
 
 struct dpt_cuda_staging_buffer {
     unsigned char *pinned, *device;
-    CUevent uploaded; /* what is in it was copied */
-    CUevent done;     /* the last launch that reads the copy, counts and rates has ended */
+    CUevent uploaded; /* its content is on the device, so the host may fill it again */
+    CUevent done;     /* the last launch that reads its copy, counts and rates has ended */
 };
 
 struct dpt_cuda_replay {
@@ -59,13 +60,13 @@ struct dpt_cuda_replay {
     CUgraphExec exec;
 };
 
-/* A range of the arena: the tensors of nodes `node` … behind-1. */
+/* A range of the arena: the tensors of the nodes from `node` to behind - 1. */
 struct dpt_cuda_bucket {
     int64_t first, last; /* floats */
     int32_t node, behind;
-    float *staged;  /* where it lies in pinned memory; NULL with on_device */
-    CUevent ready;  /* it is in the gradient: recorded by the graph */
-    CUevent copied; /* to pinned memory */
+    float *staged;  /* its copy in pinned memory; NULL with on_device */
+    CUevent ready;  /* recorded by the graph when its gradient is complete */
+    CUevent copied; /* recorded when it is in pinned memory */
 };
 
 struct dpt_cuda_steps {
@@ -82,27 +83,27 @@ struct dpt_cuda_steps {
     int n_replays;
     size_t replay_room;
 
-    float *slot[DPT_RULE_MOST_SLOTS]; /* device, as all up to `counter` */
+    float *slot[DPT_RULE_MOST_SLOTS]; /* in device memory, as the next three */
     uint8_t *decays;
     double *partial;
     uint32_t *counter;
     unsigned char *piece[2];         /* pinned */
-    CUevent moved[2];                /* what was in a piece is where it goes */
+    CUevent moved[2];                /* the last copy from or to that piece has ended */
     struct dpt_cuda_state *reported; /* pinned */
 
     struct dpt_cuda_bucket *buckets;
     int n_buckets;
-    float *staging, *tail; /* pinned; tail: the words of host_tail */
-    CUevent given;         /* what was handed back is in the gradient */
+    float *staging, *tail; /* pinned; tail: the floats that are summed behind the gradient */
+    CUevent given;         /* the buckets that were given back are in the device's gradient */
 
-    /* Of the step under way. */
-    bool deferred; /* its launch is still to come */
+    /* The step that is being computed. */
+    bool deferred; /* it will be launched together with the update */
     int staging_buffer;
     int32_t micros;
-    int next; /* bucket to be finished; while the last micro-batch's backward is enqueued */
+    int next; /* the next bucket to complete while the last micro-batch's backward is enqueued */
 };
 
-/* Micro-batch m's part of the control, of the step's staging buffer. */
+/* The control of micro-batch m in the step's staging buffer. */
 static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cuda_steps *s,
                                                             int32_t m)
 {
@@ -111,10 +112,10 @@ static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cud
 
 /* --- steps_graph.c ---------------------------------------------------------------------------- */
 
-/* Runs what a step runs on no samples at all, so that the libraries have loaded and allocated what
- * they want before anything is captured; waits. */
+/* Runs a step's launches on no samples and waits for them, so that the libraries load code and
+ * allocate memory before a graph is captured, during which they must not. */
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* Launches these parts of the step in s->staging_buffer, s->micros. */
+/* Launches these parts of the step whose samples are in s->staging_buffer. */
 enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
                                       struct dpt_error *err);
 void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
@@ -122,9 +123,10 @@ void dpt_cuda_steps_forget(struct dpt_cuda_steps *s);
 /* --- steps_buckets.c -------------------------------------------------------------------------- */
 
 enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* While backward is enqueued: node and those behind it are done. arg: the steps. */
+/* Completes the buckets whose nodes are all at `node` or behind it. Called while backward is
+ * enqueued; arg: the steps. */
 enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err);
-/* Behind the launch: the way to pinned memory. */
+/* Enqueues the copies of all buckets to pinned memory, each behind its event. */
 enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_error *err);
 int dpt_cuda_steps_buckets(const void *steps);
 enum dpt_status dpt_cuda_steps_bucket(void *steps, int i, float **at, size_t *n, float **host_tail,
@@ -133,13 +135,13 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err);
 
 /* --- steps_memory.c --------------------------------------------------------------------------- */
 
-/* Puts what was being done in front of an error's text: "GPU, uploading the data set: ...". Passes
- * the status on. */
+/* Puts what was being done in front of an error's text: "GPU, uploading the data set: ...". Returns
+ * the status. */
 enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
                                             struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_hold(struct dpt_cuda_steps *s, struct dpt_error *err);
-/* Between pageable memory and the device, in pieces on the stream `copy`; wait. Nothing else may be
- * on its way. */
+/* Copy between pageable memory and the device, in pieces on the stream `copy`, and wait for the
+ * end. No other copy may be under way there. */
 enum dpt_status dpt_cuda_steps_upload(struct dpt_cuda_steps *s, void *to, const void *from,
                                       size_t bytes, struct dpt_error *err);
 enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, const void *from,

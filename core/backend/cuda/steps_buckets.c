@@ -2,16 +2,16 @@
 
 #include "core/backend/cuda/steps.h"
 
-/* The gradient in parts, from its end, as backward finishes it. In pinned memory the part with the
- * arena's start has the tail right behind it, so that one sum over the ranks takes both; the others
- * follow. */
+/* The gradient is reduced in buckets, from the arena's end, in the order in which backward
+ * completes them. In pinned memory the tail lies directly behind the bucket of the arena's start,
+ * so that one allreduce sums both; the other buckets follow. */
 
 static size_t bytes_of(int64_t floats)
 {
     return (size_t)floats * sizeof(float);
 }
 
-/* Where the tensors of a node begin and end; false: it has none. */
+/* Finds where the tensors of a node begin and end; false if it has none. */
 static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *node, int64_t *first,
                        int64_t *last)
 {
@@ -30,9 +30,9 @@ static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *n
     return *first < *last;
 }
 
-/* Cuts the arena at nodes: `buckets` has a place for each node. A graph whose tensors do not follow
- * its nodes stays whole. */
-static int cut(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bucket *buckets)
+/* Cuts the arena at nodes into buckets of `most` bytes or a little more; `buckets` has an entry for
+ * each node. Where the tensors' order is not that of the nodes there is one bucket only. */
+static int cut_arena(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bucket *buckets)
 {
     int64_t end = g->floats, low = g->floats, first, last;
     int32_t behind = g->n_nodes;
@@ -62,7 +62,7 @@ static const struct dpt_cuda_bucket *last_bucket(const struct dpt_cuda_steps *s)
     return &s->buckets[s->n_buckets - 1];
 }
 
-static enum dpt_status stage(struct dpt_cuda_steps *s, struct dpt_error *err)
+static enum dpt_status hold_staging(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const int64_t floats = s->p->spec.graph->floats;
     const bool on_device = s->spec.on_device;
@@ -96,8 +96,8 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
     if (s->buckets == NULL)
         return dpt_fail_memory(err, "the gradient's parts",
                                (double)((size_t)g->n_nodes * sizeof *s->buckets));
-    s->n_buckets = cut(g, s->spec.bucket, s->buckets);
-    DPT_TRY(stage(s, err));
+    s->n_buckets = cut_arena(g, s->spec.bucket, s->buckets);
+    DPT_TRY(hold_staging(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].ready, err));
         DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].copied, err));
@@ -107,7 +107,8 @@ out:
     return status;
 }
 
-/* In a graph that is captured an event that others wait for is recorded by a node of it. */
+/* In a captured graph an event for which another stream waits has to be a node of its own
+ * (EXTERNAL); while launches are profiled there is no graph. */
 enum dpt_status dpt_cuda_buckets_done(void *arg, int32_t node, struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = arg;

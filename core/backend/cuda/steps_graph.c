@@ -3,10 +3,10 @@
 #include "core/backend/cuda/steps.h"
 #include "core/base/span.h"
 
-/* What a step enqueues, and the graphs that are made of it (dpt_cuda_capture says what must not be
- * done meanwhile). */
+/* The launches of a step, and the graphs that are captured from them. dpt_cuda_capture says what
+ * must not be done during a capture. */
 
-/* A micro-batch's part of the control, and a step's. */
+/* The bytes of the control that belong to a micro-batch, and those that belong to a step. */
 enum {
     BATCH_BYTES = offsetof(struct dpt_cuda_control, update),
     RATES_BYTES = sizeof(struct dpt_cuda_control) - BATCH_BYTES
@@ -25,7 +25,7 @@ static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args 
     add_feed(a, &s->p->control->update, &s->rates[s->staging_buffer].update, RATES_BYTES);
 }
 
-/* Micro-batch m of the staging buffer to where the program reads it. */
+/* Copies micro-batch m from the staging buffer to where the program reads it. */
 static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool rates,
                                        struct dpt_error *err)
 {
@@ -50,7 +50,7 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* Forward, loss and backward of one micro-batch whose samples are in place. */
+/* Enqueues forward, loss and backward of the micro-batch whose samples the program holds. */
 static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool last,
                                       struct dpt_error *err)
 {
@@ -76,7 +76,8 @@ out:
     return status;
 }
 
-static enum dpt_status enqueue_nothing(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* A rank without micro-batches in this step contributes zeros. */
+static enum dpt_status enqueue_zeros(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
     const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
@@ -114,7 +115,7 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .control = p->control,
         .state = p->state,
         .n = floats,
-        .scalars = dpt_rule_scalars(rule, 0, 1), /* what is the same in every step */
+        .scalars = dpt_rule_scalars(rule, 0, 1), /* only what is the same in every step */
     };
     enum dpt_status status = DPT_OK;
 
@@ -126,7 +127,7 @@ out:
     return status;
 }
 
-/* What a graph is captured from. */
+/* The argument of enqueue. */
 struct captured {
     struct dpt_cuda_steps *steps;
     unsigned parts;
@@ -146,7 +147,7 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
         DPT_TRY(enqueue_passes(s, m > 0, m == s->micros - 1, err));
     }
     if (computes && s->micros == 0)
-        DPT_TRY(enqueue_nothing(s, err));
+        DPT_TRY(enqueue_zeros(s, err));
     if (!updates)
         goto out;
     if (!computes || s->micros == 0) {
@@ -169,7 +170,7 @@ enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,
                                             ctx->compute));
     DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
-    /* Some libraries have other kernels for sums that go on. */
+    /* The libraries may use other kernels where they add to what is there. */
     for (int add = 0; add <= (s->spec.micros > 1); add++)
         DPT_TRY(enqueue_passes(s, add, false, err));
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
@@ -180,9 +181,9 @@ out:
     return status;
 }
 
-/* The graph of these parts for the step's staging buffer and micro-batches. */
-static enum dpt_status find(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
-                            struct dpt_error *err)
+/* Finds or captures the graph of these parts for the step's staging buffer and micro-batches. */
+static enum dpt_status find_graph(struct dpt_cuda_steps *s, unsigned parts, CUgraphExec *exec,
+                                  struct dpt_error *err)
 {
     const struct dpt_cuda_replay wanted = {.staging_buffer = s->staging_buffer,
                                            .micros = parts & DPT_CUDA_COMPUTE ? s->micros : 0,
@@ -221,12 +222,12 @@ enum dpt_status dpt_cuda_steps_launch(struct dpt_cuda_steps *s, unsigned parts,
     CUgraphExec exec = NULL;
 
     if (!dpt_cuda_program_profiled(s->p))
-        DPT_TRY(find(s, parts, &exec, err));
+        DPT_TRY(find_graph(s, parts, &exec, err));
     if (parts & DPT_CUDA_COMPUTE)
         DPT_CUDA_TRY(lib, cuStreamWaitEvent(ctx->compute, staging_buffer->uploaded, 0));
     if (exec != NULL)
         DPT_CUDA_TRY(lib, cuGraphLaunch(exec, ctx->compute));
-    else /* each launch is waited for */
+    else /* a profile waits for each launch, which a graph does not allow */
         DPT_TRY(enqueue(&(struct captured){s, parts}, err));
     DPT_CUDA_TRY(lib, cuEventRecord(staging_buffer->done, ctx->compute));
     if (parts & DPT_CUDA_COMPUTE)

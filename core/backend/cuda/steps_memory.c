@@ -3,9 +3,9 @@
 
 #include "core/backend/cuda/steps.h"
 
-/* What a step keeps on the device beside the program, and the data set, which goes there only where
- * it leaves a margin: libraries allocate when they are first used, and other programs live there.
- */
+/* The memory of steps on the device beside the program's. The data set is stored there only if a
+ * margin remains, since libraries allocate when they are first used, and other programs use the
+ * device. */
 
 enum { LINE = 256, MARGIN = 256 << 20 };
 
@@ -27,13 +27,13 @@ enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *
 
 /* --- pieces ----------------------------------------------------------------------------------- */
 
-/* n rows of `size` bytes, of which each begins `stride` behind the one before. */
+/* n rows of `size` bytes, each of which begins `stride` bytes behind the one before. */
 struct rows_in_memory {
     const void *from;
     size_t size, stride, n;
 };
 
-/* n bytes, from byte `at` on, of rows that lie one behind another once they are packed. */
+/* Copies n bytes of packed rows, from byte `at` of the packed array on. */
 static void pack(unsigned char *to, const struct rows_in_memory *rows, size_t at, size_t n)
 {
     while (n > 0) {
@@ -83,7 +83,7 @@ enum dpt_status dpt_cuda_steps_download(struct dpt_cuda_steps *s, void *to, cons
     const size_t pieces = (bytes + DPT_CUDA_PIECE - 1) / DPT_CUDA_PIECE;
     enum dpt_status status = DPT_OK;
 
-    /* One is on its way while the one before is copied. */
+    /* A piece is transferred while the one before is copied out of pinned memory. */
     for (size_t i = 0; i <= pieces; i++) {
         const size_t at = i * DPT_CUDA_PIECE, half = i % 2;
 
@@ -109,14 +109,14 @@ out:
 
 /* --- the data set ----------------------------------------------------------------------------- */
 
-/* Where there is room for it. */
+/* Stores the data set on the device if there is enough memory. */
 static enum dpt_status store(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_steps_data *data = &s->spec.data;
     const struct dpt_shape *shape = &s->p->spec.graph->nodes[0].out;
     const size_t channels = (size_t)shape->c * sizeof(float);
     const size_t size = (size_t)dpt_shape_size(shape) * (data->u8 ? 1 : sizeof(float));
-    /* Samples between which other things lie are packed on the way. */
+    /* Samples that are not contiguous in memory are packed during the upload. */
     const struct rows_in_memory rows = {data->memory, size, (size_t)data->stride,
                                         (size_t)data->samples};
     const int64_t bytes = (int64_t)size * data->samples;
@@ -133,7 +133,7 @@ static enum dpt_status store(struct dpt_cuda_steps *s, struct dpt_error *err)
     DPT_CUDA_TRY(&ctx->lib, cuMemGetInfo(&unused, &total));
     if ((size_t)bytes + (total / 16 < MARGIN ? total / 16 : MARGIN) > unused)
         return DPT_OK;
-    /* Another program may have been faster: then the samples come from the host as well. */
+    /* If another program has taken the memory meanwhile, samples come from the host as well. */
     status = dpt_cuda_hold(ctx, &samples, 1, err);
     if (status == DPT_BAD_JOB)
         return DPT_OK;
@@ -256,8 +256,8 @@ out:
 
 /* --- what fits -------------------------------------------------------------------------------- */
 
-/* Adds to a message about memory which micro-batch would fit: of what the program holds all but the
- * parameters, their gradient and two more copies grows with it. */
+/* Adds to a message about memory which micro-batch would fit. It takes all that the program holds
+ * to be proportional to the micro-batch, except four arrays of the arena's size. */
 static void advise(const struct dpt_cuda_steps *s, int64_t held, int64_t unused,
                    struct dpt_error *err)
 {
