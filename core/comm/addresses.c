@@ -15,8 +15,8 @@ static void read_variable(const char *name, char text[DPT_ADDRESS_FILTER])
     snprintf(text, DPT_ADDRESS_FILTER, "%s", value != NULL ? value : "");
 }
 
-/* From the environment, where mpirun --mca puts them too: asking MPI itself (MPI_T) takes it a
- * quarter of a second. */
+/* The lists are read from the environment, where mpirun --mca stores them too, since a query of MPI
+ * itself (MPI_T) takes a quarter of a second. */
 void dpt_address_filter_read(struct dpt_address_filter *filter)
 {
     read_variable("OMPI_MCA_btl_tcp_if_include", filter->include);
@@ -39,7 +39,7 @@ static struct in6_addr mapped(struct in_addr v4)
     return address;
 }
 
-/* "10.0.0.0/8" */
+/* Parses a network such as "10.0.0.0/8"; an IPv4 network becomes a mapped IPv6 one. */
 static bool parse_network(const char *text, struct in6_addr *network, int *bits)
 {
     char address[INET6_ADDRSTRLEN + 1];
@@ -89,7 +89,7 @@ bool dpt_address_passes(const struct dpt_address_filter *filter, const char *int
     return !is_listed(filter->exclude, interface, address);
 }
 
-/* Of an interface, as a mapped one where it is of IPv4. */
+/* Reads an interface's address; an IPv4 address becomes a mapped IPv6 one. */
 static bool read_address(const struct sockaddr *from, struct in6_addr *address)
 {
     if (from == NULL)
@@ -146,7 +146,8 @@ unsigned dpt_node_addresses_choose(const struct dpt_node_addresses *all_addresse
                                     *other = &all_addresses[node == 0 && nodes > 1];
     unsigned chosen = 0;
 
-    /* An address that the other has too is one of those that every machine has: a bridge's. */
+    /* An address that both nodes have does not connect them: bridges of containers, for example,
+     * have the same address on every machine. */
     for (int i = 0; i < mine->n; i++)
         for (int k = 0; k < other->n; k++)
             if (mine->at[i].prefix == other->at[k].prefix &&

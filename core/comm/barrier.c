@@ -5,7 +5,7 @@
 #include "core/base/futex.h"
 #include "core/comm/internal.h"
 
-/* Two cache lines, which the processor fetches together. */
+/* Two cache lines: processors prefetch lines in pairs, so a shared pair would slow both ranks. */
 enum { APART = 128 };
 
 struct flag {
@@ -13,9 +13,8 @@ struct flag {
 };
 
 struct dpt_node_barrier_page {
-    _Alignas(
-        APART) _Atomic uint32_t sleepers; /* number of ranks that sleep or will sleep in a moment */
-    _Atomic uint32_t wakeups;             /* the futex that they sleep on */
+    _Alignas(APART) _Atomic uint32_t sleepers; /* ranks that sleep or are about to */
+    _Atomic uint32_t wakeups;                  /* the futex that they sleep on */
     struct flag flags[];
 };
 
@@ -27,8 +26,8 @@ struct dpt_node_barrier_page {
 static const double SPIN_SECONDS = 1e-6, YIELD_SECONDS = 10e-3, SHORT_YIELD_SECONDS = 0.5e-3;
 /* Polls of the counters between two readings of the clock. */
 enum { POLLS = 8 };
-/* Nanoseconds of one sleep. MPI may hold a message of this rank that is still to be sent, and makes
- * progress only when it is called. */
+/* Nanoseconds of one sleep. It is bounded since MPI may still have to send a message of this rank
+ * and makes progress only when it is called. */
 enum { NAP_NANOSECONDS = 5000000 };
 
 size_t dpt_node_barrier_bytes(int ranks)
@@ -55,7 +54,8 @@ static bool all_arrived(const struct dpt_node_barrier *barrier, int *from)
     return true;
 }
 
-/* Spins, then polls with a sched_yield between polls. False: the time for that is over. */
+/* Spins, then polls with a sched_yield between polls. Returns false when the time for that is
+ * over. */
 static bool wait_spinning(const struct dpt_node_barrier *barrier, int *from)
 {
     const double spin_for = barrier->spin ? SPIN_SECONDS : 0,

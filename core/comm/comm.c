@@ -9,10 +9,11 @@
 #include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
-/* Bytes of address space that MPI may want at its start. */
+/* Bytes of address space that MPI may allocate when it starts. */
 enum { RESERVE = 256 << 20 };
 
-/* Wraps a communicator. Takes it over where it succeeds. A group of one keeps no handle. */
+/* Makes a group of a communicator, which it owns on success. A group of one rank keeps no
+ * handle. */
 static enum dpt_status group_open(struct dpt_group *g, MPI_Comm comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -68,7 +69,7 @@ out:
     return status;
 }
 
-/* From here on the ranks of each node watch each other. */
+/* Connects the watchdogs: from now on the ranks of each node watch each other. */
 static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *watch,
                                       struct dpt_error *err)
 {
@@ -105,8 +106,9 @@ bool dpt_memory_reserve(size_t bytes)
     return true;
 }
 
-/* Too little for MPI, which would crash or hang. The other ranks will not hear of it, and rank 0
- * alone prints errors: so this one tells it itself. */
+/* Reports that there is too little memory for MPI, which would crash or hang. This rank prints the
+ * error itself: only rank 0 prints errors otherwise, and without MPI it cannot learn of this
+ * one. */
 static enum dpt_status fail_alone(const struct dpt_comm *comm, struct dpt_error *err)
 {
     const enum dpt_status status = dpt_fail_memory(err, "MPI", RESERVE);
@@ -129,16 +131,17 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err)
     dpt_host_name(comm->host);
     DPT_TRY(dpt_launcher_check(0, err));
     dpt_launcher_prepare();
-    /* This thread is the only one of ours that is there when MPI starts, since it watches over
-     * that, too. It does not touch the environment, which MPI_Init changes. */
+    /* The watchdog also bounds the start of MPI, so its thread exists already during MPI_Init. It
+     * does not read the environment, which MPI_Init changes. */
     if (dpt_launcher_present())
         watched = dpt_watch_open(&watch, dpt_launcher_rank(), err);
     if (!dpt_memory_reserve((size_t)RESERVE))
         DPT_TRY(fail_alone(comm, err));
     DPT_TRY_MPI(MPI_Init_thread, NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     comm->started = true;
-    /* The watchdog's MPI_Abort is the only call beside those of the main thread, which a library
-     * at the FUNNELED level stands in practice; SINGLE may not know threads. */
+    /* MPI_Abort of the watchdog is the only MPI call outside the main thread, which libraries at
+     * the FUNNELED level tolerate in practice; at SINGLE a library may not support threads at
+     * all. */
     if (provided < MPI_THREAD_FUNNELED)
         DPT_TRY(dpt_fail(err, DPT_RANK, "MPI: this library was built without support for threads"));
     DPT_TRY_MPI(MPI_Comm_set_errhandler, MPI_COMM_SELF, MPI_ERRORS_RETURN);

@@ -1,14 +1,14 @@
 /*
- * comm: the ranks of a job, and what they say to each other. The only room that calls MPI.
+ * comm: the ranks of a job and their communication. Only this directory calls MPI.
  *
  * A group is an ordered set of ranks; every collective takes one, never "the world". All calls come
  * from one thread of a rank at a time. Every function that says "Collective." must be reached by
  * all ranks of the group in the same order, or the job hangs: before such a call that a failing
  * rank would not reach, the ranks agree on their status (dpt_group_agree).
  *
- * Where a rank does not come all the same, because it was killed or stopped or hangs, a watchdog
- * thread of another one ends the job with exit code 71 and a line that names the missing rank
- * (watch.h). So does a collective that fails on one rank inside of MPI.
+ * If a rank never arrives, because it was killed or stopped or hangs, a watchdog thread of another
+ * rank ends the job with exit code 71 and a line that names the missing rank (watch.h). A
+ * collective that fails inside MPI on one rank ends the job in the same way.
  */
 #ifndef DPT_COMM_COMM_H
 #define DPT_COMM_COMM_H
@@ -37,39 +37,41 @@ struct dpt_comm {
     bool started;                 /* MPI runs */
 };
 
-/* What the launcher (mpirun, srun) says before MPI runs: this rank, or 0; whether there is a
+/* This rank according to the launcher (mpirun, srun) before MPI runs, or 0; and whether there is a
  * launcher at all. */
 int dpt_launcher_rank(void);
 bool dpt_launcher_present(void);
-/* The whole number, at least 0, that the launcher put into the environment; or `otherwise`. */
+/* The whole number, at least 0, in an environment variable of the launcher; else `otherwise`. */
 int dpt_launcher_number(const char *name, int otherwise);
-/* "mpirun", "srun": the nearest of our ancestors that starts ranks; NULL: none. */
+/* The launcher among this process's ancestors: "mpirun", "srun"; NULL if there is none. */
 const char *dpt_launcher_name(void);
-/* This rank among those of its node; 0 without a launcher, -1 where it does not say. */
+/* This rank's number on its node; 0 without a launcher, -1 where the launcher does not set it. */
 int dpt_launcher_local_rank(void);
 /*
- * Sets the environment for an MPI that is started without a launcher; else it does nothing. To be
- * called before anything starts a thread that may read the environment, as a GPU's driver may:
- * setenv moves it. dpt_comm_open calls it too, and changes nothing then.
+ * Sets the environment for an MPI that is started without a launcher; with one it does nothing. It
+ * must be called before any thread that may read the environment exists, as a GPU driver's thread
+ * may, since setenv moves the environment. dpt_comm_open calls it too, which then changes nothing.
  */
 void dpt_launcher_prepare(void);
 
 /*
  * Starts MPI and finds the groups. Collective over all processes of the job. Without a launcher MPI
- * is started as a lone process, the quick way. Errors: RANK, USAGE (srun without --mpi=pmix).
+ * is started for one process only, which is faster. Errors: RANK, USAGE (srun without --mpi=pmix).
  */
 enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
-/* Ends MPI after a barrier: what a rank wrote before is done on all ranks after. Collective. */
+/* Ends MPI, after a barrier, so that all ranks have done their work when one returns.
+ * Collective. */
 void dpt_comm_close(struct dpt_comm *comm);
 
-/* How many seconds a rank may wait in a collective until the watchdog ends the job; 0: for ever. 60
- * until this is called. */
+/* Sets how many seconds a rank may wait in a collective until the watchdog ends the job; 0: for
+ * ever. The limit is 60 until this is called. */
 void dpt_comm_limit(const struct dpt_comm *comm, double seconds);
-/* For the only rank of a job, also where MPI did not start: ends the process with one line where a note is the last one for so
- * many seconds. dpt_comm_close ends it. Errors: RANK. */
+/* Starts a watchdog for a job of one rank, even if MPI was not started: it ends the process with
+ * one line when no new note (dpt_comm_note) has come for so many seconds. dpt_comm_close stops it.
+ * Errors: RANK. */
 enum dpt_status dpt_comm_guard(struct dpt_comm *comm, double seconds, struct dpt_error *err);
-/* What this rank does now, and in which step (from 1; 0: before the first): for the line of the
- * watchdog. Costs some nanoseconds. */
+/* Notes what this rank does now and in which step (from 1; 0: before the first), for the watchdog's
+ * line. Takes some nanoseconds. */
 void dpt_comm_note(const struct dpt_comm *comm, int64_t step, const char *what);
 /* The host of a rank of the world. */
 const char *dpt_comm_host(const struct dpt_comm *comm, int rank);

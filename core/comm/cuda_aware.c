@@ -10,14 +10,15 @@
 #include "core/comm/watch.h"
 
 /*
- * Floats of the sums that are tried: MPIs send short messages another way than long ones, and very
- * long ones in yet another. So the last is as long as the job's own, up to what no device lacks.
+ * The sizes of the sums that are tried, in floats: MPIs use different protocols for short, long and
+ * very long messages. The last sum is as long as the job's own, up to a size that fits on any
+ * device.
  */
 enum { SHORT = 1024, LONG = 1 << 18, LONGEST = 1 << 24, SIZES = 3 };
 
 enum { DIFFERENT = 64, LIBRARY_TEXT = 48 };
 
-/* What a rank puts in; all sums are whole numbers that a float holds. */
+/* A rank's contribution; the sums are whole numbers that a float holds exactly. */
 static float value_of(int rank)
 {
     return (float)(rank % DIFFERENT + 1);
@@ -25,18 +26,18 @@ static float value_of(int rank)
 
 /* --- a sum that may crash --------------------------------------------------------------------- */
 
-/* Where the thread that tries a sum comes back to. */
-static _Thread_local sigjmp_buf *way_back;
+/* Where the thread that tries a sum continues after a fault; NULL in all other threads. */
+static _Thread_local sigjmp_buf *recovery;
 
 static void on_fault(int number)
 {
-    if (way_back != NULL)
-        siglongjmp(*way_back, 1);
-    signal(number, SIG_DFL); /* another thread's: as if nobody were here */
+    if (recovery != NULL)
+        siglongjmp(*recovery, 1);
+    signal(number, SIG_DFL); /* another thread's fault keeps its usual effect */
 }
 
-/* False: it crashed. *code: what MPI gave. */
-static bool survive_sum(const struct dpt_group *g, float *at, int n, int *code)
+/* Runs a sum and returns false if it crashed. *code: what MPI returned. */
+static bool survives_sum(const struct dpt_group *g, float *at, int n, int *code)
 {
     const struct sigaction action = {.sa_handler = on_fault};
     struct sigaction segv, bus;
@@ -46,13 +47,13 @@ static bool survive_sum(const struct dpt_group *g, float *at, int n, int *code)
     sigaction(SIGSEGV, &action, &segv);
     sigaction(SIGBUS, &action, &bus);
     if (sigsetjmp(here, 1) == 0) {
-        way_back = &here;
+        recovery = &here;
         dpt_group_enter(g);
         *code = MPI_Allreduce(MPI_IN_PLACE, at, n, MPI_FLOAT, MPI_SUM, dpt_mpi_comm(g));
         dpt_group_leave(g);
         survived = true;
     }
-    way_back = NULL;
+    recovery = NULL;
     sigaction(SIGSEGV, &segv, NULL);
     sigaction(SIGBUS, &bus, NULL);
     return survived;
@@ -76,7 +77,7 @@ static enum dpt_status explain(const struct trial *t, struct dpt_error *err, con
                     why, t->insists ? "`auto` or `off`" : "`off`");
 }
 
-/* MPI failed in the middle of a sum: the other ranks are still in it. */
+/* Ends the job after MPI failed in the middle of a sum, since the other ranks still wait in it. */
 static void give_up(const struct trial *t, const char *why)
 {
     struct dpt_error err = {0};
@@ -113,7 +114,7 @@ static enum dpt_status try_sum(const struct trial *t, int n, bool *right, struct
     else
         status = m->buffer(m->device, value_of(world->rank), n, &at, err);
     DPT_TRY(dpt_group_agree(world, status, err));
-    if (!survive_sum(world, at, n, &code))
+    if (!survives_sum(world, at, n, &code))
         give_up(t, "it crashed when that was tried");
     if (code != MPI_SUCCESS) {
         dpt_mpi_fail(err, "MPI_Allreduce", code);
@@ -167,7 +168,7 @@ enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_
 {
     enum dpt_status status = DPT_OK;
     struct trial t = {.comm = comm, .memory = memory, .insists = wanted == DPT_CUDA_AWARE_ON};
-    int64_t says[2]; /* ranks whose MPI says yes; that says no */
+    int64_t says[2]; /* the ranks whose MPI says yes, and those whose MPI says no */
     int claim;
 
     *on_device = false;

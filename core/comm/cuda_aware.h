@@ -37,9 +37,9 @@ enum { DPT_CUDA_AWARE_TEXT = 160 };
  * 1024 to 1310720 floats on the GPU came out right)". A single rank does not ask MPI: the answer is
  * no.
  *
- * Errors: BAD_JOB: the job says `on`, and it does not work; RANK: the device, or MPI. Where the MPI
- * crashed on it, it is in no state to go on with: the job ends there and then, with a line that
- * says what to set.
+ * Errors: BAD_JOB: the job says `on`, and it does not work; RANK: the device, or MPI. If MPI
+ * crashed in the sum, its state is undefined: the job ends at once, with a line that says what to
+ * set.
  */
 enum dpt_status dpt_comm_device_sums(const struct dpt_comm *comm, enum dpt_cuda_aware wanted,
                                      const struct dpt_cuda_aware_memory *memory, bool *on_device,

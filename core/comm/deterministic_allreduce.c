@@ -9,13 +9,12 @@
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
-    CHUNK =
-        DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added up at a time: they stay in the first cache */
-    WORTH = 4,   /* chunks a rank from which on computing sums of squares here pays */
+    CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
+    WORTH = 4,   /* chunks a rank from which on sums of squares are computed here */
     TAG = 0x7ee, /* of messages between two ranks */
 };
 
-/* What a rank tells the others of its node about a sum. */
+/* A rank's message to the others of its node about a sum. */
 struct notice {
     float words[DPT_DETERMINISTIC_WORDS];
     int32_t offset[DPT_TREE_BLOCKS]; /* of its blocks' buffers, counted from the window's start */
@@ -35,13 +34,12 @@ struct dpt_deterministic_allreduce {
     bool window;
     struct dpt_shared shared;
     struct dpt_node_barrier barrier;
-    struct notice *notices; /* [ranks], in the window */
-    float *own;             /* this rank's buffers */
-    float *base;            /* the window's first buffer */
-    struct part *parts;     /* those of a sum, in order: room for every rank's */
-    double
-        *sums_of_squares; /* WINDOW: of the sum's runs; NULL: slices are not made of whole ones */
-    size_t squared;       /* floats whose sums of squares are wanted */
+    struct notice *notices;  /* [ranks], in the window */
+    float *own;              /* this rank's buffers */
+    float *base;             /* the window's first buffer */
+    struct part *parts;      /* those of a sum, in order: room for every rank's */
+    double *sums_of_squares; /* WINDOW: of the sum's chunks; NULL: slices have no whole chunks */
+    size_t squared;          /* floats whose sums of squares are wanted */
     float *result;
     float *received; /* MESSAGES: all blocks of this rank's slice */
     size_t received_floats;
@@ -55,8 +53,8 @@ static bool in_chunks(const struct dpt_deterministic_allreduce *d)
     return d->stride >= (size_t)d->ranks * WORTH * CHUNK;
 }
 
-/* The floats of a sum that rank r adds up. Where they are sent they differ by a line at most: ranks
- * whose messages are longer than others' fall behind. */
+/* Finds the floats of a sum that rank r adds. In messages the slices differ by at most a cache
+ * line, since ranks with longer messages than others fall behind. */
 static void slice(const struct dpt_deterministic_allreduce *d, int r, size_t *begin, size_t *end)
 {
     dpt_part_in_units(d->stride, d->window && in_chunks(d) ? CHUNK : LINE, r, d->ranks, begin, end);
@@ -75,7 +73,7 @@ static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, bool s
     double most;
     char *at;
 
-    /* As many buffers for each rank as the one with the most wants. */
+    /* Each rank gets as many buffers as the rank with the most, so that all know their offsets. */
     DPT_TRY(dpt_group_max(&d->comm->node, d->buffers, &most, err));
     floats = ((size_t)most * (size_t)d->ranks + 1) * d->stride * sizeof(float);
     bytes = barrier + notices + floats + sums_of_squares;
@@ -107,7 +105,7 @@ static enum dpt_status open_messages(struct dpt_deterministic_allreduce *d, stru
     d->send.at = d->send.count + d->ranks;
     d->receive.count = d->send.at + d->ranks;
     d->receive.at = d->receive.count + d->ranks;
-    if (d->stride > INT32_MAX) /* MPI's places and counts are int */
+    if (d->stride > INT32_MAX) /* MPI's displacements and counts are int */
         return dpt_fail(err, DPT_BAD_JOB,
                         "comm.reduction: reproducible: over 2^31 parameters on "
                         "several nodes are not possible; allreduce is");
@@ -227,7 +225,7 @@ static int list_parts(struct dpt_deterministic_allreduce *d, int32_t total, cons
     return n;
 }
 
-/* Adds n floats of all parts in the tree's order; the sum is in the first one's place. */
+/* Adds n floats of all parts in the tree's order; the sum replaces the first part's values. */
 static const float *add_parts(const struct dpt_deterministic_allreduce *d, int parts, int32_t total,
                               size_t at, size_t n)
 {
@@ -239,7 +237,8 @@ static const float *add_parts(const struct dpt_deterministic_allreduce *d, int p
     return whole.value[0];
 }
 
-/* Chunk by chunk, each added up, put where it belongs and squared while it is near. */
+/* Sums this rank's slice chunk by chunk, so that a chunk is still in the cache when it is copied to
+ * the result and its squares are summed. */
 static void sum_window(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
                        const int32_t *first)
 {
@@ -273,7 +272,7 @@ static int count_blocks(struct dpt_deterministic_allreduce *d, const int32_t *fi
     return most;
 }
 
-/* Whether the ranks' blocks join two by two; the last one may be cut off. */
+/* Whether the ranks' blocks merge pairwise; the last block may be cut off by the total. */
 static bool in_pairs(const struct dpt_deterministic_allreduce *d, const int32_t *first)
 {
     const int64_t run = first[1];
@@ -309,7 +308,7 @@ enum dpt_status dpt_deterministic_reserve(struct dpt_deterministic_allreduce *d,
                : dpt_fail_memory(err, "the ranks' gradients", (double)floats * sizeof(float));
 }
 
-/* Every rank gets its slice of all blocks: those that are each rank's k-th in one exchange. */
+/* Sends every rank its slice of all blocks, the k-th block of each rank in the k-th exchange. */
 static enum dpt_status exchange(struct dpt_deterministic_allreduce *d, const struct dpt_tree *mine,
                                 const int32_t *first, size_t floats, struct dpt_error *err)
 {
@@ -365,11 +364,10 @@ struct range {
     size_t begin, end;
 };
 
-/* The half that a rank keeps when it shares a range with the rank whose number differs in this bit;
- * or the one that it gives. */
+/* The upper or lower half of a range, of which one rank of a pair keeps one and sends the other. */
 static struct range half(struct range whole, bool upper)
 {
-    const size_t lines = (whole.end - whole.begin) / LINE; /* whole ones, as in the stride */
+    const size_t lines = (whole.end - whole.begin) / LINE; /* the stride has whole cache lines */
     const size_t middle = whole.begin + (lines + 1) / 2 * LINE;
 
     return upper ? (struct range){middle, whole.end} : (struct range){whole.begin, middle};

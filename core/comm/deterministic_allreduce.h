@@ -1,9 +1,9 @@
 /*
- * deterministic_allreduce: the sum over all ranks' micro-batches along the fixed tree (tree.h), the same bits for
- * any number of ranks.
+ * deterministic_allreduce: the sum over all ranks' micro-batches along the fixed tree (tree.h),
+ * with the same bits for any number of ranks.
  *
- * Each rank has the values of its blocks: one block where the micro-batches divide evenly by a
- * power of two, else a few.
+ * Each rank has the values of its blocks: one block where each rank has the same power of two
+ * of micro-batches, else a few.
  *
  * Where each rank has one block, all blocks have the same size, and there are 2^k ranks, the tree
  * joins ranks as recursive halving does, the best all-reduce for long messages (Rabenseifner 2004):
@@ -11,12 +11,12 @@
  * pair a quarter, and so on; then the sums go back the same way. 2k messages a rank, and most of
  * the bytes stay on a node where that has several ranks.
  *
- * Else the floats are cut into as many slices as there are ranks; each rank gets all blocks of its
- * own slice, adds them in the tree's order, and all get all slices back. For one block a rank this
- * moves the same bytes, in as many messages as there are ranks; each further block travels once
- * more, in the first half only.
+ * Otherwise the floats are cut into as many slices as there are ranks; each rank gets all blocks of
+ * its own slice and adds them in the tree's order, and then all ranks get all slices. For one block
+ * a rank this moves the same bytes, in as many messages as there are ranks; each further block
+ * travels once more, in the first half only.
  *
- * Where all ranks share memory the values lie in it from the start (dpt_deterministic_buffer), so
+ * If all ranks share memory the values are in it from the start (dpt_deterministic_buffer), so
  * nothing is sent at all: each rank reads the others' slices in place and writes the sum where all
  * read it.
  *
@@ -31,12 +31,13 @@
  *       421 642 |       373         42 |     50       375       441 |       2 621
  *    25 000 000 |    80 547      7 866 | 11 258    40 909    50 367 |     244 326
  *
- * So: the window on one node, 7 times as fast as MPI_Allreduce, which has to copy. Messages on
- * several: as fast as MPI_Allreduce, or faster, and for any number of ranks and any partition,
- * where recursive doubling sends all of the array log2(ranks) times, and in the tree's order only
- * for powers of two. Sums in 64-bit fixed point would let MPI_Allreduce serve and need no tree, but
- * take two conversions, twice the bytes and another collective for the common exponent: 3 to 7
- * times as long, and what is below 2^-52 of the largest element is lost.
+ * So the window is used on one node: it is 7 times as fast as MPI_Allreduce, which has to copy.
+ * Messages are used on several nodes: they are at least as fast as MPI_Allreduce and work for any
+ * number of ranks and any partition, while recursive doubling sends the whole array log2(ranks)
+ * times and keeps the tree's order for powers of two only. Sums in 64-bit fixed point by
+ * MPI_Allreduce would need no tree, but take two conversions, twice the bytes and another
+ * collective for the common exponent: 3 to 7 times as long, and whatever is below 2^-52 of the
+ * largest element is lost.
  */
 #ifndef DPT_COMM_DETERMINISTIC_ALLREDUCE_H
 #define DPT_COMM_DETERMINISTIC_ALLREDUCE_H
@@ -57,8 +58,8 @@ struct dpt_deterministic_allreduce;
 
 /*
  * Collective over comm->world. n: floats of a sum; buffers: how many this rank wants (the threads'
- * together); spin: a core for every thread of the node, so that waiting may be active. AUTO takes
- * the window where all ranks share memory and there is enough of it. Errors: RANK.
+ * together); spin: every thread of the node has a core of its own, so that waiting may be active.
+ * AUTO chooses the window if all ranks share memory and there is enough of it. Errors: RANK.
  */
 enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allreduce,
                                        const struct dpt_comm *comm, size_t n, int buffers,

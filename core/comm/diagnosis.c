@@ -66,7 +66,7 @@ static void where(int64_t step, char *out, size_t size)
         snprintf(out, size, "before the first step");
 }
 
-/* "Its last word: computing", of the first one of `gone` ranks. */
+/* Writes "Its last word: computing", from the note of the first of `gone` ranks. */
 static void last_note(const struct dpt_rank_status *first, int gone, char *out, size_t size)
 {
     char who[32] = "It";
@@ -92,7 +92,7 @@ static void describe_missing(const struct rank_list *missing, const struct rank_
              seconds, waiting->n == 1 ? "" : "s", waiting->text, waiting->n == 1 ? "s" : "", note);
 }
 
-/* All of the node wait: for another node, or where there is none, for nobody that could come. */
+/* Describes that all ranks of this node wait: for another node, or, without one, for each other. */
 static void describe_waiting(const struct dpt_rank_status *seen, int n, int me,
                              const struct dpt_diagnosis_context *context, char *line, size_t size)
 {
@@ -135,7 +135,7 @@ enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n,
         waiting[i] = !missing[i] && dpt_watch_waits(&seen[i]);
         if (missing[i] && first == NULL)
             first = &seen[i];
-        /* It has not arrived, but it made progress not long ago: its time is not over. */
+        /* A rank that has not arrived but has made progress within the limit is waited for. */
         late |= seen[i].phase < seen[me].phase && seen[i].still < context->limit;
     }
     if (first != NULL) {
@@ -151,8 +151,8 @@ enum dpt_diagnosis dpt_watch_diagnose(const struct dpt_rank_status *seen, int n,
     return DPT_NONE_MISSING;
 }
 
-/* Ranks of other nodes that are late but make progress are waited for this many times the limit.
- * What another node reports is no reason to wait for ever. */
+/* Ranks of other nodes that are late but make progress are waited for this many times the limit,
+ * since a wrong report of another node must not make this one wait for ever. */
 static const double PATIENCE = 4;
 
 enum dpt_diagnosis dpt_watch_diagnose_remote(const struct dpt_remote_node *remote, int n_remote,

@@ -49,13 +49,13 @@ void dpt_group_await(const struct dpt_group *g)
     }
 }
 
-/* A group of one, or a group that this rank is not in: nothing to be said to anyone. */
+/* Whether a group has one rank, or not this one: then nothing is communicated. */
 static bool is_alone(const struct dpt_group *g)
 {
     return g->size <= 1;
 }
 
-/* What the first rank that failed tells the others. */
+/* The message of the first rank that failed to the others. */
 struct report {
     int status;
     bool memory;
@@ -102,12 +102,13 @@ out:
     return status;
 }
 
-/* The elements of the next message, of so many that are left, and all that a group sends at once. */
+/* The elements of a group's largest message. */
 static size_t limit_of(const struct dpt_group *g)
 {
     return ((const struct dpt_communicator *)g->handle)->limit;
 }
 
+/* The elements of the next message when so many are left. */
 static int piece(const struct dpt_group *g, size_t left)
 {
     return (int)(left < limit_of(g) ? left : limit_of(g));
@@ -186,7 +187,7 @@ enum dpt_status dpt_group_allgather(const struct dpt_group *g, const void *mine,
 
     if (own == NULL || n == 0)
         return DPT_OK;
-    /* The receiving side counts all ranks' bytes, so the limit is on their sum. */
+    /* The receiver's count includes all ranks' bytes, so the limit applies to their sum. */
     if (is_alone(g) || n > limit_of(g) / (size_t)g->size) {
         if (own != mine)
             memcpy(own, mine, n);

@@ -9,18 +9,18 @@
 
 #include "core/base/str.h"
 
-/* Seconds from one question to the next, and seconds for which an answer is recent. */
+/* The seconds from one question to the next, and those for which an answer counts as recent. */
 static const double PAUSE = 0.9, FRESH = 2;
 
 enum {
-    TRIES = 20, /* questions to a node that has never answered: a firewall may be in the way */
-    BURST = 64, /* datagrams a poll at most, in each direction */
+    TRIES = 20, /* questions to a node that never answers: a firewall may block them */
+    BURST = 64, /* at most so many datagrams a poll in each direction */
     MAGIC = 0x64707402,
 };
 
 enum kind { ASK, ANSWER };
 
-/* The nodes of a job run the same program: a datagram is the struct as it is. */
+/* The nodes of a job run the same program, so a datagram is the struct's bytes. */
 struct datagram {
     uint64_t hash; /* of all that follows */
     int32_t magic, kind, from, to;
@@ -34,14 +34,14 @@ enum { QUESTION = offsetof(struct datagram, report), HASHED = offsetof(struct da
 struct peer {
     const struct dpt_node_addresses *addresses;
     unsigned chosen; /* which of the addresses are used, as bits */
-    bool reached;    /* it was heard from at some time, so nothing is in the way */
-    bool asks;       /* waits for our answer */
+    bool reached;    /* a datagram from it has arrived once, so the network allows them */
+    bool asks;       /* it waits for our answer */
     int tries;
-    uint64_t counter;          /* of the last datagram from it */
-    uint64_t to_answer;        /* that of its question */
-    uint64_t questions[2];     /* ours, the last two, answers to which are news */
-    double asked, first_asked; /* this time; and since when again and again */
-    double heard;
+    uint64_t counter;      /* of the last datagram from it */
+    uint64_t to_answer;    /* the counter of its question */
+    uint64_t questions[2]; /* the counters of our last two questions; older answers are ignored */
+    double asked, first_asked; /* when it was asked last; since when it is asked repeatedly */
+    double heard;              /* when its last answer arrived */
     struct dpt_heartbeat_report report;
 };
 
@@ -49,13 +49,13 @@ struct dpt_heartbeat {
     int fd[DPT_NODE_ADDRESSES];
     struct dpt_node_addresses addresses; /* its own */
     int nodes, index, next;
-    bool due; /* somebody waits for an answer */
+    bool due; /* some node waits for an answer */
     uint64_t counter;
     uint8_t secret[DPT_HEARTBEAT_SECRET];
     struct peer *peers; /* [nodes] */
 };
 
-/* Writes an address as a socket of its family wants it; returns its size. */
+/* Writes an address in the form of its family's sockets; returns its size. */
 static socklen_t make_address(const struct in6_addr *address, in_port_t port,
                               struct sockaddr_storage *out)
 {
@@ -149,7 +149,7 @@ bool dpt_heartbeat_connect(struct dpt_heartbeat *heartbeat,
     return true;
 }
 
-/* Our socket for an address: one in its network, else one of its kind; -1: none. */
+/* Chooses our socket for an address: one in its network, else one of its family; -1: none. */
 static int socket_for(const struct dpt_heartbeat *heartbeat, const struct in6_addr *address)
 {
     int found = -1;
@@ -172,8 +172,8 @@ static uint64_t hash_of(const struct dpt_heartbeat *heartbeat, const struct data
     return dpt_siphash(heartbeat->secret, (const char *)datagram + HASHED, size - HASHED);
 }
 
-/* Sends to all addresses of a node that are used: the first datagram that arrives is taken up, and
- * the others, which have the same counter, are not. */
+/* Sends a datagram to all used addresses of a node, which accepts the first one that arrives and
+ * ignores the others, since they have the same counter. */
 static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagram *datagram,
                           size_t size)
 {
@@ -190,15 +190,16 @@ static void send_datagram(struct dpt_heartbeat *heartbeat, int to, struct datagr
         struct sockaddr_storage storage;
         const socklen_t length = make_address(address, peer->addresses->at[i].port, &storage);
 
-        /* A question that cannot be sent now is asked again. */
+        /* Errors are ignored: a question that cannot be sent now is asked again. */
         if (own >= 0 && (peer->chosen >> i & 1) != 0)
             (void)sendto(heartbeat->fd[own], datagram, size, MSG_DONTWAIT | MSG_NOSIGNAL,
                          (const struct sockaddr *)&storage, length);
     }
 }
 
-/* A report from outside: numbers within bounds, texts with an end. */
-static void take_report(struct peer *peer, const struct dpt_heartbeat_report *report, double now)
+/* Stores a report after its numbers are checked and its texts are terminated and made printable,
+ * since it comes from outside. */
+static void store_report(struct peer *peer, const struct dpt_heartbeat_report *report, double now)
 {
     peer->report = *report;
     if (peer->report.n < 0 || peer->report.n > DPT_HEARTBEAT_RANKS)
@@ -216,9 +217,9 @@ static void take_report(struct peer *peer, const struct dpt_heartbeat_report *re
     peer->heard = now;
 }
 
-/* Checks a datagram and takes it up. */
-static void take(struct dpt_heartbeat *heartbeat, const struct datagram *datagram, size_t size,
-                 double now)
+/* Checks a datagram and handles it. */
+static void receive(struct dpt_heartbeat *heartbeat, const struct datagram *datagram, size_t size,
+                    double now)
 {
     struct peer *peer;
 
@@ -237,7 +238,7 @@ static void take(struct dpt_heartbeat *heartbeat, const struct datagram *datagra
         peer->asks = heartbeat->due = true;
     } else if (datagram->kind == ANSWER && size == sizeof *datagram && datagram->about != 0 &&
                (datagram->about == peer->questions[0] || datagram->about == peer->questions[1])) {
-        take_report(peer, &datagram->report, now);
+        store_report(peer, &datagram->report, now);
     }
 }
 
@@ -276,7 +277,7 @@ static void read_socket(struct dpt_heartbeat *heartbeat, int own, double now)
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EBADF))
             break;
         if (n >= 0)
-            take(heartbeat, &datagram, (size_t)n, now);
+            receive(heartbeat, &datagram, (size_t)n, now);
     }
 }
 

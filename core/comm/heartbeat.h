@@ -1,16 +1,16 @@
 /*
  * heartbeat: datagrams between the watchdogs of the nodes, which work while MPI is stuck.
  *
- * The first rank of each node has a socket at each address that MPI uses; where it waits long it
- * asks the other nodes which of their ranks do not wait. Datagrams are used, not connections: there
- * is nothing to be set up, to fill up or to get stuck, and a lost question is asked again. The
- * ranks exchange the addresses and a secret over MPI at the start. Nothing here blocks or fails a
- * job; where the heartbeat does not work, the watchdog knows less.
+ * The first rank of each node has a socket at each address that MPI uses. If it waits long it asks
+ * the other nodes which of their ranks do not wait. Datagrams need no connection, which would have
+ * to be set up and could block, and a lost question is asked again. The ranks exchange the
+ * addresses and a secret over MPI at the start. Nothing here blocks or fails a job; without a
+ * heartbeat the watchdog only knows less about the other nodes.
  *
  * Others on the network can read and send datagrams. The secret is never in them: each carries a
- * number, higher than those before it, and a keyed hash (SipHash-2-4) of all of it. Without the
- * secret none can be made or changed, one that was taken up is not taken again, and an answer only
- * counts while its question is new. What remains to others is to keep datagrams away.
+ * number, higher than those before it, and a keyed hash (SipHash-2-4) of all of it. So datagrams
+ * cannot be forged or changed without the secret, a repeated one is ignored, and an answer counts
+ * only while its question is recent. An attacker can still suppress datagrams.
  *
  * After dpt_heartbeat_open one thread uses it. Private to core/comm.
  */

@@ -9,39 +9,38 @@
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
-    CHUNK =
-        DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added up at a time: they stay in the first cache */
-    WORTH = 4,        /* chunks a rank from which on computing sums of squares here pays */
-    SMALL = 4096,     /* floats of a node's buffers up to which each rank adds up all of them */
+    CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
+    WORTH = 4,        /* chunks a rank from which on sums of squares are computed here */
+    SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
     ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */
 };
 
 struct dpt_hierarchical_allreduce {
     const struct dpt_comm *comm;
     struct dpt_group one;          /* this rank by itself */
-    const struct dpt_group *local; /* whose buffers are added up in memory: the node, or `one` */
-    const struct dpt_group *above; /* who adds up those sums by messages */
+    const struct dpt_group *local; /* the ranks that add in shared memory: the node, or `one` */
+    const struct dpt_group *above; /* the ranks that add those sums by messages */
     size_t n;
     size_t stride; /* floats from a buffer to the next; in front of each is a line that says whether
                       it is filled */
     int buffers;   /* of this rank */
-    int first;     /* of those at `base` its first */
-    int all;       /* the local ranks' */
-    bool small;    /* each rank adds up all for itself, out of buffers that all see */
-    int set;       /* of buffers, that comes next. Small ones are read by the others while the next
-                      are written: so they have two */
+    int first;     /* the number of its first one at `base` */
+    int all;       /* of all local ranks */
+    bool small;    /* each rank adds everything itself, from buffers in shared memory */
+    int set;       /* the set of buffers for the next sum. Small ones have two sets, since others
+                      read one while the next is written */
     struct dpt_shared shared; /* empty where `local` is one rank */
     struct dpt_node_barrier barrier;
     float *base;  /* the buffers: [sets][all] where small, else this rank's */
-    float *given; /* by each rank to the others: what it has for their slices; [ranks] */
+    float *given; /* [ranks]: each rank's contributions to the others' slices */
     size_t given_stride;
-    float *own; /* a result of this rank's, or NULL */
+    float *own; /* this rank's own result, or NULL */
     float *result;
-    float **from; /* the buffers that are added, in order: of all where small, else this rank's */
+    float **from; /* the buffers that are added: all ranks' where small, else this rank's */
     int n_from;
-    size_t begin, end;       /* what this rank adds up */
+    size_t begin, end;       /* the slice that this rank adds */
     size_t squared;          /* floats at the beginning whose squares are summed, too; 0: none */
-    double *sums_of_squares; /* [runs of those], in the shared memory */
+    double *sums_of_squares; /* [chunks of those], in shared memory */
     int threads;
 };
 
@@ -65,13 +64,13 @@ const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_all
     return s->sums_of_squares;
 }
 
-/* Floats at `base`. */
+/* The number of floats at `base`. */
 static size_t buffer_floats(const struct dpt_hierarchical_allreduce *s)
 {
     return (s->small ? 2 * (size_t)s->all : (size_t)s->buffers) * s->stride;
 }
 
-/* What threads and ranks share out is a multiple of this. */
+/* Parts of threads and ranks are multiples of this many floats. */
 static size_t unit(const struct dpt_hierarchical_allreduce *s)
 {
     return s->squared > 0 ? CHUNK : LINE;
@@ -84,7 +83,7 @@ static void slice(const struct dpt_hierarchical_allreduce *s, int rank, size_t *
                       end);
 }
 
-/* Where a rank gives float `at` to the one whose slice that is in. */
+/* Where a rank writes float `at` for the rank in whose slice it is. */
 static float *given_at(const struct dpt_hierarchical_allreduce *s, int rank, size_t at)
 {
     size_t begin, end;
@@ -93,8 +92,8 @@ static float *given_at(const struct dpt_hierarchical_allreduce *s, int rank, siz
     return s->given + (size_t)rank * s->given_stride + (at < begin ? at : at - (end - begin));
 }
 
-/* The size that all ranks use: the largest that one of them writes, which is the rank with the
- * smallest slice. */
+/* The floats of each rank's part of `given`: as many as the rank with the smallest slice writes,
+ * which writes the most. */
 static size_t given_floats(size_t n, size_t unit, size_t ranks)
 {
     const size_t units = (n + unit - 1) / unit;
@@ -107,7 +106,8 @@ static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
     return dpt_fail_memory(err, "the gradients", (double)floats * sizeof(float));
 }
 
-/* The node's memory: its barrier, and the small ones' buffers, or the sum and what ranks give. */
+/* Opens the node's shared memory: the barrier, then the buffers where small, else the sum and
+ * `given`. */
 static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool spin,
                                    struct dpt_error *err)
 {
@@ -151,8 +151,8 @@ static enum dpt_status open_private(struct dpt_hierarchical_allreduce *s, struct
     return s->own != NULL ? DPT_OK : alloc_fail(err, s->n);
 }
 
-/* Where this rank's buffers are among the local ones, which have as many each as the rank that wants
- * the most: those that nobody uses are never filled. */
+/* Counts the local ranks' buffers. Each rank has as many as the one with the most, so that all know
+ * their offsets; buffers that no thread uses are never filled. */
 static enum dpt_status count_buffers(struct dpt_hierarchical_allreduce *s, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -205,7 +205,8 @@ static enum dpt_status open_here(struct dpt_hierarchical_allreduce *s,
     const size_t ranks = (size_t)s->local->size;
 
     DPT_TRY(count_buffers(s, err));
-    /* Not by `above`, which only the first rank of a node knows. */
+    /* The number of nodes, not `above`, decides, since only the first rank of a node has that
+     * group. */
     s->small = ranks > 1 && s->comm->nodes == 1 && (size_t)s->all * s->n <= SMALL;
     if (ranks > 1 && s->comm->nodes == 1 && s->n >= ranks * WORTH * CHUNK)
         s->squared = spec->sums_of_squares;
@@ -341,7 +342,8 @@ static void take_range(const struct dpt_hierarchical_allreduce *s, size_t begin,
     dpt_nontemporal_fence();
 }
 
-/* Where this rank is alone, or each adds up all for itself: in place where that may be. */
+/* Adds a range where this rank is alone or each adds everything; in place where that is
+ * possible. */
 static void add_range(const struct dpt_hierarchical_allreduce *s, float *sum, size_t begin,
                       size_t end)
 {
@@ -359,7 +361,7 @@ static void add_range(const struct dpt_hierarchical_allreduce *s, float *sum, si
     }
 }
 
-/* Where the local sum is made: in place where this rank is alone. */
+/* The buffer of the local sum: its first buffer where this rank is alone. */
 static float *local_sum(const struct dpt_hierarchical_allreduce *s)
 {
     return s->local->size > 1 ? s->result : buffer_at(s, 0);
@@ -395,7 +397,7 @@ static void add_part(void *arg, int thread)
         add_range(s, local_sum(s), begin, end);
 }
 
-/* Runs the work on as many threads as pay. */
+/* Runs the work on all threads if it is large enough, else on this one. */
 static void run(struct dpt_hierarchical_allreduce *s, struct dpt_pool *pool,
                 void (*work)(void *, int), size_t floats)
 {
@@ -432,7 +434,7 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
         run(s, pool, give_part, (s->n - (s->end - s->begin)) * (size_t)s->n_from);
     }
     if (together)
-        dpt_node_barrier_wait(&s->barrier); /* all are there */
+        dpt_node_barrier_wait(&s->barrier); /* all contributions are written */
     if (!together || s->small)
         find_filled(s);
     run(s, pool, add_part,
@@ -443,11 +445,11 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
         return DPT_OK;
     }
     if (together)
-        dpt_node_barrier_wait(&s->barrier); /* all slices are there */
+        dpt_node_barrier_wait(&s->barrier); /* all slices are written */
     if (s->comm->world.size > 1 && s->above->size > 1)
         DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
     if (together && s->comm->nodes > 1)
-        dpt_node_barrier_wait(&s->barrier); /* the sum of all nodes is there */
+        dpt_node_barrier_wait(&s->barrier); /* the sum of all nodes is written */
 out:
     return status;
 }

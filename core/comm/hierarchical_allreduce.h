@@ -26,35 +26,35 @@
 struct dpt_hierarchical_allreduce;
 
 struct dpt_hierarchical_spec {
-    size_t n;          /* floats of a sum, the same on all ranks */
-    int buffers;       /* of this rank, one a thread; at least 1 */
-    bool hierarchical; /* the same on all ranks */
-    bool spin;         /* a core for every thread of the node: waiting may be active */
-    size_t
-        sums_of_squares; /* floats of the sum whose sums of squares are wanted, where they cost little */
+    size_t n;               /* floats of a sum, the same on all ranks */
+    int buffers;            /* of this rank, one a thread; at least 1 */
+    bool hierarchical;      /* the same on all ranks */
+    bool spin;              /* every thread of the node has a core: waiting may be active */
+    size_t sums_of_squares; /* floats of the sum whose squares are summed too, if it is cheap */
 };
 
 /*
- * Collective over comm->world. *hierarchical: out, NULL or whether it is; it is not where the ranks
- * of some node cannot share that much memory, and err then says why. Errors: RANK.
+ * Collective over comm->world. *hierarchical: out, or NULL: whether the allreduce is hierarchical.
+ * It is not if the ranks of some node cannot share that much memory, and err then says why. Errors:
+ * RANK.
  */
-enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **summation,
+enum dpt_status dpt_hierarchical_open(struct dpt_hierarchical_allreduce **allreduce,
                                       const struct dpt_comm *comm,
                                       const struct dpt_hierarchical_spec *spec, bool *hierarchical,
                                       struct dpt_error *err);
 /* Collective. */
-void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *summation);
+void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *allreduce);
 
 /* Buffer i for the next sum: n floats aligned to a cache line, with any content. The address may
  * change with each sum. */
-float *dpt_hierarchical_buffer(const struct dpt_hierarchical_allreduce *summation, int i);
+float *dpt_hierarchical_buffer(const struct dpt_hierarchical_allreduce *allreduce, int i);
 /* The buffer in which the sum will be: n floats, always the same. */
-float *dpt_hierarchical_result(const struct dpt_hierarchical_allreduce *summation);
+float *dpt_hierarchical_result(const struct dpt_hierarchical_allreduce *allreduce);
 
 /* The sums of squares of the sum, one for each chunk (core/base/sum_of_squares.h), valid as long as
  * the sum: each rank computes those of its slice while that is in its cache. NULL: they are not
  * computed here, and the caller computes them itself. */
-const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_allreduce *summation);
+const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_allreduce *allreduce);
 
 /* Bytes that the allreduce takes on a node where `ranks` of the job's `all` ranks run: own: of each
  * rank; shared: of the node. */
@@ -62,11 +62,11 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
                             double *own, double *shared);
 
 /*
- * Collective. filled: [buffers], which of this rank's count; the first one always does. pool: this
- * rank's threads, which help where it pays; NULL: none do. The sum is in dpt_hierarchical_result until
- * the next call's beginning; the buffers' contents are lost. Errors: RANK.
+ * Collective. filled: [buffers], which of this rank's buffers are added; the first one always is.
+ * pool: this rank's threads, which help if the sum is large enough; NULL: none. The sum is in
+ * dpt_hierarchical_result until the next call begins; the buffers' contents are lost. Errors: RANK.
  */
-enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *summation,
+enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *allreduce,
                                      const bool *filled, struct dpt_pool *pool,
                                      struct dpt_error *err);
 

@@ -1,6 +1,6 @@
 /*
- * internal: what the files of this room share, and what its tests reach into. Nobody else includes
- * it; the only header that brings mpi.h.
+ * internal: what the files of this directory share, and what its tests use. It is the only header
+ * that includes mpi.h, and no other directory includes it.
  */
 #ifndef DPT_COMM_INTERNAL_H
 #define DPT_COMM_INTERNAL_H
@@ -9,8 +9,8 @@
 
 #include "core/comm/comm.h"
 
-/* MPI counts are int, and libraries multiply them by the element's size in places: stay well below.
- */
+/* Far below INT_MAX, since MPI's counts are int and some libraries multiply them by the element's
+ * size. */
 enum { DPT_MESSAGE_LIMIT = 1 << 28 };
 
 /* What a group's handle points to. */
@@ -73,9 +73,9 @@ enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_g
                                    size_t size, enum dpt_shared_way way, struct dpt_error *err);
 
 /*
- * Whether MPI sees what srun started: several tasks, but none is told its rank (srun without
- * --mpi=pmix), are refused instead of training the same job several times over. ranks: of the world
- * that MPI made; 0 before MPI_Init. Errors: USAGE.
+ * Refuses several tasks of srun of which MPI does not know that they belong together (srun without
+ * --mpi=pmix), since each would train the same job by itself. ranks: of MPI's world; 0 before
+ * MPI_Init. Errors: USAGE.
  */
 enum dpt_status dpt_launcher_check(int ranks, struct dpt_error *err);
 
@@ -91,8 +91,8 @@ void dpt_host_name(char host[DPT_HOST_TEXT]);
 /*
  * A barrier for the ranks of a node, in memory that they share.
  *
- * An MPI_Barrier between two ranks of a node costs about a microsecond, of which a small model's
- * step has few. Here a rank that arrives increments a counter in a cache line of its own and reads
+ * An MPI_Barrier between two ranks of a node takes about a microsecond, and a small model's step
+ * only a few. Here a rank that arrives increments a counter in a cache line of its own and reads
  * the other ranks' counters until they are as high: one cache line moves each way. A rank that
  * waits longer sleeps in the kernel and is woken by the last rank to arrive, so that ranks which
  * share a core do not keep it from a rank that must still arrive. The watchdog counts a barrier as

@@ -40,14 +40,15 @@ static const char *const rank_names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "P
 
 enum { RANK_NAMES = sizeof rank_names / sizeof rank_names[0] };
 
-/* The one task of srun --mpi=pmi2 needs nobody, so Open MPI need not have learned PMI-2 for it. */
+/* The only task of srun --mpi=pmi2 talks to no other, so it works without Open MPI's PMI-2
+ * support. */
 static bool is_only_task(const char *name)
 {
     return name == rank_names[RANK_NAMES - 1] && slurm_tasks() == 1 &&
            dpt_launcher_number("PMI_SIZE", 0) == 1;
 }
 
-/* The name of the variable that holds this rank; NULL where MPI is told of none. */
+/* The name of the variable that holds this rank; NULL if no launcher sets one that MPI reads. */
 static const char *rank_name(void)
 {
     for (int i = 0; i < RANK_NAMES; i++)
@@ -70,7 +71,8 @@ int dpt_launcher_rank(void)
     return slurm_tasks() > 1 ? dpt_launcher_number("SLURM_PROCID", 0) : 0;
 }
 
-/* A launcher's own come before Slurm's, which a batch script hands on to whatever it starts. */
+/* A launcher's own variables come before Slurm's, which a batch script passes to all that it
+ * starts. */
 static const char *const local_names[] = {
     "OMPI_COMM_WORLD_LOCAL_RANK", /* Open MPI, PRRTE */
     "MPI_LOCALRANKID",            /* Hydra: MPICH, Intel MPI */
@@ -87,14 +89,15 @@ int dpt_launcher_local_rank(void)
     for (size_t i = 0; i < sizeof local_names / sizeof local_names[0]; i++)
         if (dpt_launcher_number(local_names[i], -1) >= 0)
             return dpt_launcher_number(local_names[i], -1);
-    /* Of the task that this rank is, not of one that started it. */
+    /* SLURM_LOCALID may belong to a task that started this rank; it counts if the rank is that
+     * task. */
     if (slurm_tasks() > 0 && dpt_launcher_number("SLURM_PROCID", -1) == dpt_launcher_rank())
         return dpt_launcher_number("SLURM_LOCALID", -1);
     return -1;
 }
 
-/* Open MPI would end in MPI_Init, with a page of advice from each task. Other MPIs may know how to
- * ask Slurm itself; where they do not, each task becomes a world of its own. */
+/* Open MPI would fail in MPI_Init, with a page of advice from each task. Other MPIs may ask Slurm
+ * directly; if they do not, each task becomes a world of its own, which is found after MPI_Init. */
 #if defined(OMPI_MAJOR_VERSION)
 static const bool needs_a_rank = true;
 #else
@@ -120,7 +123,7 @@ void dpt_launcher_prepare_lone(void)
     setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
     setenv("OMPI_MCA_pml", "ob1", 0);
     setenv("OMPI_MCA_btl", "self,vader", 0);
-    /* Processes that start and end side by side would remove one another's session folders. */
+    /* Processes that start and end at the same time would remove each other's session folders. */
     setenv("OMPI_MCA_orte_create_session_dirs", "0", 0);
     /* hwloc looks for X displays at every start: seconds where no name server answers. */
     setenv("HWLOC_COMPONENTS", "-gl,-opencl", 0);

@@ -7,7 +7,7 @@
 
 #include "core/base/clock.h"
 
-/* The other nodes' names, as many as there is room for. */
+/* Lists the other nodes' names, as many as fit. */
 static void list_others(struct dpt_nodes *nodes, const struct dpt_comm *comm)
 {
     const char *last = comm->host;
@@ -26,7 +26,7 @@ static void list_others(struct dpt_nodes *nodes, const struct dpt_comm *comm)
         snprintf(nodes->others, sizeof nodes->others, "another node");
 }
 
-/* node_of: [world] */
+/* Sorts the ranks of the world by node. node_of: [world]. */
 static void sort_ranks(struct dpt_nodes *nodes, const struct dpt_comm *comm, const int *node_of)
 {
     int *next = nodes->ranks;
@@ -66,10 +66,9 @@ static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_
     enum dpt_status status = DPT_OK;
     struct dpt_address_filter filter;
     struct dpt_node_addresses mine;
-    /* Also whether all have the memory for it. */
     struct {
         uint8_t secret[DPT_HEARTBEAT_SECRET];
-        int64_t without;
+        int64_t without; /* number of nodes that lack the memory for a heartbeat */
     } start = {0};
 
     dpt_address_filter_read(&filter);
@@ -93,8 +92,8 @@ static enum dpt_status open_heartbeat(struct dpt_nodes *nodes, const struct dpt_
         dpt_nodes_close(nodes);
     else
         sort_ranks(nodes, comm, node_of);
-    /* Every node has sent a first question before any goes on, so that a node which is lost in the
-     * first second was reached before. */
+    /* Every node sends a first question before any goes on, so that a node which is lost in the
+     * first second has been reached once, and its silence means something. */
     if (nodes->heartbeat != NULL)
         dpt_heartbeat_poll(nodes->heartbeat, false, dpt_now());
     DPT_TRY(dpt_group_barrier(&comm->leaders, err));

@@ -20,7 +20,7 @@
 #endif
 
 enum { MOST_PARTNERS = 64, MOST_SAMPLES = 101 };
-/* Messages that are small, and large enough for all of a network's bandwidth. */
+/* The sizes of messages that measure latency and bandwidth, and how often each is sent. */
 enum { SMALL = 8, LARGE = 4 << 20, SMALL_ROUNDS = 41, LARGE_ROUNDS = 5 };
 enum { TAG = 71 };
 
@@ -81,7 +81,7 @@ enum dpt_status dpt_clock_offset(const struct dpt_group *g, double (*clock)(void
         status = dpt_fail_memory(err, "the clocks of all ranks", (double)g->size * sizeof *all);
     DPT_TRY(dpt_group_agree(g, status, err));
     for (int round = 0; round < ROUNDS; round++) {
-        /* Rank 0's clock before the others' and after: theirs was read in between. */
+        /* The others read their clocks between rank 0's two readings, whose mean is compared. */
         double times[2] = {clock()}, mine;
 
         DPT_TRY(dpt_group_broadcast(g, 0, times, sizeof times[0], err));
@@ -103,7 +103,7 @@ out:
 
 /* --- links between nodes ---------------------------------------------------------------------- */
 
-/* To and fro, the middle one of some: seconds one way. On the first rank of the two. */
+/* Sends a message to and fro several times. *seconds: half of the median round trip, on rank 0. */
 static enum dpt_status bounce(const struct dpt_group *g, int other, char *bytes, int n, int rounds,
                               double *seconds, struct dpt_error *err)
 {
@@ -141,8 +141,8 @@ out:
     return status;
 }
 
-/* Of n nodes, whether this one is among the MOST_PARTNERS that are asked. */
-static bool is_asked(int node, int n)
+/* Whether a node of n is among the MOST_PARTNERS whose links are measured. */
+static bool is_measured(int node, int n)
 {
     const int step = (n + MOST_PARTNERS - 1) / MOST_PARTNERS;
 
@@ -174,10 +174,10 @@ enum dpt_status dpt_probe_links(const struct dpt_comm *comm, struct dpt_probe_li
     dpt_group_enter(&comm->world);
     for (int node = 0; node < g->size && g->rank == 0 && status == DPT_OK; node++) {
         links[node] = (struct dpt_probe_link){.rank = ranks[node]};
-        if (is_asked(node, g->size))
+        if (is_measured(node, g->size))
             status = measure_link(g, node, bytes, &links[node], err);
     }
-    if (g->rank > 0 && is_asked(g->rank, g->size)) {
+    if (g->rank > 0 && is_measured(g->rank, g->size)) {
         struct dpt_probe_link own = {0};
 
         status = measure_link(g, 0, bytes, &own, err);
@@ -215,7 +215,7 @@ enum dpt_status dpt_probe_sum(const struct dpt_comm *comm, size_t n, bool hierar
     enum dpt_status status = DPT_OK;
     const struct dpt_hierarchical_spec spec = {
         .n = n, .buffers = 1, .hierarchical = hierarchical, .spin = spin};
-    const int together = n < 4096 ? 20 : 1; /* short ones, several at a time */
+    const int together = n < 4096 ? 20 : 1; /* several short ones are timed together */
     struct dpt_hierarchical_allreduce *sum = NULL;
     double taken[MOST_SAMPLES], one;
     int64_t rounds;
@@ -254,7 +254,8 @@ enum dpt_status dpt_probe_shared(const struct dpt_comm *comm, struct dpt_probe_s
     return dpt_group_barrier(&comm->world, err);
 }
 
-/* Takes the launcher out of the environment of a process whose parent is a rank but which is none. */
+/* Takes the launcher out of the environment of a process whose parent is a rank but which is
+ * none. */
 static void forget_launcher(void)
 {
     static const char *const prefixes[] = {"PMIX_",         "PMI_",          "OMPI_COMM_WORLD_",

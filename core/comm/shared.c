@@ -12,26 +12,27 @@
 #include "core/comm/internal.h"
 
 /*
- * Rank 0 of the node makes a file in memory, with all its pages, and the others open it by a path.
- * Pages that are there from the start make a lack of memory an error now instead of a SIGBUS later.
- * (MPI_Win_allocate_shared has neither: it grows a sparse file in /dev/shm, which many containers
- * limit to 64 MB.) The file has no name after the opening, so nothing is left behind.
+ * Rank 0 of the node makes a file in memory and allocates all its pages, and the others open it by
+ * a path. With all pages allocated at the start a lack of memory is an error now instead of a
+ * SIGBUS later. (MPI_Win_allocate_shared makes a sparse file in /dev/shm instead, which many
+ * containers limit to 64 MB.) The file has no name once all have opened it, so nothing is left
+ * behind.
  */
 
 enum { PATH_TEXT = 128 };
 
-/* What rank 0 tells the others. */
+/* Rank 0's message to the others. */
 struct offer {
     int code;             /* errno where it failed, else 0 */
     char path[PATH_TEXT]; /* where the others find the file */
-    uint64_t device;      /* and which it is: in another container the path may name another one */
-    uint64_t number;
+    uint64_t device;      /* identifies the file: in another container the path may name another */
+    uint64_t number;      /* its inode on that device */
 };
 
 struct way {
     const char *where;
-    int (*create)(char path[PATH_TEXT]); /* gives a descriptor, or -1 with errno */
-    bool named;                          /* `path` is to be unlinked */
+    int (*create)(char path[PATH_TEXT]); /* returns a descriptor, or -1 with errno */
+    bool named;                          /* the path has to be unlinked */
 };
 
 static int create_memfd(char path[PATH_TEXT])
@@ -48,22 +49,22 @@ static int create_in_dev_shm(char path[PATH_TEXT])
     return mkostemp(path, O_CLOEXEC);
 }
 
-/* memfd has no limit but the memory; but its path needs the right to look into rank 0, which ranks
- * in containers of their own lack. */
+/* A memfd is limited only by the memory, but to open it the others need access to rank 0's /proc
+ * entries, which ranks in containers of their own lack. */
 static const struct way ways[DPT_SHARED_WAYS] = {
     [DPT_SHARED_MEMFD] = {"memory", create_memfd, false},
     [DPT_SHARED_DEV_SHM] = {"/dev/shm", create_in_dev_shm, true},
 };
 
-/* Gives the file's descriptor; -1: offer->code says why there is none. */
+/* Creates the file and returns its descriptor; -1: offer->code says why that failed. */
 static int make_offer(const struct way *way, size_t size, struct offer *offer)
 {
     const double available = dpt_memory_available();
     struct stat st;
     int fd = -1;
 
-    /* The kernel would first end other processes, and then this one, to make room for pages that it
-     * cannot have. */
+    /* The size is checked first, since to allocate pages that do not exist the kernel would kill
+     * other processes, and then this one. */
     if (available >= 0 && (double)size > available)
         offer->code = ENOMEM;
     else if ((fd = way->create(offer->path)) < 0)
@@ -156,7 +157,7 @@ out:
 enum dpt_status dpt_shared_open(struct dpt_shared *shared, const struct dpt_group *node,
                                 size_t size, struct dpt_error *err)
 {
-    /* An empty mapping is an error to mmap; nobody minds a page. */
+    /* mmap refuses an empty mapping. */
     const size_t least = size == 0 ? 1 : size;
     enum dpt_status status = DPT_OK;
 

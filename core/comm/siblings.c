@@ -7,8 +7,8 @@
 #include "core/base/process.h"
 #include "core/comm/watch.h"
 
-/* The name that a process takes once it has printed why it ends. It is also what older processes
- * look for. */
+/* The name that a process takes once it has printed why it ends. It must not change, since
+ * processes of other versions look for it. */
 static const char explained[] = "dptrain-told";
 
 /* The rank that a process's environment names, or -1. */
@@ -53,7 +53,7 @@ static void add_process(struct dpt_siblings *siblings, int pid)
             (struct dpt_sibling){.pid = pid, .rank = rank, .born = process.born};
 }
 
-/* The children of our parent, a list that each of its threads has of its own. */
+/* Finds the children of our parent; /proc lists them separately for each of its threads. */
 static void find_children(struct dpt_siblings *siblings)
 {
     const int parent = getppid();
@@ -108,7 +108,7 @@ void dpt_siblings_update(struct dpt_siblings *siblings)
 
 void dpt_siblings_notify(void)
 {
-    /* The main thread's name, from whatever thread. */
+    /* This file names the main thread whichever thread writes it. */
     FILE *file = fopen("/proc/self/comm", "we");
 
     if (file == NULL)

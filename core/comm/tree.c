@@ -1,6 +1,6 @@
 #include "core/comm/tree.h"
 
-/* Level of a node that covers all numbers that there are. */
+/* The level of a node that covers all numbers of an int32_t. */
 enum { TOP = 30 };
 
 void dpt_tree_begin(struct dpt_tree *tree, int32_t total)
@@ -9,7 +9,8 @@ void dpt_tree_begin(struct dpt_tree *tree, int32_t total)
     tree->n = 0;
 }
 
-/* A node whose right sibling is empty is its parent, too: rises as far as that goes. */
+/* A node whose right sibling is empty has its parent's value, so it is replaced by its parent as
+ * long as that holds. */
 static void rise(struct dpt_block *b, int32_t total)
 {
     while (b->level < TOP && (b->begin & ((INT64_C(2) << b->level) - 1)) == 0 &&
@@ -72,7 +73,7 @@ int dpt_tree_blocks(int32_t first, int32_t last, int32_t total, struct dpt_block
     for (int32_t at = first; at < last;) {
         struct dpt_block b = {at, 0};
 
-        /* The largest aligned run that begins here and ends in time. */
+        /* The largest aligned run that begins here and does not pass `last`. */
         while (b.level < TOP && (at & ((INT64_C(2) << b.level) - 1)) == 0 &&
                at + (INT64_C(2) << b.level) <= last)
             b.level++;

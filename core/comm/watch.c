@@ -15,19 +15,19 @@
 #include "core/comm/internal.h"
 #include "core/comm/watchdog.h"
 
-/* Seconds. A tick is also the longest time for which a dead rank stays unnoticed; a launcher that
- * notices it too gives the others one second. */
+/* Seconds. A dead rank stays unnoticed for at most a tick; a launcher that notices it too ends the
+ * other ranks after one second. */
 static const double TICK = 0.25;
 /* MPI itself may take long to start on many nodes. */
 static const double START_LIMIT = 300;
-/* Until the job says another. */
+/* The limit until the job sets one. */
 static const double USUAL_LIMIT = 60;
 /* Delays before a line is printed, so that the node whose rank is missing prints first, then one
  * node after another, and on a node the first rank, which knows about the other nodes. */
 static const double GRACE = 2, NODE_GRACE = 0.25, RANK_GRACE = 1;
 /* A rank that knows the cause prints before one that only sees an effect. */
 static const double YIELD = 1.5;
-/* After these seconds in MPI_Abort the process ends without. */
+/* A process ends by itself if MPI_Abort takes longer than so many seconds. */
 enum { ABORT_LIMIT = 5 };
 
 static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
@@ -35,7 +35,8 @@ static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
     struct dpt_process process;
 
     if (!dpt_process_read(watched->pid, &process))
-        /* Also where /proc cannot be opened for want of descriptors or memory. */
+        /* /proc may also be unreadable for lack of descriptors or memory, so kill has the last
+         * word. */
         return kill(watched->pid, 0) == 0 ? DPT_PROCESS_RUNS : DPT_PROCESS_GONE;
     if (process.born != watched->born || process.state == 'Z' || process.state == 'X')
         return DPT_PROCESS_GONE;
@@ -54,7 +55,7 @@ static void read_status(const struct dpt_watch *w, int i, bool process,
     seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
     seen->still = w->history[i].still;
     seen->process = process && w->visible[i] ? process_of(watched) : DPT_PROCESS_RUNS;
-    /* A rank that notes twice meanwhile gives a mixed text, at worst. */
+    /* If the rank makes two notes during the copy the text is a mixture, which is harmless. */
     memcpy(seen->note, watched->notes[note & 1], sizeof seen->note);
     seen->note[sizeof seen->note - 1] = '\0';
 }
@@ -79,9 +80,8 @@ static _Noreturn void end_job(struct dpt_watch *w, int code, const char *line)
     if (w->page == NULL || !atomic_exchange(&w->page->explained, true))
         print_line(line);
     else
-        dpt_sleep(
-            YIELD); /* the rank that printed is ending the job: do not overtake its exit code */
-    /* MPI_Abort speaks with a launcher that may hang itself. */
+        dpt_sleep(YIELD); /* the rank that printed ends the job, and its exit code should count */
+    /* MPI_Abort talks to a launcher, which may hang itself. */
     signal(SIGALRM, SIG_DFL);
     alarm(ABORT_LIMIT);
     if (w->n != 0 && !atomic_load(&w->closing))
@@ -101,7 +101,8 @@ static void check_neighbour(struct dpt_watch *w)
     if (!w->visible[next] || process_of(watched) != DPT_PROCESS_GONE ||
         atomic_load(&watched->ended))
         return;
-    /* Where a launcher kills all ranks this one is among them, and there is nothing to say. */
+    /* A launcher that kills all ranks also kills this one, within a tick, and then nothing is
+     * printed. */
     dpt_sleep(TICK);
     if (atomic_load(&w->page->explained) || atomic_load(&watched->ended))
         return;
@@ -193,8 +194,8 @@ static _Noreturn void end_start(const struct dpt_watch *w, const char *line)
 }
 
 /*
- * MPI starts, and there is no page yet. The ranks of this machine are found as the children of its
- * launcher: one that died or is stopped is the cause without doubt.
+ * Checks the ranks while MPI starts and there is no page yet. Those of this machine are found as
+ * the children of its launcher; one that died or is stopped is certainly the cause of the wait.
  */
 static void check_start(struct dpt_watch *w, double passed)
 {
@@ -203,10 +204,8 @@ static void check_start(struct dpt_watch *w, double passed)
 
     w->waited += passed;
     dpt_siblings_update(&w->siblings);
-    if (w->siblings.explained ||
-        (w->slept &&
-         w->siblings.dead >= 0)) { /* its launcher ends this rank, too; if not, so be it */
-        dpt_sleep(GRACE);
+    if (w->siblings.explained || (w->slept && w->siblings.dead >= 0)) {
+        dpt_sleep(GRACE); /* the launcher usually ends this rank meanwhile */
         _exit(dpt_exit_code(DPT_RANK));
     }
     dpt_host_name(host);
@@ -231,7 +230,7 @@ static void check_start(struct dpt_watch *w, double passed)
     }
 }
 
-/* This process works alone: what it does is the only sign of life. */
+/* Checks a process that works alone, whose notes are the only sign of progress. */
 static void check_note(struct dpt_watch *w, double passed)
 {
     const unsigned note = atomic_load_explicit(&w->mine->note, memory_order_acquire);
@@ -263,7 +262,7 @@ static void *serve(void *arg)
         if (pthread_cond_timedwait(&w->wake, &w->lock, &until) == 0)
             continue; /* woken to end */
         now = dpt_now();
-        /* A long pause is one of this process, of which nothing can be concluded. */
+        /* A long pause means that this process did not run, so it says nothing about the others. */
         passed = now - w->looked < 2 * TICK ? now - w->looked : 2 * TICK;
         w->slept |= now - w->looked > GRACE;
         w->looked = now;
@@ -316,7 +315,7 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
 
 static void advance(struct dpt_watch *w)
 {
-    /* One writer: no need for an atomic addition. */
+    /* There is one writer, so the addition need not be atomic. */
     atomic_store_explicit(&w->mine->phase,
                           atomic_load_explicit(&w->mine->phase, memory_order_relaxed) + 1,
                           memory_order_relaxed);
@@ -350,7 +349,7 @@ void dpt_watch_closing(struct dpt_watch *w)
     advance(w);
 }
 
-/* The first other rank of the node that still has to come to its end; -1: none. */
+/* The first other rank of the node that has not ended yet; -1: none. */
 static int still_ending(const struct dpt_watch *w)
 {
     for (int i = 0; i < w->n; i++)
@@ -360,7 +359,8 @@ static int still_ending(const struct dpt_watch *w)
     return -1;
 }
 
-/* A launcher waits for ever for a rank that is stopped while it ends, when nobody else is left. */
+/* Waits until the node's other ranks have ended: a launcher would wait for ever for one that is
+ * stopped at its end once no other rank is left to notice it. */
 static void await_others(struct dpt_watch *w)
 {
     const struct dpt_watched_rank *watched;
@@ -379,7 +379,7 @@ static void await_others(struct dpt_watch *w)
             end_job(w, dpt_exit_code(DPT_RANK), line);
         }
         dpt_sleep(pause);
-        waited += pause; /* and no time in which this process was stopped itself */
+        waited += pause; /* time in which this process itself was stopped does not count */
     }
 }
 

@@ -6,13 +6,13 @@
  * each rank, its watchdog, looks at the page four times a second. It ends the job, with one line
  * that names the rank, the host and the step, where
  *  - the process of a rank is gone (each rank looks after the next one of its node): at once;
- *  - its own rank has waited in a collective for the timeout, and so long some rank of the node has
- *    not come to it or is stopped;
- *  - the same, and all ranks of the node have come: a rank of another node is missing, whose own
- *    watchdogs get a moment to say more; after that the first rank of the node prints what the
- *    other nodes' watchdogs answered to its heartbeat (heartbeat.h), or that they no longer answer.
- *    Where they answer that a rank is late but makes progress, that rank is waited for, up to four
- *    timeouts in all.
+ *  - its own rank has waited in a collective for the timeout, and for as long some rank of the node
+ *    has not entered it or is stopped;
+ *  - its own rank has waited that long, but all ranks of the node have entered: a rank of another
+ *    node is missing, whose own watchdogs get a moment to say more. After that the first rank of
+ *    the node prints what the other nodes' watchdogs answered to its heartbeat (heartbeat.h), or
+ *    that they no longer answer. If they answer that a rank is late but makes progress, that rank
+ *    is waited for, up to four timeouts in all.
  * While MPI starts there is no page yet; then the ranks look after the other children of their
  * launcher, and end the job where one died or is stopped.
  *
@@ -36,9 +36,9 @@ struct dpt_watched_rank {
      * the node enter count. */
     _Alignas(64) _Atomic uint64_t phase;
     _Atomic bool in_subgroup; /* it is in a collective which not all ranks of the node enter */
-    _Atomic bool ended;       /* came to its regular end: its process may go */
+    _Atomic bool ended;       /* it has ended regularly: its process may disappear */
     _Atomic int64_t step;
-    _Atomic unsigned note; /* notes so far; the last one is that of this number, modulo 2 */
+    _Atomic unsigned note; /* number of notes so far; the last one is notes[note % 2] */
     char notes[2][DPT_NOTE_TEXT];
     int32_t rank, pid;
     uint64_t born; /* start time of the process, to tell it from a later one of the same number */
@@ -57,7 +57,7 @@ void dpt_watch_closing(struct dpt_watch *watch);
 /* After the last collective. NULL is fine. */
 void dpt_watch_close(struct dpt_watch *watch);
 
-/* step < 0: as before. */
+/* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
 
 /* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
@@ -87,7 +87,8 @@ void dpt_siblings_update(struct dpt_siblings *siblings);
 void dpt_siblings_notify(void);
 #define DPT_SIBLINGS_NOTICE 0.6
 
-/* --- the diagnosis: from what is seen to a line; no clock, no process, no MPI ----------------- */
+/* --- the diagnosis: makes a line from what was seen, without clocks, processes or MPI
+ * ----------- */
 
 enum dpt_process_state { DPT_PROCESS_RUNS, DPT_PROCESS_STOPPED, DPT_PROCESS_GONE };
 
@@ -121,7 +122,7 @@ struct dpt_remote_node {
     const int *ranks; /* all of that node */
     int n_ranks;
     const struct dpt_rank_status
-        *late; /* where HEARD: its ranks that do not wait, or are stopped or gone */
+        *late; /* where HEARD: ranks that do not wait, are stopped or gone */
     int n_late;
 };
 

@@ -17,7 +17,8 @@ static void fill_entry(struct dpt_watch *w)
     dpt_watch_note(w, 0, "starting");
 }
 
-/* A rank in a container of its own has a number that means another process here, or none. */
+/* Finds the ranks whose processes are visible here: a rank in a container of its own has a process
+ * number that belongs to another process here, or to none. */
 static void find_visible(struct dpt_watch *w, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -1,8 +1,8 @@
 /*
- * watchdog: what a rank's watchdog knows, for the files that are parts of it. Private to core/comm.
+ * watchdog: the state of a rank's watchdog, for the files that implement it. Private to core/comm.
  *
- * watch.c looks and speaks, without any collective; watch_attach.c connects the watchdogs of a job
- * when MPI runs, and nodes.c those of its nodes.
+ * watch.c observes the ranks and ends the job, without any collective; watch_attach.c connects the
+ * ranks of a node when MPI runs, and nodes.c the nodes of a job.
  */
 #ifndef DPT_COMM_WATCHDOG_H
 #define DPT_COMM_WATCHDOG_H
@@ -43,10 +43,10 @@ struct dpt_watch {
     _Atomic bool closing; /* MPI_Abort may not be called any more */
     int rank;
     double limit, looked;
-    double patience, lasted; /* that a note may be the last one, and is; 0: for ever */
-    unsigned note;           /* that was the last one at the last tick */
+    double patience, lasted; /* how long a note may be the last one (0: for ever), and has been */
+    unsigned note;           /* the number of notes at the last tick */
     double waited;           /* for the start of MPI */
-    bool slept;              /* it was stopped itself, and others may have spoken meanwhile */
+    bool slept;              /* it was stopped itself, and others may have printed meanwhile */
     struct dpt_siblings siblings;
     int n, me; /* of the node's group; n 0: not attached */
     char host[DPT_HOST_TEXT];
@@ -55,7 +55,7 @@ struct dpt_watch {
     struct dpt_watched_rank *mine, own; /* own: until it is attached */
     struct dpt_watch_history *history;  /* [n] */
     struct dpt_rank_status *seen;       /* [n] */
-    bool *visible;                      /* [n]: its process can be looked at from here */
+    bool *visible;                      /* [n]: whether its process is visible from here */
     struct dpt_nodes nodes;
 };
 
@@ -64,7 +64,7 @@ enum dpt_status dpt_nodes_open(struct dpt_nodes *nodes, const struct dpt_comm *c
                                struct dpt_error *err);
 void dpt_nodes_close(struct dpt_nodes *nodes);
 
-/* Says that this rank came to its end, waits until the others of the node have, too, and ends the
+/* Publishes that this rank has ended, waits until the node's other ranks have too, and ends the
  * watchdog's thread. */
 void dpt_watch_end(struct dpt_watch *watch);
 
