@@ -90,7 +90,9 @@ void dpt_doctor_slurm_requeue(struct dpt_doctor *d)
         return;
     snprintf(command, sizeof command, "timeout 5 scontrol show job -o %s 2>/dev/null", id);
     dpt_command_line(command, text, sizeof text);
-    restarts = dpt_launcher_number("SLURM_RESTART_COUNT", field(text, " Restarts="));
+    restarts = dpt_launcher_number("SLURM_RESTART_COUNT", -1);
+    if (restarts < 0)
+        restarts = field(text, " Restarts=");
     if (field(text, " Requeue=") == 1 && restarts > 0)
         dpt_ok(d, "yes; started again %ld time%s so far", restarts, restarts == 1 ? "" : "s");
     else if (field(text, " Requeue=") == 1)

@@ -39,6 +39,7 @@ static const cublasLtEpilogue_t epilogues[DPT_CUDA_EPILOGUES] = {
 };
 
 enum { ALIGNMENT = 16, MAX_RESULTS = 64, WORDS = sizeof((cublasLtMatmulAlgo_t *)NULL)->data / 8 };
+enum { MATRICES = 3 };
 
 static const int64_t largest_workspace = 1 << 30;
 
@@ -378,9 +379,9 @@ out:
 
 void dpt_cuda_gemms_release(struct dpt_cuda_gemms *gemms)
 {
-    const cublasLtMatrixLayout_t layouts[] = {gemms->a, gemms->b, gemms->d};
+    const cublasLtMatrixLayout_t layouts[MATRICES] = {gemms->a, gemms->b, gemms->d};
 
-    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+    for (int i = 0; i < MATRICES; i++) {
         if (layouts[i] != NULL)
             gemms->lib->cublasLtMatrixLayoutDestroy(layouts[i]);
     }

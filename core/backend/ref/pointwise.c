@@ -87,7 +87,7 @@ POINTWISE(hardswish,
           : (v > 3) ? 1
                     : (v + v + 3) / 6);
 POINTWISE(relu6, (v < 0) ? 0 : (v > 6) ? 6 : v, (float)(f > 0 && f < 6));
-POINTWISE(elu, (v < 0) ? (float)(a *expm1(v)) : v, (f > 0) ? 1 : f + a);
+POINTWISE(elu, (v < 0) ? (float)(a *expm1((double)v)) : v, (f > 0) ? 1 : f + a);
 POINTWISE(softplus, (isnan(v)) ? v : softplus(v), (float)logistic(v));
 
 /* The input's x is the batch's. */

@@ -315,6 +315,7 @@ static void engines_have_their_bits(void **state)
             download(again, (CUdeviceptr)at[DPT_CUDA_Y], OUT, FAKE_F32);
             if (run == 0)
                 memcpy(y[i], again, sizeof again);
+            /* The bits. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
             same &= memcmp(y[i], again, sizeof again) == 0;
         }
         assert_true(same == steady);

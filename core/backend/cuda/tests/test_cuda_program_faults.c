@@ -274,8 +274,8 @@ static void plans_are_kept(void **state)
     assert_string_equal(first, again);
     free(again);
     for (char *at = text; *at != '\0'; at++)
-        if (*at == '\t')
-            at[1] = at[1] == '+' || at[1] == '-' ? 'x' : at[1];
+        if (*at == '\t' && (at[1] == '+' || at[1] == '-'))
+            at[1] = 'x';
     write_file(path, text);
     assert_true(open_and_count(&s, &again) > 0);
     free(again);
