@@ -90,17 +90,13 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
     struct eval_work w = {
         .t = t, .split = split, .micros = split->sampler.global / split->sampler.micro};
     const int64_t n = micro_batches(split);
-    struct dpt_error plain;
     char word[32];
 
     snprintf(word, sizeof word, "evaluating data.%s", split->name);
     dpt_comm_note(t->comm, t->progress.step, word);
     mine = evaluate_rank(&w, err);
-    if (mine != DPT_OK) {
-        plain = *err;
-        dpt_fail(err, mine, "%s after step %lld: %s", word, (long long)t->progress.step,
-                 plain.text);
-    }
+    if (mine != DPT_OK)
+        dpt_error_prefix(err, "%s after step %lld: ", word, (long long)t->progress.step);
     DPT_TRY(dpt_group_agree(&t->comm->world, mine, err));
     /* Each number is on one rank and zero on the others, so the ranks' sum is exact; then all add
      * in the same order. */

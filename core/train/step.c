@@ -36,9 +36,8 @@ enum dpt_status dpt_step_check_count(const struct dpt_trainer *t, int64_t counte
 enum dpt_status dpt_step_fail(const struct dpt_trainer *t, enum dpt_status status,
                               struct dpt_error *err)
 {
-    const struct dpt_error plain = *err;
-
-    return dpt_fail(err, status, "step %lld: %s", (long long)t->progress.step + 1, plain.text);
+    dpt_error_prefix(err, "step %lld: ", (long long)t->progress.step + 1);
+    return status;
 }
 
 void dpt_step_advance(struct dpt_trainer *t, int64_t samples)

@@ -286,11 +286,10 @@ enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math
 {
     enum dpt_status status = choose(p, m, err);
     enum dpt_cuda_epilogue fused;
-    struct dpt_error plain;
 
     if (status != DPT_OK) {
-        plain = *err;
-        return dpt_fail(err, status, "%s, %s: %.3900s", m->name, pass_names[m->pass], plain.text);
+        dpt_error_prefix(err, "%s, %s: ", m->name, pass_names[m->pass]);
+        return status;
     }
     fused = m->gemms.epilogue;
     m->bias = m->dense ? fused == DPT_CUDA_BIASED || fused == DPT_CUDA_BIASED_RELU : m->plans.bias;

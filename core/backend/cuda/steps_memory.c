@@ -17,12 +17,9 @@ static size_t lines(size_t bytes)
 enum dpt_status dpt_cuda_steps_prefix_error(enum dpt_status status, const char *what,
                                             struct dpt_error *err)
 {
-    struct dpt_error reported;
-
-    if (status == DPT_OK)
-        return DPT_OK;
-    reported = *err;
-    return dpt_fail(err, status, "GPU, %s: %.3800s", what, reported.text);
+    if (status != DPT_OK)
+        dpt_error_prefix(err, "GPU, %s: ", what);
+    return status;
 }
 
 /* --- pieces ----------------------------------------------------------------------------------- */
