@@ -103,7 +103,8 @@ enum { DPT_HTML_NUMBER = 48 };
 const char *dpt_html_number(char *buf, double value, int digits); /* significant ones */
 const char *dpt_html_percent(char *buf, double fraction);         /* "98.94 %" */
 const char *dpt_html_count(char *buf, double value);              /* "1 234 567" */
-const char *dpt_html_seconds(char *buf, double seconds); /* "44.1 s", "12:05 min", "3:02:10 h" */
+const char *dpt_html_seconds(char *buf,
+                             double seconds); /* "44.1 s", "12:05 min", "3:02:10 h", "1 d 04:00" */
 
 /* Whether these values ask for a logarithmic axis: all above 0, and over more than a decade. */
 bool dpt_chart_wants_log(const struct dpt_line *lines, size_t n);

@@ -62,15 +62,16 @@ const char *dpt_html_count(char *buf, double value)
 
 const char *dpt_html_seconds(char *buf, double seconds)
 {
-    const long long s = isfinite(seconds) && seconds < 1e15 ? (long long)(seconds + 0.5) : 0;
+    char clock[32];
 
     if (!isfinite(seconds))
         return dpt_html_number(buf, NAN, 1);
     if (seconds < 100)
         snprintf(buf, DPT_HTML_NUMBER, "%.3g\u00a0s", seconds);
-    else if (s < 3600)
-        snprintf(buf, DPT_HTML_NUMBER, "%lld:%02lld\u00a0min", s / 60, s % 60);
     else
-        snprintf(buf, DPT_HTML_NUMBER, "%lld:%02lld:%02lld\u00a0h", s / 3600, s / 60 % 60, s % 60);
+        snprintf(buf, DPT_HTML_NUMBER, "%s%s", dpt_show_clock(seconds, clock),
+                 seconds < 3599.5    ? "\u00a0min"
+                 : seconds < 86399.5 ? "\u00a0h"
+                                     : "");
     return buf;
 }

@@ -38,20 +38,6 @@ static int width_of(const char *text)
     return (int)dpt_utf8_width(text, strlen(text));
 }
 
-/* "0:31", "12:05", "1:02:03", "3 d 04:00" */
-static const char *time_text(double seconds, char buf[DIGITS])
-{
-    const long long s = (long long)(fmin(fmax(seconds, 0), 1e12) + 0.5);
-
-    if (s >= 86400)
-        snprintf(buf, DIGITS, "%lld d %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
-    else if (s >= 3600)
-        snprintf(buf, DIGITS, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(buf, DIGITS, "%lld:%02lld", s / 60, s % 60);
-    return buf;
-}
-
 /* Samples/s at present; NAN: unknown. */
 static double present_rate(const struct dpt_history *h)
 {
@@ -104,7 +90,7 @@ static void state_text(const struct dpt_run_status *run_status, char *buf, size_
         snprintf(buf, size, "%s", word);
     else if (run_status->silent > QUIET)
         snprintf(buf, size, "%s on %s, silent for %s", word, run_status->owner.host,
-                 time_text(run_status->silent, silent));
+                 dpt_show_clock(run_status->silent, silent));
     else
         snprintf(buf, size, "%s on %s", word,
                  run_status->owner.pid > 0 ? run_status->owner.host : "?");
@@ -155,9 +141,9 @@ static void view_progress(const struct dpt_view *v, const struct dpt_history *h,
     if (start == NULL)
         return;
     if (isfinite(left))
-        snprintf(time, sizeof time, "%s left", time_text(left, rest));
+        snprintf(time, sizeof time, "%s left", dpt_show_clock(left, rest));
     else if (run_status->state != DPT_RUN_RUNNING && !isnan(took))
-        snprintf(time, sizeof time, "took %s", time_text(took, rest));
+        snprintf(time, sizeof time, "took %s", dpt_show_clock(took, rest));
     print_line(v, out, "epoch %lld of %lld   step %s of %s   %s",
                (long long)dpt_history_epoch(h, step), (long long)dpt_history_epochs(h),
                dpt_group_digits(steps, step), dpt_group_digits(all, start->steps), time);
@@ -331,7 +317,7 @@ void dpt_view_line(const struct dpt_view *v, const struct dpt_history *h,
     if (!isnan(rate))
         dpt_group_digits(speed, (long long)rate);
     if (isfinite(left))
-        time_text(left, rest);
+        dpt_show_clock(left, rest);
     print_line(v, out, "%s%*s %s%-8s%s %13s %8s %6s %9s %8s", name,
                name_columns(v) - width_of(name), "", state_ink(run_status->state),
                dpt_run_state_names[run_status->state], DPT_VIEW_PLAIN, step, loss, share, speed,

@@ -427,3 +427,16 @@ const char *dpt_show_seconds(double seconds, char *buf)
 
     return with_unit(seconds * 1e6, units, 1000, buf);
 }
+
+const char *dpt_show_clock(double seconds, char *buf)
+{
+    const long long s = (long long)(fmin(fmax(seconds, 0), 1e12) + 0.5);
+
+    if (s >= 86400)
+        snprintf(buf, 32, "%lld d %02lld:%02lld", s / 86400, s / 3600 % 24, s / 60 % 60);
+    else if (s >= 3600)
+        snprintf(buf, 32, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    else
+        snprintf(buf, 32, "%lld:%02lld", s / 60, s % 60);
+    return buf;
+}

@@ -85,5 +85,7 @@ const char *dpt_dims_text(int n, const int64_t *dims, char buf[DPT_DIMS_TEXT]);
 /* "1.54 GB", "1.2 us" into buf (at least 32 bytes); return buf. */
 const char *dpt_show_bytes(double bytes, char *buf);
 const char *dpt_show_seconds(double seconds, char *buf);
+/* A time as a clock shows it, "0:31", "12:05", "1:02:03", "3 d 04:00", into buf (at least 32 bytes); returns buf. */
+const char *dpt_show_clock(double seconds, char *buf);
 
 #endif

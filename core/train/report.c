@@ -207,18 +207,6 @@ out:
     return status;
 }
 
-/* "0:31", "12:05", "1:02:03" */
-static const char *clock_text(double seconds, char *buf, size_t size)
-{
-    const long long s = (long long)(seconds + 0.5);
-
-    if (s >= 3600)
-        snprintf(buf, size, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
-    else
-        snprintf(buf, size, "%lld:%02lld", s / 60, s % 60);
-    return buf;
-}
-
 /* Of the step just done, counted from 1. */
 static int64_t epoch_of(const struct dpt_trainer *t)
 {
@@ -270,7 +258,7 @@ static void write_step(struct dpt_run *run, char *text, size_t size)
 
     snprintf(of_steps, sizeof of_steps, "/%lld", (long long)t->steps);
     snprintf(of_epochs, sizeof of_epochs, "/%lld", (long long)epochs);
-    snprintf(end, sizeof end, "  %s left", clock_text(left, clock, sizeof clock));
+    snprintf(end, sizeof end, "  %s left", dpt_show_clock(left, clock));
     accuracy_text(run, &run->window.metric_sums, accuracy);
     while (snprintf(text, size, "epoch %lld%s  step %lld%s  mean loss %.4g%s  %s%s%s",
                     (long long)epoch_of(t), run->cuts < NO_EPOCHS ? of_epochs : "",

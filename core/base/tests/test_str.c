@@ -264,6 +264,33 @@ static void words_are_wrapped(void **state)
     assert_int_equal(dpt_utf8_bytes("ab", -1), 0);
 }
 
+/* Rounded to seconds, and only as many parts as it needs. */
+static void times_as_on_a_clock(void **state)
+{
+    static const struct {
+        double seconds;
+        const char *want;
+    } cases[] = {
+        {-5, "0:00"},
+        {NAN, "0:00"},
+        {0.4, "0:00"},
+        {30.6, "0:31"},
+        {725, "12:05"},
+        {3599.4, "59:59"},
+        {3599.5, "1:00:00"},
+        {3723, "1:02:03"},
+        {86399.4, "23:59:59"},
+        {86399.5, "1 d 00:00"},
+        {3 * 86400.0 + 4 * 3600, "3 d 04:00"},
+    };
+    char buf[32];
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_string_equal(dpt_show_clock(cases[i].seconds, buf), cases[i].want);
+    assert_string_equal(dpt_show_clock(INFINITY, buf), dpt_show_clock(1e12, (char[32]){0}));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -277,6 +304,7 @@ int main(void)
         cmocka_unit_test(suggests_what_was_meant),
         cmocka_unit_test(groups_digits),
         cmocka_unit_test(lists_ranks),
+        cmocka_unit_test(times_as_on_a_clock),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
