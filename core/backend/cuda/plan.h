@@ -25,7 +25,6 @@
 #include "core/backend/backend.h"
 #include "core/backend/cuda/library.h"
 #include "core/backend/graph.h"
-#include "core/base/str.h"
 
 enum dpt_cuda_pass {
     DPT_CUDA_FORWARD,
@@ -93,15 +92,11 @@ void dpt_cuda_conv_describe(const struct dpt_graph_node *node, int64_t n,
                             enum dpt_precision precision, int64_t x_pitch, int64_t y_pitch,
                             struct dpt_cuda_conv *conv);
 
-/* Makes a device from cuDNN's JSON description of one, as dpt_cuda_device_text writes it on a
- * machine with a GPU. Errors: BAD_JOB: this cuDNN has no such function or does not understand the
- * text. */
+/* Makes a device from its description by cuDNN, in JSON
+ * (CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION). Errors: BAD_JOB: this cuDNN has no such function or
+ * does not understand the text. */
 enum dpt_status dpt_cuda_device_described(const struct dpt_cuda_library *lib, const char *json,
                                           struct dpt_cuda_device *device, struct dpt_error *err);
-/* Appends the description of a device with a handle, or of one that was described, to *json. */
-enum dpt_status dpt_cuda_device_text(const struct dpt_cuda_library *lib,
-                                     const struct dpt_cuda_device *device, struct dpt_str *json,
-                                     struct dpt_error *err);
 /* Destroys a description; a handle is left alone. */
 void dpt_cuda_device_release(const struct dpt_cuda_library *lib, struct dpt_cuda_device *device);
 

@@ -9,6 +9,7 @@
 #include "core/backend/cuda/tests/on_kernels.h"
 
 #include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/tests/device_text.h"
 #include "core/backend/cuda/tests/shapes.h"
 #include "core/backend/cuda/tests/tensor.h"
 
@@ -391,7 +392,7 @@ static void described_as_it_is(void **state)
         print_message("only on a GPU\n");
         skip();
     }
-    if (dpt_cuda_device_text(&gpu.lib, &device, &json, &err) != DPT_OK ||
+    if (device_text(&gpu.lib, &device, &json, &err) != DPT_OK ||
         dpt_cuda_device_described(&gpu.lib, json.text, &described, &err) != DPT_OK)
         fail_msg("%s", err.text);
     for (int i = 0; i < SHAPES * DPT_PRECISIONS * DPT_CUDA_PASSES; i++) {

@@ -12,6 +12,7 @@
 
 #if defined(DPT_WITH_CUDA) && DPT_WITH_CUDA
 #include "core/backend/cuda/plan.h"
+#include "core/backend/cuda/tests/device_text.h"
 #include "core/backend/cuda/tests/shapes.h"
 #include "core/base/file.h"
 
@@ -233,7 +234,7 @@ static void devices_are_described(void **state)
 
     (void)state;
     need_device();
-    assert_int_equal(dpt_cuda_device_text(&lib, &device, &json, &err), DPT_OK);
+    assert_int_equal(device_text(&lib, &device, &json, &err), DPT_OK);
     assert_non_null(strstr(json.text, "NVIDIA H200"));
     assert_int_equal(dpt_cuda_device_described(&lib, json.text, &other, &err), DPT_OK);
     dpt_cuda_device_release(&lib, &other);
