@@ -26,8 +26,6 @@ struct dpt_gpu_type {
     double flops[DPT_PRECISIONS]; /* a second; 0: it computes as with the one before */
 };
 
-extern const struct dpt_gpu_type dpt_gpu_types[]; /* ends with a row without a key */
-
 /* "h100", or NULL. */
 const struct dpt_gpu_type *dpt_gpu_type_find(const char *key);
 

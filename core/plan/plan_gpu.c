@@ -12,7 +12,7 @@
 enum { WORD = sizeof(float), NODE = 8, ROOMS = 3 };
 
 // clang-format off
-const struct dpt_gpu_type dpt_gpu_types[] = {
+static const struct dpt_gpu_type gpu_types[] = {
     {"v100", "Tesla V100-SXM2-32GB", 34.1e9, 0.90e12,
      {15.7e12, 0, 0, 125e12}},
     {"t4", "Tesla T4", 15.8e9, 0.32e12,
@@ -51,7 +51,7 @@ static const double margin = 1.0 / 16;
 
 const struct dpt_gpu_type *dpt_gpu_type_find(const char *key)
 {
-    for (const struct dpt_gpu_type *type = dpt_gpu_types; type->key != NULL; type++)
+    for (const struct dpt_gpu_type *type = gpu_types; type->key != NULL; type++)
         if (strcasecmp(type->key, key) == 0)
             return type;
     return NULL;
@@ -60,7 +60,7 @@ const struct dpt_gpu_type *dpt_gpu_type_find(const char *key)
 /* The row whose key ends a word of a driver's name, so that "NVIDIA L40" is not taken for an L4. */
 static const struct dpt_gpu_type *find_name(const char *name)
 {
-    for (const struct dpt_gpu_type *type = dpt_gpu_types; type->key != NULL; type++) {
+    for (const struct dpt_gpu_type *type = gpu_types; type->key != NULL; type++) {
         const char *at = strcasestr(name, type->key);
 
         if (at != NULL && !isalnum((unsigned char)at[strlen(type->key)]))

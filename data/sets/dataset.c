@@ -128,18 +128,18 @@ bool dpt_dataset_in_memory(const struct dpt_dataset *set, const struct dpt_data_
            (cache == DPT_CACHE_AUTO && (available < 0 || bytes <= available / 2));
 }
 
+/* Whether the samples have weights: also of a set that is only described. */
+static bool is_weighted(const struct dpt_dataset *set)
+{
+    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name != NULL;
+}
+
 double dpt_dataset_target_bytes(const struct dpt_dataset *set)
 {
     const bool classes = set->target == DPT_TARGET_CLASS;
 
-    return (double)set->samples *
-           ((classes ? 1 : set->target_width) + (dpt_dataset_weighted(set) ? 1 : 0)) *
+    return (double)set->samples * ((classes ? 1 : set->target_width) + (is_weighted(set) ? 1 : 0)) *
            sizeof(float);
-}
-
-bool dpt_dataset_weighted(const struct dpt_dataset *set)
-{
-    return set->parts->n_shards > 0 && set->parts->shards[0].weights.name != NULL;
 }
 
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log)
@@ -171,16 +171,10 @@ static enum dpt_status check_same(const struct dpt_dataset *set, const struct dp
 {
     enum dpt_status status = DPT_OK;
     const int64_t mine[] = {
-        set->samples,
-        set->shape.c,
-        set->shape.h,
-        set->shape.w,
-        set->u8,
-        set->nhwc,
-        set->target,
-        set->target_width,
-        (int64_t)set->parts->n_shards,
-        dpt_dataset_weighted(set),
+        set->samples,     set->shape.c,      set->shape.h,
+        set->shape.w,     set->u8,           set->nhwc,
+        set->target,      set->target_width, (int64_t)set->parts->n_shards,
+        is_weighted(set),
     };
     int64_t first[sizeof mine / sizeof *mine];
 
@@ -238,7 +232,7 @@ static enum dpt_status fill_node(struct dpt_dataset *set, const struct dpt_datas
         set->labels = parts->targets.bytes;
     else
         set->targets = parts->targets.bytes;
-    if (dpt_dataset_weighted(set)) {
+    if (is_weighted(set)) {
         DPT_TRY(dpt_shared_open(&parts->weighed, node, (size_t)set->samples * sizeof(float), err));
         set->weights = parts->weighed.bytes;
     }

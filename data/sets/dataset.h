@@ -106,8 +106,6 @@ const char *dpt_dataset_changed(const struct dpt_dataset *set);
  * other. Errors: as dpt_dataset_open. */
 enum dpt_status dpt_dataset_describe(struct dpt_dataset *set, const struct dpt_dataset_spec *spec,
                                      struct dpt_error *err);
-/* Whether the samples have weights: also of a set that is only described. */
-bool dpt_dataset_weighted(const struct dpt_dataset *set);
 /* Warns about data sets of the shards that nothing reads, such as one with a misspelt name. */
 void dpt_dataset_warn_unused(const struct dpt_dataset *set, struct dpt_log *log);
 

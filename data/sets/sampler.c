@@ -92,7 +92,8 @@ static int64_t in_blocks(const struct dpt_sampler *s, int64_t epoch, int64_t pos
     return number * block + within;
 }
 
-int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position)
+/* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
+static int64_t sample_at(const struct dpt_sampler *s, int64_t epoch, int64_t position)
 {
     if (s->shuffle == DPT_SHUFFLE_FULL)
         position = (int64_t)dpt_permute(s->seed, DPT_RANDOM_SHUFFLE, (uint64_t)epoch,
@@ -110,7 +111,7 @@ void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t pos
 
     if (s->shuffle != DPT_SHUFFLE_FULL) {
         for (int64_t i = 0; i < n; i++)
-            index[i] = dpt_sampler_sample(s, epoch, position + i);
+            index[i] = sample_at(s, epoch, position + i);
         return;
     }
     for (int64_t i = 0; i < n; i += AT_ONCE) {

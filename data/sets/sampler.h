@@ -41,10 +41,8 @@ int32_t dpt_sampler_micro_batches(const struct dpt_sampler *s, int64_t step);
 void dpt_sampler_partition(const struct dpt_sampler *s, int64_t step, int rank, int ranks,
                            int32_t *first, int32_t *last);
 
-/* The data-set number of the sample at `position` (0 … samples-1) of an epoch. */
-int64_t dpt_sampler_sample(const struct dpt_sampler *s, int64_t epoch, int64_t position);
-
-/* Writes the data-set numbers of the samples at n consecutive positions. */
+/* Writes the data-set numbers of the samples at n consecutive positions (of 0 … samples-1) of an
+ * epoch. */
 void dpt_sampler_samples(const struct dpt_sampler *s, int64_t epoch, int64_t position, int64_t n,
                          int64_t *index);
 

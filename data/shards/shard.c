@@ -182,6 +182,23 @@ out:
     return status;
 }
 
+/* Reads the class names of the data set `labels`; none where the attribute is missing, damaged or
+ * holds something else. */
+static enum dpt_status read_class_names(struct dpt_class_names *names, hid_t file,
+                                        const char *labels, struct dpt_error *err)
+{
+    const hid_t data = H5Dopen2(file, labels, H5P_DEFAULT);
+
+    *names = (struct dpt_class_names){0};
+    if (data < 0)
+        return DPT_OK;
+    names->at = dpt_h5_texts(data, "classes", &names->n);
+    H5Dclose(data);
+    return names->at != NULL || names->n == 0
+               ? DPT_OK
+               : dpt_fail_memory(err, "the names of classes", (double)names->n);
+}
+
 static void note_unused(hid_t file, struct dpt_shard *shard)
 {
     const char *const taken[] = {shard->images.name, shard->labels.name, shard->weights.name};
@@ -226,7 +243,7 @@ enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool c
     DPT_TRY(read_shape(file, shard, err));
     if (shard->labels.name != NULL) {
         DPT_TRY(read_target(shard, classes, err));
-        DPT_TRY(dpt_class_names_read(&shard->names, file, shard->labels.name, err));
+        DPT_TRY(read_class_names(&shard->names, file, shard->labels.name, err));
     }
     if (need_labels) {
         DPT_TRY(read_weights(file, shard, err));
@@ -334,21 +351,6 @@ enum dpt_status dpt_shard_check_alike(const struct dpt_shard *a, const struct dp
 /* --- names of classes ------------------------------------------------------------------------- */
 
 enum { SHOWN = 64 };
-
-enum dpt_status dpt_class_names_read(struct dpt_class_names *names, hid_t file, const char *labels,
-                                     struct dpt_error *err)
-{
-    const hid_t data = H5Dopen2(file, labels, H5P_DEFAULT);
-
-    *names = (struct dpt_class_names){0};
-    if (data < 0)
-        return DPT_OK;
-    names->at = dpt_h5_texts(data, "classes", &names->n);
-    H5Dclose(data);
-    return names->at != NULL || names->n == 0
-               ? DPT_OK
-               : dpt_fail_memory(err, "the names of classes", (double)names->n);
-}
 
 void dpt_class_names_release(struct dpt_class_names *names)
 {

@@ -21,10 +21,6 @@ struct dpt_class_names {
     size_t n;
 };
 
-/* Of the data set `labels` of an open file; none where the attribute is missing, damaged or holds
- * something else. Under dpt_h5_enter. Errors: RANK. */
-enum dpt_status dpt_class_names_read(struct dpt_class_names *names, hid_t file, const char *labels,
-                                     struct dpt_error *err);
 void dpt_class_names_release(struct dpt_class_names *names);
 
 /* Fails where a class is called otherwise in the file `path` than in the file `other`. Errors:

@@ -33,6 +33,14 @@ static struct dpt_sampler random_job(uint64_t seed)
     return s;
 }
 
+static int64_t sample_at(const struct dpt_sampler *s, int64_t epoch, int64_t position)
+{
+    int64_t number;
+
+    dpt_sampler_samples(s, epoch, position, 1, &number);
+    return number;
+}
+
 /* A random job with a part held out; *rest: the other part. False where there is nothing to hold
  * out. */
 static bool random_split(uint64_t seed, struct dpt_sampler *rest, struct dpt_sampler *held)
@@ -166,14 +174,14 @@ static void the_held_out_part_is_spread_and_fixed(void **state)
             continue;
         rest.shuffle = held.shuffle = DPT_SHUFFLE_NONE;
         for (int64_t g = 0; g < held.held_out; g++) {
-            const int64_t sample = dpt_sampler_sample(&held, 0, g);
+            const int64_t sample = sample_at(&held, 0, g);
 
             assert_true(sample >= g * held.total / held.held_out);
             assert_true(sample < (g + 1) * held.total / held.held_out);
-            assert_int_equal(sample, dpt_sampler_sample(&held, 5, g));
+            assert_int_equal(sample, sample_at(&held, 5, g));
         }
         for (int64_t i = 1; i < rest.samples; i++)
-            assert_true(dpt_sampler_sample(&rest, 0, i - 1) < dpt_sampler_sample(&rest, 0, i));
+            assert_true(sample_at(&rest, 0, i - 1) < sample_at(&rest, 0, i));
     }
 }
 
@@ -191,12 +199,12 @@ static void blocks_are_neighbours(void **state)
         s.samples = s.total = draw(seed, 9, 1, 6 * block);
         s.shuffle = DPT_SHUFFLE_BLOCK;
         while (position < s.samples) {
-            const int64_t number = dpt_sampler_sample(&s, 3, position) / block;
+            const int64_t number = sample_at(&s, 3, position) / block;
             const int64_t left = s.samples - number * block, size = left < block ? left : block;
             int64_t moved = 0;
 
             for (int64_t i = 0; i < size; i++) {
-                const int64_t sample = dpt_sampler_sample(&s, 3, position + i);
+                const int64_t sample = sample_at(&s, 3, position + i);
 
                 assert_int_equal(sample / block, number);
                 moved += sample != number * block + i;
@@ -222,7 +230,7 @@ static void the_short_block_stands_anywhere(void **state)
     s.samples = s.total;
     for (int64_t epoch = 0; epoch < 100; epoch++)
         for (int64_t p = 0; p < 5; p++)
-            if (dpt_sampler_sample(&s, epoch, p * DPT_SHUFFLE_BLOCK_SAMPLES) >= s.total - 10)
+            if (sample_at(&s, epoch, p * DPT_SHUFFLE_BLOCK_SAMPLES) >= s.total - 10)
                 places[p]++;
     for (int p = 0; p < 5; p++)
         assert_in_range(places[p], 5, 45); /* 20 each, give or take */
@@ -243,11 +251,11 @@ static void epochs_and_seeds_differ(void **state)
 
         b.seed = 5;
         for (int64_t p = 0; p < a.samples; p++) {
-            const int64_t sample = dpt_sampler_sample(&a, 0, p);
+            const int64_t sample = sample_at(&a, 0, p);
 
-            same_epoch += sample == dpt_sampler_sample(&a, 1, p);
-            same_seed += sample == dpt_sampler_sample(&b, 0, p);
-            same += sample == dpt_sampler_sample(&a, 0, p);
+            same_epoch += sample == sample_at(&a, 1, p);
+            same_seed += sample == sample_at(&b, 0, p);
+            same += sample == sample_at(&a, 0, p);
         }
         assert_int_equal(same, 1009);
         if (shuffle == DPT_SHUFFLE_NONE) {
@@ -272,12 +280,12 @@ static void huge_sets(void **state)
     s.held_out = s.total / 3;
     s.samples = s.total - s.held_out;
     for (int64_t i = s.samples - 1000, before = -1; i < s.samples; i++) {
-        const int64_t sample = dpt_sampler_sample(&s, 0, i);
+        const int64_t sample = sample_at(&s, 0, i);
 
         assert_true(sample > before && sample < s.total);
         before = sample;
     }
-    assert_true(dpt_sampler_sample(&s, 0, s.samples - 1) >= s.total - 3);
+    assert_true(sample_at(&s, 0, s.samples - 1) >= s.total - 3);
 }
 
 int main(void)
