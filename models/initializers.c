@@ -5,6 +5,7 @@
 #include "core/base/rng.h"
 #include "core/conf/option.h"
 #include "models/layer.h"
+#include "models/orthonormal.h"
 
 /* --- the ways -------------------------------------------------------------------------------- */
 
@@ -19,31 +20,76 @@ static void fill_normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, d
         x[i] *= factor;
 }
 
-static void zero(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+/* Uniform numbers of tensor k in [-limit, limit]. */
+static void fill_uniform(const struct dpt_tensor *t, uint64_t seed, uint64_t k, double limit,
+                         float *x)
+{
+    const float factor = (float)limit;
+
+    dpt_random_uniform(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
+    for (int64_t i = 0; i < t->count; i++)
+        x[i] = (2.0f * x[i] - 1.0f) * factor;
+}
+
+static bool zero(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
     (void)t, (void)seed, (void)k, (void)x;
+    return true;
 }
 
 /* He et al. 2015, "Delving Deep into Rectifiers", equation 10: normal, variance 2 / fan_in. */
-static void he(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+static bool he(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
     fill_normal(t, seed, k, sqrt(2.0 / (double)t->fan_in), x);
+    return true;
 }
 
 /* Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
  * networks", equation 16: uniform, +- sqrt(6 / (fan_in + fan_out)). */
-static void xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+static bool xavier(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
-    const float limit = (float)sqrt(6.0 / (double)(t->fan_in + t->fan_out));
-
-    dpt_random_uniform(seed, DPT_RANDOM_INIT, k, 0, (size_t)t->count, x);
-    for (int64_t i = 0; i < t->count; i++)
-        x[i] = (2.0f * x[i] - 1.0f) * limit;
+    fill_uniform(t, seed, k, sqrt(6.0 / (double)(t->fan_in + t->fan_out)), x);
+    return true;
 }
 
-static void normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+static bool normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
 {
     fill_normal(t, seed, k, t->init.value, x);
+    return true;
+}
+
+static bool uniform(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    fill_uniform(t, seed, k, t->init.value, x);
+    return true;
+}
+
+/*
+ * Saxe, McClelland & Ganguli 2014, "Exact solutions to the nonlinear dynamics of learning in deep
+ * linear neural networks", section 3: Q of the QR decomposition of a normal matrix, whose rows are
+ * the outputs, with R's diagonal positive; where there are fewer rows than columns, of its
+ * transpose.
+ */
+static bool orthogonal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x)
+{
+    const int64_t rows = t->dims[0], columns = t->count / rows;
+    const bool wide = rows < columns;
+    const int64_t n = wide ? rows : columns, length = wide ? columns : rows;
+    const int64_t to_next = wide ? columns : 1, along = wide ? 1 : columns;
+    double *q = dpt_alloc_array((size_t)t->count, sizeof *q);
+
+    if (q == NULL)
+        return false;
+    fill_normal(t, seed, k, 1, x);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < length; j++)
+            q[i * length + j] = x[i * to_next + j * along];
+    dpt_orthonormalize(q, n, length);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < length; j++)
+            x[i * to_next + j * along] = (float)q[i * length + j];
+    dpt_free(q);
+    return true;
 }
 
 // clang-format off
@@ -52,30 +98,38 @@ static const struct dpt_option deviation[] = {
      .min = 0, .max = 1e6, .help = "standard deviation"},
     {0},
 };
+static const struct dpt_option limit[] = {
+    {.name = "uniform", .type = DPT_OPT_REAL, .offset = offsetof(struct dpt_initializer, value),
+     .min = 0, .max = 1e6, .help = "largest absolute value"},
+    {0},
+};
 // clang-format on
 
 /* Those that need no number. */
-#define WORDS(X) X(zero) X(he) X(xavier)
+#define WORDS(X) X(zero) X(he) X(xavier) X(orthogonal)
 
 static const struct dpt_initializer_type types[] = {
 #define X(way) {.name = #way, .fill = way},
     WORDS(X)
 #undef X
         {.name = "normal", .fill = normal, .options = deviation},
+    {.name = "uniform", .fill = uniform, .options = limit},
 };
 
 enum { TYPES = sizeof types / sizeof *types };
 
-void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params)
+enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
+                               struct dpt_error *err)
 {
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
 
-        if (t->init.type != NULL)
-            t->init.type->fill(t, seed, (uint64_t)k, params + t->offset);
+        if (t->init.type != NULL && !t->init.type->fill(t, seed, (uint64_t)k, params + t->offset))
+            return dpt_fail_memory(err, t->name, (double)t->count * sizeof(double));
         for (int64_t i = 0; t->init.type == NULL && i < t->count; i++)
             params[t->offset + i] = (float)t->init.value;
     }
+    return DPT_OK;
 }
 
 /* --- in the job ------------------------------------------------------------------------------ */
@@ -119,6 +173,7 @@ static const char *const words[] = {
 static const struct dpt_option either[] = {
     {.name = "word", .type = DPT_OPT_CHOICE, .choices = words},
     {.name = "normal", .type = DPT_OPT_SECTION, .rows = deviation},
+    {.name = "uniform", .type = DPT_OPT_SECTION, .rows = limit},
     {0},
 };
 

@@ -106,15 +106,16 @@ DPT_LAYER_OPERATIONS(X)
         .value_text = "N, [height, width], same or valid", .help = what,                           \
     }
 
-/* An initializer of weights: fills tensor number k, which is zero, from the counter RNG. options:
- * the one number that it is given, with the way's name; NULL: none. */
+/* An initializer of weights: fills tensor number k, which is zero, from the counter RNG; false where
+ * memory ran out. options: the one number that it is given, with the way's name; NULL: none. */
 struct dpt_initializer_type {
     const char *name;
-    void (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
+    bool (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
     const struct dpt_option *options;
 };
 
-#define DPT_INITIALIZER_VALUE_TEXT "zero, he, xavier or {normal: SIGMA}"
+#define DPT_INITIALIZER_VALUE_TEXT                                                                 \
+    "zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: LIMIT}"
 
 /* The row of layers that have weights, and of the short forms. */
 #define DPT_INITIALIZER_ROW(options, member, otherwise)                                            \

@@ -52,8 +52,9 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
                                 struct dpt_error *err);
 
 /* Fills a zeroed parameter arena: each tensor by its `init`, a pure function of (seed, tensor
- * number, element). */
-void dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params);
+ * number, element). Errors: RANK. */
+enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
+                               struct dpt_error *err);
 
 /* Size of the last node's output. */
 int32_t dpt_graph_outputs(const struct dpt_graph *graph);

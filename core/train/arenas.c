@@ -13,7 +13,7 @@ enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error 
 
     DPT_TRY(DPT_ALLOCATE(t->arenas.params, floats, "the parameters", err));
     if (t->comm->world.rank == 0)
-        dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params);
+        DPT_TRY(dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params, err));
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);

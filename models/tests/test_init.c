@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include <cmocka.h>
@@ -13,9 +14,10 @@
 static float *init(const struct dpt_graph *graph, uint64_t seed)
 {
     float *params = dpt_alloc_array((size_t)graph->floats, sizeof *params);
+    struct dpt_error err;
 
     assert_non_null(params);
-    dpt_model_init(graph, seed, params);
+    assert_int_equal(dpt_model_init(graph, seed, params, &err), DPT_OK);
     return params;
 }
 
@@ -51,8 +53,8 @@ static struct moments measure(const float *x, int64_t n)
 }
 
 /* He: normal (kurtosis 3) of variance 2 / fan_in. Glorot: uniform (kurtosis 1.8) of variance 2 /
-   (fan_in + fan_out), never beyond its limit. A standard deviation that is given: normal. Bounds
-   are five standard errors wide and the seeds fixed. */
+   (fan_in + fan_out), never beyond its limit. A standard deviation that is given: normal; a limit:
+   uniform. Bounds are five standard errors wide and the seeds fixed. */
 static void weights_have_their_distribution(void **state)
 {
     static const struct {
@@ -65,6 +67,8 @@ static void weights_have_their_distribution(void **state)
         {"model: {type: sequential, layers: [{dense: {outputs: 300, init: {normal: 0.02}}}]}\n",
          0.02 * 0.02, 3, 0.02 * 6},
         {"model: {type: linear, outputs: 300, init: {normal: 1}}\n", 1, 3, 6},
+        {"model: {type: linear, outputs: 300, init: {uniform: 0.05}}\n", 0.05 * 0.05 / 3, 1.8,
+         0.05},
     };
 
     (void)state;
@@ -105,6 +109,71 @@ static void convolutions_count_their_window(void **state)
                 5 * sqrt(2.0 / (double)graph.tensors[0].count));
     dpt_free(params);
     dpt_graph_release(&graph);
+}
+
+/* Dot product of rows i of a and j of b, or of columns. */
+static double dot(const float *a, int64_t i, const float *b, int64_t j, int64_t length,
+                  int64_t next, int64_t along)
+{
+    double sum = 0;
+
+    for (int64_t k = 0; k < length; k++)
+        sum += (double)a[i * next + k * along] * (double)b[j * next + k * along];
+    return sum;
+}
+
+/*
+ * What says that W is the Q of a decomposition A = Q R, R with a positive diagonal, of the normal
+ * matrix A that the same tensor has by {normal: 1}: its columns are orthonormal, and each is
+ * orthogonal to the columns of A before its own. Rows, where there are fewer of them.
+ */
+static void orthogonal_weights_are_the_q_of_normal_ones(void **state)
+{
+    static const struct {
+        const char *layer;
+        int32_t c, h;
+    } cases[] = {
+        {"dense: {outputs: 30", 30, 0},
+        {"dense: {outputs: 7", 40, 0},
+        {"dense: {outputs: 61", 19, 0},
+        {"dense: {outputs: 1", 5, 0},
+        {"conv: {channels: 24", 5, 6},
+        {"conv: {channels: 40", 3, 6},
+        {"conv: {groups: 8, channels: 16", 8, 6},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct dpt_graph graph[2];
+        float *params[2];
+        char text[160];
+
+        for (int k = 0; k < 2; k++) {
+            snprintf(text, sizeof text, "model: {type: sequential, layers: [{%s, init: %s}}%s]}\n",
+                     cases[i].layer, k == 0 ? "{normal: 1}" : "orthogonal",
+                     cases[i].h > 0 ? ", global_avgpool" : "");
+            open_graph(text, cases[i].c, cases[i].h, cases[i].h, &graph[k]);
+            params[k] = init(&graph[k], 4 + i);
+        }
+        const int64_t rows = graph[1].tensors[0].dims[0];
+        const int64_t columns = graph[1].tensors[0].count / rows;
+        const bool wide = rows < columns;
+        const int64_t n = wide ? rows : columns, length = wide ? columns : rows;
+        const int64_t next = wide ? columns : 1, along = wide ? 1 : columns;
+
+        for (int64_t a = 0; a < n; a++) {
+            for (int64_t b = 0; b < n; b++)
+                assert_true(fabs(dot(params[1], a, params[1], b, length, next, along) - (a == b)) <
+                            1e-6);
+            for (int64_t b = 0; b < a; b++)
+                assert_true(fabs(dot(params[1], a, params[0], b, length, next, along)) < 1e-5);
+            assert_true(dot(params[1], a, params[0], a, length, next, along) > 0);
+        }
+        for (int k = 0; k < 2; k++) {
+            dpt_free(params[k]);
+            dpt_graph_release(&graph[k]);
+        }
+    }
 }
 
 /* The short forms and the layers that they stand for begin alike; a deviation is a factor, to the
@@ -216,6 +285,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_have_their_distribution),
         cmocka_unit_test(convolutions_count_their_window),
+        cmocka_unit_test(orthogonal_weights_are_the_q_of_normal_ones),
         cmocka_unit_test(a_deviation_is_a_factor),
         cmocka_unit_test(the_rest_is_zero),
         cmocka_unit_test(tensors_and_seeds_are_independent),
