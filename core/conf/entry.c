@@ -30,6 +30,19 @@ static void make_empty_map(struct dpt_conf_node *node)
     node->n = node->capacity = 0;
 }
 
+static void unknown_entry(struct dpt_conf *conf, const struct dpt_conf_node *value,
+                          const char *path, const char *what, const char *const *names,
+                          size_t n_names, const char *name)
+{
+    const char *meant = dpt_value_suggestion(conf, NULL, name, names, n_names);
+    const bool question = meant[0] != '\0' && meant[strlen(meant) - 1] == '?';
+    char list[DPT_VALUE_TEXT] = "";
+
+    dpt_value_join(list, sizeof list, names, n_names);
+    dpt_conf_mistake_key(conf, value, path, "unknown %s '%s'%s%s are %s", what,
+                         dpt_conf_show(conf, name), meant, question ? " There" : "; there", list);
+}
+
 bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
                       const char *what, const char *const *names, size_t n_names, const char **name,
                       struct dpt_conf_node **value)
@@ -55,9 +68,7 @@ bool dpt_option_entry(struct dpt_conf *conf, struct dpt_conf_node *entry, const 
     *name = entry->keys[0];
     *value = entry->items[0];
     if (dpt_find(*name, names, n_names) == n_names) {
-        dpt_conf_mistake_key(conf, *value, path, "unknown %s '%s'%s", what,
-                             dpt_conf_show(conf, *name),
-                             dpt_value_suggestion(conf, NULL, *name, names, n_names));
+        unknown_entry(conf, *value, path, what, names, n_names, *name);
         return false;
     }
     if (dpt_conf_is_null(*value))
