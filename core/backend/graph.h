@@ -44,6 +44,8 @@ struct dpt_shape {
  * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
  * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
  *     numbers of a sample, whose shape weight and bias have
+ * groupnorm: the same over each of window.groups runs of channels; weight and bias [channels]
+ * prelu: x, or w x where x < 0; weight [channels]
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X)
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
@@ -55,7 +57,9 @@ struct dpt_shape {
     X(FLATTEN, flatten)                                                                            \
     X(DROPOUT, dropout)                                                                            \
     DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)                                                   \
-    X(LAYERNORM, layernorm)
+    X(LAYERNORM, layernorm)                                                                        \
+    X(GROUPNORM, groupnorm)                                                                        \
+    X(PRELU, prelu)
 #define DPT_ACTIVATION_OPERATION(X, NAME, name, ...) X(NAME, name)
 
 #define X(NAME, name) DPT_OP_##NAME,
@@ -66,7 +70,7 @@ enum dpt_op { DPT_OPERATIONS(X) DPT_OP_COUNT };
 struct dpt_window {
     int32_t kernel[2], stride[2], dilation[2]; /* dilation 1: dense; pools have 1 */
     int32_t before[2], after[2];               /* padding at the top/left and the bottom/right */
-    int32_t groups;                            /* convolutions; else 1 */
+    int32_t groups;                            /* convolutions and group norms; else 1 */
 };
 
 /* How a tensor begins: a way of those in models/initializers.c, and what it is given; NULL: each

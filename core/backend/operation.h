@@ -43,8 +43,12 @@ enum dpt_onnx_source {
     DPT_ONNX_NONE,
     DPT_ONNX_X, /* what the operation reads */
     DPT_ONNX_WEIGHT,
-    DPT_ONNX_BIAS,  /* left out where the node has none */
-    DPT_ONNX_NUMBER /* a constant of this name */
+    DPT_ONNX_BIAS,   /* left out where the node has none */
+    DPT_ONNX_NUMBER, /* a constant of this name */
+    /* Constants of the node, of this name: */
+    DPT_ONNX_EACH_GROUP,   /* `number` for each group */
+    DPT_ONNX_GROUPS_SHAPE, /* [0, groups, -1]: a sample's groups as vectors */
+    DPT_ONNX_OUT_SHAPE     /* [0, …]: the shape of the output */
 };
 
 enum dpt_onnx_value {
@@ -116,6 +120,7 @@ struct dpt_operation {
         double forward, backward, call;
     } reached;
     struct dpt_onnx_step onnx[DPT_ONNX_STEPS]; /* up to the first without a type */
+    bool onnx_planes; /* there tensors [c] are [c, 1, 1], but for flat vectors */
 };
 
 #define X(NAME, name) extern const struct dpt_operation dpt_operation_##name;

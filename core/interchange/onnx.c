@@ -20,6 +20,7 @@ enum {
     IR_VERSION = 8,
     OPERATORS = 17,
     TYPE_FLOAT = 1, /* TensorProto.DataType */
+    TYPE_INT64 = 7,
     VALUE = DPT_NAME + 16,
     CONSTANTS = 32, /* more than all operations have */
 };
@@ -92,29 +93,72 @@ static void add_value(struct writer *w, const struct dpt_graph_node *node, const
     }
 }
 
-/* Adds a constant of that name, once for the whole graph. */
-static const char *add_constant(struct writer *w, const char *name, float number)
+/* A TensorProto with all its bytes; n_dims 0: a scalar. */
+static void put_constant(struct writer *w, const char *name, int type, const int64_t *dims,
+                         size_t n_dims, const void *bytes, size_t n)
 {
     struct dpt_str tensor = {0};
 
+    if (n_dims > 0)
+        dpt_proto_ints(&tensor, 1, dims, n_dims);
+    dpt_proto_int(&tensor, 2, type);
+    dpt_proto_text(&tensor, 8, name);
+    dpt_proto_bytes(&tensor, 9, bytes, n);
+    dpt_proto_message(&w->constants, 5, &tensor);
+    dpt_str_release(&tensor);
+}
+
+/* Adds a constant of that name, once for the whole graph. */
+static const char *add_constant(struct writer *w, const char *name, float number)
+{
     for (int i = 0; i < w->n_constants; i++)
         if (strcmp(w->constant[i], name) == 0)
             return name;
     if (w->n_constants < CONSTANTS)
         w->constant[w->n_constants++] = name;
-    dpt_proto_int(&tensor, 2, TYPE_FLOAT);
-    dpt_proto_text(&tensor, 8, name);
-    dpt_proto_bytes(&tensor, 9, &number, sizeof number);
-    dpt_proto_message(&w->constants, 5, &tensor);
-    dpt_str_release(&tensor);
+    put_constant(w, name, TYPE_FLOAT, NULL, 0, &number, sizeof number);
     return name;
+}
+
+/* A constant for each group of a node. */
+static void put_groups(struct writer *w, const char *name, const struct dpt_graph_node *node,
+                       float number)
+{
+    const int64_t n = node->window.groups;
+    float *numbers = calloc((size_t)n, sizeof *numbers);
+
+    w->constants.failed = w->constants.failed || numbers == NULL;
+    for (int64_t i = 0; numbers != NULL && i < n; i++)
+        numbers[i] = number;
+    if (numbers != NULL)
+        put_constant(w, name, TYPE_FLOAT, &n, 1, numbers, (size_t)n * sizeof *numbers);
+    free(numbers);
+}
+
+/* Adds a constant of a node; its name to `full`, VALUE bytes. */
+static const char *add_of_node(struct writer *w, const struct dpt_graph_node *node,
+                               enum dpt_onnx_source source, const char *name, float number,
+                               char *full)
+{
+    const struct dpt_shape *s = &node->out;
+    const int64_t shape[] = {0, s->c, s->h, s->w}, groups[] = {0, node->window.groups, -1};
+    const int64_t n[] = {[DPT_ONNX_GROUPS_SHAPE] = 3, [DPT_ONNX_OUT_SHAPE] = s->flat ? 2 : 4};
+    const int64_t *const at[] = {[DPT_ONNX_GROUPS_SHAPE] = groups, [DPT_ONNX_OUT_SHAPE] = shape};
+
+    snprintf(full, VALUE, "%s/%s", node->name, name);
+    if (source == DPT_ONNX_EACH_GROUP)
+        put_groups(w, full, node, number);
+    else
+        put_constant(w, full, TYPE_INT64, &n[source], 1, at[source],
+                     (size_t)n[source] * sizeof *at[source]);
+    return full;
 }
 
 static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
                        const struct dpt_onnx_step *step, const char *in)
 {
     const int32_t tensors[] = {[DPT_ONNX_WEIGHT] = node->weight, [DPT_ONNX_BIAS] = node->bias};
-    char name[DPT_NAME];
+    char name[DPT_NAME], full[VALUE];
 
     for (int i = 0; i < DPT_ONNX_INPUTS; i++) {
         const enum dpt_onnx_source source = step->with[i].source;
@@ -123,6 +167,10 @@ static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
             dpt_proto_text(&w->op, 1, in);
         else if (source == DPT_ONNX_NUMBER)
             dpt_proto_text(&w->op, 1, add_constant(w, step->with[i].name, step->with[i].number));
+        else if (source > DPT_ONNX_NUMBER)
+            dpt_proto_text(
+                &w->op, 1,
+                add_of_node(w, node, source, step->with[i].name, step->with[i].number, full));
         else if (source != DPT_ONNX_NONE && tensors[source] >= 0)
             dpt_proto_text(&w->op, 1,
                            dpt_weight_name(&w->view->graph->tensors[tensors[source]], name));
@@ -267,13 +315,15 @@ static void put_model(const struct dpt_model_view *view, struct dpt_str *model)
     dpt_str_release(&text);
 }
 
-/* A TensorProto's head, up to its bytes, with what stands in front of it in the graph. */
-static void put_tensor(const struct dpt_tensor *t, struct dpt_str *head)
+/* A TensorProto's head, up to its bytes, with what stands in front of it in the graph. planes: it is
+ * [c, 1, 1]. */
+static void put_tensor(const struct dpt_tensor *t, bool planes, struct dpt_str *head)
 {
+    const int64_t of_planes[] = {t->count, 1, 1};
     struct dpt_str tensor = {0};
     char name[DPT_NAME];
 
-    dpt_proto_ints(&tensor, 1, t->dims, (size_t)t->n_dims);
+    dpt_proto_ints(&tensor, 1, planes ? of_planes : t->dims, planes ? 3 : (size_t)t->n_dims);
     dpt_proto_int(&tensor, 2, TYPE_FLOAT);
     dpt_proto_text(&tensor, 8, dpt_weight_name(t, name));
     dpt_proto_head(&tensor, 9, (uint64_t)t->count * sizeof(float));
@@ -281,6 +331,18 @@ static void put_tensor(const struct dpt_tensor *t, struct dpt_str *head)
     dpt_str_add(head, tensor.text, tensor.length);
     head->failed = head->failed || tensor.failed;
     dpt_str_release(&tensor);
+}
+
+/* Whether a tensor's operation wants it as [c, 1, 1]. */
+static bool is_of_planes(const struct dpt_graph *g, int32_t tensor)
+{
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const struct dpt_graph_node *node = &g->nodes[i];
+
+        if (node->weight == tensor || node->bias == tensor)
+            return dpt_operation_of(node)->onnx_planes && !node->in.flat;
+    }
+    return false;
 }
 
 /* The file in pieces: the model, the graph's head and rest, then for each tensor its head, from
@@ -296,7 +358,7 @@ static enum dpt_status write_pieces(const struct writer *w, struct dpt_file_piec
     put_rest(w, &rest);
     bytes = rest.length;
     for (int32_t k = 0; k < g->n_tensors; k++) {
-        put_tensor(&g->tensors[k], &heads[k]);
+        put_tensor(&g->tensors[k], is_of_planes(g, k), &heads[k]);
         bytes += heads[k].length + (uint64_t)g->tensors[k].count * sizeof(float);
         rest.failed = rest.failed || heads[k].failed;
     }

@@ -10,6 +10,9 @@
     X(DROPOUT, dropout, "zeros values at random while training (Srivastava et al. 2014)", false,   \
       (DPT_ATTRIBUTE(0, "rate", "0.5", 0, 0.99,                                                    \
                      "probability that a value becomes zero while training")))                     \
+    X(PRELU, prelu,                                                                                \
+      "x, or slope x where x < 0, a slope for each channel that is learned (He et al. 2015)",      \
+      false, (DPT_ATTRIBUTE(0, "slope", "0.25", -1000, 1000, "what slopes begin with")))           \
     DPT_ACTIVATIONS(ACTIVATION, X)
 #define ACTIVATION(X, NAME, lower, text, keeps, traits, forward, backward, attributes, onnx)       \
     X(NAME, lower, text, false, attributes)

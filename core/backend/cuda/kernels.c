@@ -29,6 +29,18 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
     return cut;
 }
 
+/* Few rows, and those of a norm that has weights for each number, are one chunk. */
+struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors)
+{
+    enum { LEAST = 1024, MOST = 128 };
+    struct dpt_cuda_cut cut = {.columns = DPT_CUDA_SCALES_COLUMNS};
+
+    cut.groups = (int32_t)ceil_div(vectors, cut.columns);
+    cut.chunk = rows <= LEAST * MOST ? LEAST : ceil_div(rows, MOST);
+    cut.chunks = ceil_div(rows, cut.chunk);
+    return cut;
+}
+
 /* What a launch does. */
 struct work {
     int64_t lanes, element;  /* given: elements of 16 bytes, bytes of one */

@@ -209,6 +209,11 @@ struct dpt_cuda_cut {
 };
 struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lanes);
 
+/* How the sums over `rows` for `vectors` weights of dpt_cuda_scales_args are cut: `groups` blocks side
+ * by side, `chunks` of `chunk` rows below one another. `partial` has chunks x 2 x vectors x lanes
+ * floats where there are several. */
+struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
+
 /* What runs a rule. DPT_CUDA_KERNEL_COUNT: none. */
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule);
 

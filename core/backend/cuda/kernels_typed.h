@@ -153,20 +153,30 @@ struct dpt_cuda_scan_args {
 };
 
 /*
- * layernorm: y = (x - mean) scale weight + bias over all channels and pixels of a sample, a block
- * each; statistics: out: mean and scale of each; NULL: not wanted. layernorm_back: dx, to y.
+ * Layers that have weights for each number of a sample, or for each channel: [weight_area][pitch] of
+ * the tensor's type, where weight_area is the area or 1.
+ *
+ * layernorm: y = (x - mean) scale weight + bias over each of `groups` runs of a sample's channels,
+ * at all pixels, a block each; statistics: out: mean and scale of each; NULL: not wanted.
+ * layernorm_back: dx, to y. prelu: y = x, or weight x where x < 0; prelu_back: dx, to y, may be dy;
+ * `vectors` of 16 bytes.
+ *
  * layernorm_weights: the sums of dy x' and dy over n samples, x' being what is normalised, to
- * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
- * to what is there. weight, bias: [area][pitch] of the tensor's type.
+ * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add: to
+ * what is there. prelu_weights: those of dy x where x is not positive, to dweight. Both in `chunks`
+ * of rows, as dpt_cuda_scales_cut says; where there are several, they are added in `partial`, and
+ * `counter` has one for each of the cut's `groups`.
  */
-enum { DPT_CUDA_LAYERNORM_COLUMNS = 8 };
-struct dpt_cuda_layernorm_args {
+enum { DPT_CUDA_SCALES_COLUMNS = 8 };
+struct dpt_cuda_scales_args {
     struct dpt_cuda_counted counted;
     const void *x, *dy, *weight, *bias;
     void *y;
-    float *statistics, *dweight, *dbias;
+    float *statistics, *dweight, *dbias, *partial;
+    uint32_t *counter;
     const struct dpt_cuda_state *state;
-    int32_t n, channels, pitch, area, add;
+    int64_t vectors;
+    int32_t n, channels, pitch, area, weight_area, groups, chunks, add;
     float eps;
 };
 
@@ -174,7 +184,7 @@ struct dpt_cuda_layernorm_args {
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
     X(act)                                                                                         \
     X(act_back)                                                                                    \
-    X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(layernorm)
+    X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */
@@ -199,9 +209,10 @@ struct dpt_cuda_layernorm_args {
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \
     X(gather_f32_##t, gather_f32, gather, lanes, false)                                            \
     X(nonfinite_##t, scan, scan, lanes, false)                                                     \
-    X(layernorm_##t, counted, layernorm, lanes, true)                                              \
-    X(layernorm_back_##t, counted, layernorm, lanes, true)                                         \
-    X(layernorm_weights_##t, counted, layernorm, lanes, true)
+    X(layernorm_##t, counted, scales, lanes, true) X(layernorm_back_##t, counted, scales, lanes, true) \
+    X(layernorm_weights_##t, counted, scales, lanes, true)                                         \
+    X(prelu_##t, counted, scales, lanes, false) X(prelu_back_##t, counted, scales, lanes, false)   \
+    X(prelu_weights_##t, counted, scales, lanes, true)
 // clang-format on
 
 #endif
@@ -214,4 +225,5 @@ struct dpt_cuda_layernorm_args {
 #include "core/backend/cuda/kernels_loss.inc"
 #include "core/backend/cuda/kernels_pointwise.inc"
 #include "core/backend/cuda/kernels_pool.inc"
+#include "core/backend/cuda/kernels_scales.inc"
 #endif

@@ -81,7 +81,7 @@ def module_cases(name):
                                        (", given", (2, 2, 3, 3), 2.0, {k: 0.2 for k in numbers})):
         if about == ", given" and not numbers:
             continue
-        needs = {"normalized_shape": shape[1:], "num_features": shape[1]}
+        needs = {"normalized_shape": shape[1:], "num_features": shape[1], "num_parameters": shape[1]}
         module = kind(**given, **{k: v for k, v in needs.items() if k in inspect.signature(kind).parameters})
         owned = {k: tuple(p.shape) for k, p in module.named_parameters()}
 
@@ -120,7 +120,10 @@ case("avgpool 3x2, stride 2x1, padding 1", "AVGPOOL", (2, 2, 5, 4),
      kernel=(3, 2), stride=(2, 1), before=(1, 1), after=(1, 1))
 case("global average pool", "GLOBAL_AVGPOOL", (2, 3, 3, 4), lambda x, w, b: x.mean((2, 3)))
 case("flatten", "FLATTEN", (2, 2, 2, 3), lambda x, w, b: x.flatten(1))
-own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten"}
+for groups, shape in ((1, (2, 3, 3, 2)), (2, (2, 4, 2, 3)), (5, (3, 5, 2, 2))):
+    case(f"groupnorm, {groups} groups", "GROUPNORM", shape, lambda x, w, b: F.group_norm(x, groups, w, b, 1e-3),
+         (shape[1],), (shape[1],), groups=groups, attributes=[1e-3])
+own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm"}
 random = {"dropout"}
 operations = re.findall(r"^    X\((?:C, )?[A-Z0-9_]+, (\w+)", open("core/backend/graph.h").read()
                         + open("core/backend/activations.h").read(), re.M)

@@ -80,6 +80,8 @@ static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_
                                   .bias = -1};
 
     snprintf(node.name, sizeof node.name, "%s%d", name, g->n_nodes);
+    if (op == DPT_OP_GROUPNORM)
+        node.window.groups = node.in.c % 3 == 0 ? 3 : node.in.c % 2 == 0 ? 2 : 1;
     return node;
 }
 

@@ -60,8 +60,10 @@ static inline int32_t add_simple(struct scene *s, int32_t at, struct draw *d)
 {
     enum dpt_op ops[DPT_OP_COUNT];
     const int n = net_operations(1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_NORM, ops);
-    const enum dpt_op op = draw_int(d, 0, 2) == 0 ? DPT_OP_RELU : ops[draw_int(d, 0, n - 1)];
+    enum dpt_op op = draw_int(d, 0, 2) == 0 ? DPT_OP_RELU : ops[draw_int(d, 0, n - 1)];
 
+    if (op == DPT_OP_GROUPNORM && s->graph.nodes[at].out.flat) /* groups of channels */
+        op = DPT_OP_LAYERNORM;
     note(s, " %s", dpt_operations[op]->name);
     return net_simple(&s->graph, at, op, 0.4f);
 }

@@ -70,16 +70,15 @@ static int32_t add_front(struct dpt_graph *graph, const struct golden *g)
 static void add_layer(struct dpt_graph *graph, const struct golden *g)
 {
     const int32_t front = add_front(graph, g);
+    struct dpt_graph_node node = net_behind(graph, front, g->op, "layer");
     int32_t last;
 
-    if (g->op == DPT_OP_CONV)
-        last = net_conv(graph, front, g->out.c, &g->window, g->n_bias > 0);
-    else if (g->op == DPT_OP_DENSE)
-        last = net_dense(graph, front, g->out.c, g->n_bias > 0);
-    else if (net_has_window(g->op))
-        last = net_pool(graph, front, g->op, &g->window);
-    else
-        last = net_simple(graph, front, g->op, g->attribute[0]);
+    node.window = g->window;
+    if (g->op == DPT_OP_GLOBAL_AVGPOOL) /* it has none */
+        node.window = (struct dpt_window){0};
+    memcpy(node.attribute, g->attribute, sizeof node.attribute);
+    node.out = g->out;
+    last = net_add(graph, &node, g->n_bias > 0);
     assert_memory_equal(&graph->nodes[last].out, &g->out, 3 * sizeof(int32_t));
 }
 

@@ -21,6 +21,8 @@ static struct dpt_graph_node node_of(enum dpt_op op)
     node.in = (struct dpt_shape){4, 5, 6, false};
     if (op == DPT_OP_CONV || dpt_operations[op]->kind == DPT_CLASS_POOL)
         node.window = (struct dpt_window){{3, 3}, {1, 2}, {1, 1}, {1, 1}, {1, 1}, 1};
+    if (op == DPT_OP_GROUPNORM)
+        node.window.groups = 2;
     if (op == DPT_OP_CONV || op == DPT_OP_DENSE)
         node.out.c = 7;
     if (op == DPT_OP_DENSE)

@@ -105,10 +105,11 @@ class Onnx:
         self.ir_version = model[1][0]
         self.opset = fields(model[8][0])[2][0]
         self.properties = {e[1][0].decode(): e[2][0].decode() for e in map(fields, model[14])}
-        self.tensors = {}
+        self.tensors, self.constants = {}, {}
         for tensor in map(fields, graph[5]):
-            assert tensor[2] == [1]
-            self.tensors[tensor[8][0].decode()] = np.frombuffer(tensor[9][0], "<f4").reshape(packed(tensor.get(1, [])))
+            kind = {1: "<f4", 7: "<i8"}[tensor[2][0]]
+            to = self.tensors if kind == "<f4" else self.constants
+            to[tensor[8][0].decode()] = np.frombuffer(tensor[9][0], kind).reshape(packed(tensor.get(1, [])))
         self.nodes = [self.node(fields(n)) for n in graph[1]]
         self.inputs = [self.value(fields(v)) for v in graph[11]]
         self.outputs = [self.value(fields(v)) for v in graph[12]]
@@ -130,7 +131,7 @@ class Onnx:
 
     def run(self, x):
         """In double precision."""
-        values = {name: t.astype(float) for name, t in self.tensors.items()}
+        values = {name: t.astype(float) for name, t in self.tensors.items()} | self.constants
         values["input"] = np.asarray(x, float)
         for kind, inputs, output, attributes in self.nodes:
             values[output] = OPERATORS[kind](*(values[i] for i in inputs), **attributes)
@@ -175,6 +176,22 @@ def layernorm(x, weight, bias, *, axis, epsilon):
     return (x - mean) / np.sqrt(((x - mean) ** 2).mean(axis=axes, keepdims=True) + epsilon) * weight + bias
 
 
+def instancenorm(x, scale, bias, *, epsilon):
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    axes = tuple(range(2, x.ndim))
+    normal = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
+    return normal * scale.reshape(shape) + bias.reshape(shape)
+
+
+def reshape(x, shape):
+    return x.reshape([x.shape[k] if n == 0 else n for k, n in enumerate(shape)])
+
+
+def prelu(x, slope):
+    assert np.broadcast_shapes(x.shape, slope.shape) == x.shape
+    return np.where(x < 0, slope * x, x)
+
+
 OPERATORS = {
     "Conv": conv,
     "Gemm": gemm,
@@ -183,6 +200,9 @@ OPERATORS = {
     "GlobalAveragePool": lambda x: x.mean(axis=(2, 3), keepdims=True),
     "Flatten": lambda x, axis: x.reshape(len(x), -1),
     "LayerNormalization": layernorm,
+    "InstanceNormalization": instancenorm,
+    "Reshape": reshape,
+    "PRelu": prelu,
     "Relu": lambda x: np.maximum(x, 0),
     "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
     "Elu": lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x),

@@ -25,7 +25,7 @@ static inline const struct precision *precision_of(const struct scene *s)
     static const struct precision precisions[DPT_PRECISIONS] = {
         [DPT_PRECISION_FP32] = {"fp32", 1e-5, 1e-4, 1e-5},
         [DPT_PRECISION_TF32] = {"tf32", 1e-2, 0.15, 1e-2},
-        [DPT_PRECISION_BF16] = {"bf16", 6e-2, 0.6, 8e-2},
+        [DPT_PRECISION_BF16] = {"bf16", 6e-2, 0.8, 8e-2},
         [DPT_PRECISION_FP16] = {"fp16", 1e-2, 0.15, 1e-2},
     };
     /* A real device may take Winograd's way. */

@@ -1,0 +1,49 @@
+#include "models/layer.h"
+
+struct options {
+    struct dpt_layer_options common;
+    int64_t groups;
+    double eps;
+};
+
+// clang-format off
+static const struct dpt_option options[] = {
+    DPT_LAYER_NAME_ROW,
+    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct options, eps),
+     .fallback = "1e-5", .min = 1e-12, .max = 1, .help = "what is added to the variance"},
+    {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct options, groups),
+     .min = 1, .max = DPT_MAX_CHANNELS,
+     .help = "runs of channels that are normalised together; 1: all, channels: each"},
+    {0},
+};
+// clang-format on
+
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
+                           struct dpt_error *err)
+{
+    const struct options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b);
+    enum dpt_status status;
+
+    if (node.in.c % o->groups != 0)
+        return dpt_builder_fail(b, err, "groups %lld does not divide the input's %d channels",
+                                (long long)o->groups, (int)node.in.c);
+    node.window.groups = (int32_t)o->groups;
+    node.attribute[0] = (float)o->eps;
+    DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
+    DPT_TRY(dpt_builder_add(b, &node, err));
+out:
+    return status;
+}
+
+const struct dpt_layer_type dpt_layer_groupnorm = {
+    .name = "groupnorm",
+    .summary = "groups of a sample's channels to mean 0 and variance 1, then weight and bias of "
+               "each channel (Wu & He 2018)",
+    .op = DPT_OP_GROUPNORM,
+    .options = options,
+    .size = sizeof(struct options),
+    .main = "groups",
+    .planes = true,
+    .add = add,
+};
