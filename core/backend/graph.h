@@ -40,6 +40,9 @@ struct dpt_shape {
  * maxpool: padding never wins; of equal values the first in row-major order gets the gradient
  * avgpool: the divisor is kh x kw, padding counts as zeros (as PyTorch's default)
  * global_avgpool: mean over h x w; gives a flat vector of c
+ * adaptive_avgpool: of n outputs along an axis, i is the mean over the inputs from floor(i in / n)
+ *     up to ceil((i + 1) in / n); the shape of the output says n
+ * upsample: each number window.kernel times along each axis
  * flatten: [c][h][w] read as one vector; moves nothing in canonical layout
  * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
  * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
@@ -54,6 +57,8 @@ struct dpt_shape {
     X(MAXPOOL, maxpool)                                                                            \
     X(AVGPOOL, avgpool)                                                                            \
     X(GLOBAL_AVGPOOL, global_avgpool)                                                              \
+    X(ADAPTIVE_AVGPOOL, adaptive_avgpool)                                                          \
+    X(UPSAMPLE, upsample)                                                                          \
     X(FLATTEN, flatten)                                                                            \
     X(DROPOUT, dropout)                                                                            \
     DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)                                                   \

@@ -48,7 +48,11 @@ enum dpt_onnx_source {
     /* Constants of the node, of this name: */
     DPT_ONNX_EACH_GROUP,   /* `number` for each group */
     DPT_ONNX_GROUPS_SHAPE, /* [0, groups, -1]: a sample's groups as vectors */
-    DPT_ONNX_OUT_SHAPE     /* [0, …]: the shape of the output */
+    DPT_ONNX_OUT_SHAPE,    /* [0, …]: the shape of the output */
+    DPT_ONNX_SCALES,       /* [1, 1, window.kernel] */
+    DPT_ONNX_ROW_MEANS,    /* [out.h, in.h]: an adaptive pool's, to multiply by from the left */
+    DPT_ONNX_COLUMN_MEANS, /* [in.w, out.w]: from the right */
+    DPT_ONNX_LEFT_OUT      /* an input that is not given */
 };
 
 enum dpt_onnx_value {
@@ -63,6 +67,7 @@ enum dpt_onnx_value {
 
 /* One ONNX node. Its first input is what the step before it gives, or what the operation reads. */
 struct dpt_onnx_step {
+    bool last;          /* that is its last input */
     const char *type;   /* "Gemm"; "Identity" for what does nothing when a model is used */
     const char *result; /* what comes out, behind the node's name and a slash; NULL: the output */
     struct {
@@ -103,8 +108,8 @@ struct dpt_operation {
     unsigned traits; /* DPT_EXACT, DPT_FUSED */
     /* Names of the numbers in a node's `attribute`. Optional. */
     const char *attributes[DPT_MAX_ATTRIBUTES];
-    /* Sets the output's shape from the input's and the window; out.c is set already where the layer
-     * says how many outputs it has (conv, dense). */
+    /* Sets the output's shape from the input's and the window; what the layer says is set already:
+     * out.c (conv, dense), out.h and out.w (adaptive_avgpool). */
     void (*shape)(struct dpt_graph_node *node);
     /* Fills in the tensors of such a node, zeroed before: name (without the node's), dims, decay,
      * fan_in, fan_out and, where it is fixed, init. The first is `weight`, the second `bias`, which

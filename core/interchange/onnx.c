@@ -135,22 +135,51 @@ static void put_groups(struct writer *w, const char *name, const struct dpt_grap
     free(numbers);
 }
 
+/* The means of an adaptive pool along an axis as a matrix, [outputs][inputs] or (columns) its
+ * transpose. */
+static void put_means(struct writer *w, const char *name, int64_t in, int64_t out, bool columns)
+{
+    const int64_t dims[] = {columns ? in : out, columns ? out : in};
+    float *means = calloc((size_t)(in * out), sizeof *means);
+
+    w->constants.failed = w->constants.failed || means == NULL;
+    for (int64_t o = 0; means != NULL && o < out; o++) {
+        const int64_t first = o * in / out, last = ((o + 1) * in + out - 1) / out;
+
+        for (int64_t i = first; i < last; i++)
+            means[columns ? i * out + o : o * in + i] = 1 / (float)(last - first);
+    }
+    if (means != NULL)
+        put_constant(w, name, TYPE_FLOAT, dims, 2, means, (size_t)(in * out) * sizeof *means);
+    free(means);
+}
+
 /* Adds a constant of a node; its name to `full`, VALUE bytes. */
 static const char *add_of_node(struct writer *w, const struct dpt_graph_node *node,
                                enum dpt_onnx_source source, const char *name, float number,
                                char *full)
 {
-    const struct dpt_shape *s = &node->out;
-    const int64_t shape[] = {0, s->c, s->h, s->w}, groups[] = {0, node->window.groups, -1};
-    const int64_t n[] = {[DPT_ONNX_GROUPS_SHAPE] = 3, [DPT_ONNX_OUT_SHAPE] = s->flat ? 2 : 4};
-    const int64_t *const at[] = {[DPT_ONNX_GROUPS_SHAPE] = groups, [DPT_ONNX_OUT_SHAPE] = shape};
+    const struct dpt_shape *in = &node->in, *out = &node->out;
+    const int32_t *kernel = node->window.kernel;
+    const int64_t shape[] = {0, out->c, out->h, out->w}, groups[] = {0, node->window.groups, -1};
+    const float scales[] = {1, 1, (float)kernel[0], (float)kernel[1]};
+    const int64_t three = 3, four = 4, dims = out->flat ? 2 : 4;
 
     snprintf(full, VALUE, "%s/%s", node->name, name);
     if (source == DPT_ONNX_EACH_GROUP)
         put_groups(w, full, node, number);
+    else if (source == DPT_ONNX_GROUPS_SHAPE)
+        put_constant(w, full, TYPE_INT64, &three, 1, groups, sizeof groups);
+    else if (source == DPT_ONNX_OUT_SHAPE)
+        put_constant(w, full, TYPE_INT64, &dims, 1, shape, (size_t)dims * sizeof *shape);
+    else if (source == DPT_ONNX_SCALES)
+        put_constant(w, full, TYPE_FLOAT, &four, 1, scales, sizeof scales);
+    else if (source == DPT_ONNX_ROW_MEANS)
+        put_means(w, full, in->h, out->h, false);
+    else if (source == DPT_ONNX_COLUMN_MEANS)
+        put_means(w, full, in->w, out->w, true);
     else
-        put_constant(w, full, TYPE_INT64, &n[source], 1, at[source],
-                     (size_t)n[source] * sizeof *at[source]);
+        full[0] = '\0';
     return full;
 }
 
@@ -186,17 +215,20 @@ static void put_node(struct writer *w, const struct dpt_graph_node *node, const 
 
     snprintf(value, sizeof value, "%s", in);
     for (int k = 0; k < DPT_ONNX_STEPS && step[k].type != NULL; k++) {
-        const bool last = step[k].result == NULL;
+        const bool end = step[k].result == NULL;
 
-        snprintf(next, sizeof next, "%s/%s", node->name, last ? "" : step[k].result);
+        snprintf(next, sizeof next, "%s/%s", node->name, end ? "" : step[k].result);
         dpt_str_clear(&w->op);
-        dpt_proto_text(&w->op, 1, value);
+        if (!step[k].last)
+            dpt_proto_text(&w->op, 1, value);
         add_inputs(w, node, &step[k], in);
+        if (step[k].last)
+            dpt_proto_text(&w->op, 1, value);
         for (int i = 0; i < DPT_ONNX_ATTRIBUTES && step[k].attribute[i].name != NULL; i++)
             add_value(w, node, step[k].attribute[i].name, step[k].attribute[i].value,
                       step[k].attribute[i].number);
-        dpt_proto_text(&w->op, 2, last ? out : next);
-        dpt_proto_text(&w->op, 3, last ? node->name : next);
+        dpt_proto_text(&w->op, 2, end ? out : next);
+        dpt_proto_text(&w->op, 3, end ? node->name : next);
         dpt_proto_text(&w->op, 4, step[k].type);
         dpt_proto_message(&w->nodes, 1, &w->op);
         memcpy(value, next, sizeof value);

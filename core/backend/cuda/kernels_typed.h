@@ -53,6 +53,9 @@ struct dpt_cuda_bias_back_args {
  * bytes for each element of y). Backward reads y as dY and index, writes x as dX: each input looks
  * for the outputs whose windows it lies in, in their order.
  *
+ * adaptive: averages over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
+ * the two areas.
+ *
  * With a ReLU in front of a max-pool both are one pass. maxpool_relu: x is the ReLU's input.
  * maxpool_relu_back: dX is the gradient of the ReLU's input; it needs the pool's output (y), not
  * its input, since what was passed on is positive in both or in neither. The bits are those of two
@@ -203,6 +206,7 @@ struct dpt_cuda_scales_args {
     X(maxpool_relu_##t, pool, pool, lanes, false)                                                  \
     X(maxpool_relu_back_##t, pool_back, pool, lanes, false)                                        \
     X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, pool_back, pool, lanes, false)    \
+    X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
     X(mse_##t, loss, loss, lanes, true) X(to_layout_##t, layout, layout, lanes, false)             \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \

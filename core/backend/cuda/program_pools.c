@@ -79,3 +79,18 @@ const struct dpt_cuda_op dpt_cuda_global_avgpool = {
     .kernel = DPT_CUDA_K_avgpool_f32,
     .back = DPT_CUDA_K_avgpool_back_f32,
 };
+
+/* An upsampling is an adaptive pool whose windows are one number. */
+const struct dpt_cuda_op dpt_cuda_adaptive_avgpool = {
+    .forward = forward,
+    .backward = backward,
+    .kernel = DPT_CUDA_K_adaptive_f32,
+    .back = DPT_CUDA_K_adaptive_back_f32,
+};
+
+const struct dpt_cuda_op dpt_cuda_upsample = {
+    .forward = forward,
+    .backward = backward,
+    .kernel = DPT_CUDA_K_adaptive_f32,
+    .back = DPT_CUDA_K_adaptive_back_f32,
+};

@@ -11,6 +11,19 @@ static void vector_of_channels(struct dpt_graph_node *node)
     dpt_shape_vector(node, node->in.c);
 }
 
+static void given_area(struct dpt_graph_node *node)
+{
+    node->out.c = node->in.c;
+    node->out.flat = false;
+}
+
+static void multiplied(struct dpt_graph_node *node)
+{
+    node->out = node->in;
+    node->out.h *= node->window.kernel[0];
+    node->out.w *= node->window.kernel[1];
+}
+
 const struct dpt_operation dpt_operation_maxpool = {
     .name = "maxpool",
     .kind = DPT_CLASS_POOL,
@@ -39,4 +52,30 @@ const struct dpt_operation dpt_operation_global_avgpool = {
     .reached = {0.3, 0.3, 0.5e-6},
     .onnx = {{.type = "GlobalAveragePool", .result = "mean"},
              {.type = "Flatten", .attribute = {{.name = "axis", .number = 1}}}},
+};
+
+/* ONNX has no such pool: a mean along each axis. */
+const struct dpt_operation dpt_operation_adaptive_avgpool = {
+    .name = "adaptive_avgpool",
+    .kind = DPT_CLASS_POOL,
+    .traits = DPT_EXACT,
+    .shape = given_area,
+    .reached = {0.3, 0.3, 0.5e-6},
+    .onnx = {{.type = "MatMul",
+              .result = "columns",
+              .with = {{.source = DPT_ONNX_COLUMN_MEANS, .name = "column_means"}}},
+             {.type = "MatMul",
+              .with = {{.source = DPT_ONNX_ROW_MEANS, .name = "row_means"}},
+              .last = true}},
+};
+
+const struct dpt_operation dpt_operation_upsample = {
+    .name = "upsample",
+    .kind = DPT_CLASS_POOL,
+    .traits = DPT_EXACT,
+    .shape = multiplied,
+    .reached = {0.3, 0.3, 0.5e-6},
+    .onnx = {{.type = "Resize", /* to the nearest, as it does where nothing is said */
+              .with = {{.source = DPT_ONNX_LEFT_OUT},
+                       {.source = DPT_ONNX_SCALES, .name = "scales"}}}},
 };

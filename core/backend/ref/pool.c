@@ -10,14 +10,23 @@ struct patch {
     int32_t first[2], last[2];
 };
 
-/* A pool without a window, the global one, takes all that there is. */
+/* A pool without a window, the global one, takes all that there is; an upsampling is an adaptive
+ * pool whose patches are one number. */
 static struct patch patch_of(const struct dpt_graph_node *node, int32_t row, int32_t column)
 {
     const int32_t output[2] = {row, column}, inputs[2] = {node->in.h, node->in.w};
     const struct dpt_window *w = &node->window;
+    const int64_t outputs[2] = {node->out.h, node->out.w};
+    const bool adaptive = node->op == DPT_OP_ADAPTIVE_AVGPOOL || node->op == DPT_OP_UPSAMPLE;
     struct patch p;
 
-    for (int axis = 0; axis < 2; axis++) {
+    for (int axis = 0; adaptive && axis < 2; axis++) {
+        const int64_t i = output[axis], in = inputs[axis], n = outputs[axis];
+
+        p.first[axis] = (int32_t)(i * in / n);
+        p.last[axis] = (int32_t)(((i + 1) * in + n - 1) / n);
+    }
+    for (int axis = 0; !adaptive && axis < 2; axis++) {
         const int64_t start = (int64_t)output[axis] * w->stride[axis] - w->before[axis];
         const int64_t end = start + w->kernel[axis];
 
@@ -108,15 +117,20 @@ static double area_of(const struct dpt_graph_node *node)
     return w->kernel[0] > 0 ? (double)w->kernel[0] * w->kernel[1] : (double)node->in.h * node->in.w;
 }
 
-static void average_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
-                           size_t output)
+static double sum_of(const struct dpt_ref_call *call, const struct patch *p, size_t input)
 {
     double sum = 0;
 
     for (int32_t i = p->first[0]; i < p->last[0]; i++)
         for (int32_t j = p->first[1]; j < p->last[1]; j++)
             sum += call->x[input + (size_t)(i * call->node->in.w + j)];
-    call->y[output] = (float)(sum / area_of(call->node));
+    return sum;
+}
+
+static void average_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                           size_t output)
+{
+    call->y[output] = (float)(sum_of(call, p, input) / area_of(call->node));
 }
 
 static void average_forward(const struct dpt_ref_call *call)
@@ -124,14 +138,18 @@ static void average_forward(const struct dpt_ref_call *call)
     each_window(call, average_window);
 }
 
-static void average_window_back(const struct dpt_ref_call *call, const struct patch *p,
-                                size_t input, size_t output)
+static void share_out(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                      float share)
 {
-    const float share = (float)(call->dy[output] / area_of(call->node));
-
     for (int32_t i = p->first[0]; i < p->last[0]; i++)
         for (int32_t j = p->first[1]; j < p->last[1]; j++)
             call->dx[input + (size_t)(i * call->node->in.w + j)] += share;
+}
+
+static void average_window_back(const struct dpt_ref_call *call, const struct patch *p,
+                                size_t input, size_t output)
+{
+    share_out(call, p, input, (float)(call->dy[output] / area_of(call->node)));
 }
 
 static void average_backward(const struct dpt_ref_call *call)
@@ -150,3 +168,38 @@ const struct dpt_ref_op dpt_ref_maxpool = {
         .forward = average_forward, .backward = average_backward                                   \
     }
 const struct dpt_ref_op dpt_ref_avgpool = AVERAGE, dpt_ref_global_avgpool = AVERAGE;
+
+/* --- adaptive --------------------------------------------------------------------------------- */
+
+static double area_of_patch(const struct patch *p)
+{
+    return (double)(p->last[0] - p->first[0]) * (p->last[1] - p->first[1]);
+}
+
+static void adaptive_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+                            size_t output)
+{
+    call->y[output] = (float)(sum_of(call, p, input) / area_of_patch(p));
+}
+
+static void adaptive_forward(const struct dpt_ref_call *call)
+{
+    each_window(call, adaptive_window);
+}
+
+static void adaptive_window_back(const struct dpt_ref_call *call, const struct patch *p,
+                                 size_t input, size_t output)
+{
+    share_out(call, p, input, (float)(call->dy[output] / area_of_patch(p)));
+}
+
+static void adaptive_backward(const struct dpt_ref_call *call)
+{
+    each_window(call, adaptive_window_back);
+}
+
+#define ADAPTIVE                                                                                   \
+    {                                                                                              \
+        .forward = adaptive_forward, .backward = adaptive_backward                                 \
+    }
+const struct dpt_ref_op dpt_ref_adaptive_avgpool = ADAPTIVE, dpt_ref_upsample = ADAPTIVE;

@@ -119,11 +119,17 @@ case("avgpool 3x2, stride 2x1, padding 1", "AVGPOOL", (2, 2, 5, 4),
      lambda x, w, b: F.avg_pool2d(x, (3, 2), (2, 1), 1),
      kernel=(3, 2), stride=(2, 1), before=(1, 1), after=(1, 1))
 case("global average pool", "GLOBAL_AVGPOOL", (2, 3, 3, 4), lambda x, w, b: x.mean((2, 3)))
+for size, shape in (((2, 3), (2, 2, 5, 6)), ((3, 4), (2, 2, 7, 5)), ((4, 5), (2, 3, 3, 2)), ((1, 1), (2, 3, 4, 5))):
+    case(f"adaptive average pool to {size[0]}x{size[1]}", "ADAPTIVE_AVGPOOL", shape,
+         lambda x, w, b: F.adaptive_avg_pool2d(x, size))
+for scale, shape in (((2, 2), (2, 2, 3, 2)), ((3, 1), (2, 3, 2, 3))):
+    case(f"upsample {scale[0]}x{scale[1]}", "UPSAMPLE", shape, lambda x, w, b: F.interpolate(x, scale_factor=scale, mode="nearest"),
+         kernel=scale)
 case("flatten", "FLATTEN", (2, 2, 2, 3), lambda x, w, b: x.flatten(1))
 for groups, shape in ((1, (2, 3, 3, 2)), (2, (2, 4, 2, 3)), (5, (3, 5, 2, 2))):
     case(f"groupnorm, {groups} groups", "GROUPNORM", shape, lambda x, w, b: F.group_norm(x, groups, w, b, 1e-3),
          (shape[1],), (shape[1],), groups=groups, attributes=[1e-3])
-own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm"}
+own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm", "adaptive_avgpool", "upsample"}
 random = {"dropout"}
 operations = re.findall(r"^    X\((?:C, )?[A-Z0-9_]+, (\w+)", open("core/backend/graph.h").read()
                         + open("core/backend/activations.h").read(), re.M)

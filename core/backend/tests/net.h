@@ -146,6 +146,18 @@ static inline bool net_has_window(enum dpt_op op)
     return dpt_operations[op]->kind == DPT_CLASS_POOL && op != DPT_OP_GLOBAL_AVGPOOL;
 }
 
+/* An adaptive pool to any size, an upsampling of what is small. */
+static inline int32_t net_resize(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
+{
+    struct dpt_graph_node node = net_behind(g, from, op, "resize");
+
+    for (int axis = 0; axis < 2; axis++)
+        node.window.kernel[axis] = draw_int(d, 1, node.in.h * node.in.w > 100 ? 1 : 3);
+    node.out.h = draw_int(d, 1, node.in.h + 3);
+    node.out.w = draw_int(d, 1, node.in.w + 3);
+    return net_add(g, &node, false);
+}
+
 /* A window that fits an input of h x w; pools: no dilation, padding below the kernel. */
 static inline struct dpt_window draw_window(struct draw *d, bool pool, int32_t h, int32_t w)
 {
@@ -194,6 +206,8 @@ static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op,
     }
     if (op == DPT_OP_DENSE)
         return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
+    if (op == DPT_OP_ADAPTIVE_AVGPOOL || op == DPT_OP_UPSAMPLE)
+        return net_resize(g, from, op, d);
     if (net_has_window(op)) {
         w = draw_window(d, true, in.h, in.w);
         return net_pool(g, from, op, &w);

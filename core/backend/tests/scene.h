@@ -47,8 +47,12 @@ static inline int32_t add_pool(struct scene *s, int32_t at, struct draw *d)
 {
     const struct dpt_shape *in = &s->graph.nodes[at].out;
     struct dpt_window w = draw_window(d, true, in->h, in->w);
-    const bool max = draw_int(d, 0, 2) > 0;
+    const bool max = draw_int(d, 0, 2) > 0, resize = draw_int(d, 0, 3) == 0;
 
+    if (resize) {
+        note(s, " %s", max ? "upsample" : "adaptive");
+        return net_resize(&s->graph, at, max ? DPT_OP_UPSAMPLE : DPT_OP_ADAPTIVE_AVGPOOL, d);
+    }
     if (draw_int(d, 0, 1) && in->h >= 2 && in->w >= 2)
         w = (struct dpt_window){{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
     note(s, " %spool(%dx%d s%d,%d p%d,%d,%d,%d)", max ? "max" : "avg", w.kernel[0], w.kernel[1],

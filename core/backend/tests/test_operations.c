@@ -25,6 +25,8 @@ static struct dpt_graph_node node_of(enum dpt_op op)
         node.window.groups = 2;
     if (op == DPT_OP_CONV || op == DPT_OP_DENSE)
         node.out.c = 7;
+    if (op == DPT_OP_ADAPTIVE_AVGPOOL)
+        node.out.h = node.out.w = 2;
     if (op == DPT_OP_DENSE)
         node.in = (struct dpt_shape){120, 1, 1, true};
     dpt_operations[op]->shape(&node);

@@ -134,7 +134,7 @@ class Onnx:
         values = {name: t.astype(float) for name, t in self.tensors.items()} | self.constants
         values["input"] = np.asarray(x, float)
         for kind, inputs, output, attributes in self.nodes:
-            values[output] = OPERATORS[kind](*(values[i] for i in inputs), **attributes)
+            values[output] = OPERATORS[kind](*(values[i] if i else None for i in inputs), **attributes)
         return values["logits"]
 
 
@@ -192,6 +192,15 @@ def prelu(x, slope):
     return np.where(x < 0, slope * x, x)
 
 
+def resize(x, roi, scales):
+    """What Resize does where nothing is said: half pixels, rounded to the nearest, halves down."""
+    assert roi is None
+    for axis, scale in enumerate(scales):
+        size = int(x.shape[axis] * scale)
+        x = x.take(np.ceil((np.arange(size) + 0.5) / scale - 1).astype(int), axis)
+    return x
+
+
 OPERATORS = {
     "Conv": conv,
     "Gemm": gemm,
@@ -203,6 +212,8 @@ OPERATORS = {
     "InstanceNormalization": instancenorm,
     "Reshape": reshape,
     "PRelu": prelu,
+    "Resize": resize,
+    "MatMul": np.matmul,
     "Relu": lambda x: np.maximum(x, 0),
     "LeakyRelu": lambda x, alpha: np.where(x < 0, alpha * x, x),
     "Elu": lambda x, alpha: np.where(x < 0, alpha * np.expm1(x), x),

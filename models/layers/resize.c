@@ -1,0 +1,75 @@
+/* Layers that give planes another size. */
+#include "models/layer.h"
+
+struct options {
+    struct dpt_layer_options common;
+    struct dpt_pair by;
+    int mode;
+};
+
+#define MODES(X) X(NEAREST, "nearest")
+
+// clang-format off
+static const struct dpt_option adaptive_options[] = {
+    DPT_LAYER_NAME_ROW,
+    DPT_PAIR_ROW("size", struct options, by, NULL, "height and width of the output"),
+    {0},
+};
+
+static const struct dpt_option upsample_options[] = {
+    DPT_LAYER_NAME_ROW,
+    DPT_PAIR_ROW("scale", struct options, by, NULL, "times as high and as wide"),
+    {.name = "mode", .type = DPT_OPT_CHOICE, .offset = offsetof(struct options, mode),
+     .fallback = "nearest", .choices = DPT_CHOICES(MODES),
+     .help = "nearest: each number is repeated"},
+    {0},
+};
+// clang-format on
+
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
+                           struct dpt_error *err)
+{
+    const struct options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b);
+    enum dpt_status status;
+    char shape[40];
+
+    node.out.h = o->by.at[0];
+    node.out.w = o->by.at[1];
+    if (node.op == DPT_OP_UPSAMPLE) {
+        if ((int64_t)node.in.h * o->by.at[0] > DPT_MAX_SIZE ||
+            (int64_t)node.in.w * o->by.at[1] > DPT_MAX_SIZE)
+            return dpt_builder_fail(b, err, "makes planes of %s more than %d numbers high or wide",
+                                    dpt_shape_text(&node.in, shape), DPT_MAX_SIZE);
+        node.window = (struct dpt_window){.kernel = {o->by.at[0], o->by.at[1]},
+                                          .stride = {1, 1},
+                                          .dilation = {1, 1},
+                                          .groups = 1};
+    }
+    DPT_TRY(dpt_builder_add(b, &node, err));
+out:
+    return status;
+}
+
+const struct dpt_layer_type dpt_layer_adaptive_avgpool = {
+    .name = "adaptive_avgpool",
+    .summary = "means over as many parts of each plane as there are outputs, overlapping where "
+               "these do not divide it",
+    .op = DPT_OP_ADAPTIVE_AVGPOOL,
+    .options = adaptive_options,
+    .size = sizeof(struct options),
+    .main = "size",
+    .planes = true,
+    .add = add,
+};
+
+const struct dpt_layer_type dpt_layer_upsample = {
+    .name = "upsample",
+    .summary = "planes that are a whole number of times as high and as wide",
+    .op = DPT_OP_UPSAMPLE,
+    .options = upsample_options,
+    .size = sizeof(struct options),
+    .main = "scale",
+    .planes = true,
+    .add = add,
+};
