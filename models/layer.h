@@ -71,9 +71,11 @@ struct dpt_attribute_options {
     double attribute[DPT_MAX_ATTRIBUTES];
 };
 
-/* A layer type for each operation but the input. */
-#define X(NAME, name) extern const struct dpt_layer_type dpt_layer_##name;
+/* A layer type for each operation but the input, and those that say an operation in other words. */
+#define DPT_WORDED_LAYERS(X) X(CONV1D, conv1d)
+#define X(NAME, name)        extern const struct dpt_layer_type dpt_layer_##name;
 DPT_LAYER_OPERATIONS(X)
+DPT_WORDED_LAYERS(X)
 #undef X
 
 /* The row that every layer's table begins with. */

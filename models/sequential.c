@@ -5,12 +5,13 @@
 /* "<name>/weight" must fit a tensor's name, and the name is a folder in the checkpoint. */
 enum { NAME_LENGTH = 40 };
 
-/* The layer types, and their names, which are those of their operations. */
+/* The layer types, and their names, the first ones those of their operations. */
 #define X(NAME, name) &dpt_layer_##name,
-const struct dpt_layer_type *const dpt_layer_types[] = {DPT_LAYER_OPERATIONS(X) NULL};
+const struct dpt_layer_type *const dpt_layer_types[] = {DPT_LAYER_OPERATIONS(X) DPT_WORDED_LAYERS(X)
+                                                            NULL};
 #undef X
 #define X(NAME, name) #name,
-static const char *const names[] = {DPT_LAYER_OPERATIONS(X)};
+static const char *const names[] = {DPT_LAYER_OPERATIONS(X) DPT_WORDED_LAYERS(X)};
 #undef X
 enum { TYPES = sizeof names / sizeof *names };
 

@@ -21,10 +21,9 @@ static const struct dpt_option options[] = {
 };
 // clang-format on
 
-static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *layer,
-                                struct dpt_error *err)
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_conv_options *o,
+                           struct dpt_error *err)
 {
-    const struct dpt_conv_options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
 
@@ -48,6 +47,12 @@ out:
     return status;
 }
 
+static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                struct dpt_error *err)
+{
+    return add(b, layer->options, err);
+}
+
 const struct dpt_layer_type dpt_layer_conv = {
     .name = "conv",
     .summary = "2-D convolution (cross-correlation) of channels x height x width",
@@ -57,4 +62,94 @@ const struct dpt_layer_type dpt_layer_conv = {
     .main = "channels",
     .planes = true,
     .add = conv_add,
+};
+
+/* --- along a line ----------------------------------------------------------------------------- */
+
+/* Of the windows only the widths are read; heights are 1. */
+static bool read_width(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                       void *dest)
+{
+    struct dpt_padding *padding = dest;
+
+    if (node->kind != DPT_NODE_LIST)
+        return dpt_read_padding(conf, node, path, padding);
+    dpt_conf_mistake(conf, node, path, "one number, same or valid is wanted, got a list");
+    return true;
+}
+
+static const char *const rules[] = {"same", "valid", NULL};
+static const struct dpt_option widths[] = {
+    {.name = "number", .type = DPT_OPT_INT, .min = 0, .max = DPT_MAX_KERNEL},
+    {.name = "word", .type = DPT_OPT_CHOICE, .choices = rules},
+    {0},
+};
+static const struct dpt_alternatives width_alternatives = {.either = widths};
+
+struct line_options {
+    struct dpt_layer_options common;
+    int64_t channels, kernel, stride, dilation, groups;
+    struct dpt_padding padding;
+    bool bias;
+    struct dpt_initializer init;
+};
+
+// clang-format off
+#define LINE_ROW(text, member, otherwise, most, what)                                              \
+    {.name = text, .type = DPT_OPT_INT, .offset = offsetof(struct line_options, member),           \
+     .fallback = otherwise, .min = 1, .max = most, .help = what}
+
+static const struct dpt_option line_options[] = {
+    DPT_LAYER_NAME_ROW,
+    LINE_ROW("channels", channels, NULL, DPT_MAX_CHANNELS, "output channels"),
+    LINE_ROW("kernel", kernel, "3", DPT_MAX_KERNEL, "length of the window"),
+    LINE_ROW("stride", stride, "1", DPT_MAX_KERNEL, "step of the window"),
+    {.name = "padding", .type = DPT_OPT_CUSTOM, .offset = offsetof(struct line_options, padding),
+     .fallback = "0", .read = read_width, .alternatives = &width_alternatives,
+     .value_text = "N, same or valid",
+     .help = "zeros at both ends; same: output = input / stride, rounded up"},
+    LINE_ROW("dilation", dilation, "1", DPT_MAX_KERNEL, "distance of the window's taps"),
+    LINE_ROW("groups", groups, "1", DPT_MAX_CHANNELS,
+             "channels are split into groups that do not mix"),
+    {.name = "bias", .type = DPT_OPT_BOOL, .offset = offsetof(struct line_options, bias),
+     .fallback = "true", .help = "adds a learned number to each output channel"},
+    DPT_INITIALIZER_ROW(struct line_options, init, "he"),
+    {0},
+};
+// clang-format on
+
+static enum dpt_status line_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                struct dpt_error *err)
+{
+    const struct line_options *o = layer->options;
+    const struct dpt_shape *in = dpt_builder_shape(b);
+    const struct dpt_conv_options conv = {
+        .channels = o->channels,
+        .groups = o->groups,
+        .kernel = {{1, (int32_t)o->kernel}},
+        .stride = {{1, (int32_t)o->stride}},
+        .dilation = {{1, (int32_t)o->dilation}},
+        .padding = {.same = o->padding.same, .pair = {{0, o->padding.pair.at[1]}}},
+        .bias = o->bias,
+        .init = o->init,
+    };
+    char shape[40];
+
+    if (in->flat || in->h != 1)
+        return dpt_builder_fail(b, err, "needs channels x 1 x length, gets %s: %s",
+                                dpt_shape_text(in, shape),
+                                b->last == 0 ? "give the data the shape [samples, channels, 1, "
+                                               "length]"
+                                             : "put it where planes are one row high");
+    return add(b, &conv, err);
+}
+
+const struct dpt_layer_type dpt_layer_conv1d = {
+    .name = "conv1d",
+    .summary = "1-D convolution (cross-correlation) of channels x 1 x length",
+    .op = DPT_OP_CONV,
+    .options = line_options,
+    .size = sizeof(struct line_options),
+    .main = "channels",
+    .add = line_add,
 };

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "models/layer.h"
 #include "models/tests/build.h"
 
 static void must_build(const char *text, int32_t c, int32_t h, int32_t w, struct dpt_graph *graph)
@@ -237,6 +238,14 @@ static void shapes_that_do_not_fit_are_told(void **state)
         {LAYERS "  - upsample: [1024, 1]\n", 1, 1 << 20, 1,
          "makes planes of 1x1048576x1 more than 268435456 numbers high"},
         {LAYERS "  - upsample: 1024\n", 3, 1000, 1000, "turns 3x1000x1000 into 3x1024000x1024000"},
+        {LAYERS "  - conv1d: 4\n", 1, 12, 100,
+         "(conv1d1): needs channels x 1 x length, gets 1x12x100: give the data the shape [samples, "
+         "channels, 1, length]"},
+        {LAYERS "  - conv1d: 4\n", 784, 0, 0, "needs channels x 1 x length, gets 784"},
+        {LAYERS "  - relu\n  - conv1d: 4\n", 3, 9, 9,
+         "gets 3x9x9: put it where planes are one row high"},
+        {LAYERS "  - conv1d: {channels: 4, kernel: 9, padding: 2}\n", 3, 1, 4,
+         "kernel 1x9 does not fit 1x4 input with padding 0x2"},
         {LAYERS "  - conv: {channels: 1048576, kernel: 1}\n", 1, 1000, 1000,
          "turns 1x1000x1000 into 1048576x1000x1000"},
         {LAYERS "  - conv: {channels: 1048576, kernel: 1024, padding: same}\n", 1, 4, 4,
@@ -295,6 +304,10 @@ static void mistakes_in_layers_are_told(void **state)
         {LAYERS "  - upsample: 0\n", 3, 9, 9, "upsample.scale"},
         {LAYERS "  - adaptive_avgpool: [1, 2, 3]\n", 3, 9, 9,
          "adaptive_avgpool.size: one number or [height, width] is wanted, not 3 numbers"},
+        {LAYERS "  - conv1d: {channels: 4, padding: [1, 2]}\n", 3, 1, 9,
+         "conv1d.padding: one number, same or valid is wanted, got a list"},
+        {LAYERS "  - conv1d: {channels: 4, kernel: [1, 2]}\n", 3, 1, 9,
+         "conv1d.kernel: expected a whole number, got a list"},
         {LAYERS "  - groupnorm\n", 3, 9, 9, "groupnorm.groups: must be given: a whole number"},
         {LAYERS "  - maxpool: {size: 2, stride: self}\n", 3, 9, 9, "nor auto"},
         {LAYERS "  - relu: 3\n", 3, 9, 9, "model.layers[0].relu: takes no value"},
@@ -338,6 +351,29 @@ static void all_mistakes_are_listed(void **state)
     assert_null(strstr(err.text, "job.yaml:7:"));
 }
 
+/* A 1-D convolution is one whose window is a row. */
+static void lines_are_planes_of_one_row(void **state)
+{
+    static const char *const texts[] = {
+        LAYERS
+        "  - conv1d: {name: a, channels: 6, kernel: 5, stride: 2, padding: same, groups: 3}\n"
+        "  - conv1d: {name: b, channels: 4, padding: 2, dilation: 3, bias: false}\n  - flatten\n",
+        LAYERS
+        "  - conv: {name: a, channels: 6, kernel: [1, 5], stride: [1, 2], padding: same, "
+        "groups: 3}\n"
+        "  - conv: {name: b, channels: 4, kernel: [1, 3], padding: [0, 2], dilation: [1, 3], "
+        "bias: false}\n  - flatten\n"};
+    struct dpt_graph graph[2];
+
+    (void)state;
+    for (int k = 0; k < 2; k++)
+        must_build(texts[k], 3, 1, 21, &graph[k]);
+    assert_same_graph(&graph[0], &graph[1]);
+    assert_int_equal(graph[0].nodes[2].out.w, 9);
+    for (int k = 0; k < 2; k++)
+        dpt_graph_release(&graph[k]);
+}
+
 /* Each operation but the input has one layer, of its name, whose options are its attributes. */
 static void layers_are_operations(void **state)
 {
@@ -351,13 +387,16 @@ static void layers_are_operations(void **state)
         for (int k = 0; k < DPT_MAX_ATTRIBUTES && dpt_operations[op]->attributes[k] != NULL; k++)
             assert_string_equal(type->options[k + 1].name, dpt_operations[op]->attributes[k]);
     }
-    assert_null(dpt_layer_types[DPT_OP_COUNT - 1]);
+    /* Behind them those that say an operation in other words. */
+    assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT - 1], &dpt_layer_conv1d);
+    assert_null(dpt_layer_types[DPT_OP_COUNT]);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_operations),
+        cmocka_unit_test(lines_are_planes_of_one_row),
         cmocka_unit_test(parameters_are_counted),
         cmocka_unit_test(graph_is_well_formed),
         cmocka_unit_test(names_are_unique),

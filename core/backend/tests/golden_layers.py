@@ -104,6 +104,9 @@ conv("conv 3x3 in 2 groups", (2, 4, 4, 4), 6, (3, 3), groups=2, before=(1, 1),
      after=(1, 1), stride=(2, 2))
 conv("conv depthwise", (2, 3, 4, 4), 6, (2, 2), groups=3, dilation=(2, 1))
 conv("conv 1x1", (3, 4, 2, 3), 5, (1, 1))
+case("conv 1-D, stride 2, dilation 2, padding 1", "CONV", (2, 4, 1, 11),
+     lambda x, w, b: F.conv1d(x.squeeze(2), w.squeeze(2), b, 2, 1, 2, 2).unsqueeze(2), (6, 2, 1, 3), (6,),
+     kernel=(1, 3), stride=(1, 2), dilation=(1, 2), before=(0, 1), after=(0, 1), groups=2)
 case("dense", "DENSE", (3, 7), F.linear, (4, 7), (4,))
 case("dense, no bias", "DENSE", (2, 5), lambda x, w, b: F.linear(x, w), (3, 5))
 case("maxpool 2", "MAXPOOL", (2, 2, 4, 6), lambda x, w, b: F.max_pool2d(x, 2),
