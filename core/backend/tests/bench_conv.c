@@ -1,7 +1,7 @@
 /*
  * Where a convolutional network's step goes on one thread:
  *
- *   build/tests/bench_conv [cnn | mnistcnn] [micro-batch] [rounds]
+ *   build/tests/bench_conv [cnn | mnistcnn | depthwise] [micro-batch] [rounds]
  *
  * Prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): what each node
  * takes forward and backward inside the program; oneDNN's direct primitives for the same passes,
@@ -20,6 +20,22 @@ enum { SAMPLES = 128, NODES = 24 };
 struct times {
     double forward[NODES], backward[NODES], whole;
 };
+
+/* A convolution of each channel, and one of each pixel, at 56 x 56, 28 x 28 and 14 x 14. */
+static void build_depthwise(struct dpt_graph *g)
+{
+    struct dpt_window each = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    struct dpt_window point = {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1};
+    int32_t at = net_conv(g, net_input(g, 3, 56, 56), 64, &each, false);
+
+    for (int32_t channels = 64; channels <= 256; channels *= 2) {
+        each.groups = channels;
+        at = net_simple(g, net_conv(g, at, channels, &each, true), DPT_OP_RELU, 0);
+        point.stride[0] = point.stride[1] = channels < 256 ? 2 : 1;
+        at = net_simple(g, net_conv(g, at, 2 * channels, &point, true), DPT_OP_RELU, 0);
+    }
+    net_dense(g, net_simple(g, at, DPT_OP_GLOBAL_AVGPOOL, 0), 10, true);
+}
 
 static void build(struct dpt_graph *g, bool mnist)
 {
@@ -143,8 +159,8 @@ static void print_node(const struct dpt_cpu_program *program, int32_t i, const s
     if (node->op == &dpt_cpu_conv) {
         const struct dpt_conv_shape shape = dpt_cpu_conv_shape(program, node);
 
-        limit = (double)SAMPLES * node->out.c * node->out.h * node->out.w * node->in.c *
-                shape.window.kernel[0] * shape.window.kernel[1] / speed * 1e3;
+        limit = (double)SAMPLES * node->out.c * node->out.h * node->out.w * node->in.c /
+                shape.window.groups * shape.window.kernel[0] * shape.window.kernel[1] / speed * 1e3;
         for (int pass = 0; pass < 3; pass++)
             if (pass != DPT_CONV_BACKWARD_DATA || node->wants_dx)
                 passes[pass] =
@@ -162,6 +178,7 @@ static void print_node(const struct dpt_cpu_program *program, int32_t i, const s
 int main(int argc, char **argv)
 {
     const bool mnist = argc > 1 && strcmp(argv[1], "mnistcnn") == 0;
+    const bool depthwise = argc > 1 && strcmp(argv[1], "depthwise") == 0;
     const int32_t micro = argc > 2 ? atoi(argv[2]) : 8;
     const int rounds = argc > 3 ? atoi(argv[3]) : 100;
     struct dpt_graph graph = {0};
@@ -172,7 +189,10 @@ int main(int argc, char **argv)
     double direct = 0, ours = 0, speed;
     void *opened;
 
-    build(&graph, mnist);
+    if (depthwise)
+        build_depthwise(&graph);
+    else
+        build(&graph, mnist);
     const struct dpt_program_spec spec = {.graph = &graph,
                                           .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
                                           .micro = micro < 1 ? 1 : micro,
@@ -205,7 +225,10 @@ int main(int argc, char **argv)
     }
     speed = peak();
     printf("%s, micro-batch %d, %s; peak %.0f GFLOP/s (a matrix product in the cache)\n\n",
-           mnist ? "mnistcnn" : "cnn", (int)spec.micro, dpt_backend_cpu.describe(), 2e-9 * speed);
+           depthwise ? "depthwise"
+           : mnist   ? "mnistcnn"
+                     : "cnn",
+           (int)spec.micro, dpt_backend_cpu.describe(), 2e-9 * speed);
     printf(
         "| ms per %d samples | forward | backward | direct forward | data | weights | limit of a "
         "pass |\n|---|---|---|---|---|---|---|\n",
