@@ -53,6 +53,8 @@ struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
         .in = *dpt_builder_shape(b),
         .weight = -1,
         .bias = -1,
+        .mean = -1,
+        .variance = -1,
     };
 
     snprintf(node.name, sizeof node.name, "%s", b->name);
@@ -78,7 +80,6 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
                                     const struct dpt_initializer *init, bool bias,
                                     struct dpt_error *err)
 {
-    int32_t *const numbers[] = {&node->weight, &node->bias};
     struct dpt_tensor tensors[DPT_MAX_TENSORS];
     const int n = dpt_operation_tensors(node, tensors);
     enum dpt_status status = DPT_OK;
@@ -98,9 +99,9 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
         }
         if (k == 0 && init != NULL)
             t->init = *init;
-        snprintf(name, sizeof name, "%.40s/%.6s", node->name, t->name);
+        snprintf(name, sizeof name, "%.40s/%.12s", node->name, t->name);
         memcpy(t->name, name, sizeof name);
-        DPT_TRY(dpt_graph_add_tensor(b->graph, t, numbers[k], err));
+        DPT_TRY(dpt_graph_add_tensor(b->graph, t, dpt_operation_number(node, k), err));
     }
 out:
     return status;

@@ -34,8 +34,14 @@ static void name_layer(struct dpt_builder *b, const struct dpt_layer_list *list,
 static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
                                  struct dpt_error *err)
 {
-    struct dpt_graph_node node = {
-        .op = DPT_OP_INPUT, .name = "input", .in = *input, .out = *input, .weight = -1, .bias = -1};
+    struct dpt_graph_node node = {.op = DPT_OP_INPUT,
+                                  .name = "input",
+                                  .in = *input,
+                                  .out = *input,
+                                  .weight = -1,
+                                  .bias = -1,
+                                  .mean = -1,
+                                  .variance = -1};
 
     if (input->c < 1 || input->h < 1 || input->w < 1 ||
         (int64_t)input->h * input->w > DPT_MAX_SIZE || dpt_shape_size(input) > DPT_MAX_SIZE)

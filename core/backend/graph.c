@@ -46,12 +46,12 @@ enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_t
                                      int32_t *index, struct dpt_error *err)
 {
     struct dpt_tensor *tensors, *added;
-    int64_t count = 1;
+    int64_t count = 1, size;
     bool fits = true;
 
     for (int d = 0; d < tensor->n_dims; d++)
         fits = fits && !__builtin_mul_overflow(count, tensor->dims[d], &count);
-    if (!fits || count > INT64_MAX / 64 - graph->floats)
+    if (!fits || count > INT64_MAX / 64 - graph->arena)
         return dpt_fail(err, DPT_RANK, "%s: more parameters than any memory holds", tensor->name);
     tensors = dpt_grow(graph->tensors, &graph->tensor_room, (size_t)graph->n_tensors + 1,
                        sizeof *tensors);
@@ -62,11 +62,39 @@ enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_t
     added = &tensors[graph->n_tensors];
     *added = *tensor;
     added->count = count;
-    added->offset = graph->floats;
-    graph->floats += (count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
-    graph->parameters += count;
+    added->offset = tensor->state ? graph->arena : graph->floats;
+    size = (count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
+    graph->arena += size;
+    if (!tensor->state) {
+        for (int32_t k = 0; k < graph->n_tensors; k++)
+            tensors[k].offset += tensors[k].state ? size : 0;
+        graph->floats += size;
+        graph->parameters += count;
+    }
     *index = graph->n_tensors++;
     return DPT_OK;
+}
+
+static void update(const struct dpt_tensor *t, double decay, double samples, const float *sum,
+                   float *params)
+{
+    for (int64_t i = t->offset; i < t->offset + t->count; i++)
+        params[i] = (float)(decay * (double)params[i] + (1 - decay) * ((double)sum[i] / samples));
+}
+
+void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, const float *sum,
+                            float *params)
+{
+    for (int32_t i = 0; i < graph->n_nodes && graph->arena > graph->floats; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+
+        if (node->op != DPT_OP_BATCHNORM)
+            continue;
+        update(&graph->tensors[node->mean], node->attribute[DPT_BATCHNORM_DECAY], (double)samples,
+               sum, params);
+        update(&graph->tensors[node->variance], node->attribute[DPT_BATCHNORM_DECAY],
+               (double)samples, sum, params);
+    }
 }
 
 void dpt_graph_release(struct dpt_graph *graph)

@@ -8,6 +8,11 @@
  * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh,
  * kw]), each starting at a multiple of 16 floats (a cache line); the floats between two tensors are
  * always zero. Immutable once built; shared by all threads.
+ *
+ * State, such as the running statistics of batch norm, lies behind all that is learned: [learned:
+ * floats | state], `arena` floats together. A gradient is as long, and holds at the tensors of
+ * state what a micro-batch adds to them (dpt_graph_update_state), so that whoever sums gradients
+ * sums that, too. Optimizers know of the learned part alone.
  */
 #ifndef DPT_BACKEND_GRAPH_H
 #define DPT_BACKEND_GRAPH_H
@@ -19,7 +24,7 @@
 #include "core/backend/activations.h"
 #include "core/base/error.h"
 
-enum { DPT_NAME = 48, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
+enum { DPT_NAME = 64, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
 /* Arenas that an optimizer keeps beside the parameters, at most. */
 enum { DPT_MAX_SLOTS = 2 };
 
@@ -49,6 +54,8 @@ struct dpt_shape {
  *     numbers of a sample, whose shape weight and bias have
  * groupnorm: the same over each of window.groups runs of channels; weight and bias [channels]
  * prelu: x, or w x where x < 0; weight [channels]
+ * batchnorm: likewise for each channel, or each number of a flat vector, over all pixels of all
+ *     samples of the micro-batch; evaluation: by the running statistics
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X)
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
@@ -64,7 +71,8 @@ struct dpt_shape {
     DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)                                                   \
     X(LAYERNORM, layernorm)                                                                        \
     X(GROUPNORM, groupnorm)                                                                        \
-    X(PRELU, prelu)
+    X(PRELU, prelu)                                                                                \
+    X(BATCHNORM, batchnorm)
 #define DPT_ACTIVATION_OPERATION(X, NAME, name, ...) X(NAME, name)
 
 #define X(NAME, name) DPT_OP_##NAME,
@@ -93,9 +101,13 @@ struct dpt_tensor {
     int64_t count;  /* product of dims */
     int64_t offset; /* floats from the arena's start */
     bool decay;     /* weight decay applies (weights, not biases) */
+    bool state;     /* not learned: it lies behind all that is */
     struct dpt_initializer init;
     int64_t fan_in, fan_out; /* for init */
 };
+
+/* Which of its attributes those of batch norm are. */
+enum { DPT_BATCHNORM_EPS, DPT_BATCHNORM_DECAY };
 
 struct dpt_graph_node {
     enum dpt_op op;
@@ -104,6 +116,7 @@ struct dpt_graph_node {
     struct dpt_shape in, out; /* of the first input, of the output */
     struct dpt_window window;
     int32_t weight, bias;                /* tensor numbers, -1: none */
+    int32_t mean, variance;              /* likewise: the running ones of batch norm */
     float attribute[DPT_MAX_ATTRIBUTES]; /* what its row names: dropout's rate */
 };
 
@@ -113,8 +126,9 @@ struct dpt_graph {
     struct dpt_tensor *tensors;
     int32_t n_tensors;
     size_t node_room, tensor_room; /* of dpt_grow */
-    int64_t floats;                /* size of the arena, padding included; a multiple of 16 */
-    int64_t parameters;            /* learned numbers, without padding */
+    /* Size of what is learned, and of the arena, state included, with padding; multiples of 16. */
+    int64_t floats, arena;
+    int64_t parameters; /* learned numbers, without padding */
 };
 
 static inline int64_t dpt_shape_size(const struct dpt_shape *s)
@@ -129,12 +143,20 @@ const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
  * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
 
-/* Adds a node (copied) or a tensor (offset and count are set here); *index: out. An empty graph is
- * {0}. Errors: RANK. */
+/* Adds a node (copied) or a tensor (offset and count are set here, and the offsets of the state that
+ * is there already move behind a learned one); *index: out. An empty graph is {0}. Errors: RANK. */
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
 void dpt_graph_release(struct dpt_graph *graph);
+
+/*
+ * Updates the state in params after a step: running = decay running + (1 - decay) sum / samples.
+ * sum: a reduced gradient; of each micro-batch it holds the samples times its mean, and times its
+ * unbiased variance.
+ */
+void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, const float *sum,
+                            float *params);
 
 #endif

@@ -37,13 +37,15 @@ enum {
 
 /* --- ONNX (operator set 17) ------------------------------------------------------------------- */
 
-enum { DPT_ONNX_STEPS = 5, DPT_ONNX_INPUTS = 2, DPT_ONNX_ATTRIBUTES = 5 };
+enum { DPT_ONNX_STEPS = 5, DPT_ONNX_INPUTS = 4, DPT_ONNX_ATTRIBUTES = 5 };
 
 enum dpt_onnx_source {
     DPT_ONNX_NONE,
     DPT_ONNX_X, /* what the operation reads */
     DPT_ONNX_WEIGHT,
-    DPT_ONNX_BIAS,   /* left out where the node has none */
+    DPT_ONNX_BIAS, /* left out where the node has none */
+    DPT_ONNX_MEAN,
+    DPT_ONNX_VARIANCE,
     DPT_ONNX_NUMBER, /* a constant of this name */
     /* Constants of the node, of this name: */
     DPT_ONNX_EACH_GROUP,   /* `number` for each group */
@@ -98,7 +100,7 @@ struct dpt_onnx_step {
 
 /* --- the row ---------------------------------------------------------------------------------- */
 
-/* Tensors of a node: weight, bias; room for two of state (running statistics). */
+/* Tensors of a node: weight, bias, and its state: running mean and variance. */
 enum { DPT_MAX_TENSORS = 4 };
 
 struct dpt_operation {
@@ -112,8 +114,9 @@ struct dpt_operation {
      * out.c (conv, dense), out.h and out.w (adaptive_avgpool). */
     void (*shape)(struct dpt_graph_node *node);
     /* Fills in the tensors of such a node, zeroed before: name (without the node's), dims, decay,
-     * fan_in, fan_out and, where it is fixed, init. The first is `weight`, the second `bias`, which
-     * a layer may leave out. Returns how many. Optional: it has none. */
+     * state, fan_in, fan_out and, where it is fixed, init. The first is `weight`, the second `bias`,
+     * which a layer may leave out, the others `mean` and `variance`. Returns how many. Optional: it
+     * has none. */
     int (*tensors)(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
     /* Multiplications and additions of a sample in forward; the gradient of the data takes as many,
      * and that of the weights. Taps that fall on padding are left out. Optional: it is counted by
@@ -143,6 +146,15 @@ static inline const struct dpt_operation *dpt_operation_of(const struct dpt_grap
 double dpt_operation_flops(const struct dpt_graph_node *node);
 /* The row's tensors, zeroed before; how many. */
 int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
+
+/* Where a node keeps the number of tensor k of those. */
+static inline int32_t *dpt_operation_number(struct dpt_graph_node *node, int k)
+{
+    int32_t *const numbers[DPT_MAX_TENSORS] = {&node->weight, &node->bias, &node->mean,
+                                               &node->variance};
+
+    return numbers[k];
+}
 
 /* --- shapes that several have ----------------------------------------------------------------- */
 

@@ -186,7 +186,10 @@ static const char *add_of_node(struct writer *w, const struct dpt_graph_node *no
 static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
                        const struct dpt_onnx_step *step, const char *in)
 {
-    const int32_t tensors[] = {[DPT_ONNX_WEIGHT] = node->weight, [DPT_ONNX_BIAS] = node->bias};
+    const int32_t tensors[] = {[DPT_ONNX_WEIGHT] = node->weight,
+                               [DPT_ONNX_BIAS] = node->bias,
+                               [DPT_ONNX_MEAN] = node->mean,
+                               [DPT_ONNX_VARIANCE] = node->variance};
     char name[DPT_NAME], full[VALUE];
 
     for (int i = 0; i < DPT_ONNX_INPUTS; i++) {

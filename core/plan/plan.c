@@ -149,7 +149,8 @@ static void sum_memory(struct dpt_plan *p)
 static void fill_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
-    const double arena = (double)t->model.graph.floats * WORD;
+    const double arena = (double)t->model.graph.arena * WORD;
+    const double learned = (double)t->model.graph.floats * WORD;
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
@@ -167,7 +168,7 @@ static void fill_memory(struct dpt_plan *p)
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
                {"gradients", "gradients", DPT_PLAN_RANK, gradients},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * arena},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * learned},
                {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
                {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
@@ -250,7 +251,7 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
         DPT_TRY(fit_device(p, err));
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
-    p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.floats + DPT_TAIL_WORDS) * WORD : 0;
+    p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.arena + DPT_TAIL_WORDS) * WORD : 0;
     fill_memory(p);
 out:
     return status;

@@ -143,10 +143,11 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
 {
     const struct dpt_trainer *t = &p->t;
     const struct dpt_dataset *set = t->data.train.set;
-    const double arena = (double)t->model.graph.floats * WORD;
+    const double arena = (double)t->model.graph.arena * WORD;
+    const double learned = (double)t->model.graph.floats * WORD;
     const double copies = fmax(0, (double)p->program.copies - 2 * arena);
     const double stored = (double)set->samples * (double)set->stride;
-    double sum = context + 2 * arena + copies + t->arenas.slots * arena +
+    double sum = context + 2 * arena + copies + t->arenas.slots * learned +
                  (double)p->program.values + (double)p->program.scratch;
 
     p->stored = dpt_dataset_in_memory(set, &t->job->data, p->available) &&
@@ -157,7 +158,7 @@ void dpt_plan_gpu_memory(struct dpt_plan *p)
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, copies},
                {"gradients", "gradients", DPT_PLAN_RANK, arena},
-               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * arena},
+               {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * learned},
                {"activations", "activations", DPT_PLAN_RANK, (double)p->program.values},
                {"workspace", "workspace", DPT_PLAN_RANK, (double)p->program.scratch},
                {"steps ahead", "input", DPT_PLAN_RANK, p->stored ? 0 : ROOMS * step_samples(p)},

@@ -38,7 +38,7 @@ static enum dpt_status fill_worker(struct dpt_trainer *t, int thread, struct dpt
         buffer->labels[i] = (int32_t)(i % (size_t)outputs);
         buffer->sample[i] = (int64_t)i;
     }
-    return DPT_ALLOCATE(worker->target, (size_t)t->model.graph.floats, "a trial", err);
+    return DPT_ALLOCATE(worker->target, (size_t)t->model.graph.arena, "a trial", err);
 }
 
 static enum dpt_status open_trial(struct trial *r, struct dpt_error *err)

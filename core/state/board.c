@@ -303,8 +303,9 @@ static void add_histogram(struct dpt_board *b, const char *tag, const struct dpt
     end_value(b);
 }
 
+/* state: of an arena where that is something. */
 static void add_arena(struct dpt_board *b, const struct dpt_graph *graph, const char *what,
-                      const float *arena, double scale)
+                      const float *arena, bool state, double scale)
 {
     struct pass pass = {.scale = scale, .parts = b->parts};
     struct dpt_histogram histogram;
@@ -313,6 +314,8 @@ static void add_arena(struct dpt_board *b, const struct dpt_graph *graph, const 
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         const struct dpt_tensor *tensor = &graph->tensors[i];
 
+        if (tensor->state && !state)
+            continue;
         pass.x = arena + tensor->offset;
         pass.n = (size_t)tensor->count;
         count_numbers(b, &pass, &histogram);
@@ -426,9 +429,9 @@ void dpt_board_weights(struct dpt_board *b, int64_t step, const struct dpt_graph
                        const float *params, const float *gradient, double weight)
 {
     begin_event(b, step);
-    add_arena(b, graph, "weights", params, 1);
+    add_arena(b, graph, "weights", params, true, 1);
     if (weight > 0)
-        add_arena(b, graph, "gradients", gradient, 1 / weight);
+        add_arena(b, graph, "gradients", gradient, false, 1 / weight);
     end_step(b);
     b->weights_step = step;
 }

@@ -2,6 +2,9 @@
  * checkpoint: the state of a run as an HDF5 file.
  *
  *   /params/<layer>/weight|bias            float32, canonical layout, unpadded
+ *   /state/<layer>/running_mean|running_var  float32: of batch norm; format 2, which only models
+ *                                          with state have, so that an older dptrain, which knows
+ *                                          format 1, refuses them
  *   /optimizer/<slot>/<layer>/weight|bias  float32, likewise
  *   /job                                   what of the job decides the result, as YAML text
  *   /plans                                 where there is a choice of kernels: which, as text
@@ -26,7 +29,13 @@
 #include "core/backend/loss_scale.h"
 #include "core/state/lock.h"
 
-enum { DPT_CHECKPOINT_FORMAT = 1, DPT_CHECKPOINT_TRAILER = 44 };
+enum { DPT_CHECKPOINT_FORMAT = 2, DPT_CHECKPOINT_TRAILER = 44 };
+
+/* The format_version that a model's checkpoints have; all up to DPT_CHECKPOINT_FORMAT are read. */
+static inline int dpt_checkpoint_format(const struct dpt_graph *graph)
+{
+    return graph->arena > graph->floats ? 2 : 1;
+}
 
 /* How far the run is. With the parameters and the optimizer's slots this is all that the next step
  * depends on. */

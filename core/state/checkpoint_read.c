@@ -267,9 +267,14 @@ static enum dpt_status read_arenas(struct dpt_state *s, hid_t file, const char *
             snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
         if ((parts & (k < 0 ? DPT_LOAD_PARAMS : DPT_LOAD_SLOTS)) == 0)
             continue;
-        for (int32_t i = 0; i < s->graph->n_tensors; i++)
-            DPT_TRY(read_tensor(file, path, folder, &s->graph->tensors[i],
-                                k < 0 ? s->params : s->slot[k], (parts & DPT_LOAD_ANY) != 0, err));
+        for (int32_t i = 0; i < s->graph->n_tensors; i++) {
+            const struct dpt_tensor *tensor = &s->graph->tensors[i];
+
+            if (k < 0 || !tensor->state)
+                DPT_TRY(read_tensor(file, path, tensor->state ? "/state" : folder, tensor,
+                                    k < 0 ? s->params : s->slot[k], (parts & DPT_LOAD_ANY) != 0,
+                                    err));
+        }
     }
 out:
     return status;
@@ -284,9 +289,10 @@ static enum dpt_status read_parts(hid_t file, const char *path, struct dpt_state
     int64_t version, parameters;
 
     DPT_TRY(read_number(file, path, "format_version", H5T_NATIVE_INT64, &version, err));
-    if (version != DPT_CHECKPOINT_FORMAT)
-        DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s: has format %lld, this dptrain reads format %d",
-                         path, (long long)version, DPT_CHECKPOINT_FORMAT));
+    if (version < 1 || version > DPT_CHECKPOINT_FORMAT)
+        DPT_TRY(dpt_fail(err, DPT_BAD_DATA,
+                         "%s: has format %lld, this dptrain reads formats 1 to %d", path,
+                         (long long)version, DPT_CHECKPOINT_FORMAT));
     DPT_TRY(read_arenas(state, file, path, parts, err));
     DPT_TRY(read_number(file, path, "parameters", H5T_NATIVE_INT64, &parameters, err));
     if ((parts & DPT_LOAD_PARAMS) != 0 && parameters != state->graph->parameters)

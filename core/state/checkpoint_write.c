@@ -41,13 +41,17 @@ struct dpt_image {
     uint64_t size; /* without the last line */
 };
 
-static void add_tensors(struct dpt_image *image, const struct dpt_graph *graph, const char *folder,
-                        int arena)
+/* What is learned, or the state. */
+static void add_tensors(struct dpt_image *image, const struct dpt_graph *graph, bool state,
+                        const char *folder, int arena)
 {
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         const struct dpt_tensor *tensor = &graph->tensors[i];
-        struct dpt_item *item = &image->items[image->n++];
+        struct dpt_item *item = &image->items[image->n];
 
+        if (tensor->state != state)
+            continue;
+        image->n++;
         snprintf(item->name, sizeof item->name, "%s/%s", folder, tensor->name);
         item->arena = arena;
         item->start = (size_t)tensor->offset;
@@ -74,12 +78,13 @@ static enum dpt_status list_items(struct dpt_image *image, const struct dpt_stat
     image->items = dpt_alloc_array(n, sizeof *image->items);
     if (image->items == NULL)
         return dpt_fail_memory(err, "a checkpoint's list of contents", (double)n);
-    add_tensors(image, s->graph, "/params", -1);
+    add_tensors(image, s->graph, false, "/params", -1);
+    add_tensors(image, s->graph, true, "/state", -1);
     for (int k = 0; k < s->slots; k++) {
         char folder[DPT_NAME];
 
         snprintf(folder, sizeof folder, "/optimizer/%s", s->slot_names[k]);
-        add_tensors(image, s->graph, folder, k);
+        add_tensors(image, s->graph, false, folder, k);
     }
     add_text(image, "/job", s->job_text);
     if (s->plans != NULL && s->plans[0] != '\0')

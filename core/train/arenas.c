@@ -9,16 +9,16 @@
 enum dpt_status dpt_trainer_open_arenas(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t floats = (size_t)t->model.graph.floats;
+    const struct dpt_graph *graph = &t->model.graph;
 
-    DPT_TRY(DPT_ALLOCATE(t->arenas.params, floats, "the parameters", err));
+    DPT_TRY(DPT_ALLOCATE(t->arenas.params, (size_t)graph->arena, "the parameters", err));
     if (t->comm->world.rank == 0)
-        DPT_TRY(dpt_model_init(&t->model.graph, (uint64_t)t->job->seed, t->arenas.params, err));
+        DPT_TRY(dpt_model_init(graph, (uint64_t)t->job->seed, t->arenas.params, err));
     if (!t->data.train.present)
         return DPT_OK;
     t->arenas.slots = dpt_optimizer_slots(&t->job->optimizer);
     for (int k = 0; k < t->arenas.slots; k++)
-        DPT_TRY(DPT_ALLOCATE(t->arenas.slot[k], floats, "the optimizer", err));
+        DPT_TRY(DPT_ALLOCATE(t->arenas.slot[k], (size_t)graph->floats, "the optimizer", err));
     DPT_TRY(DPT_ALLOCATE(t->arenas.hashes, (size_t)t->comm->world.size, "the list of ranks", err));
 out:
     return status;
@@ -32,14 +32,14 @@ void dpt_trainer_close_arenas(struct dpt_trainer *t)
         dpt_free(t->arenas.slot[k]);
 }
 
-/* Hashes weights and slots, each array at an offset of its own. */
+/* Hashes weights, state and slots, each array at an offset of its own. */
 static uint64_t replica_hash(const struct dpt_trainer *t)
 {
-    const size_t n = (size_t)t->model.graph.floats;
-    uint64_t hash = dpt_hash_floats(t->arenas.params, n, 0);
+    const size_t n = (size_t)t->model.graph.floats, arena = (size_t)t->model.graph.arena;
+    uint64_t hash = dpt_hash_floats(t->arenas.params, arena, 0);
 
     for (int k = 0; k < t->arenas.slots; k++)
-        hash += dpt_hash_floats(t->arenas.slot[k], n, n * ((uint64_t)k + 1));
+        hash += dpt_hash_floats(t->arenas.slot[k], n, arena + n * (uint64_t)k);
     return hash;
 }
 

@@ -28,8 +28,8 @@ enum dpt_status dpt_audit_step(FILE *file, const struct dpt_trainer *t, struct d
 
     dpt_json_object(&j, NULL);
     dpt_json_int(&j, "step", t->progress.step);
-    hash(&j, "weights", t->arenas.params, (size_t)t->model.graph.floats);
-    hash(&j, "gradient", t->reduction.sum, (size_t)t->model.graph.floats);
+    hash(&j, "weights", t->arenas.params, (size_t)t->model.graph.arena);
+    hash(&j, "gradient", t->reduction.sum, (size_t)t->model.graph.arena);
     dpt_json_array(&j, "layers");
     for (int32_t i = 0; i < t->model.graph.n_tensors; i++) {
         const struct dpt_tensor *tensor = &t->model.graph.tensors[i];
@@ -101,7 +101,7 @@ static const char *next_layer(const char *at, char name[DPT_NAME], char hash[2][
 
     at = strstr(at, "[\"");
     if (at == NULL ||
-        sscanf(at, "[\"%47[^\"]\", \"%16[0-9a-f]\", \"%16[0-9a-f]\"]%n", name, hash[0], hash[1],
+        sscanf(at, "[\"%63[^\"]\", \"%16[0-9a-f]\", \"%16[0-9a-f]\"]%n", name, hash[0], hash[1],
                &used) != 3 ||
         used == 0)
         return NULL;

@@ -58,7 +58,7 @@ enum dpt_status dpt_checkpoint_model_open(struct dpt_checkpoint_model *m, const 
     DPT_TRY(read_job(m, text, err));
     DPT_TRY(find_shape(m, &file, shape, &input, err));
     DPT_TRY(dpt_model_build(&m->job.model, &input, &m->graph, err));
-    DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.floats, "the parameters", err));
+    DPT_TRY(DPT_ALLOCATE(m->params, (size_t)m->graph.arena, "the parameters", err));
     state.graph = &m->graph;
     state.params = m->params;
     DPT_TRY(

@@ -12,7 +12,7 @@ struct dpt_gradient_reduction_state {
 static struct dpt_hierarchical_spec spec_of(const struct dpt_trainer *t)
 {
     return (struct dpt_hierarchical_spec){
-        .n = (size_t)t->model.graph.floats + DPT_TAIL_WORDS,
+        .n = (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
         .buffers = t->team.gradient_workers,
         .hierarchical = t->job->comm.hierarchical == DPT_HIERARCHICAL_AUTO,
         .spin = t->team.spin,
@@ -89,15 +89,15 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
 static void finish_rank(struct dpt_trainer *t, const float flags[DPT_FLAGS])
 {
     const bool failed = flags[DPT_FLAG_FAILED] > 0;
-    const size_t floats = (size_t)t->model.graph.floats;
+    const size_t arena = (size_t)t->model.graph.arena;
     float *const first = dpt_hierarchical_buffer(t->reduction.state->allreduce, 0),
-                 *tail = first + floats;
+                 *tail = first + arena;
     struct dpt_metric_sums all = {0};
 
     if (failed || t->team.workers[0].done == 0)
-        memset(first, 0, floats * sizeof *first);
+        memset(first, 0, arena * sizeof *first);
     for (int i = 0; i < t->team.gradient_workers; i++) {
-        memset(dpt_hierarchical_buffer(t->reduction.state->allreduce, i) + floats, 0,
+        memset(dpt_hierarchical_buffer(t->reduction.state->allreduce, i) + arena, 0,
                DPT_TAIL_WORDS * sizeof(float));
         t->reduction.state->filled[i] = !failed && t->team.workers[i].done > 0;
         if (!failed)
@@ -116,7 +116,7 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
     finish_rank(t, flags);
     DPT_TRY(dpt_hierarchical_sum(t->reduction.state->allreduce, t->reduction.state->filled,
                                  t->team.pool, err));
-    memcpy(t->reduction.reduced_flags, t->reduction.sum + t->model.graph.floats + DPT_TAIL_FLAGS,
+    memcpy(t->reduction.reduced_flags, t->reduction.sum + t->model.graph.arena + DPT_TAIL_FLAGS,
            sizeof t->reduction.reduced_flags);
 out:
     return status;

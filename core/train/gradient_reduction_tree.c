@@ -23,7 +23,7 @@ struct dpt_gradient_reduction_state {
 
 static size_t arena_floats(const struct dpt_trainer *t)
 {
-    return (size_t)t->model.graph.floats + DPT_TAIL_WORDS;
+    return (size_t)t->model.graph.arena + DPT_TAIL_WORDS;
 }
 
 /* A run of n micro-batches needs a buffer for each level of its tree, two where it begins or ends
@@ -169,7 +169,7 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
 
     while ((1 << block.level) < n)
         block.level++;
-    add_tails(metric_sums, n, gradient + t->model.graph.floats);
+    add_tails(metric_sums, n, gradient + t->model.graph.arena);
     b->n_spare--;
     dpt_tree_push(&b->tree, block, gradient, arena_floats(t), released, &free);
     while (free > 0)

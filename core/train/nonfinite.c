@@ -103,9 +103,11 @@ static enum dpt_status tell(const struct dpt_trainer *t, const struct finding *f
                         rank, f->host, t->model.graph.nodes[f->location].name,
                         dpt_dataset_where(t->data.train.set, f->sample, where), what);
     if (f->kind == IN_GRADIENT)
-        return dpt_fail(err, DPT_FAILED,
-                        "step %lld: not a number: rank %d (%s), gradient of %s; %s", step, rank,
-                        f->host, t->model.graph.tensors[f->location].name, what);
+        return dpt_fail(err, DPT_FAILED, "step %lld: not a number: rank %d (%s), %s %s; %s", step,
+                        rank, f->host,
+                        t->model.graph.tensors[f->location].state ? "what a micro-batch gives for"
+                                                                  : "gradient of",
+                        t->model.graph.tensors[f->location].name, what);
     return dpt_fail(
         err, DPT_FAILED,
         "step %lld: not a number: the sum of the ranks' losses or gradients overflows; %s", step,

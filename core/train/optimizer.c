@@ -172,6 +172,12 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
     return part;
 }
 
+/* Of a tensor; what is not learned has none. */
+static size_t chunks_of(const struct dpt_tensor *t)
+{
+    return t->state ? 0 : dpt_sum_of_squares_chunks((size_t)t->count);
+}
+
 /* Two sums for each chunk of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the
  * other. */
 size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
@@ -182,7 +188,7 @@ size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
     if (type_of(optimizer)->direction == NULL)
         return 0;
     for (int32_t k = 0; k < graph->n_tensors; k++)
-        chunks += dpt_sum_of_squares_chunks((size_t)graph->tensors[k].count);
+        chunks += chunks_of(&graph->tensors[k]);
     return 2 * chunks;
 }
 
@@ -201,7 +207,8 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
 
-        for (size_t at = 0; at < (size_t)t->count; at += DPT_SUM_OF_SQUARES_CHUNK, chunk++) {
+        for (size_t at = 0; !t->state && at < (size_t)t->count;
+             at += DPT_SUM_OF_SQUARES_CHUNK, chunk++) {
             const size_t left = (size_t)t->count - at;
             const struct dpt_optimizer_part part =
                 part_of(&pass, t, (size_t)t->offset + at,
@@ -254,7 +261,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
                 pass.type->step(pass.options, &part, &norms);
             }
         }
-        chunks += dpt_sum_of_squares_chunks((size_t)t->count);
+        chunks += chunks_of(t);
     }
     as_before(mode);
 }

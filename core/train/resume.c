@@ -329,7 +329,7 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
 {
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
-    const size_t bytes = (size_t)t->model.graph.floats * sizeof(float);
+    const struct dpt_graph *graph = &t->model.graph;
     struct dpt_state state = dpt_trainer_state(t, job_text);
     struct found found = {0};
 
@@ -348,9 +348,11 @@ enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *r
     DPT_TRY(dpt_group_broadcast(world, 0, &t->progress, sizeof t->progress, err));
     DPT_TRY(dpt_group_broadcast(world, 0, &t->scale, sizeof t->scale, err));
     fit_epoch(t);
-    DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params, bytes, err));
+    DPT_TRY(
+        dpt_group_broadcast(world, 0, t->arenas.params, (size_t)graph->arena * sizeof(float), err));
     for (int k = 0; k < t->arenas.slots; k++)
-        DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.slot[k], bytes, err));
+        DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.slot[k],
+                                    (size_t)graph->floats * sizeof(float), err));
     DPT_TRY(dpt_trainer_share_plans(t, found.plans, err));
     tell_plans(t, &found);
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));

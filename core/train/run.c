@@ -346,7 +346,7 @@ static void show_weights(struct dpt_run *run, struct dpt_error *err)
         return;
     dpt_profile_begin(t->profile, t->progress.step);
     dpt_board_weights(&run->board, t->progress.step, &t->model.graph, t->arenas.params,
-                      t->reduction.sum, t->reduction.sum[t->model.graph.floats + DPT_TAIL_WEIGHT]);
+                      t->reduction.sum, t->reduction.sum[t->model.graph.arena + DPT_TAIL_WEIGHT]);
     dpt_profile_end(t->profile, DPT_SPAN_EVALUATE);
 }
 

@@ -80,9 +80,10 @@ static enum dpt_status check_precision(const struct dpt_trainer *t, struct dpt_e
  */
 static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error *err)
 {
-    const double arena = (double)t->model.graph.floats * sizeof(float);
+    const struct dpt_graph *graph = &t->model.graph;
     const int slots = dpt_optimizer_slots(&t->job->optimizer);
-    const double need = arena * (2 + slots) * t->comm->node.size;
+    const double floats = 2 * (double)graph->arena + slots * (double)graph->floats;
+    const double need = floats * sizeof(float) * t->comm->node.size;
     const double available = dpt_memory_available();
 
     if (!t->data.train.present || t->backend->devices != NULL || available < 0 || need <= available)
@@ -275,7 +276,7 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
     DPT_TRY(count_threads(t, err));
     DPT_TRY(open_all(t, err));
     DPT_TRY(dpt_group_broadcast(&comm->world, 0, t->arenas.params,
-                                (size_t)t->model.graph.floats * sizeof(float), err));
+                                (size_t)t->model.graph.arena * sizeof(float), err));
     DPT_TRY(dpt_group_agree(&comm->world, dpt_trainer_refresh(t, err), err));
 out:
     if (status != DPT_OK)

@@ -33,7 +33,7 @@ enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status 
 
     DPT_TRY(dpt_group_agree(world, status, err));
     DPT_TRY(dpt_group_broadcast(world, 0, t->arenas.params,
-                                (size_t)t->model.graph.floats * sizeof(float), err));
+                                (size_t)t->model.graph.arena * sizeof(float), err));
     DPT_TRY(dpt_group_agree(world, dpt_trainer_refresh(t, err), err));
 out:
     return status;

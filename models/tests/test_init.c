@@ -13,7 +13,7 @@
 
 static float *init(const struct dpt_graph *graph, uint64_t seed)
 {
-    float *params = dpt_alloc_array((size_t)graph->floats, sizeof *params);
+    float *params = dpt_alloc_array((size_t)graph->arena, sizeof *params);
     struct dpt_error err;
 
     assert_non_null(params);
@@ -218,7 +218,7 @@ static void the_rest_is_zero(void **state)
     open_graph(text, 9, 0, 0, &graph);
     float *params = init(&graph, 1);
 
-    for (int64_t i = 0; i < graph.floats; i++)
+    for (int64_t i = 0; i < graph.arena; i++)
         nonzero += params[i] != 0;
     assert_true(nonzero <= graph.tensors[2].count && nonzero > graph.tensors[2].count / 2);
     for (int64_t i = 0; i < graph.tensors[2].count; i++)
@@ -253,7 +253,7 @@ static void tensors_and_seeds_are_independent(void **state)
     const struct dpt_tensor *a = &graph.tensors[0], *b = &graph.tensors[2];
     const double bound = 5 / sqrt((double)a->count);
 
-    assert_memory_equal(one, again, (size_t)graph.floats * sizeof *one);
+    assert_memory_equal(one, again, (size_t)graph.arena * sizeof *one);
     assert_true(fabs(correlation(one + a->offset, one + b->offset, a->count)) < bound);
     assert_true(fabs(correlation(one + a->offset, two + a->offset, a->count)) < bound);
     assert_true(fabs(correlation(one + a->offset, one + a->offset + 1, a->count - 1)) < bound);

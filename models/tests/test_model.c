@@ -384,8 +384,14 @@ static void layers_are_operations(void **state)
         assert_int_equal(type->op, op);
         assert_string_equal(type->name, dpt_operations[op]->name);
         assert_true(strlen(type->summary) > 0);
-        for (int k = 0; k < DPT_MAX_ATTRIBUTES && dpt_operations[op]->attributes[k] != NULL; k++)
-            assert_string_equal(type->options[k + 1].name, dpt_operations[op]->attributes[k]);
+        for (int k = 0; k < DPT_MAX_ATTRIBUTES && dpt_operations[op]->attributes[k] != NULL; k++) {
+            const struct dpt_option *o = type->options;
+
+            while (o->name != NULL && strcmp(o->name, dpt_operations[op]->attributes[k]) != 0)
+                o++;
+            assert_non_null(o->name);
+            assert_int_equal(o->offset, offsetof(struct dpt_attribute_options, attribute[k]));
+        }
     }
     /* Behind them those that say an operation in other words. */
     assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT - 1], &dpt_layer_conv1d);

@@ -189,7 +189,8 @@ static enum dpt_status run(const struct dpt_comm *comm, struct dpt_error *err)
     double start = 0;
 
     t.reduction.type = types[strcmp(spec.way, "reproducible") == 0];
-    t.model.graph.floats = (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
+    t.model.graph.floats = t.model.graph.arena =
+        (int64_t)dpt_round_up((size_t)spec.floats, sizeof(float));
     t.data.train.sampler = (struct dpt_sampler){
         .total = spec.global * (spec.steps + 1),
         .samples = spec.global * (spec.steps + 1),

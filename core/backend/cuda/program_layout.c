@@ -68,6 +68,8 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_lay
     }
 }
 
+const struct dpt_cuda_op dpt_cuda_batchnorm = {0};
+
 /* What the kernels take for granted. */
 static enum dpt_status check(const struct dpt_graph *graph,
                              const struct dpt_cuda_memory_layout *memory_layout,
@@ -81,6 +83,9 @@ static enum dpt_status check(const struct dpt_graph *graph,
 
         if (!memory_layout->node[i].live)
             continue;
+        if (dpt_cuda_ops[node->op]->forward == NULL && kind != DPT_CLASS_NOTHING)
+            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no %s: device.kind: cpu has it",
+                            node->name, dpt_operation_of(node)->name);
         x = &memory_layout->node[memory_layout->node[node->inputs[0]].tensor];
         if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV) &&
             (node->in.h != x->h || node->in.w != x->w))

@@ -162,7 +162,18 @@ static float *at(float *memory, int64_t location)
     return location == NOWHERE ? NULL : memory + location;
 }
 
-/* params is read, gradient (NULL in a forward pass) is added to. */
+/* A tensor in an arena; NULL: there is no arena, or -1 for no tensor. */
+static const float *tensor_in(const struct program *program, const float *arena, int32_t tensor)
+{
+    return arena == NULL || tensor < 0 ? NULL : arena + program->spec.graph->tensors[tensor].offset;
+}
+
+static float *sum_in(const struct program *program, float *arena, int32_t tensor)
+{
+    return (float *)(uintptr_t)tensor_in(program, arena, tensor);
+}
+
+/* params is read, gradient (NULL in evaluation) is added to. */
 static struct dpt_ref_call call_of(const struct program *program, int32_t index, float *memory,
                                    const struct dpt_batch *batch, const float *params,
                                    float *gradient)
@@ -184,14 +195,14 @@ static struct dpt_ref_call call_of(const struct program *program, int32_t index,
 
     if (node->n_inputs > 0)
         call.x = memory + program->locations[node->inputs[0]].y;
-    if (node->weight >= 0) {
-        call.weight = params + graph->tensors[node->weight].offset;
-        call.dweight = gradient != NULL ? gradient + graph->tensors[node->weight].offset : NULL;
-    }
-    if (node->bias >= 0) {
-        call.bias = params + graph->tensors[node->bias].offset;
-        call.dbias = gradient != NULL ? gradient + graph->tensors[node->bias].offset : NULL;
-    }
+    call.weight = tensor_in(program, params, node->weight);
+    call.bias = tensor_in(program, params, node->bias);
+    call.mean = tensor_in(program, params, node->mean);
+    call.variance = tensor_in(program, params, node->variance);
+    call.dweight = sum_in(program, gradient, node->weight);
+    call.dbias = sum_in(program, gradient, node->bias);
+    call.means = sum_in(program, gradient, node->mean);
+    call.variances = sum_in(program, gradient, node->variance);
     return call;
 }
 
@@ -201,13 +212,15 @@ static void mark(struct dpt_spans *spans, int what)
         dpt_spans_mark(spans, what);
 }
 
-static void run_forward(const struct program *program, int worker, bool training,
-                        const struct dpt_batch *batch, const float *params)
+/* gradient: NULL in evaluation. */
+static void run_forward(const struct program *program, int worker, const struct dpt_batch *batch,
+                        const float *params, float *gradient)
 {
+    const bool training = gradient != NULL;
     float *memory = program->workers[worker].memory;
 
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
-        struct dpt_ref_call call = call_of(program, i, memory, batch, params, NULL);
+        struct dpt_ref_call call = call_of(program, i, memory, batch, params, gradient);
 
         call.training = training;
         if (training)
@@ -259,7 +272,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     for (int32_t i = 0; !add && i < graph->n_tensors; i++)
         memset(gradient + graph->tensors[i].offset, 0,
                (size_t)graph->tensors[i].count * sizeof *gradient);
-    run_forward(program, worker, true, batch, params);
+    run_forward(program, worker, batch, params, gradient);
     dpt_loss_rows(&program->spec.loss, batch, (int32_t)outputs, (size_t)outputs, memory + last->y,
                   at(memory, last->dy), metric_sums);
     mark(program->workers[worker].spans, DPT_SPAN_LOSS);
@@ -278,7 +291,7 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     const float *y = memory + program->locations[graph->n_nodes - 1].y;
 
     (void)err;
-    run_forward(program, worker, false, batch, params);
+    run_forward(program, worker, batch, params, NULL);
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)n * (size_t)batch->count * sizeof *outputs);
     if (metric_sums != NULL)

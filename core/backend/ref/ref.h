@@ -22,9 +22,11 @@ struct dpt_ref_call {
     const float *x;
     float *y;
     const float *dy;
-    float *dx;                  /* added to; NULL: not wanted */
-    const float *weight, *bias; /* NULL: none */
-    float *dweight, *dbias;     /* added to */
+    float *dx;                    /* added to; NULL: not wanted */
+    const float *weight, *bias;   /* NULL: none */
+    float *dweight, *dbias;       /* added to */
+    const float *mean, *variance; /* running ones; NULL: none */
+    float *means, *variances;     /* added to by forward in training: dpt_graph_update_state */
     void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
     float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */
 };

@@ -199,7 +199,7 @@ int main(int argc, char **argv)
                                           .threads = 1,
                                           .training = true};
     float *params = net_params(&graph, &d);
-    float *gradient = dpt_alloc_array((size_t)graph.floats, sizeof *gradient);
+    float *gradient = dpt_alloc_array((size_t)graph.arena, sizeof *gradient);
     batch_fill(&batch, &graph, spec.micro, spec.micro, false, &d);
     if (gradient == NULL || dpt_backend_cpu.open(&spec, &opened, &err) != DPT_OK ||
         dpt_backend_cpu.refresh(opened, 0, params, &err) != DPT_OK)

@@ -25,14 +25,17 @@ def pair(values):
 
 
 def case(name, op, shape, layer, weight=None, bias=None, kernel=(1, 1), stride=(1, 1),
-         dilation=(1, 1), before=(0, 0), after=(0, 0), groups=1, scale=1.0, attributes=()):
+         dilation=(1, 1), before=(0, 0), after=(0, 0), groups=1, scale=1.0, attributes=(), state=None):
     torch.manual_seed(zlib.crc32(name.encode()))
     weight, bias = (None if dims is None else torch.randn(dims) for dims in (weight, bias))
     x = (torch.randn(shape) * scale).double().requires_grad_()
     leaves = []
     for p in (weight, bias):
         leaves.append(None if p is None else p.float().double().requires_grad_())
-    y = layer(x, *leaves)
+    state = [] if state is None else [torch.randn(state), torch.rand(state) + 0.5]
+    running = [t.double() for t in state]
+    used = layer(x.detach(), *leaves, *running, False) if state else None
+    y = layer(x, *leaves, *running, *([True] if state else []))
     target = torch.randn(y.shape).double()
     outputs = y[0].numel()
     loss = ((y - target) ** 2).sum() / outputs
@@ -50,13 +53,23 @@ def case(name, op, shape, layer, weight=None, bias=None, kernel=(1, 1), stride=(
         .attribute = {{{", ".join(f"{a:.9g}" for a in attributes) or 0}}},
         .x = {{{row(x)}}},
         .target = {{{row(target)}}},
-        .y = {{{row(y)}}},
+        .y = {{{row(y if used is None else used)}}},
         .dx = {{{row(x.grad)}}},""")
     for field, leaf in zip(("weight", "bias"), leaves):
         if leaf is not None:
             print(f"        .n_{field} = {leaf.numel()},")
             print(f"        .{field} = {{{row(leaf)}}},\n        .d{field} = {{{row(leaf.grad)}}},")
+    for field, before, after in zip(("mean", "variance"), state, running):
+        print(f"        .{field} = {{{row(before)}}},\n        .new_{field} = {{{row(after)}}},")
     print("    },")
+
+
+def batchnorm(name, shape, eps=1e-5, momentum=0.1):
+    """`y` is evaluation's, by the statistics before; the gradients are training's, which makes the new ones."""
+    def layer(x, weight, bias, mean, variance, training):
+        return F.batch_norm(x, mean, variance, weight, bias, training, momentum, eps)
+
+    case(name, "BATCHNORM", shape, layer, (shape[1],), (shape[1],), scale=2.0, attributes=(eps, 1 - momentum), state=(shape[1],))
 
 
 def conv(name, shape, filters, kernel, bias=True, **window):
@@ -132,7 +145,10 @@ case("flatten", "FLATTEN", (2, 2, 2, 3), lambda x, w, b: x.flatten(1))
 for groups, shape in ((1, (2, 3, 3, 2)), (2, (2, 4, 2, 3)), (5, (3, 5, 2, 2))):
     case(f"groupnorm, {groups} groups", "GROUPNORM", shape, lambda x, w, b: F.group_norm(x, groups, w, b, 1e-3),
          (shape[1],), (shape[1],), groups=groups, attributes=[1e-3])
-own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm", "adaptive_avgpool", "upsample"}
+batchnorm("batchnorm", (3, 3, 3, 4))
+batchnorm("batchnorm, given", (2, 18, 2, 1), eps=0.2, momentum=0.3)
+batchnorm("batchnorm of a vector", (3, 17))
+own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm", "adaptive_avgpool", "upsample", "batchnorm"}
 random = {"dropout"}
 operations = re.findall(r"^    X\((?:C, )?[A-Z0-9_]+, (\w+)", open("core/backend/graph.h").read()
                         + open("core/backend/activations.h").read(), re.M)

@@ -62,8 +62,14 @@ static inline int32_t net_node(struct dpt_graph *g, const struct dpt_graph_node 
 static inline int32_t net_input(struct dpt_graph *g, int32_t c, int32_t h, int32_t w)
 {
     const struct dpt_shape shape = {c, h, w, h == 1 && w == 1};
-    const struct dpt_graph_node node = {
-        .op = DPT_OP_INPUT, .name = "input", .in = shape, .out = shape, .weight = -1, .bias = -1};
+    const struct dpt_graph_node node = {.op = DPT_OP_INPUT,
+                                        .name = "input",
+                                        .in = shape,
+                                        .out = shape,
+                                        .weight = -1,
+                                        .bias = -1,
+                                        .mean = -1,
+                                        .variance = -1};
 
     return net_node(g, &node);
 }
@@ -77,7 +83,9 @@ static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_
                                   .in = g->nodes[from].out,
                                   .out = g->nodes[from].out,
                                   .weight = -1,
-                                  .bias = -1};
+                                  .bias = -1,
+                                  .mean = -1,
+                                  .variance = -1};
 
     snprintf(node.name, sizeof node.name, "%s%d", name, g->n_nodes);
     if (op == DPT_OP_GROUPNORM)
@@ -88,7 +96,6 @@ static inline struct dpt_graph_node net_behind(const struct dpt_graph *g, int32_
 /* Gives the node its shape and its tensors, as its operation's row has them, and adds it. */
 static inline int32_t net_add(struct dpt_graph *g, struct dpt_graph_node *node, bool bias)
 {
-    int32_t *const numbers[] = {&node->weight, &node->bias};
     struct dpt_tensor tensors[DPT_MAX_TENSORS];
     struct dpt_error err;
     int n;
@@ -98,9 +105,10 @@ static inline int32_t net_add(struct dpt_graph *g, struct dpt_graph_node *node, 
     for (int k = 0; k < n && (k != 1 || bias); k++) {
         char name[DPT_NAME];
 
-        snprintf(name, sizeof name, "%.32s/%.8s", node->name, tensors[k].name);
+        snprintf(name, sizeof name, "%.32s/%.16s", node->name, tensors[k].name);
         memcpy(tensors[k].name, name, sizeof name);
-        assert_int_equal(dpt_graph_add_tensor(g, &tensors[k], numbers[k], &err), DPT_OK);
+        assert_int_equal(dpt_graph_add_tensor(g, &tensors[k], dpt_operation_number(node, k), &err),
+                         DPT_OK);
     }
     return net_node(g, node);
 }
@@ -179,12 +187,17 @@ static inline struct dpt_window draw_window(struct draw *d, bool pool, int32_t h
     return window;
 }
 
-/* The operations of these kinds (bits 1 << enum dpt_operation_class); how many. */
+/* The operations of these kinds (bits 1 << enum dpt_operation_class), but for NET_LEFT_OUT, which a
+ * backend lacks; how many. */
 static inline int net_operations(unsigned kinds, enum dpt_op ops[DPT_OP_COUNT])
 {
     int n = 0;
 
     for (int op = 0; op < DPT_OP_COUNT; op++) {
+#ifdef NET_LEFT_OUT
+        if (op == NET_LEFT_OUT)
+            continue;
+#endif
         if (kinds & 1u << dpt_operations[op]->kind)
             ops[n++] = (enum dpt_op)op;
     }
@@ -216,10 +229,16 @@ static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op,
                       dpt_operations[op]->attributes[0] ? 0.8f * (float)draw_uniform(d) : 0);
 }
 
+/* Where the next tensor of the arena begins, whichever it is. */
+static inline int64_t net_tensor_end(const struct dpt_tensor *t)
+{
+    return t->offset + (t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN * DPT_TENSOR_ALIGN;
+}
+
 /* An arena: weights of about unit output variance, the floats between tensors zero. */
 static inline float *net_params(const struct dpt_graph *g, struct draw *d)
 {
-    float *params = dpt_alloc_array((size_t)g->floats, sizeof *params);
+    float *params = dpt_alloc_array((size_t)g->arena, sizeof *params);
 
     assert_non_null(params);
     for (int32_t t = 0; t < g->n_tensors; t++) {
@@ -229,6 +248,9 @@ static inline float *net_params(const struct dpt_graph *g, struct draw *d)
             params[tensor->offset + i] =
                 (float)(draw_normal(d) * (tensor->decay ? 1 / sqrt((double)tensor->fan_in) : 0.3)) +
                 (float)tensor->init.value;
+        /* A variance is not negative. */
+        for (int64_t i = 0; tensor->state && i < tensor->count; i++)
+            params[tensor->offset + i] = fabsf(params[tensor->offset + i]);
     }
     return params;
 }

@@ -25,7 +25,7 @@ static void *open_program(const struct dpt_backend *backend, const struct scene 
 
 static float *new_arena(const struct scene *s)
 {
-    float *arena = dpt_alloc_array((size_t)s->graph.floats, sizeof *arena);
+    float *arena = dpt_alloc_array((size_t)s->graph.arena, sizeof *arena);
 
     assert_non_null(arena);
     return arena;
@@ -57,7 +57,10 @@ static double distance(const float *a, const float *b, size_t n, double floor)
 static void assert_same_gradients(const struct scene *s, const float *a, const float *b,
                                   const char *what)
 {
-    const double floor = 1e-3 * sqrt((double)s->batch.batch.count);
+    /* What lies in front of a batch norm may have a gradient of zero but for rounding: it takes the
+     * mean away again. */
+    const double floor =
+        (s->graph.arena > s->graph.floats ? 1e-2 : 1e-3) * sqrt((double)s->batch.batch.count);
 
     for (int32_t t = 0; t < s->graph.n_tensors; t++) {
         const struct dpt_tensor *tensor = &s->graph.tensors[t];
@@ -102,7 +105,7 @@ static void agrees_with_ref(void **state)
         if (!(distance(y, y_ref, n, 1e-3) < 1e-5))
             fail_msg("%s: outputs differ by %g", s.text, distance(y, y_ref, n, 1e-3));
         assert_same_tally(&s, &got, &wanted);
-        for (int64_t i = 0; i < s.graph.floats; i++)
+        for (int64_t i = 0; i < s.graph.arena; i++)
             g[i] = 7;
         train(&dpt_backend_ref, &s, ref, 0, false, g_ref, &wanted);
         train(&dpt_backend_cpu, &s, cpu, 1, false, g, &got);
@@ -113,7 +116,7 @@ static void agrees_with_ref(void **state)
         assert_same_gradients(&s, g, g_ref, "sum of gradients");
         for (int32_t t = 0; t < s.graph.n_tensors; t++) {
             const struct dpt_tensor *tensor = &s.graph.tensors[t];
-            const int64_t end = t + 1 < s.graph.n_tensors ? tensor[1].offset : s.graph.floats;
+            const int64_t end = net_tensor_end(tensor);
 
             for (int64_t i = tensor->offset + tensor->count; i < end; i++)
                 assert_true(g[i] == 7);
@@ -275,7 +278,7 @@ static void slots_do_not_meet(void **state)
             train(&dpt_backend_cpu, &s, crew.program, 0, i % 2, alone, &metric_sums);
         dpt_pool_run(pool, work, &crew);
         for (int i = 0; i < THREADS; i++) {
-            assert_memory_equal(crew.gradients[i], alone, (size_t)s.graph.floats * sizeof *alone);
+            assert_memory_equal(crew.gradients[i], alone, (size_t)s.graph.arena * sizeof *alone);
             assert_true(crew.metric_sums_of[i].loss == metric_sums.loss);
             dpt_free(crew.gradients[i]);
         }
@@ -324,9 +327,12 @@ static void finds_nan(void **state)
                                            .training = true};
         s.params = net_params(&s.graph, &d);
         batch_fill(&s.batch, &s.graph, 4, 3, false, &d);
-        const int32_t tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
+        int32_t owner = 0, tensor;
+
+        do {
+            tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
+        } while (s.graph.tensors[tensor].state);
         float *planted = s.params + s.graph.tensors[tensor].offset;
-        int32_t owner = 0;
 
         while (s.graph.nodes[owner].weight != tensor && s.graph.nodes[owner].bias != tensor)
             owner++;

@@ -22,6 +22,9 @@ struct golden {
     int32_t n_weight, n_bias;
     float weight[WEIGHTS], bias[WEIGHTS];
     double dweight[WEIGHTS], dbias[WEIGHTS];
+    /* Of batch norm, before and after a step; y is what the former give in evaluation. */
+    float mean[WEIGHTS], variance[WEIGHTS];
+    double new_mean[WEIGHTS], new_variance[WEIGHTS];
 };
 
 static const struct golden goldens[] = {
@@ -103,16 +106,27 @@ static void compare_gradients(const struct golden *g, const struct dpt_graph *gr
         near(g, "dbias", i, gradient[graph->tensors[2].offset + i], g->dbias[i]);
 }
 
+/* What a step makes of the running statistics. */
+static void compare_state(const struct golden *g, const struct dpt_graph *graph,
+                          const float *gradient, float *params)
+{
+    dpt_graph_update_state(graph, g->count, gradient, params);
+    for (int32_t i = 0; graph->arena > graph->floats && i < g->n_weight; i++) {
+        near(g, "mean", i, params[graph->tensors[3].offset + i], g->new_mean[i]);
+        near(g, "variance", i, params[graph->tensors[4].offset + i], g->new_variance[i]);
+    }
+}
+
 static void check(const struct dpt_backend *backend, const struct golden *g)
 {
     const int32_t in = (int32_t)dpt_shape_size(&g->in), out = (int32_t)dpt_shape_size(&g->out);
     struct dpt_graph graph = {0};
     struct dpt_program_spec spec = {.graph = &graph,
                                     .loss = {DPT_LOSS_MSE, 0},
-                                    .micro = g->count,
+                                    .micro = g->count + 1, /* a short one */
                                     .threads = 1,
                                     .training = true};
-    float hot[16] = {0}, y[CELLS], *params, *gradient;
+    float hot[20] = {0}, y[CELLS], *params, *gradient;
     const int64_t sample[4] = {0, 1, 2, 3};
     const struct dpt_batch batch = {
         .count = g->count, .input = hot, .targets = g->target, .sample = sample};
@@ -121,8 +135,8 @@ static void check(const struct dpt_backend *backend, const struct golden *g)
     void *program;
 
     add_layer(&graph, g);
-    params = dpt_alloc_array((size_t)graph.floats, sizeof *params);
-    gradient = dpt_alloc_array((size_t)graph.floats, sizeof *gradient);
+    params = dpt_alloc_array((size_t)graph.arena, sizeof *params);
+    gradient = dpt_alloc_array((size_t)graph.arena, sizeof *gradient);
     for (int32_t s = 0; s < g->count; s++) {
         hot[s * g->count + s] = 1;
         for (int32_t i = 0; i < in; i++)
@@ -133,6 +147,11 @@ static void check(const struct dpt_backend *backend, const struct golden *g)
     if (g->n_bias > 0)
         memcpy(params + graph.tensors[2].offset, g->bias, (size_t)g->n_bias * sizeof(float));
 
+    if (graph.arena > graph.floats) {
+        memcpy(params + graph.tensors[3].offset, g->mean, (size_t)g->n_weight * sizeof(float));
+        memcpy(params + graph.tensors[4].offset, g->variance, (size_t)g->n_weight * sizeof(float));
+    }
+
     if (backend->open(&spec, &program, &err) != DPT_OK)
         fail_msg("%s: %s", g->name, err.text);
     assert_int_equal(backend->refresh(program, 0, params, &err), DPT_OK);
@@ -142,6 +161,7 @@ static void check(const struct dpt_backend *backend, const struct golden *g)
     assert_int_equal(
         backend->train(program, 0, &batch, params, gradient, false, &metric_sums, &err), DPT_OK);
     compare_gradients(g, &graph, gradient);
+    compare_state(g, &graph, gradient, params);
     backend->close(program);
     dpt_free(params);
     dpt_free(gradient);

@@ -42,6 +42,66 @@ static void tensors_lie_in_order(void **state)
     }
 }
 
+/* Whatever the order in which they come: what is learned lies in front, state behind it. */
+static void state_lies_behind(void **state)
+{
+    const bool kinds[] = {false, true, true, false, false, true};
+    enum { N = sizeof kinds / sizeof *kinds };
+    struct dpt_graph g = {0};
+    struct dpt_error err;
+    int32_t index;
+
+    (void)state;
+    for (int32_t i = 0; i < N; i++) {
+        const struct dpt_tensor tensor = {
+            .name = "x", .n_dims = 1, .dims = {i % 2 == 0 ? 3 : 20 + 9 * i}, .state = kinds[i]};
+
+        assert_int_equal(dpt_graph_add_tensor(&g, &tensor, &index, &err), DPT_OK);
+    }
+    for (int32_t i = 0; i < N; i++) {
+        const struct dpt_tensor *t = &g.tensors[i];
+
+        assert_int_equal(t->offset % DPT_TENSOR_ALIGN, 0);
+        assert_true(t->state ? t->offset >= g.floats && t->offset + t->count <= g.arena
+                             : t->offset + t->count <= g.floats);
+        for (int32_t k = 0; k < i; k++)
+            assert_true(t->offset + t->count <= g.tensors[k].offset ||
+                        g.tensors[k].offset + g.tensors[k].count <= t->offset);
+    }
+    assert_int_equal(g.parameters, 3 + 47 + 3);
+    assert_int_equal(g.floats, 16 + 48 + 16);
+    assert_int_equal(g.arena, 80 + 32 + 16 + 80);
+    dpt_graph_release(&g);
+}
+
+/* Running statistics after a step, by hand. */
+static void state_is_updated(void **state)
+{
+    struct dpt_graph g = {0};
+    struct dpt_graph_node node = {.op = DPT_OP_BATCHNORM, .attribute = {0, 0.75f}};
+    const float sum[] = {[0] = 9, [16] = 40, [17] = -8, [32] = 16, [33] = 4};
+    float params[48] = {[0] = 7, [16] = 2, [17] = 4, [32] = 1, [33] = 3};
+    struct dpt_error err;
+
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        const struct dpt_tensor tensor = {.name = "x", .n_dims = 1, .dims = {2}, .state = k > 0};
+
+        assert_int_equal(dpt_graph_add_tensor(&g, &tensor,
+                                              k == 0   ? &node.weight
+                                              : k == 1 ? &node.mean
+                                                       : &node.variance,
+                                              &err),
+                         DPT_OK);
+    }
+    assert_int_equal(dpt_graph_add(&g, &node, &node.bias, &err), DPT_OK);
+    dpt_graph_update_state(&g, 8, sum, params);
+    assert_true(params[0] == 7);
+    assert_true(params[16] == 0.75f * 2 + 0.25f * 5 && params[17] == 0.75f * 4 - 0.25f);
+    assert_true(params[32] == 0.75f + 0.25f * 2 && params[33] == 0.75f * 3 + 0.125f);
+    dpt_graph_release(&g);
+}
+
 static void nodes_are_copied_in_order(void **state)
 {
     struct dpt_graph g = {0};
@@ -136,6 +196,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_lie_in_order),
+        cmocka_unit_test(state_lies_behind),
+        cmocka_unit_test(state_is_updated),
         cmocka_unit_test(nodes_are_copied_in_order),
         cmocka_unit_test(too_many_parameters_are_refused),
         cmocka_unit_test(extent_is_what_sliding_counts),

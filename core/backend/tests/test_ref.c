@@ -138,16 +138,16 @@ static void gradients_are_written_or_added(void **state)
     small_net(&g);
     batch_fill(&data, &g, 4, 3, false, &d);
     params = net_params(&g, &d);
-    plain = dpt_alloc_array((size_t)g.floats, sizeof *plain);
-    added = dpt_alloc_array((size_t)g.floats, sizeof *added);
+    plain = dpt_alloc_array((size_t)g.arena, sizeof *plain);
+    added = dpt_alloc_array((size_t)g.arena, sizeof *added);
     program = open_ref(&g, 4, 1, true);
-    for (int64_t i = 0; i < g.floats; i++)
+    for (int64_t i = 0; i < g.arena; i++)
         plain[i] = added[i] = SENTINEL;
     train(program, 0, &data.batch, params, plain, false);
     train(program, 0, &data.batch, params, added, true);
     for (int32_t t = 0; t < g.n_tensors; t++) {
         const int64_t begin = g.tensors[t].offset, end = begin + g.tensors[t].count;
-        const int64_t next = t + 1 < g.n_tensors ? g.tensors[t + 1].offset : g.floats;
+        const int64_t next = net_tensor_end(&g.tensors[t]);
         double size = 0;
 
         for (int64_t i = begin; i < end; i++) {
@@ -183,13 +183,13 @@ static void batches_are_sums_of_samples(void **state)
     small_net(&g);
     batch_fill(&data, &g, COUNT, COUNT, false, &d);
     params = net_params(&g, &d);
-    whole = dpt_alloc_array((size_t)g.floats, sizeof *whole);
-    sum = dpt_alloc_array((size_t)g.floats, sizeof *sum);
+    whole = dpt_alloc_array((size_t)g.arena, sizeof *whole);
+    sum = dpt_alloc_array((size_t)g.arena, sizeof *sum);
     program = open_ref(&g, COUNT, 2, true);
     in = (size_t)dpt_shape_size(&g.nodes[0].out);
     loss = train(program, 0, &data.batch, params, whole, false);
     assert_true(train(program, 1, &data.batch, params, sum, false) == loss);
-    assert_memory_equal(sum, whole, (size_t)g.floats * sizeof *sum);
+    assert_memory_equal(sum, whole, (size_t)g.arena * sizeof *sum);
     for (int32_t i = 0; i < COUNT; i++) {
         struct dpt_batch one = data.batch;
 
@@ -200,7 +200,7 @@ static void batches_are_sums_of_samples(void **state)
         parts += train(program, i % 2, &one, params, sum, i > 0);
     }
     assert_true(fabs(parts - loss) < 1e-5 * loss);
-    for (int64_t i = 0; i < g.floats; i++)
+    for (int64_t i = 0; i < g.arena; i++)
         assert_true(fabsf(sum[i] - whole[i]) < 1e-5 * (1 + fabsf(whole[i])));
     dpt_backend_ref.close(program);
     dpt_free(params);
@@ -227,7 +227,7 @@ static void evaluation_drops_nothing(void **state)
     small_net(&g);
     batch_fill(&data, &g, 4, 4, true, &d);
     params = net_params(&g, &d);
-    gradient = dpt_alloc_array((size_t)g.floats, sizeof *gradient);
+    gradient = dpt_alloc_array((size_t)g.arena, sizeof *gradient);
     program = open_ref(&g, 4, 1, true);
     dropped = train(program, 0, &data.batch, params, gradient, false);
     g.nodes[5].attribute[0] = 0;
@@ -276,12 +276,12 @@ static void branches_add_up(void **state)
     batch_fill(&data, &chain, 3, 3, false, &d);
     params[0] = net_params(&chain, &d);
     params[1] = net_params(&branched, &d);
-    gradient[0] = dpt_alloc_array((size_t)chain.floats, sizeof(float));
-    gradient[1] = dpt_alloc_array((size_t)branched.floats, sizeof(float));
+    gradient[0] = dpt_alloc_array((size_t)chain.arena, sizeof(float));
+    gradient[1] = dpt_alloc_array((size_t)branched.arena, sizeof(float));
     for (int32_t t = 0; t < chain.n_tensors; t++)
         memcpy(params[1] + branched.tensors[counterpart[t]].offset,
                params[0] + chain.tensors[t].offset, (size_t)chain.tensors[t].count * sizeof(float));
-    for (int64_t i = 0; i < branched.floats; i++)
+    for (int64_t i = 0; i < branched.arena; i++)
         gradient[1][i] = SENTINEL;
     program = open_ref(&chain, 3, 1, true);
     loss = train(program, 0, &data.batch, params[0], gradient[0], false);
@@ -325,7 +325,7 @@ static void what_is_not_finite_is_found(void **state)
     g.nodes[2].op = DPT_OP_RELU;
     batch_fill(&data, &g, 4, 3, false, &d);
     params = net_params(&g, &d);
-    gradient = dpt_alloc_array((size_t)g.floats, sizeof *gradient);
+    gradient = dpt_alloc_array((size_t)g.arena, sizeof *gradient);
     program = open_ref(&g, 4, 1, true);
     train(program, 0, &data.batch, params, gradient, false);
     assert_int_equal(dpt_backend_ref.find_nonfinite(program, 0, 3, &position), -1);

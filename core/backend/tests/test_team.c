@@ -30,7 +30,7 @@ static void work(void *arg, int thread)
                                                thread == 0 ? &crew->metric_sums : &unused, &err),
                          DPT_OK);
         /* Done for all when done for one: nobody writes there now. */
-        for (int64_t k = 0; k < crew->scene->graph.floats; k += 16)
+        for (int64_t k = 0; k < crew->scene->graph.arena; k += 16)
             assert_false(crew->gradient[k] == 1e30f);
         if (crew->pool != NULL)
             dpt_pool_barrier(crew->pool);
@@ -52,9 +52,9 @@ static void run(const struct scene *s, int threads, struct crew *crew)
     spec.threads = threads > 0 ? threads : 1;
     spec.team = crew->pool;
     assert_int_equal(dpt_backend_cpu.open(&spec, &crew->program, &err), DPT_OK);
-    crew->gradient = dpt_alloc_array((size_t)s->graph.floats, sizeof *crew->gradient);
+    crew->gradient = dpt_alloc_array((size_t)s->graph.arena, sizeof *crew->gradient);
     assert_non_null(crew->gradient);
-    for (int64_t i = 0; i < s->graph.floats; i++)
+    for (int64_t i = 0; i < s->graph.arena; i++)
         crew->gradient[i] = 7;
     for (int32_t t = 0; t < s->graph.n_tensors; t++)
         for (int64_t i = 0; i < s->graph.tensors[t].count; i++)
@@ -74,8 +74,8 @@ static void compare(const struct scene *s)
     run(s, 0, &alone);
     for (int threads = 1; threads <= MOST; threads++) {
         run(s, threads, &team);
-        if (memcmp(alone.gradient, team.gradient,
-                   (size_t)s->graph.floats * sizeof *team.gradient) != 0)
+        if (memcmp(alone.gradient, team.gradient, (size_t)s->graph.arena * sizeof *team.gradient) !=
+            0)
             fail_msg("%s: %d threads: other bits in the gradient", s->text, threads);
         if (alone.metric_sums.loss != team.metric_sums.loss ||
             alone.metric_sums.correct != team.metric_sums.correct ||

@@ -122,14 +122,18 @@ static void open_world(struct world *w, uint64_t seed)
         for (int d = 0; d < t->n_dims; d++)
             t->count *= t->dims[d] =
                 1 + (int64_t)dice(seed, 100 + 10 * (uint64_t)i + (uint64_t)d, 6);
-        t->offset = g->floats;
-        g->floats += (t->count + 15) / 16 * 16;
+        t->state = i >= 2 && i >= n - (int)dice(seed, 11, 3);
+        t->offset = g->arena;
+        g->arena += (t->count + 15) / 16 * 16;
+        if (t->state)
+            continue;
+        g->floats = g->arena;
         g->parameters += t->count;
     }
     snprintf(w->job, sizeof w->job, "seed: %llu\n", (unsigned long long)seed);
     w->state = (struct dpt_state){
         .graph = g,
-        .params = random_arena(seed, g->floats),
+        .params = random_arena(seed, g->arena),
         .slots = (int)dice(seed, 2, 3),
         .slot_names = slot_names,
         .seed = (int64_t)seed,
@@ -156,11 +160,13 @@ static void close_world(struct world *w)
         dpt_free(w->state.slot[k]);
 }
 
-static void assert_arena(const struct dpt_graph *g, const float *a, const float *b)
+/* state: whether the arena has that, too. */
+static void assert_arena(const struct dpt_graph *g, bool state, const float *a, const float *b)
 {
     for (int i = 0; i < g->n_tensors; i++)
-        assert_memory_equal(a + g->tensors[i].offset, b + g->tensors[i].offset,
-                            (size_t)g->tensors[i].count * sizeof *a);
+        if (state || !g->tensors[i].state)
+            assert_memory_equal(a + g->tensors[i].offset, b + g->tensors[i].offset,
+                                (size_t)g->tensors[i].count * sizeof *a);
 }
 
 static char *read_file(const char *path, size_t *n)
@@ -190,7 +196,7 @@ static void what_was_saved_is_loaded(void **unused)
 
         open_world(&w, seed);
         open_world(&other, seed);
-        memset(to->params, 0x55, (size_t)w.graph.floats * sizeof(float));
+        memset(to->params, 0x55, (size_t)w.graph.arena * sizeof(float));
         for (int k = 0; k < to->slots; k++)
             memset(to->slot[k], 0x55, (size_t)w.graph.floats * sizeof(float));
         memset(&to->progress, 0x55, sizeof to->progress);
@@ -203,9 +209,9 @@ static void what_was_saved_is_loaded(void **unused)
             DPT_OK);
         assert_string_equal(job, w.job);
         free(job);
-        assert_arena(&w.graph, to->params, w.state.params);
+        assert_arena(&w.graph, true, to->params, w.state.params);
         for (int k = 0; k < to->slots; k++)
-            assert_arena(&w.graph, to->slot[k], w.state.slot[k]);
+            assert_arena(&w.graph, false, to->slot[k], w.state.slot[k]);
         assert_memory_equal(&to->progress, &w.state.progress, sizeof to->progress);
         assert_int_equal(save(to, again, &err), DPT_OK);
         a = read_file(path, &n);
@@ -293,7 +299,8 @@ static void another_model_is_refused(void **unused)
 
     (void)unused;
     in_folder(path, "a.h5");
-    for (open_world(&w, seed); w.state.slots == 0 || w.graph.n_tensors < 2;) {
+    for (open_world(&w, seed);
+         w.state.slots == 0 || w.graph.n_tensors < 2 || w.graph.arena > w.graph.floats;) {
         close_world(&w);
         open_world(&w, ++seed);
     }
@@ -311,6 +318,9 @@ static void another_model_is_refused(void **unused)
              (long long)w.tensors[0].dims[0]);
     expect_refusal(&other, path, words);
     other.tensors[0] = w.tensors[0];
+    other.tensors[1].state = true;
+    expect_refusal(&other, path, "holds no /state, which this job needs");
+    other.tensors[1] = w.tensors[1];
     other.graph.n_tensors--;
     other.graph.parameters -= w.tensors[other.graph.n_tensors].count;
     expect_refusal(&other, path, "parameters, this job's has");

@@ -213,7 +213,7 @@ static enum dpt_status make_gradient(struct dpt_trainer *t, struct dpt_error *er
 {
     return t->reduction.sum != NULL
                ? DPT_OK
-               : DPT_ALLOCATE(t->reduction.sum, (size_t)t->model.graph.floats + DPT_TAIL_WORDS,
+               : DPT_ALLOCATE(t->reduction.sum, (size_t)t->model.graph.arena + DPT_TAIL_WORDS,
                               "the gradient", err);
 }
 

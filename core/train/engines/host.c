@@ -227,6 +227,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
     run_parts(w, update_range);
+    dpt_graph_update_state(&t->model.graph, result->samples, t->reduction.sum, t->arenas.params);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
     status = dpt_trainer_run(t, refresh_part, t, err);
@@ -254,12 +255,23 @@ static enum dpt_status find_nonfinite(struct step_work *w, struct dpt_error *err
     return dpt_trainer_find_nonfinite(t, &w->view, t->reduction.type->target(t, 0, &add), err);
 }
 
+/* Whether what the step adds to the state is a number: no norm shows that. */
+static bool state_is_finite(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+    bool finite = true;
+
+    for (int64_t i = graph->floats; i < graph->arena; i++)
+        finite = finite && isfinite(t->reduction.sum[i]);
+    return finite;
+}
+
 static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *result,
                             struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK, mine;
     struct step_work w = {.t = t};
-    const float *tail = t->reduction.sum + t->model.graph.floats;
+    const float *tail = t->reduction.sum + t->model.graph.arena;
     float flags[DPT_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
     double norm, start = dpt_now();
@@ -287,7 +299,7 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
         /* A mean over nothing: an update would still change the optimizer's moments. */
     } else if (overflow) {
         result->overflows = 1;
-    } else if (isfinite(norm) && isfinite(result->loss)) {
+    } else if (isfinite(norm) && isfinite(result->loss) && state_is_finite(t)) {
         DPT_TRY(update(&w, norm, result, err));
     } else {
         status = find_nonfinite(&w, err);

@@ -42,7 +42,7 @@ MODELS = {
     "sizes": "[{conv: 3}, {upsample: [2, 3]}, tanh, {adaptive_avgpool: [5, 7]}, relu, {adaptive_avgpool: [9, 2]}, {upsample: 1}, flatten, {dense: 3}]",
     "lines": "[{adaptive_avgpool: [1, 20]}, {conv1d: {channels: 6, kernel: 5, padding: same, stride: 2}}, relu, {maxpool: [1, 2]}, "
              "{conv1d: {channels: 4, dilation: 2, groups: 2, padding: 1}}, flatten, {dense: 3}]",
-    "vectors": "[{dense: 9}, gelu, {dropout: 0.5}, {dense: 3}]",
+    "vectors": "[{dense: 9}, batchnorm, gelu, {dropout: 0.5}, {dense: 3}]",
     "linear": "[{dense: 3}]",
     "all": None,  # every layer that needs no option, one behind the other
 }
@@ -79,8 +79,9 @@ def params(path):
     """{name with dots: array} of a checkpoint."""
     found = {}
     with h5py.File(path, "r") as file:
-        file["params"].visititems(
-            lambda name, item: found.update({name.replace("/", "."): item[()]}) if isinstance(item, h5py.Dataset) else None)
+        for folder in {"params", "state"} & set(file):
+            file[folder].visititems(
+                lambda name, item: found.update({name.replace("/", "."): item[()]}) if isinstance(item, h5py.Dataset) else None)
     return found
 
 

@@ -6,6 +6,7 @@
 #ifndef DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 
+#define NET_LEFT_OUT DPT_OP_BATCHNORM
 #include "core/backend/tests/scene.h"
 
 #include "core/backend/backend.h"
@@ -55,7 +56,7 @@ static inline void *open_program(const struct dpt_backend *backend, const struct
 
 static inline float *new_arena(const struct scene *s)
 {
-    float *arena = dpt_alloc_array((size_t)s->graph.floats, sizeof *arena);
+    float *arena = dpt_alloc_array((size_t)s->graph.arena, sizeof *arena);
 
     assert_non_null(arena);
     return arena;

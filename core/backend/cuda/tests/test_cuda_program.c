@@ -69,7 +69,7 @@ static void assert_gaps_stay(const struct scene *s, const float *gradient)
 {
     for (int32_t t = 0; t < s->graph.n_tensors; t++) {
         const struct dpt_tensor *tensor = &s->graph.tensors[t];
-        const int64_t end = t + 1 < s->graph.n_tensors ? tensor[1].offset : s->graph.floats;
+        const int64_t end = net_tensor_end(tensor);
 
         for (int64_t i = tensor->offset + tensor->count; i < end; i++)
             assert_true(gradient[i] == 7);
@@ -97,7 +97,7 @@ static double compare(const struct scene *s)
     if (!(far < precision_of(s)->outputs))
         fail_msg("%s: %s: outputs differ by %g", s->text, precision_of(s)->name, far);
     assert_same_tally(s, &got, &wanted);
-    for (int64_t i = 0; i < s->graph.floats; i++)
+    for (int64_t i = 0; i < s->graph.arena; i++)
         g[i] = 7;
     train(&dpt_backend_ref, s, ref, 0, false, g_ref, &wanted);
     train(cuda, s, gpu, 0, false, g, &got);
@@ -202,12 +202,12 @@ static void leaves_are_one_after_another(void **state)
                              : NULL;
             each[k] = new_arena(&s);
             train(cuda, &part, program, 0, false, each[k], &one[k]);
-            dpt_tree_push(&tree, (struct dpt_block){k, 0}, each[k], (size_t)s.graph.floats, NULL,
+            dpt_tree_push(&tree, (struct dpt_block){k, 0}, each[k], (size_t)s.graph.arena, NULL,
                           NULL);
         }
         cuda->close(program);
         assert_int_equal(tree.n, 1);
-        if (memcmp(g, tree.value[0], (size_t)s.graph.floats * sizeof *g) != 0)
+        if (memcmp(g, tree.value[0], (size_t)s.graph.arena * sizeof *g) != 0)
             fail_msg("%s: %d leaves of %d: other bits", s.text, sub_batches, sub_batch);
         for (int32_t k = 0; k < sub_batches; k++) {
             assert_true(all[k].loss == one[k].loss && all[k].correct == one[k].correct &&
@@ -275,8 +275,7 @@ static void threads_take_turns(void **state)
         dpt_pool_run(pool, work, &crew);
         for (int k = 0; k < THREADS; k++) {
             if (k == 0 || !crew.team) {
-                assert_memory_equal(crew.gradient[k], alone,
-                                    (size_t)s.graph.floats * sizeof *alone);
+                assert_memory_equal(crew.gradient[k], alone, (size_t)s.graph.arena * sizeof *alone);
                 assert_true(crew.metric_sums[k].loss == metric_sums.loss);
                 assert_true(crew.metric_sums[k].samples == metric_sums.samples);
             } else {
@@ -424,7 +423,7 @@ static void forgets_what_was_not_finite(void **state)
         s.batch.batch.count = count;
         metric_sums = (struct dpt_metric_sums){0};
         train(cuda, &s, program, 0, false, g, &metric_sums);
-        if (memcmp(g, fresh, (size_t)s.graph.floats * sizeof *g) != 0 ||
+        if (memcmp(g, fresh, (size_t)s.graph.arena * sizeof *g) != 0 ||
             metric_sums.loss != wanted.loss)
             fail_msg("%s: other bits", s.text);
         cuda->close(program);
@@ -456,7 +455,7 @@ static void dead_ends_have_no_gradient(void **state)
     float *g_ref = new_arena(&s), *g = new_arena(&s);
 
     for (int i = 0; i < 3; i++) {
-        for (int64_t k = 0; i == 0 && k < s.graph.floats; k++)
+        for (int64_t k = 0; i == 0 && k < s.graph.arena; k++)
             g[k] = 1e9f;
         train(&dpt_backend_ref, &s, ref, 0, i == 1, g_ref, &wanted);
         train(cuda, &s, gpu, 0, i == 1, g, &got);

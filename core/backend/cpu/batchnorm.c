@@ -1,0 +1,256 @@
+/*
+ * Each channel over all pixels of all samples of a micro-batch, in the layout in which the input
+ * lies. A thread computes all of its channels, so that no sum hangs on how many threads there are;
+ * and sub-batches each by themselves, their sums joined along the tree.
+ */
+#include <math.h>
+
+#include "core/backend/cpu/batchnorm_kernels.h"
+#include "core/backend/cpu/gemm.h"
+#include "core/backend/cpu/program.h"
+
+enum { LANES = DPT_LANES };
+
+struct batchnorm {
+    struct dpt_lanes lanes; /* of a group of channels; the last group may have fewer */
+    bool filled;            /* not so: blocks have zeros behind the last channel */
+    int64_t step;           /* from one group to the next */
+    int64_t n;              /* groups */
+    int statistics;         /* buffer: of each group, of each sub-batch: LANES means, and scales */
+};
+
+/* A group in a pass. */
+struct group {
+    struct dpt_lanes lanes;
+    int64_t at;      /* where it begins in a sample */
+    int64_t channel; /* its first */
+    int32_t count;   /* channels that there are */
+    float weight[LANES], bias[LANES];
+    float *statistics; /* in training */
+};
+
+/* A sub-batch of it. */
+struct sub_batch {
+    int64_t at;        /* its first number */
+    int64_t rows, all; /* samples, and with those that are none */
+    float *mean, *scale;
+};
+
+static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                            struct dpt_error *err)
+{
+    const enum dpt_layout given = dpt_cpu_input_layout(program, node);
+    const enum dpt_layout layout = given == DPT_LAYOUT_ANY ? DPT_LAYOUT_NCHW : given;
+    const int64_t pixels = (int64_t)node->in.h * node->in.w;
+    const int32_t block = dpt_layout_block(layout, node->in.c);
+    const int64_t batches = program->spec.micro / dpt_cpu_sub_batch(program);
+    enum dpt_status status = DPT_OK;
+    struct batchnorm *own = node->own;
+
+    own->filled = layout == DPT_LAYOUT_C8 || layout == DPT_LAYOUT_C16;
+    own->lanes = (struct dpt_lanes){
+        .lanes = own->filled ? block : LANES,
+        .planar = layout == DPT_LAYOUT_NCHW && pixels > 1,
+        .pixels = pixels,
+        .row = dpt_layout_floats(layout, node->in.c, node->in.h, node->in.w),
+        .pixel = block,
+    };
+    own->step = own->lanes.lanes * (layout == DPT_LAYOUT_NHWC ? 1 : pixels);
+    own->n = (node->in.c + own->lanes.lanes - 1) / own->lanes.lanes;
+    DPT_TRY(dpt_cpu_read(program, node, layout, err));
+    dpt_cpu_write(program, node, layout);
+    if (program->spec.training)
+        own->statistics = dpt_cpu_reserve(program, own->n * batches * 2 * LANES);
+out:
+    return status;
+}
+
+static struct group group_at(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                             int64_t number)
+{
+    const struct batchnorm *own = node->own;
+    const int64_t batches = run->program->spec.micro / dpt_cpu_sub_batch(run->program);
+    struct group g = {.lanes = own->lanes,
+                      .at = number * own->step,
+                      .channel = number * own->lanes.lanes,
+                      .count = own->lanes.lanes};
+
+    if (node->in.c - g.channel < g.count)
+        g.count = (int32_t)(node->in.c - g.channel);
+    if (!own->filled)
+        g.lanes.lanes = g.count;
+    for (int32_t c = 0; c < g.count; c++) { /* of the filling they are 0, so it stays so */
+        g.weight[c] = dpt_cpu_param(run, node->graph->weight)[g.channel + c];
+        g.bias[c] = dpt_cpu_param(run, node->graph->bias)[g.channel + c];
+    }
+    if (run->training)
+        g.statistics = dpt_cpu_buffer(run, own->statistics) + number * batches * 2 * LANES;
+    return g;
+}
+
+static struct sub_batch sub_batch_at(const struct dpt_cpu_run *run, const struct group *g,
+                                     int64_t number)
+{
+    const int64_t all = dpt_cpu_sub_batch(run->program), left = run->batch->count - number * all;
+    float *const mean = g->statistics + number * 2 * LANES;
+
+    return (struct sub_batch){
+        .at = number * all * g->lanes.row + g->at,
+        .rows = left < all ? left : all,
+        .all = all,
+        .mean = mean,
+        .scale = mean + LANES,
+    };
+}
+
+/* Writes, or adds, a group's sums to two tensors: those of the sub-batches joined, of each LANES for
+ * the first tensor and LANES for the second. */
+static void put_sums(const struct dpt_cpu_run *run, const struct group *g, const float *sums,
+                     int32_t first, int32_t second)
+{
+    float *const to[] = {dpt_cpu_gradient(run, first) + g->channel,
+                         dpt_cpu_gradient(run, second) + g->channel};
+
+    for (int32_t c = 0; c < g->count; c++)
+        for (int k = 0; k < 2; k++)
+            to[k][c] = run->add ? to[k][c] + sums[k * LANES + c] : sums[k * LANES + c];
+}
+
+/* Normalises by the statistics of a sub-batch. sums: out: what it adds to the running ones. */
+static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                              const struct group *g, int64_t number, float *sums)
+{
+    const struct sub_batch s = sub_batch_at(run, g, number);
+    const double eps = node->graph->attribute[DPT_BATCHNORM_EPS], rows = (double)s.rows;
+    const double n = rows * (double)g->lanes.pixels, less = n > 1 ? n - 1 : 1;
+    double mean[LANES] = {0}, variance[LANES] = {0};
+    float factor[LANES];
+
+    dpt_lanes_moments(&g->lanes, s.rows, dpt_cpu_buffer(run, node->x) + s.at, mean, variance);
+    for (int c = 0; c < LANES; c++) {
+        s.mean[c] = (float)mean[c];
+        s.scale[c] = c < g->count ? (float)(1 / sqrt(variance[c] + eps)) : 0;
+        factor[c] = s.scale[c] * g->weight[c];
+        sums[c] = (float)(rows * mean[c]);
+        sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
+    }
+    dpt_lanes_scale(&g->lanes, s.all, dpt_cpu_buffer(run, node->x) + s.at, s.mean, factor, g->bias,
+                    dpt_cpu_buffer(run, node->y) + s.at);
+}
+
+/* Evaluation: by the running statistics. */
+static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            const struct group *g)
+{
+    const double eps = node->graph->attribute[DPT_BATCHNORM_EPS];
+    const float *mean = dpt_cpu_param(run, node->graph->mean) + g->channel;
+    const float *variance = dpt_cpu_param(run, node->graph->variance) + g->channel;
+    float center[LANES] = {0}, factor[LANES] = {0};
+
+    for (int32_t c = 0; c < g->count; c++) {
+        center[c] = mean[c];
+        factor[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
+    }
+    dpt_lanes_scale(&g->lanes, run->rows, dpt_cpu_buffer(run, node->x) + g->at, center, factor,
+                    g->bias, dpt_cpu_buffer(run, node->y) + g->at);
+}
+
+/* dx = scale weight (dy - mean of dy - x' mean of (dy x')), with x' what is normalised. sums: out:
+ * the gradients of weight and bias. */
+static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               const struct group *g, int64_t number, float *sums)
+{
+    const struct sub_batch s = sub_batch_at(run, g, number);
+    const double n = (double)s.rows * (double)g->lanes.pixels;
+    const float *x = dpt_cpu_buffer(run, node->x) + s.at,
+                *dy = dpt_cpu_buffer(run, node->dy) + s.at;
+    float slope[LANES], factor[LANES], shift[LANES], *dx;
+    double sum[LANES], inner[LANES];
+
+    dpt_lanes_sums(&g->lanes, s.rows, x, dy, s.mean, sum, inner);
+    for (int c = 0; c < LANES; c++) {
+        const double scale = s.scale[c], normal = inner[c] * scale;
+
+        sums[c] = (float)normal;
+        sums[LANES + c] = (float)sum[c];
+        shift[c] = (float)(sum[c] / n);
+        slope[c] = (float)(normal / n * scale);
+        factor[c] = (float)(scale * (double)g->weight[c]);
+    }
+    if (!node->wants_dx)
+        return;
+    dx = dpt_cpu_buffer(run, node->dx) + s.at;
+    dpt_lanes_back(&g->lanes, s.rows, x, dy, s.mean, slope, factor, shift, dx);
+    /* What is no sample has no gradient, though it has a value. */
+    for (int c = 0; c < LANES; c++)
+        shift[c] = slope[c] = factor[c] = 0;
+    dx += s.rows * g->lanes.row;
+    dpt_lanes_scale(&g->lanes, s.all - s.rows, x + s.rows * g->lanes.row, s.mean, factor, shift,
+                    dx);
+}
+
+/* What a pass does with each sub-batch of a group. */
+typedef void sub_batch_pass(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            const struct group *g, int64_t number, float *sums);
+
+/* Of a group, its sums joined and put where they belong. */
+static void run_sub_batches(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                            const struct group *g, sub_batch_pass *pass, int32_t first,
+                            int32_t second)
+{
+    enum { WIDTH = 2 * LANES };
+    _Alignas(64) float sums[DPT_SUB_BATCH_LEVELS * WIDTH];
+    const int64_t batches = run->rows / dpt_cpu_sub_batch(run->program);
+    int top = 0;
+
+    for (int64_t i = 0; i < batches; i++) {
+        pass(run, node, g, i, sums + top * WIDTH);
+        top = dpt_sub_batches_join(sums, WIDTH, top + 1, i + 1, 1);
+    }
+    dpt_sub_batches_join(sums, WIDTH, top, 0, 1);
+    put_sums(run, g, sums, first, second);
+}
+
+static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               struct dpt_error *err)
+{
+    const struct batchnorm *own = node->own;
+    int64_t begin, end;
+
+    (void)err;
+    dpt_cpu_part(run, own->n, 1, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const struct group g = group_at(run, node, i);
+
+        if (run->training)
+            run_sub_batches(run, node, &g, forward_sub_batch, node->graph->mean,
+                            node->graph->variance);
+        else
+            forward_running(run, node, &g);
+    }
+    return DPT_OK;
+}
+
+static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                struct dpt_error *err)
+{
+    const struct batchnorm *own = node->own;
+    int64_t begin, end;
+
+    (void)err;
+    dpt_cpu_part(run, own->n, 1, &begin, &end);
+    for (int64_t i = begin; i < end; i++) {
+        const struct group g = group_at(run, node, i);
+
+        run_sub_batches(run, node, &g, backward_sub_batch, node->graph->weight, node->graph->bias);
+    }
+    return DPT_OK;
+}
+
+const struct dpt_cpu_op dpt_cpu_batchnorm = {
+    .plan = plan,
+    .forward = forward,
+    .backward = backward,
+    .own = sizeof(struct batchnorm),
+    .shares = true,
+};

@@ -1,0 +1,281 @@
+#include "core/backend/cpu/batchnorm_kernels.h"
+
+#include <string.h>
+
+enum { LANES = DPT_LANES };
+/* Numbers of a channel that are added up as floats, and read twice while they are near. */
+enum { CHUNK = 64 };
+
+typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
+
+/* What is not there is zero. Vectors are passed by their addresses: how they are passed by value
+ * hangs on the instruction set. */
+DPT_INLINE void load(vector *v, const float *x, int lanes)
+{
+    *v = (vector){0};
+    memcpy(v, x, (size_t)lanes * sizeof *x);
+}
+
+DPT_INLINE void store(const vector *v, float *y, int lanes)
+{
+    memcpy(y, v, (size_t)lanes * sizeof *y);
+}
+
+/* Runs `function` with the number of lanes as a constant where it is usual: then a vector is moved
+ * as one. */
+#define FOR_LANES(v, function, ...)                                                                \
+    do {                                                                                           \
+        if ((v)->lanes == LANES)                                                                   \
+            function(v, LANES, __VA_ARGS__);                                                       \
+        else if ((v)->lanes == LANES / 2)                                                          \
+            function(v, LANES / 2, __VA_ARGS__);                                                   \
+        else                                                                                       \
+            function(v, (v)->lanes, __VA_ARGS__);                                                  \
+    } while (0)
+
+/* --- channels side by side -------------------------------------------------------------------- */
+
+/* Some pixels of some samples. */
+struct chunk {
+    int64_t rows, pixels;
+};
+
+/* That begins with a sample and a pixel, of so many samples: at most CHUNK numbers. */
+DPT_INLINE struct chunk chunk_at(const struct dpt_lanes *v, int64_t rows, int64_t row,
+                                 int64_t pixel)
+{
+    const int64_t most = v->pixels < CHUNK ? CHUNK / v->pixels : 1;
+    struct chunk c = {rows - row, v->pixels - pixel};
+
+    c.rows = c.rows < most ? c.rows : most;
+    c.pixels = c.pixels < CHUNK ? c.pixels : CHUNK;
+    return c;
+}
+
+#define FOR_CHUNKS(v, rows, chunk)                                                                 \
+    for (int64_t at_row = 0, at_pixel = 0; at_row < (rows); at_row += (chunk).rows, at_pixel = 0)  \
+        for (; at_pixel < (v)->pixels && ((chunk) = chunk_at(v, rows, at_row, at_pixel), true);    \
+             at_pixel += (chunk).pixels)
+
+/* Moments so far; squares: of what is off the mean. */
+struct moments {
+    double n, mean[LANES], squares[LANES];
+};
+
+/* Chan, Golub & LeVeque 1983: joins n more numbers, given by the sums of what is off `center`, and
+ * of its square. */
+DPT_INLINE void join(struct moments *m, double n, const vector *centers, const vector *offs,
+                     const vector *sums)
+{
+    const double all = m->n + n, share = n / all, weight = m->n * share, each = 1 / n;
+    float center[LANES], off[LANES], squares[LANES];
+
+    memcpy(center, centers, sizeof center);
+    memcpy(off, offs, sizeof off);
+    memcpy(squares, sums, sizeof squares);
+    for (int c = 0; c < LANES; c++) {
+        const double away = off[c] * each, delta = center[c] + away - m->mean[c];
+
+        m->squares[c] += squares[c] - off[c] * away + delta * delta * weight;
+        m->mean[c] += delta * share;
+    }
+    m->n = all;
+}
+
+DPT_INLINE void add_chunk(const struct dpt_lanes *v, int lanes, const struct chunk *chunk,
+                          const float *x, struct moments *m)
+{
+    const float each = 1 / (float)(chunk->rows * chunk->pixels);
+    vector at, sum = {0}, center, off = {0}, squares = {0};
+
+    for (int64_t row = 0; row < chunk->rows; row++)
+        for (int64_t i = 0; i < chunk->pixels; i++) {
+            load(&at, x + row * v->row + i * v->pixel, lanes);
+            sum += at;
+        }
+    center = sum * each;
+    for (int64_t row = 0; row < chunk->rows; row++)
+        for (int64_t i = 0; i < chunk->pixels; i++) {
+            load(&at, x + row * v->row + i * v->pixel, lanes);
+            at -= center;
+            off += at;
+            squares += at * at;
+        }
+    join(m, (double)(chunk->rows * chunk->pixels), &center, &off, &squares);
+}
+
+DPT_INLINE void moments(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
+                        struct moments *m)
+{
+    struct chunk chunk = {0};
+
+    FOR_CHUNKS(v, rows, chunk)
+    add_chunk(v, lanes, &chunk, x + at_row * v->row + at_pixel * v->pixel, m);
+}
+
+DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
+                     const float *dy, const float *center, double *sum, double *inner)
+{
+    struct chunk chunk = {0};
+    vector middle, a, g;
+
+    load(&middle, center, LANES);
+    FOR_CHUNKS(v, rows, chunk)
+    {
+        const int64_t begin = at_row * v->row + at_pixel * v->pixel;
+        vector near = {0}, nearer = {0};
+        float of[2][LANES];
+
+        for (int64_t row = 0; row < chunk.rows; row++)
+            for (int64_t i = 0; i < chunk.pixels; i++) {
+                const int64_t at = begin + row * v->row + i * v->pixel;
+
+                load(&g, dy + at, lanes);
+                load(&a, x + at, lanes);
+                near += g;
+                nearer += g * (a - middle);
+            }
+        memcpy(of[0], &near, sizeof near);
+        memcpy(of[1], &nearer, sizeof nearer);
+        for (int c = 0; c < LANES; c++) {
+            sum[c] += of[0][c];
+            inner[c] += of[1][c];
+        }
+    }
+}
+
+DPT_INLINE void scale_all(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
+                          const float *center, const float *scale, const float *shift, float *y)
+{
+    vector c, by, more, a;
+
+    load(&c, center, LANES);
+    load(&by, scale, LANES);
+    load(&more, shift, LANES);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < v->pixels; i++) {
+            const int64_t at = row * v->row + i * v->pixel;
+
+            load(&a, x + at, lanes);
+            a = (a - c) * by + more;
+            store(&a, y + at, lanes);
+        }
+}
+
+DPT_INLINE void back_all(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
+                         const float *dy, const float *center, const float *slope,
+                         const float *scale, const float *shift, float *dx)
+{
+    vector c, along, by, less, a, g;
+
+    load(&c, center, LANES);
+    load(&along, slope, LANES);
+    load(&by, scale, LANES);
+    load(&less, shift, LANES);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < v->pixels; i++) {
+            const int64_t at = row * v->row + i * v->pixel;
+
+            load(&a, x + at, lanes);
+            load(&g, dy + at, lanes);
+            g = (g - less - (a - c) * along) * by;
+            store(&g, dx + at, lanes);
+        }
+}
+
+/* --- plane by plane --------------------------------------------------------------------------- */
+
+/* All numbers of channel c in turn: `at` is where each is. */
+#define FOR_PLANE(v, c, rows)                                                                      \
+    for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
+        for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels; at < end_; \
+             at++)
+
+/* The pixels' sums in lanes, added up in their order. */
+DPT_INLINE double sum_of(const double *lanes)
+{
+    double sum = 0;
+
+    for (int i = 0; i < LANES; i++)
+        sum += lanes[i];
+    return sum;
+}
+
+DPT_INLINE void plane_moments(const struct dpt_lanes *v, int c, int64_t rows, const float *x,
+                              double *mean, double *variance)
+{
+    const double n = (double)rows * (double)v->pixels;
+    double lanes[LANES] = {0}, squares[LANES] = {0};
+
+    FOR_PLANE(v, c, rows)
+    lanes[at % LANES] += x[at];
+    *mean = sum_of(lanes) / n;
+    FOR_PLANE(v, c, rows)
+    squares[at % LANES] += (x[at] - *mean) * (x[at] - *mean);
+    *variance = sum_of(squares) / n;
+}
+
+DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, const float *x,
+                           const float *dy, float center, double *sum, double *inner)
+{
+    double lanes[LANES] = {0}, products[LANES] = {0};
+
+    FOR_PLANE(v, c, rows)
+    {
+        lanes[at % LANES] += dy[at];
+        products[at % LANES] += dy[at] * (x[at] - center);
+    }
+    *sum = sum_of(lanes);
+    *inner = sum_of(products);
+}
+
+/* --- either ----------------------------------------------------------------------------------- */
+
+DPT_VECTOR void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const float *x,
+                                  double *mean, double *variance)
+{
+    struct moments m = {0};
+
+    for (int c = 0; v->planar && c < v->lanes; c++)
+        plane_moments(v, c, rows, x, &mean[c], &variance[c]);
+    if (v->planar)
+        return;
+    FOR_LANES(v, moments, rows, x, &m);
+    for (int c = 0; c < LANES; c++) {
+        mean[c] = m.mean[c];
+        variance[c] = m.squares[c] > 0 ? m.squares[c] / m.n : 0 * m.squares[c];
+    }
+}
+
+DPT_VECTOR void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const float *x,
+                               const float *dy, const float *center, double *sum, double *inner)
+{
+    for (int c = 0; c < LANES; c++)
+        sum[c] = inner[c] = 0;
+    for (int c = 0; v->planar && c < v->lanes; c++)
+        plane_sums(v, c, rows, x, dy, center[c], &sum[c], &inner[c]);
+    if (!v->planar)
+        FOR_LANES(v, sums, rows, x, dy, center, sum, inner);
+}
+
+DPT_VECTOR void dpt_lanes_scale(const struct dpt_lanes *v, int64_t rows, const float *x,
+                                const float *center, const float *scale, const float *shift,
+                                float *y)
+{
+    for (int c = 0; v->planar && c < v->lanes; c++)
+        FOR_PLANE(v, c, rows)
+    y[at] = (x[at] - center[c]) * scale[c] + shift[c];
+    if (!v->planar)
+        FOR_LANES(v, scale_all, rows, x, center, scale, shift, y);
+}
+
+DPT_VECTOR void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows, const float *x,
+                               const float *dy, const float *center, const float *slope,
+                               const float *scale, const float *shift, float *dx)
+{
+    for (int c = 0; v->planar && c < v->lanes; c++)
+        FOR_PLANE(v, c, rows)
+    dx[at] = (dy[at] - shift[c] - (x[at] - center[c]) * slope[c]) * scale[c];
+    if (!v->planar)
+        FOR_LANES(v, back_all, rows, x, dy, center, slope, scale, shift, dx);
+}

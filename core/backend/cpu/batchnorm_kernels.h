@@ -1,0 +1,33 @@
+/*
+ * batchnorm_kernels: sums over all pixels of some samples for at most 16 channels each by itself, and
+ * what is done with them; in any layout of dnnl.h. The sums' order hangs on neither instruction set
+ * nor threads. Arrays of channels hold 16 numbers, of which the first view.lanes count.
+ */
+#ifndef DPT_BACKEND_CPU_BATCHNORM_KERNELS_H
+#define DPT_BACKEND_CPU_BATCHNORM_KERNELS_H
+
+#include "core/backend/cpu/kernels.h"
+
+/* Where the numbers of a group of channels lie. */
+struct dpt_lanes {
+    int32_t lanes;      /* channels: 1 to 16, side by side */
+    bool planar;        /* or each with its pixels side by side */
+    int64_t pixels;     /* of a sample */
+    int64_t row, pixel; /* from one sample, and one pixel, to the next */
+};
+
+/* Mean and biased variance. */
+void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const float *x, double *mean,
+                       double *variance);
+/* The sums of dy, and of dy (x - center). */
+void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const float *x, const float *dy,
+                    const float *center, double *sum, double *inner);
+/* y = (x - center) scale + shift */
+void dpt_lanes_scale(const struct dpt_lanes *v, int64_t rows, const float *x, const float *center,
+                     const float *scale, const float *shift, float *y);
+/* dx = (dy - shift - (x - center) slope) scale */
+void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows, const float *x, const float *dy,
+                    const float *center, const float *slope, const float *scale, const float *shift,
+                    float *dx);
+
+#endif
