@@ -46,6 +46,7 @@ const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
 
 struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
 {
+    const struct dpt_conf_node *at = b->layer->at;
     struct dpt_graph_node node = {
         .op = b->layer->type->op,
         .n_inputs = 1,
@@ -55,6 +56,8 @@ struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
         .bias = -1,
         .mean = -1,
         .variance = -1,
+        .line = at != NULL ? at->line : 0,
+        .column = at != NULL ? at->column : 0,
     };
 
     snprintf(node.name, sizeof node.name, "%s", b->name);

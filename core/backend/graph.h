@@ -118,6 +118,7 @@ struct dpt_graph_node {
     int32_t weight, bias;                /* tensor numbers, -1: none */
     int32_t mean, variance;              /* likewise: the running ones of batch norm */
     float attribute[DPT_MAX_ATTRIBUTES]; /* what its row names: dropout's rate */
+    int32_t line, column; /* of the job's file, for messages about what only shows later; 0: none */
 };
 
 struct dpt_graph {

@@ -124,6 +124,12 @@ static const char *choose_prefix(const struct named *all, size_t n, const struct
 
 /* --- pairs ------------------------------------------------------------------------------------ */
 
+/* PyTorch's batch norm counts its steps, which nothing here is computed from. */
+static bool is_counter(const struct named *named)
+{
+    return strcmp(named->name + named->layer, ".num_batches_tracked") == 0;
+}
+
 static void pair(struct dpt_match *match, const struct dpt_graph *graph, int32_t k,
                  const struct named *named)
 {
@@ -154,6 +160,8 @@ static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_we
                                 ? " after --map"
                                 : "");
     match->prefix = choose_prefix(all, n, graph);
+    for (size_t i = 0; i < n; i++)
+        match->used[all[i].index] = is_counter(&all[i]);
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         char name[DPT_NAME];
         const struct named *named =
@@ -163,6 +171,18 @@ static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_we
             pair(match, graph, k, named);
     }
     return DPT_OK;
+}
+
+/* The order of a layer's tensors: that of the model's, whatever else there is behind them. */
+static int place_of(const struct named *named)
+{
+    static const char *const order[] = {".weight", ".bias", ".running_mean", ".running_var"};
+    enum { N = sizeof order / sizeof *order };
+    int place = 0;
+
+    while (place < N && strcmp(named->name + named->layer, order[place]) != 0)
+        place++;
+    return place;
 }
 
 /* Layers by the numbers in their names, a layer's weight in front of its bias. */
@@ -177,7 +197,9 @@ static int by_layer(const void *a, const void *b)
     order = strverscmp(left, right);
     if (order != 0)
         return order;
-    order = strcmp(y->name + y->layer, x->name + x->layer); /* "weight" behind "bias" by letters */
+    order = place_of(x) - place_of(y);
+    if (order == 0)
+        order = strcmp(y->name + y->layer, x->name + x->layer);
     return order != 0 ? order : (x->index > y->index) - (x->index < y->index);
 }
 
@@ -190,9 +212,12 @@ static void pair_by_order(struct dpt_match *match, const struct dpt_weights *wei
 
     if (!weights->format->ordered && weights->n > 0)
         qsort(all, weights->n, sizeof *all, by_layer);
-    for (size_t i = 0; i < weights->n && k < graph->n_tensors; i++)
-        if (all[i].weight->kind != DPT_FLOAT_NONE)
+    for (size_t i = 0; i < weights->n; i++) {
+        match->used[all[i].index] = is_counter(&all[i]);
+        if (k < graph->n_tensors && all[i].weight->kind != DPT_FLOAT_NONE &&
+            !match->used[all[i].index])
             pair(match, graph, k++, &all[i]);
+    }
 }
 
 /* --- what is left over ------------------------------------------------------------------------ */

@@ -197,8 +197,7 @@ static enum dpt_status measure_program(struct dpt_plan *p, int32_t micro, struct
 static enum dpt_status fit_device(struct dpt_plan *p, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const struct dpt_job *job = p->t.job;
-    const bool ours = job->batch.micro == 0 && job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
+    const bool ours = dpt_trainer_micro_is_open(&p->t);
     const int32_t wanted = p->t.data.train.sampler.micro;
     int32_t micro = wanted;
 

@@ -10,8 +10,8 @@
 /* A team's micro-batch may be large: its activations are shared, and each pass over wide weights is
  * dear. A device works on all samples at once. */
 enum { MICRO_CONV = 16, MICRO_FLAT = 32, MICRO_TEAM = 256, MICRO_DEVICE = 4096 };
-/* Under `reproducible` the micro-batch depends on the job alone, as if there were this many
- * workers. */
+/* Where what is computed hangs on the micro-batch, its size depends on the job alone, as if there
+ * were this many workers. */
 enum { FIXED_WORKERS = 8 };
 
 /* Floating-point operations of a step with which a thread pays. A team meets in every layer, others
@@ -90,17 +90,24 @@ int64_t dpt_feeding_micro(int64_t global, int ranks)
     return ranks == 1 ? global : (global - 1) / (ranks - 1);
 }
 
+bool dpt_trainer_micro_is_open(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+
+    return t->job->batch.micro == 0 && t->job->comm.reduction != DPT_REDUCTION_REPRODUCIBLE &&
+           graph->arena == graph->floats;
+}
+
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t)
 {
     const int64_t global = t->job->batch.global;
     const int ranks = t->comm->world.size;
-    const bool fixed = t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE;
     const int64_t feeding = dpt_feeding_micro(global, ranks);
     int32_t micro;
 
     if (t->job->batch.micro != 0)
         return (int32_t)t->job->batch.micro;
-    if (fixed)
+    if (!dpt_trainer_micro_is_open(t))
         return auto_micro(global, FIXED_WORKERS,
                           has_windows(&t->model.graph) ? MICRO_CONV : MICRO_FLAT);
     if (t->backend->steps != NULL)

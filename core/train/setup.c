@@ -26,6 +26,33 @@ static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
     return (int32_t)(micro * t->team.all_threads * EVAL_MICROS);
 }
 
+/* A batch norm takes more than one number of each channel; many samples make good statistics. */
+enum { ENOUGH = 16 };
+static enum dpt_status check_norms(const struct dpt_trainer *t, int32_t micro,
+                                   struct dpt_error *err)
+{
+    const struct dpt_job *job = t->job;
+    const int64_t global = job->batch.global, enough = global < ENOUGH ? global : ENOUGH;
+    char place[512] = "", cure[64] = "batch.global: 2 or more is needed", shape[40];
+
+    for (int32_t i = 0; micro == 1 && i < t->model.graph.n_nodes; i++) {
+        const struct dpt_graph_node *node = &t->model.graph.nodes[i];
+
+        if (node->op != DPT_OP_BATCHNORM || (int64_t)node->in.h * node->in.w > 1)
+            continue;
+        if (node->line > 0 && job->model.file != NULL)
+            snprintf(place, sizeof place, "%s:%d:%d: ", job->model.file, node->line, node->column);
+        if (enough > 1)
+            snprintf(cure, sizeof cure, "batch.micro: %lld would do", (long long)enough);
+        return dpt_fail(err, DPT_BAD_JOB,
+                        "%smodel (%s): gets %s, and micro-batches of 1 sample (batch.micro: %s, "
+                        "batch.global: %lld): one number of a channel has no variance; %s",
+                        place, node->name, dpt_shape_text(&node->in, shape),
+                        job->batch.micro == 0 ? "auto" : "1", (long long)global, cure);
+    }
+    return DPT_OK;
+}
+
 /* The rates and sizes of the run's steps. */
 static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct dpt_error *err)
 {
@@ -38,6 +65,8 @@ static enum dpt_status plan_steps(struct dpt_trainer *t, int32_t micro, struct d
 
         if (!split->present)
             continue;
+        if (train)
+            DPT_TRY(check_norms(t, micro, err));
         s->seed = (uint64_t)job->seed;
         s->micro = micro;
         s->global = train ? (int32_t)job->batch.global : eval_step(t, micro);
@@ -162,8 +191,7 @@ static void close_sized(struct dpt_trainer *t)
 static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum dpt_status failed,
                               struct dpt_error *err)
 {
-    const bool ours = t->job->batch.micro == 0 && t->data.train.sampler.micro > 1 &&
-                      t->job->comm.reduction == DPT_REDUCTION_ALLREDUCE;
+    const bool ours = dpt_trainer_micro_is_open(t) && t->data.train.sampler.micro > 1;
     int64_t others = mine != DPT_OK && !(ours && t->model.too_large);
     const struct dpt_error first = *err;
     const int32_t micro = t->data.train.sampler.micro;

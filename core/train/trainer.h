@@ -194,8 +194,10 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
                                  struct dpt_error *err);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
-/* The size of a trainer's micro-batch. Where the job says it, or `reproducible` does, some ranks
- * may be left without any. */
+/* Whether the size of its micro-batch may follow the ranks and the machine: the job leaves it open,
+ * and neither `reproducible` nor a batch norm makes it part of what is computed. */
+bool dpt_trainer_micro_is_open(const struct dpt_trainer *t);
+/* The size of a trainer's micro-batch. Where it is not open, some ranks may be left without any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
 /* Of a trainer with its data: a warning where samples look as if they were of another layout. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);

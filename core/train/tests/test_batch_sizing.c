@@ -55,7 +55,7 @@ static bool feeds_all(int64_t global, int32_t micro, int ranks)
 }
 
 /* Chosen, it feeds every rank that there is a sample for; said by the job it is that; and under
- * `reproducible` it does not know of ranks and threads. */
+ * `reproducible`, or with a batch norm, it does not know of ranks and threads. */
 static void chosen_micro_batches(void **state)
 {
     static const struct dpt_backend_steps device;
@@ -85,6 +85,9 @@ static void chosen_micro_batches(void **state)
         fixed = dpt_trainer_choose_micro(&t);
         t.comm = &other;
         t.team.all_threads = draw(seed, 5, 500);
+        assert_int_equal(dpt_trainer_choose_micro(&t), fixed);
+        job.comm.reduction = DPT_REDUCTION_ALLREDUCE;
+        t.model.graph.arena = DPT_TENSOR_ALIGN; /* state */
         assert_int_equal(dpt_trainer_choose_micro(&t), fixed);
         job.batch.micro = draw(seed, 6, job.batch.global);
         assert_int_equal(dpt_trainer_choose_micro(&t), job.batch.micro);
