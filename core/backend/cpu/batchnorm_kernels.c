@@ -185,49 +185,97 @@ DPT_INLINE void back_all(const struct dpt_lanes *v, int lanes, int64_t rows, con
 
 /* --- plane by plane --------------------------------------------------------------------------- */
 
-/* All numbers of channel c in turn: `at` is where each is. */
-#define FOR_PLANE(v, c, rows)                                                                      \
-    for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
-        for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels; at < end_; \
-             at++)
+/* Numbers of a plane that are added up as floats. */
+enum { RUN = CHUNK * LANES };
 
-/* The pixels' sums in lanes, added up in their order. */
-DPT_INLINE double sum_of(const double *lanes)
+/* The runs of channel c: `at` is where each begins, `n` how long it is. */
+#define FOR_RUNS(v, c, rows)                                                                       \
+    for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
+        for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels, n = 0;     \
+             at < end_ && (n = end_ - at < RUN ? end_ - at : RUN, true); at += n)
+
+DPT_INLINE double sum_of(const vector *v)
 {
     double sum = 0;
 
     for (int i = 0; i < LANES; i++)
-        sum += lanes[i];
+        sum += (*v)[i];
     return sum;
+}
+
+/* Adds n numbers less `center`, and their squares. */
+DPT_INLINE void add_run(int64_t n, const float *x, float center, double *sum, double *squares)
+{
+    const int64_t whole = n / LANES * LANES;
+    vector off = {0}, square = {0}, a;
+
+    for (int64_t i = 0; i < whole; i += LANES) {
+        load(&a, x + i, LANES);
+        a -= center;
+        off += a;
+        square += a * a;
+    }
+    for (int64_t i = whole; i < n; i++) {
+        off[i - whole] += x[i] - center;
+        square[i - whole] += (x[i] - center) * (x[i] - center);
+    }
+    *sum += sum_of(&off);
+    *squares += sum_of(&square);
 }
 
 DPT_INLINE void plane_moments(const struct dpt_lanes *v, int c, int64_t rows, const float *x,
                               double *mean, double *variance)
 {
-    const double n = (double)rows * (double)v->pixels;
-    double lanes[LANES] = {0}, squares[LANES] = {0};
+    double n_all = 0, sum, off, squares, all = 0;
 
-    FOR_PLANE(v, c, rows)
-    lanes[at % LANES] += x[at];
-    *mean = sum_of(lanes) / n;
-    FOR_PLANE(v, c, rows)
-    squares[at % LANES] += (x[at] - *mean) * (x[at] - *mean);
-    *variance = sum_of(squares) / n;
+    *mean = 0;
+    FOR_RUNS(v, c, rows)
+    {
+        double share, away;
+        float center;
+
+        sum = off = squares = 0;
+        add_run(n, x + at, 0, &sum, &off);
+        center = (float)(sum / (double)n);
+        off = 0;
+        add_run(n, x + at, center, &off, &squares);
+        n_all += (double)n;
+        share = (double)n / n_all;
+        away = center + off / (double)n - *mean;
+        all += squares - off * off / (double)n + away * away * (n_all - (double)n) * share;
+        *mean += away * share;
+    }
+    *variance = all > 0 ? all / n_all : 0 * all;
 }
 
 DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, const float *x,
                            const float *dy, float center, double *sum, double *inner)
 {
-    double lanes[LANES] = {0}, products[LANES] = {0};
-
-    FOR_PLANE(v, c, rows)
+    FOR_RUNS(v, c, rows)
     {
-        lanes[at % LANES] += dy[at];
-        products[at % LANES] += dy[at] * (x[at] - center);
+        vector near = {0}, nearer = {0}, a, g;
+        const int64_t whole = n / LANES * LANES;
+
+        for (int64_t i = 0; i < whole; i += LANES) {
+            load(&g, dy + at + i, LANES);
+            load(&a, x + at + i, LANES);
+            near += g;
+            nearer += g * (a - center);
+        }
+        for (int64_t i = whole; i < n; i++) {
+            near[i - whole] += dy[at + i];
+            nearer[i - whole] += dy[at + i] * (x[at + i] - center);
+        }
+        *sum += sum_of(&near);
+        *inner += sum_of(&nearer);
     }
-    *sum = sum_of(lanes);
-    *inner = sum_of(products);
 }
+
+/* All numbers of channel c in turn: `at` is where each is. */
+#define FOR_PLANE(v, c, rows)                                                                      \
+    for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
+        for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels; at < end_; \
+             at++)
 
 /* --- either ----------------------------------------------------------------------------------- */
 

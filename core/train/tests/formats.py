@@ -202,7 +202,7 @@ def resize(x, roi, scales):
 
 
 def batchnorm(x, weight, bias, mean, variance, *, epsilon, momentum):
-    assert abs(momentum - 0.9) < 1e-6
+    assert 0 <= momentum <= 1
     weight, bias, mean, variance = (t.reshape(-1, *(1,) * (x.ndim - 2)) for t in (weight, bias, mean, variance))
     return (x - mean) / np.sqrt(variance + epsilon) * weight + bias
 

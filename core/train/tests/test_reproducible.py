@@ -39,6 +39,10 @@ MODELS = {
     "wide": ("{type: mlp, hidden: [300, 530], outputs: 10}", IMAGES, "cross_entropy"),
     "dropout": ("{type: sequential, layers: [{conv: {channels: 6, padding: same}}, relu, {maxpool: 2}, flatten,"
                 " {dropout: 0.3}, {dense: 20}, gelu, {dropout: 0.2}, {dense: 10}]}", IMAGES, "cross_entropy"),
+    "norms": ("{type: sequential, layers: [{conv: {channels: 18, padding: same}}, batchnorm, relu, {maxpool: 2}, {conv: 5}, batchnorm,"
+              " {dropout: 0.3}, flatten, {dense: 20}, batchnorm, gelu, {dense: 10}]}", IMAGES, "cross_entropy"),
+    "norms-team": ("{type: sequential, layers: [flatten, {dense: 300}, batchnorm, relu, {dropout: 0.2}, {dense: 530}, batchnorm,"
+                   " relu, {dense: 10}]}", IMAGES, "cross_entropy"),
 }
 
 
@@ -93,7 +97,7 @@ def test_ranks_and_threads_change_nothing(tmp_path, name, optimizer):
                 (theirs["loss"], theirs["accuracy" if "accuracy" in theirs else "loss"])
 
 
-@pytest.mark.parametrize("name", ["cnn", "dropout"])
+@pytest.mark.parametrize("name", ["cnn", "dropout", "norms"])
 def test_stopped_and_resumed_on_other_ranks(tmp_path, name):
     """Killed at a random step and resumed on another number of ranks, three times in a row."""
     path = job(tmp_path, name, ADAM, epochs=30, every="1 steps")
@@ -112,8 +116,8 @@ def test_random_jobs(tmp_path):
     dice = random.Random(7)
     for case in range(40 if HEAVY else 6):
         samples, batch = dice.randrange(40, 400), dice.randrange(8, 70)
-        micro = dice.randrange(1, max(2, batch // 4))
         name = dice.choice(list(MODELS))
+        micro = dice.randrange(2 if "norms" in name else 1, max(3, batch // 4))
         model, synthetic, loss = MODELS[name]
         text = JOB.format(model=model, synthetic=synthetic.replace("509", str(samples)), loss=loss, seed=case,
                           optimizer=dice.choice([SGD, ADAM]), batch=f"{{global: {batch}, micro: {micro}}}", epochs=1,

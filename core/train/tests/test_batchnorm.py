@@ -1,0 +1,171 @@
+"""batchnorm in whole runs: the running statistics that they keep, and what is computed with them.
+
+The layers' numbers are compared with PyTorch's in core/backend/tests; here it is steps, ranks and files.
+"""
+import json
+import sys
+
+import h5py
+import numpy as np
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+sys.path.insert(0, "core/train/tests")
+import dpt  # noqa: E402
+import formats  # noqa: E402
+
+JOB = """
+data: {{train: t.h5, valid: v.h5, shuffle: none}}
+model: {{type: sequential, layers: [{layers}]}}
+batch: {{global: 21, micro: {micro}}}
+train: {{{train}}}
+comm: {{reduction: {reduction}}}
+"""
+LAYERS = "batchnorm: {decay: 0.75}}, {conv: 4}, batchnorm, relu, flatten, {dense: 3}, batchnorm, {dense: 2}"
+
+
+def make(folder, layers="{" + LAYERS, micro="8", train="epochs: 1", reduction="reproducible", seed=5):
+    """A job on 42 samples of 3x5x4 floats with mean 2 and a deviation of 3, channel by channel a little more."""
+    dice = np.random.default_rng(seed)
+    for name, n in (("t", 42), ("v", 17)):
+        x = (dice.normal(2, 3, (n, 3, 5, 4)) * np.array([1, 1.5, 2])[:, None, None]).astype("f4")
+        with h5py.File(folder / f"{name}.h5", "w") as file:
+            file["images"], file["labels"] = x, (x[:, 0].mean(axis=(1, 2)) > 2).astype("i4")
+    return dpt.write_job(folder / "job.yaml", JOB.format(layers=layers, micro=micro, train=train, reduction=reduction))
+
+
+def read(run):
+    """{"state/batchnorm1/running_mean": array}, attributes."""
+    found = {}
+    with h5py.File(run / "checkpoints/latest") as file:
+        file.visititems(lambda name, item: found.update({name: item[()]}) if isinstance(item, h5py.Dataset) else None)
+        return found, dict(file.attrs)
+
+
+def test_running_statistics_are_those_of_the_micro_batches(tmp_path):
+    """Of the first layer, from the data: after each step the mean over the micro-batches, 8, 8 and 5 samples, by their sizes."""
+    dpt.train(make(tmp_path), tmp_path / "run", "--quiet", cwd=tmp_path)
+    found, attributes = read(tmp_path / "run")
+    with h5py.File(tmp_path / "t.h5") as file:
+        x = file["images"][()].astype(float)
+    mean, variance = np.zeros(3), np.ones(3)
+    for step in (x[:21], x[21:]):
+        parts = [step[:8], step[8:16], step[16:]]
+        mean = 0.75 * mean + 0.25 * sum(len(p) * p.mean(axis=(0, 2, 3)) for p in parts) / 21
+        variance = 0.75 * variance + 0.25 * sum(len(p) * p.var(axis=(0, 2, 3), ddof=1) for p in parts) / 21
+    np.testing.assert_allclose(found["state/batchnorm1/running_mean"], mean, rtol=1e-5)
+    np.testing.assert_allclose(found["state/batchnorm1/running_var"], variance, rtol=1e-5)
+    assert attributes["format_version"] == 2
+    assert sorted(k for k in found if "running" in k) == \
+        [f"state/batchnorm{i}/running_{what}" for i in (1, 2, 3) for what in ("mean", "var")]
+    # What is learned: weights and biases, and only these have slots and count.
+    learned = [k for k in found if k.startswith("params/")]
+    assert attributes["parameters"] == sum(found[k].size for k in learned)
+
+
+def test_evaluation_is_by_the_running_statistics(tmp_path):
+    """`eval` on any ranks gives what the run's validation gave, and what the exported model gives in NumPy."""
+    job = make(tmp_path, train="epochs: 4")
+    dpt.train(job, tmp_path / "run", "--quiet", cwd=tmp_path)
+    last = dpt.events(tmp_path / "run", "eval")[-1]
+    for ranks in (1, 2):
+        result = dpt.run("eval", job, "--checkpoint", tmp_path / "run", "--split", "valid", ranks=ranks, cwd=tmp_path)
+        assert result.out == f"valid accuracy {last['accuracy']:.4f}, loss {last['loss']:.6g} on 17 samples\n", result
+    assert dpt.run("export", tmp_path / "run", tmp_path / "m.onnx").code == 0
+    with h5py.File(tmp_path / "v.h5") as file:
+        x, labels = file["images"][()], file["labels"][()]
+    logits = formats.Onnx(tmp_path / "m.onnx").run(x)
+    loss = np.mean(np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(17), labels])
+    np.testing.assert_allclose(last["loss"], loss, rtol=1e-4)
+
+
+def test_the_backends_agree(tmp_path):
+    """With plain steps: in front of a norm biases have gradients of nothing but rounding, which Adam makes large."""
+    job = make(tmp_path, train="epochs: 3")
+    for kind in ("cpu", "ref"):
+        dpt.train(job, tmp_path / kind, "--quiet", "--set", f"device.kind={kind}", "--set", "optimizer={type: sgd, lr: 0.1}", cwd=tmp_path)
+    (ours, _), (theirs, _) = read(tmp_path / "cpu"), read(tmp_path / "ref")
+    for name in (k for k in ours if k.startswith(("params", "state"))):
+        np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-3, atol=2e-4, err_msg=name)
+
+
+def test_micro_batch_follows_from_the_job(tmp_path):
+    """Also where the sums do not have to be the same: the statistics are a micro-batch's."""
+    job = make(tmp_path, micro="auto", train="steps: 1", reduction="allreduce")
+    found = {}
+    for ranks, threads in ((1, 1), (3, 1), (2, 2)):
+        run = tmp_path / f"{ranks}"
+        dpt.train(job, run, "--quiet", "--set", f"device.threads={threads}", ranks=ranks, cwd=tmp_path)
+        found[ranks] = read(run)[0]
+        assert dpt.events(run, "run")[0]["micro"] == 3
+    for name in (k for k in found[1] if k.startswith("state")):
+        for ranks in (2, 3):
+            np.testing.assert_allclose(found[ranks][name], found[1][name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_stops_and_goes_on(tmp_path):
+    """Hashes of each step, the sum of the state among them, are those of a run in one go on other ranks."""
+    job = make(tmp_path, train="epochs: 5, clip_norm: 0.2, check_replicas: 1 steps")
+    words = ("--quiet", "--set", "log.hashes=true")
+    dpt.train(job, tmp_path / "one", *words, cwd=tmp_path)
+    dpt.train(job, tmp_path / "parts", *words, "--set", "train.epochs=2", ranks=3, cwd=tmp_path)
+    assert dpt.run(job, "--output", tmp_path / "parts", *words, ranks=2, cwd=tmp_path).code == 0
+    result = dpt.run("inspect", "--audit", tmp_path / "one", tmp_path / "parts")
+    assert result.code == 0 and "10 steps agree" in result.out, result
+    assert dpt.newest(tmp_path / "one") == dpt.newest(tmp_path / "parts")
+    line = json.loads((tmp_path / "one/hashes.jsonl").read_text().splitlines()[-1])
+    assert "batchnorm2/running_var" in [name for name, *_ in line["layers"]]
+
+
+@pytest.mark.parametrize("form", ["m.safetensors", "m.npz", "by-order.safetensors", "by-order.npz", "torch.safetensors"])
+def test_state_goes_to_files_and_comes_back(tmp_path, form):
+    job = make(tmp_path)
+    dpt.train(job, tmp_path / "run", "--quiet", cwd=tmp_path)
+    want, _ = read(tmp_path / "run")
+    path, words = tmp_path / form, ()
+    if form.startswith("m."):
+        assert dpt.run("export", tmp_path / "run", path).code == 0
+    else:
+        arrays = {k.partition("/")[2].replace("/", "."): v for k, v in want.items() if k.startswith(("params", "state"))}
+        numbers = {layer: str(i) for i, layer in enumerate(("batchnorm1", "conv1", "batchnorm2", "dense1", "batchnorm3", "dense2"))}
+        if form.startswith("by-order"):
+            arrays = {f"{numbers[k.split('.')[0]]}.{k.split('.')[1]}": v for k, v in arrays.items()}
+            order = ["weight", "bias", "running_mean", "running_var", "num_batches_tracked"]
+            words = ("--map-by-order",)
+        arrays |= {k.replace("running_mean", "num_batches_tracked"): np.array([7.0], "f4")
+                   for k in list(arrays) if "running_mean" in k}
+        if form == "by-order.npz":  # keeps the order that it is given
+            arrays = {k: arrays[k] for k in sorted(arrays, key=lambda k: (k.split(".")[0], order.index(k.split(".")[1])))}
+        np.savez(path, **arrays) if form.endswith("npz") else formats.write_safetensors(path, arrays)
+    # A rate of 0 leaves what is learned, a decay of 1 the state.
+    still = dpt.write_job(tmp_path / "still.yaml", JOB.format(
+        layers="{" + LAYERS.replace("0.75", "1").replace(", batchnorm,", ", {batchnorm: {decay: 1}},"), micro=8,
+        train="steps: 1", reduction="allreduce") + "optimizer: {type: sgd, lr: 0}\n")
+    result = dpt.run(still, "--output", tmp_path / "next", "--init-from", path, *words, cwd=tmp_path)
+    assert result.code == 0 and "begin at random" not in result.err and "of no layer here" not in result.err, result
+    found, _ = read(tmp_path / "next")
+    for name in (k for k in want if k.startswith(("params", "state"))):
+        np.testing.assert_array_equal(found[name], want[name], err_msg=name)
+
+
+REFUSALS = [
+    ("{batchnorm: {decay: 2}}, flatten, {dense: 2}", "8", "decay"),
+    ("{batchnorm: {statistics: micro}}, flatten, {dense: 2}", "8", "statistics: unknown key"),
+    ("flatten, batchnorm, {dense: 2}", "1", "job.yaml:3:45: model (batchnorm1): gets 60, and micro-batches of 1 sample "
+     "(batch.micro: 1, batch.global: 21): one number of a channel has no variance; batch.micro: 16 would do"),
+    ("{conv: {channels: 2, kernel: [5, 4]}}, batchnorm, flatten, {dense: 2}", "1", "model (batchnorm1): gets 2x1x1, and"),
+]
+
+
+@pytest.mark.parametrize("layers, micro, says", REFUSALS, ids=["decay", "key", "flat", "planes"])
+def test_mistakes_are_told(tmp_path, layers, micro, says):
+    job = make(tmp_path, layers=layers, micro=micro)
+    for command in ((), ("plan",)):
+        result = dpt.run(*command, job, *([] if command else ["--output", tmp_path / "run"]), cwd=tmp_path)
+        assert result.code == 78 and says in result.err, result
+    assert not (tmp_path / "run").exists()
+
+
+def test_planes_do_with_one_sample(tmp_path):
+    """They have many numbers of each channel."""
+    dpt.train(make(tmp_path, layers="batchnorm, flatten, {dense: 2}", micro="1"), tmp_path / "run", "--quiet", cwd=tmp_path)
