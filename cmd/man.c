@@ -93,7 +93,8 @@ static const struct item files[] = {
     {"runs/NAME/log.txt", "What was said on standard error."},
     {"runs/NAME/checkpoints/",
      "HDF5 files; `latest` and `best` name the newest and the best. Parameters are "
-     "/params/LAYER/weight and /params/LAYER/bias."},
+     "/params/LAYER/weight and /params/LAYER/bias, a batch norm's running statistics "
+     "/state/LAYER/running_mean and running_var."},
     {"NAME-00000-of-00004.h5",
      "A shard: /images or /x, [N, C, H, W], [N, H, W, C] (attribute `layout`) or [N, D], bytes or "
      "floats; /labels or /y, [N] classes or [N, K] numbers."},
