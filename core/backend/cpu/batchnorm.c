@@ -25,8 +25,9 @@ struct group {
     int64_t at;      /* where it begins in a sample */
     int64_t channel; /* its first */
     int32_t count;   /* channels that there are */
-    float weight[LANES], bias[LANES];
-    float *statistics; /* in training */
+    float weight[LANES];
+    struct dpt_lanes_map map; /* shift: their bias */
+    float *statistics;        /* in training */
 };
 
 /* A sub-batch of it. */
@@ -73,7 +74,8 @@ static struct group group_at(const struct dpt_cpu_run *run, const struct dpt_cpu
     struct group g = {.lanes = own->lanes,
                       .at = number * own->step,
                       .channel = number * own->lanes.lanes,
-                      .count = own->lanes.lanes};
+                      .count = own->lanes.lanes,
+                      .map.relu = node->relu};
 
     if (node->in.c - g.channel < g.count)
         g.count = (int32_t)(node->in.c - g.channel);
@@ -81,7 +83,7 @@ static struct group group_at(const struct dpt_cpu_run *run, const struct dpt_cpu
         g.lanes.lanes = g.count;
     for (int32_t c = 0; c < g.count; c++) { /* of the filling they are 0, so it stays so */
         g.weight[c] = dpt_cpu_param(run, node->graph->weight)[g.channel + c];
-        g.bias[c] = dpt_cpu_param(run, node->graph->bias)[g.channel + c];
+        g.map.shift[c] = dpt_cpu_param(run, node->graph->bias)[g.channel + c];
     }
     if (run->training)
         g.statistics = dpt_cpu_buffer(run, own->statistics) + number * batches * 2 * LANES;
@@ -116,6 +118,18 @@ static void put_sums(const struct dpt_cpu_run *run, const struct group *g, const
             to[k][c] = run->add ? to[k][c] + sums[k * LANES + c] : sums[k * LANES + c];
 }
 
+/* What a sub-batch's numbers are normalised by, once that is known. */
+static struct dpt_lanes_map map_of(const struct group *g, const struct sub_batch *s)
+{
+    struct dpt_lanes_map map = g->map;
+
+    for (int c = 0; c < LANES; c++) {
+        map.center[c] = s->mean[c];
+        map.scale[c] = s->scale[c] * g->weight[c];
+    }
+    return map;
+}
+
 /* Normalises by the statistics of a sub-batch. sums: out: what it adds to the running ones. */
 static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                               const struct group *g, int64_t number, float *sums)
@@ -124,17 +138,17 @@ static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cp
     const double eps = node->graph->attribute[DPT_BATCHNORM_EPS], rows = (double)s.rows;
     const double n = rows * (double)g->lanes.pixels, less = n > 1 ? n - 1 : 1;
     double mean[LANES] = {0}, variance[LANES] = {0};
-    float factor[LANES];
+    struct dpt_lanes_map map;
 
     dpt_lanes_moments(&g->lanes, s.rows, dpt_cpu_buffer(run, node->x) + s.at, mean, variance);
     for (int c = 0; c < LANES; c++) {
         s.mean[c] = (float)mean[c];
         s.scale[c] = c < g->count ? (float)(1 / sqrt(variance[c] + eps)) : 0;
-        factor[c] = s.scale[c] * g->weight[c];
         sums[c] = (float)(rows * mean[c]);
         sums[LANES + c] = (float)(rows * (variance[c] * (n / less)));
     }
-    dpt_lanes_scale(&g->lanes, s.all, dpt_cpu_buffer(run, node->x) + s.at, s.mean, factor, g->bias,
+    map = map_of(g, &s);
+    dpt_lanes_apply(&g->lanes, s.all, &map, dpt_cpu_buffer(run, node->x) + s.at,
                     dpt_cpu_buffer(run, node->y) + s.at);
 }
 
@@ -145,48 +159,45 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
     const double eps = node->graph->attribute[DPT_BATCHNORM_EPS];
     const float *mean = dpt_cpu_param(run, node->graph->mean) + g->channel;
     const float *variance = dpt_cpu_param(run, node->graph->variance) + g->channel;
-    float center[LANES] = {0}, factor[LANES] = {0};
+    struct dpt_lanes_map map = g->map;
 
     for (int32_t c = 0; c < g->count; c++) {
-        center[c] = mean[c];
-        factor[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
+        map.center[c] = mean[c];
+        map.scale[c] = (float)(1 / sqrt((double)variance[c] + eps) * (double)g->weight[c]);
     }
-    dpt_lanes_scale(&g->lanes, run->rows, dpt_cpu_buffer(run, node->x) + g->at, center, factor,
-                    g->bias, dpt_cpu_buffer(run, node->y) + g->at);
+    dpt_lanes_apply(&g->lanes, run->rows, &map, dpt_cpu_buffer(run, node->x) + g->at,
+                    dpt_cpu_buffer(run, node->y) + g->at);
 }
 
-/* dx = scale weight (dy - mean of dy - x' mean of (dy x')), with x' what is normalised. sums: out:
- * the gradients of weight and bias. */
+/* dx = scale weight (g - mean of g - x' mean of (g x')), with x' what is normalised and g what the
+ * relu lets pass of dy. sums: out: the gradients of weight and bias. */
 static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                const struct group *g, int64_t number, float *sums)
 {
     const struct sub_batch s = sub_batch_at(run, g, number);
+    const struct dpt_lanes_map map = map_of(g, &s), nothing = {0};
     const double n = (double)s.rows * (double)g->lanes.pixels;
+    const int64_t left = s.rows * g->lanes.row;
     const float *x = dpt_cpu_buffer(run, node->x) + s.at,
                 *dy = dpt_cpu_buffer(run, node->dy) + s.at;
-    float slope[LANES], factor[LANES], shift[LANES], *dx;
+    float slope[LANES], less[LANES], *dx;
     double sum[LANES], inner[LANES];
 
-    dpt_lanes_sums(&g->lanes, s.rows, x, dy, s.mean, sum, inner);
+    dpt_lanes_sums(&g->lanes, s.rows, &map, x, dy, sum, inner);
     for (int c = 0; c < LANES; c++) {
         const double scale = s.scale[c], normal = inner[c] * scale;
 
         sums[c] = (float)normal;
         sums[LANES + c] = (float)sum[c];
-        shift[c] = (float)(sum[c] / n);
+        less[c] = (float)(sum[c] / n);
         slope[c] = (float)(normal / n * scale);
-        factor[c] = (float)(scale * (double)g->weight[c]);
     }
     if (!node->wants_dx)
         return;
     dx = dpt_cpu_buffer(run, node->dx) + s.at;
-    dpt_lanes_back(&g->lanes, s.rows, x, dy, s.mean, slope, factor, shift, dx);
+    dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx);
     /* What is no sample has no gradient, though it has a value. */
-    for (int c = 0; c < LANES; c++)
-        shift[c] = slope[c] = factor[c] = 0;
-    dx += s.rows * g->lanes.row;
-    dpt_lanes_scale(&g->lanes, s.all - s.rows, x + s.rows * g->lanes.row, s.mean, factor, shift,
-                    dx);
+    dpt_lanes_apply(&g->lanes, s.all - s.rows, &nothing, x + left, dx + left);
 }
 
 /* What a pass does with each sub-batch of a group. */

@@ -7,6 +7,7 @@ enum { LANES = DPT_LANES };
 enum { CHUNK = 64 };
 
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
+typedef int32_t mask __attribute__((vector_size(LANES * sizeof(int32_t))));
 
 /* What is not there is zero. Vectors are passed by their addresses: how they are passed by value
  * hangs on the instruction set. */
@@ -21,6 +22,37 @@ DPT_INLINE void store(const vector *v, float *y, int lanes)
     memcpy(y, v, (size_t)lanes * sizeof *y);
 }
 
+/* v where `keep` is set, and else 0. */
+DPT_INLINE void keep_only(vector *v, const mask *keep)
+{
+    mask bits;
+
+    memcpy(&bits, v, sizeof bits);
+    bits &= *keep;
+    memcpy(v, &bits, sizeof bits);
+}
+
+/* A map as vectors. */
+struct map {
+    vector center, scale, shift;
+};
+
+DPT_INLINE void load_map(struct map *map, const struct dpt_lanes_map *from)
+{
+    load(&map->center, from->center, LANES);
+    load(&map->scale, from->scale, LANES);
+    load(&map->shift, from->shift, LANES);
+}
+
+/* Leaves of g what the relu lets pass: a is what is off the center. */
+DPT_INLINE void pass_relu(const struct map *map, const vector *a, vector *g)
+{
+    const vector y = *a * map->scale + map->shift;
+    const mask keep = y > 0.0F;
+
+    keep_only(g, &keep);
+}
+
 /* Runs `function` with the number of lanes as a constant where it is usual: then a vector is moved
  * as one. */
 #define FOR_LANES(v, function, ...)                                                                \
@@ -31,6 +63,15 @@ DPT_INLINE void store(const vector *v, float *y, int lanes)
             function(v, LANES / 2, __VA_ARGS__);                                                   \
         else                                                                                       \
             function(v, (v)->lanes, __VA_ARGS__);                                                  \
+    } while (0)
+
+/* And with a relu, or without. */
+#define FOR_LANES_AND_RELU(v, map, function, ...)                                                  \
+    do {                                                                                           \
+        if ((map)->relu)                                                                           \
+            FOR_LANES(v, function, true, map, __VA_ARGS__);                                        \
+        else                                                                                       \
+            FOR_LANES(v, function, false, map, __VA_ARGS__);                                       \
     } while (0)
 
 /* --- channels side by side -------------------------------------------------------------------- */
@@ -113,13 +154,15 @@ DPT_INLINE void moments(const struct dpt_lanes *v, int lanes, int64_t rows, cons
     add_chunk(v, lanes, &chunk, x + at_row * v->row + at_pixel * v->pixel, m);
 }
 
-DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
-                     const float *dy, const float *center, double *sum, double *inner)
+DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, bool relu,
+                     const struct dpt_lanes_map *from, int64_t rows, const float *x,
+                     const float *dy, double *sum, double *inner)
 {
     struct chunk chunk = {0};
-    vector middle, a, g;
+    struct map map;
+    vector a, g;
 
-    load(&middle, center, LANES);
+    load_map(&map, from);
     FOR_CHUNKS(v, rows, chunk)
     {
         const int64_t begin = at_row * v->row + at_pixel * v->pixel;
@@ -132,8 +175,11 @@ DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, int64_t rows, const f
 
                 load(&g, dy + at, lanes);
                 load(&a, x + at, lanes);
+                a -= map.center;
+                if (relu)
+                    pass_relu(&map, &a, &g);
                 near += g;
-                nearer += g * (a - middle);
+                nearer += g * a;
             }
         memcpy(of[0], &near, sizeof near);
         memcpy(of[1], &nearer, sizeof nearer);
@@ -144,41 +190,48 @@ DPT_INLINE void sums(const struct dpt_lanes *v, int lanes, int64_t rows, const f
     }
 }
 
-DPT_INLINE void scale_all(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
-                          const float *center, const float *scale, const float *shift, float *y)
+DPT_INLINE void apply(const struct dpt_lanes *v, int lanes, bool relu,
+                      const struct dpt_lanes_map *from, int64_t rows, const float *x, float *y)
 {
-    vector c, by, more, a;
+    struct map map;
+    vector a;
 
-    load(&c, center, LANES);
-    load(&by, scale, LANES);
-    load(&more, shift, LANES);
+    load_map(&map, from);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < v->pixels; i++) {
             const int64_t at = row * v->row + i * v->pixel;
 
             load(&a, x + at, lanes);
-            a = (a - c) * by + more;
+            a = (a - map.center) * map.scale + map.shift;
+            if (relu) { /* NaN passes */
+                const mask keep = ~(a < 0.0F);
+
+                keep_only(&a, &keep);
+            }
             store(&a, y + at, lanes);
         }
 }
 
-DPT_INLINE void back_all(const struct dpt_lanes *v, int lanes, int64_t rows, const float *x,
-                         const float *dy, const float *center, const float *slope,
-                         const float *scale, const float *shift, float *dx)
+DPT_INLINE void back(const struct dpt_lanes *v, int lanes, bool relu,
+                     const struct dpt_lanes_map *from, int64_t rows, const float *slope,
+                     const float *less, const float *x, const float *dy, float *dx)
 {
-    vector c, along, by, less, a, g;
+    vector a, g, along, off;
+    struct map map;
 
-    load(&c, center, LANES);
+    load_map(&map, from);
     load(&along, slope, LANES);
-    load(&by, scale, LANES);
-    load(&less, shift, LANES);
+    load(&off, less, LANES);
     for (int64_t row = 0; row < rows; row++)
         for (int64_t i = 0; i < v->pixels; i++) {
             const int64_t at = row * v->row + i * v->pixel;
 
             load(&a, x + at, lanes);
             load(&g, dy + at, lanes);
-            g = (g - less - (a - c) * along) * by;
+            a -= map.center;
+            if (relu)
+                pass_relu(&map, &a, &g);
+            g = (g - off - a * along) * map.scale;
             store(&g, dx + at, lanes);
         }
 }
@@ -248,23 +301,40 @@ DPT_INLINE void plane_moments(const struct dpt_lanes *v, int c, int64_t rows, co
     *variance = all > 0 ? all / n_all : 0 * all;
 }
 
-DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, const float *x,
-                           const float *dy, float center, double *sum, double *inner)
+/* What the relu lets pass, `a` off the center. */
+DPT_INLINE float passed(bool relu, float a, float scale, float shift, float dy)
 {
+    return relu && !(a * scale + shift > 0) ? 0 : dy;
+}
+
+DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, bool relu,
+                           const struct dpt_lanes_map *map, const float *x, const float *dy,
+                           double *sum, double *inner)
+{
+    const float center = map->center[c], scale = map->scale[c], shift = map->shift[c];
+    const vector zero = {0};
+    const struct map all = {.center = zero + center, .scale = zero + scale, .shift = zero + shift};
+
     FOR_RUNS(v, c, rows)
     {
-        vector near = {0}, nearer = {0}, a, g;
         const int64_t whole = n / LANES * LANES;
+        vector near = {0}, nearer = {0}, a, g;
 
         for (int64_t i = 0; i < whole; i += LANES) {
             load(&g, dy + at + i, LANES);
             load(&a, x + at + i, LANES);
+            a -= all.center;
+            if (relu)
+                pass_relu(&all, &a, &g);
             near += g;
-            nearer += g * (a - center);
+            nearer += g * a;
         }
         for (int64_t i = whole; i < n; i++) {
-            near[i - whole] += dy[at + i];
-            nearer[i - whole] += dy[at + i] * (x[at + i] - center);
+            const float off = x[at + i] - center;
+            const float part = passed(relu, off, scale, shift, dy[at + i]);
+
+            near[i - whole] += part;
+            nearer[i - whole] += part * off;
         }
         *sum += sum_of(&near);
         *inner += sum_of(&nearer);
@@ -276,6 +346,33 @@ DPT_INLINE void plane_sums(const struct dpt_lanes *v, int c, int64_t rows, const
     for (int64_t row_ = 0; row_ < (rows); row_++)                                                  \
         for (int64_t at = row_ * (v)->row + (c) * (v)->pixels, end_ = at + (v)->pixels; at < end_; \
              at++)
+
+DPT_INLINE void plane_apply(const struct dpt_lanes *v, int c, int64_t rows, bool relu,
+                            const struct dpt_lanes_map *map, const float *x, float *y)
+{
+    const float center = map->center[c], scale = map->scale[c], shift = map->shift[c];
+
+    FOR_PLANE(v, c, rows)
+    {
+        const float a = (x[at] - center) * scale + shift;
+
+        y[at] = relu && a < 0 ? 0 : a;
+    }
+}
+
+DPT_INLINE void plane_back(const struct dpt_lanes *v, int c, int64_t rows, bool relu,
+                           const struct dpt_lanes_map *map, float slope, float less, const float *x,
+                           const float *dy, float *dx)
+{
+    const float center = map->center[c], scale = map->scale[c], shift = map->shift[c];
+
+    FOR_PLANE(v, c, rows)
+    {
+        const float a = x[at] - center, g = passed(relu, a, scale, shift, dy[at]);
+
+        dx[at] = (g - less - a * slope) * scale;
+    }
+}
 
 /* --- either ----------------------------------------------------------------------------------- */
 
@@ -295,35 +392,33 @@ DPT_VECTOR void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const
     }
 }
 
-DPT_VECTOR void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const float *x,
-                               const float *dy, const float *center, double *sum, double *inner)
+DPT_VECTOR void dpt_lanes_apply(const struct dpt_lanes *v, int64_t rows,
+                                const struct dpt_lanes_map *map, const float *x, float *y)
+{
+    for (int c = 0; v->planar && c < v->lanes; c++)
+        plane_apply(v, c, rows, map->relu, map, x, y);
+    if (!v->planar)
+        FOR_LANES_AND_RELU(v, map, apply, rows, x, y);
+}
+
+DPT_VECTOR void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows,
+                               const struct dpt_lanes_map *map, const float *x, const float *dy,
+                               double *sum, double *inner)
 {
     for (int c = 0; c < LANES; c++)
         sum[c] = inner[c] = 0;
     for (int c = 0; v->planar && c < v->lanes; c++)
-        plane_sums(v, c, rows, x, dy, center[c], &sum[c], &inner[c]);
+        plane_sums(v, c, rows, map->relu, map, x, dy, &sum[c], &inner[c]);
     if (!v->planar)
-        FOR_LANES(v, sums, rows, x, dy, center, sum, inner);
+        FOR_LANES_AND_RELU(v, map, sums, rows, x, dy, sum, inner);
 }
 
-DPT_VECTOR void dpt_lanes_scale(const struct dpt_lanes *v, int64_t rows, const float *x,
-                                const float *center, const float *scale, const float *shift,
-                                float *y)
+DPT_VECTOR void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows,
+                               const struct dpt_lanes_map *map, const float *slope,
+                               const float *less, const float *x, const float *dy, float *dx)
 {
     for (int c = 0; v->planar && c < v->lanes; c++)
-        FOR_PLANE(v, c, rows)
-    y[at] = (x[at] - center[c]) * scale[c] + shift[c];
+        plane_back(v, c, rows, map->relu, map, slope[c], less[c], x, dy, dx);
     if (!v->planar)
-        FOR_LANES(v, scale_all, rows, x, center, scale, shift, y);
-}
-
-DPT_VECTOR void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows, const float *x,
-                               const float *dy, const float *center, const float *slope,
-                               const float *scale, const float *shift, float *dx)
-{
-    for (int c = 0; v->planar && c < v->lanes; c++)
-        FOR_PLANE(v, c, rows)
-    dx[at] = (dy[at] - shift[c] - (x[at] - center[c]) * slope[c]) * scale[c];
-    if (!v->planar)
-        FOR_LANES(v, back_all, rows, x, dy, center, slope, scale, shift, dx);
+        FOR_LANES_AND_RELU(v, map, back, rows, slope, less, x, dy, dx);
 }

@@ -16,18 +16,23 @@ struct dpt_lanes {
     int64_t row, pixel; /* from one sample, and one pixel, to the next */
 };
 
+/* y = (x - center) scale + shift; relu: and 0 where that is negative. */
+struct dpt_lanes_map {
+    float center[DPT_LANES], scale[DPT_LANES], shift[DPT_LANES];
+    bool relu;
+};
+
 /* Mean and biased variance. */
 void dpt_lanes_moments(const struct dpt_lanes *v, int64_t rows, const float *x, double *mean,
                        double *variance);
-/* The sums of dy, and of dy (x - center). */
-void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const float *x, const float *dy,
-                    const float *center, double *sum, double *inner);
-/* y = (x - center) scale + shift */
-void dpt_lanes_scale(const struct dpt_lanes *v, int64_t rows, const float *x, const float *center,
-                     const float *scale, const float *shift, float *y);
-/* dx = (dy - shift - (x - center) slope) scale */
-void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows, const float *x, const float *dy,
-                    const float *center, const float *slope, const float *scale, const float *shift,
+void dpt_lanes_apply(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
+                     const float *x, float *y);
+/* Of g, which is dy where the relu lets it pass: the sums of g, and of g (x - center). */
+void dpt_lanes_sums(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
+                    const float *x, const float *dy, double *sum, double *inner);
+/* dx = (g - less - (x - center) slope) scale */
+void dpt_lanes_back(const struct dpt_lanes *v, int64_t rows, const struct dpt_lanes_map *map,
+                    const float *slope, const float *less, const float *x, const float *dy,
                     float *dx);
 
 #endif
