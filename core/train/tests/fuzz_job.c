@@ -94,7 +94,7 @@ static void try_parser(const uint8_t *text, size_t size)
 
 static void demand_whole(const struct dpt_graph *graph)
 {
-    int64_t end = 0, parameters = 0;
+    int64_t ends[] = {0, graph->floats}, parameters = 0; /* of what is learned, and of the state */
 
     for (int32_t i = 0; i < graph->n_tensors; i++) {
         const struct dpt_tensor *t = &graph->tensors[i];
@@ -103,17 +103,18 @@ static void demand_whole(const struct dpt_graph *graph)
         for (int d = 0; d < t->n_dims; d++)
             count *= t->dims[d];
         DEMAND(count > 0 && count == t->count, "%s: %lld", t->name, (long long)count);
-        DEMAND(t->offset >= end && t->offset % DPT_TENSOR_ALIGN == 0, "%s", t->name);
-        end = t->offset + count;
-        parameters += count;
+        DEMAND(t->offset >= ends[t->state] && t->offset % DPT_TENSOR_ALIGN == 0, "%s", t->name);
+        ends[t->state] = t->offset + count;
+        parameters += t->state ? 0 : count;
     }
-    DEMAND(graph->floats >= end && graph->parameters == parameters, "%lld",
-           (long long)graph->floats);
+    DEMAND(graph->floats >= ends[0] && graph->arena >= ends[1] && graph->parameters == parameters,
+           "%lld", (long long)graph->floats);
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *n = &graph->nodes[i];
 
         DEMAND(dpt_shape_size(&n->out) > 0 && n->weight < graph->n_tensors &&
-                   n->bias < graph->n_tensors,
+                   n->bias < graph->n_tensors && n->mean < graph->n_tensors &&
+                   n->variance < graph->n_tensors,
                "%s", n->name);
         for (int32_t k = 0; k < n->n_inputs; k++)
             DEMAND(n->inputs[k] >= 0 && n->inputs[k] < i, "%s", n->name);

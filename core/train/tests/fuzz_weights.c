@@ -53,12 +53,15 @@ static void match_all(const struct dpt_weights *w)
     static const char *const rules[] = {"a=dense1", "=b", "module.=", "x"};
     struct dpt_tensor weight = {.name = "dense1/weight", .n_dims = 2, .dims = {3, 2}};
     struct dpt_tensor bias = {.name = "dense1/bias", .n_dims = 1, .dims = {3}};
+    struct dpt_tensor mean = {
+        .name = "dense1/running_mean", .n_dims = 1, .dims = {3}, .state = true};
     struct dpt_graph graph = {0};
     struct dpt_error err = {0};
     int32_t index;
 
     DEMAND(dpt_graph_add_tensor(&graph, &weight, &index, &err) == DPT_OK &&
-               dpt_graph_add_tensor(&graph, &bias, &index, &err) == DPT_OK,
+               dpt_graph_add_tensor(&graph, &bias, &index, &err) == DPT_OK &&
+               dpt_graph_add_tensor(&graph, &mean, &index, &err) == DPT_OK,
            "%s", err.text);
     for (unsigned how = 0; how < 16; how++) {
         const struct dpt_match_options options = {.map = rules + how / 4,

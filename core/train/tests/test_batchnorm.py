@@ -169,3 +169,17 @@ def test_mistakes_are_told(tmp_path, layers, micro, says):
 def test_planes_do_with_one_sample(tmp_path):
     """They have many numbers of each channel."""
     dpt.train(make(tmp_path, layers="batchnorm, flatten, {dense: 2}", micro="1"), tmp_path / "run", "--quiet", cwd=tmp_path)
+
+
+def test_statistics_that_are_no_numbers_are_told(tmp_path):
+    """A variance that overflows leaves outputs and gradients finite; its step has no update of anything."""
+    job = make(tmp_path, layers="{" + LAYERS, train="epochs: 1, on_nan: skip")
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["images"][30] *= 1e30
+    for kind in ("cpu", "ref"):
+        run = tmp_path / kind
+        result = dpt.run(job, "--output", run, "--quiet", "--set", f"device.kind={kind}", cwd=tmp_path)
+        assert result.code == 0 and "what a micro-batch gives for batchnorm1/running_" in result.err, result
+        found, attributes = read(run)
+        assert (attributes["step"], attributes["updates"]) == (2, 1)
+        assert all(np.isfinite(v).all() for k, v in found.items() if k.startswith("state"))
