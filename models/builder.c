@@ -7,8 +7,9 @@
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
                                  const char *format, ...)
 {
-    const struct dpt_conf_node *at = b->layer->at != NULL ? b->layer->at : b->model->at;
-    char place[512] = "", layer[64], text[512];
+    const struct dpt_layer_place *here = &b->here;
+    const struct dpt_conf_node *at = here->layer->at != NULL ? here->layer->at : b->model->at;
+    char place[512] = "", layer[512], text[1024];
     va_list args;
 
     va_start(args, format);
@@ -18,25 +19,11 @@ enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *
         snprintf(place, sizeof place, "%s: ", at->origin);
     else if (at != NULL && at->line > 0 && b->model->file != NULL)
         snprintf(place, sizeof place, "%s:%d:%d: ", b->model->file, at->line, at->column);
-    if (b->prefix != NULL)
-        snprintf(layer, sizeof layer, "%s[%zu]", b->prefix, b->index);
+    if (here->prefix != NULL)
+        snprintf(layer, sizeof layer, "%s[%zu]", here->prefix, here->index);
     else
         snprintf(layer, sizeof layer, "model %s", b->model->variant->name);
-    return dpt_fail(err, DPT_BAD_JOB, "%s%s (%s): %s", place, layer, b->name, text);
-}
-
-void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
-{
-    struct dpt_layer *at = dpt_grow(list->at, &list->room, list->n + 1, sizeof *at);
-    void *options = NULL;
-
-    if (at != NULL) {
-        list->at = at;
-        options = dpt_region_alloc(list->region, type->size);
-    }
-    if (options != NULL)
-        at[list->n++] = (struct dpt_layer){.type = type, .options = options};
-    return options;
+    return dpt_fail(err, DPT_BAD_JOB, "%s%s (%s): %s", place, layer, here->name, text);
 }
 
 const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
@@ -46,9 +33,9 @@ const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b)
 
 struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
 {
-    const struct dpt_conf_node *at = b->layer->at;
+    const struct dpt_conf_node *at = b->here.layer->at;
     struct dpt_graph_node node = {
-        .op = b->layer->type->op,
+        .op = b->here.layer->type->op,
         .n_inputs = 1,
         .inputs = {b->last},
         .in = *dpt_builder_shape(b),
@@ -60,7 +47,7 @@ struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b)
         .column = at != NULL ? at->column : 0,
     };
 
-    snprintf(node.name, sizeof node.name, "%s", b->name);
+    snprintf(node.name, sizeof node.name, "%s", b->here.name);
     return node;
 }
 
@@ -68,6 +55,7 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *no
                                 struct dpt_error *err)
 {
     const struct dpt_shape *s = &node->out;
+    enum dpt_status status = DPT_OK;
     char in[40], out[40];
 
     dpt_operation_of(node)->shape(node);
@@ -76,7 +64,34 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *no
         return dpt_builder_fail(b, err, "turns %s into %s: more than %d numbers a sample",
                                 dpt_shape_text(&node->in, in), dpt_shape_text(s, out),
                                 DPT_MAX_SIZE);
-    return dpt_graph_add(b->graph, node, &b->last, err);
+    DPT_TRY(dpt_graph_add(b->graph, node, &b->last, err));
+    DPT_GROW(b->places, &b->place_room, (size_t)b->last + 1, "the model's layers", err);
+    b->places[b->last] = b->here;
+out:
+    return status;
+}
+
+enum dpt_status dpt_builder_join(struct dpt_builder *b, enum dpt_op op, const char *name,
+                                 int32_t other, struct dpt_error *err)
+{
+    const struct dpt_graph_node *one = &b->graph->nodes[b->last], *two = &b->graph->nodes[other];
+    struct dpt_graph_node node = dpt_builder_node(b);
+    const bool planes =
+        one->out.h == two->out.h && one->out.w == two->out.w && one->out.flat == two->out.flat;
+    char first[40], second[40];
+
+    snprintf(node.name, sizeof node.name, "%s", name);
+    node.op = op;
+    node.n_inputs = 2;
+    node.inputs[1] = other;
+    node.other = two->out;
+    if (!planes || (op != DPT_OP_CONCAT && one->out.c != two->out.c))
+        return dpt_builder_fail(
+            b, err, "joins %s (%s) and %s (%s), %s", dpt_shape_text(&one->out, first), one->name,
+            dpt_shape_text(&two->out, second), two->name,
+            op == DPT_OP_CONCAT ? "whose height and width must be equal, or both be flat"
+                                : "whose shapes must be equal");
+    return dpt_builder_add(b, &node, err);
 }
 
 enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
@@ -110,8 +125,8 @@ out:
     return status;
 }
 
-enum dpt_status dpt_layer_add(struct dpt_builder *b, const struct dpt_layer *layer,
-                              struct dpt_error *err)
+enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,
+                                          struct dpt_error *err)
 {
     const struct dpt_attribute_options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);

@@ -16,14 +16,24 @@
 enum { DPT_MAX_SIZE = 1 << 28, DPT_MAX_CHANNELS = 1 << 20, DPT_MAX_KERNEL = 1024 };
 #define DPT_MAX_TENSOR INT32_MAX
 
-struct dpt_builder {
-    struct dpt_graph *graph;
-    int32_t last; /* node whose output the next layer reads */
-    const struct dpt_variant_value *model;
+/* A layer and where it stands, for messages. */
+struct dpt_layer_place {
     const char *prefix; /* "model.layers" or NULL for the layers of a short form */
-    size_t index;       /* of the layer being added */
+    size_t index;
     const struct dpt_layer *layer;
     char name[DPT_NAME]; /* of its node */
+};
+
+struct dpt_builder {
+    struct dpt_graph *graph;
+    struct dpt_region *region;
+    int32_t last; /* node whose output the next layer reads */
+    const struct dpt_variant_value *model;
+    const struct dpt_layer_list *all; /* layers of the model */
+    struct dpt_layer_place here;      /* of the layer being added */
+    struct dpt_layer_place *places;   /* for each node, which layer added it */
+    size_t place_room;
+    int numbers[DPT_OP_COUNT + 1]; /* of the last layer without a name, for each type */
 };
 
 /* Height and width, from one number or two. */
@@ -38,9 +48,10 @@ struct dpt_padding {
     struct dpt_pair pair;
 };
 
-/* Every layer's options begin with its name; "auto": type and number. */
+/* Every layer's options begin with its name ("auto": type and number) and that of the layer which
+ * it reads ("auto": the one before it). */
 struct dpt_layer_options {
-    const char *name;
+    const char *name, *from;
 };
 
 struct dpt_conv_options {
@@ -71,6 +82,17 @@ struct dpt_attribute_options {
     double attribute[DPT_MAX_ATTRIBUTES];
 };
 
+/* What a join is of: names of layers. */
+struct dpt_operands {
+    struct dpt_texts names;
+    bool listed; /* those alone; else the one beside what the layer reads */
+};
+
+struct dpt_join_options {
+    struct dpt_layer_options common;
+    struct dpt_operands of;
+};
+
 /* A layer type for each operation but the input, and those that say an operation in other words. */
 #define DPT_WORDED_LAYERS(X) X(CONV1D, conv1d)
 #define X(NAME, name)        extern const struct dpt_layer_type dpt_layer_##name;
@@ -78,12 +100,21 @@ DPT_LAYER_OPERATIONS(X)
 DPT_WORDED_LAYERS(X)
 #undef X
 
-/* The row that every layer's table begins with. */
+/* The rows that every layer's table begins with. */
 #define DPT_LAYER_NAME_ROW                                                                         \
     {                                                                                              \
-        .name = "name", .type = DPT_OPT_TEXT, .offset = offsetof(struct dpt_layer_options, name),  \
-        .fallback = "auto", .help = "name in messages and checkpoints; auto: type and number",     \
+        .name = "name",                                                                            \
+        .type = DPT_OPT_TEXT,                                                                      \
+        .offset = offsetof(struct dpt_layer_options, name),                                        \
+        .fallback = "auto",                                                                        \
+        .help = "name in messages and checkpoints; auto: type and number",                         \
+    },                                                                                             \
+    {                                                                                              \
+        .name = "from", .type = DPT_OPT_TEXT, .offset = offsetof(struct dpt_layer_options, from),  \
+        .fallback = "auto", .added = true,                                                         \
+        .help = "name of the layer that it reads, or input; auto: the one before it",              \
     }
+enum { DPT_LAYER_NAME_ROWS = 2 };
 
 /* The row of an operation's attribute number k. */
 #define DPT_ATTRIBUTE_ROW(k, text, otherwise, least, most, what)                                   \
@@ -135,23 +166,33 @@ bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, co
                            void *dest);
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest);
+/* The CUSTOM reader of struct dpt_layer_list. */
+bool dpt_read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                     void *dest);
 /* The CUSTOM reader of struct dpt_initializer. */
 bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest);
 
 /* The values that the readers accept. */
 extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
-    dpt_padding_alternatives, dpt_initializer_alternatives;
+    dpt_padding_alternatives, dpt_initializer_alternatives, dpt_layers_alternatives;
 
 /* A list of layers that grows. */
 struct dpt_layer_list {
-    struct dpt_region *region; /* of the options */
-    struct dpt_layer *at;      /* of dpt_grow, or the job's where room is 0 */
+    struct dpt_region *region; /* of the layers and their options */
+    struct dpt_layer *at;
     size_t n, room;
 };
 
 /* Appends a layer; its zeroed options, or NULL where memory ran out. */
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
+
+/* dpt_layer_type.inner of a layer of any type. */
+const struct dpt_layer_list *dpt_layer_inner(const struct dpt_layer *layer, size_t k,
+                                             const char **option);
+
+/* The first layer that the user gave this name, in a list and the lists in it, or NULL. */
+const struct dpt_layer *dpt_layers_find(const struct dpt_layer_list *list, const char *name);
 
 /* What a model type is beside its options (dpt_variant.impl): it writes its layers for samples of a
  * shape. */
@@ -164,8 +205,7 @@ struct dpt_model_type {
 
 /* The options of `sequential`. */
 struct dpt_sequential_options {
-    struct dpt_layer *layers;
-    size_t n;
+    struct dpt_layer_list layers;
 };
 
 extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,
@@ -174,6 +214,19 @@ extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_mode
 /* For messages: JOB.yaml:14:7: model.layers[3] (dense1): text. Returns BAD_JOB. */
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
                                  const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Adds the layers of a list, the first one behind the builder's last node. prefix: where the list
+ * stands in the job, or NULL. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_builder_layers(struct dpt_builder *b, const struct dpt_layer_list *list,
+                                   const char *prefix, struct dpt_error *err);
+
+/* The node of the layer of this name before the one being added. Errors: BAD_JOB. */
+enum dpt_status dpt_builder_find(const struct dpt_builder *b, const char *name, int32_t *node,
+                                 struct dpt_error *err);
+
+/* Adds a join of the builder's last node and another one. Errors: BAD_JOB (their shapes), RANK. */
+enum dpt_status dpt_builder_join(struct dpt_builder *b, enum dpt_op op, const char *name,
+                                 int32_t other, struct dpt_error *err);
 
 /* Shape that the next layer gets. */
 const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b);
@@ -194,8 +247,8 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
                                     struct dpt_error *err);
 
 /* dpt_layer_type.add of layers with struct dpt_attribute_options. */
-enum dpt_status dpt_layer_add(struct dpt_builder *b, const struct dpt_layer *layer,
-                              struct dpt_error *err);
+enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,
+                                          struct dpt_error *err);
 
 /* Sets node->window's padding from the rest of the window. Errors: BAD_JOB (the kernel does not
  * fit). */

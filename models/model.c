@@ -9,28 +9,6 @@
 const struct dpt_variant *const dpt_model_variants[] = {
     &dpt_model_linear, &dpt_model_mlp, &dpt_model_cnn, &dpt_model_sequential, NULL};
 
-static bool name_is_given(const struct dpt_layer_list *list, const char *name)
-{
-    for (size_t i = 0; i < list->n; i++)
-        if (list->at[i].name != NULL && strcmp(list->at[i].name, name) == 0)
-            return true;
-    return false;
-}
-
-/* The name of layer `index`: the user's, or its type and the first free number from *number on. */
-static void name_layer(struct dpt_builder *b, const struct dpt_layer_list *list, int *number)
-{
-    const struct dpt_layer *layer = &list->at[b->index];
-
-    if (layer->name != NULL) {
-        snprintf(b->name, sizeof b->name, "%s", layer->name);
-        return;
-    }
-    do {
-        snprintf(b->name, sizeof b->name, "%s%d", layer->type->name, ++*number);
-    } while (name_is_given(list, b->name));
-}
-
 static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
                                  struct dpt_error *err)
 {
@@ -69,33 +47,29 @@ static enum dpt_status check_whole(const struct dpt_builder *b, struct dpt_error
     return DPT_OK;
 }
 
-static enum dpt_status check_input(const struct dpt_builder *b, struct dpt_error *err)
+/* Each value but the last is read, or what stands before it would learn nothing. */
+static enum dpt_status check_readers(struct dpt_builder *b, struct dpt_error *err)
 {
-    char shape[40];
-
-    if (!b->layer->type->planes || !dpt_builder_shape(b)->flat)
-        return DPT_OK;
-    return dpt_builder_fail(b, err, "needs channels x height x width, gets %s: %s",
-                            dpt_shape_text(dpt_builder_shape(b), shape),
-                            b->last == 0 ? "the data are flat vectors, only `dense` fits them"
-                                         : "put it before `flatten` and `dense`");
-}
-
-static enum dpt_status add_layers(struct dpt_builder *b, const struct dpt_layer_list *list,
-                                  struct dpt_error *err)
-{
-    int numbers[DPT_OP_COUNT] = {0};
+    const struct dpt_graph *g = b->graph;
     enum dpt_status status = DPT_OK;
+    bool *read = NULL;
+    int32_t k = 0;
 
-    for (b->index = 0; b->index < list->n; b->index++) {
-        b->layer = &list->at[b->index];
-        name_layer(b, list, &numbers[b->layer->type->op]);
-        DPT_TRY(check_input(b, err));
-        DPT_TRY(b->layer->type->add(b, b->layer, err));
+    DPT_TRY(DPT_ALLOCATE(read, (size_t)g->n_nodes, "the model's layers", err));
+    for (k = 0; k < g->n_nodes; k++)
+        for (int32_t i = 0; i < g->nodes[k].n_inputs; i++)
+            read[g->nodes[k].inputs[i]] = true;
+    for (k = 0; k < g->n_nodes - 1 && read[k]; k++) {
     }
-    b->index = list->n - 1;
-    DPT_TRY(check_whole(b, err));
+    if (k < g->n_nodes - 1) {
+        b->here = b->places[k];
+        DPT_TRY(dpt_builder_fail(b, err,
+                                 "no layer reads its output: join it (`add: %s`), read it (`from: "
+                                 "%s`) or leave it out",
+                                 b->here.name, b->here.name));
+    }
 out:
+    dpt_free(read);
     return status;
 }
 
@@ -108,8 +82,9 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
     struct dpt_layer_list list = {.region = &region};
     struct dpt_builder builder = {
         .graph = graph,
+        .region = &region,
         .model = model,
-        .prefix = type->listed ? "model.layers" : NULL,
+        .all = &list,
     };
     enum dpt_status status;
 
@@ -119,11 +94,12 @@ enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
     if (list.n == 0)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "model: it has no layers"));
     DPT_TRY(add_input(&builder, input, err));
-    DPT_TRY(add_layers(&builder, &list, err));
+    DPT_TRY(dpt_builder_layers(&builder, &list, type->listed ? "model.layers" : NULL, err));
+    DPT_TRY(check_readers(&builder, err));
+    DPT_TRY(check_whole(&builder, err));
 out:
     dpt_region_release(&region);
-    if (list.room > 0)
-        free(list.at);
+    free(builder.places);
     if (status != DPT_OK)
         dpt_graph_release(graph);
     return status;

@@ -16,20 +16,25 @@ struct dpt_layer {
     const struct dpt_layer_type *type;
     void *options;
     const char *name; /* given by the user, or NULL: type name and a number ("conv2") */
+    const char *from; /* name of the layer that it reads, or NULL: the one before it */
     const struct dpt_conf_node *at; /* for messages; NULL in layers that a short form made */
 };
 
 struct dpt_builder; /* the graph that grows, models/layer.h */
+struct dpt_layer_list;
 
 struct dpt_layer_type {
     const char *name;
     const char *summary;
-    enum dpt_op op; /* that it adds */
+    enum dpt_op op; /* that it adds; DPT_OP_COUNT: several */
     const struct dpt_option *options;
     size_t size;      /* of the options' struct */
     const char *main; /* option that a bare value stands for: `dense: 10` is {dense: {outputs: 10}};
                          NULL: none */
     bool planes;      /* it needs channels x height x width */
+    /* Lists of layers in its options: the k-th and the option's name, or NULL behind the last.
+     * NULL: it has none. */
+    const struct dpt_layer_list *(*inner)(const void *options, size_t k, const char **option);
     /* Adds the layer behind builder's last node. Errors: BAD_JOB (shapes; see dpt_builder_fail),
      * RANK. */
     enum dpt_status (*add)(struct dpt_builder *builder, const struct dpt_layer *layer,

@@ -16,7 +16,7 @@ static const char *const names[] = {DPT_LAYER_OPERATIONS(X) DPT_WORDED_LAYERS(X)
 enum { TYPES = sizeof names / sizeof *names };
 
 static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, const char *path,
-                       const struct dpt_sequential_options *model, const char *name)
+                       const char *name)
 {
     static const char good[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-";
     const size_t length = strlen(name);
@@ -30,16 +30,31 @@ static void check_name(struct dpt_conf *conf, const struct dpt_conf_node *at, co
     }
     if (strcmp(name, "input") == 0)
         dpt_conf_mistake(conf, at, path, "'input' is the name of what the model reads");
-    for (size_t i = 0; i < model->n; i++)
-        if (model->layers[i].name != NULL && strcmp(model->layers[i].name, name) == 0) {
-            dpt_conf_mistake(conf, at, path, "an earlier layer has the name '%s' too", name);
-            return;
-        }
+}
+
+/* The names in a list of the model's layers, all of which `all` has, and in the lists in it. */
+static bool check_names(struct dpt_conf *conf, const char *path, const struct dpt_layer_list *all,
+                        const struct dpt_layer_list *list)
+{
+    for (size_t i = 0; i < list->n; i++) {
+        const struct dpt_layer *layer = &list->at[i];
+        const struct dpt_layer_list *inner;
+        const char *option, *at = dpt_option_path(conf, path, NULL, i);
+
+        at = at != NULL ? dpt_option_path(conf, at, layer->type->name, 0) : NULL;
+        if (layer->name != NULL && dpt_layers_find(all, layer->name) != layer)
+            dpt_conf_mistake(conf, dpt_conf_get(layer->at->items[0], "name"), at,
+                             "an earlier layer has the name '%s' too", layer->name);
+        for (size_t k = 0; (inner = dpt_layer_inner(layer, k, &option)) != NULL; k++)
+            if (!check_names(conf, dpt_option_path(conf, at, option, 0), all, inner))
+                return false;
+    }
+    return !conf->region.failed;
 }
 
 /* Reads one entry of the list and rewrites it to its full form. False where memory ran out. */
 static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const char *path,
-                       struct dpt_sequential_options *model)
+                       struct dpt_layer_list *list)
 {
     struct dpt_layer layer = {.at = entry};
     const char *name, *inner;
@@ -64,18 +79,19 @@ static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const
         return false;
     common = layer.options;
     if (common->name != NULL && strcmp(common->name, "auto") != 0) {
-        check_name(conf, dpt_conf_get(value, "name"), inner, model, common->name);
+        check_name(conf, dpt_conf_get(value, "name"), inner, common->name);
         layer.name = common->name;
     }
-    model->layers[model->n++] = layer;
+    if (common->from != NULL && strcmp(common->from, "auto") != 0)
+        layer.from = common->from;
+    list->at[list->n++] = layer;
     return true;
 }
 
-static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                        void *dest)
+bool dpt_read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                     void *dest)
 {
-    /* The row stands at the struct's start: a list fills all members. */
-    struct dpt_sequential_options *model = dest;
+    struct dpt_layer_list *list = dest;
 
     if (node->kind != DPT_NODE_LIST) {
         dpt_conf_mistake(conf, node, path, "a list of layers is wanted");
@@ -85,16 +101,22 @@ static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const
         dpt_conf_mistake(conf, node, path,
                          "the list of layers is empty: put `- dense: 10` or "
                          "other layers in it");
-    model->layers = dpt_region_alloc(&conf->region, (node->n + 1) * sizeof *model->layers);
-    if (model->layers == NULL)
+    list->at = dpt_region_alloc(&conf->region, (node->n + 1) * sizeof *list->at);
+    if (list->at == NULL)
         return false;
     for (size_t i = 0; i < node->n; i++) {
         const char *entry_path = dpt_option_path(conf, path, NULL, i);
 
-        if (entry_path == NULL || !read_layer(conf, node->items[i], entry_path, model))
+        if (entry_path == NULL || !read_layer(conf, node->items[i], entry_path, list))
             return false;
     }
     return true;
+}
+
+static bool read_model(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                       void *dest)
+{
+    return dpt_read_layers(conf, node, path, dest) && check_names(conf, path, dest, dest);
 }
 
 static bool sequential_expand(const void *options, const struct dpt_shape *input,
@@ -103,8 +125,7 @@ static bool sequential_expand(const void *options, const struct dpt_shape *input
     const struct dpt_sequential_options *o = options;
 
     (void)input;
-    list->at = o->layers;
-    list->n = o->n;
+    *list = o->layers;
     return true;
 }
 
@@ -120,15 +141,15 @@ static bool layer_kind(size_t i, struct dpt_option_kind *kind)
     return i < TYPES;
 }
 
-static const struct dpt_alternatives layer_forms = {.kind = layer_kind};
+const struct dpt_alternatives dpt_layers_alternatives = {.kind = layer_kind};
 
 static const struct dpt_option options[] = {
     {.name = "layers",
      .type = DPT_OPT_CUSTOM,
-     .offset = 0,
-     .read = read_layers,
+     .offset = offsetof(struct dpt_sequential_options, layers),
+     .read = read_model,
      .value_text = "list of layers",
-     .alternatives = &layer_forms,
+     .alternatives = &dpt_layers_alternatives,
      .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`"},
     {0},
 };

@@ -2,8 +2,8 @@
  * graph: a model as backends see it.
  *
  * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its
- * inputs by number (a graph, not only a chain), and every shape is that of one sample, so a graph
- * does not depend on the micro-batch. All parameters of a model lie in one flat arena of floats: a
+ * inputs by number: one, or the two of a join. Several nodes may read one value; each value but the
+ * last is read. Every shape is that of one sample, so a graph does not depend on the micro-batch. All parameters of a model lie in one flat arena of floats: a
  * tensor is a name, a shape and an offset. Gradients and optimizer slots have the same layout.
  * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh,
  * kw]), each starting at a multiple of 16 floats (a cache line); the floats between two tensors are
@@ -50,6 +50,8 @@ struct dpt_shape {
  * upsample: each number window.kernel times along each axis
  * flatten: [c][h][w] read as one vector; moves nothing in canonical layout
  * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
+ * add, multiply: of two values of equal shapes, number by number
+ * concat: the channels of the first input, then those of the second; or two vectors
  * layernorm: (x - mean) / sqrt(variance + eps) weight + bias; mean and biased variance over all
  *     numbers of a sample, whose shape weight and bias have
  * groupnorm: the same over each of window.groups runs of channels; weight and bias [channels]
@@ -68,6 +70,9 @@ struct dpt_shape {
     X(UPSAMPLE, upsample)                                                                          \
     X(FLATTEN, flatten)                                                                            \
     X(DROPOUT, dropout)                                                                            \
+    X(ADD, add)                                                                                    \
+    X(MULTIPLY, multiply)                                                                          \
+    X(CONCAT, concat)                                                                              \
     DPT_ACTIVATIONS(DPT_ACTIVATION_OPERATION, X)                                                   \
     X(LAYERNORM, layernorm)                                                                        \
     X(GROUPNORM, groupnorm)                                                                        \
@@ -113,7 +118,7 @@ struct dpt_graph_node {
     enum dpt_op op;
     char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
-    struct dpt_shape in, out; /* of the first input, of the output */
+    struct dpt_shape in, other, out; /* of the first input, of a join's second, of the output */
     struct dpt_window window;
     int32_t weight, bias;                /* tensor numbers, -1: none */
     int32_t mean, variance;              /* likewise: the running ones of batch norm */

@@ -17,13 +17,14 @@ enum dpt_operation_class {
     DPT_CLASS_GEMM,    /* multiplies by weights */
     DPT_CLASS_POOL,
     DPT_CLASS_POINTWISE, /* each number by itself: may be computed in place */
+    DPT_CLASS_JOIN,      /* of two values */
     DPT_CLASS_NORM,      /* by the statistics of what it gets */
 };
 
 /* What backward reads beside the gradient of the output and the parameters. */
 enum {
     DPT_KEEPS_NOTHING = 0,
-    DPT_KEEPS_INPUT = 1,
+    DPT_KEEPS_INPUT = 1, /* all of them */
     DPT_KEEPS_OUTPUT = 2,
     DPT_KEEPS_INDEX = 4,      /* where in its window each maximum was */
     DPT_KEEPS_MASK = 8,       /* or makes it once more */
@@ -41,7 +42,8 @@ enum { DPT_ONNX_STEPS = 5, DPT_ONNX_INPUTS = 4, DPT_ONNX_ATTRIBUTES = 5 };
 
 enum dpt_onnx_source {
     DPT_ONNX_NONE,
-    DPT_ONNX_X, /* what the operation reads */
+    DPT_ONNX_X,     /* what the operation reads */
+    DPT_ONNX_OTHER, /* what a join reads second */
     DPT_ONNX_WEIGHT,
     DPT_ONNX_BIAS, /* left out where the node has none */
     DPT_ONNX_MEAN,

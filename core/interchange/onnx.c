@@ -186,6 +186,7 @@ static const char *add_of_node(struct writer *w, const struct dpt_graph_node *no
 static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
                        const struct dpt_onnx_step *step, const char *in)
 {
+    const char *other = node->n_inputs > 1 ? w->value[node->inputs[1]] : in;
     const int32_t tensors[] = {[DPT_ONNX_WEIGHT] = node->weight,
                                [DPT_ONNX_BIAS] = node->bias,
                                [DPT_ONNX_MEAN] = node->mean,
@@ -197,6 +198,8 @@ static void add_inputs(struct writer *w, const struct dpt_graph_node *node,
 
         if (source == DPT_ONNX_X)
             dpt_proto_text(&w->op, 1, in);
+        else if (source == DPT_ONNX_OTHER)
+            dpt_proto_text(&w->op, 1, other);
         else if (source == DPT_ONNX_NUMBER)
             dpt_proto_text(&w->op, 1, add_constant(w, step->with[i].name, step->with[i].number));
         else if (source > DPT_ONNX_NUMBER)

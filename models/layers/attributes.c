@@ -38,6 +38,6 @@ LAYERS(X)
         .size = sizeof(struct dpt_attribute_options),                                              \
         .main = sizeof lower##_main > 1 ? lower##_main : NULL,                                     \
         .planes = planes_,                                                                         \
-        .add = dpt_layer_add,                                                                      \
+        .add = dpt_layer_with_attributes,                                                          \
     };
 LAYERS(X)

@@ -16,5 +16,5 @@ const struct dpt_layer_type dpt_layer_batchnorm = {
     .op = DPT_OP_BATCHNORM,
     .options = options,
     .size = sizeof(struct dpt_attribute_options),
-    .add = dpt_layer_add,
+    .add = dpt_layer_with_attributes,
 };

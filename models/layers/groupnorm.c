@@ -1,16 +1,14 @@
 #include "models/layer.h"
 
 struct options {
-    struct dpt_layer_options common;
+    struct dpt_attribute_options attributes; /* with the layer's common ones */
     int64_t groups;
-    double eps;
 };
 
 // clang-format off
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
-    {.name = "eps", .type = DPT_OPT_REAL, .offset = offsetof(struct options, eps),
-     .fallback = "1e-5", .min = 1e-12, .max = 1, .help = "what is added to the variance"},
+    DPT_ATTRIBUTE_ROW(0, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
     {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct options, groups),
      .min = 1, .max = DPT_MAX_CHANNELS,
      .help = "runs of channels that are normalised together; 1: all, channels: each"},
@@ -29,7 +27,7 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
         return dpt_builder_fail(b, err, "groups %lld does not divide the input's %d channels",
                                 (long long)o->groups, (int)node.in.c);
     node.window.groups = (int32_t)o->groups;
-    node.attribute[0] = (float)o->eps;
+    node.attribute[0] = (float)o->attributes.attribute[0];
     DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:

@@ -13,5 +13,5 @@ const struct dpt_layer_type dpt_layer_layernorm = {
     .op = DPT_OP_LAYERNORM,
     .options = options,
     .size = sizeof(struct dpt_attribute_options),
-    .add = dpt_layer_add,
+    .add = dpt_layer_with_attributes,
 };

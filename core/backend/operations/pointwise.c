@@ -1,4 +1,4 @@
-/* What takes each number by itself, or none. */
+/* What takes each number by itself, or none; and joins. */
 #include "core/backend/operation.h"
 
 const struct dpt_operation dpt_operation_input = {
@@ -34,6 +34,27 @@ const struct dpt_operation dpt_operation_dropout = {
     .reached = {0.02, 0.3, 0.5e-6},
     .onnx = {{.type = "Identity"}}, /* when a model is used */
 };
+
+static void channels_of_both(struct dpt_graph_node *node)
+{
+    node->out = node->in;
+    node->out.c += node->other.c;
+}
+
+#define JOIN(name_, keeps_, shape_, onnx_type, ...)                                                \
+    const struct dpt_operation dpt_operation_##name_ = {                                           \
+        .name = #name_,                                                                            \
+        .kind = DPT_CLASS_JOIN,                                                                    \
+        .keeps = keeps_,                                                                           \
+        .traits = DPT_EXACT,                                                                       \
+        .shape = shape_,                                                                           \
+        .reached = {0.4, 0.4, 0.3e-6},                                                             \
+        .onnx = {{.type = onnx_type, .with = {{.source = DPT_ONNX_OTHER}}, __VA_ARGS__}},          \
+    }
+JOIN(add, DPT_KEEPS_NOTHING, dpt_shape_same, "Add");
+JOIN(multiply, DPT_KEEPS_INPUT, dpt_shape_same, "Mul");
+JOIN(concat, DPT_KEEPS_NOTHING, channels_of_both, "Concat",
+     .attribute = {{.name = "axis", .number = 1}});
 
 #define DPT_ATTRIBUTE(k, text, otherwise, least, most, help) [k] = text
 #define X(C, NAME, name_, summary, keeps_, traits_, forward, backward, options, onnx_)             \

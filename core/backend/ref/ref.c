@@ -67,9 +67,6 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
         const int64_t out = dpt_shape_size(&node->out);
         struct location *location = &program->locations[i];
 
-        if (node->n_inputs > 1)
-            return dpt_fail(err, DPT_BAD_JOB, "%s: backend ref has no layer of %d inputs",
-                            node->name, node->n_inputs);
         *location = (struct location){.y = take(&program->words, spec->micro, out),
                                       .dy = NOWHERE,
                                       .saved = NOWHERE,
@@ -187,6 +184,7 @@ static struct dpt_ref_call call_of(const struct program *program, int32_t index,
         .index = index,
         .count = (size_t)batch->count,
         .in = (size_t)dpt_shape_size(&node->in),
+        .other = (size_t)dpt_shape_size(&node->other),
         .out = (size_t)dpt_shape_size(&node->out),
         .x = batch->input,
         .y = memory + location->y,
@@ -195,6 +193,8 @@ static struct dpt_ref_call call_of(const struct program *program, int32_t index,
 
     if (node->n_inputs > 0)
         call.x = memory + program->locations[node->inputs[0]].y;
+    if (node->n_inputs > 1)
+        call.x_other = memory + program->locations[node->inputs[1]].y;
     call.weight = tensor_in(program, params, node->weight);
     call.bias = tensor_in(program, params, node->bias);
     call.mean = tensor_in(program, params, node->mean);
@@ -252,6 +252,8 @@ static void run_backward(const struct program *program, int worker, const struct
         call.training = true;
         call.dy = memory + program->locations[i].dy;
         call.dx = at(memory, program->locations[call.node->inputs[0]].dy);
+        if (call.node->n_inputs > 1)
+            call.dx_other = at(memory, program->locations[call.node->inputs[1]].dy);
         call.saved = at(memory, program->locations[i].saved);
         dpt_ref_ops[call.node->op]->backward(&call);
         mark(program->workers[worker].spans, dpt_span_node(i, DPT_PASS_BACKWARD));

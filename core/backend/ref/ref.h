@@ -15,14 +15,14 @@
 struct dpt_ref_call {
     const struct dpt_graph_node *node;
     const struct dpt_batch *batch;
-    int32_t index;  /* of the node */
-    bool training;  /* a backward pass follows */
-    size_t count;   /* samples */
-    size_t in, out; /* floats of a sample */
-    const float *x;
+    int32_t index;            /* of the node */
+    bool training;            /* a backward pass follows */
+    size_t count;             /* samples */
+    size_t in, other, out;    /* floats of a sample */
+    const float *x, *x_other; /* x_other: a join's second input */
     float *y;
     const float *dy;
-    float *dx;                    /* added to; NULL: not wanted */
+    float *dx, *dx_other;         /* added to; NULL: not wanted */
     const float *weight, *bias;   /* NULL: none */
     float *dweight, *dbias;       /* added to */
     const float *mean, *variance; /* running ones; NULL: none */

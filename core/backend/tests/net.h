@@ -140,6 +140,17 @@ static inline int32_t net_pool(struct dpt_graph *g, int32_t from, enum dpt_op op
     return net_add(g, &node, false);
 }
 
+/* Of two nodes whose shapes agree. */
+static inline int32_t net_join(struct dpt_graph *g, int32_t a, int32_t b, enum dpt_op op)
+{
+    struct dpt_graph_node node = net_behind(g, a, op, "join");
+
+    node.n_inputs = 2;
+    node.inputs[1] = b;
+    node.other = g->nodes[b].out;
+    return net_add(g, &node, false);
+}
+
 /* What needs neither a window nor a number of outputs; attribute: the first one that it has. */
 static inline int32_t net_simple(struct dpt_graph *g, int32_t from, enum dpt_op op, float attribute)
 {
@@ -204,6 +215,23 @@ static inline int net_operations(unsigned kinds, enum dpt_op ops[DPT_OP_COUNT])
     return n;
 }
 
+/* A node, `at` itself perhaps, whose value this join takes beside that of `at`. */
+static inline int32_t net_partner(const struct dpt_graph *g, int32_t at, enum dpt_op join,
+                                  struct draw *d)
+{
+    const struct dpt_shape *in = &g->nodes[at].out;
+    int32_t chosen = at, fitting = 0;
+
+    for (int32_t k = 0; k < g->n_nodes; k++) {
+        const struct dpt_shape *s = &g->nodes[k].out;
+
+        if (s->h == in->h && s->w == in->w && s->flat == in->flat &&
+            (join == DPT_OP_CONCAT || s->c == in->c) && draw_int(d, 0, fitting++) == 0)
+            chosen = k;
+    }
+    return chosen;
+}
+
 /* A random node of any operation but the input. */
 static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op, struct draw *d)
 {
@@ -221,12 +249,54 @@ static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op,
         return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
     if (op == DPT_OP_ADAPTIVE_AVGPOOL || op == DPT_OP_UPSAMPLE)
         return net_resize(g, from, op, d);
+    if (dpt_operations[op]->kind == DPT_CLASS_JOIN)
+        return net_join(g, from, net_partner(g, from, op, d), op);
     if (net_has_window(op)) {
         w = draw_window(d, true, in.h, in.w);
         return net_pool(g, from, op, &w);
     }
     return net_simple(g, from, op,
                       dpt_operations[op]->attributes[0] ? 0.8f * (float)draw_uniform(d) : 0);
+}
+
+/* A random layer that keeps the shape of the planes that it gets. */
+static inline int32_t net_same(struct dpt_graph *g, int32_t from, int32_t channels, struct draw *d)
+{
+    static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+    enum dpt_op ops[DPT_OP_COUNT];
+    const int n = net_operations(1 << DPT_CLASS_POINTWISE | 1 << DPT_CLASS_NORM, ops);
+
+    if (channels != g->nodes[from].out.c || draw_int(d, 0, 2) == 0)
+        return net_conv(g, from, channels, &same, draw_int(d, 0, 1));
+    return net_any(g, from, ops[draw_int(d, 0, n - 1)], d);
+}
+
+/* At least so many layers behind planes, two joins among them, where several read one value. */
+static inline int32_t net_branches(struct dpt_graph *g, int32_t from, int32_t layers,
+                                   struct draw *d)
+{
+    const int32_t end = g->n_nodes + layers;
+    int32_t at = from;
+
+    for (int joins = 0; joins < 2 || g->n_nodes < end;) {
+        const int32_t start = at, channels = g->nodes[at].out.c;
+        const enum dpt_op join = draw_int(d, 0, 1) ? DPT_OP_ADD : DPT_OP_MULTIPLY;
+
+        for (int32_t k = draw_int(d, 1, 3); k > 0; k--)
+            at = net_same(g, at, channels, d);
+        if (draw_int(d, 0, 3) == 0)
+            continue;
+        if (draw_int(d, 0, 1)) { /* a third one reads the start */
+            const int32_t other = net_same(g, start, draw_int(d, 1, 20), d);
+
+            at = net_join(g, net_join(g, at, start, join), other, DPT_OP_CONCAT);
+            joins++;
+        } else {
+            at = draw_int(d, 0, 1) ? net_join(g, at, start, join) : net_join(g, start, at, join);
+        }
+        joins++;
+    }
+    return at;
 }
 
 /* Where the next tensor of the arena begins, whichever it is. */

@@ -27,6 +27,10 @@ static struct dpt_graph_node node_of(enum dpt_op op)
         node.out.c = 7;
     if (op == DPT_OP_ADAPTIVE_AVGPOOL)
         node.out.h = node.out.w = 2;
+    if (dpt_operations[op]->kind == DPT_CLASS_JOIN) {
+        node.n_inputs = 2;
+        node.other = node.in;
+    }
     if (op == DPT_OP_DENSE)
         node.in = (struct dpt_shape){120, 1, 1, true};
     dpt_operations[op]->shape(&node);
