@@ -24,6 +24,9 @@ struct dpt_layer_place {
     char name[DPT_NAME]; /* of its node */
 };
 
+/* Layer types that no operation has the name of: one in other words, and what adds several nodes. */
+#define DPT_OTHER_LAYERS(X) X(CONV1D, conv1d) X(RESIDUAL, residual)
+
 struct dpt_builder {
     struct dpt_graph *graph;
     struct dpt_region *region;
@@ -93,11 +96,26 @@ struct dpt_join_options {
     struct dpt_operands of;
 };
 
-/* A layer type for each operation but the input, and those that say an operation in other words. */
-#define DPT_WORDED_LAYERS(X) X(CONV1D, conv1d)
-#define X(NAME, name)        extern const struct dpt_layer_type dpt_layer_##name;
+/* A list of layers that grows. */
+struct dpt_layer_list {
+    struct dpt_region *region; /* of the layers and their options */
+    struct dpt_layer *at;
+    size_t n, room;
+};
+
+/* What is beside a block's layers: enum dpt_shortcut_way, and the layers of the last one. */
+enum dpt_shortcut_way { DPT_SHORTCUT_AUTO, DPT_SHORTCUT_NONE, DPT_SHORTCUT_LAYERS };
+
+struct dpt_residual_options {
+    struct dpt_layer_options common;
+    struct dpt_layer_list layers, beside;
+    int shortcut;
+};
+
+/* A layer type for each operation but the input, and the others. */
+#define X(NAME, name) extern const struct dpt_layer_type dpt_layer_##name;
 DPT_LAYER_OPERATIONS(X)
-DPT_WORDED_LAYERS(X)
+DPT_OTHER_LAYERS(X)
 #undef X
 
 /* The rows that every layer's table begins with. */
@@ -177,14 +195,8 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
 extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
     dpt_padding_alternatives, dpt_initializer_alternatives, dpt_layers_alternatives;
 
-/* A list of layers that grows. */
-struct dpt_layer_list {
-    struct dpt_region *region; /* of the layers and their options */
-    struct dpt_layer *at;
-    size_t n, room;
-};
-
-/* Appends a layer; its zeroed options, or NULL where memory ran out. */
+/* Appends a layer; its options as its table has them by default, and zero where it has none, or
+ * NULL where memory ran out. */
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
 
 /* dpt_layer_type.inner of a layer of any type. */

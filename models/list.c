@@ -1,15 +1,29 @@
 /* Lists of layers: how they grow, their names, and the nodes that they become. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "core/backend/operation.h"
 #include "models/layer.h"
 
+/* Fills options with what their table has where nothing is said. */
+static bool fill_defaults(struct dpt_region *region, const struct dpt_option *table, void *options)
+{
+    struct dpt_conf conf = {.path = "", .region = *region};
+    struct dpt_conf_node *map = dpt_conf_new(&conf, DPT_NODE_MAP, NULL);
+    /* What must be given is noted as a mistake, and is the caller's to fill in. */
+    const bool filled = map != NULL && dpt_options_read(&conf, map, "", table, options);
+
+    *region = conf.region;
+    free(conf.mistakes);
+    return filled;
+}
+
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type)
 {
     void *options = dpt_region_alloc(list->region, type->size);
 
-    if (options == NULL)
+    if (options == NULL || !fill_defaults(list->region, type->options, options))
         return NULL;
     if (list->n == list->room) { /* what is left behind is as much again, at most */
         const size_t room = list->room == 0 ? 8 : 2 * list->room;

@@ -41,7 +41,7 @@ struct dpt_layer_type {
                            struct dpt_error *err);
 };
 
-/* By operation, then those that say one in other words; ends with NULL. */
+/* By operation, then the others (DPT_OTHER_LAYERS); ends with NULL. */
 extern const struct dpt_layer_type *const dpt_layer_types[];
 extern const struct dpt_variant
     *const dpt_model_variants[]; /* linear, mlp, cnn, sequential; ends with NULL */

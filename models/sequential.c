@@ -7,11 +7,11 @@ enum { NAME_LENGTH = 40 };
 
 /* The layer types, and their names, the first ones those of their operations. */
 #define X(NAME, name) &dpt_layer_##name,
-const struct dpt_layer_type *const dpt_layer_types[] = {DPT_LAYER_OPERATIONS(X) DPT_WORDED_LAYERS(X)
+const struct dpt_layer_type *const dpt_layer_types[] = {DPT_LAYER_OPERATIONS(X) DPT_OTHER_LAYERS(X)
                                                             NULL};
 #undef X
 #define X(NAME, name) #name,
-static const char *const names[] = {DPT_LAYER_OPERATIONS(X) DPT_WORDED_LAYERS(X)};
+static const char *const names[] = {DPT_LAYER_OPERATIONS(X) DPT_OTHER_LAYERS(X)};
 #undef X
 enum { TYPES = sizeof names / sizeof *names };
 
@@ -141,7 +141,7 @@ static bool layer_kind(size_t i, struct dpt_option_kind *kind)
     return i < TYPES;
 }
 
-const struct dpt_alternatives dpt_layers_alternatives = {.kind = layer_kind};
+const struct dpt_alternatives dpt_layers_alternatives = {.kind = layer_kind, .name = "layers"};
 
 static const struct dpt_option options[] = {
     {.name = "layers",

@@ -1,6 +1,4 @@
 /* The short forms: each writes a list of layers, so that a model is built in one way only. */
-#include <stdlib.h>
-
 #include "models/layer.h"
 
 #define X(C, NAME, name, ...) &dpt_layer_##name,
@@ -34,21 +32,8 @@ static bool push_dense(struct dpt_layer_list *list, int64_t outputs, struct dpt_
     if (dense == NULL)
         return false;
     dense->outputs = outputs;
-    dense->bias = true;
     dense->init = init;
     return true;
-}
-
-/* With the options that its row has where nothing is said. */
-static bool push_activation(struct dpt_layer_list *list, int number)
-{
-    const struct dpt_layer_type *type = activations[number];
-    char *options = dpt_layers_push(list, type);
-
-    for (const struct dpt_option *o = type->options; options != NULL && o->name != NULL; o++)
-        if (o->type == DPT_OPT_REAL)
-            *(double *)(void *)(options + o->offset) = strtod(o->fallback, NULL);
-    return options != NULL;
 }
 
 static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool flatten)
@@ -59,7 +44,7 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
         struct dpt_attribute_options *dropout;
 
         if (!push_dense(list, tail->hidden.at[i], tail->init) ||
-            !push_activation(list, tail->activation))
+            dpt_layers_push(list, activations[tail->activation]) == NULL)
             return false;
         if (tail->dropout == 0)
             continue;
@@ -87,14 +72,11 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
         struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
         struct dpt_layer_pool_options *pool;
 
-        if (conv == NULL || !push_activation(list, o->tail.activation))
+        if (conv == NULL || dpt_layers_push(list, activations[o->tail.activation]) == NULL)
             return false;
         conv->channels = o->channels.at[i];
-        conv->groups = 1;
         conv->kernel = o->kernel;
-        conv->stride = conv->dilation = (struct dpt_pair){{1, 1}};
         conv->padding = o->padding;
-        conv->bias = true;
         conv->init = o->tail.init;
         if (o->pool == 1)
             continue;

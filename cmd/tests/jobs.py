@@ -103,6 +103,20 @@ def value(schema, rng):
             "integer": lambda: number(schema, rng), "string": lambda: rng.choice(["a", "b c", "d*.h5", "é"])}[kind]()
 
 
+def expand(node, definitions, depth):
+    """The schema with what its references name in their place; at some depth the simplest such list."""
+    if isinstance(node, list):
+        return [expand(inner, definitions, depth) for inner in node]
+    if not isinstance(node, dict):
+        return node
+    for one in node.get("allOf", []):
+        if "$ref" in one:
+            if depth == 0:
+                return {"enum": [["relu"], ["flatten"]]}
+            return expand(definitions[one["$ref"].removeprefix("#/definitions/")], definitions, depth - 1)
+    return {key: expand(inner, definitions, depth) for key, inner in node.items()}
+
+
 def make(schema, rng):
     return table(schema, rng, {})
 

@@ -18,7 +18,7 @@ jsonschema = pytest.importorskip("jsonschema")
 # How a scalar is spelt it does not see either: 32.0 for 32, "32" in quotes for auto, True for true.
 UNSAYABLE = re.compile("give either|is more than batch\\.|needs momentum|is no name|"
                        "an earlier layer has the name|'input' is the name|`from` names it|"
-                       "does not go with comm.reduction")
+                       "a join of|does not go with comm.reduction")
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,9 @@ RIGHT = [
     LAYERS % "conv: {channels: 3, kernel: 3, stride: [1, 2], padding: [0, 1]}, maxpool: [2, 2], "
              "{avgpool: {size: 2, stride: auto}}, relu: , gelu: {}, dropout, dropout: 0.3, dropout: , flatten, "
              "dense: {outputs: 10, bias: false, name: head}",
+    LAYERS % "conv: {channels: 3, name: a}, {relu: {from: a}}, add: a, multiply: [a, relu1, input], "
+             "concat: {of: [a, 1], name: all}, residual: [relu, {residual: {layers: [relu], shortcut: none}}], "
+             "residual: {layers: [{conv: 3}], shortcut: [{conv: {channels: 3}}, residual: [relu]], name: r}",
 ]
 
 
@@ -136,6 +139,13 @@ WRONG = [
     LAYERS % "dense: 0",
     LAYERS % "relu: 3",
     LAYERS % "rleu",
+    LAYERS % "add",
+    LAYERS % "add: {of: {a: b}}",
+    LAYERS % "residual: []",
+    LAYERS % "residual: relu",
+    LAYERS % "residual: [rleu]",
+    LAYERS % "residual: {layers: [relu], shortcut: all}",
+    LAYERS % "residual: {layers: [relu], shortcut: [{residual: [relu: 3]}]}",
     LAYERS % "{relu: , dense: 10}",
     LAYERS % "{}",
     LAYERS % "~",
@@ -175,9 +185,9 @@ def test_jobs_refused_elsewhere_in_the_suite(validator, tmp_path):
 def test_random_jobs(validator, schema, tmp_path, seed):
     """Right ones, and the same with one thing changed: both say the same of each."""
     rng = random.Random(seed)
-    made = {}
+    whole, made = jobs.expand(schema, schema["definitions"], 2), {}
     for i in range(300):
-        job = jobs.make(schema, rng)
+        job = jobs.make(whole, rng)
         if i % 3:
             jobs.spoil(job, rng)
         path = dpt.write_job(tmp_path / f"{i}.yaml", jobs.dump(job))

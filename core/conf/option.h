@@ -139,6 +139,7 @@ struct dpt_alternatives {
                                         but the last has none); or NULL: a list of kinds */
     size_t most;                     /* entries of such a list, at least one; 0: any number */
     bool (*kind)(size_t i, struct dpt_option_kind *kind); /* the i-th, or false behind the last */
+    const char *name; /* of such a list whose kinds may have such a list themselves; or NULL */
 };
 
 /* One of several kinds of a thing, each with its own options (an optimizer, a schedule, a model, a
@@ -223,7 +224,8 @@ struct dpt_option_visit {
     bool listed;                   /* in an entry of a list: `path` begins at the kind */
 };
 
-/* Visits every row, in the order of the tables, each before those in it. */
+/* Visits every row, in the order of the tables, each before those in it; the kinds of a list not
+ * once more in an entry of a list. */
 void dpt_options_walk(const struct dpt_option *table,
                       void (*visit)(void *arg, const struct dpt_option_visit *at), void *arg);
 

@@ -360,12 +360,29 @@ static void write_kinds(struct dpt_json *j, const struct dpt_alternatives *alter
     dpt_json_end(j);
 }
 
+/* To one of `definitions`; in `allOf`, since what stands beside a reference does not count. */
+static void write_reference(struct dpt_json *j, const char *name)
+{
+    char text[64];
+
+    snprintf(text, sizeof text, "#/definitions/%s", name);
+    dpt_json_array(j, "allOf");
+    dpt_json_object(j, NULL);
+    dpt_json_text(j, "$ref", text);
+    dpt_json_end(j);
+    dpt_json_end(j);
+}
+
 static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
     const struct dpt_alternatives *alternatives = row->alternatives;
 
     if (alternatives == NULL)
         return;
+    if (alternatives->either == NULL && alternatives->name != NULL) {
+        write_reference(j, alternatives->name);
+        return;
+    }
     if (alternatives->either == NULL) {
         write_kinds(j, alternatives);
         return;
@@ -438,12 +455,37 @@ static void write_row(struct dpt_json *j, const char *name, const struct dpt_opt
     dpt_json_end(j);
 }
 
+/* The lists that may stand in themselves, each once. */
+struct definitions {
+    struct dpt_json *j;
+    struct names written;
+};
+
+static void write_definition(void *arg, const struct dpt_option_visit *at)
+{
+    struct definitions *d = arg;
+    const struct dpt_alternatives *list = at->row != NULL ? at->row->alternatives : NULL;
+
+    if (list == NULL || list->name == NULL ||
+        dpt_find(list->name, d->written.at, d->written.n) < d->written.n)
+        return;
+    add_name(&d->written, list->name);
+    dpt_json_object(d->j, list->name);
+    write_kinds(d->j, list);
+    dpt_json_end(d->j);
+}
+
 void dpt_options_schema(const struct dpt_option *table, const char *title, struct dpt_json *j)
 {
+    struct definitions definitions = {.j = j};
+
     dpt_json_object(j, NULL);
     dpt_json_text(j, "$schema", "http://json-schema.org/draft-07/schema#");
     dpt_json_text(j, "title", title);
     dpt_json_text(j, "type", "object");
     write_table(j, table, false);
+    dpt_json_object(j, "definitions");
+    dpt_options_walk(table, write_definition, &definitions);
+    dpt_json_end(j);
     dpt_json_end(j);
 }

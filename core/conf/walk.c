@@ -49,12 +49,12 @@ static void walk_table(struct walk *w, const struct dpt_option *table, const cha
         for (size_t i = 0; row->type == DPT_OPT_VARIANT && row->variants[i] != NULL; i++)
             walk_named(w, row->variants[i]->options, path.text, row->variants[i]->name,
                        row->variants[i]->summary, depth + 1);
-        if (has_kinds(row))
+        if (has_kinds(row) && !w->listed) {
             w->listed = true;
-        for (size_t i = 0; has_kinds(row) && row->alternatives->kind(i, &kind); i++)
-            walk_named(w, kind.options, kind.name, kind.name, kind.summary, depth + 1);
-        if (has_kinds(row))
+            for (size_t i = 0; row->alternatives->kind(i, &kind); i++)
+                walk_named(w, kind.options, kind.name, kind.name, kind.summary, depth + 1);
             w->listed = false;
+        }
         dpt_str_release(&path);
     }
 }

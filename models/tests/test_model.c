@@ -392,9 +392,9 @@ static void layers_are_operations(void **state)
             assert_non_null(o->name);
         }
     }
-    /* Behind them those that say an operation in other words. */
     assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT - 1], &dpt_layer_conv1d);
-    assert_null(dpt_layer_types[DPT_OP_COUNT]);
+    assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT], &dpt_layer_residual);
+    assert_null(dpt_layer_types[DPT_OP_COUNT + 1]);
 }
 
 int main(void)

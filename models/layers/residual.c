@@ -1,0 +1,204 @@
+/* A residual block (He et al. 2015, "Deep Residual Learning for Image Recognition"): the sum of its
+ * layers and of what goes past them. */
+#include "core/backend/operation.h"
+#include "models/layer.h"
+
+/* --- options ---------------------------------------------------------------------------------- */
+
+static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest);
+
+// clang-format off
+static const struct dpt_option shortcuts[] = {
+    {.name = "way", .type = DPT_OPT_CHOICE, .choices = (const char *const[]){"auto", "none", NULL}},
+    {.name = "layers", .type = DPT_OPT_CUSTOM, .value_text = "list of layers",
+     .alternatives = &dpt_layers_alternatives},
+    {0},
+};
+static const struct dpt_alternatives alternatives = {.either = shortcuts};
+
+static const struct dpt_option options[] = {
+    DPT_LAYER_NAME_ROW,
+    {.name = "layers", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_residual_options, layers), .read = dpt_read_layers,
+     .value_text = "list of layers", .alternatives = &dpt_layers_alternatives,
+     .help = "whose output is added to the shortcut's; `name` is that of the sum"},
+    {.name = "shortcut", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_residual_options, beside), .fallback = "auto",
+     .read = read_shortcut, .value_text = "auto, none or list of layers",
+     .alternatives = &alternatives,
+     .help = "what goes past them; auto: what they read, by a 1x1 convolution or a dense layer and "
+             "their norm where shapes differ; none: no projection"},
+    {0},
+};
+// clang-format on
+
+static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest)
+{
+    struct dpt_residual_options *o =
+        (void *)((char *)dest - offsetof(struct dpt_residual_options, beside));
+
+    if (node->kind == DPT_NODE_SCALAR)
+        return dpt_option_read(conf, node, path, shortcuts, &o->shortcut);
+    if (node->kind == DPT_NODE_MAP)
+        dpt_conf_mistake(conf, node, path, "expected auto, none or a list of layers, got a map");
+    if (node->kind == DPT_NODE_MAP)
+        return !conf->region.failed;
+    o->shortcut = DPT_SHORTCUT_LAYERS;
+    return dpt_read_layers(conf, node, path, &o->beside);
+}
+
+static const struct dpt_layer_list *inner(const void *options_, size_t k, const char **option)
+{
+    const struct dpt_residual_options *o = options_;
+
+    *option = k == 0 ? "layers" : "shortcut";
+    return k == 0 ? &o->layers : k == 1 ? &o->beside : NULL;
+}
+
+/* --- the shortcut ----------------------------------------------------------------------------- */
+
+/* The first norm of a block; a later one may begin at zero, so that the block begins as nothing. */
+static const struct dpt_layer *first_norm(const struct dpt_layer_list *list)
+{
+    const struct dpt_layer *found = NULL;
+    const struct dpt_layer_list *in;
+    const char *option;
+
+    for (size_t i = 0; i < list->n && found == NULL; i++) {
+        const struct dpt_layer *layer = &list->at[i];
+
+        if (layer->type->op < DPT_OP_COUNT &&
+            dpt_operations[layer->type->op]->kind == DPT_CLASS_NORM)
+            return layer;
+        for (size_t k = 0; found == NULL && (in = dpt_layer_inner(layer, k, &option)); k++)
+            found = first_norm(in);
+    }
+    return found;
+}
+
+/* The stride by which a window of 1 makes `out` numbers of `in`, or 0. */
+static int32_t stride_between(int32_t in, int32_t out)
+{
+    const int32_t stride = (in + out - 1) / out;
+
+    return (in + stride - 1) / stride == out ? stride : 0;
+}
+
+/* Writes the layers that give the shape `to` of the shape `from`. */
+static bool push_projection(struct dpt_layer_list *list, const struct dpt_shape *to,
+                            struct dpt_pair stride)
+{
+    struct dpt_conv_options *conv;
+    struct dpt_dense_options *dense;
+
+    if (to->flat) {
+        dense = dpt_layers_push(list, &dpt_layer_dense);
+        if (dense == NULL)
+            return false;
+        dense->outputs = to->c;
+        dense->bias = false;
+        return true;
+    }
+    conv = dpt_layers_push(list, &dpt_layer_conv);
+    if (conv == NULL)
+        return false;
+    conv->channels = to->c;
+    conv->kernel = (struct dpt_pair){{1, 1}};
+    conv->stride = stride;
+    conv->bias = false;
+    return true;
+}
+
+static enum dpt_status add_projection(struct dpt_builder *b, const struct dpt_residual_options *o,
+                                      const struct dpt_shape *to, const char *prefix,
+                                      struct dpt_error *err)
+{
+    const struct dpt_shape *from = dpt_builder_shape(b);
+    const struct dpt_layer *norm = first_norm(&o->layers), *block = b->here.layer;
+    const struct dpt_pair stride = {
+        {stride_between(from->h, to->h), stride_between(from->w, to->w)}};
+    struct dpt_layer_list list = {.region = b->region};
+    char in[40], out[40];
+    enum dpt_status status = DPT_OK;
+
+    if (from->flat != to->flat || stride.at[0] == 0 || stride.at[1] == 0)
+        return dpt_builder_fail(b, err,
+                                "its layers turn %s into %s, which no 1x1 convolution does: give "
+                                "the layers that do (`shortcut: [...]`)",
+                                dpt_shape_text(from, in), dpt_shape_text(to, out));
+    if (!push_projection(&list, to, stride) ||
+        (norm != NULL && dpt_layers_push(&list, norm->type) == NULL))
+        return dpt_fail_memory(err, "the model's layers", 0);
+    if (norm != NULL)
+        list.at[list.n - 1].options = norm->options;
+    for (size_t i = 0; i < list.n; i++)
+        list.at[i].at = block->at;
+    DPT_TRY(dpt_builder_layers(b, &list, prefix, err));
+out:
+    return status;
+}
+
+/* --- the block -------------------------------------------------------------------------------- */
+
+static bool same_shape(const struct dpt_shape *a, const struct dpt_shape *b)
+{
+    return a->c == b->c && a->h == b->h && a->w == b->w && a->flat == b->flat;
+}
+
+/* Where an option of the block stands; NULL in a short form's. Out of memory: region->failed. */
+static const char *option_path(const struct dpt_builder *b, const char *option)
+{
+    if (b->here.prefix == NULL)
+        return NULL;
+    return dpt_region_printf(b->region, "%s[%zu].residual.%s", b->here.prefix, b->here.index,
+                             option);
+}
+
+static enum dpt_status residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                    struct dpt_error *err)
+{
+    const struct dpt_residual_options *o = layer->options;
+    const struct dpt_layer_place block = b->here;
+    const char *layers_path = option_path(b, "layers"), *path = option_path(b, "shortcut");
+    const int32_t start = b->last;
+    enum dpt_status status = DPT_OK;
+    int32_t end, other;
+    char in[40], out[40];
+
+    if (b->region->failed)
+        DPT_TRY(dpt_fail_memory(err, "the model's layers", 0));
+    DPT_TRY(dpt_builder_layers(b, &o->layers, layers_path, err));
+    end = b->last;
+    b->last = start;
+    b->here = block;
+    if (o->shortcut == DPT_SHORTCUT_LAYERS)
+        DPT_TRY(dpt_builder_layers(b, &o->beside, path, err));
+    else if (o->shortcut == DPT_SHORTCUT_AUTO &&
+             !same_shape(dpt_builder_shape(b), &b->graph->nodes[end].out))
+        DPT_TRY(add_projection(b, o, &b->graph->nodes[end].out, path, err));
+    other = b->last;
+    b->last = end;
+    b->here = block;
+    if (!same_shape(dpt_builder_shape(b), &b->graph->nodes[other].out))
+        DPT_TRY(dpt_builder_fail(
+            b, err, "its layers give %s, its shortcut %s: they must be equal%s",
+            dpt_shape_text(dpt_builder_shape(b), out),
+            dpt_shape_text(&b->graph->nodes[other].out, in),
+            o->shortcut == DPT_SHORTCUT_NONE ? " (`shortcut: auto` puts a projection there)" : ""));
+    DPT_TRY(dpt_builder_join(b, DPT_OP_ADD, b->here.name, other, err));
+out:
+    return status;
+}
+
+const struct dpt_layer_type dpt_layer_residual = {
+    .name = "residual",
+    .summary = "sum of a list of layers and of a shortcut past them (He et al. 2015)",
+    .op = DPT_OP_COUNT,
+    .options = options,
+    .size = sizeof(struct dpt_residual_options),
+    .main = "layers",
+    .inner = inner,
+    .add = residual_add,
+};
