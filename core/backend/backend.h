@@ -182,9 +182,11 @@ struct dpt_backend {
     enum dpt_status (*infer)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *outputs,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
-    /* After train or infer on this worker: the first node whose output, for the samples of that batch, holds a value that is not
-       finite, and that sample's position in the batch; -1 where there is none. For messages, not for speed. */
-    int32_t (*find_nonfinite)(void *program, int worker, int32_t count, int32_t *position);
+    /* Computes forward as infer does. *node: out, the first whose output holds a value that is not finite, the input's included, and
+       *position of that sample in the batch; -1 where there is none. For messages, not for speed. */
+    enum dpt_status (*find_nonfinite)(void *program, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err);
     /* From now on a worker records its time in `spans`: the passes of each node (dpt_span_node) and
      * the loss; NULL ends the recording. Not to be called while the worker computes. Optional, as
      * the next two. */

@@ -31,8 +31,8 @@ static enum dpt_status search_outputs(struct search *s, struct dpt_error *err)
 
         DPT_TRY(dpt_loader_fill(t->data.train.loader, s->view, i, &t->team.workers[0].buffer,
                                 &batch, err));
-        DPT_TRY(t->backend->infer(t->model.program, 0, &batch, t->arenas.params, NULL, NULL, err));
-        node = t->backend->find_nonfinite(t->model.program, 0, batch.count, &position);
+        DPT_TRY(t->backend->find_nonfinite(t->model.program, 0, &batch, t->arenas.params, &node,
+                                           &position, err));
         if (node >= 0)
             s->found = (struct finding){
                 .kind = IN_OUTPUT, .location = node, .sample = batch.sample[position]};

@@ -143,8 +143,11 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     *chosen = true;
     conv->winograd = w;
     DPT_TRY(dpt_cpu_read(program, node, DPT_LAYOUT_C16, err));
-    if (w.pool)
+    if (w.pool) {
         node->pool->fused = true;
+        /* Here, where it is computed, and while the input is still there. */
+        dpt_cpu_write(program, node->pool, DPT_LAYOUT_C16);
+    }
     dpt_cpu_write(program, node, DPT_LAYOUT_C16);
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
     DPT_TRY(dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights, err));

@@ -7,7 +7,7 @@
 struct dense {
     struct dpt_gemm gemm;
     bool small;     /* not worth the tiles: plain loops, by one thread */
-    int transposed; /* buffer: x, transposed */
+    int transposed; /* buffer: x, transposed; forward's alone */
 };
 
 static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -26,7 +26,8 @@ static enum dpt_status plan_dense(struct dpt_cpu_program *program, struct dpt_cp
     dpt_cpu_write(program, node, DPT_LAYOUT_NCHW);
     if (dense->small)
         return DPT_OK;
-    dense->transposed = dpt_cpu_reserve(program, dpt_gemm_transposed(&dense->gemm));
+    dense->transposed = dpt_cpu_take(program, dpt_gemm_transposed(&dense->gemm));
+    dpt_cpu_give(program, dense->transposed);
     dpt_cpu_want_scratch(program, dpt_gemm_scratch(&dense->gemm));
 out:
     return status;

@@ -23,7 +23,11 @@ enum { DPT_LANES = 16 };
     void dpt_##name##_back(int64_t n, float a, const float *known, const float *dy, float *dx);
 DPT_ACTIVATIONS(X, 0)
 #undef X
+
+/* Exactly n elements, which need not be aligned; y may be a or b. */
 void dpt_multiply(int64_t n, const float *a, const float *b, float *y);
+void dpt_add(int64_t n, const float *a, const float *b, float *y);
+void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
 
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);

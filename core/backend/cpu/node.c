@@ -1,4 +1,5 @@
 #include "core/backend/cpu/program.h"
+#include "core/backend/operation.h"
 #include "core/base/memory.h"
 
 /* What a kind of layer asks of the program: while it is planned, and while it runs. */
@@ -8,6 +9,7 @@
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats)
 {
     program->buffers[program->n_buffers].floats = floats;
+    program->buffers[program->n_buffers].owners = 1;
     return program->n_buffers++;
 }
 
@@ -16,11 +18,11 @@ int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
 {
     int best = DPT_CPU_NONE;
 
-    for (int i = 0; i < program->n_buffers; i++) {
+    for (int i = DPT_CPU_INPUT + 1; i < program->n_buffers; i++) {
         const int64_t have = program->buffers[i].floats;
         const int64_t best_has = best == DPT_CPU_NONE ? 0 : program->buffers[best].floats;
 
-        if (program->buffers[i].idle &&
+        if (program->buffers[i].owners == 0 &&
             (best == DPT_CPU_NONE ||
              (have < floats ? have > best_has : best_has < floats || have < best_has)))
             best = i;
@@ -29,13 +31,20 @@ int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
         return dpt_cpu_reserve(program, floats);
     if (program->buffers[best].floats < floats)
         program->buffers[best].floats = floats;
-    program->buffers[best].idle = false;
-    return best;
+    return dpt_cpu_share(program, best);
+}
+
+int dpt_cpu_share(struct dpt_cpu_program *program, int buffer)
+{
+    if (buffer > DPT_CPU_INPUT)
+        program->buffers[buffer].owners++;
+    return buffer;
 }
 
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
 {
-    program->buffers[buffer].idle = true;
+    if (buffer > DPT_CPU_INPUT)
+        program->buffers[buffer].owners--;
 }
 
 enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
@@ -81,7 +90,7 @@ static int64_t floats_of(const struct dpt_cpu_program *program, const struct dpt
 enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node)
 {
-    return program->nodes[node->input].y_layout;
+    return program->nodes[node->inputs[0]].y_layout;
 }
 
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
@@ -98,25 +107,54 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                             enum dpt_layout layout, struct dpt_error *err)
+unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
-    const struct dpt_cpu_node *input = &program->nodes[node->input];
-    /* A flatten's consumer sees a vector where its producer wrote planes: both are canonical. */
-    const struct dpt_shape *shape = node->op->moves_nothing ? &input->out : &node->in;
+    if (!program->spec.training || !node->wants_dy || node->graph == NULL)
+        return DPT_KEEPS_NOTHING;
+    return dpt_operation_of(node->graph)->keeps |
+           (node->relu && node->op->takes_relu ? DPT_KEEPS_OUTPUT : DPT_KEEPS_NOTHING);
+}
+
+static enum dpt_status read_input(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                  int32_t i, struct dpt_error *err)
+{
+    const struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
+    const enum dpt_layout layout = node->x_layout;
+    const struct dpt_shape *shape = &input->out;
     enum dpt_status status = DPT_OK;
 
-    node->x_layout = layout;
-    node->x_floats = floats_of(program, shape, layout);
-    if (same_memory(shape, input->y_layout, layout)) {
-        node->x = input->y;
-    } else {
-        node->x = dpt_cpu_reserve(program, node->x_floats);
-        DPT_TRY(dpt_cpu_reorder(program, shape, input->y_layout, input->y, layout, node->x,
-                                &node->reorder, err));
+    node->floats[i] = floats_of(program, shape, layout);
+    node->xs[i] = input->y;
+    if (!same_memory(shape, input->y_layout, layout)) {
+        node->xs[i] = dpt_cpu_take(program, node->floats[i]);
+        DPT_TRY(dpt_cpu_reorder(program, shape, input->y_layout, input->y, layout, node->xs[i],
+                                &node->reorder[i], err));
+        dpt_cpu_give(program, input->y);
     }
 out:
     return status;
+}
+
+enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                             enum dpt_layout layout, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    node->x_layout = layout;
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        DPT_TRY(read_input(program, node, i, err));
+out:
+    return status;
+}
+
+/* The output goes there: it is its readers', and stays where backward reads it. */
+static void write_to(struct dpt_cpu_program *program, struct dpt_cpu_node *node, int buffer)
+{
+    const bool stays = dpt_cpu_keeps(program, node) & DPT_KEEPS_OUTPUT;
+
+    node->y = buffer;
+    for (int32_t i = 0; i < node->consumers + stays; i++)
+        dpt_cpu_share(program, buffer);
 }
 
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
@@ -124,35 +162,35 @@ void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
 {
     node->y_layout = layout;
     node->y_floats = floats_of(program, &node->out, layout);
-    if (node->pool == NULL || !node->pool->fused)
-        node->y = dpt_cpu_reserve(program, node->y_floats);
+    if (node->pool == NULL || !node->pool->fused) {
+        write_to(program, node, dpt_cpu_take(program, node->y_floats));
+        dpt_cpu_give(program, node->y);
+    }
 }
 
-/* Whether no other node needs the input once this node has read it. */
-static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+/* Whether nobody needs what lies in x once this node has read it. */
+static bool may_overwrite(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
+                          int x)
 {
-    const struct dpt_cpu_node *before = &program->nodes[node->input];
+    int own = 0;
 
-    if (node->op->moves_nothing)
-        return true;
-    /* Back over all nodes whose output lies in this same buffer. */
-    while (!before->op->keeps_output) {
-        if (before->y != before->x)
-            return true;
-        before = &program->nodes[before->input];
-    }
-    return false;
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        own += node->xs[i] == x;
+    return x != DPT_CPU_INPUT && !(dpt_cpu_keeps(program, node) & DPT_KEEPS_INPUT) &&
+           program->buffers[x].owners == own;
 }
 
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node)
 {
-    if (!may_overwrite(program, node)) {
-        dpt_cpu_write(program, node, node->x_layout);
+    for (int32_t i = 0; i < node->n_inputs; i++) {
+        if (!node->op->moves_nothing && !may_overwrite(program, node, node->xs[i]))
+            continue;
+        node->y_layout = node->x_layout;
+        node->y_floats = node->x_floats;
+        write_to(program, node, node->xs[i]);
         return;
     }
-    node->y_layout = node->x_layout;
-    node->y_floats = node->x_floats;
-    node->y = node->x;
+    dpt_cpu_write(program, node, node->x_layout);
 }
 
 /* --- running ---------------------------------------------------------------------------------- */

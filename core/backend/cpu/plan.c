@@ -10,29 +10,29 @@ const struct dpt_cpu_op *const dpt_cpu_ops[DPT_OP_COUNT] = {
 
 /* --- the graph -------------------------------------------------------------------------------- */
 
-static enum dpt_status read_node(struct dpt_cpu_program *program, int32_t i, struct dpt_error *err)
+static void read_node(struct dpt_cpu_program *program, int32_t number)
 {
-    const struct dpt_graph_node *from = &program->spec.graph->nodes[i];
-    struct dpt_cpu_node *node = &program->nodes[i];
+    const struct dpt_graph_node *from = &program->spec.graph->nodes[number];
+    struct dpt_cpu_node *node = &program->nodes[number];
 
     node->graph = from;
     node->name = from->name;
     node->op = dpt_cpu_ops[from->op];
     node->in = from->in;
     node->out = from->out;
-    if (i == 0)
-        return DPT_OK;
-    if (from->n_inputs != 1)
-        return dpt_fail(err, DPT_BAD_JOB, "%s: backend cpu has no such layer of %d inputs",
-                        from->name, (int)from->n_inputs);
-    node->input = from->inputs[0];
-    node->wants_dx = program->nodes[node->input].wants_dy;
-    node->wants_dy = node->wants_dx || from->weight >= 0 || from->bias >= 0;
-    program->nodes[node->input].consumers++;
-    return DPT_OK;
+    node->n_inputs = from->n_inputs;
+    node->wants_dy = from->weight >= 0 || from->bias >= 0;
+    for (int32_t i = 0; i < from->n_inputs; i++) {
+        struct dpt_cpu_node *input = &program->nodes[from->inputs[i]];
+
+        node->inputs[i] = from->inputs[i];
+        node->wants[i] = input->wants_dy;
+        node->wants_dy = node->wants_dy || input->wants_dy;
+        input->consumers++;
+    }
 }
 
-/* The outputs are wanted in canonical layout, whatever the last node is. */
+/* The outputs are wanted in canonical layout, whatever the last node is. The loss reads them. */
 static void append_flatten(struct dpt_cpu_program *program)
 {
     const int32_t last = program->n_nodes - 2;
@@ -41,32 +41,54 @@ static void append_flatten(struct dpt_cpu_program *program)
     node->op = &dpt_cpu_flatten;
     node->name = "outputs";
     node->number = last;
-    node->input = last;
+    node->n_inputs = 1;
+    node->inputs[0] = last;
     node->in = input->out;
     node->out = (struct dpt_shape){(int32_t)dpt_shape_size(&input->out), 1, 1, true};
     node->wants_dx = node->wants_dy = input->wants_dy;
+    node->consumers = 1;
     input->consumers++;
+}
+
+/* A relu whose value, or what it reads, another node needs too is left as it is. */
+static bool is_relu(const struct dpt_cpu_node *node)
+{
+    return node->op == &dpt_cpu_relu && !node->skipped;
 }
 
 /* relu(max(window)) = max(relu(window)), on a quarter of the elements, and neither pass of the relu
  * itself is left. */
 static void join_relu(struct dpt_cpu_program *program, struct dpt_cpu_node *pool)
 {
-    struct dpt_cpu_node *relu = &program->nodes[pool->input];
+    struct dpt_cpu_node *relu = &program->nodes[pool->inputs[0]];
 
-    if (pool->op != &dpt_cpu_maxpool || relu->op != &dpt_cpu_relu)
+    if (pool->op != &dpt_cpu_maxpool || !is_relu(relu) || relu->consumers > 1)
         return;
     relu->skipped = true;
+    relu->within = pool->number;
     pool->relu = true;
-    pool->input = relu->input;
+    pool->inputs[0] = relu->inputs[0];
+}
+
+/* Where nobody else reads what the relu reads, both are computed in one pass. */
+static void join_to_relu(struct dpt_cpu_program *program, struct dpt_cpu_node *relu)
+{
+    struct dpt_cpu_node *before = &program->nodes[relu->inputs[0]];
+
+    if (!is_relu(relu) || !before->op->takes_relu || before->relu || before->consumers > 1)
+        return;
+    relu->skipped = true;
+    relu->within = before->number;
+    before->relu = true;
+    before->consumers = relu->consumers;
 }
 
 /* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
 static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool)
 {
-    struct dpt_cpu_node *conv = &program->nodes[pool->input];
+    struct dpt_cpu_node *conv = &program->nodes[pool->inputs[0]];
 
-    if (pool->op != &dpt_cpu_maxpool || conv->op != &dpt_cpu_conv)
+    if (pool->op != &dpt_cpu_maxpool || conv->op != &dpt_cpu_conv || conv->consumers > 1)
         return;
     for (int i = 0; i < 2; i++) {
         const struct dpt_window *w = &pool->graph->window;
@@ -78,34 +100,31 @@ static void join_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
     pool->listed = program->spec.training && dpt_cpu_conv_lists(conv);
 }
 
-static enum dpt_status read_graph(struct dpt_cpu_program *program, struct dpt_error *err)
+static void read_graph(struct dpt_cpu_program *program)
 {
-    enum dpt_status status = DPT_OK;
-
     for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
-        node->number = i;
-        node->x = node->y = node->dx = node->dy = DPT_CPU_NONE;
-        node->reorder = node->reorder_back = node->argmax = DPT_CPU_NONE;
+        node->number = node->within = i;
+        node->y = node->dy = node->argmax = DPT_CPU_NONE;
+        for (int k = 0; k < DPT_MAX_INPUTS; k++) {
+            node->xs[k] = node->dxs[k] = node->add[k].sum = DPT_CPU_NONE;
+            node->reorder[k] = node->reorder_back[k] = DPT_CPU_NONE;
+        }
         if (i < program->n_nodes - 1)
-            DPT_TRY(read_node(program, i, err));
+            read_node(program, i);
     }
     append_flatten(program);
-    for (int32_t i = 1; i < program->n_nodes; i++) {
-        const struct dpt_cpu_node *before = &program->nodes[i - 1];
-
-        if (before->consumers != 1) {
-            status =
-                dpt_fail(err, DPT_BAD_JOB, "%s: its output is read by %d layers; one it must be",
-                         before->name, (int)before->consumers);
-            goto out;
-        }
+    for (int32_t i = 1; i < program->n_nodes; i++)
         join_relu(program, &program->nodes[i]);
-        join_pool(program, &program->nodes[i]);
+    for (int32_t i = 1; i < program->n_nodes; i++) {
+        struct dpt_cpu_node *node = &program->nodes[i];
+
+        for (int32_t k = 0; k < node->n_inputs; k++)
+            node->inputs[k] = program->nodes[node->inputs[k]].within;
+        join_to_relu(program, node);
+        join_pool(program, node);
     }
-out:
-    return status;
 }
 
 bool dpt_cpu_teams(const struct dpt_graph *graph)
@@ -115,62 +134,6 @@ bool dpt_cpu_teams(const struct dpt_graph *graph)
             return false;
     }
     return true;
-}
-
-/* --- gradients -------------------------------------------------------------------------------- */
-
-/* Where a node's dx goes, and how it comes from there into the gradient of the input's output. */
-static enum dpt_status place_gradient(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                      struct dpt_error *err)
-{
-    struct dpt_cpu_node *input = &program->nodes[node->input];
-    /* What takes each number by itself has the same layout on both sides. */
-    const bool in_place = node->op->moves_nothing || node->listed ||
-                          dpt_operation_of(node->graph)->kind == DPT_CLASS_POINTWISE;
-    enum dpt_status status = DPT_OK;
-
-    node->dx = in_place ? node->dy : dpt_cpu_take(program, node->x_floats);
-    input->dy = node->dx;
-    if (node->reorder != DPT_CPU_NONE) {
-        input->dy = dpt_cpu_take(program, input->y_floats);
-        DPT_TRY(dpt_cpu_reorder(program, node->op->moves_nothing ? &input->out : &node->in,
-                                node->x_layout, node->dx, input->y_layout, input->dy,
-                                &node->reorder_back, err));
-    }
-out:
-    return status;
-}
-
-/* What nobody reads after this node's backward pass. */
-static void give_back(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
-{
-    const int still_read = program->nodes[node->input].dy;
-
-    if (node->dy != still_read)
-        dpt_cpu_give(program, node->dy);
-    if (node->wants_dx && node->dx != node->dy && node->dx != still_read)
-        dpt_cpu_give(program, node->dx);
-}
-
-static enum dpt_status plan_gradients(struct dpt_cpu_program *program, struct dpt_error *err)
-{
-    struct dpt_cpu_node *last = &program->nodes[program->n_nodes - 1];
-    enum dpt_status status = DPT_OK;
-
-    last->dy = dpt_cpu_take(program, last->y_floats);
-    for (int32_t i = program->n_nodes - 1; i > 0; i--) {
-        struct dpt_cpu_node *node = &program->nodes[i];
-
-        if (node->skipped || !node->wants_dy)
-            continue;
-        if (node->wants_dx)
-            DPT_TRY(place_gradient(program, node, err));
-        if (node->op->plan_backward != NULL)
-            DPT_TRY(node->op->plan_backward(program, node, err));
-        give_back(program, node);
-    }
-out:
-    return status;
 }
 
 /* --- workers ---------------------------------------------------------------------------------- */
@@ -248,6 +211,15 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     return DPT_OK;
 }
 
+/* The node has read its inputs; but what its backward pass reads stays. */
+static void let_go(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
+{
+    if (dpt_cpu_keeps(program, node) & DPT_KEEPS_INPUT)
+        return;
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        dpt_cpu_give(program, node->xs[i]);
+}
+
 /* Everything but the workers. */
 static enum dpt_status plan_program(const struct dpt_program_spec *spec,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
@@ -261,7 +233,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
     DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
-    DPT_TRY(read_graph(program, err));
+    read_graph(program);
     for (int32_t i = 0; i < program->n_nodes; i++) {
         struct dpt_cpu_node *node = &program->nodes[i];
 
@@ -271,9 +243,10 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
         if (node->own == NULL)
             DPT_TRY(dpt_fail_memory(err, node->name, (double)node->op->own));
         DPT_TRY(node->op->plan(program, node, err));
+        let_go(program, node);
     }
     if (spec->training)
-        DPT_TRY(plan_gradients(program, err));
+        DPT_TRY(dpt_cpu_plan_gradients(program, err));
 out:
     return status;
 }

@@ -69,7 +69,6 @@ static const struct {
 #undef X
 };
 
-/* Where backward reads the input, that has to stay; else the output may take its place. */
 static enum dpt_status plan_activation(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                        struct dpt_error *err)
 {
@@ -79,14 +78,8 @@ static enum dpt_status plan_activation(struct dpt_cpu_program *program, struct d
 
     activations[node->graph->op].forward(1, node->graph->attribute[0], zeros, y);
     node->filled = y[0] != 0;
-    if (dpt_operation_of(node->graph)->keeps & DPT_KEEPS_INPUT) {
-        DPT_TRY(dpt_cpu_read(program, node, dpt_cpu_input_layout(program, node), err));
-        dpt_cpu_write(program, node, node->x_layout);
-        node->known = node->x;
-    } else {
-        DPT_TRY(plan_over(program, node, err));
-        node->known = node->y;
-    }
+    DPT_TRY(plan_over(program, node, err));
+    node->known = dpt_operation_of(node->graph)->keeps & DPT_KEEPS_INPUT ? node->x : node->y;
 out:
     return status;
 }
@@ -124,7 +117,6 @@ static enum dpt_status activation_backward(const struct dpt_cpu_run *run,
         .forward = activation_forward,                                                             \
         .backward = activation_backward,                                                           \
         .shares = true,                                                                            \
-        .keeps_output = true,                                                                      \
     };
 DPT_ACTIVATIONS(X, 0)
 #undef X
@@ -232,13 +224,14 @@ const struct dpt_cpu_op dpt_cpu_dropout = {
 static enum dpt_status plan_input(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                   struct dpt_error *err)
 {
-    (void)program, (void)err;
+    (void)err;
     node->y = DPT_CPU_INPUT;
+    node->y_floats = program->spec.micro * dpt_shape_size(&node->out);
     node->y_layout = DPT_LAYOUT_NCHW;
     return DPT_OK;
 }
 
-const struct dpt_cpu_op dpt_cpu_input = {.plan = plan_input, .keeps_output = true};
+const struct dpt_cpu_op dpt_cpu_input = {.plan = plan_input};
 
 static enum dpt_status plan_flatten(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                     struct dpt_error *err)
@@ -251,27 +244,17 @@ out:
     return status;
 }
 
-static enum dpt_status flatten_forward(const struct dpt_cpu_run *run,
-                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+static enum dpt_status move_nothing(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                    struct dpt_error *err)
 {
     (void)run, (void)node, (void)err;
     return DPT_OK;
 }
 
-static enum dpt_status flatten_backward(const struct dpt_cpu_run *run,
-                                        const struct dpt_cpu_node *node, struct dpt_error *err)
-{
-    (void)err;
-    if (node->wants_dx && node->dx != node->dy && run->thread == 0)
-        memcpy(dpt_cpu_buffer(run, node->dx), dpt_cpu_buffer(run, node->dy),
-               (size_t)(node->y_floats / run->program->spec.micro * run->rows) * sizeof(float));
-    return DPT_OK;
-}
-
 const struct dpt_cpu_op dpt_cpu_flatten = {
     .plan = plan_flatten,
-    .forward = flatten_forward,
-    .backward = flatten_backward,
+    .forward = move_nothing,
+    .backward = move_nothing,
     .shares = true,
     .moves_nothing = true,
 };

@@ -166,8 +166,19 @@ ACTIVATION(elu, v < 0.0f ? a * expm1_lane(v) : v, v > 0.0f ? d : d * (v + a))
 ACTIVATION(softplus, (v < 0.0f ? 0.0f : v) + log1p_lane(exp_lane(-fabsf(v))), d * logistic_lane(v))
 // clang-format on
 
-DPT_VECTOR void dpt_multiply(int64_t n, const float *a, const float *b,
-                             float *y){FOR_LANES(n, y[i] = a[i] * b[i])}
+#define PAIRS(name, value)                                                                         \
+    DPT_VECTOR void name(int64_t n, const float *a, const float *b, float *y)                      \
+    {                                                                                              \
+        INDEPENDENT                                                                                \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            const float v = (value);                                                               \
+                                                                                                   \
+            y[i] = v;                                                                              \
+        }                                                                                          \
+    }
+PAIRS(dpt_multiply, a[i] * b[i])
+PAIRS(dpt_add, a[i] + b[i])
+PAIRS(dpt_add_relu, a[i] + b[i] < 0.0f ? 0.0f : a[i] + b[i])
 
 DPT_VECTOR void dpt_accumulate(int64_t n, const float *restrict x, bool add, float *restrict y)
 {

@@ -26,7 +26,8 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
         .adaptive = node->op == &dpt_cpu_adaptive_avgpool || node->op == &dpt_cpu_upsample,
     };
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
-    dpt_cpu_write(program, node, layout);
+    if (!node->fused)
+        dpt_cpu_write(program, node, layout);
     if (node->op == &dpt_cpu_maxpool && program->spec.training && node->wants_dx)
         node->argmax = dpt_cpu_reserve(program, node->y_floats);
 out:

@@ -3,22 +3,55 @@
 #include <math.h>
 #include <string.h>
 
-static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct dpt_error *err)
+/* A node, and a sample of the batch. */
+struct place {
+    int32_t node, position;
+};
+
+/* *place: out, where what the node has just computed holds a number that is not finite. A
+ * convolution that computes its pool too stands for both. */
+static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                 struct place *place)
+{
+    const struct dpt_cpu_node *to = node->pool != NULL && node->pool->fused ? node->pool : node;
+    const int64_t n = to->y_floats / run->program->spec.micro;
+    const float *y = dpt_cpu_buffer(run, to->y);
+
+    for (int64_t i = 0; !node->fused && i < n * run->batch->count; i++) {
+        if (!isfinite(y[i])) {
+            *place = (struct place){node->number, (int32_t)(i / n)};
+            return;
+        }
+    }
+}
+
+/* bad: NULL, or what look found; then nothing more is computed. */
+static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *bad,
+                                   struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
 
     for (int32_t i = 1; i < run->program->n_nodes; i++) {
         const struct dpt_cpu_node *node = &run->program->nodes[i];
+        bool moves = !node->op->moves_nothing;
 
         if (node->skipped)
             continue;
-        if (node->reorder != DPT_CPU_NONE)
-            DPT_TRY(dpt_cpu_execute(run, node->reorder, err));
+        for (int32_t k = 0; k < node->n_inputs; k++) {
+            if (node->reorder[k] == DPT_CPU_NONE)
+                continue;
+            DPT_TRY(dpt_cpu_execute(run, node->reorder[k], err));
+            moves = true;
+        }
         DPT_TRY(node->op->forward(run, node, err));
-        if (!node->op->moves_nothing || node->reorder != DPT_CPU_NONE)
+        if (moves)
             dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
         if (!node->op->moves_nothing)
             dpt_cpu_barrier(run);
+        if (bad != NULL)
+            look(run, node, bad);
+        if (bad != NULL && bad->node >= 0)
+            break;
     }
 out:
     return status;
@@ -34,12 +67,11 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
         if (node->skipped || !node->wants_dy)
             continue;
         DPT_TRY(node->op->backward(run, node, err));
-        if (node->reorder_back != DPT_CPU_NONE)
-            DPT_TRY(dpt_cpu_execute(run, node->reorder_back, err));
-        if (!node->op->moves_nothing || node->reorder_back != DPT_CPU_NONE)
+        DPT_TRY(dpt_cpu_pass_back(run, node, err));
+        if (dpt_cpu_moves_back(node)) {
             dpt_cpu_mark(run, node, DPT_PASS_BACKWARD);
-        if (!node->op->moves_nothing)
             dpt_cpu_barrier(run);
+        }
     }
 out:
     return status;
@@ -147,7 +179,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
         run.thread = worker;
         run.threads = program->spec.threads;
     }
-    DPT_TRY(run_forward(&run, err));
+    DPT_TRY(run_forward(&run, NULL, err));
     run_loss(&run);
     if (run.spans != NULL)
         dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
@@ -170,7 +202,7 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     enum dpt_status status = DPT_OK;
     const float *y;
 
-    DPT_TRY(run_forward(&run, err));
+    DPT_TRY(run_forward(&run, NULL, err));
     y = dpt_cpu_buffer(&run, last->y);
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)batch->count * width * sizeof *outputs);
@@ -180,28 +212,23 @@ out:
     return status;
 }
 
-/*
- * The input is not looked at: it was the caller's, and is gone. Where a relu wrote over its input,
- * or a max-pool computed it, the node before stands for both; neither makes a number non-finite.
- */
-static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *position)
+/* Forward once more, looking at each value before another one takes its place. */
+static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err)
 {
-    const struct dpt_cpu_program *program = opened;
+    struct dpt_cpu_program *program = opened;
+    const struct dpt_cpu_run run = begin(program, worker, batch, params);
+    struct place bad = {.node = -1};
+    enum dpt_status status = DPT_OK;
 
-    for (int32_t i = 1; i < program->n_nodes - 1; i++) {
-        const struct dpt_cpu_node *node = &program->nodes[i];
-        const int64_t n = node->y_floats / program->spec.micro;
-
-        if (node->skipped || node->y == DPT_CPU_INPUT || node->y == DPT_CPU_NONE)
-            continue;
-        for (int64_t k = 0; k < n * count; k++) {
-            if (!isfinite(program->workers[worker].buffers[node->y][k])) {
-                *position = (int32_t)(k / n);
-                return node->fused ? node->input : node->number;
-            }
-        }
-    }
-    return -1;
+    look(&run, &program->nodes[0], &bad);
+    if (bad.node < 0)
+        DPT_TRY(run_forward(&run, &bad, err));
+    *node = bad.node;
+    *position = bad.position;
+out:
+    return status;
 }
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)
@@ -209,17 +236,13 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     ((struct dpt_cpu_program *)opened)->workers[worker].spans = spans;
 }
 
-/* A relu that its max-pool computes is part of the pool's passes; and the pool may be part of its
- * convolution's. */
+/* A relu may be part of another node's passes; and a max-pool of its convolution's. */
 static int32_t runs_in(const void *opened, int32_t node, bool backward)
 {
     const struct dpt_cpu_program *program = opened;
+    const struct dpt_cpu_node *in = &program->nodes[program->nodes[node].within];
 
-    while (program->nodes[node].skipped)
-        node++;
-    if (backward ? program->nodes[node].listed : program->nodes[node].fused)
-        node = program->nodes[node].input;
-    return node;
+    return (backward ? in->listed : in->fused) ? in->inputs[0] : in->number;
 }
 
 const struct dpt_backend dpt_backend_cpu = {

@@ -16,9 +16,16 @@
  *
  * Each kind of layer is a table of functions (struct dpt_cpu_op). Planning a node's forward pass,
  * it says in which layout it reads (dpt_cpu_read) and where its output goes (dpt_cpu_write); the
- * program puts a reorder between two nodes only where the layouts differ. Each output is read by
- * one node: no kind of layer joins two. Gradient buffers are assigned in backward order and reused,
- * so that they stay in the cache.
+ * program puts a reorder between two nodes only where the layouts differ. A join reads both of its
+ * inputs in one layout.
+ *
+ * A buffer has as many owners as there are nodes that still have to read it, in the order of
+ * execution, which is the order of planning: forward, and then backward. One without owners serves
+ * again, and one with a single owner may be written over by it. What backward reads stays. The
+ * gradient of a value that several nodes read is the sum of what they pass back: the last of them
+ * in the graph, the first in backward, gives its own, and the program adds that of each other one
+ * behind its backward pass. An addition passes its own gradient on to both of its inputs, which
+ * then own that buffer together.
  */
 #ifndef DPT_BACKEND_CPU_PROGRAM_H
 #define DPT_BACKEND_CPU_PROGRAM_H
@@ -29,7 +36,7 @@
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
 
 /* Buffers, calls and copies of a node, at most. */
-enum { DPT_CPU_PER_NODE = 8 };
+enum { DPT_CPU_PER_NODE = 12 };
 
 /* Rows whose losses are added up by themselves. */
 enum { DPT_CPU_LOSS_ROWS = 16 };
@@ -73,8 +80,8 @@ struct dpt_cpu_op {
     void (*close)(struct dpt_cpu_node *node); /* what `own` holds, all or in part; optional */
     size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
     bool shares;        /* a team can compute it: each thread does its part of run->threads */
-    bool keeps_output;  /* backward reads the output: nobody may write over it */
     bool moves_nothing; /* the output is the input, in canonical layout */
+    bool takes_relu;    /* it computes the relu behind it in its own passes (node->relu) */
 };
 
 /* A row for each operation, made from the same list. */
@@ -87,22 +94,52 @@ struct dpt_cpu_node {
     const struct dpt_graph_node *graph; /* NULL: the flatten that is put behind the last node */
     const struct dpt_cpu_op *op;
     const char *name;
-    int32_t number, input; /* in the graph */
+    int32_t number;                           /* in the graph */
+    int32_t n_inputs, inputs[DPT_MAX_INPUTS]; /* numbers of nodes, none of them skipped */
     struct dpt_shape in, out;
     int32_t consumers;
-    bool skipped; /* a relu that its max-pool computes */
-    bool relu;    /* a max-pool that computes its relu */
-    bool listed;  /* a max-pool whose convolution takes the gradient as it comes (sparse.h) */
-    bool fused;   /* a max-pool that its convolution computes; that has no output of its own then */
+    bool skipped;   /* a relu that another node computes: */
+    int32_t within; /* the max-pool that reads it, or what it reads; else the node itself */
+    bool relu;      /* computes a relu: a max-pool that before it, others that behind them */
+    bool listed;    /* a max-pool whose convolution takes the gradient as it comes (sparse.h) */
+    bool fused; /* a max-pool that its convolution computes; that has no output of its own then */
     struct dpt_cpu_node *pool; /* a convolution: the max-pool of 2 x 2 behind it, or NULL */
     bool wants_dy;             /* it has parameters, or a node before it does */
-    bool wants_dx;             /* a node before it does */
+
+    /* What it reads, first and, a join, second, under two names each: as kernels say it, and by
+     * number. Buffers are the input's own or behind a reorder; both are in x_layout. */
+    union {
+        struct {
+            bool wants_dx, wants_dx_other; /* a node before it has parameters */
+        };
+        bool wants[DPT_MAX_INPUTS];
+    };
+    union {
+        struct {
+            int x, other; /* buffers */
+        };
+        int xs[DPT_MAX_INPUTS];
+    };
+    union {
+        struct {
+            int64_t x_floats, other_floats; /* of a micro-batch */
+        };
+        int64_t floats[DPT_MAX_INPUTS];
+    };
+    union {
+        struct {
+            int dx, dx_other; /* their gradients; may be one buffer, or that of dy */
+        };
+        int dxs[DPT_MAX_INPUTS];
+    };
+    int reorder[DPT_MAX_INPUTS], reorder_back[DPT_MAX_INPUTS]; /* calls, or NONE */
+    struct {
+        int a, b, sum; /* buffers: what others passed back, what this one does; NONE: no others */
+    } add[DPT_MAX_INPUTS];
 
     enum dpt_layout x_layout, y_layout;
-    int x, y;                   /* buffers; x in x_layout: the input's own, or behind a reorder */
-    int64_t x_floats, y_floats; /* of a micro-batch */
-    int dx, dy;                 /* gradients of x and y, in their layouts */
-    int reorder, reorder_back;  /* calls, or NONE */
+    int y, dy; /* buffers */
+    int64_t y_floats;
     int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
     int known;   /* an activation: what its slope is computed from, x or y */
     bool filled; /* an activation that makes something else of the zeros behind the last channel */
@@ -130,7 +167,7 @@ struct dpt_cpu_program {
     int32_t n_nodes;
     struct {
         int64_t floats;
-        bool idle; /* it was given back */
+        int owners; /* who will still read it; 0: it serves again */
     } * buffers;
     int n_buffers;
     struct dpt_cpu_call *calls;
@@ -143,27 +180,33 @@ struct dpt_cpu_program {
 };
 
 /*
- * Planning. A buffer for the worker's whole life, or for a while: backward plans run in the order of
- * execution, so what is given back serves again. Errors: none; there is room for DPT_CPU_PER_NODE.
+ * Planning. A buffer for the worker's whole life, or for a while: plans run in the order of
+ * execution, so what all owners have given back serves again. Errors: none; there is room for
+ * DPT_CPU_PER_NODE.
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
+/* One more owner; returns the buffer. And one less. */
+int dpt_cpu_share(struct dpt_cpu_program *program, int buffer);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
 
 /* Memory for what refresh derives from the parameters. Errors: RANK. */
 enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
                              struct dpt_error *err);
 
-/* The layout in which the node's input lies already. */
+/* What the node's backward pass will read (DPT_KEEPS_…); nothing where there is none. */
+unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
+
+/* The layout in which the node's first input lies already. */
 enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node);
-/* The node reads its input in this layout: sets x, and a reorder where one is needed. Errors:
+/* The node reads its inputs in this layout: sets xs, and reorders where they are needed. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                              enum dpt_layout layout, struct dpt_error *err);
 /* The output goes to a buffer of its own in this layout, but for a convolution whose pool is fused
- * into it and has the only output; or, in the input's layout, to the input's own place, where no
- * other node needs it once this one has read it. */
+ * into it and has the only output; or, in the inputs' layout, to the place of one of them, where
+ * nobody needs it once this node has read it. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
@@ -176,6 +219,9 @@ enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dp
 /* A call in each worker; gives its number. The kernel belongs to the program from here. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);
+
+/* Plans backward of all nodes. Errors: BAD_JOB, RANK. */
+enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct dpt_error *err);
 
 /* Whether the convolution's backward pass can take the gradient of the pool behind it as it is. */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
@@ -200,6 +246,11 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 /* This thread's part [*first, *last) of n, in whole steps. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
+/* Brings what a node's backward pass made to where the gradients of its inputs are. */
+enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                  struct dpt_error *err);
+/* Whether backward of this node moves any number. */
+bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
 /* Waits for the other threads that share the layers. */
 void dpt_cpu_barrier(const struct dpt_cpu_run *run);
 /* Waits as dpt_cpu_barrier does, in the middle of a pass. */

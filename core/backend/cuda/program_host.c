@@ -385,27 +385,30 @@ out:
     return status;
 }
 
-static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *position)
+static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    struct dpt_error ignored;
-    enum dpt_status status = take_turn(p, &ignored);
-    int32_t found = -1;
+    enum dpt_status status = infer(opened, worker, batch, params, NULL, NULL, err);
 
-    (void)worker;
+    *node = -1;
+    if (status != DPT_OK)
+        return status;
+    status = take_turn(p, err);
     if (status == DPT_OK)
-        status = search(p, count - p->lists->first, &ignored);
-    for (int32_t i = 0; status == DPT_OK && found < 0 && i < p->spec.graph->n_nodes; i++) {
+        status = search(p, batch->count - p->lists->first, err);
+    for (int32_t i = 0; status == DPT_OK && *node < 0 && i < p->spec.graph->n_nodes; i++) {
         const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[i];
 
         if (p->lists->positions[i] == INT64_MAX)
             continue;
-        found = i;
+        *node = i;
         *position = p->lists->first +
                     (int32_t)((int64_t)p->lists->positions[i] / ((int64_t)f->h * f->w * f->pitch));
     }
     give_turn(p, status);
-    return found;
+    return status;
 }
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)

@@ -301,22 +301,28 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     return DPT_OK;
 }
 
-static int32_t find_nonfinite(void *opened, int worker, int32_t count, int32_t *position)
+static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err)
 {
     const struct program *program = opened;
 
+    (void)err;
+    *node = -1;
+    run_forward(program, worker, batch, params, NULL);
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
         const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
         const float *y = program->workers[worker].memory + program->locations[i].y;
 
-        for (int64_t k = 0; k < n * count; k++) {
+        for (int64_t k = 0; k < n * batch->count; k++) {
             if (!isfinite(y[k])) {
+                *node = i;
                 *position = (int32_t)(k / n);
-                return i;
+                return DPT_OK;
             }
         }
     }
-    return -1;
+    return DPT_OK;
 }
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)

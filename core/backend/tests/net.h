@@ -368,6 +368,22 @@ static inline void batch_fill(struct owned_batch *b, const struct dpt_graph *g, 
                                   .step = (uint64_t)draw_int(d, 0, 100000)};
 }
 
+/* The first node whose output has a number that is not finite among the batch's first `count`
+ * samples, and *position of that sample; -1: none. */
+static inline int32_t batch_nonfinite(const struct dpt_backend *backend, void *program,
+                                      const struct owned_batch *b, const float *params,
+                                      int32_t count, int32_t *position)
+{
+    struct dpt_batch batch = b->batch;
+    struct dpt_error err;
+    int32_t node;
+
+    batch.count = count;
+    assert_int_equal(backend->find_nonfinite(program, 0, &batch, params, &node, position, &err),
+                     DPT_OK);
+    return node;
+}
+
 static inline void batch_release(struct owned_batch *b)
 {
     dpt_free(b->input);

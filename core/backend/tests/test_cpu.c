@@ -2,7 +2,7 @@
  * The cpu backend computes what ref computes, over random graphs: outputs, losses, gradients,
  * accumulation, workers in parallel, evaluation, and what it says about a number that is none.
  */
-#include "core/backend/tests/scene.h"
+#include "core/backend/tests/compare.h"
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
@@ -10,78 +10,6 @@
 #include "core/base/pool.h"
 
 enum { GRAPHS = 400, STACKS = 100, THREADS = 3 };
-
-static void *open_program(const struct dpt_backend *backend, const struct scene *s)
-{
-    struct dpt_error err;
-    void *program;
-
-    if (backend->open(&s->spec, &program, &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-    for (int worker = 0; worker < s->spec.threads; worker++)
-        assert_int_equal(backend->refresh(program, worker, s->params, &err), DPT_OK);
-    return program;
-}
-
-static float *new_arena(const struct scene *s)
-{
-    float *arena = dpt_alloc_array((size_t)s->graph.arena, sizeof *arena);
-
-    assert_non_null(arena);
-    return arena;
-}
-
-static void train(const struct dpt_backend *backend, const struct scene *s, void *program,
-                  int worker, bool add, float *gradient, struct dpt_metric_sums *metric_sums)
-{
-    struct dpt_error err;
-
-    if (backend->train(program, worker, &s->batch.batch, s->params, gradient, add, metric_sums,
-                       &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-}
-
-/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
-static double distance(const float *a, const float *b, size_t n, double floor)
-{
-    double difference = 0, norm = floor * floor;
-
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        norm += (double)b[i] * b[i];
-    }
-    return sqrt(difference / norm);
-}
-
-/* Tensor by tensor, so that a small one does not hide behind a large one. */
-static void assert_same_gradients(const struct scene *s, const float *a, const float *b,
-                                  const char *what)
-{
-    /* What lies in front of a batch norm may have a gradient of zero but for rounding: it takes the
-     * mean away again. */
-    const double floor =
-        (s->graph.arena > s->graph.floats ? 1e-2 : 1e-3) * sqrt((double)s->batch.batch.count);
-
-    for (int32_t t = 0; t < s->graph.n_tensors; t++) {
-        const struct dpt_tensor *tensor = &s->graph.tensors[t];
-        const double far =
-            distance(a + tensor->offset, b + tensor->offset, (size_t)tensor->count, floor);
-
-        if (!(far < 1e-4))
-            fail_msg("%s: %s of %s differs by %g", s->text, what, tensor->name, far);
-    }
-}
-
-static void assert_same_tally(const struct scene *s, const struct dpt_metric_sums *a,
-                              const struct dpt_metric_sums *b)
-{
-    if (!(fabs(a->loss - b->loss) <= 1e-5 * (fabs(b->loss) + 1)) || a->samples != b->samples)
-        fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
-                 b->loss, (int)b->samples);
-    /* Where the best two outputs are equal but for rounding, either may win. */
-    if (fabs(a->correct - b->correct) > 1)
-        fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
-}
 
 /* Outputs, metric sums and gradients of cpu are those of ref; with `add` they are added; what lies
  * between tensors stays. */
@@ -340,11 +268,13 @@ static void finds_nan(void **state)
         float *gradient = new_arena(&s);
 
         train(&dpt_backend_cpu, &s, program, 0, false, gradient, &metric_sums);
-        assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), -1);
+        assert_int_equal(
+            batch_nonfinite(&dpt_backend_cpu, program, &s.batch, s.params, 3, &position), -1);
         *planted = NAN;
         assert_int_equal(dpt_backend_cpu.refresh(program, 0, s.params, &err), DPT_OK);
         train(&dpt_backend_cpu, &s, program, 0, false, gradient, &metric_sums);
-        assert_int_equal(dpt_backend_cpu.find_nonfinite(program, 0, 3, &position), owner);
+        assert_int_equal(
+            batch_nonfinite(&dpt_backend_cpu, program, &s.batch, s.params, 3, &position), owner);
         assert_int_equal(position, 0);
         assert_true(isnan(metric_sums.loss));
         dpt_backend_cpu.close(program);
@@ -439,29 +369,6 @@ static void passes_nan_on(void **state)
     }
 }
 
-/* No layer joins two others, so a second reader of a node leads nowhere: refused, by name. */
-static void refuses_branches(void **state)
-{
-    struct scene s = {0};
-    struct dpt_error err;
-    void *program = NULL;
-    int32_t at = net_input(&s.graph, 3, 6, 6);
-
-    (void)state;
-    at = net_simple(&s.graph, at, DPT_OP_TANH, 0);
-    net_simple(&s.graph, at, DPT_OP_RELU, 0);
-    net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
-    s.spec = (struct dpt_program_spec){.graph = &s.graph,
-                                       .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
-                                       .micro = 4,
-                                       .threads = 1,
-                                       .training = true};
-    assert_int_equal(dpt_backend_cpu.open(&s.spec, &program, &err), DPT_BAD_JOB);
-    assert_null(program);
-    assert_non_null(strstr(err.text, s.graph.nodes[at].name));
-    dpt_graph_release(&s.graph);
-}
-
 static void describes_itself(void **state)
 {
     (void)state;
@@ -484,7 +391,6 @@ int main(void)
         cmocka_unit_test(finds_nan),
         cmocka_unit_test(ties_go_to_the_first),
         cmocka_unit_test(passes_nan_on),
-        cmocka_unit_test(refuses_branches),
         cmocka_unit_test(describes_itself),
     };
 

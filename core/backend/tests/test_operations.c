@@ -135,7 +135,6 @@ static void cpu_kernels(void **state)
 
         assert_non_null(kernels->plan);
         assert_true(op == DPT_OP_INPUT || (kernels->forward != NULL && kernels->backward != NULL));
-        assert_true(!(dpt_operations[op]->keeps & DPT_KEEPS_OUTPUT) || kernels->keeps_output);
     }
 }
 #endif

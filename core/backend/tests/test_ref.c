@@ -328,19 +328,19 @@ static void what_is_not_finite_is_found(void **state)
     gradient = dpt_alloc_array((size_t)g.arena, sizeof *gradient);
     program = open_ref(&g, 4, 1, true);
     train(program, 0, &data.batch, params, gradient, false);
-    assert_int_equal(dpt_backend_ref.find_nonfinite(program, 0, 3, &position), -1);
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), -1);
 
     kept = data.input[2 * 60 + 7];
     data.input[2 * 60 + 7] = NAN;
     assert_false(isfinite(train(program, 0, &data.batch, params, gradient, false)));
-    assert_int_equal(dpt_backend_ref.find_nonfinite(program, 0, 3, &position), 0);
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 0);
     assert_int_equal(position, 2);
-    assert_int_equal(dpt_backend_ref.find_nonfinite(program, 0, 2, &position), -1);
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 2, &position), -1);
     data.input[2 * 60 + 7] = kept;
 
     params[g.tensors[1].offset + 1] = NAN;
     assert_false(isfinite(train(program, 0, &data.batch, params, gradient, false)));
-    assert_int_equal(dpt_backend_ref.find_nonfinite(program, 0, 3, &position), 1);
+    assert_int_equal(batch_nonfinite(&dpt_backend_ref, program, &data, params, 3, &position), 1);
     assert_int_equal(position, 0);
     dpt_backend_ref.close(program);
     dpt_free(params);

@@ -346,18 +346,16 @@ static void finds_nan(void **state)
         float *gradient = new_arena(&s);
 
         train(cuda, &s, program, 0, false, gradient, metric_sums);
-        assert_int_equal(cuda->find_nonfinite(program, 0, 3, &position), -1);
+        assert_int_equal(batch_nonfinite(cuda, program, &s.batch, s.params, 3, &position), -1);
         s.params[s.graph.tensors[tensor].offset] = NAN;
         assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
-        infer(cuda, &s, program, NULL, NULL);
-        assert_int_equal(cuda->find_nonfinite(program, 0, 3, &position), owner);
+        assert_int_equal(batch_nonfinite(cuda, program, &s.batch, s.params, 3, &position), owner);
         assert_int_equal(position, sub_batch);
         s.params[s.graph.tensors[tensor].offset] = 0;
         assert_int_equal(cuda->refresh(program, 0, s.params, &err), DPT_OK);
         s.batch.input[2 * 3 * 16 + draw_int(&d, 0, 47)] = INFINITY;
-        infer(cuda, &s, program, NULL, NULL);
-        assert_int_equal(cuda->find_nonfinite(program, 0, 2, &position) > 0, 0);
-        assert_int_equal(cuda->find_nonfinite(program, 0, 3, &position), 0);
+        assert_int_equal(batch_nonfinite(cuda, program, &s.batch, s.params, 2, &position) > 0, 0);
+        assert_int_equal(batch_nonfinite(cuda, program, &s.batch, s.params, 3, &position), 0);
         assert_int_equal(position, 2);
         cuda->close(program);
         dpt_free(gradient);

@@ -1,0 +1,148 @@
+#include "core/backend/cpu/kernels.h"
+#include "core/backend/cpu/program.h"
+#include "core/backend/operation.h"
+
+/* Where gradients lie, and how they come from a node to those that it reads. */
+
+/* Whether dx is dy as it is. */
+static bool passes_on(const struct dpt_cpu_node *node)
+{
+    return node->op->moves_nothing || node->listed || (node->op == &dpt_cpu_add && !node->relu);
+}
+
+bool dpt_cpu_moves_back(const struct dpt_cpu_node *node)
+{
+    bool moves = node->listed || !passes_on(node);
+
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        moves = moves || node->reorder_back[i] != DPT_CPU_NONE || node->add[i].sum != DPT_CPU_NONE;
+    return moves;
+}
+
+/* --- planning --------------------------------------------------------------------------------- */
+
+/* What takes each number by itself has the same layout on both sides, and may write over dy; once
+ * it has read dy for the last time. */
+static bool over_dy(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
+                    int32_t i)
+{
+    const bool last = i + 1 == node->n_inputs || !node->wants[i + 1];
+    bool by_itself = node->op == &dpt_cpu_multiply && last;
+
+    by_itself = by_itself || node->op == &dpt_cpu_add ||
+                (node->graph != NULL && dpt_operation_of(node->graph)->kind == DPT_CLASS_POINTWISE);
+    return by_itself && program->buffers[node->dy].owners == 1;
+}
+
+/* The buffer of an input's gradient. */
+static int place(struct dpt_cpu_program *program, const struct dpt_cpu_node *node, int32_t i)
+{
+    if (node->op == &dpt_cpu_add && i > 0 && node->wants[0])
+        return dpt_cpu_share(program, node->dx);
+    if (passes_on(node) || over_dy(program, node, i))
+        return dpt_cpu_share(program, node->dy);
+    return dpt_cpu_take(program, node->floats[i]);
+}
+
+/* Adds a gradient to the one that others passed back, in whichever buffer belongs to nobody else.
+ */
+static void add_up(struct dpt_cpu_program *program, struct dpt_cpu_node *node, int32_t i, int dx)
+{
+    struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
+    const int before = input->dy;
+
+    if (program->buffers[dx].owners == 1)
+        input->dy = dpt_cpu_share(program, dx);
+    else if (program->buffers[before].owners == 1)
+        input->dy = dpt_cpu_share(program, before);
+    else
+        input->dy = dpt_cpu_take(program, input->y_floats);
+    node->add[i].a = before;
+    node->add[i].b = dx;
+    node->add[i].sum = input->dy;
+    dpt_cpu_give(program, before);
+    dpt_cpu_give(program, dx);
+}
+
+static enum dpt_status plan_back(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 int32_t i, struct dpt_error *err)
+{
+    struct dpt_cpu_node *input = &program->nodes[node->inputs[i]];
+    enum dpt_status status = DPT_OK;
+    int dx = node->dxs[i];
+
+    if (node->reorder[i] != DPT_CPU_NONE) {
+        dx = dpt_cpu_take(program, input->y_floats);
+        DPT_TRY(dpt_cpu_reorder(program, &input->out, node->x_layout, node->dxs[i], input->y_layout,
+                                dx, &node->reorder_back[i], err));
+        dpt_cpu_give(program, node->dxs[i]);
+    }
+    if (input->dy == DPT_CPU_NONE)
+        input->dy = dx;
+    else
+        add_up(program, node, i, dx);
+out:
+    return status;
+}
+
+static enum dpt_status plan_node(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                 struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        if (node->wants[i])
+            node->dxs[i] = place(program, node, i);
+    if (node->op->plan_backward != NULL)
+        DPT_TRY(node->op->plan_backward(program, node, err));
+    dpt_cpu_give(program, node->dy);
+    for (int32_t i = 0; i < node->n_inputs; i++)
+        if (node->wants[i])
+            DPT_TRY(plan_back(program, node, i, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct dpt_error *err)
+{
+    struct dpt_cpu_node *last = &program->nodes[program->n_nodes - 1];
+    enum dpt_status status = DPT_OK;
+
+    last->dy = dpt_cpu_take(program, last->y_floats);
+    for (int32_t i = program->n_nodes - 1; i > 0; i--) {
+        struct dpt_cpu_node *node = &program->nodes[i];
+
+        if (!node->skipped && node->wants_dy)
+            DPT_TRY(plan_node(program, node, err));
+    }
+out:
+    return status;
+}
+
+/* --- running ---------------------------------------------------------------------------------- */
+
+enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                  struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    bool waited = passes_on(node);
+
+    for (int32_t i = 0; i < node->n_inputs; i++) {
+        const int64_t floats = run->program->nodes[node->inputs[i]].y_floats;
+        int64_t first, last;
+
+        if (node->reorder_back[i] != DPT_CPU_NONE)
+            DPT_TRY(dpt_cpu_execute(run, node->reorder_back[i], err));
+        if (node->add[i].sum == DPT_CPU_NONE)
+            continue;
+        if (!waited)
+            dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
+        waited = true;
+        dpt_cpu_part(run, floats / run->program->spec.micro * run->rows, DPT_LANES, &first, &last);
+        dpt_add(last - first, dpt_cpu_buffer(run, node->add[i].a) + first,
+                dpt_cpu_buffer(run, node->add[i].b) + first,
+                dpt_cpu_buffer(run, node->add[i].sum) + first);
+    }
+out:
+    return status;
+}
