@@ -1,7 +1,7 @@
 /*
  * Where a convolutional network's step goes on one thread:
  *
- *   build/tests/bench_conv [cnn | mnistcnn | depthwise] [micro-batch] [rounds]
+ *   build/tests/bench_conv [cnn | mnistcnn | residual | depthwise] [micro-batch] [rounds]
  *
  * Prints a Markdown table, milliseconds per 128 samples (the fastest of the rounds): what each node
  * takes forward and backward inside the program; oneDNN's direct primitives for the same passes,
@@ -37,9 +37,30 @@ static void build_depthwise(struct dpt_graph *g)
     net_dense(g, net_simple(g, at, DPT_OP_GLOBAL_AVGPOOL, 0), 10, true);
 }
 
+static const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
+
+/* Two blocks of a network for CIFAR, and one that halves. */
+static void build_residual(struct dpt_graph *g)
+{
+    const struct dpt_window half = {{3, 3}, {2, 2}, {1, 1}, {1, 1}, {0, 0}, 1};
+    const struct dpt_window project = {{1, 1}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
+    int32_t at = net_conv(g, net_input(g, 3, 32, 32), 16, &same, true);
+
+    at = net_simple(g, at, DPT_OP_RELU, 0);
+    for (int i = 0; i < 3; i++) {
+        const int32_t channels = i < 2 ? 16 : 32;
+        int32_t branch = net_conv(g, at, channels, i < 2 ? &same : &half, true);
+
+        branch = net_conv(g, net_simple(g, branch, DPT_OP_RELU, 0), channels, &same, true);
+        if (i == 2)
+            at = net_conv(g, at, channels, &project, true);
+        at = net_simple(g, net_join(g, branch, at, DPT_OP_ADD), DPT_OP_RELU, 0);
+    }
+    net_dense(g, net_simple(g, at, DPT_OP_GLOBAL_AVGPOOL, 0), 10, true);
+}
+
 static void build(struct dpt_graph *g, bool mnist)
 {
-    const struct dpt_window same = {{3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, 1};
     const struct dpt_window halve = {{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};
     int32_t at = mnist ? net_input(g, 1, 28, 28) : net_input(g, 3, 32, 32);
 
@@ -62,15 +83,15 @@ static void keep_least(double *least, double value)
 static void run_node(const struct dpt_cpu_run *run, int32_t i, bool backward, double *least)
 {
     const struct dpt_cpu_node *node = &run->program->nodes[i];
-    const int reorder = backward ? node->reorder_back : node->reorder;
     const double start = dpt_now();
     struct dpt_error err;
 
-    if (reorder != DPT_CPU_NONE && !backward)
-        dpt_cpu_execute(run, reorder, &err);
+    for (int32_t k = 0; k < node->n_inputs && !backward; k++)
+        if (node->reorder[k] != DPT_CPU_NONE)
+            dpt_cpu_execute(run, node->reorder[k], &err);
     (backward ? node->op->backward : node->op->forward)(run, node, &err);
-    if (reorder != DPT_CPU_NONE && backward)
-        dpt_cpu_execute(run, reorder, &err);
+    if (backward)
+        dpt_cpu_pass_back(run, node, &err);
     keep_least(least, dpt_now() - start);
 }
 
@@ -177,8 +198,7 @@ static void print_node(const struct dpt_cpu_program *program, int32_t i, const s
 
 int main(int argc, char **argv)
 {
-    const bool mnist = argc > 1 && strcmp(argv[1], "mnistcnn") == 0;
-    const bool depthwise = argc > 1 && strcmp(argv[1], "depthwise") == 0;
+    const char *name = argc > 1 ? argv[1] : "cnn";
     const int32_t micro = argc > 2 ? atoi(argv[2]) : 8;
     const int rounds = argc > 3 ? atoi(argv[3]) : 100;
     struct dpt_graph graph = {0};
@@ -189,10 +209,12 @@ int main(int argc, char **argv)
     double direct = 0, ours = 0, speed;
     void *opened;
 
-    if (depthwise)
+    if (strcmp(name, "residual") == 0)
+        build_residual(&graph);
+    else if (strcmp(name, "depthwise") == 0)
         build_depthwise(&graph);
     else
-        build(&graph, mnist);
+        build(&graph, strcmp(name, "mnistcnn") == 0);
     const struct dpt_program_spec spec = {.graph = &graph,
                                           .loss = {DPT_LOSS_CROSS_ENTROPY, 0},
                                           .micro = micro < 1 ? 1 : micro,
@@ -224,10 +246,7 @@ int main(int argc, char **argv)
         run_nodes(&run, &t);
     }
     speed = peak();
-    printf("%s, micro-batch %d, %s; peak %.0f GFLOP/s (a matrix product in the cache)\n\n",
-           depthwise ? "depthwise"
-           : mnist   ? "mnistcnn"
-                     : "cnn",
+    printf("%s, micro-batch %d, %s; peak %.0f GFLOP/s (a matrix product in the cache)\n\n", name,
            (int)spec.micro, dpt_backend_cpu.describe(), 2e-9 * speed);
     printf(
         "| ms per %d samples | forward | backward | direct forward | data | weights | limit of a "
