@@ -21,16 +21,16 @@ bool dpt_cpu_moves_back(const struct dpt_cpu_node *node)
 
 /* --- planning --------------------------------------------------------------------------------- */
 
-/* What takes each number by itself has the same layout on both sides, and may write over dy; once
- * it has read dy for the last time. */
+/* What takes each number by itself has the same layout on both sides, and may write over dy where
+ * nobody else reads that, its own second gradient neither. */
 static bool over_dy(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
                     int32_t i)
 {
     const bool last = i + 1 == node->n_inputs || !node->wants[i + 1];
-    bool by_itself = node->op == &dpt_cpu_multiply && last;
+    const bool by_itself =
+        node->op == &dpt_cpu_add || (node->op == &dpt_cpu_multiply && last) ||
+        (node->graph != NULL && dpt_operation_of(node->graph)->kind == DPT_CLASS_POINTWISE);
 
-    by_itself = by_itself || node->op == &dpt_cpu_add ||
-                (node->graph != NULL && dpt_operation_of(node->graph)->kind == DPT_CLASS_POINTWISE);
     return by_itself && program->buffers[node->dy].owners == 1;
 }
 
@@ -88,6 +88,7 @@ out:
 static enum dpt_status plan_node(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                  struct dpt_error *err)
 {
+    const unsigned keeps = dpt_cpu_keeps(program, node);
     enum dpt_status status = DPT_OK;
 
     for (int32_t i = 0; i < node->n_inputs; i++)
@@ -96,6 +97,10 @@ static enum dpt_status plan_node(struct dpt_cpu_program *program, struct dpt_cpu
     if (node->op->plan_backward != NULL)
         DPT_TRY(node->op->plan_backward(program, node, err));
     dpt_cpu_give(program, node->dy);
+    if (keeps & DPT_KEEPS_OUTPUT)
+        dpt_cpu_give(program, node->y);
+    for (int32_t i = 0; i < node->n_inputs && keeps & DPT_KEEPS_INPUT; i++)
+        dpt_cpu_give(program, node->xs[i]);
     for (int32_t i = 0; i < node->n_inputs; i++)
         if (node->wants[i])
             DPT_TRY(plan_back(program, node, i, err));

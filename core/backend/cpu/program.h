@@ -21,7 +21,8 @@
  *
  * A buffer has as many owners as there are nodes that still have to read it, in the order of
  * execution, which is the order of planning: forward, and then backward. One without owners serves
- * again, and one with a single owner may be written over by it. What backward reads stays. The
+ * again, and one with a single owner may be written over by it. Evaluation programs so hold a few
+ * values, however many layers there are; training programs what backward reads, until it has. The
  * gradient of a value that several nodes read is the sum of what they pass back: the last of them
  * in the graph, the first in backward, gives its own, and the program adds that of each other one
  * behind its backward pass. An addition passes its own gradient on to both of its inputs, which
