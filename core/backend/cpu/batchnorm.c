@@ -264,4 +264,5 @@ const struct dpt_cpu_op dpt_cpu_batchnorm = {
     .backward = backward,
     .own = sizeof(struct batchnorm),
     .shares = true,
+    .takes_relu = true,
 };

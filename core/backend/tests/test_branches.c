@@ -184,12 +184,44 @@ static void holds_what_it_needs(void **state)
     }
 }
 
+/* A relu behind a sum or a batch norm is part of its passes, unless another layer reads what is
+ * between them. */
+static void computes_relus_with_what_is_before(void **state)
+{
+    (void)state;
+    for (int other = 0; other < 2; other++) {
+        struct scene s = {0};
+        struct draw d = {1};
+        const int32_t start = net_conv(&s.graph, net_input(&s.graph, 3, 6, 6), 16, &same, true);
+        const int32_t norm = net_simple(&s.graph, start, DPT_OP_BATCHNORM, 0.9f);
+        const int32_t relu = net_simple(&s.graph, norm, DPT_OP_RELU, 0);
+        const int32_t sum = net_join(&s.graph, relu, start, DPT_OP_ADD);
+        const int32_t last = net_simple(&s.graph, sum, DPT_OP_RELU, 0);
+        int32_t at = other ? net_join(&s.graph, last, sum, DPT_OP_MULTIPLY) : last;
+
+        at = other ? net_join(&s.graph, at, norm, DPT_OP_MULTIPLY) : at;
+        net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
+        s.spec = (struct dpt_program_spec){
+            .graph = &s.graph, .micro = 2, .threads = 1, .training = true};
+        s.params = net_params(&s.graph, &d);
+        void *program = open_program(&dpt_backend_cpu, &s);
+
+        for (int backward = 0; backward < 2; backward++) {
+            assert_int_equal(dpt_backend_cpu.runs_in(program, relu, backward), other ? relu : norm);
+            assert_int_equal(dpt_backend_cpu.runs_in(program, last, backward), other ? last : sum);
+        }
+        dpt_backend_cpu.close(program);
+        scene_release(&s);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_ref),
         cmocka_unit_test(finds_nan_where_ref_does),
         cmocka_unit_test(holds_what_it_needs),
+        cmocka_unit_test(computes_relus_with_what_is_before),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
