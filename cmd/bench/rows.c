@@ -24,30 +24,48 @@ static const struct part {
 
 /* The layers that are computed in the passes of one. */
 struct group {
-    int32_t first, last; /* first > last: none */
+    int32_t *nodes, n; /* n 0: none */
 };
 
-static struct group group_of(const struct dpt_trainer *t, int32_t node, bool backward)
+/* nodes: room for all of them. */
+static struct group group_of(const struct dpt_trainer *t, int32_t node, bool backward,
+                             int32_t *nodes)
 {
-    struct group g = {t->model.graph.n_nodes, -1};
+    struct group g = {nodes, 0};
 
     for (int32_t i = 0; i < t->model.graph.n_nodes; i++) {
         const int32_t in =
             t->backend->runs_in != NULL ? t->backend->runs_in(t->model.program, i, backward) : i;
 
-        if (in != node)
-            continue;
-        g.first = i < g.first ? i : g.first;
-        g.last = i;
+        if (in == node)
+            nodes[g.n++] = i;
     }
     return g;
 }
 
-static bool learns(const struct dpt_graph *graph, int32_t first, int32_t last)
+static bool has_weights(const struct dpt_graph *graph, struct group g)
 {
-    for (int32_t i = first; i <= last; i++)
-        if (graph->nodes[i].weight >= 0 || graph->nodes[i].bias >= 0)
+    for (int32_t i = 0; i < g.n; i++)
+        if (graph->nodes[g.nodes[i]].weight >= 0 || graph->nodes[g.nodes[i]].bias >= 0)
             return true;
+    return false;
+}
+
+/* Whether a layer before the group gets a gradient from it. */
+static bool passes_on(const struct dpt_graph *graph, struct group g)
+{
+    for (int32_t i = 0; i < g.n; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[g.nodes[i]];
+
+        for (int32_t k = 0; k < node->n_inputs; k++) {
+            bool inside = false;
+
+            for (int32_t j = 0; j < g.n; j++)
+                inside = inside || g.nodes[j] == node->inputs[k];
+            if (!inside && graph->nodes[node->inputs[k]].learns)
+                return true;
+        }
+    }
     return false;
 }
 
@@ -88,44 +106,46 @@ static void add_nodes(struct dpt_bench *b, struct group g, const char *pass,
     struct dpt_bench_row row = {.pass = pass, .seconds = seconds};
     size_t used = 0;
 
-    for (int32_t i = g.first; i <= g.last && used < sizeof row.part; i++)
-        used += (size_t)snprintf(row.part + used, sizeof row.part - used, "%s%s",
-                                 i == g.first ? "" : "+", nodes[i].name);
-    row.small = g.first == g.last && dpt_operation_of(&nodes[g.first])->kind == DPT_CLASS_NOTHING;
+    for (int32_t i = 0; i < g.n && used < sizeof row.part; i++)
+        used += (size_t)snprintf(row.part + used, sizeof row.part - used, "%s%s", i == 0 ? "" : "+",
+                                 nodes[g.nodes[i]].name);
+    row.small = g.n == 1 && dpt_operation_of(&nodes[g.nodes[0]])->kind == DPT_CLASS_NOTHING;
     if (!row.small) /* they need not move anything */
-        row.cost = dpt_cost_of_nodes(b->t, g.first, g.last, kind, wants_data);
+        row.cost = dpt_cost_of_nodes(b->t, g.nodes, g.n, kind, wants_data);
     add_row(b, &row);
 }
 
-static void add_forward(struct dpt_bench *b, const double *seconds, const double *calls)
+static void add_forward(struct dpt_bench *b, const double *seconds, const double *calls,
+                        int32_t *nodes)
 {
     for (int32_t i = 0; i < b->t->model.graph.n_nodes; i++) {
         const int what = dpt_span_node(i, DPT_PASS_FORWARD);
-        const struct group g = group_of(b->t, i, false);
+        const struct group g = group_of(b->t, i, false, nodes);
 
-        if (calls[what] > 0 && g.first <= g.last)
+        if (calls[what] > 0 && g.n > 0)
             add_nodes(b, g, "forward", DPT_COST_FORWARD, true, seconds[what]);
     }
 }
 
-static void add_backward(struct dpt_bench *b, const double *seconds, const double *calls)
+static void add_backward(struct dpt_bench *b, const double *seconds, const double *calls,
+                         int32_t *nodes)
 {
     const struct dpt_graph *graph = &b->t->model.graph;
 
     for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
         const int weights = dpt_span_node(i, DPT_PASS_WEIGHTS);
         const int rest = dpt_span_node(i, DPT_PASS_BACKWARD);
-        const struct group g = group_of(b->t, i, true);
-        const bool wants_data = g.first <= g.last && learns(graph, 0, g.first - 1);
+        const struct group g = group_of(b->t, i, true, nodes);
+        const bool wants_data = passes_on(graph, g);
 
-        if (g.first > g.last || calls[weights] + calls[rest] == 0)
+        if (g.n == 0 || calls[weights] + calls[rest] == 0)
             continue;
         if (calls[weights] > 0) {
             add_nodes(b, g, "backward-weights", DPT_COST_WEIGHTS, false,
                       seconds[weights] + (wants_data ? 0 : seconds[rest]));
             if (wants_data)
                 add_nodes(b, g, "backward-data", DPT_COST_DATA, true, seconds[rest]);
-        } else if (learns(graph, g.first, g.last)) {
+        } else if (has_weights(graph, g)) {
             add_nodes(b, g, wants_data ? "backward" : "backward-weights", DPT_COST_BACKWARD,
                       wants_data, seconds[rest]);
         } else {
@@ -139,13 +159,16 @@ enum dpt_status dpt_bench_rows(struct dpt_bench *b, const double *seconds, const
 {
     const size_t most = DPT_SPAN_NODES + (size_t)b->t->model.graph.n_nodes * DPT_SPAN_PASSES;
 
+    int32_t *nodes =
+        dpt_region_alloc(&b->region, (size_t)b->t->model.graph.n_nodes * sizeof *nodes);
+
     b->rows = dpt_region_alloc(&b->region, most * sizeof *b->rows);
-    if (b->rows == NULL)
+    if (b->rows == NULL || nodes == NULL)
         return dpt_fail_memory(err, "the table", (double)most * sizeof *b->rows);
     add_parts(b, before, sizeof before / sizeof *before, seconds);
-    add_forward(b, seconds, calls);
+    add_forward(b, seconds, calls, nodes);
     add_parts(b, middle, sizeof middle / sizeof *middle, seconds);
-    add_backward(b, seconds, calls);
+    add_backward(b, seconds, calls, nodes);
     add_parts(b, behind, sizeof behind / sizeof *behind, seconds);
     return DPT_OK;
 }

@@ -21,6 +21,10 @@ static void layers(const struct dpt_plan *p, struct dpt_json *j)
         dpt_plan_flop(p, i, &forward, &backward);
         dpt_json_object(j, NULL);
         dpt_json_text(j, "name", node->name);
+        dpt_json_array(j, "reads");
+        for (int32_t k = 0; k < node->n_inputs; k++)
+            dpt_json_text(j, NULL, graph->nodes[node->inputs[k]].name);
+        dpt_json_end(j);
         dpt_json_text(j, "output", dpt_shape_text(&node->out, shape));
         dpt_json_int(j, "parameters", count);
         dpt_json_real(j, "flop_forward", forward);

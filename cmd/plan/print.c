@@ -107,6 +107,19 @@ static void print_head(const struct dpt_plan *p, struct dpt_str *out)
                        p->gpu_here ? "" : "; by its data sheet");
 }
 
+/* Below a layer what it reads, where that is not the layer above it. */
+static void print_inputs(const struct dpt_graph *graph, int32_t i, struct dpt_str *out)
+{
+    const struct dpt_graph_node *node = &graph->nodes[i];
+
+    if (node->n_inputs == 0 || (node->n_inputs == 1 && node->inputs[0] == i - 1))
+        return;
+    dpt_str_printf(out, "  reads %s", graph->nodes[node->inputs[0]].name);
+    for (int32_t k = 1; k < node->n_inputs; k++)
+        dpt_str_printf(out, ", %s", graph->nodes[node->inputs[k]].name);
+    dpt_str_printf(out, "\n");
+}
+
 static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
 {
     const struct dpt_graph *graph = &p->t.model.graph;
@@ -133,6 +146,7 @@ static void print_layers(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "%-24.24s %14s%s%14s%s%10s%s%10s\n", node->name,
                        dpt_shape_text(&node->out, shape), count[0] ? " " : "", count,
                        ahead[0] ? " " : "", ahead, back[0] ? " " : "", back);
+        print_inputs(graph, i, out);
     }
     dpt_str_printf(out, "%-24s %14s %14s %10s %10s\n\n", "a sample", "",
                    dpt_group_digits(count, graph->parameters), with_unit(forward, "", ahead),

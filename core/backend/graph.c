@@ -38,6 +38,9 @@ enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_no
         return dpt_fail_memory(err, "the model's layers", (double)graph->n_nodes * sizeof *nodes);
     graph->nodes = nodes;
     nodes[graph->n_nodes] = *node;
+    nodes[graph->n_nodes].learns = node->weight >= 0 || node->bias >= 0;
+    for (int32_t k = 0; k < node->n_inputs; k++)
+        nodes[graph->n_nodes].learns |= nodes[node->inputs[k]].learns;
     *index = graph->n_nodes++;
     return DPT_OK;
 }
@@ -95,6 +98,16 @@ void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, cons
         update(&graph->tensors[node->variance], node->attribute[DPT_BATCHNORM_DECAY],
                (double)samples, sum, params);
     }
+}
+
+bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node)
+{
+    const struct dpt_graph_node *at = &graph->nodes[node];
+    bool wants = false;
+
+    for (int32_t k = 0; k < at->n_inputs; k++)
+        wants = wants || graph->nodes[at->inputs[k]].learns;
+    return wants;
 }
 
 void dpt_graph_release(struct dpt_graph *graph)

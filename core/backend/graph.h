@@ -118,6 +118,7 @@ struct dpt_graph_node {
     enum dpt_op op;
     char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
+    bool learns; /* it, or a node that its value is made of, has weights; dpt_graph_add sets it */
     struct dpt_shape in, other, out; /* of the first input, of a join's second, of the output */
     struct dpt_window window;
     int32_t weight, bias;                /* tensor numbers, -1: none */
@@ -155,6 +156,8 @@ enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_no
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
+/* Whether a node's backward pass gives a gradient to a node before it. */
+bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
 void dpt_graph_release(struct dpt_graph *graph);
 
 /*

@@ -256,7 +256,7 @@ static enum dpt_status put_nodes(struct writer *w, struct dpt_error *err)
     if (w->value == NULL)
         return dpt_fail_memory(err, "an ONNX model", (double)g->n_nodes * VALUE);
     while (last > 0 && does_nothing(&g->nodes[last]))
-        last--;
+        last = g->nodes[last].inputs[0];
     snprintf(w->value[0], VALUE, "%s", input_name);
     for (int32_t k = 1; k < g->n_nodes; k++) {
         const struct dpt_graph_node *node = &g->nodes[k];

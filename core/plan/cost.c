@@ -20,27 +20,75 @@ struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *
     return one;
 }
 
-struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
+static bool is_among(int32_t node, const int32_t *nodes, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (nodes[i] == node)
+            return true;
+    return false;
+}
+
+/* Numbers of a sample that n nodes read from others; of a node that two of them read, once. */
+static double numbers_read(const struct dpt_graph *graph, const int32_t *nodes, int32_t n)
+{
+    double read = 0;
+
+    for (int32_t k = 0; k < graph->n_nodes; k++) {
+        bool seen = is_among(k, nodes, n);
+
+        for (int32_t i = 0; i < n && !seen; i++) {
+            const struct dpt_graph_node *node = &graph->nodes[nodes[i]];
+
+            seen = is_among(k, node->inputs, node->n_inputs);
+            read += seen ? (double)dpt_shape_size(&graph->nodes[k].out) : 0;
+        }
+    }
+    return read;
+}
+
+/* Numbers of a sample that n nodes write: what others read, and what nobody does, as the last. */
+static double numbers_written(const struct dpt_graph *graph, const int32_t *nodes, int32_t n)
+{
+    double written = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        int32_t readers = 0, outside = 0;
+
+        for (int32_t k = nodes[i] + 1; k < graph->n_nodes; k++) {
+            const bool reads = is_among(nodes[i], graph->nodes[k].inputs, graph->nodes[k].n_inputs);
+
+            readers += reads;
+            outside += reads && !is_among(k, nodes, n);
+        }
+        if (outside > 0 || readers == 0)
+            written += (double)dpt_shape_size(&graph->nodes[nodes[i]].out);
+    }
+    return written;
+}
+
+struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *nodes, int32_t n,
                                   enum dpt_cost_pass pass, bool wants_data)
 {
-    const struct dpt_graph_node *nodes = t->model.graph.nodes;
+    const struct dpt_graph *graph = &t->model.graph;
     const double samples = t->data.train.sampler.global, micro = t->data.train.sampler.micro;
     const double ranks = t->comm->world.size;
     const bool both = pass == DPT_COST_BACKWARD;
     /* Forward reads x and writes y; the gradient of x comes from dy, that of the weights from x and
      * dy. Both at once read dy once. */
-    const double in = WORD * (double)dpt_shape_size(&nodes[first].in);
-    const double out = WORD * (double)dpt_shape_size(&nodes[last].out);
+    const double in = WORD * numbers_read(graph, nodes, n);
+    const double out = WORD * numbers_written(graph, nodes, n);
     const double moved = in + out + (both && wants_data ? in : 0);
     double flop = 0, weights = 0;
 
-    for (int32_t i = first; i <= last; i++) {
-        flop += dpt_operation_flops(&nodes[i]) * (both && wants_data ? 2 : 1);
+    for (int32_t i = 0; i < n; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[nodes[i]];
+
+        flop += dpt_operation_flops(node) * (both && wants_data ? 2 : 1);
         for (int k = 0; k < 2; k++) {
-            const int32_t tensor = k == 0 ? nodes[i].weight : nodes[i].bias;
+            const int32_t tensor = k == 0 ? node->weight : node->bias;
 
             if (tensor >= 0)
-                weights += WORD * (double)t->model.graph.tensors[tensor].count;
+                weights += WORD * (double)graph->tensors[tensor].count;
         }
     }
     if (both && wants_data)

@@ -66,10 +66,9 @@ enum dpt_cost_pass { DPT_COST_FORWARD, DPT_COST_DATA, DPT_COST_WEIGHTS, DPT_COST
 /* A view of the trainer in which a step is one micro-batch of one rank. comm: becomes its ranks. */
 struct dpt_trainer dpt_cost_alone(const struct dpt_trainer *t, struct dpt_comm *comm,
                                   int32_t samples);
-/* Nodes `first` to `last`, a chain that is computed as one, on `samples` samples. BACKWARD: the
- * gradients of data and weights in one. wants_data: for BACKWARD, whether that of the data is
- * among them. */
-struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, int32_t first, int32_t last,
+/* n nodes that are computed as one, on `samples` samples. BACKWARD: the gradients of data and
+ * weights in one. wants_data: for BACKWARD, whether that of the data is among them. */
+struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *nodes, int32_t n,
                                   enum dpt_cost_pass pass, bool wants_data);
 /* The work of a part that is no layer, an enum dpt_span_what. Nothing for what is only waiting or
  * overhead. */

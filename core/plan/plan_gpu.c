@@ -193,21 +193,20 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
     const double part = half ? 0.5 : 1;
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, micro);
-    bool trains = false; /* whether a layer before it has parameters */
     double seconds = 0;
 
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const bool own = node->weight >= 0 || node->bias >= 0;
-        const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, trains);
-        const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, trains);
+        const bool trains = dpt_graph_wants_dx(&one.model.graph, i);
+        const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, trains);
+        const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, trains);
 
         if (dpt_operation_of(node)->traits & DPT_FUSED)
             continue;
         seconds += pass(p, &forward, part);
         if (own || trains)
             seconds += pass(p, &back, part) + (own && trains ? start : 0);
-        trains |= own;
     }
     return seconds + 2 * start;
 }

@@ -34,22 +34,14 @@ static bool has_parameters(const struct dpt_graph_node *node)
     return node->weight >= 0 || node->bias >= 0;
 }
 
-static bool wants_dx(const struct dpt_graph *graph, int32_t node)
-{
-    for (int32_t i = 0; i < node; i++)
-        if (has_parameters(&graph->nodes[i]))
-            return true;
-    return false;
-}
-
 void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, double *backward)
 {
     struct dpt_comm comm;
     const struct dpt_trainer one = dpt_cost_alone(&p->t, &comm, 1);
-    const bool dx = wants_dx(&p->t.model.graph, node);
+    const bool dx = dpt_graph_wants_dx(&p->t.model.graph, node);
 
-    *forward = dpt_cost_of_nodes(&one, node, node, DPT_COST_FORWARD, dx).flop;
-    *backward = dpt_cost_of_nodes(&one, node, node, DPT_COST_BACKWARD, dx).flop;
+    *forward = dpt_cost_of_nodes(&one, &node, 1, DPT_COST_FORWARD, dx).flop;
+    *backward = dpt_cost_of_nodes(&one, &node, 1, DPT_COST_BACKWARD, dx).flop;
 }
 
 /* Estimates the seconds of a micro-batch on one thread where no trial was made. */
@@ -63,9 +55,9 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
         const struct dpt_operation *operation = dpt_operation_of(node);
-        const bool dx = wants_dx(&one.model.graph, i);
-        const struct dpt_cost forward = dpt_cost_of_nodes(&one, i, i, DPT_COST_FORWARD, dx);
-        const struct dpt_cost back = dpt_cost_of_nodes(&one, i, i, DPT_COST_BACKWARD, dx);
+        const bool dx = dpt_graph_wants_dx(&one.model.graph, i);
+        const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, dx);
+        const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, dx);
 
         seconds += operation->reached.call;
         seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;

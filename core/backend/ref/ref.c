@@ -17,7 +17,6 @@ enum { NOWHERE = -1 };
 /* Where a node's arrays lie in a worker's memory, in words of 4 bytes; NOWHERE: it has none. */
 struct location {
     int64_t y, dy, saved;
-    bool gradient; /* parameters stand here or before: a gradient of its output is wanted */
 };
 
 struct worker {
@@ -32,15 +31,6 @@ struct program {
     int64_t scratch;            /* where it lies; the largest that any node needs */
     struct worker *workers;
 };
-
-static bool takes_gradient(const struct dpt_graph_node *node, const struct location *locations)
-{
-    bool takes = node->weight >= 0 || node->bias >= 0;
-
-    for (int32_t k = 0; k < node->n_inputs; k++)
-        takes = takes || locations[node->inputs[k]].gradient;
-    return takes;
-}
 
 /* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
  * more than can be counted. */
@@ -69,9 +59,8 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
 
         *location = (struct location){.y = take(&program->words, spec->micro, out),
                                       .dy = NOWHERE,
-                                      .saved = NOWHERE,
-                                      .gradient = takes_gradient(node, program->locations)};
-        if (spec->training && location->gradient)
+                                      .saved = NOWHERE};
+        if (spec->training && node->learns)
             location->dy = take(&program->words, spec->micro, out);
         if (spec->training && op->saved != NULL)
             location->saved = take(&program->words, spec->micro, (int64_t)op->saved(node));

@@ -233,4 +233,5 @@ OPERATORS = {
     "Add": np.add,
     "Mul": np.multiply,
     "Div": np.divide,
+    "Concat": lambda a, b, axis: np.concatenate((a, b), axis=axis),
 }

@@ -26,6 +26,7 @@ model:
   layers: {layers}
 batch: {{global: 32, micro: 8}}
 train: {{epochs: 3}}
+device: {{kind: {kind}}}
 """
 
 # Each with something that the others have not; 2x13x12, or a vector of 13.
@@ -44,6 +45,10 @@ MODELS = {
              "{conv1d: {channels: 4, dilation: 2, groups: 2, padding: 1}}, flatten, {dense: 3}]",
     "vectors": "[{dense: 9}, batchnorm, gelu, {dropout: 0.5}, {dense: 3}]",
     "linear": "[{dense: 3}]",
+    "graph": "[{conv: {channels: 4, padding: 1, name: stem}}, {dropout: {rate: 0.2, name: same}}, relu, "
+             "{conv: {channels: 4, padding: 1}}, {add: [same, conv1, stem]}, {multiply: relu1}, {concat: input}, "
+             "{residual: [{conv: {channels: 8, stride: 2, padding: 1}}, layernorm, gelu]}, global_avgpool, "
+             "{residual: {layers: [{dense: 8}, {dropout: 0.1}], shortcut: none}}, {concat: global_avgpool1}, {dense: 3}, dropout]",
     "all": None,  # every layer that needs no option, one behind the other
 }
 
@@ -92,8 +97,9 @@ def trained(request, tmp_path_factory):
     flat = request.param in ("vectors", "linear")
     x, labels = shard(folder / "data.h5", flat)
     layers = MODELS[request.param] or f"[{{conv: 4}}, {', '.join(layers_without_options())}, flatten, {{dense: 3}}]"
-    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers,
-                                                        mean=MEAN[:1] if flat else MEAN, std=STD[:1] if flat else STD))
+    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers, mean=MEAN[:1] if flat else MEAN,
+                                                        std=STD[:1] if flat else STD,
+                                                        kind="ref" if request.param == "graph" else "cpu"))
     dpt.train(job, folder / "run", "--quiet")
     return job, folder / "run", x, labels
 
