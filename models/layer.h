@@ -184,16 +184,13 @@ bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, co
                            void *dest);
 bool dpt_read_padding(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                       void *dest);
-/* The CUSTOM reader of struct dpt_layer_list. */
-bool dpt_read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                     void *dest);
 /* The CUSTOM reader of struct dpt_initializer. */
 bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest);
 
 /* The values that the readers accept. */
 extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
-    dpt_padding_alternatives, dpt_initializer_alternatives, dpt_layers_alternatives;
+    dpt_padding_alternatives, dpt_initializer_alternatives;
 
 /* Appends a layer; its options as its table has them by default, and zero where it has none, or
  * NULL where memory ran out. */
@@ -257,6 +254,10 @@ enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *no
 enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
                                     const struct dpt_initializer *init, bool bias,
                                     struct dpt_error *err);
+
+/* dpt_layer_type.add of `residual`. */
+enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                 struct dpt_error *err);
 
 /* dpt_layer_type.add of layers with struct dpt_attribute_options. */
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,

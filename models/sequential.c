@@ -88,8 +88,8 @@ static bool read_layer(struct dpt_conf *conf, struct dpt_conf_node *entry, const
     return true;
 }
 
-bool dpt_read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                     void *dest)
+static bool read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                        void *dest)
 {
     struct dpt_layer_list *list = dest;
 
@@ -113,22 +113,6 @@ bool dpt_read_layers(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
     return true;
 }
 
-static bool read_model(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                       void *dest)
-{
-    return dpt_read_layers(conf, node, path, dest) && check_names(conf, path, dest, dest);
-}
-
-static bool sequential_expand(const void *options, const struct dpt_shape *input,
-                              struct dpt_layer_list *list)
-{
-    const struct dpt_sequential_options *o = options;
-
-    (void)input;
-    *list = o->layers;
-    return true;
-}
-
 static bool layer_kind(size_t i, struct dpt_option_kind *kind)
 {
     if (i < TYPES)
@@ -141,7 +125,91 @@ static bool layer_kind(size_t i, struct dpt_option_kind *kind)
     return i < TYPES;
 }
 
-const struct dpt_alternatives dpt_layers_alternatives = {.kind = layer_kind, .name = "layers"};
+static const struct dpt_alternatives layer_forms = {.kind = layer_kind, .name = "layers"};
+
+/* --- a residual block -------------------------------------------------------------------------- */
+
+static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest);
+
+// clang-format off
+static const struct dpt_option shortcuts[] = {
+    {.name = "way", .type = DPT_OPT_CHOICE, .choices = (const char *const[]){"auto", "none", NULL}},
+    {.name = "layers", .type = DPT_OPT_CUSTOM, .value_text = "list of layers",
+     .alternatives = &layer_forms},
+    {0},
+};
+static const struct dpt_alternatives shortcut_forms = {.either = shortcuts};
+
+static const struct dpt_option residual_options[] = {
+    DPT_LAYER_NAME_ROW,
+    {.name = "layers", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_residual_options, layers), .read = read_layers,
+     .value_text = "list of layers", .alternatives = &layer_forms,
+     .help = "whose output is added to the shortcut's; `name` is that of the sum"},
+    {.name = "shortcut", .type = DPT_OPT_CUSTOM,
+     .offset = offsetof(struct dpt_residual_options, beside), .fallback = "auto",
+     .read = read_shortcut, .value_text = "auto, none or list of layers",
+     .alternatives = &shortcut_forms,
+     .help = "what goes past them; auto: what they read, by a 1x1 convolution or a dense layer and "
+             "their norm where shapes differ; none: no projection"},
+    {0},
+};
+// clang-format on
+
+static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                          void *dest)
+{
+    struct dpt_residual_options *o =
+        (void *)((char *)dest - offsetof(struct dpt_residual_options, beside));
+
+    if (node->kind == DPT_NODE_SCALAR)
+        return dpt_option_read(conf, node, path, shortcuts, &o->shortcut);
+    if (node->kind == DPT_NODE_MAP)
+        dpt_conf_mistake(conf, node, path, "expected auto, none or a list of layers, got a map");
+    if (node->kind == DPT_NODE_MAP)
+        return !conf->region.failed;
+    o->shortcut = DPT_SHORTCUT_LAYERS;
+    return read_layers(conf, node, path, &o->beside);
+}
+
+static const struct dpt_layer_list *residual_inner(const void *options_, size_t k,
+                                                   const char **option)
+{
+    const struct dpt_residual_options *o = options_;
+
+    *option = k == 0 ? "layers" : "shortcut";
+    return k == 0 ? &o->layers : k == 1 ? &o->beside : NULL;
+}
+
+const struct dpt_layer_type dpt_layer_residual = {
+    .name = "residual",
+    .summary = "sum of a list of layers and of a shortcut past them (He et al. 2015)",
+    .op = DPT_OP_COUNT,
+    .options = residual_options,
+    .size = sizeof(struct dpt_residual_options),
+    .main = "layers",
+    .inner = residual_inner,
+    .add = dpt_residual_add,
+};
+
+/* --- the model -------------------------------------------------------------------------------- */
+
+static bool read_model(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
+                       void *dest)
+{
+    return read_layers(conf, node, path, dest) && check_names(conf, path, dest, dest);
+}
+
+static bool sequential_expand(const void *options, const struct dpt_shape *input,
+                              struct dpt_layer_list *list)
+{
+    const struct dpt_sequential_options *o = options;
+
+    (void)input;
+    *list = o->layers;
+    return true;
+}
 
 static const struct dpt_option options[] = {
     {.name = "layers",
@@ -149,8 +217,9 @@ static const struct dpt_option options[] = {
      .offset = offsetof(struct dpt_sequential_options, layers),
      .read = read_model,
      .value_text = "list of layers",
-     .alternatives = &dpt_layers_alternatives,
-     .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`"},
+     .alternatives = &layer_forms,
+     .help = "one after another: `relu`, `dense: 10`, `conv: {channels: 32}`; `add: NAME` and the "
+             "like join; dptrain man has all of them"},
     {0},
 };
 

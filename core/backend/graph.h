@@ -3,11 +3,12 @@
  *
  * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its
  * inputs by number: one, or the two of a join. Several nodes may read one value; each value but the
- * last is read. Every shape is that of one sample, so a graph does not depend on the micro-batch. All parameters of a model lie in one flat arena of floats: a
- * tensor is a name, a shape and an offset. Gradients and optimizer slots have the same layout.
- * Tensors stand in canonical order and layout (dense [out, in], convolution [out, in / groups, kh,
- * kw]), each starting at a multiple of 16 floats (a cache line); the floats between two tensors are
- * always zero. Immutable once built; shared by all threads.
+ * last is read. Every shape is that of one sample, so a graph does not depend on the micro-batch.
+ * All parameters of a model lie in one flat arena of floats: a tensor is a name, a shape and an
+ * offset. Gradients and optimizer slots have the same layout. Tensors stand in canonical order and
+ * layout (dense [out, in], convolution [out, in / groups, kh, kw]), each starting at a multiple of
+ * 16 floats (a cache line); the floats between two tensors are always zero. Immutable once built;
+ * shared by all threads.
  *
  * State, such as the running statistics of batch norm, lies behind all that is learned: [learned:
  * floats | state], `arena` floats together. A gradient is as long, and holds at the tensors of

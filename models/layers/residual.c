@@ -1,61 +1,8 @@
 /* A residual block (He et al. 2015, "Deep Residual Learning for Image Recognition"): the sum of its
- * layers and of what goes past them. */
+ * layers and of what goes past them. Its row and options stand where lists of layers are read
+ * (models/sequential.c), since it has two of them. */
 #include "core/backend/operation.h"
 #include "models/layer.h"
-
-/* --- options ---------------------------------------------------------------------------------- */
-
-static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                          void *dest);
-
-// clang-format off
-static const struct dpt_option shortcuts[] = {
-    {.name = "way", .type = DPT_OPT_CHOICE, .choices = (const char *const[]){"auto", "none", NULL}},
-    {.name = "layers", .type = DPT_OPT_CUSTOM, .value_text = "list of layers",
-     .alternatives = &dpt_layers_alternatives},
-    {0},
-};
-static const struct dpt_alternatives alternatives = {.either = shortcuts};
-
-static const struct dpt_option options[] = {
-    DPT_LAYER_NAME_ROW,
-    {.name = "layers", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_residual_options, layers), .read = dpt_read_layers,
-     .value_text = "list of layers", .alternatives = &dpt_layers_alternatives,
-     .help = "whose output is added to the shortcut's; `name` is that of the sum"},
-    {.name = "shortcut", .type = DPT_OPT_CUSTOM,
-     .offset = offsetof(struct dpt_residual_options, beside), .fallback = "auto",
-     .read = read_shortcut, .value_text = "auto, none or list of layers",
-     .alternatives = &alternatives,
-     .help = "what goes past them; auto: what they read, by a 1x1 convolution or a dense layer and "
-             "their norm where shapes differ; none: no projection"},
-    {0},
-};
-// clang-format on
-
-static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
-                          void *dest)
-{
-    struct dpt_residual_options *o =
-        (void *)((char *)dest - offsetof(struct dpt_residual_options, beside));
-
-    if (node->kind == DPT_NODE_SCALAR)
-        return dpt_option_read(conf, node, path, shortcuts, &o->shortcut);
-    if (node->kind == DPT_NODE_MAP)
-        dpt_conf_mistake(conf, node, path, "expected auto, none or a list of layers, got a map");
-    if (node->kind == DPT_NODE_MAP)
-        return !conf->region.failed;
-    o->shortcut = DPT_SHORTCUT_LAYERS;
-    return dpt_read_layers(conf, node, path, &o->beside);
-}
-
-static const struct dpt_layer_list *inner(const void *options_, size_t k, const char **option)
-{
-    const struct dpt_residual_options *o = options_;
-
-    *option = k == 0 ? "layers" : "shortcut";
-    return k == 0 ? &o->layers : k == 1 ? &o->beside : NULL;
-}
 
 /* --- the shortcut ----------------------------------------------------------------------------- */
 
@@ -156,8 +103,8 @@ static const char *option_path(const struct dpt_builder *b, const char *option)
                              option);
 }
 
-static enum dpt_status residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
-                                    struct dpt_error *err)
+enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
+                                 struct dpt_error *err)
 {
     const struct dpt_residual_options *o = layer->options;
     const struct dpt_layer_place block = b->here;
@@ -191,14 +138,3 @@ static enum dpt_status residual_add(struct dpt_builder *b, const struct dpt_laye
 out:
     return status;
 }
-
-const struct dpt_layer_type dpt_layer_residual = {
-    .name = "residual",
-    .summary = "sum of a list of layers and of a shortcut past them (He et al. 2015)",
-    .op = DPT_OP_COUNT,
-    .options = options,
-    .size = sizeof(struct dpt_residual_options),
-    .main = "layers",
-    .inner = inner,
-    .add = residual_add,
-};
