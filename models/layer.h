@@ -218,7 +218,7 @@ struct dpt_sequential_options {
 };
 
 extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,
-    dpt_model_cnn;
+    dpt_model_cnn, dpt_model_resnet;
 
 /* For messages: JOB.yaml:14:7: model.layers[3] (dense1): text. Returns BAD_JOB. */
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,

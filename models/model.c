@@ -6,8 +6,9 @@
 
 #include "models/layer.h"
 
-const struct dpt_variant *const dpt_model_variants[] = {
-    &dpt_model_linear, &dpt_model_mlp, &dpt_model_cnn, &dpt_model_sequential, NULL};
+const struct dpt_variant *const dpt_model_variants[] = {&dpt_model_linear,     &dpt_model_mlp,
+                                                        &dpt_model_cnn,        &dpt_model_resnet,
+                                                        &dpt_model_sequential, NULL};
 
 static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
                                  struct dpt_error *err)

@@ -79,6 +79,7 @@ RIGHT = [
     SMALL + "checkpoint: {every: 10 min, keep: 3}\nlog: {every: auto}\n",
     "data: {train: [a.h5, b*.h5], valid: 0.1, test: c.h5, normalize: {mean: 0.5, std: [1, 2, 3]}}\n"
     "model: {type: cnn, outputs: 3, kernel: [3, 5], padding: same, hidden: 10, channels: []}\n",
+    "data: {train: synthetic}\nmodel: {type: resnet, depth: 20, outputs: 10}\n",
     LAYERS % "flatten, dense: 10",
     LAYERS % "conv: {channels: 3, kernel: 3, stride: [1, 2], padding: [0, 1]}, maxpool: [2, 2], "
              "{avgpool: {size: 2, stride: auto}}, relu: , gelu: {}, dropout, dropout: 0.3, dropout: , flatten, "
@@ -107,6 +108,7 @@ WRONG = [
     "data: {train: synthetic}\nmodel: {outputs: 10}\n",
     "data: {train: synthetic}\nmodel: {type: mpl, outputs: 10}\n",
     "data: {train: synthetic}\nmodel: {type: linear, outputs: 10, hidden: 3}\n",
+    "data: {train: synthetic}\nmodel: {type: resnet, depth: 21, outputs: 10}\n",
     SMALL + "modle: 3\n",
     SMALL + "seed: -1\n",
     SMALL + "seed: many\n",

@@ -217,13 +217,22 @@ static void write_every(struct dpt_json *j, const struct dpt_option *row, bool n
     dpt_str_release(&described);
 }
 
+/* A choice that is a whole number is one, too. */
 static void write_choice(struct dpt_json *j, const struct dpt_option *row, bool null)
 {
-    size_t n = 0;
+    int64_t number;
 
-    while (row->choices[n] != NULL)
-        n++;
-    write_texts(j, "enum", row->choices, n, null);
+    dpt_json_array(j, "enum");
+    j->indent = false;
+    for (size_t i = 0; row->choices[i] != NULL; i++)
+        if (dpt_parse_int(row->choices[i], &number))
+            dpt_json_int(j, NULL, number);
+        else
+            dpt_json_text(j, NULL, row->choices[i]);
+    if (null)
+        dpt_json_null(j, NULL);
+    dpt_json_end(j);
+    j->indent = true;
 }
 
 /* --- maps ------------------------------------------------------------------------------------- */

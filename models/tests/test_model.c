@@ -38,6 +38,12 @@ static void parameters_are_counted(void **state)
         {"model: {type: mlp, outputs: 10}\n", 1, 28, 28, 203530},
         {"model: {type: mlp, hidden: [256], outputs: 10}\n", 784, 0, 0, 203530},
         {"model: {type: mlp, hidden: [], outputs: 10}\n", 784, 0, 0, 7850},
+        {"model: {type: resnet, depth: 18, outputs: 1000}\n", 3, 64, 64, 11689512},
+        {"model: {type: resnet, depth: 34, outputs: 1000}\n", 3, 64, 64, 21797672},
+        {"model: {type: resnet, depth: 50, outputs: 1000}\n", 3, 224, 224, 25557032},
+        {"model: {type: resnet, depth: 101, outputs: 1000}\n", 3, 64, 64, 44549160},
+        {"model: {type: resnet, depth: 152, outputs: 1000}\n", 3, 64, 64, 60192808},
+        {"model: {type: resnet, depth: 20, outputs: 10}\n", 3, 32, 32, 272474},
         {"model: {type: linear, outputs: 1}\n", 5, 0, 0, 6},
         {"model: {type: linear, outputs: 10}\n", 1, 28, 28, 7850},
         /* A depthwise convolution has one kernel a channel. */

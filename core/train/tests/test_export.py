@@ -26,7 +26,6 @@ model:
   layers: {layers}
 batch: {{global: 32, micro: 8}}
 train: {{epochs: 3}}
-device: {{kind: {kind}}}
 """
 
 # Each with something that the others have not; 2x13x12, or a vector of 13.
@@ -98,8 +97,7 @@ def trained(request, tmp_path_factory):
     x, labels = shard(folder / "data.h5", flat)
     layers = MODELS[request.param] or f"[{{conv: 4}}, {', '.join(layers_without_options())}, flatten, {{dense: 3}}]"
     job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers, mean=MEAN[:1] if flat else MEAN,
-                                                        std=STD[:1] if flat else STD,
-                                                        kind="ref" if request.param == "graph" else "cpu"))
+                                                        std=STD[:1] if flat else STD))
     dpt.train(job, folder / "run", "--quiet")
     return job, folder / "run", x, labels
 

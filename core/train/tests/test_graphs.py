@@ -12,7 +12,7 @@ import dpt  # noqa: E402
 LAYERS = """
   - conv: {channels: 6, padding: 1, name: stem}
   - relu
-  - residual: [{conv: {channels: 6, padding: 1}}, relu, {conv: {channels: 6, padding: 1}}]
+  - residual: [{conv: {channels: 6, padding: 1}}, batchnorm, relu, {conv: {channels: 6, padding: 1}}]
   - relu
   - residual: {layers: [{conv: {channels: 8, padding: 1, stride: 2}}, layernorm, relu, {dropout: 0.2}], name: down}
   - avgpool: {size: 2, from: stem}
@@ -23,7 +23,7 @@ LAYERS = """
   - dense: 4
 """
 JOB = """
-device: {{kind: ref}}
+device: {{kind: cpu}}
 data: {{train: synthetic, test: synthetic, synthetic: {{samples: 150, shape: [2, 8, 8], classes: 4}}}}
 model:
   type: sequential
@@ -46,16 +46,18 @@ def last_bytes(folder):
     return (folder / "checkpoints" / "latest").read_bytes()
 
 
-def test_it_learns_and_ranks_change_nothing(job, tmp_path):
+@pytest.mark.parametrize("kind", ["ref", "cpu"])
+def test_it_learns_and_ranks_change_nothing(job, tmp_path, kind):
     """On 1, 2 and 3 ranks, and stopped and resumed on another number of them."""
-    dpt.train(job, tmp_path / "1", "--set", "train.epochs=12")
+    words = ["--set", f"device.kind={kind}", "--set"]
+    dpt.train(job, tmp_path / "1", *words, "train.epochs=12")
     losses = [event["loss"] for event in dpt.events(tmp_path / "1", "train")]
     assert losses[-1] < 0.7 * losses[0]
     for ranks in (2, 3):
-        dpt.train(job, tmp_path / f"{ranks}", "--set", "train.epochs=12", ranks=ranks)
+        dpt.train(job, tmp_path / f"{ranks}", *words, "train.epochs=12", ranks=ranks)
         assert last_bytes(tmp_path / f"{ranks}") == last_bytes(tmp_path / "1")
-    dpt.train(job, tmp_path / "parts", "--set", "train.epochs=5", ranks=2)
-    result = dpt.run(job, "--output", tmp_path / "parts", "--set", "train.epochs=12", ranks=3)
+    dpt.train(job, tmp_path / "parts", *words, "train.epochs=5", ranks=2)
+    result = dpt.run(job, "--output", tmp_path / "parts", *words, "train.epochs=12", ranks=3)
     assert result.code == 0 and "resum" in result.out + result.err, result
     assert last_bytes(tmp_path / "parts") == last_bytes(tmp_path / "1")
 

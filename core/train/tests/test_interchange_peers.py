@@ -57,7 +57,7 @@ def predict(job, checkpoint, folder):
 def train(folder, layers, flat):
     x, _ = test_export.shard(folder / "data.h5", flat)
     mean, std = (test_export.MEAN, test_export.STD) if not flat else (test_export.MEAN[:1], test_export.STD[:1])
-    job = dpt.write_job(folder / "job.yaml", test_export.JOB.format(data=folder / "data.h5", layers=layers, mean=mean, std=std, kind="ref"))
+    job = dpt.write_job(folder / "job.yaml", test_export.JOB.format(data=folder / "data.h5", layers=layers, mean=mean, std=std))
     dpt.train(job, folder / "run", "--quiet")
     np.save(folder / "x.npy", x.astype("f4"))
     np.save(folder / "logits.npy", predict(job, folder / "run", folder))
