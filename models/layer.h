@@ -85,6 +85,12 @@ struct dpt_attribute_options {
     double attribute[DPT_MAX_ATTRIBUTES];
 };
 
+struct dpt_resize_options {
+    struct dpt_layer_options common;
+    struct dpt_pair by; /* the output's size, or how many times the input's */
+    int mode;
+};
+
 /* What a join is of: names of layers. */
 struct dpt_operands {
     struct dpt_texts names;
@@ -196,6 +202,11 @@ extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alt
  * NULL where memory ran out. */
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
 
+/* Names the last layer of a list as torchvision does, "features.3"; false where memory ran out, also
+ * in a push before it. */
+bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
 /* dpt_layer_type.inner of a layer of any type. */
 const struct dpt_layer_list *dpt_layer_inner(const struct dpt_layer *layer, size_t k,
                                              const char **option);
@@ -218,7 +229,7 @@ struct dpt_sequential_options {
 };
 
 extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,
-    dpt_model_cnn, dpt_model_resnet;
+    dpt_model_cnn, dpt_model_resnet, dpt_model_lenet, dpt_model_vgg, dpt_model_mobilenet_v2;
 
 /* For messages: JOB.yaml:14:7: model.layers[3] (dense1): text. Returns BAD_JOB. */
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,

@@ -1,4 +1,5 @@
 /* Lists of layers: how they grow, their names, and the nodes that they become. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,6 +39,20 @@ void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *
     }
     list->at[list->n++] = (struct dpt_layer){.type = type, .options = options};
     return options;
+}
+
+bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
+{
+    char name[DPT_NAME];
+    va_list args;
+
+    if (list->region->failed)
+        return false;
+    va_start(args, format);
+    vsnprintf(name, sizeof name, format, args);
+    va_end(args);
+    list->at[list->n - 1].name = dpt_region_strdup(list->region, name);
+    return list->at[list->n - 1].name != NULL;
 }
 
 const struct dpt_layer_list *dpt_layer_inner(const struct dpt_layer *layer, size_t k,

@@ -6,9 +6,10 @@
 
 #include "models/layer.h"
 
-const struct dpt_variant *const dpt_model_variants[] = {&dpt_model_linear,     &dpt_model_mlp,
-                                                        &dpt_model_cnn,        &dpt_model_resnet,
-                                                        &dpt_model_sequential, NULL};
+const struct dpt_variant *const dpt_model_variants[] = {
+    &dpt_model_linear,       &dpt_model_mlp,        &dpt_model_cnn,
+    &dpt_model_lenet,        &dpt_model_vgg,        &dpt_model_resnet,
+    &dpt_model_mobilenet_v2, &dpt_model_sequential, NULL};
 
 static enum dpt_status add_input(struct dpt_builder *b, const struct dpt_shape *input,
                                  struct dpt_error *err)

@@ -2,7 +2,7 @@
  * model: from the job's `model` section to a graph.
  *
  * A layer type is a row: a name, its options, and how it adds itself to a graph (shape inference,
- * parameters). A model type is a row as well: the short forms (linear, mlp, cnn, resnet) write a list of
+ * parameters). A model type is a row as well: the short forms (linear, mlp, resnet, ...) write a list of
  * layers and so are the same as `sequential`. Models know nothing of MPI, HDF5 or devices.
  */
 #ifndef DPT_MODELS_MODEL_H
@@ -44,7 +44,7 @@ struct dpt_layer_type {
 /* By operation, then the others (DPT_OTHER_LAYERS); ends with NULL. */
 extern const struct dpt_layer_type *const dpt_layer_types[];
 extern const struct dpt_variant
-    *const dpt_model_variants[]; /* linear, mlp, cnn, resnet, sequential; ends with NULL */
+    *const dpt_model_variants[]; /* linear to sequential; ends with NULL */
 
 /*
  * Builds the graph of a model for samples of shape `input`.

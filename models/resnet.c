@@ -42,13 +42,6 @@ struct resnet_options {
     struct dpt_initializer init;
 };
 
-/* Names the last layer of a list, as in "layer1.0.conv2". */
-static bool name_last(struct dpt_layer_list *list, const char *stage, const char *name, int number)
-{
-    list->at[list->n - 1].name = dpt_region_printf(list->region, "%s%s%d", stage, name, number);
-    return list->at[list->n - 1].name != NULL;
-}
-
 /* A convolution without bias that keeps height and width but for its stride, and batch norm behind
  * it, called conv<number> and bn<number>. */
 static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer *init,
@@ -56,7 +49,7 @@ static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer 
 {
     struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
 
-    if (conv == NULL || !name_last(list, stage, "conv", number))
+    if (conv == NULL || !dpt_layers_name(list, "%sconv%d", stage, number))
         return false;
     conv->channels = channels;
     conv->kernel = (struct dpt_pair){{kernel, kernel}};
@@ -65,7 +58,7 @@ static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer 
     conv->bias = false;
     conv->init = *init;
     return dpt_layers_push(list, &dpt_layer_batchnorm) != NULL &&
-           name_last(list, stage, "bn", number);
+           dpt_layers_name(list, "%sbn%d", stage, number);
 }
 
 /* A block is called "layer2.0". */

@@ -1,25 +1,19 @@
 /* Layers that give planes another size. */
 #include "models/layer.h"
 
-struct options {
-    struct dpt_layer_options common;
-    struct dpt_pair by;
-    int mode;
-};
-
 #define MODES(X) X(NEAREST, "nearest")
 
 // clang-format off
 static const struct dpt_option adaptive_options[] = {
     DPT_LAYER_NAME_ROW,
-    DPT_PAIR_ROW("size", struct options, by, NULL, "height and width of the output"),
+    DPT_PAIR_ROW("size", struct dpt_resize_options, by, NULL, "height and width of the output"),
     {0},
 };
 
 static const struct dpt_option upsample_options[] = {
     DPT_LAYER_NAME_ROW,
-    DPT_PAIR_ROW("scale", struct options, by, NULL, "times as high and as wide"),
-    {.name = "mode", .type = DPT_OPT_CHOICE, .offset = offsetof(struct options, mode),
+    DPT_PAIR_ROW("scale", struct dpt_resize_options, by, NULL, "times as high and as wide"),
+    {.name = "mode", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_resize_options, mode),
      .fallback = "nearest", .choices = DPT_CHOICES(MODES),
      .help = "nearest: each number is repeated"},
     {0},
@@ -29,7 +23,7 @@ static const struct dpt_option upsample_options[] = {
 static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
                            struct dpt_error *err)
 {
-    const struct options *o = layer->options;
+    const struct dpt_resize_options *o = layer->options;
     struct dpt_graph_node node = dpt_builder_node(b);
     enum dpt_status status;
     char shape[40];
@@ -57,7 +51,7 @@ const struct dpt_layer_type dpt_layer_adaptive_avgpool = {
                "these do not divide it",
     .op = DPT_OP_ADAPTIVE_AVGPOOL,
     .options = adaptive_options,
-    .size = sizeof(struct options),
+    .size = sizeof(struct dpt_resize_options),
     .main = "size",
     .planes = true,
     .add = add,
@@ -68,7 +62,7 @@ const struct dpt_layer_type dpt_layer_upsample = {
     .summary = "planes that are a whole number of times as high and as wide",
     .op = DPT_OP_UPSAMPLE,
     .options = upsample_options,
-    .size = sizeof(struct options),
+    .size = sizeof(struct dpt_resize_options),
     .main = "scale",
     .planes = true,
     .add = add,

@@ -165,10 +165,15 @@ static void forms_of_a_block(void **state)
         assert_int_equal(build_model(texts[i], 4, 8, 8, &graphs[i], &err), DPT_OK);
         assert_int_equal(graphs[i].n_nodes, graphs[0].n_nodes);
         assert_int_equal(graphs[i].n_tensors, graphs[0].n_tensors);
-        for (int32_t k = 0; k < graphs[i].n_nodes; k++) /* they stand elsewhere in the job */
-            graphs[i].nodes[k].line = graphs[i].nodes[k].column = 0;
-        assert_memory_equal(graphs[i].nodes, graphs[0].nodes,
-                            (size_t)graphs[0].n_nodes * sizeof *graphs[0].nodes);
+        for (int32_t k = 0; k < graphs[0].n_nodes; k++) {
+            const struct dpt_graph_node *node = &graphs[i].nodes[k], *want = &graphs[0].nodes[k];
+
+            assert_string_equal(node->name, want->name);
+            assert_true(node->op == want->op && node->n_inputs == want->n_inputs);
+            assert_memory_equal(node->inputs, want->inputs, sizeof node->inputs);
+            assert_memory_equal(&node->window, &want->window, sizeof node->window);
+            assert_true(node->weight == want->weight && node->bias == want->bias);
+        }
         for (int32_t k = 0; k < graphs[0].n_tensors; k++) {
             const struct dpt_tensor *t = &graphs[i].tensors[k], *want = &graphs[0].tensors[k];
 

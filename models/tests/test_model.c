@@ -44,6 +44,12 @@ static void parameters_are_counted(void **state)
         {"model: {type: resnet, depth: 101, outputs: 1000}\n", 3, 64, 64, 44549160},
         {"model: {type: resnet, depth: 152, outputs: 1000}\n", 3, 64, 64, 60192808},
         {"model: {type: resnet, depth: 20, outputs: 10}\n", 3, 32, 32, 272474},
+        {"model: {type: mobilenet_v2, outputs: 1000}\n", 3, 64, 64, 3504872},
+        {"model: {type: vgg, depth: 11, outputs: 1000}\n", 3, 64, 64, 132863336},
+        {"model: {type: vgg, depth: 13, outputs: 1000}\n", 3, 64, 64, 133047848},
+        {"model: {type: vgg, depth: 16, outputs: 1000}\n", 3, 224, 224, 138357544},
+        {"model: {type: vgg, depth: 19, outputs: 1000}\n", 3, 64, 64, 143667240},
+        {"model: {type: lenet, outputs: 10}\n", 1, 28, 28, 61706},
         {"model: {type: linear, outputs: 1}\n", 5, 0, 0, 6},
         {"model: {type: linear, outputs: 10}\n", 1, 28, 28, 7850},
         /* A depthwise convolution has one kernel a channel. */
