@@ -97,6 +97,7 @@ a | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp
 a | matmul          | 40 | unit test_cuda_matmul         | cuBLASLt's matrix products and dense layers give what plain loops give
 a | steps           | 45 | unit test_cuda_steps          | captured steps over random models: same parameters as on the host, gradients in buckets, NaN stops the update
 a | program         | 45 | unit test_cuda_program        | forward and backward over random models agree with plain C in each precision, and NaN is found
+a | graphs          | 30 | unit test_cuda_graphs         | likewise for models whose layers join two values
 a | job-bf16        | 30 | small_job bf16                | the small job in bf16
 a | job-tf32        | 30 | small_job tf32                | the small job in tf32
 a | job-fp16        | 30 | small_job fp16                | the small job in fp16 with its loss scale

@@ -161,6 +161,53 @@ WORK(gather_f32, dpt_cuda_gather_args)
     gather(a, 4, w);
 }
 
+WORK(join, dpt_cuda_join_args)
+{
+    w->threads = a->vectors;
+    w->bytes = 3 * 16 * a->vectors;
+}
+
+WORK(join_back, dpt_cuda_join_back_args)
+{
+    w->threads = a->vectors;
+    w->bytes = (3 + (a->da != NULL) + (a->db != NULL)) * 16 * a->vectors;
+}
+
+static void concat(const struct dpt_cuda_concat_args *a, struct work *w)
+{
+    const int64_t first = a->first != NULL ? a->pitch[0] : 0;
+    const int64_t second = a->second != NULL ? a->pitch[1] : 0;
+
+    w->bytes = a->pixels * (a->whole_pitch + first + second) * w->element;
+}
+
+WORK(concat, dpt_cuda_concat_args)
+{
+    w->threads = a->pixels * (a->whole_pitch / w->lanes);
+    concat(a, w);
+}
+
+WORK(concat_back, dpt_cuda_concat_args)
+{
+    const int32_t pitch = a->pitch[0] > a->pitch[1] ? a->pitch[0] : a->pitch[1];
+
+    w->threads = a->pixels * (pitch / w->lanes);
+    w->columns = 2;
+    concat(a, w);
+}
+
+WORK(flatten, dpt_cuda_flatten_args)
+{
+    w->threads = (int64_t)a->n * (a->flat_pitch / w->lanes);
+    w->bytes = (int64_t)a->n * ((int64_t)a->area * a->pitch + a->flat_pitch) * w->element;
+}
+
+WORK(flatten_back, dpt_cuda_flatten_args)
+{
+    w->threads = (int64_t)a->n * a->area * (a->pitch / w->lanes);
+    w->bytes = (int64_t)a->n * ((int64_t)a->area * a->pitch + a->flat_pitch) * w->element;
+}
+
 /* Blocks of many elements, of which few numbers come out. */
 WORK(scan, dpt_cuda_scan_args)
 {

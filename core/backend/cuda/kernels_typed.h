@@ -183,11 +183,43 @@ struct dpt_cuda_scales_args {
     float eps;
 };
 
+/* add, add_relu, multiply: y = a + b and so on for vectors of 16 bytes. y may be a or b. 3 passes. */
+struct dpt_cuda_join_args {
+    const void *a, *b;
+    void *y;
+    int64_t vectors;
+};
+
+/* multiply_back: da = dy b, db = dy a; NULL: not wanted. One of them may be dy. */
+struct dpt_cuda_join_back_args {
+    const void *dy, *a, *b;
+    void *da, *db;
+    int64_t vectors;
+};
+
+/* Each pixel's channels of first, then those of second, make those of whole: concat. concat_back:
+ * from whole into first and second (NULL: not wanted). Zeros behind the last channel. */
+struct dpt_cuda_concat_args {
+    void *whole, *first, *second;
+    int64_t pixels;
+    int32_t channels[2], pitch[2], whole_pitch;
+};
+
+/* flatten: n samples of planes into vectors, in canonical order; flatten_back: and back. Zeros where
+ * they are padded. */
+struct dpt_cuda_flatten_args {
+    const void *from;
+    void *to;
+    int32_t n, channels, area, pitch, flat_pitch;
+};
+
 /* Whose names have "_args" behind. */
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
     X(act)                                                                                         \
     X(act_back)                                                                                    \
-    X(bias) X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales)
+    X(bias)                                                                                        \
+    X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales) X(join)          \
+        X(join_back) X(concat) X(flatten)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */
@@ -216,7 +248,14 @@ struct dpt_cuda_scales_args {
     X(layernorm_##t, counted, scales, lanes, true) X(layernorm_back_##t, counted, scales, lanes, true) \
     X(layernorm_weights_##t, counted, scales, lanes, true)                                         \
     X(prelu_##t, counted, scales, lanes, false) X(prelu_back_##t, counted, scales, lanes, false)   \
-    X(prelu_weights_##t, counted, scales, lanes, true)
+    X(prelu_weights_##t, counted, scales, lanes, true)                                             \
+    X(add_##t, join, join, lanes, false) X(add_relu_##t, join, join, lanes, false)                 \
+    X(multiply_##t, join, join, lanes, false)                                                      \
+    X(multiply_back_##t, join_back, join_back, lanes, false)                                       \
+    X(concat_##t, concat, concat, lanes, false)                                                    \
+    X(concat_back_##t, concat_back, concat, lanes, false)                                          \
+    X(flatten_##t, flatten, flatten, lanes, false)                                                 \
+    X(flatten_back_##t, flatten_back, flatten, lanes, false)
 // clang-format on
 
 #endif
@@ -224,6 +263,7 @@ struct dpt_cuda_scales_args {
 /* Once for each type, behind the guard. */
 #ifdef T
 #include "core/backend/cuda/kernels_bias.inc"
+#include "core/backend/cuda/kernels_join.inc"
 #include "core/backend/cuda/kernels_layernorm.inc"
 #include "core/backend/cuda/kernels_layout.inc"
 #include "core/backend/cuda/kernels_loss.inc"

@@ -147,17 +147,19 @@ enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256, DPT_CUDA_FUSED_TAG = DPT_CUDA_T
 struct dpt_cuda_node_layout {
     bool live;      /* on the way from the input to the outputs; nothing is done for the others */
     bool skipped;   /* a ReLU that the node before or the pool behind computes; a flatten */
-    bool relu;      /* a convolution or dense layer, or a max-pool, that computes one */
+    bool relu;      /* a convolution, dense layer or sum, or a max-pool, that computes one */
     bool wants_dy;  /* it has parameters, or one before it does */
-    bool wants_dx;  /* one before it does */
     bool flat;      /* a dense layer whose weights have the arena's order */
     bool direct;    /* and lie as the arena has them: no copy is made */
     bool straight;  /* the gradient of its weights is written into the arena */
     int32_t tensor; /* the node whose tensor its output is: its own, or one before */
-    int32_t next;   /* the live node that reads it; NONE: it is the last */
+    int32_t reader; /* the live node that reads it; NONE: several do, or it is the last */
     int32_t channels, h, w, pitch;
-    int64_t y, saved;     /* in `values`; saved: what forward leaves to backward; NONE: nothing */
-    int dy;               /* which of the two buffers for gradients; NONE */
+    int64_t y, saved; /* in `values`; saved: what forward leaves to backward; NONE: nothing */
+    /* In `gradients`; NONE: not wanted. dy: of its output; dz: of what the ReLU that it computes
+     * reads, else dy; dx: where its part of its inputs' gradients goes, and the sum with what other
+     * readers passed back before, which is in `sum` (NONE: it is the first). */
+    int64_t dy, dz, dx[DPT_MAX_INPUTS], sum[DPT_MAX_INPUTS];
     int64_t weight, bias; /* elements into `copies`; NONE: in the arena, or there is none */
     int64_t dweight;      /* bytes into `dweights`; NONE */
 };
@@ -176,10 +178,9 @@ enum dpt_cuda_region {
     DPT_CUDA_MOVE,
     DPT_CUDA_VALUES,  /* outputs of layers, and argmaxes of max-pools */
     DPT_CUDA_OUTPUTS, /* of the last layer in canonical order, as floats, and their gradient */
-    /* Gradients of outputs: two buffers. */
-    DPT_CUDA_DY,
+    DPT_CUDA_DY,      /* gradients of outputs */
     /* Parameters. */
-    DPT_CUDA_PARAMS = DPT_CUDA_DY + 2,
+    DPT_CUDA_PARAMS,
     DPT_CUDA_GRADIENT,
     DPT_CUDA_COPIES,
     DPT_CUDA_DWEIGHTS,
@@ -199,12 +200,17 @@ struct dpt_cuda_memory_layout {
     int64_t element; /* bytes of a tensor's element */
     int32_t lanes;   /* elements of 16 bytes */
     bool canonical;  /* the last tensor has an area: its rows are put in order for the loss */
+    bool flattens;   /* flattened values are put in order: a layer needs them so */
     int64_t outputs; /* numbers in a sample's output */
     int64_t bytes[DPT_CUDA_REGIONS];
 };
 
 /* Room for `bytes` at the end of a region; where it begins. */
 int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
+/* Places the gradients: program_gradients.c. Errors: RANK. */
+enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, int64_t micro,
+                                         struct dpt_cuda_memory_layout *memory_layout,
+                                         struct dpt_error *err);
 /* Numbers in a tensor of so many samples, and in a parameter's copy, padding too. */
 int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro);
 int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l);
@@ -314,7 +320,7 @@ struct dpt_cuda_lists {
     struct dpt_cuda_cache *cache;
 
     /* Regions of device memory. */
-    char *values, *dy[2], *copies, *dweights, *workspace;
+    char *values, *gradients, *copies, *dweights, *workspace;
     int64_t workspace_bytes;
     int64_t workspace_limit; /* of one plan */
     float *rows, *drows, *sums, *partial;
@@ -357,7 +363,7 @@ static inline struct dpt_cuda_node_layout *dpt_cuda_node_layout_of(const struct 
     return &p->lists->memory_layout.node[i];
 }
 
-/* The node whose output it reads. */
+/* The node whose output it reads; of a join, the first. */
 static inline int32_t dpt_cuda_before(const struct dpt_cuda_program *p, int32_t i)
 {
     return p->spec.graph->nodes[i].inputs[0];
@@ -388,9 +394,10 @@ enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     const void *args, struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
 void dpt_cuda_lists_release(struct dpt_cuda_program *p);
-/* The tensor of a node's output; of its gradient. */
+/* The tensor of a node's output. */
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
-void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t node);
+/* One of the places of a node's layout in `gradients`; NULL where it is NONE. */
+void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place);
 /* Numbers in it, padding too. */
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
 /* A copy of a parameter, in the tensors' type. place: elements into `copies`. */
@@ -398,6 +405,12 @@ void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
 /* The launch alone. */
 enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
                                        bool add, struct dpt_error *err);
+/* y = a + b, of the form of a node's output, in that node's pass. */
+enum dpt_status dpt_cuda_add_sum(struct dpt_cuda_program *p, int32_t node, int32_t form,
+                                 int64_t a, int64_t b, int64_t y, struct dpt_error *err);
+/* From a node's dy to its dz through the ReLU that it computes. */
+enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t node,
+                                       struct dpt_error *err);
 /* One more tensor to be moved. */
 void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args);
 
@@ -425,6 +438,9 @@ struct dpt_cuda_op {
     enum dpt_cuda_kernel relu, relu_back; /* the same with a ReLU in front; where takes_relu */
     bool takes_relu;                      /* computes a ReLU in front of it */
     bool fuses_relu;                      /* computes one behind it */
+    bool in_place;                        /* backward may write dx over dy */
+    bool passes_dy;                       /* its inputs' gradients are its own, and it adds them
+                                             to what others passed back */
     bool float_gradients;                 /* of its weights, whatever the tensors are */
 };
 

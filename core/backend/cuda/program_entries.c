@@ -79,11 +79,9 @@ void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t i)
     return p->lists->values + dpt_cuda_node_layout_of(p, dpt_cuda_node_layout_of(p, i)->tensor)->y;
 }
 
-void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int32_t i)
+void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place)
 {
-    const int dy = dpt_cuda_node_layout_of(p, i)->dy;
-
-    return dy == DPT_CUDA_NONE ? NULL : p->lists->dy[dy];
+    return place == DPT_CUDA_NONE ? NULL : p->lists->gradients + place;
 }
 
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t i)

@@ -440,9 +440,9 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     (void)backward;
     if (dpt_operation_of(&graph->nodes[node])->kind == DPT_CLASS_NOTHING || !f->skipped)
         return node;
-    return f->next != DPT_CUDA_NONE && p->lists->memory_layout.node[f->next].relu &&
-                   dpt_cuda_ops[graph->nodes[f->next].op]->takes_relu
-               ? f->next
+    return f->reader != DPT_CUDA_NONE && p->lists->memory_layout.node[f->reader].relu &&
+                   dpt_cuda_ops[graph->nodes[f->reader].op]->takes_relu
+               ? f->reader
                : graph->nodes[node].inputs[0];
 }
 

@@ -19,36 +19,36 @@ const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
 
 /* --- which nodes, and what they do together --------------------------------------------------- */
 
-/* Layers have one input, so what counts is a chain: from the last node back to the input. */
-static enum dpt_status find_chain(const struct dpt_graph *graph,
-                                  struct dpt_cuda_memory_layout *memory_layout,
-                                  struct dpt_error *err)
+/* What leads to the last node, and who reads it. */
+static void find_live(const struct dpt_graph *graph, struct dpt_cuda_memory_layout *memory_layout)
 {
-    int32_t next = DPT_CUDA_NONE;
+    struct dpt_cuda_node_layout *nodes = memory_layout->node;
 
     memory_layout->last = graph->n_nodes - 1;
     for (int32_t i = 0; i < graph->n_nodes; i++)
-        memory_layout->node[i] = (struct dpt_cuda_node_layout){.tensor = i,
-                                                               .next = DPT_CUDA_NONE,
-                                                               .saved = DPT_CUDA_NONE,
-                                                               .dy = DPT_CUDA_NONE,
-                                                               .weight = DPT_CUDA_NONE,
-                                                               .bias = DPT_CUDA_NONE,
-                                                               .dweight = DPT_CUDA_NONE};
-    for (int32_t i = memory_layout->last;; i = graph->nodes[i].inputs[0]) {
-        memory_layout->node[i].live = true;
-        memory_layout->node[i].next = next;
-        next = i;
-        if (graph->nodes[i].op == DPT_OP_INPUT)
-            return DPT_OK;
-        if (graph->nodes[i].n_inputs != 1)
-            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no layer of %d inputs",
-                            graph->nodes[i].name, (int)graph->nodes[i].n_inputs);
+        nodes[i] = (struct dpt_cuda_node_layout){.live = i == memory_layout->last,
+                                                 .tensor = i,
+                                                 .reader = DPT_CUDA_NONE,
+                                                 .saved = DPT_CUDA_NONE,
+                                                 .dy = DPT_CUDA_NONE,
+                                                 .dz = DPT_CUDA_NONE,
+                                                 .dx = {DPT_CUDA_NONE, DPT_CUDA_NONE},
+                                                 .sum = {DPT_CUDA_NONE, DPT_CUDA_NONE},
+                                                 .weight = DPT_CUDA_NONE,
+                                                 .bias = DPT_CUDA_NONE,
+                                                 .dweight = DPT_CUDA_NONE};
+    for (int32_t i = memory_layout->last; i > 0; i--) {
+        for (int32_t k = 0; nodes[i].live && k < graph->nodes[i].n_inputs; k++) {
+            struct dpt_cuda_node_layout *x = &nodes[graph->nodes[i].inputs[k]];
+
+            x->reader = x->live ? DPT_CUDA_NONE : i;
+            x->live = true;
+        }
     }
 }
 
 /* A ReLU is computed where its input is made, or, before a max-pool, where its output is read: what
- * the pool passes on is a quarter. */
+ * the pool passes on is a quarter. Nobody else reads what lies between the two. */
 static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_layout *memory_layout)
 {
     for (int32_t i = 0; i < graph->n_nodes; i++) {
@@ -59,10 +59,11 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_lay
         if (!relu->live || node->op != DPT_OP_RELU)
             continue;
         before = graph->nodes[node->inputs[0]].op;
-        if (relu->next != DPT_CUDA_NONE && before != DPT_OP_INPUT &&
-            dpt_cuda_ops[graph->nodes[relu->next].op]->takes_relu) {
-            relu->skipped = memory_layout->node[relu->next].relu = true;
-        } else if (dpt_cuda_ops[before]->fuses_relu) {
+        if (relu->reader != DPT_CUDA_NONE && before != DPT_OP_INPUT &&
+            dpt_cuda_ops[graph->nodes[relu->reader].op]->takes_relu) {
+            relu->skipped = memory_layout->node[relu->reader].relu = true;
+        } else if (dpt_cuda_ops[before]->fuses_relu &&
+                   memory_layout->node[node->inputs[0]].reader == i) {
             relu->skipped = memory_layout->node[node->inputs[0]].relu = true;
         }
     }
@@ -78,19 +79,12 @@ static enum dpt_status check(const struct dpt_graph *graph,
     for (int32_t i = 1; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         const struct dpt_window *w = &node->window;
-        const enum dpt_operation_class kind = dpt_operation_of(node)->kind;
-        const struct dpt_cuda_node_layout *x;
 
         if (!memory_layout->node[i].live)
             continue;
-        if (dpt_cuda_ops[node->op]->forward == NULL && kind != DPT_CLASS_NOTHING)
+        if (dpt_cuda_ops[node->op]->forward == NULL && node->op != DPT_OP_INPUT)
             return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no %s: device.kind: cpu has it",
                             node->name, dpt_operation_of(node)->name);
-        x = &memory_layout->node[memory_layout->node[node->inputs[0]].tensor];
-        if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV) &&
-            (node->in.h != x->h || node->in.w != x->w))
-            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no such layer behind a flatten",
-                            node->name);
         if ((dpt_operation_of(node)->keeps & DPT_KEEPS_INDEX) &&
             (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
             return dpt_fail(err, DPT_BAD_JOB, "%s: its window is too large for backend cuda",
@@ -106,28 +100,53 @@ static enum dpt_operation_class kind_of(const struct dpt_graph_node *node)
     return dpt_operation_of(node)->kind;
 }
 
-/* The channels of the input are padded for who reads it: a convolution of fp32 takes few as they
- * are, and a dense layer only looks at whole samples. */
-static int32_t input_pitch(const struct dpt_program_spec *spec,
-                           const struct dpt_cuda_memory_layout *memory_layout)
+/* Whether a node does nothing, since each number of a flattened value stays where it is. */
+static bool stays(const struct dpt_cuda_memory_layout *memory_layout,
+                  const struct dpt_graph_node *node)
 {
-    const struct dpt_graph *graph = spec->graph;
-    const struct dpt_shape *s = &graph->nodes[0].out;
-    const int64_t padded = round_up(s->c, memory_layout->lanes);
-    int32_t reader = memory_layout->node[0].next;
-    enum dpt_operation_class kind;
+    return kind_of(node) == DPT_CLASS_NOTHING && !(memory_layout->flattens && node->n_inputs > 0);
+}
 
-    while (reader != DPT_CUDA_NONE && kind_of(&graph->nodes[reader]) == DPT_CLASS_NOTHING)
-        reader = memory_layout->node[reader].next;
-    if (reader == DPT_CUDA_NONE)
-        return (int32_t)padded;
-    kind = kind_of(&graph->nodes[reader]);
+/* As one who reads the input wants it: a convolution of fp32 takes few channels as they are, and a
+ * dense layer only looks at whole samples. */
+static int32_t wanted_pitch(const struct dpt_program_spec *spec,
+                            const struct dpt_cuda_memory_layout *memory_layout,
+                            const struct dpt_graph_node *reader)
+{
+    const struct dpt_shape *s = &spec->graph->nodes[0].out;
+    const enum dpt_operation_class kind = kind_of(reader);
+
     if (kind == DPT_CLASS_CONV)
         return (int32_t)dpt_cuda_pitch(spec->precision, s->c);
     if (kind == DPT_CLASS_GEMM && s->c <= memory_layout->lanes &&
         dpt_shape_size(s) % memory_layout->lanes == 0)
         return s->c;
-    return (int32_t)padded;
+    return (int32_t)round_up(s->c, memory_layout->lanes);
+}
+
+/* The channels of the input are padded, unless all who read it want the same. */
+static int32_t input_pitch(const struct dpt_program_spec *spec,
+                           const struct dpt_cuda_memory_layout *memory_layout)
+{
+    const struct dpt_graph *graph = spec->graph;
+    const int32_t padded = (int32_t)round_up(graph->nodes[0].out.c, memory_layout->lanes);
+    int32_t pitch = 0;
+
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+
+        for (int32_t k = 0; memory_layout->node[i].live && k < node->n_inputs; k++) {
+            int32_t from = node->inputs[k], wanted;
+
+            while (from > 0 && stays(memory_layout, &graph->nodes[from]))
+                from = graph->nodes[from].inputs[0];
+            if (from > 0 || stays(memory_layout, node))
+                continue;
+            wanted = wanted_pitch(spec, memory_layout, node);
+            pitch = pitch == 0 || pitch == wanted ? wanted : padded;
+        }
+    }
+    return pitch == 0 ? padded : pitch;
 }
 
 static void lay_out(const struct dpt_program_spec *spec,
@@ -141,6 +160,7 @@ static void lay_out(const struct dpt_program_spec *spec,
 
         if (!f->live)
             continue;
+        f->tensor = i;
         f->channels = node->out.c;
         f->h = node->out.h;
         f->w = node->out.w;
@@ -149,9 +169,9 @@ static void lay_out(const struct dpt_program_spec *spec,
         if (i == 0)
             continue;
         if (kind_of(node) == DPT_CLASS_NOTHING)
-            f->skipped = true;
-        /* Each number stays where it is, also behind a flatten. */
-        if (f->skipped || kind_of(node) == DPT_CLASS_POINTWISE || kind_of(node) == DPT_CLASS_NORM) {
+            f->skipped = stays(memory_layout, node);
+        if (f->skipped || kind_of(node) == DPT_CLASS_POINTWISE || kind_of(node) == DPT_CLASS_NORM ||
+            (kind_of(node) == DPT_CLASS_JOIN && node->op != DPT_OP_CONCAT)) {
             const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];
 
             if (f->skipped)
@@ -164,23 +184,45 @@ static void lay_out(const struct dpt_program_spec *spec,
     }
 }
 
+/* Whether each layer may take what it reads as it lies. Who looks at planes, or puts vectors one
+ * behind another, cannot take planes for a vector, and what is joined number by number must lie
+ * alike. */
+static bool lies_right(const struct dpt_graph *graph,
+                       const struct dpt_cuda_memory_layout *memory_layout)
+{
+    for (int32_t i = 1; i < graph->n_nodes; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        const enum dpt_operation_class kind = kind_of(node);
+        const struct dpt_cuda_node_layout *first = &memory_layout->node[node->inputs[0]];
+
+        for (int32_t k = 0; memory_layout->node[i].live && k < node->n_inputs; k++) {
+            const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[k]];
+
+            if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV || node->op == DPT_OP_CONCAT) &&
+                (node->in.h != x->h || node->in.w != x->w))
+                return false;
+            if (x->channels != first->channels && node->op != DPT_OP_CONCAT)
+                return false;
+        }
+    }
+    return true;
+}
+
 static void place_values(const struct dpt_program_spec *spec, int64_t micro,
                          struct dpt_cuda_memory_layout *memory_layout)
 {
     int64_t *values = &memory_layout->bytes[DPT_CUDA_VALUES];
     const struct dpt_graph *graph = spec->graph;
     const struct dpt_cuda_node_layout *last = &memory_layout->node[memory_layout->last];
-    bool trained = false;
-
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         struct dpt_cuda_node_layout *f = &memory_layout->node[i];
 
         if (!f->live)
             continue;
-        f->wants_dx = spec->training && trained;
-        trained = trained || node->weight >= 0 || node->bias >= 0;
-        f->wants_dy = spec->training && trained;
+        f->wants_dy = spec->training && (node->weight >= 0 || node->bias >= 0);
+        for (int32_t k = 0; k < node->n_inputs; k++)
+            f->wants_dy = f->wants_dy || memory_layout->node[node->inputs[k]].wants_dy;
         if (f->tensor != i)
             continue;
         f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
@@ -192,27 +234,6 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
     memory_layout->bytes[DPT_CUDA_OUTPUTS] =
         round_up(micro * memory_layout->outputs * (int64_t)sizeof(float), ALIGN) *
         (memory_layout->canonical && spec->training ? 2 : 1);
-}
-
-/* Gradients go to and fro between two buffers; what is done element by element stays in place. */
-static void place_gradients(const struct dpt_program_spec *spec, int64_t micro,
-                            struct dpt_cuda_memory_layout *memory_layout)
-{
-    int64_t *dy = &memory_layout->bytes[DPT_CUDA_DY];
-    int at = 0;
-
-    for (int32_t i = memory_layout->last; memory_layout->node[i].wants_dy;
-         i = spec->graph->nodes[i].inputs[0]) {
-        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
-        const struct dpt_graph_node *node = &spec->graph->nodes[i];
-        const int64_t bytes = dpt_cuda_form_elements(f, micro) * memory_layout->element;
-
-        f->dy = at;
-        dy[at] = bytes > dy[at] ? bytes : dy[at];
-        /* The pool writes the gradient of what the ReLU before it reads. */
-        if (kind_of(node) != DPT_CLASS_NOTHING && kind_of(node) != DPT_CLASS_POINTWISE)
-            at = !at;
-    }
 }
 
 /* --- parameters ------------------------------------------------------------------------------- */
@@ -268,13 +289,17 @@ enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec,
     if (memory_layout->node == NULL)
         return dpt_fail_memory(err, "the model",
                                (double)spec->graph->n_nodes * sizeof *memory_layout->node);
-    DPT_TRY(find_chain(spec->graph, memory_layout, err));
+    find_live(spec->graph, memory_layout);
     join_relus(spec->graph, memory_layout);
-    lay_out(spec, memory_layout);
     DPT_TRY(check(spec->graph, memory_layout, err));
+    lay_out(spec, memory_layout);
+    if (!lies_right(spec->graph, memory_layout)) {
+        memory_layout->flattens = true;
+        lay_out(spec, memory_layout);
+    }
     place_values(spec, micro, memory_layout);
     if (spec->training)
-        place_gradients(spec, micro, memory_layout);
+        DPT_TRY(dpt_cuda_place_gradients(spec, micro, memory_layout, err));
     place_parameters(spec, micro, memory_layout);
     count_arenas(spec, micro, memory_layout);
     if (dpt_cuda_form_elements(&memory_layout->node[0], micro) > UINT32_MAX)

@@ -14,8 +14,9 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
     };
     const struct dpt_cuda_memory_layout *memory_layout = &p->lists->memory_layout;
     const enum dpt_cuda_kernel kernel = kernels[p->spec.loss.kind];
-    void *dy =
-        memory_layout->canonical ? p->lists->drows : dpt_cuda_gradient(p, memory_layout->last);
+    void *dy = memory_layout->canonical
+                   ? p->lists->drows
+                   : dpt_cuda_gradient(p, memory_layout->node[memory_layout->last].dy);
     struct dpt_cuda_entry entry = {
         .what = DPT_CUDA_KERNEL,
         .when = training ? DPT_CUDA_TRAINING : DPT_CUDA_EVALUATION,
@@ -77,7 +78,7 @@ static enum dpt_status add_losses(struct dpt_cuda_program *p, struct dpt_error *
     const struct dpt_cuda_layout_args rows =
         one_layout(p, l->rows_layout, l->rows, dpt_cuda_value(p, last));
     const struct dpt_cuda_layout_args drows =
-        one_layout(p, l->rows_layout, l->drows, dpt_cuda_gradient(p, last));
+        one_layout(p, l->rows_layout, l->drows, dpt_cuda_gradient(p, memory_layout->node[last].dy));
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(add_layout(p, memory_layout->canonical ? DPT_CUDA_FORWARD_LIST : DPT_CUDA_ANSWERS,
@@ -251,6 +252,25 @@ out:
     return status;
 }
 
+/* A node's backward pass. What several readers pass back is added up. */
+static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+{
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const struct dpt_cuda_op *op = dpt_cuda_op_of(p, i);
+    enum dpt_status status = DPT_OK;
+
+    if (!f->live || f->skipped || !f->wants_dy)
+        return DPT_OK;
+    DPT_TRY(op->backward(p, op, i, err));
+    for (int32_t k = 0; k < node->n_inputs && !op->passes_dy; k++) {
+        if (f->sum[k] != DPT_CUDA_NONE)
+            DPT_TRY(dpt_cuda_add_sum(p, i, node->inputs[k], f->sum[k], f->dx[k], f->dx[k], err));
+    }
+out:
+    return status;
+}
+
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -268,12 +288,8 @@ enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_erro
     if (!p->spec.training)
         goto out;
     DPT_TRY(add_dead(p, err));
-    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
-        const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-
-        if (f->live && !f->skipped && f->wants_dy)
-            DPT_TRY(dpt_cuda_op_of(p, i)->backward(p, dpt_cuda_op_of(p, i), i, err));
-    }
+    for (int32_t i = graph->n_nodes - 1; i > 0; i--)
+        DPT_TRY(add_backward(p, i, err));
 out:
     return status;
 }

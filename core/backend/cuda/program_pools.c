@@ -41,8 +41,8 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
     struct dpt_cuda_pool_args args = pool_args(p, i);
     const bool relu = dpt_cuda_node_layout_of(p, i)->relu;
 
-    args.from = dpt_cuda_gradient(p, i);
-    args.to = dpt_cuda_gradient(p, dpt_cuda_before(p, i));
+    args.from = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
+    args.to = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dx[0]);
     args.y = relu ? dpt_cuda_value(p, i) : NULL;
     return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, relu ? op->relu_back : op->back, &args,
                                err);

@@ -114,7 +114,7 @@ static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i,
     struct dpt_cuda_scales_args args = args_of(p, i, cut.groups * cut.chunks, 2);
     struct dpt_cuda_entry entry;
 
-    args.dy = dpt_cuda_gradient(p, i);
+    args.dy = dpt_cuda_gradient(p, dpt_cuda_node_layout_of(p, i)->dy);
     args.dweight = p->gradient + dpt_cuda_tensor_of(p, node->weight)->offset;
     args.dbias = node->bias >= 0 ? p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset : NULL;
     args.chunks = (int32_t)cut.chunks;
@@ -146,15 +146,16 @@ static enum dpt_status norm_forward(struct dpt_cuda_program *p, const struct dpt
 static enum dpt_status norm_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
                                      int32_t i, struct dpt_error *err)
 {
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     struct dpt_cuda_scales_args args = args_of(p, i, groups_of(p, i), 5);
     enum dpt_status status = DPT_OK;
 
     (void)op;
     DPT_TRY(add_weights(p, i, DPT_CUDA_K_layernorm_weights_f32, err));
-    if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
+    if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
-    args.dy = dpt_cuda_gradient(p, i);
-    args.y = dpt_cuda_gradient(p, dpt_cuda_before(p, i));
+    args.dy = dpt_cuda_gradient(p, f->dy);
+    args.y = dpt_cuda_gradient(p, f->dx[0]);
     DPT_TRY(
         dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_layernorm_back_f32, &args, err));
 out:
@@ -196,19 +197,20 @@ static enum dpt_status prelu_forward(struct dpt_cuda_program *p, const struct dp
     return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_prelu_f32, &args, err);
 }
 
-/* dx takes the place of dy: the weights come first. */
+/* dx may take the place of dy: the weights come first. */
 static enum dpt_status prelu_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
                                       int32_t i, struct dpt_error *err)
 {
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     struct dpt_cuda_scales_args args = args_of(p, i, blocks_of(p, i), 3);
     enum dpt_status status = DPT_OK;
 
     (void)op;
     DPT_TRY(add_weights(p, i, DPT_CUDA_K_prelu_weights_f32, err));
-    if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
+    if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
-    args.dy = dpt_cuda_gradient(p, i);
-    args.y = dpt_cuda_gradient(p, dpt_cuda_before(p, i));
+    args.dy = dpt_cuda_gradient(p, f->dy);
+    args.y = dpt_cuda_gradient(p, f->dx[0]);
     DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_prelu_back_f32, &args, err));
 out:
     return status;
@@ -219,4 +221,5 @@ const struct dpt_cuda_op dpt_cuda_prelu = {
     .backward = prelu_backward,
     .place = place,
     .layout = layout,
+    .in_place = true,
 };

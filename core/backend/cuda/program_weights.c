@@ -167,6 +167,7 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
         [DPT_CUDA_BACKWARD_FILTER] = {DPT_CUDA_BACKWARD_LIST, DPT_PASS_WEIGHTS},
     };
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
     const int64_t element = p->lists->memory_layout.element;
     const int32_t before = dpt_cuda_before(p, i);
     struct dpt_cuda_math *m = calloc(1, sizeof *m), **end = &p->lists->maths;
@@ -186,11 +187,11 @@ static enum dpt_status add_math(struct dpt_cuda_program *p, int32_t i, enum dpt_
     m->flops = p->micro * dpt_operation_flops(node);
     (m->dense ? describe_dense : describe_conv)(p, i, m);
     m->array[DPT_CUDA_X] = (struct dpt_cuda_array_at){
-        pass == DPT_CUDA_BACKWARD_DATA ? dpt_cuda_gradient(p, before) : dpt_cuda_value(p, before),
+        pass == DPT_CUDA_BACKWARD_DATA ? dpt_cuda_gradient(p, f->dx[0]) : dpt_cuda_value(p, before),
         dpt_cuda_elements(p, before) * element};
     m->array[DPT_CUDA_W] = weights_of(p, i, pass == DPT_CUDA_BACKWARD_FILTER);
     m->array[DPT_CUDA_Y] = (struct dpt_cuda_array_at){
-        pass == DPT_CUDA_FORWARD ? dpt_cuda_value(p, i) : dpt_cuda_gradient(p, i),
+        pass == DPT_CUDA_FORWARD ? dpt_cuda_value(p, i) : dpt_cuda_gradient(p, f->dz),
         dpt_cuda_elements(p, i) * element};
     if (pass == DPT_CUDA_FORWARD && node->bias >= 0)
         m->array[DPT_CUDA_BIAS].at = bias_of(p, i);
@@ -239,13 +240,12 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
-    void *dy = dpt_cuda_gradient(p, i);
 
     if (node->bias >= 0) {
         const struct dpt_cuda_bias_back_args args = {
-            .dy = dy,
+            .dy = dpt_cuda_gradient(p, f->dy),
             .y = f->relu ? dpt_cuda_value(p, i) : NULL,
-            .dx = f->relu ? dy : NULL,
+            .dx = f->relu ? dpt_cuda_gradient(p, f->dz) : NULL,
             .dbias = p->gradient + dpt_cuda_tensor_of(p, node->bias)->offset,
             .partial = p->lists->partial,
             .counter = p->lists->counters,
@@ -262,30 +262,22 @@ static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, stru
         entry.add = offsetof(struct dpt_cuda_bias_back_args, add);
         return dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &entry, err);
     }
-    if (f->relu) {
-        const struct dpt_cuda_act_back_args args = {.x = dpt_cuda_value(p, i),
-                                                    .dy = dy,
-                                                    .dx = dy,
-                                                    .vectors = dpt_cuda_elements(p, i) /
-                                                               p->lists->memory_layout.lanes};
-
-        return dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, DPT_CUDA_K_relu_back_f32, &args, err);
-    }
-    return DPT_OK;
+    return f->relu ? dpt_cuda_relu_backward(p, i, err) : DPT_OK;
 }
 
 static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                 struct dpt_error *err)
 {
     const int32_t before = dpt_cuda_before(p, i);
-    const struct dpt_cuda_node_layout *x = dpt_cuda_node_layout_of(p, before);
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
+                                      *x = dpt_cuda_node_layout_of(p, before);
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_math *m;
 
     (void)op;
     DPT_TRY(bias_backward(p, i, err));
     DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
-    if (!dpt_cuda_node_layout_of(p, i)->wants_dx)
+    if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
     /* The layer before multiplies by all of this one's gradient, and the library leaves out what
      * is behind the last channel, which in this buffer is not zero. */
@@ -293,7 +285,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
         const struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
                                             .node = i,
                                             .span = dpt_span_node(i, DPT_PASS_BACKWARD),
-                                            .to = dpt_cuda_gradient(p, before),
+                                            .to = dpt_cuda_gradient(p, f->dx[0]),
                                             .bytes = dpt_cuda_elements(p, before) *
                                                      p->lists->memory_layout.element};
 

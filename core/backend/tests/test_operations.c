@@ -152,8 +152,8 @@ static void cuda_kernels(void **state)
 
         if (op == DPT_OP_BATCHNORM) /* refused */
             continue;
-        assert_int_equal(cuda->forward != NULL, o->kind != DPT_CLASS_NOTHING);
-        assert_int_equal(cuda->backward != NULL, o->kind != DPT_CLASS_NOTHING);
+        assert_int_equal(cuda->forward != NULL, op != DPT_OP_INPUT);
+        assert_int_equal(cuda->backward != NULL, op != DPT_OP_INPUT);
         assert_int_equal(cuda->place != NULL, weights);
         assert_int_equal(cuda->layout != NULL, weights);
         assert_int_equal(cuda->takes_relu, cuda->relu != cuda->relu_back);

@@ -15,7 +15,7 @@ enum { SAMPLES = 40, GAP = 24 };
 
 struct scene_plan {
     uint64_t seed;
-    int net;  /* 0: dense layers, 1: convolutions with dropout */
+    int net;  /* 0: dense layers, 1: convolutions with dropout, 2: with joins besides */
     int rule; /* 0: sgd, 1: momentum, 2: nesterov, 3: adam, 4: adamw */
     int32_t micro, micros;
     int steps, staging_buffers;
@@ -71,6 +71,11 @@ static inline void scene_net(struct scene *s)
         at = net_simple(g, net_conv(g, at, 6, &window, true), DPT_OP_RELU, 0);
         at = net_pool(g, at, DPT_OP_MAXPOOL, &half);
         at = net_simple(g, net_conv(g, at, 10, &window, false), DPT_OP_RELU, 0);
+    }
+    if (s->plan.net == 2) {
+        struct draw d = {s->plan.seed};
+
+        at = net_branches(g, at, 10, &d);
     }
     at = net_simple(g, at, DPT_OP_FLATTEN, 0);
     at = net_simple(g, net_dense(g, at, s->plan.hidden > 0 ? s->plan.hidden : 18, true),

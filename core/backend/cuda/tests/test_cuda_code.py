@@ -17,7 +17,7 @@ FLAGS = ["-I.", "-std=c++17", "-O3", "-fmad=false", "-Werror", "all-warnings"]
 needs_nvcc = pytest.mark.skipif(NVCC is None, reason="there is no nvcc")
 
 # These take single elements: rows of logits, and what is strided in the other layout.
-NO_VECTOR_LOADS = ("cross_entropy", "mse", "from_layout", "to_layout", "gather", "tail")
+NO_VECTOR_LOADS = ("cross_entropy", "mse", "from_layout", "to_layout", "gather", "flatten", "tail")
 NO_VECTOR_STORES = ("cross_entropy", "mse", "from_layout", "nonfinite", "norm", "bias_back", "tail")
 
 # These make gradients of parameters, which are floats in canonical order.

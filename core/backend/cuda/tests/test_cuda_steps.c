@@ -76,6 +76,21 @@ static void optimizers(void **state)
     }
 }
 
+/* Values that several layers read, with micro-batches that are added up and buckets. */
+static void joins(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        struct scene_plan plan = random_plan(seed + 600);
+
+        plan.net = 2;
+        plan.reduces = seed % 2;
+        plan.ranks = plan.reduces ? 2 : 1;
+        plan.bucket = 1000;
+        as_on_the_host(&plan, 2e-5);
+    }
+}
+
 /* The gradient in buckets of any size, summed over two ranks in pinned memory or on the device. */
 static void sums_over_ranks(void **state)
 {
@@ -506,12 +521,19 @@ static void asking_changes_nothing(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizers),      cmocka_unit_test(sums_over_ranks),
-        cmocka_unit_test(nothing_to_do),   cmocka_unit_test(weights),
-        cmocka_unit_test(any_order),       cmocka_unit_test(goes_on),
-        cmocka_unit_test(large_arrays),    cmocka_unit_test(not_a_number),
-        cmocka_unit_test(half_floats),     cmocka_unit_test(other_orders),
-        cmocka_unit_test(memory_runs_out), cmocka_unit_test(asking_changes_nothing),
+        cmocka_unit_test(optimizers),
+        cmocka_unit_test(joins),
+        cmocka_unit_test(sums_over_ranks),
+        cmocka_unit_test(nothing_to_do),
+        cmocka_unit_test(weights),
+        cmocka_unit_test(any_order),
+        cmocka_unit_test(goes_on),
+        cmocka_unit_test(large_arrays),
+        cmocka_unit_test(not_a_number),
+        cmocka_unit_test(half_floats),
+        cmocka_unit_test(other_orders),
+        cmocka_unit_test(memory_runs_out),
+        cmocka_unit_test(asking_changes_nothing),
     };
 
     (void)argc;

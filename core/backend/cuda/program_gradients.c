@@ -1,0 +1,151 @@
+/* Where the layers' gradients lie: buffers that are taken when a gradient begins, and used again
+ * once nobody reads it any more. Along a chain there are two, used in turn. */
+#include "core/backend/cuda/program.h"
+#include "core/base/memory.h"
+
+struct buffer {
+    int64_t bytes;
+    int32_t users; /* gradients that are in it */
+};
+
+/* While backward is gone through. A value's gradient is that of the node whose tensor it is. */
+struct placing {
+    struct buffer *buffer;
+    int32_t n;
+    int64_t
+        *in; /* of each node: which buffer has its gradient so far; DPT_CUDA_NONE: nothing has */
+    int64_t
+        left[1 + 2 * DPT_MAX_INPUTS]; /* buffers that the node under way does not need behind it */
+    int n_left;
+};
+
+/* A buffer that nobody uses: the smallest that suffices, or else the largest, which grows. */
+static int64_t take(struct placing *g, int64_t bytes)
+{
+    int64_t best = DPT_CUDA_NONE;
+
+    for (int32_t b = 0; b < g->n; b++) {
+        const int64_t has = g->buffer[b].bytes;
+        const int64_t least = best == DPT_CUDA_NONE ? -1 : g->buffer[best].bytes;
+
+        if (g->buffer[b].users == 0 && (least < bytes ? has > least : has >= bytes && has < least))
+            best = b;
+    }
+    if (best == DPT_CUDA_NONE)
+        best = g->n++;
+    if (bytes > g->buffer[best].bytes)
+        g->buffer[best].bytes = bytes;
+    g->buffer[best].users = 1;
+    return best;
+}
+
+static void leave(struct placing *g, int64_t buffer)
+{
+    g->left[g->n_left++] = buffer;
+}
+
+/* Where a node's part of the gradient of what it reads goes. *own: the buffer of dz, which dx may
+ * take over where nothing else is in it. */
+static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t *own, int64_t bytes,
+                       int64_t *in, int64_t *dx, int64_t *sum)
+{
+    const bool alone = *own != DPT_CUDA_NONE && g->buffer[*own].users == 1;
+
+    *sum = *in;
+    if (op->passes_dy && *in == DPT_CUDA_NONE) {
+        *dx = *own;
+        g->buffer[*own].users++;
+    } else if (op->passes_dy && g->buffer[*in].users == 1) {
+        *dx = *in;
+    } else if (op->in_place && alone) {
+        *dx = *own;
+        *own = DPT_CUDA_NONE;
+    } else {
+        *dx = take(g, bytes);
+    }
+    if (*in != DPT_CUDA_NONE && *in != *dx)
+        leave(g, *in);
+    *in = *dx;
+}
+
+static void place_node(const struct dpt_graph *graph, int64_t micro,
+                       struct dpt_cuda_memory_layout *memory_layout, struct placing *g, int32_t i)
+{
+    const struct dpt_graph_node *node = &graph->nodes[i];
+    const struct dpt_cuda_op *op = dpt_cuda_ops[node->op];
+    struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+    int64_t own = g->in[i];
+
+    f->dy = f->dz = own;
+    if (f->relu && op->fuses_relu && g->buffer[own].users > 1) {
+        leave(g, own);
+        f->dz = own = take(g, dpt_cuda_form_elements(f, micro) * memory_layout->element);
+    }
+    for (int32_t k = 0; k < node->n_inputs; k++) {
+        const int32_t x = memory_layout->node[node->inputs[k]].tensor;
+
+        if (memory_layout->node[x].wants_dy)
+            place_part(g, op, &own,
+                       dpt_cuda_form_elements(&memory_layout->node[x], micro) *
+                           memory_layout->element,
+                       &g->in[x], &f->dx[k], &f->sum[k]);
+    }
+    if (own != DPT_CUDA_NONE)
+        leave(g, own);
+    while (g->n_left > 0)
+        g->buffer[g->left[--g->n_left]].users--;
+}
+
+/* From numbers of buffers to bytes. */
+static void place_buffers(const struct dpt_graph *graph,
+                          struct dpt_cuda_memory_layout *memory_layout, const struct placing *g,
+                          int64_t *at)
+{
+    for (int32_t b = 0; b < g->n; b++)
+        at[b] = dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_DY], g->buffer[b].bytes);
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+        int64_t *const places[] = {&f->dy, &f->dz, &f->dx[0], &f->dx[1], &f->sum[0], &f->sum[1]};
+
+        for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
+            if (*places[k] != DPT_CUDA_NONE)
+                *places[k] = at[*places[k]];
+        }
+    }
+}
+
+enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, int64_t micro,
+                                         struct dpt_cuda_memory_layout *memory_layout,
+                                         struct dpt_error *err)
+{
+    const size_t nodes = (size_t)spec->graph->n_nodes, most = nodes * (2 + DPT_MAX_INPUTS);
+    const int32_t last = memory_layout->node[memory_layout->last].tensor;
+    struct placing g = {.buffer = dpt_alloc_array(most, sizeof *g.buffer),
+                        .in = dpt_alloc_array(nodes, sizeof *g.in)};
+    int64_t *at = dpt_alloc_array(most, sizeof *at);
+    enum dpt_status status = DPT_OK;
+
+    if (g.buffer == NULL || g.in == NULL || at == NULL) {
+        status = dpt_fail_memory(err, "the model", (double)(most * sizeof *g.buffer));
+        goto out;
+    }
+    for (size_t i = 0; i < nodes; i++)
+        g.in[i] = DPT_CUDA_NONE;
+    if (memory_layout->node[last].wants_dy)
+        g.in[last] = take(&g, dpt_cuda_form_elements(&memory_layout->node[last], micro) *
+                                  memory_layout->element);
+    for (int32_t i = memory_layout->last; i > 0; i--) {
+        const struct dpt_cuda_node_layout *f = &memory_layout->node[i];
+
+        if (f->live && !f->skipped && f->wants_dy)
+            place_node(spec->graph, micro, memory_layout, &g, i);
+    }
+    /* The loss writes it under the number of the last node. */
+    memory_layout->node[memory_layout->last].dy = memory_layout->node[last].dy;
+    place_buffers(spec->graph, memory_layout, &g, at);
+out:
+    dpt_free(g.buffer);
+    dpt_free(g.in);
+    dpt_free(at);
+    return status;
+}
