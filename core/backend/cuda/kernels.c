@@ -161,6 +161,21 @@ WORK(gather_f32, dpt_cuda_gather_args)
     gather(a, 4, w);
 }
 
+WORK(batchnorm, dpt_cuda_batchnorm_args)
+{
+    w->threads = a->rows * (a->pitch / w->lanes);
+    w->bytes = (a->dy != NULL ? 3 : 2) * a->rows * a->pitch * w->element;
+}
+
+WORK(batchnorm_sums, dpt_cuda_batchnorm_args)
+{
+    const struct dpt_cuda_cut cut = dpt_cuda_bias_back_cut(a->rows, a->pitch, (int)w->lanes);
+
+    w->blocks = cut.chunks;
+    w->columns = cut.groups;
+    w->bytes = (a->dy != NULL ? 2 : 1) * a->rows * a->pitch * w->element;
+}
+
 WORK(join, dpt_cuda_join_args)
 {
     w->threads = a->vectors;
@@ -223,8 +238,8 @@ WORK(add, dpt_cuda_add_args)
 
 WORK(norm, dpt_cuda_norm_args)
 {
-    w->blocks = ceil_div(a->n, DPT_CUDA_NORM_CHUNK);
-    w->bytes = w->element * a->n;
+    w->blocks = ceil_div(a->n + a->state_n, DPT_CUDA_NORM_CHUNK);
+    w->bytes = w->element * (a->n + a->state_n);
 }
 
 WORK(update, dpt_cuda_update_args)
@@ -233,6 +248,12 @@ WORK(update, dpt_cuda_update_args)
 
     w->threads = ceil_div(a->n, w->lanes);
     w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16;
+}
+
+WORK(running, dpt_cuda_running_args)
+{
+    w->threads = ceil_div(a->n, w->lanes);
+    w->bytes = 3 * w->element * a->n;
 }
 
 WORK(tail, dpt_cuda_tail_args)

@@ -104,7 +104,8 @@ struct dpt_cuda_add_args {
  * times clip / norm where the mean's norm is above clip > 0; state->withheld where norm or loss is
  * not finite (skip: for this update only, else for all that follow), or for this update only where
  * weight is 0. Reads the gradient once. tail: the words behind it, of all ranks. partial: one
- * double for each DPT_CUDA_NORM_CHUNK. n: a multiple of 4.
+ * double for each DPT_CUDA_NORM_CHUNK. n: a multiple of 4. state_n: floats of state behind
+ * these: no norm has them, but where one is not finite, it is not.
  *
  * scaled: the gradients of this run have a loss scale. Then state->loss_scale, good and overflows
  * follow the rule of dpt_loss_scale_step: a norm that is not finite beside a loss that is withholds
@@ -119,7 +120,7 @@ struct dpt_cuda_norm_args {
     struct dpt_cuda_state *state;
     double *partial;
     uint32_t *counter;
-    int64_t n;
+    int64_t n, state_n;
     double clip;
     int32_t skip;
     int32_t scaled;
@@ -164,6 +165,18 @@ struct dpt_cuda_update_args {
     struct dpt_scalars scalars;
 };
 
+/*
+ * Running statistics after a step, as dpt_graph_update_state has them; nothing where
+ * state->withheld. sum: what all micro-batches gave; decays: for each 16 floats how much of it is
+ * kept. n: a multiple of 4.
+ */
+struct dpt_cuda_running_args {
+    float *params;
+    const float *sum, *decays, *tail;
+    const struct dpt_cuda_state *state;
+    int64_t n;
+};
+
 enum {
     DPT_CUDA_THREADS = 256,
     DPT_CUDA_NORM_CHUNK = 16384, /* floats a block of norm sums */
@@ -178,6 +191,7 @@ enum {
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
     X(add, add, add, 4, false) X(norm, norm, norm, 4, true)                                        \
     X(tail, tail, tail, 4, false) X(feed, feed, feed, 4, false)                                    \
+    X(running, running, running, 4, false)                                                         \
     DPT_RULES(DPT_CUDA_UPDATE, X)
 #define DPT_CUDA_UPDATE(X, NAME, name, slots) X(name, update, update, 4, false)
 // clang-format on

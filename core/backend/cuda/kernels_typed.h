@@ -183,7 +183,33 @@ struct dpt_cuda_scales_args {
     float eps;
 };
 
-/* add, add_relu, multiply: y = a + b and so on for vectors of 16 bytes. y may be a or b. 3 passes. */
+/*
+ * batchnorm: y = (x - mean) scale weight + bias for each channel, by `statistics` or, where it is
+ * NULL, by the running mean and variance; 2 passes. statistics: [4][pitch]: the micro-batch's means
+ * and scales, by batchnorm_statistics, which also gives samples x mean and samples x unbiased
+ * variance to `means` and `variances`; then the means of dy and of dy x', x' being what is
+ * normalised, by batchnorm_weights, which gives their sums to dbias and dweight, divided by state's
+ * loss_scale (NULL: there is none). batchnorm_back: dx, to y, which may be dy; 3 passes. _relu:
+ * with a ReLU behind it. Only the control's count of samples counts, and only they have a dx. weight,
+ * bias, mean, variance: floats, and zeros behind the last channel. add: to what is there. partial:
+ * two doubles for each channel and chunk of dpt_cuda_bias_back_cut; counter: as a bias's.
+ */
+struct dpt_cuda_batchnorm_args {
+    const void *x, *dy;
+    void *y;
+    float *statistics, *means, *variances, *dweight, *dbias;
+    const float *weight, *bias, *mean, *variance;
+    double *partial;
+    uint32_t *counter;
+    const struct dpt_cuda_control *control;
+    const struct dpt_cuda_state *state;
+    int64_t rows;
+    int32_t area, pitch, channels, add;
+    float eps;
+};
+
+/* add, add_relu, multiply: y = a + b and so on for vectors of 16 bytes. y may be a or b. 3 passes.
+ */
 struct dpt_cuda_join_args {
     const void *a, *b;
     void *y;
@@ -205,8 +231,8 @@ struct dpt_cuda_concat_args {
     int32_t channels[2], pitch[2], whole_pitch;
 };
 
-/* flatten: n samples of planes into vectors, in canonical order; flatten_back: and back. Zeros where
- * they are padded. */
+/* flatten: n samples of planes into vectors, in canonical order; flatten_back: and back. Zeros
+ * where they are padded. */
 struct dpt_cuda_flatten_args {
     const void *from;
     void *to;
@@ -218,8 +244,10 @@ struct dpt_cuda_flatten_args {
     X(act)                                                                                         \
     X(act_back)                                                                                    \
     X(bias)                                                                                        \
-    X(bias_back) X(pool) X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales) X(join)          \
-        X(join_back) X(concat) X(flatten)
+    X(bias_back)                                                                                   \
+    X(pool)                                                                                        \
+    X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat)        \
+        X(flatten) X(batchnorm)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */
@@ -255,13 +283,21 @@ struct dpt_cuda_flatten_args {
     X(concat_##t, concat, concat, lanes, false)                                                    \
     X(concat_back_##t, concat_back, concat, lanes, false)                                          \
     X(flatten_##t, flatten, flatten, lanes, false)                                                 \
-    X(flatten_back_##t, flatten_back, flatten, lanes, false)
+    X(flatten_back_##t, flatten_back, flatten, lanes, false)                                       \
+    X(batchnorm_statistics_##t, batchnorm_sums, batchnorm, lanes, true)                            \
+    X(batchnorm_##t, batchnorm, batchnorm, lanes, false)                                           \
+    X(batchnorm_relu_##t, batchnorm, batchnorm, lanes, false)                                      \
+    X(batchnorm_weights_##t, batchnorm_sums, batchnorm, lanes, true)                               \
+    X(batchnorm_relu_weights_##t, batchnorm_sums, batchnorm, lanes, true)                          \
+    X(batchnorm_back_##t, batchnorm, batchnorm, lanes, false)                                      \
+    X(batchnorm_relu_back_##t, batchnorm, batchnorm, lanes, false)
 // clang-format on
 
 #endif
 
 /* Once for each type, behind the guard. */
 #ifdef T
+#include "core/backend/cuda/kernels_batchnorm.inc"
 #include "core/backend/cuda/kernels_bias.inc"
 #include "core/backend/cuda/kernels_join.inc"
 #include "core/backend/cuda/kernels_layernorm.inc"

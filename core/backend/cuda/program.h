@@ -44,8 +44,8 @@ struct dpt_cuda_program {
     struct dpt_cuda_context ctx;
 
     /* Device memory that others read and write. */
-    float *params;   /* [floats] */
-    float *gradient; /* [floats + DPT_TENSOR_ALIGN]: a tail of words is behind it, which no pass
+    float *params;   /* [arena] */
+    float *gradient; /* [arena + DPT_TENSOR_ALIGN]: a tail of words is behind it, which no pass
                         touches */
     struct dpt_cuda_control *control;
     struct dpt_cuda_state *state;
@@ -82,6 +82,10 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
  * Errors, as of all that enqueues: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
+/* Forward in training. add: what the micro-batch gives for the state is added to what is in
+ * `gradient`, else written. */
+enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
+                                         struct dpt_error *err);
 /*
  * The layers' gradients, from the last to the first. add: the biases' gradients are added to what
  * is in `gradient`, else written. done(arg, node): called when all that backward does for a node
@@ -207,6 +211,9 @@ struct dpt_cuda_memory_layout {
 
 /* Room for `bytes` at the end of a region; where it begins. */
 int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
+/* So many bytes of a region that layers use one after another. */
+void dpt_cuda_share(struct dpt_cuda_memory_layout *memory_layout, enum dpt_cuda_region region,
+                    int64_t bytes);
 /* Places the gradients: program_gradients.c. Errors: RANK. */
 enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, int64_t micro,
                                          struct dpt_cuda_memory_layout *memory_layout,
@@ -406,8 +413,8 @@ void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
 enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
                                        bool add, struct dpt_error *err);
 /* y = a + b, of the form of a node's output, in that node's pass. */
-enum dpt_status dpt_cuda_add_sum(struct dpt_cuda_program *p, int32_t node, int32_t form,
-                                 int64_t a, int64_t b, int64_t y, struct dpt_error *err);
+enum dpt_status dpt_cuda_add_sum(struct dpt_cuda_program *p, int32_t node, int32_t form, int64_t a,
+                                 int64_t b, int64_t y, struct dpt_error *err);
 /* From a node's dy to its dz through the ReLU that it computes. */
 enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t node,
                                        struct dpt_error *err);
@@ -439,6 +446,7 @@ struct dpt_cuda_op {
     bool takes_relu;                      /* computes a ReLU in front of it */
     bool fuses_relu;                      /* computes one behind it */
     bool in_place;                        /* backward may write dx over dy */
+    bool keeps_dy;                        /* as it is, also where it computes a ReLU */
     bool passes_dy;                       /* its inputs' gradients are its own, and it adds them
                                              to what others passed back */
     bool float_gradients;                 /* of its weights, whatever the tensors are */

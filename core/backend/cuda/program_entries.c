@@ -14,6 +14,13 @@ int64_t dpt_cuda_take(int64_t *region, int64_t bytes)
     return at;
 }
 
+void dpt_cuda_share(struct dpt_cuda_memory_layout *memory_layout, enum dpt_cuda_region region,
+                    int64_t bytes)
+{
+    if (bytes > memory_layout->bytes[region])
+        memory_layout->bytes[region] = bytes;
+}
+
 int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     return micro * f->h * f->w * f->pitch;

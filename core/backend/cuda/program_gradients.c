@@ -77,7 +77,7 @@ static void place_node(const struct dpt_graph *graph, int64_t micro,
     int64_t own = g->in[i];
 
     f->dy = f->dz = own;
-    if (f->relu && op->fuses_relu && g->buffer[own].users > 1) {
+    if (f->relu && op->fuses_relu && !op->keeps_dy && g->buffer[own].users > 1) {
         leave(g, own);
         f->dz = own = take(g, dpt_cuda_form_elements(f, micro) * memory_layout->element);
     }

@@ -32,7 +32,7 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
         {"the targets", micro * out * 4, (void **)&l->targets, true},
         {"the samples' weights", micro * 4, (void **)&l->weights, true},
         {"the samples' numbers", micro * 8, (void **)&l->sample, true},
-        {"the parameters", graph->floats * 4, (void **)&l->arena, true},
+        {"the parameters", graph->arena * 4, (void **)&l->arena, true},
         {"the outputs", p->micro * out * 4, (void **)&l->answers, true},
         {"the search for what is no number", graph->n_nodes * (int64_t)8, (void **)&l->positions,
          true},
@@ -168,7 +168,7 @@ struct tree_sum {
 static enum dpt_status add_arena(struct dpt_cuda_program *p, const float *x, float *y,
                                  struct dpt_error *err)
 {
-    const struct dpt_cuda_add_args args = {.x = x, .y = y, .n = p->spec.graph->floats};
+    const struct dpt_cuda_add_args args = {.x = x, .y = y, .n = p->spec.graph->arena};
 
     return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_add, &args, err);
 }
@@ -192,9 +192,9 @@ static enum dpt_status tree_sum_push(struct dpt_cuda_program *p, struct tree_sum
     if (last)
         goto out;
     if (value == p->gradient) {
-        value = p->lists->sums + s->n * p->spec.graph->floats;
+        value = p->lists->sums + s->n * p->spec.graph->arena;
         DPT_CUDA_TRY(lib, cuMemcpyDtoDAsync(dpt_cuda_ptr(value), dpt_cuda_ptr(p->gradient),
-                                            (size_t)p->spec.graph->floats * sizeof *value,
+                                            (size_t)p->spec.graph->arena * sizeof *value,
                                             p->ctx.compute));
     }
     s->value[s->n] = value;
@@ -230,14 +230,14 @@ static enum dpt_status train_alone(struct dpt_cuda_program *p, const struct dpt_
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
     const int32_t sub_batches = (batch->count + p->micro - 1) / p->micro;
-    const size_t bytes = (size_t)p->spec.graph->floats * sizeof *gradient;
+    const size_t bytes = (size_t)p->spec.graph->arena * sizeof *gradient;
     struct tree_sum s = {0};
     enum dpt_status status = DPT_OK;
     float *sum = p->gradient;
 
     for (int32_t sub_batch = 0; sub_batch < sub_batches; sub_batch++) {
         DPT_TRY(send_sub_batch(p, batch, sub_batch, err));
-        DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_FORWARD_LIST, true, err));
+        DPT_TRY(dpt_cuda_enqueue_forward(p, false, err));
         DPT_TRY(dpt_cuda_run_list(p, DPT_CUDA_LOSS_LIST, true, err));
         DPT_TRY(dpt_cuda_enqueue_backward(p, false, NULL, NULL, err));
         DPT_TRY(dpt_cuda_enqueue_gradient(p, 0, p->spec.graph->n_nodes, false, err));
@@ -325,7 +325,7 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
                               struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
-    const size_t bytes = (size_t)p->spec.graph->floats * sizeof *params;
+    const size_t bytes = (size_t)p->spec.graph->arena * sizeof *params;
     enum dpt_status status = DPT_OK;
 
     if (bytes > 0) {

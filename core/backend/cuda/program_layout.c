@@ -69,8 +69,6 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_lay
     }
 }
 
-const struct dpt_cuda_op dpt_cuda_batchnorm = {0};
-
 /* What the kernels take for granted. */
 static enum dpt_status check(const struct dpt_graph *graph,
                              const struct dpt_cuda_memory_layout *memory_layout,
@@ -82,9 +80,6 @@ static enum dpt_status check(const struct dpt_graph *graph,
 
         if (!memory_layout->node[i].live)
             continue;
-        if (dpt_cuda_ops[node->op]->forward == NULL && node->op != DPT_OP_INPUT)
-            return dpt_fail(err, DPT_BAD_JOB, "%s: backend cuda has no %s: device.kind: cpu has it",
-                            node->name, dpt_operation_of(node)->name);
         if ((dpt_operation_of(node)->keeps & DPT_KEEPS_INDEX) &&
             (int64_t)w->kernel[0] * w->kernel[1] > UINT16_MAX)
             return dpt_fail(err, DPT_BAD_JOB, "%s: its window is too large for backend cuda",
@@ -184,8 +179,8 @@ static void lay_out(const struct dpt_program_spec *spec,
     }
 }
 
-/* Whether each layer may take what it reads as it lies. Who looks at planes, or puts vectors one
- * behind another, cannot take planes for a vector, and what is joined number by number must lie
+/* Whether each layer may take what it reads as it lies. Who looks at planes, normalises channels, or
+ * puts vectors one behind another, cannot take planes for a vector, and what is joined number by number must lie
  * alike. */
 static bool lies_right(const struct dpt_graph *graph,
                        const struct dpt_cuda_memory_layout *memory_layout)
@@ -198,7 +193,8 @@ static bool lies_right(const struct dpt_graph *graph,
         for (int32_t k = 0; memory_layout->node[i].live && k < node->n_inputs; k++) {
             const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[k]];
 
-            if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV || node->op == DPT_OP_CONCAT) &&
+            if ((kind == DPT_CLASS_POOL || kind == DPT_CLASS_CONV || node->op == DPT_OP_CONCAT ||
+                 node->op == DPT_OP_BATCHNORM) &&
                 (node->in.h != x->h || node->in.w != x->w))
                 return false;
             if (x->channels != first->channels && node->op != DPT_OP_CONCAT)
@@ -251,7 +247,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
                          struct dpt_cuda_memory_layout *memory_layout)
 {
     const struct dpt_graph *graph = spec->graph;
-    const int64_t floats = graph->floats * (int64_t)sizeof(float);
+    const int64_t floats = graph->arena * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
     int levels = 0; /* arenas in which sub-batches are added up */

@@ -226,16 +226,17 @@ out:
     return status;
 }
 
-/* Layers that lead nowhere have a gradient of zero. */
+/* Layers that lead nowhere have a gradient of zero, and give nothing for their state. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
     enum dpt_status status = DPT_OK;
 
     for (int32_t i = 0; i < graph->n_nodes; i++) {
-        const int32_t tensors[] = {graph->nodes[i].weight, graph->nodes[i].bias};
+        const struct dpt_graph_node *node = &graph->nodes[i];
+        const int32_t tensors[] = {node->weight, node->bias, node->mean, node->variance};
 
-        for (int k = 0; k < 2 && !dpt_cuda_node_layout_of(p, i)->live; k++) {
+        for (int k = 0; k < DPT_MAX_TENSORS && !dpt_cuda_node_layout_of(p, i)->live; k++) {
             struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
                                           .when = DPT_CUDA_WRITING,
                                           .node = graph->n_nodes - 1,

@@ -31,6 +31,7 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
                                   {p->metric_sums, sizeof *p->metric_sums},
                                   {p->params, bytes[DPT_CUDA_PARAMS]},
                                   {p->gradient, bytes[DPT_CUDA_GRADIENT]}};
+    const int64_t slot = p->spec.graph->floats * (int64_t)sizeof(float);
     int n = 0;
 
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) {
@@ -44,7 +45,7 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
             continue;
         for (int k = 0; k < DPT_RULE_MOST_SLOTS; k++) {
             if (e->args.update.slot[k] != NULL)
-                ranges[n++] = (struct range){e->args.update.slot[k], bytes[DPT_CUDA_PARAMS]};
+                ranges[n++] = (struct range){e->args.update.slot[k], slot};
         }
         break;
     }

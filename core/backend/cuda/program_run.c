@@ -98,18 +98,30 @@ static bool runs(const struct dpt_cuda_entry *e, bool training, bool add)
     return when[e->when];
 }
 
-enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
-                                  bool training, struct dpt_error *err)
+static enum dpt_status run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                bool training, bool add, struct dpt_error *err)
 {
     struct dpt_cuda_list *list = &p->lists->list[stage];
     enum dpt_status status = DPT_OK;
 
     for (int k = 0; k < list->n; k++) {
-        if (runs(&list->entry[k], training, false))
-            DPT_TRY(run_entry(p, &list->entry[k], false, err));
+        if (runs(&list->entry[k], training, add))
+            DPT_TRY(run_entry(p, &list->entry[k], add, err));
     }
 out:
     return status;
+}
+
+enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
+                                  bool training, struct dpt_error *err)
+{
+    return run_list(p, stage, training, false, err);
+}
+
+enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
+                                         struct dpt_error *err)
+{
+    return run_list(p, DPT_CUDA_FORWARD_LIST, true, add, err);
 }
 
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,

@@ -20,13 +20,6 @@ static struct dpt_cuda_cut cut_of(const struct dpt_graph_node *node,
                                f->pitch / memory_layout->lanes * area);
 }
 
-static void grow(struct dpt_cuda_memory_layout *memory_layout, enum dpt_cuda_region region,
-                 int64_t bytes)
-{
-    if (memory_layout->bytes[region] < bytes)
-        memory_layout->bytes[region] = bytes;
-}
-
 static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
                   int64_t micro, int32_t i)
 {
@@ -42,8 +35,9 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
         f->bias =
             dpt_cuda_take(&memory_layout->bytes[DPT_CUDA_COPIES], bytes) / memory_layout->element;
     if (spec->training && cut.chunks > 1) {
-        grow(memory_layout, DPT_CUDA_PARTIAL, 2 * cut.chunks * elements * (int64_t)sizeof(float));
-        grow(memory_layout, DPT_CUDA_COUNTERS, cut.groups * (int64_t)sizeof(uint32_t));
+        dpt_cuda_share(memory_layout, DPT_CUDA_PARTIAL,
+                       2 * cut.chunks * elements * (int64_t)sizeof(float));
+        dpt_cuda_share(memory_layout, DPT_CUDA_COUNTERS, cut.groups * (int64_t)sizeof(uint32_t));
     }
 }
 

@@ -13,13 +13,6 @@ static bool is_grouped(const struct dpt_graph_node *node)
     return !is_dense(node) && node->window.groups > 1;
 }
 
-/* A region that layers use one after another. */
-static void grow(struct dpt_cuda_memory_layout *m, enum dpt_cuda_region region, int64_t bytes)
-{
-    if (bytes > m->bytes[region])
-        m->bytes[region] = bytes;
-}
-
 /* --- memory ----------------------------------------------------------------------------------- */
 
 static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
@@ -54,8 +47,8 @@ static void place_bias(struct dpt_cuda_memory_layout *m, int64_t micro,
 
     if (m->element != sizeof(float))
         f->bias = dpt_cuda_take(&m->bytes[DPT_CUDA_COPIES], f->pitch * m->element) / m->element;
-    grow(m, DPT_CUDA_PARTIAL, cut.chunks * f->pitch * (int64_t)sizeof(float));
-    grow(m, DPT_CUDA_COUNTERS, (cut.groups + f->pitch / 128) * (int64_t)sizeof(uint32_t));
+    dpt_cuda_share(m, DPT_CUDA_PARTIAL, cut.chunks * f->pitch * (int64_t)sizeof(float));
+    dpt_cuda_share(m, DPT_CUDA_COUNTERS, (cut.groups + f->pitch / 128) * (int64_t)sizeof(uint32_t));
 }
 
 static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *m,
@@ -78,10 +71,10 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
     if (spec->training && !f->straight)
         f->dweight = dpt_cuda_take(&m->bytes[DPT_CUDA_DWEIGHTS],
                                    elements * (dense ? (int64_t)sizeof(float) : m->element));
-    grow(m, DPT_CUDA_WORKSPACE,
-         dense
-             ? WORKSPACE
-             : (dpt_cuda_form_elements(x, micro) + dpt_cuda_form_elements(f, micro)) * m->element);
+    dpt_cuda_share(m, DPT_CUDA_WORKSPACE,
+                   dense ? WORKSPACE
+                         : (dpt_cuda_form_elements(x, micro) + dpt_cuda_form_elements(f, micro)) *
+                               m->element);
     if (node->bias >= 0)
         place_bias(m, micro, f);
 }

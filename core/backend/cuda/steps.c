@@ -76,13 +76,14 @@ static enum dpt_status steps_put(void *steps, const float *params, float *const 
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t bytes = (size_t)g->floats * sizeof(float);
     enum dpt_status status = DPT_OK;
 
     s->deferred = false;
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     DPT_TRY(wait_for_all(s, err));
-    DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, bytes, err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->p->params, params, (size_t)g->arena * sizeof(float), err));
     for (int k = 0; k < s->spec.rule.slots; k++)
         DPT_TRY(dpt_cuda_steps_upload(s, s->slot[k], slot[k], bytes, err));
     *s->reported = (struct dpt_cuda_state){
@@ -112,19 +113,21 @@ static enum dpt_status steps_get(void *steps, float *params, float *const *slot,
                                  struct dpt_error *err)
 {
     struct dpt_cuda_steps *s = steps;
-    const size_t bytes = (size_t)s->p->spec.graph->floats * sizeof(float);
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t bytes = (size_t)g->floats * sizeof(float),
+                 arena = (size_t)g->arena * sizeof(float);
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(&s->p->ctx, err));
     DPT_TRY(launch_deferred(s, err));
     DPT_TRY(wait_for_all(s, err));
     if (params != NULL)
-        DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, bytes, err));
+        DPT_TRY(dpt_cuda_steps_download(s, params, s->p->params, arena, err));
     for (int k = 0; slot != NULL && k < s->spec.rule.slots; k++)
         DPT_TRY(dpt_cuda_steps_download(s, slot[k], s->slot[k], bytes, err));
     if (gradient != NULL)
         DPT_TRY(dpt_cuda_steps_download(s, gradient, s->p->gradient,
-                                        bytes + DPT_TENSOR_ALIGN * sizeof(float), err));
+                                        arena + DPT_TENSOR_ALIGN * sizeof(float), err));
 out:
     return dpt_cuda_steps_prefix_error(status, "fetching the parameters", err);
 }

@@ -60,7 +60,8 @@ struct dpt_cuda_replay {
     CUgraphExec exec;
 };
 
-/* A range of the arena: the tensors of the nodes from `node` to behind - 1. */
+/* A range of the arena: the tensors of the nodes from `node` to behind - 1. That of the last nodes,
+ * which is ready first, has all state, too: forward writes it. */
 struct dpt_cuda_bucket {
     int64_t first, last; /* floats */
     int32_t node, behind;
@@ -83,8 +84,9 @@ struct dpt_cuda_steps {
     int n_replays;
     size_t replay_room;
 
-    float *slot[DPT_RULE_MOST_SLOTS]; /* in device memory, as the next three */
+    float *slot[DPT_RULE_MOST_SLOTS]; /* in device memory, as the next four */
     uint8_t *decays;
+    float *state_decays; /* for each 16 floats of state: how much of it a step keeps */
     double *partial;
     uint32_t *counter;
     unsigned char *piece[2];         /* pinned */

@@ -34,7 +34,7 @@ static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *n
  * each node. Where the tensors' order is not that of the nodes there is one bucket only. */
 static int cut_arena(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bucket *buckets)
 {
-    int64_t end = g->floats, low = g->floats, first, last;
+    int64_t end = g->arena, low = g->floats, first, last;
     int32_t behind = g->n_nodes;
     int n = 0;
 
@@ -42,7 +42,7 @@ static int cut_arena(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bu
         if (!tensors_of(g, &g->nodes[k], &first, &last))
             continue;
         if (last > low) {
-            n = 0, end = g->floats, behind = g->n_nodes;
+            n = 0, end = g->arena, behind = g->n_nodes;
             break;
         }
         low = first;
@@ -64,7 +64,7 @@ static const struct dpt_cuda_bucket *last_bucket(const struct dpt_cuda_steps *s)
 
 static enum dpt_status hold_staging(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
-    const int64_t floats = s->p->spec.graph->floats;
+    const int64_t floats = s->p->spec.graph->arena;
     const bool on_device = s->spec.on_device;
     const struct dpt_cuda_piece piece = {
         on_device ? "what the ranks tell each other" : "the gradient's sum over the ranks",
@@ -144,7 +144,7 @@ enum dpt_status dpt_cuda_buckets_fetch(struct dpt_cuda_steps *s, struct dpt_erro
                                                 bytes_of(b->last - b->first), copy));
         if (i == s->n_buckets - 1)
             DPT_CUDA_TRY(lib, cuMemcpyDtoHAsync(s->tail,
-                                                dpt_cuda_ptr(gradient + s->p->spec.graph->floats),
+                                                dpt_cuda_ptr(gradient + s->p->spec.graph->arena),
                                                 bytes_of(DPT_TENSOR_ALIGN), copy));
         DPT_CUDA_TRY(lib, cuEventRecord(b->copied, copy));
     }
@@ -190,7 +190,7 @@ enum dpt_status dpt_cuda_steps_give(void *steps, int i, struct dpt_error *err)
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + b->first), b->staged,
                                             bytes_of(b->last - b->first), copy));
     if (b == last_bucket(s))
-        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + s->p->spec.graph->floats),
+        DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(gradient + s->p->spec.graph->arena),
                                             s->tail, bytes_of(DPT_TENSOR_ALIGN), copy));
     DPT_CUDA_TRY(lib, cuEventRecord(s->given, copy));
 out:

@@ -55,15 +55,14 @@ static enum dpt_status enqueue_passes(struct dpt_cuda_steps *s, bool add, bool l
                                       struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
-    const struct dpt_cuda_tail_args tail = {.metric_sums = s->p->metric_sums,
-                                            .tail = s->p->gradient + g->floats,
-                                            .n = DPT_TENSOR_ALIGN};
+    const struct dpt_cuda_tail_args tail = {
+        .metric_sums = s->p->metric_sums, .tail = s->p->gradient + g->arena, .n = DPT_TENSOR_ALIGN};
     const enum dpt_cuda_stage samples = s->stored ? DPT_CUDA_FROM_STORED : DPT_CUDA_FROM_STAGED;
     const bool cut = last && s->n_buckets > 0;
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_run_list(s->p, samples, true, err));
-    DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_FORWARD_LIST, true, err));
+    DPT_TRY(dpt_cuda_enqueue_forward(s->p, add, err));
     DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LOSS_LIST, true, err));
     if (last)
         DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_tail, &tail, DPT_SPAN_LOSS, err));
@@ -80,7 +79,7 @@ out:
 static enum dpt_status enqueue_zeros(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
+    const size_t words = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD32Async(dpt_cuda_ptr(s->p->gradient), 0, words, ctx->compute));
@@ -96,13 +95,14 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     const int64_t floats = p->spec.graph->floats;
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
-        .tail = p->gradient + floats,
+        .tail = p->gradient + p->spec.graph->arena,
         .sums = true,
         .control = p->control,
         .state = p->state,
         .partial = s->partial,
         .counter = s->counter,
         .n = floats,
+        .state_n = p->spec.graph->arena - floats,
         .clip = s->spec.clip,
         .skip = s->spec.skip,
         .scaled = p->spec.precision == DPT_PRECISION_FP16,
@@ -117,11 +117,22 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .n = floats,
         .scalars = dpt_rule_scalars(rule, 0, 1), /* only what is the same in every step */
     };
+    const struct dpt_cuda_running_args running = {
+        .params = p->params + floats,
+        .sum = p->gradient + floats,
+        .decays = s->state_decays,
+        .tail = norm.tail,
+        .state = p->state,
+        .n = p->spec.graph->arena - floats,
+    };
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
     DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(rule->kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
+    if (running.n > 0)
+        DPT_TRY(
+            dpt_cuda_program_launch(s->p, DPT_CUDA_K_running, &running, DPT_SPAN_OPTIMIZER, err));
     DPT_TRY(dpt_cuda_run_list(s->p, DPT_CUDA_LAYOUTS, true, err));
 out:
     return status;
@@ -164,7 +175,7 @@ out:
 enum dpt_status dpt_cuda_steps_warm(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const size_t words = (size_t)s->p->spec.graph->floats + DPT_TENSOR_ALIGN;
+    const size_t words = (size_t)s->p->spec.graph->arena + DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
 
     DPT_CUDA_TRY(&ctx->lib, cuMemsetD8Async(dpt_cuda_ptr(s->p->control), 0, sizeof *s->p->control,

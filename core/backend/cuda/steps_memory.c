@@ -213,6 +213,8 @@ static enum dpt_status send_decays(struct dpt_cuda_steps *s, struct dpt_error *e
         const struct dpt_tensor *t = &g->tensors[k];
         const size_t first = (size_t)t->offset / DPT_TENSOR_ALIGN;
 
+        if (t->state)
+            continue;
         memset(host + first, t->decay,
                ((size_t)t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN);
     }
@@ -222,15 +224,45 @@ out:
     return status;
 }
 
+/* Of state's tensors, as dpt_graph_update_state has them. */
+static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
+{
+    const struct dpt_graph *g = s->p->spec.graph;
+    const size_t n = (size_t)(g->arena - g->floats) / DPT_TENSOR_ALIGN;
+    enum dpt_status status = DPT_OK;
+    float *host = dpt_alloc_array(n, sizeof *host);
+
+    if (host == NULL)
+        return dpt_fail_memory(err, "the running statistics", (double)(n * sizeof *host));
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        const int32_t numbers[] = {g->nodes[i].mean, g->nodes[i].variance};
+
+        for (int k = 0; k < 2 && numbers[k] >= 0; k++) {
+            const struct dpt_tensor *t = &g->tensors[numbers[k]];
+
+            for (int64_t at = 0; at < t->count; at += DPT_TENSOR_ALIGN)
+                host[(t->offset - g->floats + at) / DPT_TENSOR_ALIGN] =
+                    g->nodes[i].attribute[DPT_BATCHNORM_DECAY];
+        }
+    }
+    DPT_TRY(dpt_cuda_steps_upload(s, s->state_decays, host, n * sizeof *host, err));
+out:
+    dpt_free(host);
+    return status;
+}
+
 static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     struct dpt_cuda_context *ctx = &s->p->ctx;
-    const int64_t floats = s->p->spec.graph->floats;
+    const int64_t floats = s->p->spec.graph->floats, state = s->p->spec.graph->arena - floats;
     const struct dpt_cuda_piece pieces[] = {
-        {"the gradient's norm", (floats / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
+        {"the gradient's norm",
+         ((floats + state) / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
          (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
         {"the weight decay", floats / DPT_TENSOR_ALIGN, (void **)&s->decays, false},
+        {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->state_decays,
+         (void **)&s->state_decays, false},
         {"the device's state", sizeof *s->reported, (void **)&s->reported, true},
         {"copies", DPT_CUDA_PIECE, (void **)&s->piece[0], true},
         {"copies", DPT_CUDA_PIECE, (void **)&s->piece[1], true},
@@ -247,6 +279,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     for (int i = 0; i < 2; i++)
         DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &s->moved[i], err));
     DPT_TRY(send_decays(s, err));
+    DPT_TRY(send_state_decays(s, err));
 out:
     return status;
 }

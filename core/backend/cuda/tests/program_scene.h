@@ -6,7 +6,6 @@
 #ifndef DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 
-#define NET_LEFT_OUT DPT_OP_BATCHNORM
 #include "core/backend/tests/scene.h"
 
 #include "core/backend/backend.h"
@@ -99,7 +98,9 @@ static inline double distance(const float *a, const float *b, size_t n, double f
 static inline double assert_same_gradients(const struct scene *s, const float *a, const float *b,
                                            double by)
 {
-    const double floor = (by > 1e-3 ? 3e-2 : 1e-3) * sqrt((double)s->batch.batch.count);
+    /* What a batch norm passes back is what little is left of a difference. */
+    const double left = s->graph.arena > s->graph.floats ? 5e-3 : 1e-3;
+    const double floor = (by > 1e-3 ? 3e-2 : left) * sqrt((double)s->batch.batch.count);
     double largest = 0;
 
     for (int32_t t = 0; t < s->graph.n_tensors; t++) {

@@ -76,6 +76,7 @@ static inline void scene_net(struct scene *s)
         struct draw d = {s->plan.seed};
 
         at = net_branches(g, at, 10, &d);
+        at = net_simple(g, net_simple(g, at, DPT_OP_BATCHNORM, 0.1f), DPT_OP_RELU, 0);
     }
     at = net_simple(g, at, DPT_OP_FLATTEN, 0);
     at = net_simple(g, net_dense(g, at, s->plan.hidden > 0 ? s->plan.hidden : 18, true),
@@ -86,6 +87,10 @@ static inline void scene_net(struct scene *s)
     s->outputs = 5;
     for (int32_t t = 0; t < g->n_tensors; t++)
         g->tensors[t].decay = g->tensors[t].n_dims > 1;
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        if (g->nodes[i].op == DPT_OP_BATCHNORM)
+            g->nodes[i].attribute[DPT_BATCHNORM_DECAY] = 0.5f + 0.1f * (float)(i % 5);
+    }
 }
 
 static inline void scene_scalars(const void *options, double lr, int64_t update,
@@ -282,7 +287,7 @@ static inline void scene_fill(const struct scene *s, int step, int32_t m,
 
 static inline void result_open(struct scene_result *r, const struct scene *s)
 {
-    const size_t n = (size_t)s->graph.floats;
+    const size_t n = (size_t)s->graph.arena;
 
     *r = (struct scene_result){.params = dpt_alloc_array(n, 4),
                                .gradient = dpt_alloc_array(n + DPT_TENSOR_ALIGN, 4)};
@@ -333,7 +338,7 @@ static inline void host_update(const struct scene *s, int step, float scale, str
     for (int32_t k = 0; k < s->graph.n_tensors; k++) {
         const struct dpt_tensor *t = &s->graph.tensors[k];
 
-        for (int64_t i = t->offset; i < t->offset + t->count; i++)
+        for (int64_t i = t->offset; !t->state && i < t->offset + t->count; i++)
             host_element(s, scene_rate(step), step, r->gradient[i] * scale,
                          t->decay ? (float)s->options.decay : 0, &r->params[i], &r->slot[0][i],
                          &r->slot[1][i]);
@@ -405,6 +410,8 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
             r->gradient[i] *= (float)s->plan.ranks;
             sum_of_squares += (double)r->gradient[i] * (double)r->gradient[i];
         }
+        for (int64_t i = s->graph.floats; i < s->graph.arena; i++)
+            r->gradient[i] *= (float)s->plan.ranks;
         if (metric_sums.weight == 0) {
             r->state.weightless++;
             continue;
@@ -421,6 +428,7 @@ static inline void host_run(const struct scene *s, struct scene_result *r)
         if (s->plan.clip > 0 && norm > s->plan.clip)
             scale *= s->plan.clip / norm;
         host_update(s, step, (float)scale, r);
+        dpt_graph_update_state(&s->graph, metric_sums.samples, r->gradient, r->params);
         r->state.loss += metric_sums.loss * s->plan.ranks;
         r->state.samples += metric_sums.samples;
         r->state.correct += metric_sums.correct;

@@ -277,7 +277,7 @@ static void finds_nan(void **state)
             if (op == DPT_OP_MAXPOOL) /* with the relu before it, as one */
                 at = net_simple(&s.graph, at, DPT_OP_RELU, 0);
             at = net_has_window(op) ? net_pool(&s.graph, at, op, &halve)
-                                    : net_simple(&s.graph, at, op, 0);
+                                    : net_simple(&s.graph, at, op, 0.1f);
         }
         net_dense(&s.graph, net_simple(&s.graph, at, DPT_OP_FLATTEN, 0), 5, true);
         s.spec =
@@ -289,7 +289,11 @@ static void finds_nan(void **state)
                                       .precision = (enum dpt_precision)(i / 2 % DPT_PRECISIONS)};
         s.params = net_params(&s.graph, &d);
         batch_fill(&s.batch, &s.graph, 4, 3, false, &d);
-        const int32_t tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
+        int32_t tensor;
+
+        do {
+            tensor = draw_int(&d, 0, s.graph.n_tensors - 1);
+        } while (s.graph.tensors[tensor].state);
 
         while (s.graph.nodes[owner].weight != tensor && s.graph.nodes[owner].bias != tensor)
             owner++;

@@ -8,7 +8,7 @@
 static void same_bits(const struct scene *s, const struct scene_result *a,
                       const struct scene_result *b)
 {
-    const size_t bytes = (size_t)s->graph.floats * sizeof(float);
+    const size_t bytes = (size_t)s->graph.arena * sizeof(float);
 
     assert_memory_equal(a->params, b->params, bytes);
     assert_memory_equal(a->gradient, b->gradient, bytes);
@@ -34,6 +34,9 @@ static void same_numbers(const struct scene *s, const struct scene_result *devic
                          const struct scene_result *host, double by)
 {
     near(s, device->params, host->params, by, "params");
+    for (int64_t i = s->graph.floats; i < s->graph.arena; i++)
+        assert_true(fabsf(device->params[i] - host->params[i]) <=
+                    (float)by * (1 + fabsf(host->params[i])));
     for (int k = 0; k < s->rule.slots; k++)
         near(s, device->slot[k], host->slot[k], by, "slot");
     assert_int_equal(device->state.samples, host->state.samples);

@@ -1,0 +1,159 @@
+/* Normalising each channel over a micro-batch: own kernels. Weight, bias and running statistics are
+ * read from the arena as they are: a channel each, and zeros behind them as in the tensors. */
+#include "core/backend/cuda/program.h"
+
+/* Statistics of the micro-batch, for which a program that only evaluates has no use. */
+enum { STATISTICS = 4 };
+
+static struct dpt_cuda_cut cut_of(const struct dpt_cuda_node_layout *f, int64_t micro, int lanes)
+{
+    return dpt_cuda_bias_back_cut(micro * f->h * f->w, f->pitch, lanes);
+}
+
+static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *m,
+                  int64_t micro, int32_t i)
+{
+    const struct dpt_cuda_node_layout *f = &m->node[i];
+    const struct dpt_cuda_cut cut = cut_of(f, micro, m->lanes);
+    const int64_t partial = 2 * cut.chunks * f->pitch * (int64_t)sizeof(double);
+    const int64_t counters = cut.groups * (int64_t)sizeof(uint32_t);
+
+    if (!spec->training)
+        return;
+    dpt_cuda_share(m, DPT_CUDA_PARTIAL, partial);
+    dpt_cuda_share(m, DPT_CUDA_COUNTERS, counters);
+}
+
+/* Of vectors: each number is one of the channels, wherever it stands. */
+static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
+                                     const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
+                                     bool bias)
+{
+    const struct dpt_graph_node *node = &graph->nodes[i];
+    const int32_t pitch = memory_layout->node[i].pitch;
+
+    return (struct dpt_cuda_layout){.canonical =
+                                        graph->tensors[bias ? node->bias : node->weight].offset,
+                                    .outputs = 1,
+                                    .inputs = node->in.c,
+                                    .area = 1,
+                                    .padded_outputs = 1,
+                                    .padded_inputs = pitch};
+}
+
+static int64_t statistics_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
+{
+    (void)micro;
+    return STATISTICS * f->pitch * (int64_t)sizeof(float);
+}
+
+static float *in_arena(const struct dpt_cuda_program *p, float *arena, int32_t tensor)
+{
+    return arena + dpt_cuda_tensor_of(p, tensor)->offset;
+}
+
+static struct dpt_cuda_batchnorm_args args_of(const struct dpt_cuda_program *p, int32_t i)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+
+    return (struct dpt_cuda_batchnorm_args){
+        .x = dpt_cuda_value(p, dpt_cuda_before(p, i)),
+        .weight = in_arena(p, p->params, node->weight),
+        .bias = in_arena(p, p->params, node->bias),
+        .mean = in_arena(p, p->params, node->mean),
+        .variance = in_arena(p, p->params, node->variance),
+        .control = p->control,
+        .rows = (int64_t)p->micro * f->h * f->w,
+        .area = f->h * f->w,
+        .pitch = f->pitch,
+        .channels = f->channels,
+        .eps = node->attribute[DPT_BATCHNORM_EPS],
+    };
+}
+
+/* In training what a micro-batch gives for the running statistics goes to where the gradient has
+ * them. */
+static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_program *p, int32_t i)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    struct dpt_cuda_batchnorm_args args = args_of(p, i);
+
+    args.statistics = (void *)(p->lists->values + dpt_cuda_node_layout_of(p, i)->saved);
+    args.means = in_arena(p, p->gradient, node->mean);
+    args.variances = in_arena(p, p->gradient, node->variance);
+    args.dweight = in_arena(p, p->gradient, node->weight);
+    args.dbias = in_arena(p, p->gradient, node->bias);
+    args.partial = (double *)p->lists->partial;
+    args.counter = p->lists->counters;
+    args.state = dpt_cuda_state_of(p);
+    return args;
+}
+
+static enum dpt_status add(struct dpt_cuda_program *p, int32_t i, enum dpt_cuda_stage stage,
+                           enum dpt_cuda_when when, enum dpt_span_pass pass,
+                           enum dpt_cuda_kernel kernel, const struct dpt_cuda_batchnorm_args *args,
+                           struct dpt_error *err)
+{
+    struct dpt_cuda_entry entry = dpt_cuda_kernel_entry(p, i, pass, kernel, args);
+
+    entry.when = when;
+    entry.add = offsetof(struct dpt_cuda_batchnorm_args, add);
+    return dpt_cuda_add_entry(p, stage, &entry, err);
+}
+
+static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                               struct dpt_error *err)
+{
+    const enum dpt_cuda_kernel kernel = dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel;
+    struct dpt_cuda_batchnorm_args args = args_of(p, i);
+    enum dpt_status status = DPT_OK;
+
+    args.y = dpt_cuda_value(p, i);
+    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_EVALUATION, DPT_PASS_FORWARD, kernel, &args,
+                err));
+    if (!p->spec.training)
+        goto out;
+    args = training_args(p, i);
+    args.y = dpt_cuda_value(p, i);
+    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD,
+                DPT_CUDA_K_batchnorm_statistics_f32, &args, err));
+    DPT_TRY(
+        add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_TRAINING, DPT_PASS_FORWARD, kernel, &args, err));
+out:
+    return status;
+}
+
+static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
+                                struct dpt_error *err)
+{
+    const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
+    struct dpt_cuda_batchnorm_args args = training_args(p, i);
+    enum dpt_status status = DPT_OK;
+
+    args.dy = dpt_cuda_gradient(p, f->dy);
+    args.y = dpt_cuda_gradient(p, f->dx[0]);
+    DPT_TRY(add(p, i, DPT_CUDA_BACKWARD_LIST, DPT_CUDA_ALWAYS, DPT_PASS_WEIGHTS,
+                f->relu ? DPT_CUDA_K_batchnorm_relu_weights_f32 : DPT_CUDA_K_batchnorm_weights_f32,
+                &args, err));
+    if (f->dx[0] != DPT_CUDA_NONE)
+        DPT_TRY(dpt_cuda_add_kernel(p, i, DPT_PASS_BACKWARD, f->relu ? op->relu_back : op->back,
+                                    &args, err));
+out:
+    return status;
+}
+
+const struct dpt_cuda_op dpt_cuda_batchnorm = {
+    .forward = forward,
+    .backward = backward,
+    .place = place,
+    .layout = layout,
+    .saved = statistics_bytes,
+    .kernel = DPT_CUDA_K_batchnorm_f32,
+    .back = DPT_CUDA_K_batchnorm_back_f32,
+    .relu = DPT_CUDA_K_batchnorm_relu_f32,
+    .relu_back = DPT_CUDA_K_batchnorm_relu_back_f32,
+    .fuses_relu = true,
+    .in_place = true,
+    .keeps_dy = true,
+};
