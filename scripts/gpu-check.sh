@@ -91,6 +91,7 @@ steps() {
 a | libraries       | 30 | libraries                     | the driver, cuDNN and cuBLASLt are found, and there is a GPU that answers
 a | first-job       | 40 | small_job fp32                | a small job from start to end, each step one launch of a captured CUDA graph, comes to the CPU's loss
 a | kernels         | 40 | unit test_cuda_device_layers  | our kernels for layers and losses compute on the GPU what they compute on the host
+a | kernels-joins   | 30 | unit test_cuda_device_joins   | likewise those for joins and batch norm
 a | kernels-arena   | 30 | unit test_cuda_device_arena   | likewise those that work on all parameters: casts, sums, norms, hashes, gathering of samples
 a | kernels-update  | 30 | unit test_cuda_device_update  | likewise the optimizers' updates, bit for bit
 a | kernels-fp16    | 30 | unit test_cuda_device_fp16    | likewise those for fp16 and its loss scale

@@ -259,127 +259,6 @@ static void pools_behind_relu(void **state)
     }
 }
 
-static void assert_padding_is_zero(const struct device_tensor *t, int seed)
-{
-    for (size_t i = 0; i < tensor_elements(t); i++) {
-        if (i % t->pitch >= t->c && tensor_get(t, i) != 0)
-            fail_msg("seed %d: padding is %g", seed, (double)tensor_get(t, i));
-    }
-}
-
-static float joined(enum type type, int which, float a, float b)
-{
-    return rounded(type, which == 2 ? a * b : which == 1 && a + b < 0 ? 0 : a + b);
-}
-
-/* Sums and products number by number, and what goes back from a product. */
-static void joins(void **state)
-{
-    static const enum dpt_cuda_kernel kernels[][TYPES] = {OF_ALL(add), OF_ALL(add_relu),
-                                                          OF_ALL(multiply)};
-
-    (void)state;
-    for (int seed = 0; seed < 36; seed++) {
-        struct draw d = {(uint64_t)seed + 7000};
-        const enum type type = (enum type)(seed % TYPES);
-        const int which = seed / TYPES % 3;
-        const struct dpt_shape shape = random_shape(&d);
-        struct device_tensor t[4];
-        int64_t vectors;
-
-        for (int k = 0; k < 4; k++)
-            t[k] = tensor_random(type, 2, &shape, &d);
-        vectors = (int64_t)tensor_elements(t) / lanes_of[type];
-        dpt_emulate(kernels[which][type],
-                    &(struct dpt_cuda_join_args){t[0].at, t[1].at, t[2].at, vectors});
-        for (size_t i = 0; i < tensor_elements(t); i++) {
-            const float a = tensor_get(&t[0], i), b = tensor_get(&t[1], i);
-
-            assert_true(tensor_get(&t[2], i) == joined(type, which, a, b));
-        }
-        /* One gradient goes where dy was, the other one elsewhere or nowhere. */
-        dpt_emulate(OF(type, multiply_back),
-                    &(struct dpt_cuda_join_back_args){t[2].at, t[0].at, t[1].at, t[2].at,
-                                                      seed % 2 ? t[3].at : NULL, vectors});
-        for (size_t i = 0; i < tensor_elements(t); i++) {
-            const float a = tensor_get(&t[0], i), b = tensor_get(&t[1], i);
-            const float dy = joined(type, which, a, b);
-
-            assert_true(tensor_get(&t[2], i) == rounded(type, dy * b));
-            assert_true(seed % 2 == 0 || tensor_get(&t[3], i) == rounded(type, dy * a));
-        }
-        for (int k = 0; k < 4; k++)
-            dpt_free(t[k].at);
-    }
-}
-
-/* Channels behind one another, taken apart again; planes as a vector, and back. What is behind the
- * last channel becomes zero. */
-static void channels(void **state)
-{
-    (void)state;
-    for (int seed = 0; seed < 60; seed++) {
-        struct draw d = {(uint64_t)seed + 8000};
-        const enum type type = (enum type)(seed % TYPES);
-        const struct dpt_shape first = random_shape(&d);
-        struct dpt_shape second = first, both = first, flat = {1, 1, 1, true};
-        struct device_tensor a, b, whole, back[2], vector;
-        struct dpt_cuda_concat_args args;
-        struct dpt_cuda_flatten_args order;
-
-        second.c = draw_int(&d, 1, 70);
-        both.c += second.c;
-        flat.c = (int32_t)dpt_shape_size(&both);
-        a = tensor_random(type, 2, &first, &d), b = tensor_random(type, 2, &second, &d);
-        back[0] = tensor_random(type, 2, &first, &d), back[1] = tensor_random(type, 2, &second, &d);
-        whole = tensor_random(type, 2, &both, &d), vector = tensor_random(type, 2, &flat, &d);
-        args = (struct dpt_cuda_concat_args){whole.at,
-                                             a.at,
-                                             b.at,
-                                             (int64_t)(2 * a.pixels),
-                                             {first.c, second.c},
-                                             {(int32_t)a.pitch, (int32_t)b.pitch},
-                                             (int32_t)whole.pitch};
-        dpt_emulate(OF(type, concat), &args);
-        assert_padding_is_zero(&whole, seed);
-        for (size_t i = 0; i < 2 * whole.pixels * whole.c; i++) {
-            const size_t pixel = i / whole.c, c = i % whole.c;
-
-            assert_true(tensor_get(&whole, pixel * whole.pitch + c) ==
-                        (c < a.c ? tensor_get(&a, pixel * a.pitch + c)
-                                 : tensor_get(&b, pixel * b.pitch + c - a.c)));
-        }
-        args.first = seed % 4 ? back[0].at : NULL, args.second = back[1].at;
-        dpt_emulate(OF(type, concat_back), &args);
-        for (int k = seed % 4 == 0; k < 2; k++) {
-            const struct device_tensor *from = k == 0 ? &a : &b;
-
-            assert_padding_is_zero(&back[k], seed);
-            for (size_t i = 0; i < 2 * from->pixels * from->c; i++)
-                assert_true(tensor_get(&back[k], tensor_place(from, i)) ==
-                            tensor_get(from, tensor_place(from, i)));
-        }
-        order = (struct dpt_cuda_flatten_args){whole.at,
-                                               vector.at,
-                                               2,
-                                               both.c,
-                                               (int32_t)whole.pixels,
-                                               (int32_t)whole.pitch,
-                                               (int32_t)vector.pitch};
-        dpt_emulate(OF(type, flatten), &order);
-        assert_padding_is_zero(&vector, seed);
-        for (size_t i = 0; i < 2 * vector.c; i++) /* the same canonical order */
-            assert_true(tensor_get(&vector, tensor_place(&vector, i)) ==
-                        tensor_get(&whole, tensor_place(&whole, i)));
-        vector.at = whole.at, whole.at = (void *)order.to; /* there and back */
-        order.from = whole.at, order.to = dpt_alloc(tensor_bytes(&whole));
-        dpt_emulate(OF(type, flatten_back), &order);
-        assert_memory_equal(order.to, vector.at, tensor_bytes(&whole));
-        dpt_free(a.at), dpt_free(b.at), dpt_free(back[0].at), dpt_free(back[1].at);
-        dpt_free(whole.at), dpt_free(vector.at), dpt_free(order.to);
-    }
-}
-
 /* The same mask as on the host, for each (seed, step, sample, node, element). */
 static void dropout(void **state)
 {
@@ -603,8 +482,6 @@ int main(void)
         cmocka_unit_test(activations),
         cmocka_unit_test(pools),
         cmocka_unit_test(pools_behind_relu),
-        cmocka_unit_test(joins),
-        cmocka_unit_test(channels),
         cmocka_unit_test(dropout),
         cmocka_unit_test(biases),
         cmocka_unit_test(losses),
