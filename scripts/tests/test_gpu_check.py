@@ -128,10 +128,10 @@ def test_without_a_gpu(tmp_path):
 @needs_fake
 @pytest.mark.parametrize("part", "abc")
 def test_rehearsal(archive, tmp_path, part):
-    """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python. Two
+    """Each part ends by itself, with a row for each step; nothing is missing on a machine that has only a shell and Python. Three
     programs that take long run beside this one anyway: here with DPT_HEAVY=1."""
     out = tmp_path / "out"
-    chosen = steps(part) if HEAVY else [name for name in steps(part) if name not in ("steps", "program")]
+    chosen = steps(part) if HEAVY else [name for name in steps(part) if name not in ("steps", "program", "graphs")]
     code, printed, rows, text = check(archive, part, out, "--only", "|".join(chosen))
     assert code == 0, printed + text
     assert list(rows) == chosen
@@ -162,8 +162,8 @@ def test_hangs_crashes_and_garbage(archive, tmp_path):
     out = tmp_path / "out"
     code, printed, rows, text = check(archive, "a", out, "--only", "kernels.*|first-job", "--limit", "8", here=here)
     assert code == 1, printed
-    assert list(rows) == ["first-job", "kernels", "kernels-arena", "kernels-update", "kernels-fp16"]
-    assert [state for state, _ in rows.values()] == ["ok", "failed", "failed", "failed", "ok"], text
+    assert list(rows) == ["first-job", "kernels", "kernels-joins", "kernels-arena", "kernels-update", "kernels-fp16"]
+    assert [state for state, _ in rows.values()] == ["ok", "failed", "ok", "failed", "failed", "ok"], text
     assert re.match(r"stopped after \d+ s.*; the last it said: (as far as this|\d+)", rows["kernels"][1])
     assert "exit 139" in rows["kernels-arena"][1] and "exit 1" in rows["kernels-update"][1]
     assert "\033" not in text and text.isascii() and len(text) < 40_000

@@ -45,6 +45,16 @@ CNN = {
     "train": "{steps: 8}",
 }
 
+RESIDUAL = {
+    **CNN,
+    "model": "{type: sequential, layers: [{conv: {channels: 6, bias: false}}, batchnorm, relu, "
+             "{residual: {layers: [{conv: {channels: 6, padding: same, bias: false}}, batchnorm]}}, relu, {dropout: 0.3}, "
+             "{residual: {layers: [{conv: {channels: 9, padding: same, stride: 2, bias: false}}, {batchnorm: {decay: 0.5}}]}}, relu, "
+             "global_avgpool, {dense: 10}]}",
+    "batch": "{global: 48, micro: 16}",
+    "train": "{steps: 8, clip_norm: 1}",
+}
+
 DENSE = {
     **CNN,
     "model": "{type: sequential, layers: [flatten, {dense: 24}, relu, {dropout: 0.3}, {dense: 10}]}",
@@ -118,8 +128,9 @@ class Machine:
         np.testing.assert_allclose(self.losses(name), self.losses(other), rtol=tolerance)
 
 
-@pytest.mark.parametrize("sections, ranks, tolerance", [(LINEAR, (1, 3), 1e-5), (MLP, (1, 4), 1e-5), (CNN, (1, 2), 1e-3)],
-                         ids=["linear", "mlp", "cnn"])
+@pytest.mark.parametrize("sections, ranks, tolerance", [(LINEAR, (1, 3), 1e-5), (MLP, (1, 4), 1e-5), (CNN, (1, 2), 1e-3),
+                                                      (RESIDUAL, (1, 2), 1e-3)],
+                         ids=["linear", "mlp", "cnn", "residual"])
 def test_gives_what_the_cpu_gives(machine, sections, ranks, tolerance):
     job = machine.job(sections)
     machine.train("cpu", job, kind="ref", sets=["batch.micro=16"])
@@ -168,6 +179,14 @@ def test_goes_on_where_it_was(machine, precision, ranks, late):
     assert machine.newest("parts") == machine.newest("whole")
     if precision == "fp16":
         assert machine.weights("parts")[1]["loss_scale"] == 2048
+
+
+def test_goes_on_with_its_running_statistics(machine):
+    job = machine.job(RESIDUAL)
+    machine.train("whole", job)
+    machine.train("parts", job, sets=["train.steps=5"])
+    assert "resuming at step 5" in machine.train("parts", job).err
+    assert machine.newest("parts") == machine.newest("whole")
 
 
 @pytest.fixture(name="general")
@@ -250,8 +269,9 @@ def test_checkpoints_are_the_cpus(machine):
     assert result.code == 0 and "precision: fp32 -> bf16" in result.err, result
 
 
-def test_reproducible_at_any_rank_count(machine):
-    job = machine.job(CNN, comm="{reduction: reproducible}")
+@pytest.mark.parametrize("sections", [CNN, RESIDUAL], ids=["cnn", "residual"])
+def test_reproducible_at_any_rank_count(machine, sections):
+    job = machine.job(sections, comm="{reduction: reproducible}")
     for ranks in (1, 2, 4):
         machine.train(str(ranks), job, ranks=ranks, sets=["train.steps=5"])
     assert machine.newest("1") == machine.newest("2") == machine.newest("4")
