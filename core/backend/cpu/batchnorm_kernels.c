@@ -4,7 +4,7 @@
 
 enum { LANES = DPT_LANES };
 /* Numbers of a channel that are added up as floats, and read twice while they are near. */
-enum { CHUNK = 64 };
+enum { CHUNK = 256 };
 
 typedef float vector __attribute__((vector_size(LANES * sizeof(float))));
 typedef float half_vector __attribute__((vector_size(LANES / 2 * sizeof(float))));
@@ -255,7 +255,7 @@ DPT_INLINE void back(const struct dpt_lanes *v, int lanes, bool relu,
 /* --- plane by plane --------------------------------------------------------------------------- */
 
 /* Numbers of a plane that are added up as floats. */
-enum { RUN = CHUNK * LANES };
+enum { RUN = 64 * LANES };
 
 /* The runs of channel c: `at` is where each begins, `n` how long it is. */
 #define FOR_RUNS(v, c, rows)                                                                       \
