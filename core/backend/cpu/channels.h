@@ -68,10 +68,18 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
         }                                                                                          \
     }
 
+/* A loop over lanes stays one until the compiler makes vectors of it: GCC 12 at -O3 takes it apart
+ * first, and is many times slower. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DPT_EACH_LANE(c, lanes) _Pragma("GCC unroll 1") for (int c = 0; c < (lanes); c++)
+#else
+#define DPT_EACH_LANE(c, lanes) for (int c = 0; c < (lanes); c++)
+#endif
+
 /* The numbers of a run's lanes, of an array by channel. */
 #define DPT_CHANNEL_LANES(type, name, array)                                                       \
     type name[DPT_LANES];                                                                          \
-    for (int c = 0; c < lanes; c++)                                                                \
+    DPT_EACH_LANE(c, lanes)                                                                        \
     name[c] = (array)[same ? channel : channel + c]
 
 #endif

@@ -50,13 +50,14 @@ DPT_INLINE void sum_run(int lanes, int64_t stride, int64_t n, bool same, int64_t
     double sum[DPT_LANES] = {0};
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++) {
+        DPT_EACH_LANE(c, lanes)
+        {
             const double v = x[i * stride + c] - center[c];
 
             sum[c] += squares ? v * v : v;
         }
-    for (int c = 0; c < lanes; c++)
-        sums[same ? channel : channel + c] += sum[c];
+    DPT_EACH_LANE(c, lanes)
+    sums[same ? channel : channel + c] += sum[c];
 }
 
 DPT_VECTOR static void sum_sample(const struct dpt_channels *s, bool squares, const float *x,
@@ -80,8 +81,8 @@ DPT_INLINE void apply_run(int lanes, int64_t stride, int64_t n, bool same, int64
     DPT_CHANNEL_LANES(float, bias, biases);
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++)
-            y[i * stride + c] = (x[i * stride + c] - mean[c]) * scale[c] * weight[c] + bias[c];
+        DPT_EACH_LANE(c, lanes)
+    y[i * stride + c] = (x[i * stride + c] - mean[c]) * scale[c] * weight[c] + bias[c];
 }
 
 DPT_VECTOR static void apply_sample(const struct dpt_channels *s, const float *statistics,
@@ -106,13 +107,15 @@ DPT_INLINE void sums_run(int lanes, int64_t stride, int64_t n, bool same, int64_
     double sum[DPT_LANES] = {0}, product[DPT_LANES] = {0};
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++) {
+        DPT_EACH_LANE(c, lanes)
+        {
             const float g = dy[i * stride + c];
 
             sum[c] += g;
             product[c] += g * ((x[i * stride + c] - mean[c]) * scale[c]);
         }
-    for (int c = 0; c < lanes; c++) {
+    DPT_EACH_LANE(c, lanes)
+    {
         products[same ? channel : channel + c] += (float)product[c];
         dys[same ? channel : channel + c] += (float)sum[c];
     }
@@ -145,9 +148,9 @@ DPT_INLINE void back_run(int lanes, int64_t stride, int64_t n, bool same, int64_
     DPT_CHANNEL_LANES(float, inner, inners);
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++)
-            dx[i * stride + c] = scale[c] * (dy[i * stride + c] * weight[c] - sum[c] -
-                                             (x[i * stride + c] - mean[c]) * scale[c] * inner[c]);
+        DPT_EACH_LANE(c, lanes)
+    dx[i * stride + c] = scale[c] * (dy[i * stride + c] * weight[c] - sum[c] -
+                                     (x[i * stride + c] - mean[c]) * scale[c] * inner[c]);
 }
 
 DPT_VECTOR static void back_sample(const struct dpt_channels *s, const float *statistics,

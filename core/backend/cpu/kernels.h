@@ -39,7 +39,6 @@ void dpt_sum_chosen(int64_t n, const int32_t *argmax, const float *dy, float *su
 struct dpt_pool_shape {
     int64_t planes;
     int32_t block, in[2], out[2], kernel[2], stride[2], before[2];
-    bool adaptive; /* average: windows are as adaptive_avgpool's (core/backend/graph.h) */
 };
 
 /* argmax: which element of the window won, row-major; -1: none gets the gradient (relu cut it off).

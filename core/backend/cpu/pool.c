@@ -2,7 +2,7 @@
 #include "core/backend/cpu/program.h"
 
 /* Pools take any layout: a window is the same for all channels. The global one has a window over
- * all; an upsampling is an adaptive pool whose windows are one number. */
+ * all. */
 static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                  struct dpt_error *err)
 {
@@ -23,7 +23,6 @@ static enum dpt_status plan_pool(struct dpt_cpu_program *program, struct dpt_cpu
         .kernel = {w->kernel[0], w->kernel[1]},
         .stride = {w->stride[0], w->stride[1]},
         .before = {w->before[0], w->before[1]},
-        .adaptive = node->op == &dpt_cpu_adaptive_avgpool || node->op == &dpt_cpu_upsample,
     };
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
     if (!node->fused)
@@ -89,5 +88,4 @@ static enum dpt_status avgpool_backward(const struct dpt_cpu_run *run,
         .plan = plan_pool, .forward = avgpool_forward, .backward = avgpool_backward,               \
         .own = sizeof(struct dpt_pool_shape),                                                      \
     }
-const struct dpt_cpu_op dpt_cpu_avgpool = AVERAGE, dpt_cpu_global_avgpool = AVERAGE,
-                        dpt_cpu_adaptive_avgpool = AVERAGE, dpt_cpu_upsample = AVERAGE;
+const struct dpt_cpu_op dpt_cpu_avgpool = AVERAGE, dpt_cpu_global_avgpool = AVERAGE;

@@ -25,14 +25,7 @@ DPT_INLINE struct window window_at(const struct dpt_pool_shape *s, bool inside, 
     const int32_t at[2] = {row, column};
     struct window w;
 
-    for (int i = 0; s->adaptive && i < 2; i++) {
-        const int64_t in = s->in[i], n = s->out[i];
-
-        w.origin[i] = (int32_t)(at[i] * in / n);
-        w.first[i] = 0;
-        w.last[i] = (int32_t)(((at[i] + 1) * in + n - 1) / n) - w.origin[i];
-    }
-    for (int i = 0; !s->adaptive && i < 2; i++) {
+    for (int i = 0; i < 2; i++) {
         const int32_t origin = at[i] * s->stride[i] - s->before[i];
 
         w.origin[i] = origin;
@@ -106,16 +99,10 @@ DPT_INLINE void max_back_window(const struct dpt_pool_shape *s, const struct win
     }
 }
 
-/* What is padded counts. */
-DPT_INLINE float area_of(const struct dpt_pool_shape *s, const struct window *w)
-{
-    return s->adaptive ? (float)(w->last[0] * w->last[1]) : (float)(s->kernel[0] * s->kernel[1]);
-}
-
 DPT_INLINE void average_window(const struct dpt_pool_shape *s, const struct window *w, int lanes,
                                const float *x, float *y)
 {
-    const float scale = 1.0f / area_of(s, w);
+    const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
     float sum[DPT_LANES] = {0};
 
     for (int32_t k = w->first[0]; k < w->last[0]; k++) {
@@ -133,7 +120,7 @@ DPT_INLINE void average_window(const struct dpt_pool_shape *s, const struct wind
 DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct window *w,
                                     int lanes, const float *dy, float *dx)
 {
-    const float scale = 1.0f / area_of(s, w);
+    const float scale = 1.0f / (float)(s->kernel[0] * s->kernel[1]);
 
     for (int32_t k = w->first[0]; k < w->last[0]; k++) {
         for (int32_t j = w->first[1]; j < w->last[1]; j++) {
@@ -181,7 +168,6 @@ DPT_INLINE void average_back_window(const struct dpt_pool_shape *s, const struct
 DPT_INLINE bool halves(const struct dpt_pool_shape *s, struct dpt_pool_shape *constant)
 {
     *constant = *s;
-    constant->adaptive = false;
     for (int i = 0; i < 2; i++) {
         if (s->kernel[i] != 2 || s->stride[i] != 2 || s->before[i] != 0 || s->out[i] * 2 > s->in[i])
             return false;

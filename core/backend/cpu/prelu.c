@@ -36,7 +36,8 @@ DPT_INLINE void forward_run(int lanes, int64_t stride, int64_t n, bool same, int
     DPT_CHANNEL_LANES(float, slope, slopes);
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++) {
+        DPT_EACH_LANE(c, lanes)
+        {
             const float v = x[i * stride + c];
 
             y[i * stride + c] = v < 0 ? slope[c] * v : v;
@@ -60,19 +61,21 @@ DPT_INLINE
     double sums[DPT_LANES] = {0};
 
     for (int64_t i = 0; i < n; i++)
-        for (int c = 0; c < lanes; c++) {
+        DPT_EACH_LANE(c, lanes)
+        {
             const float v = x[i * stride + c], g = dy[i * stride + c];
 
             sums[c] += v > 0 ? 0 : v * g;
         }
     for (int64_t i = 0; dx != NULL && i < n; i++)
-        for (int c = 0; c < lanes; c++) {
+        DPT_EACH_LANE(c, lanes)
+        {
             const float v = x[i * stride + c], g = dy[i * stride + c];
 
             dx[i * stride + c] = v > 0 ? g : slope[c] * g;
         }
-    for (int c = 0; c < lanes; c++)
-        products[same ? channel : channel + c] += (float)sums[c];
+    DPT_EACH_LANE(c, lanes)
+    products[same ? channel : channel + c] += (float)sums[c];
 }
 
 DPT_VECTOR static void back_sample(const struct dpt_channels *s, const float *slopes,
