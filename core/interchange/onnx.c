@@ -353,15 +353,44 @@ static void put_model(const struct dpt_model_view *view, struct dpt_str *model)
     dpt_str_release(&text);
 }
 
-/* A TensorProto's head, up to its bytes, with what stands in front of it in the graph. planes: it is
- * [c, 1, 1]. */
-static void put_tensor(const struct dpt_tensor *t, bool planes, struct dpt_str *head)
+/* The shape that a tensor of a node has there: one that is for channels stands beside planes, and a
+ * convolution's has a height. Returns how many dims. */
+static size_t onnx_dims(const struct dpt_graph_node *node, const struct dpt_tensor *t,
+                        int64_t dims[4])
 {
-    const int64_t of_planes[] = {t->count, 1, 1};
+    const bool planes = node != NULL && dpt_operation_of(node)->onnx_planes && !node->in.flat;
+    size_t n = (size_t)t->n_dims;
+
+    memcpy(dims, t->dims, n * sizeof *dims);
+    if (planes && n == 1) {
+        dims[n++] = 1;
+        dims[n++] = 1;
+    } else if (node != NULL && node->op == DPT_OP_CONV && n == 3) {
+        dims[n++] = dims[2];
+        dims[2] = 1;
+    }
+    return n;
+}
+
+/* The node whose weight or bias a tensor is, or NULL. */
+static const struct dpt_graph_node *owner_of(const struct dpt_graph *g, int32_t tensor)
+{
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].weight == tensor || g->nodes[i].bias == tensor)
+            return &g->nodes[i];
+    return NULL;
+}
+
+/* A TensorProto's head, up to its bytes, with what stands in front of it in the graph. */
+static void put_tensor(const struct dpt_graph *g, int32_t number, struct dpt_str *head)
+{
+    const struct dpt_tensor *t = &g->tensors[number];
     struct dpt_str tensor = {0};
     char name[DPT_NAME];
+    int64_t dims[4];
+    const size_t n = onnx_dims(owner_of(g, number), t, dims);
 
-    dpt_proto_ints(&tensor, 1, planes ? of_planes : t->dims, planes ? 3 : (size_t)t->n_dims);
+    dpt_proto_ints(&tensor, 1, dims, n);
     dpt_proto_int(&tensor, 2, TYPE_FLOAT);
     dpt_proto_text(&tensor, 8, dpt_weight_name(t, name));
     dpt_proto_head(&tensor, 9, (uint64_t)t->count * sizeof(float));
@@ -369,18 +398,6 @@ static void put_tensor(const struct dpt_tensor *t, bool planes, struct dpt_str *
     dpt_str_add(head, tensor.text, tensor.length);
     head->failed = head->failed || tensor.failed;
     dpt_str_release(&tensor);
-}
-
-/* Whether a tensor's operation wants it as [c, 1, 1]. */
-static bool is_of_planes(const struct dpt_graph *g, int32_t tensor)
-{
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        const struct dpt_graph_node *node = &g->nodes[i];
-
-        if (node->weight == tensor || node->bias == tensor)
-            return dpt_operation_of(node)->onnx_planes && !node->in.flat;
-    }
-    return false;
 }
 
 /* The file in pieces: the model, the graph's head and rest, then for each tensor its head, from
@@ -396,7 +413,7 @@ static enum dpt_status write_pieces(const struct writer *w, struct dpt_file_piec
     put_rest(w, &rest);
     bytes = rest.length;
     for (int32_t k = 0; k < g->n_tensors; k++) {
-        put_tensor(&g->tensors[k], is_of_planes(g, k), &heads[k]);
+        put_tensor(g, k, &heads[k]);
         bytes += heads[k].length + (uint64_t)g->tensors[k].count * sizeof(float);
         rest.failed = rest.failed || heads[k].failed;
     }

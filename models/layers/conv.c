@@ -21,7 +21,8 @@ static const struct dpt_option options[] = {
 };
 // clang-format on
 
-static enum dpt_status add(struct dpt_builder *b, const struct dpt_conv_options *o,
+/* line: the weights have no height, as those of 1-D convolutions elsewhere. */
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_conv_options *o, bool line,
                            struct dpt_error *err)
 {
     struct dpt_graph_node node = dpt_builder_node(b);
@@ -42,6 +43,12 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_conv_options 
     node.out.c = (int32_t)o->channels;
     DPT_TRY(dpt_builder_window(b, &node, &o->padding, err));
     DPT_TRY(dpt_builder_tensors(b, &node, &o->init, o->bias, err));
+    if (line) {
+        struct dpt_tensor *weight = &b->graph->tensors[node.weight];
+
+        weight->dims[2] = weight->dims[3];
+        weight->n_dims = 3;
+    }
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;
@@ -50,7 +57,7 @@ out:
 static enum dpt_status conv_add(struct dpt_builder *b, const struct dpt_layer *layer,
                                 struct dpt_error *err)
 {
-    return add(b, layer->options, err);
+    return add(b, layer->options, false, err);
 }
 
 const struct dpt_layer_type dpt_layer_conv = {
@@ -141,7 +148,7 @@ static enum dpt_status line_add(struct dpt_builder *b, const struct dpt_layer *l
                                 b->last == 0 ? "give the data the shape [samples, channels, 1, "
                                                "length]"
                                              : "put it where planes are one row high");
-    return add(b, &conv, err);
+    return add(b, &conv, true, err);
 }
 
 const struct dpt_layer_type dpt_layer_conv1d = {
