@@ -59,6 +59,10 @@ def layers_without_options():
     return [name for name in names if name not in ("flatten", "global_avgpool")]
 
 
+def layers_of(name):
+    return MODELS[name] or f"[{{conv: 4}}, {', '.join(layers_without_options())}, flatten, {{dense: 3}}]"
+
+
 def walk(node):
     """All maps in a tree."""
     if isinstance(node, dict):
@@ -95,9 +99,8 @@ def trained(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     flat = request.param in ("vectors", "linear")
     x, labels = shard(folder / "data.h5", flat)
-    layers = MODELS[request.param] or f"[{{conv: 4}}, {', '.join(layers_without_options())}, flatten, {{dense: 3}}]"
-    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers, mean=MEAN[:1] if flat else MEAN,
-                                                        std=STD[:1] if flat else STD))
+    job = dpt.write_job(folder / "job.yaml", JOB.format(data=folder / "data.h5", layers=layers_of(request.param),
+                                                        mean=MEAN[:1] if flat else MEAN, std=STD[:1] if flat else STD))
     dpt.train(job, folder / "run", "--quiet")
     return job, folder / "run", x, labels
 

@@ -68,7 +68,7 @@ def train(folder, layers, flat):
 
 @pytest.mark.parametrize("name", test_export.MODELS)
 def test_onnxruntime_computes_the_same(peer, tmp_path, name):
-    train(tmp_path, test_export.MODELS[name], name in ("vectors", "linear"))
+    train(tmp_path, test_export.layers_of(name), name in ("vectors", "linear"))
     peer("onnx", tmp_path)
 
 
