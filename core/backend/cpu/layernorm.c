@@ -1,8 +1,7 @@
 #include <math.h>
 
+#include "core/backend/cpu/channels.h"
 #include "core/backend/cpu/gemm.h"
-#include "core/backend/cpu/kernels.h"
-#include "core/backend/cpu/program.h"
 
 /* Over all numbers of a sample, which lie in canonical layout. In a team each thread takes some
  * samples, and then, for the gradient of weight and bias, some of their numbers. */
@@ -48,17 +47,24 @@ DPT_VECTOR static void normalise(int64_t n, float eps, const float *restrict x,
 {
     double lanes[LANES] = {0}, mean;
     float center, scale;
+    int64_t i = 0;
 
-    for (int64_t i = 0; i < n; i++)
+    for (; i + LANES <= n; i += LANES)
+        DPT_EACH_LANE(c, LANES)
+    lanes[c] += x[i + c];
+    for (; i < n; i++)
         lanes[i % LANES] += x[i];
     mean = sum_of(lanes) / (double)n;
     for (int lane = 0; lane < LANES; lane++)
         lanes[lane] = 0;
-    for (int64_t i = 0; i < n; i++)
+    for (i = 0; i + LANES <= n; i += LANES)
+        DPT_EACH_LANE(c, LANES)
+    lanes[c] += (x[i + c] - mean) * (x[i + c] - mean);
+    for (; i < n; i++)
         lanes[i % LANES] += (x[i] - mean) * (x[i] - mean);
     statistics[0] = center = (float)mean;
     statistics[1] = scale = (float)(1 / sqrt(sum_of(lanes) / (double)n + (double)eps));
-    for (int64_t i = 0; i < n; i++)
+    for (i = 0; i < n; i++)
         y[i] = (x[i] - center) * scale * weight[i] + bias[i];
 }
 
@@ -71,18 +77,25 @@ DPT_VECTOR static void back(int64_t n, const float *restrict statistics, const f
     const float center = statistics[0], scale = statistics[1];
     double sums[LANES] = {0}, inner[LANES] = {0};
     float sum, normal;
+    int64_t i = 0;
 
-    for (int64_t i = 0; i < n; i++)
-        products[i] = dy[i] * ((x[i] - center) * scale);
+    for (int64_t k = 0; k < n; k++)
+        products[k] = dy[k] * ((x[k] - center) * scale);
     if (dx == NULL)
         return;
-    for (int64_t i = 0; i < n; i++) {
+    for (; i + LANES <= n; i += LANES)
+        DPT_EACH_LANE(c, LANES)
+        {
+            sums[c] += dy[i + c] * weight[i + c];
+            inner[c] += products[i + c] * weight[i + c];
+        }
+    for (; i < n; i++) {
         sums[i % LANES] += dy[i] * weight[i];
         inner[i % LANES] += products[i] * weight[i];
     }
     sum = (float)(sum_of(sums) / (double)n);
     normal = (float)(sum_of(inner) / (double)n);
-    for (int64_t i = 0; i < n; i++)
+    for (i = 0; i < n; i++)
         dx[i] = scale * (dy[i] * weight[i] - sum - (x[i] - center) * scale * normal);
 }
 
