@@ -150,6 +150,20 @@ DPT_INLINE void take(const struct bins *s, int lanes, const int32_t (*columns)[2
         }
 }
 
+/* The same where planes lie apart, and each input is the bin of as many outputs. */
+DPT_INLINE void take_run(const struct bins *s, const float *dy, float *sums)
+{
+    const int32_t factor = s->out[1] / s->in[1];
+
+    for (int32_t k = 0; k < s->in[1]; k++) {
+        float sum = 0;
+
+        for (int32_t j = 0; j < factor; j++)
+            sum += dy[k * factor + j];
+        sums[k] = sum;
+    }
+}
+
 DPT_INLINE void back_columns(const struct bins *s, const int32_t (*columns)[2], const float *dy,
                              float *sums)
 {
@@ -157,6 +171,8 @@ DPT_INLINE void back_columns(const struct bins *s, const int32_t (*columns)[2], 
         give(s, 1, columns, dy, sums);
     else if (s->out[1] <= s->in[1])
         give(s, s->block, columns, dy, sums);
+    else if (s->block == 1 && s->out[1] % s->in[1] == 0)
+        take_run(s, dy, sums);
     else if (s->block % 16 == 0)
         take(s, 16, columns, dy, sums);
     else if (s->block % 8 == 0)
