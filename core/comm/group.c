@@ -29,14 +29,15 @@ enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_er
 
 void dpt_group_await(const struct dpt_group *g)
 {
-    /* Seconds without a pause in which a short wait ends; then the longest pause. A pause is short
-     * beside what was waited already, so that little is lost when the last rank comes. */
+    /* Seconds of polling without a pause, in which short waits end; then the longest pause. A pause
+     * is a small share of the time waited so far, so that little is lost when the last rank
+     * arrives. */
     const double polling = 1e-3, longest = 1e-3, share = 1.0 / 16;
     const double start = dpt_now();
     MPI_Request request;
     int arrived = 0;
 
-    /* What goes wrong here goes wrong in the call that follows, which tells it. */
+    /* Errors are ignored: the call that follows fails in the same way and reports it. */
     if (MPI_Ibarrier(dpt_mpi_comm(g), &request) != MPI_SUCCESS)
         return;
     while (MPI_Test(&request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && !arrived) {
