@@ -158,6 +158,7 @@ const struct dpt_command dpt_cmd_plan = {
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --fabric 100\n"
         "  dptrain plan configs/mnist-cnn.yaml --ranks 8 --device h100",
     .options = options,
+    .one_rank = true,
     .run = run,
     .more_help = dpt_job_keys_help,
 };

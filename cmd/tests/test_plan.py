@@ -72,6 +72,13 @@ def test_layers_as_pytorch_counts_them(tmp_path):
     assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"])
 
 
+def test_one_plan_however_many_processes(tmp_path):
+    """In a batch script `plan` may stand behind the same mpirun as `train`."""
+    alone = planned(tmp_path, MLP, "--ranks", 3)
+    result = dpt.run("plan", tmp_path / "job.yaml", "--json", "--no-time", "--ranks", 3, ranks=3)
+    assert result.code == 0 and json.loads(result.out)["layers"] == alone["layers"], result
+
+
 @pytest.mark.parametrize("ranks, words", [(1, []), (2, ["--set", "data.drop_last=true"]), (3, [])])
 def test_steps_and_rates_are_those_of_a_run(tmp_path, ranks, words):
     found = planned(tmp_path, CNN, "--ranks", ranks, *words)
