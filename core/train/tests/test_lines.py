@@ -103,7 +103,7 @@ def test_never_is_quiet(tmp_path):
 def test_lines_fit_a_terminal(tmp_path):
     """However long the numbers, in the header and in what follows."""
     path = job(tmp_path, "epochs: 1000000, max_time: 2.5 s")
-    result = dpt.run("train", path, "--output", tmp_path / "out", "--set", "log.every=30 steps", "--set",
+    result = dpt.run("train", path, "--output", tmp_path / "out", "--set", "log.every=5 steps", "--set",
                      "optimizer.lr=1e-9", "--set", "checkpoint.every=1000000 steps")
     assert result.code == 75 and len(found(LINE, result)) > 3, result
     lines = [line for line in result.err.splitlines() if re.match(r"epoch|  (?!output)\w", line)]
