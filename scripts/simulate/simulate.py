@@ -174,7 +174,7 @@ def simulate(build, ranks, per_node, gigabits, words):
 
 
 def check(build):
-    """Sums of whole numbers are exact: each element on each rank must be right, for deals even and uneven."""
+    """Sums of whole numbers are exact: each element on each rank must be right, for even and uneven partitions."""
     for per_node, ranks in ((1, 2), (1, 5), (1, 16), (4, 16)):
         for way in WAYS:
             for floats, total in ((5, 16), (1001, 16 * 3 + 5), (150001, 37)):
