@@ -6,7 +6,7 @@
 #include "core/base/memory.h"
 #include "core/base/str.h"
 
-/* One of the three. */
+/* Something that close frees; exactly one member is set. */
 struct dpt_cuda_held {
     CUdeviceptr device;
     void *pinned;
@@ -69,11 +69,11 @@ static void release_held(struct dpt_cuda_context *ctx)
     ctx->held = NULL;
 }
 
-/* What fails here has failed before, and was told then. */
+/* Errors are ignored: what fails here has failed before and was reported then. */
 void dpt_cuda_context_close(struct dpt_cuda_context *ctx)
 {
     struct dpt_cuda_library *lib = &ctx->lib;
-    CUcontext others = NULL; /* that the thread may go on with */
+    CUcontext others = NULL; /* the thread's context before, which is restored */
 
     if (ctx->context != NULL) {
         lib->cuCtxGetCurrent(&others);
@@ -104,7 +104,7 @@ enum dpt_status dpt_cuda_context_enter(const struct dpt_cuda_context *ctx, struc
 
 /* --- graphs ----------------------------------------------------------------------------------- */
 
-/* A capture that failed half-way is ended as well: the stream must be good for others. */
+/* A capture that failed is ended, too, since the stream could not be used again otherwise. */
 enum dpt_status dpt_cuda_capture(struct dpt_cuda_context *ctx,
                                  enum dpt_status (*enqueue)(void *arg, struct dpt_error *err),
                                  void *arg, CUgraphExec *exec, struct dpt_error *err)
@@ -162,7 +162,7 @@ static enum dpt_status hold_device(struct dpt_cuda_context *ctx, const struct dp
     ctx->bytes += piece->bytes;
     *piece->at = (void *)(uintptr_t)*device;
     DPT_CUDA_TRY(lib, cuMemsetD8Async(*device, 0, (size_t)piece->bytes, ctx->compute));
-    /* Other streams do not wait for this one. */
+    /* The other stream may use the memory at once, and it does not wait for this one. */
     DPT_CUDA_TRY(lib, cuStreamSynchronize(ctx->compute));
 out:
     return status;
@@ -185,7 +185,7 @@ static enum dpt_status hold_pinned(struct dpt_cuda_context *ctx, const struct dp
     return DPT_OK;
 }
 
-/* Room for n more. */
+/* Makes sure that n more entries fit the list. */
 static enum dpt_status reserve(struct dpt_cuda_context *ctx, size_t n, struct dpt_error *err)
 {
     struct dpt_cuda_held *held =

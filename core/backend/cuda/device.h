@@ -1,8 +1,10 @@
 /*
- * device: what kernels.cu is written in: CUDA with nvcc, C with tests/emulate.h in front. For
- * kernels.cu and what it includes only.
+ * device: the macros and functions in which kernels.cu is written, so that nvcc compiles it as CUDA
+ * and a C compiler, behind tests/emulate.h, as C. For kernels.cu and the files that it includes
+ * only.
  *
- * Vectors are arrays of 4 or 8 floats that stay in registers: every loop over them is unrolled.
+ * Vectors are arrays of 4 or 8 floats that stay in registers, since every loop over them is
+ * unrolled.
  */
 #ifndef DPT_BACKEND_CUDA_DEVICE_H
 #define DPT_BACKEND_CUDA_DEVICE_H
@@ -10,15 +12,15 @@
 #include "core/backend/cuda/kernels.h"
 
 #ifdef __CUDACC__
-/* Three blocks a processor, so 80 registers: without it the assembler makes room for more by
- * spilling. */
+/* Three blocks a multiprocessor allow 80 registers a thread; without that bound the assembler
+ * chooses fewer registers and spills. */
 #define KERNEL                 extern "C" __global__ void __launch_bounds__(DPT_CUDA_THREADS, 3)
 #define DEVICE                 static __device__ __forceinline__
 #define SHARED                 __shared__
 #define UNROLL                 _Pragma("unroll")
 #define FETCH(type, at)        (*(const type *)(at))
 #define STORE(type, at, value) (*(type *)(at) = (value))
-/* What another block wrote: not from this processor's cache. */
+/* Reads what another block wrote, past this multiprocessor's own cache. */
 #define FRESH(at)           __ldcg(at)
 #define SHUFFLE(v, lane)    __shfl_xor_sync(0xffffffffu, v, lane)
 #define MEET()              __syncthreads()
@@ -31,8 +33,9 @@
 #define QUIET_NAN           __int_as_float(0x7fc00000)
 #endif
 
-/* IEEE half: nearest, ties to even, too large becomes infinite, denormals are kept; a NaN becomes
- * 0x7fff, or 0x7fffffff. The processor's instructions, or the same in C. */
+/* IEEE half: rounds to nearest, ties to even; too large values become infinite, denormals are kept,
+ * and a NaN becomes 0x7fff, or 0x7fffffff as a float. CUDA has instructions for it; the C code does
+ * the same. */
 typedef uint16_t h16;
 
 #ifdef __CUDACC__
@@ -52,7 +55,7 @@ DEVICE uint32_t float_to_h16(float f)
     return bits;
 }
 
-/* Two of them, the first in the lower half. */
+/* Converts two floats, the first one into the lower half. */
 DEVICE uint32_t floats_to_h16(float low, float high)
 {
 #if __CUDA_ARCH__ >= 800
@@ -73,7 +76,7 @@ DEVICE float h16_to_float(uint32_t bits)
         return FLOAT(0x7fffffffu);
     if (size == 0x7c00u)
         return FLOAT(sign | 0x7f800000u);
-    /* The exponents' biases differ by 112; the product has a denormal's value too. */
+    /* The exponents' biases differ by 112; the multiplication is exact for denormals, too. */
     return FLOAT(sign | size << 13) * 0x1p112f;
 }
 
@@ -85,8 +88,8 @@ DEVICE uint32_t float_to_h16(float f)
         return 0x7fffu;
     if (size >= 0x47800000u) /* 65536 */
         return sign | 0x7c00u;
-    /* Below 2^-14 the distance of halves is 2^-24, which is that of floats in [0.5, 1]: the
-     * addition rounds. */
+    /* Below 2^-14 halves are 2^-24 apart, as are floats in [0.5, 1], so the addition of 0.5 rounds
+     * to them. */
     if (size < 0x38800000u)
         return sign | (BITS(FLOAT(size) + 0.5f) - 0x3f000000u);
     return sign | (size - 0x38000000u + 0xfffu + (size >> 13 & 1u)) >> 13;
@@ -98,14 +101,14 @@ DEVICE uint32_t floats_to_h16(float low, float high)
 }
 #endif
 
-/* Names with the tensor's type, T, behind: dpt_cuda_relu_f32. */
+/* Appends the tensors' type, T, to a kernel's name: dpt_cuda_relu_f32. */
 #define PASTE_(name, t) name##_##t
 #define PASTE(name, t)  PASTE_(name, t)
 #define NAME(name)      PASTE(dpt_cuda_##name, T)
 
 enum { WARP = 32, WARPS = DPT_CUDA_THREADS / WARP };
 
-/* bfloat16: the upper half of a float's bits. */
+/* bfloat16 is the upper half of a float's bits. */
 typedef uint16_t b16;
 
 DEVICE float b16_to_float(uint32_t bits)
@@ -113,7 +116,7 @@ DEVICE float b16_to_float(uint32_t bits)
     return FLOAT(bits << 16);
 }
 
-/* Round to nearest, ties to even; what is not a number stays so. */
+/* Rounds to nearest, ties to even; NaN stays NaN. */
 DEVICE uint32_t float_to_b16(float f)
 {
     const uint32_t bits = BITS(f);
@@ -133,7 +136,7 @@ DEVICE bool is_finite(float f)
     return (BITS(f) & 0x7f800000u) != 0x7f800000u;
 }
 
-/* The thread's number in the launch; launches have less than 2^31 threads. */
+/* The thread's number in the launch, which has less than 2^31 threads. */
 DEVICE uint32_t thread_number(void)
 {
     return blockIdx.x * (uint32_t)DPT_CUDA_THREADS + threadIdx.x;
@@ -160,7 +163,7 @@ DEVICE void store_f32(void *at, const float *v)
     STORE(float4, at, four);
 }
 
-/* Eight of 16 bits. */
+/* Loads and stores of eight 16-bit elements. */
 #define PACKED(type)                                                                               \
     DEVICE void load_##type(const void *at, float *v)                                              \
     {                                                                                              \
@@ -187,7 +190,7 @@ PACKED(b16)
 PACKED(h16)
 #undef PACKED
 
-/* Sums over the lanes of a warp, in all of them; always in the same order. */
+/* Sums over the lanes of a warp, always in the same order; each lane gets the sum. */
 DEVICE double warp_sum(double v)
 {
     for (int apart = WARP / 2; apart > 0; apart /= 2)
@@ -208,7 +211,8 @@ DEVICE double block_sum(double v, double *shared)
     return warp_sum(lane < WARPS ? shared[lane] : 0.0);
 }
 
-/* Whether this block is the last of `blocks` to arrive here: it then sees what all have written. */
+/* Whether this block is the last of `blocks` to arrive here; it then sees what the others have
+ * written. */
 DEVICE bool last_block(uint32_t *counter, uint32_t blocks)
 {
     SHARED uint32_t arrived;

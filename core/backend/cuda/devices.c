@@ -1,8 +1,8 @@
 /*
  * The GPUs of this machine, for the backend's row (core/backend/devices.h). Each call opens the
- * libraries anew, which is a matter of microseconds after the first time: they stay in memory. What
- * `choose` and `info` start, a device's primary context, stays until the process ends: the same one
- * is MPI's and every program's.
+ * libraries anew, which takes microseconds after the first time, since they stay in memory.
+ * `choose` and `info` make a device's primary context, which stays until the process ends, since
+ * MPI and every program share it.
  */
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +15,7 @@ static void built(char *text, size_t size)
              CUDA_VERSION % 1000 / 10, CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
 }
 
-/* --- which there are -------------------------------------------------------------------------- */
+/* --- the list of devices ---------------------------------------------------------------------- */
 
 static enum dpt_status count_devices(int *count, struct dpt_error *err)
 {
@@ -26,7 +26,7 @@ static enum dpt_status count_devices(int *count, struct dpt_error *err)
     DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_DRIVER, NULL, err));
     DPT_TRY(dpt_cuda_library_devices(&lib, count, err));
     dpt_cuda_library_close(&lib);
-    /* Without a GPU nobody needs these, which are large. */
+    /* The other libraries are large, so they are opened only once there is a GPU. */
     DPT_TRY(dpt_cuda_library_open(&lib, DPT_CUDA_ALL, NULL, err));
 out:
     dpt_cuda_library_close(&lib);
@@ -55,8 +55,8 @@ out:
     return status;
 }
 
-/* Opens `parts` of the libraries and makes the primary context of device number % *count the calling
- * thread's. */
+/* Opens `parts` of the libraries and makes the primary context of device number % *count the
+ * calling thread's. */
 static enum dpt_status enter(struct dpt_cuda_library *lib, unsigned parts, int number, int *count,
                              CUdevice *device, struct dpt_error *err)
 {
@@ -90,11 +90,11 @@ static enum dpt_status choose(int local, struct dpt_error *err)
     return status;
 }
 
-/* --- one of them ------------------------------------------------------------------------------ */
+/* --- one device ------------------------------------------------------------------------------- */
 
-/* Where the driver does not say it stays as it is. */
-static void ask(const struct dpt_cuda_library *lib, CUdevice device, CUdevice_attribute attribute,
-                int *value)
+/* Reads an attribute; *value stays unchanged if the driver does not know it. */
+static void read_attribute(const struct dpt_cuda_library *lib, CUdevice device,
+                           CUdevice_attribute attribute, int *value)
 {
     int answer;
 
@@ -115,12 +115,12 @@ static enum dpt_status describe(const struct dpt_cuda_library *lib, CUdevice dev
     info->memory = (int64_t)total;
     DPT_CUDA_TRY(lib, cuMemGetInfo(&available, &total));
     info->available = (int64_t)available;
-    ask(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info->major);
-    ask(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info->minor);
-    ask(lib, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &info->multiprocessors);
-    ask(lib, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &clock);
-    ask(lib, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &width);
-    info->bandwidth = 2.0 * clock * 1e3 * width / 8; /* two transfers a cycle */
+    read_attribute(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, &info->major);
+    read_attribute(lib, device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, &info->minor);
+    read_attribute(lib, device, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, &info->multiprocessors);
+    read_attribute(lib, device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, &clock);
+    read_attribute(lib, device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, &width);
+    info->bandwidth = 2.0 * clock * 1e3 * width / 8; /* double data rate: two transfers a cycle */
 out:
     return status;
 }

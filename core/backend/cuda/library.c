@@ -9,7 +9,7 @@
 
 enum { NAMES = 2, OLDEST_CUDNN = 90000 };
 
-/* A function of a library and where it goes in the table. */
+/* A function of a library, and its offset in struct dpt_cuda_library. */
 struct entry {
     const char *name;
     bool needed;
@@ -17,7 +17,8 @@ struct entry {
 };
 
 #define TEXT(name) #name
-/* The header's macros have replaced the name by that of the version it describes. */
+/* TEXT expands the header's macros, so the name is that of the version which the header
+ * describes. */
 #define X(function, must)                                                                          \
     {.name = TEXT(function),                                                                       \
      .needed = (must),                                                                             \
@@ -74,10 +75,11 @@ static const struct part {
 enum { PARTS = sizeof parts / sizeof *parts };
 
 /*
- * The header's name of a function has its version behind. Of cuEventElapsedTime (_v2: CUDA 12.8) the
- * older symbol, without a version, takes the same arguments and does the same: a driver that is
- * older than the header serves as well. All others that have versions differ (cuGraphInstantiate,
- * cuStreamBeginCapture, cuMemAlloc), or are in every driver that can be used here.
+ * A function's name ends with its version where the header describes a later one. The older symbol
+ * of cuEventElapsedTime (_v2 since CUDA 12.8) takes the same arguments and does the same, so a
+ * driver older than the header can be used. The other functions with versions differ from their
+ * older symbols (cuGraphInstantiate, cuStreamBeginCapture, cuMemAlloc), or exist in every driver
+ * that can be used here.
  */
 static void *find_function(void *handle, const char *name)
 {
@@ -115,7 +117,7 @@ static enum dpt_status open_part(struct dpt_cuda_library *lib, const struct part
 {
     enum dpt_status status = DPT_OK;
 
-    /* The driver belongs to the kernel's module: it is where the loader finds it. */
+    /* The driver library belongs to the kernel module, so only the loader's one can be used. */
     if (where == NULL && part->bit == DPT_CUDA_DRIVER)
         where = part->names[0];
     if (where == NULL) {
@@ -176,8 +178,8 @@ void dpt_cuda_library_close(struct dpt_cuda_library *lib)
     *lib = (struct dpt_cuda_library){0};
 }
 
-/* Kernels of a toolkit run with every driver of its major version or a later one; 12.x needs a
- * driver of 525 or later, 13.x of 580. */
+/* A toolkit's kernels run with any driver for the same or a later major version: those of 12.x need
+ * driver 525 or later, those of 13.x driver 580. */
 static enum dpt_status check_driver(struct dpt_cuda_library *lib, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -195,7 +197,7 @@ out:
     return status;
 }
 
-/* major: of the CUDA that a library is for. */
+/* Checks that the driver can run a library that was built for CUDA `major`. */
 static enum dpt_status check_major(const struct dpt_cuda_library *lib, const char *what,
                                    enum dpt_cuda_part part, int major, struct dpt_error *err)
 {
@@ -274,7 +276,8 @@ const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_c
     return "";
 }
 
-/* What kind of trouble a result is; those not listed are the device's: RANK. */
+/* The status and advice for a result; results that are not listed are failures of the device
+ * (RANK). */
 struct meaning {
     int result;
     enum dpt_status status;
@@ -322,7 +325,7 @@ static enum dpt_status fail_as(const struct meaning *meanings, int result, const
     const int call = (int)strcspn(what, "("); /* without the arguments */
     const struct meaning *m = meanings;
 
-    /* In cuDNN 2003 is one of the kinds of 2000. */
+    /* cuDNN's results have categories: 2003 belongs to 2000. */
     while (m->advice != NULL && m->result != result && m->result != result / 1000 * 1000)
         m++;
     return dpt_fail(err, m->advice != NULL ? m->status : DPT_RANK, "%s: %.*s: %s (%d)%s", library,

@@ -1,16 +1,16 @@
 /*
- * library: the driver, cuDNN and cuBLASLt, opened when they are first wanted.
+ * library: the driver, cuDNN and cuBLASLt, opened when they are first needed.
  *
- * Nothing links to them: the program starts on machines that have none, and says there in one line
+ * The program is not linked to them: it starts on machines without them, and says there in one line
  * what is missing. libcuda.so.1 belongs to the driver; libcudnn.so.9 and libcublasLt belong to the
  * toolkit. A struct dpt_cuda_library is a table of their functions under the headers' names:
  * lib->cuMemAlloc(&p, n). (The headers make macros of some names, for the version of a function
  * that they describe; the table follows them.) The CUDA runtime is not used at all.
  *
- * Threads: open and close by one thread. In between any number may call; a thread that calls the
- * driver first makes the context current (cuCtxSetCurrent). A cudnnHandle_t, a stream's work and a
- * descriptor under construction belong to one thread at a time; finalized descriptors are read by
- * any number. What a library says of its last error (dpt_cudnn_check) is the calling thread's.
+ * Threads: one thread opens and closes. In between any number may call the functions; a thread
+ * makes the context current (cuCtxSetCurrent) before it calls the driver. A cudnnHandle_t, a
+ * stream's work and an unfinished descriptor belong to one thread at a time; finalized descriptors
+ * may be read by any number. The last error of a library (dpt_cudnn_check) is kept for each thread.
  */
 #ifndef DPT_BACKEND_CUDA_LIBRARY_H
 #define DPT_BACKEND_CUDA_LIBRARY_H
@@ -24,7 +24,7 @@
 
 #include "core/base/error.h"
 
-/* X(function, whether nothing works without it). */
+/* X(function, whether it is required). */
 // clang-format off
 #define DPT_CUDA_DRIVER_FUNCTIONS(X)                                                               \
     X(cuInit, true) X(cuDriverGetVersion, true) X(cuGetErrorName, true) X(cuGetErrorString, true)  \
@@ -63,7 +63,7 @@
     X(cublasLtMatmulAlgoCapGetAttribute, false)
 // clang-format on
 
-/* Which libraries; a set of bits. */
+/* The libraries, as a set of bits. */
 enum dpt_cuda_part {
     DPT_CUDA_DRIVER = 1,
     DPT_CUDA_CUDNN = 2,
@@ -71,8 +71,8 @@ enum dpt_cuda_part {
     DPT_CUDA_ALL = 7,
 };
 
-/* Where they are: a path, or a name for the dynamic loader. NULL: library_find.h says where is
- * looked; the driver is only where the loader finds it. */
+/* Their places: paths, or names for the dynamic loader. A library whose place is NULL is searched
+ * for as library_find.h says, and the driver by the loader only. */
 struct dpt_cuda_library_paths {
     const char *driver, *cudnn, *cublaslt;
 };
@@ -80,7 +80,7 @@ struct dpt_cuda_library_paths {
 /* Zero-initialise: {0}. */
 struct dpt_cuda_library {
     void *handles[3];
-    int driver;   /* CUDA version that the driver can do: 13000 is 13.0; 0: not opened */
+    int driver;   /* the CUDA version that the driver supports: 13000 is 13.0; 0: not opened */
     int cudnn;    /* 91900 is 9.19.0; 0: not opened */
     int cublaslt; /* 130000 is 13.0.0; 0: not opened */
 #define X(name, needed) __typeof__(&name) name;
@@ -90,19 +90,19 @@ struct dpt_cuda_library {
 #undef X
 };
 
-/* An array, and how many elements it has. */
+/* Two arguments: an array, and the number of its elements. */
 #define DPT_CUDA_ROWS(rows) (rows), sizeof(rows) / sizeof *(rows)
 
-/* An address on the device as the driver has it. */
+/* A device address in the driver's type. */
 static inline CUdeviceptr dpt_cuda_ptr(const void *at)
 {
     return (CUdeviceptr)(uintptr_t)at;
 }
 
 /*
- * Opens the libraries of `parts` (enum dpt_cuda_part) and checks their versions. places: NULL: the
- * usual ones. Errors: BAD_JOB: one is missing, has not all functions or is too old for what this
- * was built with; the one line says which, and what to do. Nothing stays open then.
+ * Opens the libraries of `parts` (enum dpt_cuda_part) and checks their versions. library_paths:
+ * NULL: the usual places. Errors: BAD_JOB: a library is missing, lacks functions or is too old for
+ * this program; the message says which, and what to do. Nothing stays open then.
  */
 enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned parts,
                                       const struct dpt_cuda_library_paths *library_paths,
@@ -110,22 +110,24 @@ enum dpt_status dpt_cuda_library_open(struct dpt_cuda_library *lib, unsigned par
 void dpt_cuda_library_close(struct dpt_cuda_library *lib);
 
 /*
- * Starts the driver and counts the GPUs that this process may use. *count > 0 on success. To be
- * called before MPI_Init where MPI shall find the device in use. Errors: BAD_JOB: no GPU, or the
- * driver does not work; says which.
+ * Starts the driver and counts the GPUs that this process may use. *count > 0 on success. It has to
+ * be called before MPI_Init if MPI is to find the driver started. Errors: BAD_JOB: there is no GPU,
+ * or the driver does not work; the message says which.
  */
 enum dpt_status dpt_cuda_library_devices(const struct dpt_cuda_library *lib, int *count,
                                          struct dpt_error *err);
 
-/* The file of one that is open, as the loader has it: "/usr/lib/libcudnn.so.9". "" if it is not. */
+/* The path of an open library's file: "/usr/lib/libcudnn.so.9"; "" if the library is not open. */
 const char *dpt_cuda_library_path(const struct dpt_cuda_library *lib, enum dpt_cuda_part part);
 
-/* "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0" of what is open. At least 128 bytes. */
+/* Writes "driver for CUDA 13.0, cuDNN 9.19.0, cuBLASLt 13.0.0", for the libraries that are open, to
+ * buf (at least 128 bytes) and returns it. */
 const char *dpt_cuda_library_text(const struct dpt_cuda_library *lib, char *buf);
 
 /*
- * Results of the libraries as ours. `what`: the call, for the message. RANK: out of memory, or the
- * device failed; BAD_JOB: it cannot do what was asked; INTERNAL: called wrongly.
+ * Turn results of the libraries into a status. what: the call, for the message. RANK: memory ran
+ * out, or the device failed; BAD_JOB: the library does not support what was asked for; INTERNAL:
+ * the call was wrong.
  */
 enum dpt_status dpt_cuda_check(const struct dpt_cuda_library *lib, CUresult result,
                                const char *what, struct dpt_error *err);
@@ -134,8 +136,8 @@ enum dpt_status dpt_cudnn_check(const struct dpt_cuda_library *lib, cudnnStatus_
 enum dpt_status dpt_cublaslt_check(const struct dpt_cuda_library *lib, cublasStatus_t result,
                                    const char *what, struct dpt_error *err);
 
-/* DPT_TRY for a driver's, cuDNN's, cuBLASLt's function: DPT_CUDA_TRY(lib, cuMemAlloc(&p, n)). Need
- * locals `status` and `err`. */
+/* DPT_TRY for functions of the driver, cuDNN and cuBLASLt: DPT_CUDA_TRY(lib, cuMemAlloc(&p, n)).
+ * They need locals `status` and `err`. */
 #define DPT_CUDA_TRY(lib, call)     DPT_TRY(dpt_cuda_check(lib, (lib)->call, #call, err))
 #define DPT_CUDNN_TRY(lib, call)    DPT_TRY(dpt_cudnn_check(lib, (lib)->call, #call, err))
 #define DPT_CUBLASLT_TRY(lib, call) DPT_TRY(dpt_cublaslt_check(lib, (lib)->call, #call, err))

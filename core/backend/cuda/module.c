@@ -1,6 +1,6 @@
 #include "core/backend/cuda/context.h"
 
-/* The file that nvcc made, aligned as the driver wants it. */
+/* Includes the file that nvcc made, aligned as the driver requires. */
 __asm__(".pushsection .rodata\n"
         ".balign 64\n"
         "dpt_cuda_image_begin:\n"
@@ -47,10 +47,10 @@ enum dpt_status dpt_cuda_launch(const struct dpt_cuda_library *lib,
                                 enum dpt_cuda_kernel kernel, const void *argument,
                                 struct dpt_error *err)
 {
-    /* The driver takes pointers to values that it does not change. */
+    /* The driver's parameter is not const, but the driver does not write through it. */
     union {
-        const void *given;
-        void *wanted;
+        const void *constant;
+        void *parameter;
     } one = {argument};
     enum dpt_status status = DPT_OK;
     struct dpt_cuda_grid grid;
@@ -61,7 +61,7 @@ enum dpt_status dpt_cuda_launch(const struct dpt_cuda_library *lib,
                         dpt_cuda_kernel_name(kernel));
     if (grid.x > 0)
         DPT_CUDA_TRY(lib, cuLaunchKernel(module->functions[kernel], grid.x, grid.y, 1,
-                                         DPT_CUDA_THREADS, 1, 1, 0, stream, &one.wanted, NULL));
+                                         DPT_CUDA_THREADS, 1, 1, 0, stream, &one.parameter, NULL));
 out:
     return status;
 }

@@ -1,7 +1,7 @@
 /*
- * The file: a first line that says how its plans were measured, without which nothing in it counts;
- * then a line for each problem, its text, a tab, a plan's tag. Lines of others (other devices,
- * other versions of the libraries) are kept as they are; a line that is none is not looked at.
+ * The cache file begins with a line that says how its plans were measured; a file without that line
+ * is ignored. Then follows a line for each problem: its text, a tab, the tag of its plan. Lines for
+ * other devices or versions of the libraries are kept, and malformed lines are skipped.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +11,16 @@
 
 enum { MOST_BYTES = 4 << 20 };
 
-/* A file of plans that were launched one by one has none. */
+/* Earlier versions timed single launches and wrote no such line, so their files are ignored. */
 static const char heading[] = "# fastest plans, measured in graphs\n";
 
 struct dpt_cuda_cache {
-    struct dpt_str path; /* empty: there is no file */
-    struct dpt_str text; /* "problem\ttag\n" of all that is known */
-    struct dpt_str added;
+    struct dpt_str path;  /* empty: there is no file */
+    struct dpt_str text;  /* "problem\ttag\n" of all known plans */
+    struct dpt_str added; /* the lines that are new since the last save */
 };
 
-/* What is in the file; the caller frees it. NULL: nothing that counts. */
+/* Reads the file; the caller frees the result. NULL: there is no usable file. */
 static char *read_plans(const char *path, size_t *length)
 {
     struct dpt_error ignored;
@@ -100,8 +100,9 @@ void dpt_cuda_cache_save(struct dpt_cuda_cache *cache)
     if (end > cache->path.text)
         dpt_make_folders(cache->path.text, &ignored);
     *end = '/';
-    /* Read anew: another rank may have written since. Between here and the end it may again, and
-     * then its lines are lost, which costs a measurement. One that has grown large begins anew. */
+    /* The file is read again, since another process may have written it meanwhile. If one writes it
+     * between here and the end its lines are lost, which only costs a measurement. A file that has
+     * grown large is begun anew. */
     bytes = read_plans(cache->path.text, &length);
     if (length > MOST_BYTES / 2)
         length = 0;

@@ -1,4 +1,5 @@
-/* What cuDNN or cuBLASLt computes: which arrays and workspace a plan has, and running it. */
+/* The operations that cuDNN or cuBLASLt computes: binds a plan to its arrays and workspace, and
+ * runs it. */
 #include "core/backend/cuda/program.h"
 
 const struct dpt_cuda_roles dpt_cuda_roles[DPT_CUDA_PASSES] = {
@@ -41,7 +42,7 @@ enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_ma
     enum dpt_status status = DPT_OK;
 
     if (m->dense) {
-        /* What goes through the layers' layout is added on its way into the arena. */
+        /* A gradient in the layers' layout is added when from_layout copies it into the arena. */
         m->gemms.gemm.add = add && (float *)factors.d >= p->gradient &&
                             (float *)factors.d < p->gradient + p->spec.graph->floats;
         DPT_TRY(

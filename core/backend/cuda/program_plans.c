@@ -1,6 +1,6 @@
-/* Which plan computes a convolution or a product: one that was chosen before; else the first that
- * suits where bits must follow from the job alone; else the fastest on this device, which is
- * written down. */
+/* Chooses the plan for a convolution or a product: one that was chosen before; else, where bits
+ * must follow from the job alone, the first suitable one; else the fastest one on this device,
+ * which is then kept in the cache. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -47,7 +47,8 @@ static void gemm_text(const struct dpt_cuda_math *m, char *text, size_t size)
              t->wide ? "w" : "", (int)t->epilogue);
 }
 
-/* With the device and the library's version, without which its plans mean nothing. */
+/* Describes a problem, with the device and the library's version, since plans hold for these
+ * only. */
 static enum dpt_status problem_text(const struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
                                     char *text, struct dpt_error *err)
 {
@@ -69,7 +70,7 @@ out:
     return status;
 }
 
-/* "+" where bias or ReLU are within, "-" where they are not, and the plan's own. */
+/* Writes "+" if bias or ReLU is fused into the plan, else "-", and then the plan's own tag. */
 static void full_tag(const struct dpt_cuda_math *m, char *tag)
 {
     const bool fused =
@@ -88,7 +89,7 @@ static bool varies(const struct dpt_cuda_math *m, int which)
 
 /* --- choosing --------------------------------------------------------------------------------- */
 
-/* Which plans: all; those that repeat their bits; those that do not. */
+/* Which plans are wanted: all; those that repeat their bits in each run; those that do not. */
 enum kind { ANY, REPEATING, VARYING };
 
 static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
@@ -108,8 +109,8 @@ static enum dpt_status build_as(struct dpt_cuda_program *p, struct dpt_cuda_math
                                 &m->plans, err);
 }
 
-/* A run that is stopped and goes on is to give the bits of one that was not: so plans whose bits
- * change from run to run are taken only where there are no others, or the job allows them. */
+/* Builds plans that repeat their bits, since a resumed run should give the same bits as one that
+ * was not stopped, or, if there are none and the job is not `reproducible`, any plans. */
 static enum dpt_status build(struct dpt_cuda_program *p, struct dpt_cuda_math *m, int most,
                              struct dpt_error *err)
 {
@@ -122,7 +123,7 @@ static enum dpt_status build(struct dpt_cuda_program *p, struct dpt_cuda_math *m
 }
 
 /* Copies a problem without its plans. */
-static struct dpt_cuda_math bare(const struct dpt_cuda_math *m)
+static struct dpt_cuda_math without_plans(const struct dpt_cuda_math *m)
 {
     struct dpt_cuda_math other = *m;
 
@@ -132,14 +133,14 @@ static struct dpt_cuda_math bare(const struct dpt_cuda_math *m)
     return other;
 }
 
-/* Those whose bits vary, beside m's, which repeat theirs. Only such as fuse the same: then their
- * times can be compared. false: there is none. */
+/* Builds the plans whose bits vary, to be timed beside m's, which repeat theirs. They must fuse the
+ * same operations, since times cannot be compared otherwise. Returns false if there are none. */
 static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math *m,
                           struct dpt_cuda_math *other)
 {
     struct dpt_error ignored;
 
-    *other = bare(m);
+    *other = without_plans(m);
     other->gemm.epilogue = m->gemms.epilogue;
     other->conv.bias = m->plans.bias;
     other->conv.relu = m->plans.relu;
@@ -148,7 +149,7 @@ static bool build_varying(struct dpt_cuda_program *p, const struct dpt_cuda_math
            other->plans.relu == m->plans.relu;
 }
 
-/* The plan of a tag; false: it cannot be had any more. */
+/* Builds the plan of a tag; false if that is no longer possible. */
 static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *tag)
 {
     struct dpt_cuda_gemm gemm = m->gemm;
@@ -169,17 +170,17 @@ static bool rebuild(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const c
     return status == DPT_OK && dpt_cuda_needs(m, 0) <= p->lists->workspace_limit;
 }
 
-/* "conv1 forward", and behind a tab the problem. */
-static void named(const struct dpt_cuda_math *m, const char *problem, char *text, size_t size)
+/* Writes "conv1 forward", a tab and the problem. */
+static void write_name(const struct dpt_cuda_math *m, const char *problem, char *text, size_t size)
 {
     snprintf(text, size, "%s %s\t%s", m->name, pass_names[m->pass], problem);
 }
 
-/* A plan whose bits vary may be what an earlier run took, which allowed it: this one takes it only
- * if it does so, too, or has no other. */
+/* Whether this run may use a kept plan although its bits vary: if the job allows such plans, as an
+ * earlier job may have, or if there is no other. */
 static bool may_vary(struct dpt_cuda_program *p, const struct dpt_cuda_math *m)
 {
-    struct dpt_cuda_math other = bare(m);
+    struct dpt_cuda_math other = without_plans(m);
     struct dpt_error ignored;
     bool repeats;
 
@@ -190,8 +191,8 @@ static bool may_vary(struct dpt_cuda_program *p, const struct dpt_cuda_math *m)
     return !repeats;
 }
 
-/* The names under which the cache has a problem's plan, and what plans took: jobs that allow plans
- * whose bits vary choose among others. */
+/* Writes the cache's names of a problem's plan and of its times. The plan has another name for jobs
+ * that allow plans whose bits vary, since they choose among more plans. */
 static void cache_names(const struct dpt_cuda_program *p, const char *problem, char *plan,
                         char *times)
 {
@@ -199,8 +200,9 @@ static void cache_names(const struct dpt_cuda_program *p, const char *problem, c
     snprintf(times, NAME, "ms %s", problem);
 }
 
-/* What was chosen earlier: for this layer, or, where plans are timed, for this problem. What is
- * given to all ranks is what the next start is to find. */
+/* Uses the plan that was chosen earlier for this layer, or, where plans are timed, for this
+ * problem. A plan that is given to all ranks is also put into the cache, so that the next run finds
+ * it. */
 static bool choose_known(struct dpt_cuda_program *p, struct dpt_cuda_math *m, const char *problem,
                          bool timed)
 {
@@ -208,7 +210,7 @@ static bool choose_known(struct dpt_cuda_program *p, struct dpt_cuda_math *m, co
     char plan[NAME], times[NAME], ms[DPT_CUDA_FUSED_TAG];
     bool is_given, is_kept;
 
-    named(m, problem, layer, sizeof layer);
+    write_name(m, problem, layer, sizeof layer);
     cache_names(p, problem, plan, times);
     is_given = dpt_cuda_tag_find(p->spec.plans, layer, given);
     is_kept = timed && dpt_cuda_cache_find(p->lists->cache, plan, kept);
@@ -226,7 +228,7 @@ static bool choose_known(struct dpt_cuda_program *p, struct dpt_cuda_math *m, co
     return true;
 }
 
-/* Both kinds are timed, so that what it costs to repeat bits can be told. */
+/* Both kinds of plans are timed, so that the log can say how much time repeatable bits cost. */
 static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_math *m,
                                     struct dpt_error *err)
 {
@@ -242,7 +244,7 @@ static enum dpt_status take_fastest(struct dpt_cuda_program *p, struct dpt_cuda_
 
         m->plans = other.plans, other.plans = slower.plans;
         m->gemms = other.gemms, other.gemms = slower.gemms;
-        m->bound = NULL; /* it is bound once more, when its workspace is there */
+        m->bound = NULL; /* it is bound again when its workspace has been allocated */
         m->which = other.which;
     }
     if (!m->dense) {
@@ -307,7 +309,7 @@ void dpt_cuda_program_plans(const void *program, struct dpt_str *text)
     for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next) {
         if (problem_text(p, m, problem, &err) != DPT_OK)
             continue;
-        named(m, problem, layer, sizeof layer);
+        write_name(m, problem, layer, sizeof layer);
         full_tag(m, tag);
         dpt_str_printf(text, "%s\t%s\n", layer, tag);
     }
@@ -321,7 +323,7 @@ void dpt_cuda_program_determinism(const void *program, struct dpt_str *text)
 
     for (const struct dpt_cuda_math *m = p->lists->maths; m != NULL; m = m->next) {
         const double ms = (double)m->ms[0];
-        /* A run that allows others may have been given one that repeats its bits. */
+        /* A run that allows varying bits may still have been given a plan that repeats them. */
         const bool counts = m->ms[1] < m->ms[0] && (!p->spec.varying || varies(m, m->which));
         const double best = counts ? (double)m->ms[1] : ms;
 

@@ -1,12 +1,14 @@
-/* What a launch takes on the device: repeated in a graph, since launching one by itself takes the
- * host as long as many of them take. */
+/* The time of a launch on the device. It is repeated in a graph, since the host takes longer to
+ * launch a kernel by itself than many kernels take to run. */
 #include <math.h>
 
 #include "core/backend/cuda/program.h"
 
 enum { MOST_RUNS = 256 };
 
-/* Milliseconds. An event's time is good to half a microsecond; handing over a graph takes some. */
+/* Milliseconds. An event's time is exact to half a microsecond, and a graph's launch takes a few
+ * microseconds, so a replay should take `enough`; from `long_enough` on that launch hardly
+ * matters. */
 static const float enough = 0.25f, long_enough = 1;
 
 static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
@@ -19,8 +21,8 @@ static enum dpt_status enqueue_repeated(void *arg, struct dpt_error *err)
     return status;
 }
 
-/* A short one behind another: while that runs, the host hands over the events and the second one,
- * so that the device does not wait for it in between. */
+/* A short graph is timed behind another replay of it: while that one runs, the host enqueues the
+ * events and the timed replay, so that the device does not wait for the host in between. */
 enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
                                      struct dpt_error *err)
 {
@@ -41,12 +43,13 @@ out:
     return status;
 }
 
-/* Runs enough, judged by the replay before: a quarter more, since that one may have been slow. */
+/* The runs for `enough` time, by the last replay, and a quarter more since that one may have been
+ * slow. */
 static int more_runs(const struct dpt_cuda_repeat *r)
 {
     const float wanted = 1.25f * enough * (float)r->repeats / r->replay;
 
-    if (!(wanted < MOST_RUNS)) /* a clock that stood still is no number either */
+    if (!(wanted < MOST_RUNS)) /* also where replay is 0, so that wanted is no number */
         return MOST_RUNS;
     return wanted > 2 * (float)r->repeats ? (int)wanted : 2 * r->repeats;
 }

@@ -1,5 +1,5 @@
-/* Which plans are the fastest: each is repeated in a graph, as a step will run it, on numbers that
- * are not zero: a device that multiplies zeros draws less power and is faster for it. */
+/* Finds the fastest plans. Each is repeated in a graph, as a step will run it, on random numbers: a
+ * device that multiplies zeros draws less power and is faster than in a real step. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@ enum { NOISE = 1 << 16 }; /* bytes */
 
 /* --- numbers ---------------------------------------------------------------------------------- */
 
-/* Random bits, but for the exponent: its upper bits make it one of 8, so that magnitudes go from
- * 1/128 to 2. */
+/* Makes random numbers of random bits, except that the upper bits of the exponent are fixed, so
+ * that magnitudes lie between 1/128 and 2. */
 static enum dpt_status make_noise(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     static const struct {
@@ -37,7 +37,8 @@ out:
     return status;
 }
 
-/* What is read becomes noise: the first piece from the host, then as much again as is there. */
+/* Fills an array that a plan reads with noise: the first piece is copied from the host, and then
+ * the filled part is doubled until the array is full. */
 static enum dpt_status fill(struct dpt_cuda_program *p, const struct dpt_cuda_array_at *array,
                             struct dpt_error *err)
 {
@@ -58,7 +59,7 @@ out:
     return status;
 }
 
-/* All arrays hold zeros when a program is opened, and padding relies on it. */
+/* Sets the arrays to zero again, since padding has to be zero when the program is opened. */
 static enum dpt_status clear(struct dpt_cuda_program *p, const struct dpt_cuda_array_at *arrays,
                              struct dpt_error *err)
 {
@@ -74,7 +75,7 @@ out:
 
 /* --- candidates ------------------------------------------------------------------------------- */
 
-/* A plan of one of the kinds. */
+/* A plan that is timed. */
 struct candidate {
     struct dpt_cuda_program *p;
     struct dpt_cuda_math *math;
@@ -82,7 +83,8 @@ struct candidate {
     struct dpt_cuda_repeat repeat;
 };
 
-/* Workspace for as many candidates as there is memory for; *bytes: how large it is. */
+/* Allocates the largest workspace that a candidate needs and that fits the memory; *bytes: its
+ * size. */
 static enum dpt_status allocate(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
                                 int n, CUdeviceptr *at, int64_t *bytes, struct dpt_error *err)
 {
@@ -115,27 +117,29 @@ static enum dpt_status enqueue(void *arg, struct dpt_error *err)
     return dpt_cuda_run_math(c->p, c->math, false, err);
 }
 
-/* After a first run, which loads code: that cannot be captured. *runs: whether that one worked. */
-static enum dpt_status prepare(struct candidate *c, void *workspace, bool *repeats,
+/* Captures a candidate, after a first run by itself, since that may load code, which is not allowed
+ * in a capture. *runs: whether the first run worked. */
+static enum dpt_status prepare(struct candidate *c, void *workspace, bool *runs,
                                struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &c->p->ctx.lib;
     enum dpt_status status = DPT_OK;
 
-    *repeats = false;
+    *runs = false;
     c->math->which = c->which;
     DPT_TRY(dpt_cuda_bind(c->math, workspace, err));
     DPT_TRY(dpt_cuda_run_math(c->p, c->math, false, err));
     DPT_CUDA_TRY(lib, cuStreamSynchronize(c->p->ctx.compute));
-    *repeats = true;
+    *runs = true;
     DPT_TRY(dpt_cuda_repeat_open(c->p, enqueue, c, &c->repeat, err));
 out:
     return status;
 }
 
-/* They take turns, so that a clock that rises and others who use the device trouble all alike. */
-static enum dpt_status compete(struct dpt_cuda_program *p, struct candidate *c, int n,
-                               struct dpt_error *err)
+/* Times the candidates in turns, so that a changing clock and other users of the device affect all
+ * of them alike. */
+static enum dpt_status time_in_turns(struct dpt_cuda_program *p, struct candidate *c, int n,
+                                     struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     bool more = n > 1;
@@ -154,9 +158,9 @@ out:
 }
 
 /*
- * *n: candidates that were captured; one that cannot run, or not in a graph, is left out as long as
- * the device goes on. Where none can be captured, the first that runs is taken: a time that was
- * measured in another way would say nothing.
+ * Captures the candidates; *n: how many. One that cannot run, or not in a graph, is left out unless
+ * the device itself failed. If none can be captured the first one that runs is chosen without being
+ * timed, since times that are measured in another way cannot be compared.
  */
 static enum dpt_status prepare_all(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
                                    int n_kinds, void *workspace, int64_t bytes, struct candidate *c,
@@ -168,14 +172,14 @@ static enum dpt_status prepare_all(struct dpt_cuda_program *p, struct dpt_cuda_m
     *n = 0;
     for (int k = 0; k < n_kinds; k++) {
         for (int i = 0; i < dpt_cuda_found(kinds[k]); i++) {
-            bool repeats;
+            bool runs;
 
             if (dpt_cuda_needs(kinds[k], i) > bytes)
                 continue;
             c[*n] = (struct candidate){.p = p, .math = kinds[k], .which = i};
-            failed = prepare(&c[*n], workspace, &repeats, err);
+            failed = prepare(&c[*n], workspace, &runs, err);
             *n += failed == DPT_OK;
-            if (repeats && first[k] < 0)
+            if (runs && first[k] < 0)
                 first[k] = i;
             if (failed != DPT_OK)
                 DPT_CUDA_TRY(&p->ctx.lib, cuStreamSynchronize(p->ctx.compute));
@@ -208,14 +212,14 @@ enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *
         return dpt_fail_memory(err, "a layer's plans", (double)most * sizeof *candidates);
     DPT_TRY(make_noise(p, err));
     DPT_TRY(allocate(p, kinds, n_kinds, &workspace, &bytes, err));
-    /* The bias, which adds little, is left out. */
+    /* The bias stays zero, since it has little influence on the power. */
     for (int i = 0; i <= DPT_CUDA_Y; i++) {
         if (i != (int)written)
             DPT_TRY(fill(p, &kinds[0]->array[i], err));
     }
     DPT_TRY(
         prepare_all(p, kinds, n_kinds, (void *)(uintptr_t)workspace, bytes, candidates, &n, err));
-    DPT_TRY(compete(p, candidates, n, err));
+    DPT_TRY(time_in_turns(p, candidates, n, err));
     for (int i = 0; i < n; i++) {
         const int k = candidates[i].math == kinds[0] ? 0 : 1;
 
