@@ -11,12 +11,6 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-const struct dpt_cuda_op *const dpt_cuda_ops[DPT_OP_COUNT] = {
-#define X(NAME, name) [DPT_OP_##NAME] = &dpt_cuda_##name,
-    DPT_OPERATIONS(X)
-#undef X
-};
-
 /* --- which nodes, and what they do together --------------------------------------------------- */
 
 /* What leads to the last node, and who reads it. */
