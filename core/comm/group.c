@@ -6,6 +6,9 @@
 #include "core/comm/internal.h"
 #include "core/comm/watch.h"
 
+/* Of no other message between two ranks. */
+enum { AWAIT_TAG = 0x7ef };
+
 enum dpt_status dpt_mpi_fail(struct dpt_error *err, const char *what, int code)
 {
     char text[MPI_MAX_ERROR_STRING + 1] = "";
@@ -27,26 +30,45 @@ enum dpt_status dpt_mpi_collective_fail(const struct dpt_group *g, struct dpt_er
     return status;
 }
 
-void dpt_group_await(const struct dpt_group *g)
+/* Whether both messages have gone, asleep where that takes long; the wait began at `start`. False
+ * where MPI failed. */
+static bool await_both(MPI_Request request[2], double start)
 {
     /* Seconds of polling without a pause, in which short waits end; then the longest pause. A pause
      * is a small share of the time waited so far, so that little is lost when the last rank
      * arrives. */
     const double polling = 1e-3, longest = 1e-3, share = 1.0 / 16;
-    const double start = dpt_now();
-    MPI_Request request;
-    int arrived = 0;
+    int gone = 0;
 
-    /* Errors are ignored: the call that follows fails in the same way and reports it. */
-    if (MPI_Ibarrier(dpt_mpi_comm(g), &request) != MPI_SUCCESS)
-        return;
-    while (MPI_Test(&request, &arrived, MPI_STATUS_IGNORE) == MPI_SUCCESS && !arrived) {
+    while (MPI_Testall(2, request, &gone, MPI_STATUSES_IGNORE) == MPI_SUCCESS && !gone) {
         const double waited = dpt_now() - start;
 
         if (waited < polling)
             sched_yield();
         else
             dpt_sleep(waited * share < longest ? waited * share : longest);
+    }
+    return gone != 0;
+}
+
+/*
+ * A dissemination barrier (Hensgen, Finkel & Manber 1988), of empty messages: Open MPI's own
+ * MPI_Ibarrier allocates at each call, and a rank that has no memory left must still say so. Errors
+ * are ignored: the call that follows fails in the same way and reports it.
+ */
+void dpt_group_await(const struct dpt_group *g)
+{
+    const MPI_Comm comm = dpt_mpi_comm(g);
+    const double start = dpt_now();
+    MPI_Request request[2];
+
+    for (int away = 1; away < g->size; away *= 2) {
+        const int to = (g->rank + away) % g->size, from = (g->rank - away + g->size) % g->size;
+
+        if (MPI_Irecv(NULL, 0, MPI_BYTE, from, AWAIT_TAG, comm, &request[0]) != MPI_SUCCESS ||
+            MPI_Isend(NULL, 0, MPI_BYTE, to, AWAIT_TAG, comm, &request[1]) != MPI_SUCCESS ||
+            !await_both(request, start))
+            return;
     }
 }
 
