@@ -246,8 +246,9 @@ struct dpt_cuda_flatten_args {
     X(bias)                                                                                        \
     X(bias_back)                                                                                   \
     X(pool)                                                                                        \
-    X(dropout) X(loss) X(layout) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat)        \
-        X(flatten) X(batchnorm)
+    X(dropout)                                                                                     \
+    X(loss)                                                                                        \
+    X(layout) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat) X(flatten) X(batchnorm)
 
 /* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
  * other) */

@@ -57,9 +57,8 @@ static enum dpt_status plan(struct program *program, struct dpt_error *err)
         const int64_t out = dpt_shape_size(&node->out);
         struct location *location = &program->locations[i];
 
-        *location = (struct location){.y = take(&program->words, spec->micro, out),
-                                      .dy = NOWHERE,
-                                      .saved = NOWHERE};
+        *location = (struct location){
+            .y = take(&program->words, spec->micro, out), .dy = NOWHERE, .saved = NOWHERE};
         if (spec->training && node->learns)
             location->dy = take(&program->words, spec->micro, out);
         if (spec->training && op->saved != NULL)
