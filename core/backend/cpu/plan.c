@@ -21,13 +21,12 @@ static void read_node(struct dpt_cpu_program *program, int32_t number)
     node->in = from->in;
     node->out = from->out;
     node->n_inputs = from->n_inputs;
-    node->wants_dy = from->weight >= 0 || from->bias >= 0;
+    node->wants_dy = from->learns;
     for (int32_t i = 0; i < from->n_inputs; i++) {
         struct dpt_cpu_node *input = &program->nodes[from->inputs[i]];
 
         node->inputs[i] = from->inputs[i];
         node->wants[i] = input->wants_dy;
-        node->wants_dy = node->wants_dy || input->wants_dy;
         input->consumers++;
     }
 }

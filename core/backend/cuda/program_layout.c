@@ -204,15 +204,14 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
     int64_t *values = &memory_layout->bytes[DPT_CUDA_VALUES];
     const struct dpt_graph *graph = spec->graph;
     const struct dpt_cuda_node_layout *last = &memory_layout->node[memory_layout->last];
+
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
         struct dpt_cuda_node_layout *f = &memory_layout->node[i];
 
         if (!f->live)
             continue;
-        f->wants_dy = spec->training && (node->weight >= 0 || node->bias >= 0);
-        for (int32_t k = 0; k < node->n_inputs; k++)
-            f->wants_dy = f->wants_dy || memory_layout->node[node->inputs[k]].wants_dy;
+        f->wants_dy = spec->training && node->learns;
         if (f->tensor != i)
             continue;
         f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);

@@ -1,53 +1,10 @@
 /*
- * compare: what tests share that hold one backend against another over scenes.
+ * compare: how far apart backends of the CPU may be over a scene.
  */
 #ifndef DPT_BACKEND_TESTS_COMPARE_H
 #define DPT_BACKEND_TESTS_COMPARE_H
 
-#include "core/backend/backend.h"
 #include "core/backend/tests/scene.h"
-
-static inline void *open_program(const struct dpt_backend *backend, const struct scene *s)
-{
-    struct dpt_error err;
-    void *program;
-
-    if (backend->open(&s->spec, &program, &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-    for (int worker = 0; worker < s->spec.threads; worker++)
-        assert_int_equal(backend->refresh(program, worker, s->params, &err), DPT_OK);
-    return program;
-}
-
-static inline float *new_arena(const struct scene *s)
-{
-    float *arena = dpt_alloc_array((size_t)s->graph.arena, sizeof *arena);
-
-    assert_non_null(arena);
-    return arena;
-}
-
-static inline void train(const struct dpt_backend *backend, const struct scene *s, void *program,
-                         int worker, bool add, float *gradient, struct dpt_metric_sums *metric_sums)
-{
-    struct dpt_error err;
-
-    if (backend->train(program, worker, &s->batch.batch, s->params, gradient, add, metric_sums,
-                       &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-}
-
-/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
-static inline double distance(const float *a, const float *b, size_t n, double floor)
-{
-    double difference = 0, norm = floor * floor;
-
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        norm += (double)b[i] * b[i];
-    }
-    return sqrt(difference / norm);
-}
 
 /* Tensor by tensor, so that a small one does not hide behind a large one. */
 static inline void assert_same_gradients(const struct scene *s, const float *a, const float *b,

@@ -8,7 +8,6 @@
 
 #include "core/backend/tests/scene.h"
 
-#include "core/backend/backend.h"
 #include "core/backend/cuda/tests/begin.h"
 
 /* --- precisions ------------------------------------------------------------------------------- */
@@ -38,39 +37,6 @@ static inline const struct precision *precision_of(const struct scene *s)
 
 /* --- programs --------------------------------------------------------------------------------- */
 
-static inline void *open_program(const struct dpt_backend *backend, const struct scene *s)
-{
-    struct dpt_program_spec spec = s->spec;
-    struct dpt_error err;
-    void *program;
-
-    if (backend == &dpt_backend_ref)
-        spec.precision = DPT_PRECISION_FP32;
-    if (backend->open(&spec, &program, &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-    for (int worker = 0; worker < s->spec.threads; worker++)
-        assert_int_equal(backend->refresh(program, worker, s->params, &err), DPT_OK);
-    return program;
-}
-
-static inline float *new_arena(const struct scene *s)
-{
-    float *arena = dpt_alloc_array((size_t)s->graph.arena, sizeof *arena);
-
-    assert_non_null(arena);
-    return arena;
-}
-
-static inline void train(const struct dpt_backend *backend, const struct scene *s, void *program,
-                         int worker, bool add, float *gradient, struct dpt_metric_sums *metric_sums)
-{
-    struct dpt_error err;
-
-    if (backend->train(program, worker, &s->batch.batch, s->params, gradient, add, metric_sums,
-                       &err) != DPT_OK)
-        fail_msg("%s: %s: %s", s->text, backend->name, err.text);
-}
-
 static inline void infer(const struct dpt_backend *backend, const struct scene *s, void *program,
                          float *y, struct dpt_metric_sums *metric_sums)
 {
@@ -81,18 +47,6 @@ static inline void infer(const struct dpt_backend *backend, const struct scene *
 }
 
 /* --- comparing -------------------------------------------------------------------------------- */
-
-/* Relative to the larger norm; `floor` stands for what rounding leaves where all cancels. */
-static inline double distance(const float *a, const float *b, size_t n, double floor)
-{
-    double difference = 0, norm = floor * floor;
-
-    for (size_t i = 0; i < n; i++) {
-        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
-        norm += (double)b[i] * b[i];
-    }
-    return sqrt(difference / norm);
-}
 
 /* Tensor by tensor, so that a small one does not hide behind a large one. */
 static inline double assert_same_gradients(const struct scene *s, const float *a, const float *b,
