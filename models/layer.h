@@ -202,6 +202,17 @@ extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alt
  * NULL where memory ran out. */
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
 
+/* Appends a convolution of a square window, padded by half of it, so that at stride 1 an odd window
+ * keeps height and width. init: NULL for the layer's default. Returns its options, for the caller to
+ * change, or NULL where memory ran out. */
+struct dpt_conv_options *dpt_layers_push_conv(struct dpt_layer_list *list, int64_t channels,
+                                              int kernel, int stride,
+                                              const struct dpt_initializer *init);
+
+/* The same for a dense layer. */
+struct dpt_dense_options *dpt_layers_push_dense(struct dpt_layer_list *list, int64_t outputs,
+                                                const struct dpt_initializer *init);
+
 /* Names the last layer of a list as torchvision does, "features.3"; false where memory ran out, also
  * in a push before it. */
 bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)

@@ -41,6 +41,36 @@ void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *
     return options;
 }
 
+struct dpt_conv_options *dpt_layers_push_conv(struct dpt_layer_list *list, int64_t channels,
+                                              int kernel, int stride,
+                                              const struct dpt_initializer *init)
+{
+    struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+
+    if (conv == NULL)
+        return NULL;
+    conv->channels = channels;
+    conv->kernel = (struct dpt_pair){{kernel, kernel}};
+    conv->stride = (struct dpt_pair){{stride, stride}};
+    conv->padding.pair = (struct dpt_pair){{kernel / 2, kernel / 2}};
+    if (init != NULL)
+        conv->init = *init;
+    return conv;
+}
+
+struct dpt_dense_options *dpt_layers_push_dense(struct dpt_layer_list *list, int64_t outputs,
+                                                const struct dpt_initializer *init)
+{
+    struct dpt_dense_options *dense = dpt_layers_push(list, &dpt_layer_dense);
+
+    if (dense == NULL)
+        return NULL;
+    dense->outputs = outputs;
+    if (init != NULL)
+        dense->init = *init;
+    return dense;
+}
+
 bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
 {
     char name[DPT_NAME];

@@ -27,17 +27,13 @@ struct conv {
 static bool push_conv(struct dpt_layer_list *list, const struct mobilenet_options *o,
                       struct conv shape, const char *name, int first)
 {
-    struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+    struct dpt_conv_options *conv =
+        dpt_layers_push_conv(list, shape.channels, shape.kernel, shape.stride, &o->init);
 
     if (conv == NULL || !dpt_layers_name(list, "%s%d", name, first))
         return false;
-    conv->channels = shape.channels;
-    conv->kernel = (struct dpt_pair){{shape.kernel, shape.kernel}};
-    conv->stride = (struct dpt_pair){{shape.stride, shape.stride}};
-    conv->padding.pair = (struct dpt_pair){{shape.kernel / 2, shape.kernel / 2}};
     conv->groups = shape.groups;
     conv->bias = false;
-    conv->init = o->init;
     return dpt_layers_push(list, &dpt_layer_batchnorm) != NULL &&
            dpt_layers_name(list, "%s%d", name, first + 1);
 }
@@ -86,7 +82,6 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
 {
     const struct mobilenet_options *o = options;
     struct dpt_attribute_options *dropout;
-    struct dpt_dense_options *dense;
     int number = 1, in = STEM;
 
     (void)input;
@@ -108,12 +103,8 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
     if (dropout == NULL)
         return false;
     dropout->attribute[0] = o->dropout;
-    dense = dpt_layers_push(list, &dpt_layer_dense);
-    if (dense == NULL)
-        return false;
-    dense->outputs = o->outputs;
-    dense->init = o->init;
-    return dpt_layers_name(list, "classifier.1");
+    return dpt_layers_push_dense(list, o->outputs, &o->init) != NULL &&
+           dpt_layers_name(list, "classifier.1");
 }
 
 // clang-format off

@@ -36,15 +36,11 @@ struct plain_options {
 static bool push_conv(struct dpt_layer_list *list, const struct plain_options *o, int channels,
                       int kernel, int padding)
 {
-    struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+    struct dpt_conv_options *conv = dpt_layers_push_conv(list, channels, kernel, 1, &o->init);
 
-    if (conv == NULL)
-        return false;
-    conv->channels = channels;
-    conv->kernel = (struct dpt_pair){{kernel, kernel}};
-    conv->padding.pair = (struct dpt_pair){{padding, padding}};
-    conv->init = o->init;
-    return true;
+    if (conv != NULL)
+        conv->padding.pair = (struct dpt_pair){{padding, padding}};
+    return conv != NULL;
 }
 
 /* Halves height and width. */
@@ -59,13 +55,7 @@ static bool push_pool(struct dpt_layer_list *list, const struct dpt_layer_type *
 
 static bool push_dense(struct dpt_layer_list *list, const struct plain_options *o, int64_t outputs)
 {
-    struct dpt_dense_options *dense = dpt_layers_push(list, &dpt_layer_dense);
-
-    if (dense == NULL)
-        return false;
-    dense->outputs = outputs;
-    dense->init = o->init;
-    return true;
+    return dpt_layers_push_dense(list, outputs, &o->init) != NULL;
 }
 
 static bool lenet_expand(const void *options, const struct dpt_shape *input,

@@ -47,16 +47,11 @@ struct resnet_options {
 static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer *init,
                       const char *stage, int number, int channels, int kernel, int stride)
 {
-    struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+    struct dpt_conv_options *conv = dpt_layers_push_conv(list, channels, kernel, stride, init);
 
     if (conv == NULL || !dpt_layers_name(list, "%sconv%d", stage, number))
         return false;
-    conv->channels = channels;
-    conv->kernel = (struct dpt_pair){{kernel, kernel}};
-    conv->stride = (struct dpt_pair){{stride, stride}};
-    conv->padding.pair = (struct dpt_pair){{kernel / 2, kernel / 2}};
     conv->bias = false;
-    conv->init = *init;
     return dpt_layers_push(list, &dpt_layer_batchnorm) != NULL &&
            dpt_layers_name(list, "%sbn%d", stage, number);
 }
@@ -98,7 +93,6 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
     const struct depth *d = &depths[o->depth];
     const bool large = d->blocks[STAGES - 1] > 0;
     struct dpt_layer_pool_options *pool;
-    struct dpt_dense_options *dense;
 
     (void)input;
     if (!push_conv(list, &o->init, "", 1, d->channels, large ? 7 : 3, large ? 2 : 1) ||
@@ -121,15 +115,8 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
                 return false;
         }
     }
-    if (dpt_layers_push(list, &dpt_layer_global_avgpool) == NULL)
-        return false;
-    dense = dpt_layers_push(list, &dpt_layer_dense);
-    if (dense == NULL)
-        return false;
-    list->at[list->n - 1].name = "fc";
-    dense->outputs = o->outputs;
-    dense->init = o->init;
-    return true;
+    return dpt_layers_push(list, &dpt_layer_global_avgpool) != NULL &&
+           dpt_layers_push_dense(list, o->outputs, &o->init) != NULL && dpt_layers_name(list, "fc");
 }
 
 // clang-format off

@@ -25,17 +25,6 @@ struct cnn_options {
     int64_t pool;
 };
 
-static bool push_dense(struct dpt_layer_list *list, int64_t outputs, struct dpt_initializer init)
-{
-    struct dpt_dense_options *dense = dpt_layers_push(list, &dpt_layer_dense);
-
-    if (dense == NULL)
-        return false;
-    dense->outputs = outputs;
-    dense->init = init;
-    return true;
-}
-
 static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool flatten)
 {
     if (flatten && dpt_layers_push(list, &dpt_layer_flatten) == NULL)
@@ -43,7 +32,7 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
     for (size_t i = 0; i < tail->hidden.n; i++) {
         struct dpt_attribute_options *dropout;
 
-        if (!push_dense(list, tail->hidden.at[i], tail->init) ||
+        if (dpt_layers_push_dense(list, tail->hidden.at[i], &tail->init) == NULL ||
             dpt_layers_push(list, activations[tail->activation]) == NULL)
             return false;
         if (tail->dropout == 0)
@@ -53,7 +42,7 @@ static bool push_tail(struct dpt_layer_list *list, const struct tail *tail, bool
             return false;
         dropout->attribute[0] = tail->dropout;
     }
-    return push_dense(list, tail->outputs, tail->init);
+    return dpt_layers_push_dense(list, tail->outputs, &tail->init) != NULL;
 }
 
 static bool dense_expand(const void *options, const struct dpt_shape *input,
@@ -69,15 +58,14 @@ static bool cnn_expand(const void *options, const struct dpt_shape *input,
 
     (void)input;
     for (size_t i = 0; i < o->channels.n; i++) {
-        struct dpt_conv_options *conv = dpt_layers_push(list, &dpt_layer_conv);
+        struct dpt_conv_options *conv =
+            dpt_layers_push_conv(list, o->channels.at[i], 1, 1, &o->tail.init);
         struct dpt_layer_pool_options *pool;
 
         if (conv == NULL || dpt_layers_push(list, activations[o->tail.activation]) == NULL)
             return false;
-        conv->channels = o->channels.at[i];
         conv->kernel = o->kernel;
         conv->padding = o->padding;
-        conv->init = o->tail.init;
         if (o->pool == 1)
             continue;
         pool = dpt_layers_push(list, &dpt_layer_maxpool);

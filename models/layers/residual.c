@@ -41,18 +41,15 @@ static bool push_projection(struct dpt_layer_list *list, const struct dpt_shape 
     struct dpt_dense_options *dense;
 
     if (to->flat) {
-        dense = dpt_layers_push(list, &dpt_layer_dense);
+        dense = dpt_layers_push_dense(list, to->c, NULL);
         if (dense == NULL)
             return false;
-        dense->outputs = to->c;
         dense->bias = false;
         return true;
     }
-    conv = dpt_layers_push(list, &dpt_layer_conv);
+    conv = dpt_layers_push_conv(list, to->c, 1, 1, NULL);
     if (conv == NULL)
         return false;
-    conv->channels = to->c;
-    conv->kernel = (struct dpt_pair){{1, 1}};
     conv->stride = stride;
     conv->bias = false;
     return true;
