@@ -1,4 +1,5 @@
 """What the end-to-end tests share: run the binary, with and without mpirun, and read what it wrote."""
+import glob
 import json
 import os
 import re
@@ -78,16 +79,21 @@ def start(job, folder, ranks, *words, mpirun=False, output=subprocess.PIPE, **en
 
 def ranks_of(process):
     """The processes of a run that train: children of mpirun, or the process itself."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
+    found, pids = [], [process.pid]
+    for children in glob.glob(f"/proc/{process.pid}/task/*/children"):
+        try:
+            with open(children, encoding="utf-8") as file:
+                pids += map(int, file.read().split())
+        except OSError:
+            continue
+    for pid in pids:
         try:
             with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-                name, rest = re.match(r"\d+ \((.*)\) (.*)", file.read()).groups()
+                name, state = re.match(r"\d+ \((.*)\) (\S)", file.read()).groups()
         except (OSError, AttributeError):
             continue
-        state, parent = rest.split()[:2]
-        if name == "dptrain" and state != "Z" and process.pid in (int(pid), int(parent)):
-            found.append(int(pid))
+        if name == "dptrain" and state != "Z":
+            found.append(pid)
     return sorted(found)
 
 

@@ -23,9 +23,13 @@ static uint64_t dice(uint64_t seed, uint64_t i, uint64_t sides)
 /* Leaf i of a case: the same numbers on all ranks, of very different sizes. */
 static void leaf(uint64_t seed, int32_t i, size_t n, float *x)
 {
+    float scales[64];
+
+    for (size_t k = 0; k < 64; k++)
+        scales[k] = (float)(1 << dice(seed, (uint64_t)i * 64 + k, 20));
     dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 80 + (uint64_t)i, 0, n, x);
     for (size_t k = 0; k < n; k++)
-        x[k] *= (float)(1 << dice(seed, (uint64_t)i * 64 + k % 64, 20));
+        x[k] *= scales[k % 64];
 }
 
 /* By the definition: pairs of neighbours, then pairs of those, level by level. */
@@ -78,7 +82,9 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
     for (int i = 0; i < DPT_DETERMINISTIC_WORDS; i++)
         assert_true(word_sums[i] == (float)ranks * (float)(ranks - 1) / 2 + (float)(ranks * i));
     assert_int_equal(dpt_deterministic_sum(d, &tree, first, &err), DPT_OK);
-    define(seed, total, n, want);
+    if (comm.world.rank == 0)
+        define(seed, total, n, want);
+    assert_int_equal(dpt_group_broadcast(&comm.world, 0, want, n * sizeof *want, &err), DPT_OK);
     assert_memory_equal(dpt_deterministic_result(d), want, n * sizeof *want);
     sums_of_squares = dpt_deterministic_sums_of_squares(d);
     for (size_t run = 0; sums_of_squares != NULL && run < dpt_sum_of_squares_chunks(n / 2); run++)

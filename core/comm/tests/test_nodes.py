@@ -75,6 +75,12 @@ class Cluster:
     def at_switch(self, script):
         call("nsenter", "-t", self.switch.pid, "--net", "sh", "-ec", script)
 
+    def datagrams(self, i):
+        """How many UDP datagrams node i has taken in so far, and sent."""
+        with open(f"/proc/{self.spaces[i].pid}/net/snmp", encoding="utf-8") as file:
+            values = [line.split() for line in file if line.startswith("Udp:")][1]
+        return int(values[1]), int(values[4])
+
     def cut(self, i):
         self.at_switch(f"ip link set link{i} down")
 
@@ -197,17 +203,37 @@ def test_hierarchy_sums_the_same(cluster, tmp_path, model):
         assert auto == pytest.approx(off, rel=2e-2)
 
 
-ENOUGH = 4000  # steps: some seconds of training
 LONG = {**JOB, "train": "{epochs: 100000, check_replicas: 4 steps}", "checkpoint": "{every: never}",
         "comm": "{timeout: %d s}" % TIMEOUT}
 
 
-def disturbed(cluster, tmp_path, ranks, action, step=ENOUGH):
+class Meeting:
+    """Whether the nodes have met: each has taken in datagrams of all others, and none is on its way."""
+
+    def __init__(self, cluster, nodes):
+        self.cluster, self.nodes = cluster, range(1, nodes + 1)
+        self.before = self.count()
+        self.last = None
+
+    def count(self):
+        return [self.cluster.datagrams(i) for i in self.nodes]
+
+    def is_over(self):
+        now = [(got - got_before, sent - sent_before)
+               for (got, sent), (got_before, sent_before) in zip(self.count(), self.before)]
+        was, self.last = self.last, now
+        return (now == was and all(got >= len(self.nodes) - 1 for got, _ in now)
+                and sum(got for got, _ in now) == sum(sent for _, sent in now))
+
+
+def disturbed(cluster, tmp_path, ranks, action, meet=True):
     """Runs a job without an end, does something to its ranks in its middle, and gives what it said. All ranks must end soon;
     mpirun itself may go on waiting, as for a daemon on a node that is cut off, and is ended then."""
     path = dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+    meeting = Meeting(cluster, len(ranks))
     process = cluster.start(ranks, path, tmp_path / "out")
-    assert dpt.wait_for_step(process, tmp_path / "out", step), cluster.finish(process)
+    assert dpt.wait_for_step(process, tmp_path / "out", 1), cluster.finish(process)
+    assert not meet or dpt.wait_until(process, meeting.is_over), cluster.finish(process)
     action(cluster.ranks())
     end = time.monotonic() + SOON
     while cluster.ranks() and time.monotonic() < end:
@@ -239,7 +265,7 @@ def test_stopped_in_the_first_steps(cluster, tmp_path):
     def stop(pids):
         os.kill(pids[1], signal.SIGSTOP)
         seen.extend(bound(pid) for pid in pids.values())
-    result = disturbed(cluster, tmp_path, [1, 1], stop, step=1)
+    result = disturbed(cluster, tmp_path, [1, 1], stop, meet=False)
     assert result.code != 0 and told(result), result
     assert re.match(rf"rank 1 \(n2\) has not arrived at step \d+ for {TIMEOUT} s; ", told(result)[0]), result
     assert sorted(seen) == [["10.9.8.1"], ["10.9.8.2"]]

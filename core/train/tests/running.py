@@ -30,13 +30,13 @@ def stands_still(pid):
 class Paused:
     """A run all of whose ranks stand still, in the middle of its training."""
 
-    def __init__(self, path, folder, ranks, *words, step=None, until=None):
+    def __init__(self, path, folder, ranks, *words, step=None, until=None, **environment):
         if until is None:
             # Rank 0 stops itself behind the step, so no run is too short; the others wait for it.
-            self.process = start(path, folder, ranks, *words, DPTRAIN_FAULT=f"stop:rank=0:step={step + 1}")
+            self.process = start(path, folder, ranks, *words, DPTRAIN_FAULT=f"stop:rank=0:step={step + 1}", **environment)
             wait_until(self.process, lambda: any(map(is_stopped, ranks_of(self.process))))
         else:
-            self.process = start(path, folder, ranks, *words)
+            self.process = start(path, folder, ranks, *words, **environment)
             wait_until(self.process, until)
         self.pids = ranks_of(self.process)
         if len(self.pids) != ranks:

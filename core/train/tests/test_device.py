@@ -9,8 +9,9 @@ import h5py
 import numpy as np
 import pytest
 
-sys.path.insert(0, "scripts/lib")
+sys.path[:0] = ["scripts/lib", "core/train/tests"]
 import dpt  # noqa: E402
+from running import Paused  # noqa: E402
 
 FAKE = os.path.join(os.path.dirname(dpt.BINARY), "tests", "fakegpu")
 pytestmark = pytest.mark.skipif(not os.path.exists(os.path.join(FAKE, "libcublasLt.so.13")),
@@ -353,14 +354,13 @@ def test_what_is_not_a_number_is_skipped(machine):
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_signals_save(machine, ranks):
-    job = machine.job(DENSE, checkpoint="{every: 1000 steps}", train="{steps: 400}")
+    job = machine.job(DENSE, checkpoint="{every: 1000 steps}", train="{steps: 20}")
     machine.train("whole", job, ranks=ranks)
-    process = dpt.start(job, machine.path / "out", ranks, "--set", "device.kind=cuda", **machine.environment)
-    assert dpt.wait_for_step(process, machine.path / "out", 3)
-    for pid in dpt.ranks_of(process)[-1:]:
-        os.kill(pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert b"all is saved" in err and process.returncode == 75, err
+    paused = Paused(job, machine.path / "out", ranks, "--set", "device.kind=cuda", step=3, **machine.environment)
+    os.kill(paused.pids[-1], signal.SIGTERM)
+    code, err = paused.go_on()
+    assert "all is saved" in err and code == 75, err
+    assert dpt.steps_logged(machine.path / "out")[-1] < 20
     machine.train("out", job, ranks=ranks)
     machine.assert_same_run("out", "whole")
 
