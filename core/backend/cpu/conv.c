@@ -2,6 +2,7 @@
 #include "core/backend/cpu/program.h"
 #include "core/backend/cpu/sparse.h"
 #include "core/backend/cpu/winograd.h"
+#include "core/backend/fold.h"
 #include "core/base/memory.h"
 
 /*
@@ -26,6 +27,8 @@ struct conv {
     struct dpt_sparse *sparse; /* the backward passes, where the pool is `listed`; else NULL */
     float *sparse_weights;
     int sparse_scratch; /* buffer */
+    float
+        *folded_bias; /* with a batch norm in the weights: zeros up to a multiple of 16 behind it */
 };
 
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
@@ -37,7 +40,7 @@ struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
                                    .in = {node->in.h, node->in.w},
                                    .out = {node->out.h, node->out.w},
                                    .window = node->graph->window,
-                                   .bias = node->graph->bias >= 0};
+                                   .bias = node->graph->bias >= 0 || node->norm != NULL};
 }
 
 /* Whether the backward passes work on lists. */
@@ -82,6 +85,13 @@ static void close_conv(struct dpt_cpu_node *node)
     dpt_free(conv->sparse);
 }
 
+static const float *bias_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+
+    return node->norm != NULL ? conv->folded_bias : dpt_cpu_param(run, node->graph->bias);
+}
+
 static bool is_plain(const struct dpt_window *w)
 {
     for (int i = 0; i < 2; i++)
@@ -123,11 +133,12 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
                              .in = {node->in.h, node->in.w},
                              .out = {node->out.h, node->out.w},
                              .before = {window->before[0], window->before[1]},
+                             .relu = node->relu,
                              .kernels = dpt_winograd_kernels(dpt_dnnl_isa())};
 
     if (node->pool != NULL) {
         w.pool = true;
-        w.relu = node->pool->relu;
+        w.relu |= node->pool->relu;
         w.pooled[0] = node->pool->out.h;
         w.pooled[1] = node->pool->out.w;
     }
@@ -162,8 +173,8 @@ static void winograd_forward(const struct dpt_cpu_run *run, const struct dpt_cpu
     const bool keeps_argmax = run->training && to->argmax != DPT_CPU_NONE;
 
     dpt_winograd_forward(&conv->winograd, run->program->spec.micro, dpt_cpu_buffer(run, node->x),
-                         conv->winograd_weights, dpt_cpu_param(run, node->graph->bias),
-                         run->scratch, dpt_cpu_buffer(run, to->y),
+                         conv->winograd_weights, bias_of(run, node), run->scratch,
+                         dpt_cpu_buffer(run, to->y),
                          keeps_argmax ? (void *)dpt_cpu_buffer(run, to->argmax) : NULL);
 }
 
@@ -197,6 +208,30 @@ out:
     return status;
 }
 
+/* --- a batch norm in the weights -------------------------------------------------------------- */
+
+static enum dpt_status plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
+                                   struct dpt_error *err)
+{
+    struct conv *conv = node->own;
+
+    if (conv->n_weights > program->folded)
+        program->folded = conv->n_weights;
+    return dpt_cpu_copy(program, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
+                        &conv->folded_bias, err);
+}
+
+/* The weights stand in the calling worker's buffers. */
+static const float *fold(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct conv *conv = node->own;
+    float *folded = run->worker->buffers[DPT_CPU_INPUT + 1];
+
+    dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, folded,
+             conv->folded_bias);
+    return folded;
+}
+
 static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                  struct dpt_error *err)
 {
@@ -210,6 +245,8 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
     DPT_TRY(plan_winograd(program, node, &chosen, err));
     if (!chosen)
         DPT_TRY(plan_direct(program, node, err));
+    if (node->norm != NULL)
+        DPT_TRY(plan_folded(program, node, err));
 out:
     return status;
 }
@@ -308,14 +345,29 @@ out:
 }
 
 static enum dpt_status refresh_copy(const struct dpt_cpu_run *run, const struct copy *copy,
-                                    const float *weights, int thread, int *task,
-                                    struct dpt_error *err)
+                                    const float *weights, struct dpt_error *err)
 {
-    if (copy->call == DPT_CPU_NONE || (*task)++ % run->program->spec.threads != thread)
-        return DPT_OK;
     dpt_cpu_set(run, copy->call, DPT_ROLE_X, weights);
     dpt_cpu_set(run, copy->call, DPT_ROLE_Y, copy->weights);
     return dpt_cpu_execute(run, copy->call, err);
+}
+
+static bool is_own_task(const struct dpt_cpu_run *run, int thread, int *task)
+{
+    return (*task)++ % run->program->spec.threads == thread;
+}
+
+static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
+                                       const struct dpt_cpu_node *node, struct dpt_error *err)
+{
+    const struct conv *conv = node->own;
+    const float *weights =
+        node->norm != NULL ? fold(run, node) : dpt_cpu_param(run, node->graph->weight);
+
+    if (conv->winograd.kernels == NULL)
+        return refresh_copy(run, &conv->forward_weights, weights, err);
+    dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
+    return DPT_OK;
 }
 
 static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
@@ -325,11 +377,11 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
     const float *weights = dpt_cpu_param(run, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
-    DPT_TRY(refresh_copy(run, &conv->forward_weights, weights, thread, task, err));
-    DPT_TRY(refresh_copy(run, &conv->data_weights, weights, thread, task, err));
-    if (conv->winograd.kernels != NULL && (*task)++ % run->program->spec.threads == thread)
-        dpt_winograd_pack(&conv->winograd, weights, conv->winograd_weights);
-    if (conv->sparse_weights != NULL && (*task)++ % run->program->spec.threads == thread)
+    if (is_own_task(run, thread, task))
+        DPT_TRY(refresh_forward(run, node, err));
+    if (conv->data_weights.call != DPT_CPU_NONE && is_own_task(run, thread, task))
+        DPT_TRY(refresh_copy(run, &conv->data_weights, weights, err));
+    if (conv->sparse_weights != NULL && is_own_task(run, thread, task))
         dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
 out:
     return status;
@@ -339,6 +391,7 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
                                     struct dpt_error *err)
 {
     const struct conv *conv = node->own;
+    enum dpt_status status = DPT_OK;
 
     if (conv->winograd.kernels != NULL) {
         winograd_forward(run, node);
@@ -346,8 +399,12 @@ static enum dpt_status conv_forward(const struct dpt_cpu_run *run, const struct 
     }
     dpt_cpu_set(run, conv->forward, DPT_ROLE_W, conv->forward_weights.weights);
     if (conv->shape.bias)
-        dpt_cpu_set(run, conv->forward, DPT_ROLE_B, dpt_cpu_param(run, node->graph->bias));
-    return dpt_cpu_execute(run, conv->forward, err);
+        dpt_cpu_set(run, conv->forward, DPT_ROLE_B, bias_of(run, node));
+    DPT_TRY(dpt_cpu_execute(run, conv->forward, err));
+    if (node->relu)
+        dpt_relu(node->y_floats, 0, dpt_cpu_buffer(run, node->y), dpt_cpu_buffer(run, node->y));
+out:
+    return status;
 }
 
 static enum dpt_status weight_gradient(const struct dpt_cpu_run *run,
@@ -398,4 +455,5 @@ const struct dpt_cpu_op dpt_cpu_conv = {
     .backward = conv_backward,
     .close = close_conv,
     .own = sizeof(struct conv),
+    .takes_norm = true,
 };

@@ -69,17 +69,38 @@ static void join_relu(struct dpt_cpu_program *program, struct dpt_cpu_node *pool
     pool->inputs[0] = relu->inputs[0];
 }
 
+/* From here the node is part of the one before it, whose output is read by its readers. */
+static void join_to(struct dpt_cpu_node *node, struct dpt_cpu_node *before)
+{
+    node->skipped = true;
+    node->within = before->number;
+    before->consumers = node->consumers;
+}
+
 /* Where nobody else reads what the relu reads, both are computed in one pass. */
-static void join_to_relu(struct dpt_cpu_program *program, struct dpt_cpu_node *relu)
+static void join_relu_to(struct dpt_cpu_program *program, struct dpt_cpu_node *relu)
 {
     struct dpt_cpu_node *before = &program->nodes[relu->inputs[0]];
+    const bool takes =
+        before->op->takes_relu || (before->op->takes_norm && !program->spec.training);
 
-    if (!is_relu(relu) || !before->op->takes_relu || before->relu || before->consumers > 1)
+    if (!is_relu(relu) || !takes || before->relu || before->consumers > 1)
         return;
-    relu->skipped = true;
-    relu->within = before->number;
+    join_to(relu, before);
     before->relu = true;
-    before->consumers = relu->consumers;
+}
+
+/* By running statistics a batch norm is a factor and a shift for each channel, which the weights
+ * before it can take: one pass less over the values. */
+static void join_norm_to(struct dpt_cpu_program *program, struct dpt_cpu_node *norm)
+{
+    struct dpt_cpu_node *before = &program->nodes[norm->inputs[0]];
+
+    if (program->spec.training || program->plain || norm->op != &dpt_cpu_batchnorm ||
+        !before->op->takes_norm || before->norm != NULL || before->relu || before->consumers > 1)
+        return;
+    join_to(norm, before);
+    before->norm = norm->graph;
 }
 
 /* Behind a max-pool most gradients of a convolution are zeros: it works on lists of the others. */
@@ -121,7 +142,8 @@ static void read_graph(struct dpt_cpu_program *program)
 
         for (int32_t k = 0; k < node->n_inputs; k++)
             node->inputs[k] = program->nodes[node->inputs[k]].within;
-        join_to_relu(program, node);
+        join_norm_to(program, node);
+        join_relu_to(program, node);
         join_pool(program, node);
     }
 }
@@ -161,11 +183,12 @@ out:
 /* Floats of all buffers of a worker. */
 static size_t buffer_floats(const struct dpt_cpu_program *program)
 {
+    const size_t folded = dpt_round_up((size_t)program->folded, sizeof(float));
     size_t total = 0;
 
     for (int i = 1; i < program->n_buffers; i++)
         total += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
-    return total;
+    return total > folded ? total : folded;
 }
 
 static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
@@ -220,7 +243,7 @@ static void let_go(struct dpt_cpu_program *program, const struct dpt_cpu_node *n
 }
 
 /* Everything but the workers. */
-static enum dpt_status plan_program(const struct dpt_program_spec *spec,
+static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool plain,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
@@ -229,6 +252,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec,
     if (program == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
+    program->plain = plain;
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
     DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
@@ -250,14 +274,14 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
-                             struct dpt_error *err)
+static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain, void **opened,
+                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_cpu_program *program = NULL;
 
     *opened = NULL;
-    DPT_TRY(plan_program(spec, &program, err));
+    DPT_TRY(plan_program(spec, plain, &program, err));
     for (int i = 0; i < spec->threads; i++)
         DPT_TRY(open_worker(program, i, err));
     *opened = program;
@@ -267,6 +291,18 @@ out:
     return status;
 }
 
+enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
+                             struct dpt_error *err)
+{
+    return open_program(spec, false, opened, err);
+}
+
+enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
+                                   struct dpt_error *err)
+{
+    return open_program(spec, true, opened, err);
+}
+
 enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
                                 struct dpt_program_bytes *bytes, struct dpt_error *err)
 {
@@ -274,7 +310,7 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
     struct dpt_cpu_program *program = NULL;
     const int64_t workers = spec->threads, word = sizeof(float);
 
-    DPT_TRY(plan_program(spec, &program, err));
+    DPT_TRY(plan_program(spec, false, &program, err));
     *bytes = (struct dpt_program_bytes){
         .values = workers * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),

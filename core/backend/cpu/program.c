@@ -212,6 +212,39 @@ out:
     return status;
 }
 
+static bool folds(const struct dpt_cpu_program *program)
+{
+    for (int32_t i = 0; i < program->n_nodes; i++) {
+        if (program->nodes[i].norm != NULL)
+            return true;
+    }
+    return false;
+}
+
+static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err);
+
+/* Whether a convolution or the batch norm in its weights is to blame shows where each is computed
+ * by itself. */
+static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
+                                     const struct dpt_batch *batch, const float *params,
+                                     int32_t *node, int32_t *position, struct dpt_error *err)
+{
+    struct dpt_program_spec spec = program->spec;
+    enum dpt_status status = DPT_OK;
+    void *plain = NULL;
+
+    spec.threads = 1;
+    spec.team = NULL;
+    DPT_TRY(dpt_cpu_open_plain(&spec, &plain, err));
+    DPT_TRY(refresh(plain, 0, params, err));
+    DPT_TRY(find_nonfinite(plain, 0, batch, params, node, position, err));
+out:
+    dpt_cpu_close(plain);
+    return status;
+}
+
 /* Forward once more, looking at each value before another one takes its place. */
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
                                       const float *params, int32_t *node, int32_t *position,
@@ -222,6 +255,8 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
     struct place bad = {.node = -1};
     enum dpt_status status = DPT_OK;
 
+    if (folds(program))
+        return find_in_plain(program, batch, params, node, position, err);
     look(&run, &program->nodes[0], &bad);
     if (bad.node < 0)
         DPT_TRY(run_forward(&run, &bad, err));
@@ -236,7 +271,8 @@ static void profile(void *opened, int worker, struct dpt_spans *spans)
     ((struct dpt_cpu_program *)opened)->workers[worker].spans = spans;
 }
 
-/* A relu may be part of another node's passes; and a max-pool of its convolution's. */
+/* A relu or a batch norm may be part of another node's passes; and a max-pool of its convolution's.
+ */
 static int32_t runs_in(const void *opened, int32_t node, bool backward)
 {
     const struct dpt_cpu_program *program = opened;

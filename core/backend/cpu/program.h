@@ -83,6 +83,7 @@ struct dpt_cpu_op {
     bool shares;        /* a team can compute it: each thread does its part of run->threads */
     bool moves_nothing; /* the output is the input, in canonical layout */
     bool takes_relu;    /* it computes the relu behind it in its own passes (node->relu) */
+    bool takes_norm;    /* in evaluation the batch norm behind it (node->norm), and then a relu */
 };
 
 /* A row for each operation, made from the same list. */
@@ -99,13 +100,14 @@ struct dpt_cpu_node {
     int32_t n_inputs, inputs[DPT_MAX_INPUTS]; /* numbers of nodes, none of them skipped */
     struct dpt_shape in, out;
     int32_t consumers;
-    bool skipped;   /* a relu that another node computes: */
+    bool skipped;   /* a relu or a batch norm that another node computes: */
     int32_t within; /* the max-pool that reads it, or what it reads; else the node itself */
     bool relu;      /* computes a relu: a max-pool that before it, others that behind them */
     bool listed;    /* a max-pool whose convolution takes the gradient as it comes (sparse.h) */
     bool fused; /* a max-pool that its convolution computes; that has no output of its own then */
-    struct dpt_cpu_node *pool; /* a convolution: the max-pool of 2 x 2 behind it, or NULL */
-    bool wants_dy;             /* it has parameters, or a node before it does */
+    struct dpt_cpu_node *pool;         /* a convolution: the max-pool of 2 x 2 behind it, or NULL */
+    const struct dpt_graph_node *norm; /* the batch norm that is part of its weights, or NULL */
+    bool wants_dy;                     /* it has parameters, or a node before it does */
 
     /* What it reads, first and, a join, second, under two names each: as kernels say it, and by
      * number. Buffers are the input's own or behind a reorder; both are in x_layout. */
@@ -177,6 +179,8 @@ struct dpt_cpu_program {
     int n_copies;
     int64_t copied;  /* bytes */
     int64_t scratch; /* floats that the most demanding kernel wants */
+    int64_t folded;  /* floats that refresh wants of a worker's buffers, which are idle then */
+    bool plain;      /* no batch norm becomes part of a convolution's weights */
     struct dpt_cpu_worker *workers;
 };
 
@@ -227,7 +231,9 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
 /* Whether the convolution's backward pass can take the gradient of the pool behind it as it is. */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
 
-/* dpt_backend.open, .measure and .close. */
+/* dpt_backend.open, .measure and .close. plain: each batch norm is computed by itself. */
+enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
+                                   struct dpt_error *err);
 enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
                              struct dpt_error *err);
 enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
