@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "cmd/cmd.h"
+#include "core/backend/fold.h"
 #include "core/base/str.h"
 #include "core/interchange/weights.h"
 #include "core/train/checkpoint_model.h"
@@ -23,18 +24,56 @@ static enum dpt_status read_shape(const char *text, struct dpt_shape *shape, str
     return DPT_OK;
 }
 
-static void print_result(const struct dpt_checkpoint_model *m,
-                         const struct dpt_weights_format *format, const char *path)
+/* The model as it is written. */
+struct exported {
+    struct dpt_model_view view;
+    struct dpt_graph folded; /* owned; {0}: the checkpoint's own is taken */
+    float *arena;
+    int32_t norms; /* that were folded */
+};
+
+static enum dpt_status fold(struct dpt_cli *cli, const struct dpt_weights_format *format,
+                            struct exported *e, struct dpt_error *err)
 {
-    const struct dpt_graph *g = &m->graph;
+    enum dpt_status status = DPT_OK;
+
+    if (!dpt_cli_has(cli, "--fold-batchnorm"))
+        return DPT_OK;
+    if (format->open != NULL)
+        return dpt_fail(err, DPT_USAGE,
+                        "dptrain export: --fold-batchnorm: who reads %s has the model's layers "
+                        "already, batch norms too; it is for --to onnx",
+                        format->name);
+    DPT_TRY(dpt_fold_graph(e->view.graph, e->view.params, &e->folded, &e->arena, &e->norms, err));
+    e->view.graph = &e->folded;
+    e->view.params = e->arena;
+out:
+    return status;
+}
+
+static int32_t count_norms(const struct dpt_graph *g)
+{
+    int32_t n = 0;
+
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        n += g->nodes[i].op == DPT_OP_BATCHNORM;
+    return n;
+}
+
+static void print_result(const struct exported *e, const struct dpt_weights_format *format,
+                         const char *path)
+{
+    const struct dpt_graph *g = e->view.graph;
     char digits[32], shape[40];
     struct stat info;
 
     printf("%s: %s, %s parameters in %d tensors, step %lld", path, format->name,
-           dpt_group_digits(digits, g->parameters), g->n_tensors, (long long)m->progress.step);
+           dpt_group_digits(digits, g->parameters), g->n_tensors, (long long)e->view.step);
     if (format->open == NULL)
         printf(", input [batch, %s], output [batch, %d]", dpt_shape_text(&g->nodes[0].out, shape),
                g->nodes[g->n_nodes - 1].out.c);
+    if (e->arena != NULL)
+        printf(", %d of %d batch norms folded", e->norms, e->norms + count_norms(g));
     if (stat(path, &info) == 0)
         printf(", %.*f %s", 1, (double)info.st_size / (info.st_size < 100000 ? 1e3 : 1e6),
                info.st_size < 100000 ? "kB" : "MB");
@@ -48,7 +87,7 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
     const struct dpt_weights_format *format;
     struct dpt_checkpoint_model m = {0};
     struct dpt_shape shape;
-    struct dpt_model_view view;
+    struct exported e = {0};
 
     if (cli->n_positional != 2)
         return dpt_cli_wrong(cli,
@@ -62,14 +101,17 @@ static enum dpt_status run(struct dpt_cli *cli, struct dpt_error *err)
         DPT_TRY(read_shape(shape_text, &shape, err));
     DPT_TRY(dpt_checkpoint_model_open(&m, cli->positional[0], shape_text != NULL ? &shape : NULL,
                                       dpt_cli_has(cli, "--allow-nan"), err));
-    view = (struct dpt_model_view){.graph = &m.graph,
-                                   .params = m.params,
-                                   .producer = "dptrain " DPT_VERSION,
-                                   .step = m.progress.step,
-                                   .normalize = &m.job.data.normalize};
-    DPT_TRY(format->write(&view, out, err));
-    print_result(&m, format, out);
+    e.view = (struct dpt_model_view){.graph = &m.graph,
+                                     .params = m.params,
+                                     .producer = "dptrain " DPT_VERSION,
+                                     .step = m.progress.step,
+                                     .normalize = &m.job.data.normalize};
+    DPT_TRY(fold(cli, format, &e, err));
+    DPT_TRY(format->write(&e.view, out, err));
+    print_result(&e, format, out);
 out:
+    dpt_graph_release(&e.folded);
+    dpt_free(e.arena);
     dpt_checkpoint_model_close(&m);
     return status;
 }
@@ -89,6 +131,7 @@ static void list_formats(void)
 static const struct dpt_cli_option options[] = {
     {"--to", "safetensors|npz|onnx", "the format; else that of OUT's ending"},
     {"--allow-nan", NULL, "take a checkpoint whose weights are not all finite"},
+    {"--fold-batchnorm", NULL, "onnx: batch norms become part of the weights before them"},
     {"--input-shape", "C,H,W", "of a sample, where an old checkpoint does not say it"},
     {0},
 };

@@ -45,8 +45,9 @@ MODELS = {
     "vectors": "[{dense: 9}, batchnorm, gelu, {dropout: 0.5}, {dense: 3}]",
     "linear": "[{dense: 3}]",
     "graph": "[{conv: {channels: 4, padding: 1, name: stem}}, {dropout: {rate: 0.2, name: same}}, relu, "
-             "{conv: {channels: 4, padding: 1}}, {add: [same, conv1, stem]}, {multiply: relu1}, {concat: input}, "
-             "{residual: [{conv: {channels: 8, stride: 2, padding: 1}}, layernorm, gelu]}, global_avgpool, "
+             "{conv: {channels: 4, padding: 1}}, batchnorm, {add: [batchnorm1, same, conv1, stem]}, {batchnorm: {eps: 0.01}}, "
+             "{multiply: relu1}, {concat: input}, "
+             "{residual: [{conv: {channels: 8, stride: 2, padding: 1, bias: false}}, batchnorm, layernorm, gelu]}, global_avgpool, "
              "{residual: {layers: [{dense: 8}, {dropout: 0.1}], shortcut: none}}, {concat: global_avgpool1}, {dense: 3}, dropout]",
     "all": None,  # every layer that needs no option, one behind the other
 }
@@ -105,9 +106,9 @@ def trained(request, tmp_path_factory):
     return job, folder / "run", x, labels
 
 
-def export(run, path, *words):
+def export(run, path, *words, says=""):
     result = dpt.run("export", run, path, *words)
-    assert result.code == 0 and result.err == "", result
+    assert result.code == 0 and result.err == "" and says in result.out, result
     assert result.out.startswith(f"{path}: ") and result.out.count("\n") == 1
     return str(path)
 
@@ -127,6 +128,20 @@ def test_onnx_computes_the_same(trained, tmp_path):
     assert said, result
     assert float(said[1]) == pytest.approx(np.mean(logits.argmax(axis=1) == labels), abs=1e-4)
     assert float(said[2]) == pytest.approx(loss, rel=1e-5)
+    folds(run, tmp_path / "f.onnx", model, x, logits)
+
+
+def folds(run, path, model, x, logits):
+    """--fold-batchnorm: no batch norm behind a layer with weights, unless another one reads that, too; no tensor without a reader."""
+    makers = {output: kind for kind, _, output, _ in model.nodes}
+    readers = [i for _, inputs, _, _ in model.nodes for i in inputs]
+    norms = [inputs[0] for kind, inputs, _, _ in model.nodes if kind == "BatchNormalization"]
+    left = [i for i in norms if makers[i] not in ("Conv", "Gemm") or readers.count(i) > 1]
+    folded = formats.Onnx(export(run, path, "--fold-batchnorm", says=f", {len(norms) - len(left)} of {len(norms)} batch norms folded"))
+    assert [kind for kind, _, _, _ in folded.nodes].count("BatchNormalization") == len(left)
+    assert len(folded.nodes) == len(model.nodes) - len(norms) + len(left)
+    assert set(folded.tensors) <= {i for _, inputs, _, _ in folded.nodes for i in inputs}
+    np.testing.assert_allclose(folded.run(x), logits, rtol=1e-5, atol=1e-6)
 
 
 def test_all_formats_hold_the_weights_to_the_bit(trained, tmp_path):
@@ -205,6 +220,7 @@ def test_an_older_checkpoint_needs_to_be_told_the_shape(run, tmp_path):
     (["RUN", "OUT", "--to", "pt"], 2, "--to pt: is none of safetensors, npz or onnx"),
     (["RUN", "OUT.npz", "--input-shape", "1,28"], 2, "C,H,W is wanted"),
     (["RUN", "OUT.npz", "--input-shape", "0"], 2, "C,H,W is wanted"),
+    (["RUN", "OUT.npz", "--fold-batchnorm"], 2, "batch norms too; it is for --to onnx"),
     (["nowhere", "OUT.npz"], 65, "nowhere: No such file"),
     (["README.md", "OUT.npz"], 65, "README.md: is no checkpoint of dptrain"),
     (["RUN", "/no/such/OUT.safetensors"], 74, "/no/such/OUT.safetensors: cannot create: No such file"),
