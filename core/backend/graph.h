@@ -49,6 +49,7 @@ struct dpt_shape {
  * adaptive_avgpool: of n outputs along an axis, i is the mean over the inputs from floor(i in / n)
  *     up to ceil((i + 1) in / n); the shape of the output says n
  * upsample: each number window.kernel times along each axis
+ * bilinear: likewise, but between the nearest numbers, at the centres of pixels (bilinear.h)
  * flatten: [c][h][w] read as one vector; moves nothing in canonical layout
  * dropout: training: zero with probability `rate`, else divide by 1 - rate; evaluation: copy
  * add, multiply: of two values of equal shapes, number by number
@@ -60,7 +61,8 @@ struct dpt_shape {
  * batchnorm: likewise for each channel, or each number of a flat vector, over all pixels of all
  *     samples of the micro-batch; evaluation: by the running statistics
  */
-#define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X)
+#define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X) DPT_OTHER_OPERATIONS(X)
+/* Those that have a layer of their name, and those that are a kind of another one's. */
 #define DPT_LAYER_OPERATIONS(X)                                                                    \
     X(CONV, conv)                                                                                  \
     X(DENSE, dense)                                                                                \
@@ -79,6 +81,7 @@ struct dpt_shape {
     X(GROUPNORM, groupnorm)                                                                        \
     X(PRELU, prelu)                                                                                \
     X(BATCHNORM, batchnorm)
+#define DPT_OTHER_OPERATIONS(X)                      X(BILINEAR, bilinear)
 #define DPT_ACTIVATION_OPERATION(X, NAME, name, ...) X(NAME, name)
 
 #define X(NAME, name) DPT_OP_##NAME,

@@ -61,6 +61,7 @@ enum dpt_onnx_source {
 
 enum dpt_onnx_value {
     DPT_ONNX_INT,   /* `number` */
+    DPT_ONNX_TEXT,  /* `text` */
     DPT_ONNX_FLOAT, /* the node's attribute number `number` */
     DPT_ONNX_KERNEL,
     DPT_ONNX_STRIDES,
@@ -83,6 +84,7 @@ struct dpt_onnx_step {
         const char *name;
         enum dpt_onnx_value value;
         int number;
+        const char *text;
     } attribute[DPT_ONNX_ATTRIBUTES];
 };
 

@@ -26,7 +26,7 @@ enum {
 };
 
 /* AttributeProto.AttributeType */
-enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_INTS = 7 };
+enum { ATTRIBUTE_FLOAT = 1, ATTRIBUTE_INT = 2, ATTRIBUTE_STRING = 3, ATTRIBUTE_INTS = 7 };
 
 /* No reader of Protocol Buffers takes more. */
 static const uint64_t MOST = INT32_MAX;
@@ -61,7 +61,7 @@ static void add_attribute(struct writer *w, const char *name, int type, struct d
 }
 
 static void add_value(struct writer *w, const struct dpt_graph_node *node, const char *name,
-                      enum dpt_onnx_value source, int number)
+                      enum dpt_onnx_value source, int number, const char *text)
 {
     const struct dpt_window *window = &node->window;
     const int32_t *const pairs[] = {[DPT_ONNX_KERNEL] = window->kernel,
@@ -75,6 +75,10 @@ static void add_value(struct writer *w, const struct dpt_graph_node *node, const
     case DPT_ONNX_GROUP:
         dpt_proto_int(&value, 3, source == DPT_ONNX_INT ? number : window->groups);
         add_attribute(w, name, ATTRIBUTE_INT, &value);
+        break;
+    case DPT_ONNX_TEXT:
+        dpt_proto_text(&value, 4, text);
+        add_attribute(w, name, ATTRIBUTE_STRING, &value);
         break;
     case DPT_ONNX_FLOAT:
         dpt_proto_float(&value, 2, node->attribute[number]);
@@ -232,7 +236,7 @@ static void put_node(struct writer *w, const struct dpt_graph_node *node, const 
             dpt_proto_text(&w->op, 1, value);
         for (int i = 0; i < DPT_ONNX_ATTRIBUTES && step[k].attribute[i].name != NULL; i++)
             add_value(w, node, step[k].attribute[i].name, step[k].attribute[i].value,
-                      step[k].attribute[i].number);
+                      step[k].attribute[i].number, step[k].attribute[i].text);
         dpt_proto_text(&w->op, 2, end ? out : next);
         dpt_proto_text(&w->op, 3, end ? node->name : next);
         dpt_proto_text(&w->op, 4, step[k].type);

@@ -1,7 +1,8 @@
 /* Layers that give planes another size. */
 #include "models/layer.h"
 
-#define MODES(X) X(NEAREST, "nearest")
+#define MODES(X) X(NEAREST, "nearest") X(BILINEAR, "bilinear")
+enum { MODES(DPT_LIST_NAME) };
 
 // clang-format off
 static const struct dpt_option adaptive_options[] = {
@@ -15,7 +16,8 @@ static const struct dpt_option upsample_options[] = {
     DPT_PAIR_ROW("scale", struct dpt_resize_options, by, NULL, "times as high and as wide"),
     {.name = "mode", .type = DPT_OPT_CHOICE, .offset = offsetof(struct dpt_resize_options, mode),
      .fallback = "nearest", .choices = DPT_CHOICES(MODES),
-     .help = "nearest: each number is repeated"},
+     .help = "nearest: each number is repeated; bilinear: those between are means of the four "
+             "nearest, by their distances"},
     {0},
 };
 // clang-format on
@@ -39,6 +41,7 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
                                           .stride = {1, 1},
                                           .dilation = {1, 1},
                                           .groups = 1};
+        node.op = o->mode == BILINEAR ? DPT_OP_BILINEAR : DPT_OP_UPSAMPLE;
     }
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:

@@ -312,8 +312,8 @@ static void mistakes_in_layers_are_told(void **state)
         {LAYERS "  - dense: {outputs: 4, init: {normal: 1, he: 2}}\n", 3, 9, 9,
          "dense.init: expected one of"},
         {LAYERS "  - maxpool\n", 3, 9, 9, "size"},
-        {LAYERS "  - upsample: {scale: 2, mode: bilinear}\n", 3, 9, 9,
-         "upsample.mode: 'bilinear' is none of nearest"},
+        {LAYERS "  - upsample: {scale: 2, mode: cubic}\n", 3, 9, 9,
+         "upsample.mode: 'cubic' is none of nearest, bilinear"},
         {LAYERS "  - upsample: 0\n", 3, 9, 9, "upsample.scale"},
         {LAYERS "  - adaptive_avgpool: [1, 2, 3]\n", 3, 9, 9,
          "adaptive_avgpool.size: one number or [height, width] is wanted, not 3 numbers"},
@@ -394,11 +394,16 @@ static void lines_are_planes_of_one_row(void **state)
         dpt_graph_release(&graph[k]);
 }
 
-/* Each operation but the input has one layer, of its name, whose options are its attributes. */
+#define X(NAME, name) +1
+enum { LAYER_OPERATIONS = 0 DPT_LAYER_OPERATIONS(X) };
+#undef X
+
+/* Each operation but the input and kinds of others has one layer, of its name, whose options are its
+ * attributes. */
 static void layers_are_operations(void **state)
 {
     (void)state;
-    for (int op = 1; op < DPT_OP_COUNT; op++) {
+    for (int op = 1; op <= LAYER_OPERATIONS; op++) {
         const struct dpt_layer_type *type = dpt_layer_types[op - 1];
 
         assert_int_equal(type->op, op);
@@ -412,9 +417,9 @@ static void layers_are_operations(void **state)
             assert_non_null(o->name);
         }
     }
-    assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT - 1], &dpt_layer_conv1d);
-    assert_ptr_equal(dpt_layer_types[DPT_OP_COUNT], &dpt_layer_residual);
-    assert_null(dpt_layer_types[DPT_OP_COUNT + 1]);
+    assert_ptr_equal(dpt_layer_types[LAYER_OPERATIONS], &dpt_layer_conv1d);
+    assert_ptr_equal(dpt_layer_types[LAYER_OPERATIONS + 1], &dpt_layer_residual);
+    assert_null(dpt_layer_types[LAYER_OPERATIONS + 2]);
 }
 
 int main(void)

@@ -54,7 +54,7 @@ struct dpt_cuda_bias_back_args {
  * for the outputs whose windows it lies in, in their order.
  *
  * adaptive: averages over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
- * the two areas.
+ * the two areas. bilinear: kernel says how many times as high and as wide y is.
  *
  * With a ReLU in front of a max-pool both are one pass. maxpool_relu: x is the ReLU's input.
  * maxpool_relu_back: dX is the gradient of the ReLU's input; it needs the pool's output (y), not
@@ -268,6 +268,7 @@ struct dpt_cuda_flatten_args {
     X(maxpool_relu_back_##t, pool_back, pool, lanes, false)                                        \
     X(avgpool_##t, pool, pool, lanes, false) X(avgpool_back_##t, pool_back, pool, lanes, false)    \
     X(adaptive_##t, pool, pool, lanes, false) X(adaptive_back_##t, pool_back, pool, lanes, false)  \
+    X(bilinear_##t, pool, pool, lanes, false) X(bilinear_back_##t, pool_back, pool, lanes, false)  \
     X(dropout_##t, dropout, dropout, lanes, false) X(cross_entropy_##t, loss, loss, lanes, true)   \
     X(mse_##t, loss, loss, lanes, true) X(to_layout_##t, layout, layout, lanes, false)             \
     X(from_layout_##t, from_layout, layout, lanes, false)                                          \

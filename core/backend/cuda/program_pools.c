@@ -94,3 +94,10 @@ const struct dpt_cuda_op dpt_cuda_upsample = {
     .kernel = DPT_CUDA_K_adaptive_f32,
     .back = DPT_CUDA_K_adaptive_back_f32,
 };
+
+const struct dpt_cuda_op dpt_cuda_bilinear = {
+    .forward = forward,
+    .backward = backward,
+    .kernel = DPT_CUDA_K_bilinear_f32,
+    .back = DPT_CUDA_K_bilinear_back_f32,
+};

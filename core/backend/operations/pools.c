@@ -79,3 +79,15 @@ const struct dpt_operation dpt_operation_upsample = {
               .with = {{.source = DPT_ONNX_LEFT_OUT},
                        {.source = DPT_ONNX_SCALES, .name = "scales"}}}},
 };
+
+const struct dpt_operation dpt_operation_bilinear = {
+    .name = "bilinear",
+    .kind = DPT_CLASS_POOL,
+    .traits = DPT_EXACT,
+    .shape = multiplied,
+    .reached = {0.3, 0.3, 0.5e-6},
+    .onnx = {{.type = "Resize", /* at half pixels, as it does where nothing is said */
+              .with = {{.source = DPT_ONNX_LEFT_OUT},
+                       {.source = DPT_ONNX_SCALES, .name = "scales"}},
+              .attribute = {{.name = "mode", .value = DPT_ONNX_TEXT, .text = "linear"}}}},
+};

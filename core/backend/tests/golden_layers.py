@@ -141,6 +141,9 @@ for size, shape in (((2, 3), (2, 2, 5, 6)), ((3, 4), (2, 2, 7, 5)), ((4, 5), (2,
 for scale, shape in (((2, 2), (2, 2, 3, 2)), ((3, 1), (2, 3, 2, 3))):
     case(f"upsample {scale[0]}x{scale[1]}", "UPSAMPLE", shape, lambda x, w, b: F.interpolate(x, scale_factor=scale, mode="nearest"),
          kernel=scale)
+for scale, shape in (((2, 2), (2, 2, 3, 2)), ((3, 4), (2, 1, 2, 3)), ((1, 5), (1, 2, 2, 1))):
+    case(f"bilinear {scale[0]}x{scale[1]}", "BILINEAR", shape,
+         lambda x, w, b: F.interpolate(x, scale_factor=scale, mode="bilinear", align_corners=False), kernel=scale)
 case("flatten", "FLATTEN", (2, 2, 2, 3), lambda x, w, b: x.flatten(1))
 for groups, shape in ((1, (2, 3, 3, 2)), (2, (2, 4, 2, 3)), (5, (3, 5, 2, 2))):
     case(f"groupnorm, {groups} groups", "GROUPNORM", shape, lambda x, w, b: F.group_norm(x, groups, w, b, 1e-3),
@@ -149,9 +152,9 @@ batchnorm("batchnorm", (3, 3, 3, 4))
 batchnorm("batchnorm, given", (2, 18, 2, 1), eps=0.2, momentum=0.3)
 batchnorm("batchnorm of a vector", (3, 17))
 own = {"conv", "dense", "maxpool", "avgpool", "global_avgpool", "flatten", "groupnorm", "adaptive_avgpool", "upsample", "batchnorm"}
-random = {"dropout"}
+random, joins = {"dropout"}, {"add", "multiply", "concat"}
 operations = re.findall(r"^    X\((?:C, )?[A-Z0-9_]+, (\w+)", open("core/backend/graph.h").read()
                         + open("core/backend/activations.h").read(), re.M)
 for operation in operations:
-    if operation not in own | random:
+    if operation not in own | random | joins:
         module_cases(operation)

@@ -247,7 +247,7 @@ static inline int32_t net_any(struct dpt_graph *g, int32_t from, enum dpt_op op,
     }
     if (op == DPT_OP_DENSE)
         return net_dense(g, from, draw_int(d, 1, 20), draw_int(d, 0, 1));
-    if (op == DPT_OP_ADAPTIVE_AVGPOOL || op == DPT_OP_UPSAMPLE)
+    if (op == DPT_OP_ADAPTIVE_AVGPOOL || op == DPT_OP_UPSAMPLE || op == DPT_OP_BILINEAR)
         return net_resize(g, from, op, d);
     if (dpt_operations[op]->kind == DPT_CLASS_JOIN)
         return net_join(g, from, net_partner(g, from, op, d), op);

@@ -52,8 +52,11 @@ static inline int32_t add_pool(struct scene *s, int32_t at, struct draw *d)
     const bool max = draw_int(d, 0, 2) > 0, resize = draw_int(d, 0, 3) == 0;
 
     if (resize) {
-        note(s, " %s", max ? "upsample" : "adaptive");
-        return net_resize(&s->graph, at, max ? DPT_OP_UPSAMPLE : DPT_OP_ADAPTIVE_AVGPOOL, d);
+        const enum dpt_op up = w.kernel[0] % 2 ? DPT_OP_UPSAMPLE : DPT_OP_BILINEAR;
+        const enum dpt_op op = max ? up : DPT_OP_ADAPTIVE_AVGPOOL;
+
+        note(s, " %s", dpt_operations[op]->name);
+        return net_resize(&s->graph, at, op, d);
     }
     if (draw_int(d, 0, 1) && in->h >= 2 && in->w >= 2)
         w = (struct dpt_window){{2, 2}, {2, 2}, {1, 1}, {0, 0}, {0, 0}, 1};

@@ -118,7 +118,7 @@ class Onnx:
     def node(n):
         attributes = {}
         for a in map(fields, n.get(5, [])):
-            value = {1: lambda: a[2][0], 2: lambda: packed(a[3])[0], 7: lambda: packed(a[8])}[a[20][0]]()
+            value = {1: lambda: a[2][0], 2: lambda: packed(a[3])[0], 3: lambda: a[4][0].decode(), 7: lambda: packed(a[8])}[a[20][0]]()
             attributes[a[1][0].decode()] = value
         return n[4][0].decode(), [i.decode() for i in n[1]], n[2][0].decode(), attributes
 
@@ -192,12 +192,18 @@ def prelu(x, slope):
     return np.where(x < 0, slope * x, x)
 
 
-def resize(x, roi, scales):
-    """What Resize does where nothing is said: half pixels, rounded to the nearest, halves down."""
-    assert roi is None
+def resize(x, roi, scales, mode="nearest"):
+    """What Resize does where nothing else is said: half pixels; nearest: halves down."""
+    assert roi is None and mode in ("nearest", "linear")
     for axis, scale in enumerate(scales):
-        size = int(x.shape[axis] * scale)
-        x = x.take(np.ceil((np.arange(size) + 0.5) / scale - 1).astype(int), axis)
+        size = x.shape[axis]
+        at = (np.arange(int(size * scale)) + 0.5) / scale - 0.5
+        if mode == "nearest":
+            x = x.take(np.ceil(at - 0.5).astype(int), axis)
+            continue
+        low = np.floor(at).astype(int)
+        share = (at - low).reshape(-1, *(1,) * (x.ndim - axis - 1))
+        x = x.take(low.clip(0, size - 1), axis) * (1 - share) + x.take((low + 1).clip(0, size - 1), axis) * share
     return x
 
 

@@ -39,7 +39,7 @@ MODELS = {
              "global_avgpool, {dense: {outputs: 3, bias: false}}]",
     "no-last-layer": "[{conv: {channels: 3, kernel: 5, stride: [3, 4]}}, {maxpool: [2, 1]}, global_avgpool]",
     "channels": "[{conv: 6}, {groupnorm: {groups: 3, eps: 0.01}}, {prelu: -0.3}, {conv: 4}, {groupnorm: 1}, flatten, prelu, {dense: 3}]",
-    "sizes": "[{conv: 3}, {upsample: [2, 3]}, tanh, {adaptive_avgpool: [5, 7]}, relu, {adaptive_avgpool: [9, 2]}, {upsample: 1}, flatten, {dense: 3}]",
+    "sizes": "[{conv: 3}, {upsample: [2, 3]}, tanh, {upsample: {scale: [3, 2], mode: bilinear}}, {adaptive_avgpool: [5, 7]}, relu, {adaptive_avgpool: [9, 2]}, {upsample: 1}, flatten, {dense: 3}]",
     "lines": "[{adaptive_avgpool: [1, 20]}, {conv1d: {channels: 6, kernel: 5, padding: same, stride: 2}}, relu, {maxpool: [1, 2]}, "
              "{conv1d: {channels: 4, dilation: 2, groups: 2, padding: 1}}, flatten, {dense: 3}]",
     "vectors": "[{dense: 9}, batchnorm, gelu, {dropout: 0.5}, {dense: 3}]",

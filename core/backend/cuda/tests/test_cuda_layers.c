@@ -139,14 +139,14 @@ static void pools(void **state)
     {#name, &dpt_ref_##ref, OF_ALL(name), OF_ALL(name##_back), tolerance, back}
         POOL(maxpool, maxpool, 0, 0),        POOL(avgpool, avgpool, 0, 0),
         POOL(avgpool, global_avgpool, 0, 0), POOL(adaptive, adaptive_avgpool, 0, 0),
-        POOL(adaptive, upsample, 0, 0),
+        POOL(adaptive, upsample, 0, 0),      POOL(bilinear, bilinear, 0, 0),
     };
 
     (void)state;
     for (int seed = 0; seed < 250; seed++) {
         struct draw d = {(uint64_t)seed + 1000};
         const enum type type = (enum type)(seed % TYPES);
-        const size_t n = (size_t)draw_int(&d, 1, 4), which = (size_t)seed / TYPES / 2 % 5;
+        const size_t n = (size_t)draw_int(&d, 1, 4), which = (size_t)seed / TYPES / 2 % 6;
         struct layer l = {.node = {.in = random_shape(&d)}};
         struct device_tensor x, y, dy, dx;
         struct dpt_cuda_pool_args a;
@@ -159,10 +159,15 @@ static void pools(void **state)
         } else {
             l.node.window = (struct dpt_window){0}; /* the global one has none */
         }
-        if (which > 2) {
-            l.node.op = which == 3 ? DPT_OP_ADAPTIVE_AVGPOOL : DPT_OP_UPSAMPLE;
-            l.node.out.h = which == 3 ? draw_int(&d, 1, 14) : l.node.in.h * draw_int(&d, 1, 3);
-            l.node.out.w = which == 3 ? draw_int(&d, 1, 14) : l.node.in.w * draw_int(&d, 1, 3);
+        if (which == 3) {
+            l.node.op = DPT_OP_ADAPTIVE_AVGPOOL;
+            l.node.out.h = draw_int(&d, 1, 14);
+            l.node.out.w = draw_int(&d, 1, 14);
+        } else if (which > 3) {
+            l.node.op = which == 4 ? DPT_OP_UPSAMPLE : DPT_OP_BILINEAR;
+            for (int axis = 0; axis < 2; axis++)
+                l.node.window.kernel[axis] = draw_int(&d, 1, 3);
+            dpt_operations[l.node.op]->shape(&l.node);
         }
         x = tensor_make(type, n, &l.node.in), dx = tensor_make(type, n, &l.node.in);
         y = tensor_make(type, n, &l.node.out), dy = tensor_make(type, n, &l.node.out);

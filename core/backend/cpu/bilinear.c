@@ -1,0 +1,170 @@
+#include <string.h>
+
+#include "core/backend/bilinear.h"
+#include "core/backend/cpu/channels.h"
+
+/* Bilinear upsampling: a row of outputs lies between two rows of inputs, and each number of it
+ * between two of these. In any layout. */
+
+struct bilinear {
+    int64_t planes, block;
+    int32_t in[2], out[2], factor[2];
+};
+
+static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                            struct dpt_error *err)
+{
+    const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
+    const int32_t block = dpt_layout_block(layout, node->in.c);
+    enum dpt_status status = DPT_OK;
+    struct bilinear *own = node->own;
+
+    *own = (struct bilinear){
+        .planes = (int64_t)program->spec.micro * ((node->in.c + block - 1) / block),
+        .block = block,
+        .in = {node->in.h, node->in.w},
+        .out = {node->out.h, node->out.w},
+        .factor = {node->graph->window.kernel[0], node->graph->window.kernel[1]},
+    };
+    DPT_TRY(dpt_cpu_read(program, node, layout, err));
+    dpt_cpu_write(program, node, layout);
+    /* A row between two, and where its columns lie. */
+    dpt_cpu_want_scratch(program,
+                         (int64_t)node->in.w * block +
+                             (int64_t)(sizeof(struct dpt_bilinear) / sizeof(float)) * node->out.w);
+out:
+    return status;
+}
+
+/* Fills in the table of columns behind the row in the scratch memory; returns it. */
+static const struct dpt_bilinear *columns_of(const struct bilinear *s, float *scratch)
+{
+    struct dpt_bilinear *columns = (void *)(scratch + s->in[1] * s->block);
+
+    for (int32_t j = 0; j < s->out[1]; j++)
+        columns[j] = dpt_bilinear_at(j, s->factor[1], s->in[1]);
+    return columns;
+}
+
+/* Of all columns. lanes: a constant that divides the block. */
+DPT_INLINE void forward_columns(const struct bilinear *s, int lanes,
+                                const struct dpt_bilinear *columns, const float *row, float *y)
+{
+    for (int32_t j = 0; j < s->out[1]; j++) {
+        const float *first = row + columns[j].first * s->block;
+        const float *second = row + columns[j].second * s->block;
+        const float share = columns[j].share, rest = 1 - share;
+
+        for (int64_t at = 0; at < s->block; at += lanes) {
+            float sum[DPT_LANES];
+
+            DPT_EACH_LANE(c, lanes)
+            sum[c] = rest * first[at + c] + share * second[at + c];
+            DPT_EACH_LANE(c, lanes)
+            y[j * s->block + at + c] = sum[c];
+        }
+    }
+}
+
+DPT_VECTOR static void forward_planes(const struct bilinear *s, const float *x, float *scratch,
+                                      float *y)
+{
+    const struct dpt_bilinear *columns = columns_of(s, scratch);
+    const int64_t width = s->in[1] * s->block, out = s->out[1] * s->block;
+
+    for (int64_t plane = 0; plane < s->planes; plane++, x += s->in[0] * width) {
+        for (int32_t i = 0; i < s->out[0]; i++, y += out) {
+            const struct dpt_bilinear at = dpt_bilinear_at(i, s->factor[0], s->in[0]);
+            const float *first = x + at.first * width, *second = x + at.second * width;
+
+            for (int64_t c = 0; c < width; c++)
+                scratch[c] = (1 - at.share) * first[c] + at.share * second[c];
+            if (s->block % 16 == 0)
+                forward_columns(s, 16, columns, scratch, y);
+            else if (s->block % 8 == 0)
+                forward_columns(s, 8, columns, scratch, y);
+            else
+                forward_columns(s, 1, columns, scratch, y);
+        }
+    }
+}
+
+/* row: what each input gets of a row of outputs, but for that row's share. */
+DPT_INLINE void back_columns(const struct bilinear *s, int lanes,
+                             const struct dpt_bilinear *columns, const float *dy, float *row)
+{
+    memset(row, 0, (size_t)(s->in[1] * s->block) * sizeof *row);
+    for (int32_t j = 0; j < s->out[1]; j++) {
+        float *first = row + columns[j].first * s->block;
+        float *second = row + columns[j].second * s->block;
+        const float share = columns[j].share, rest = 1 - share;
+
+        for (int64_t at = 0; at < s->block; at += lanes) {
+            float given[DPT_LANES], sum[DPT_LANES];
+
+            DPT_EACH_LANE(c, lanes)
+            given[c] = dy[j * s->block + at + c];
+            DPT_EACH_LANE(c, lanes)
+            sum[c] = first[at + c] + rest * given[c];
+            DPT_EACH_LANE(c, lanes)
+            first[at + c] = sum[c];
+            if (share == 0)
+                continue;
+            DPT_EACH_LANE(c, lanes)
+            sum[c] = second[at + c] + share * given[c];
+            DPT_EACH_LANE(c, lanes)
+            second[at + c] = sum[c];
+        }
+    }
+}
+
+DPT_VECTOR static void back_planes(const struct bilinear *s, const float *dy, float *scratch,
+                                   float *dx)
+{
+    const struct dpt_bilinear *columns = columns_of(s, scratch);
+    const int64_t width = s->in[1] * s->block, out = s->out[1] * s->block;
+
+    memset(dx, 0, (size_t)(s->planes * s->in[0] * width) * sizeof *dx);
+    for (int64_t plane = 0; plane < s->planes; plane++, dx += s->in[0] * width) {
+        for (int32_t i = 0; i < s->out[0]; i++, dy += out) {
+            const struct dpt_bilinear at = dpt_bilinear_at(i, s->factor[0], s->in[0]);
+            float *first = dx + at.first * width, *second = dx + at.second * width;
+
+            if (s->block % 16 == 0)
+                back_columns(s, 16, columns, dy, scratch);
+            else if (s->block % 8 == 0)
+                back_columns(s, 8, columns, dy, scratch);
+            else
+                back_columns(s, 1, columns, dy, scratch);
+            for (int64_t c = 0; c < width; c++)
+                first[c] += (1 - at.share) * scratch[c];
+            for (int64_t c = 0; at.share > 0 && c < width; c++)
+                second[c] += at.share * scratch[c];
+        }
+    }
+}
+
+static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               struct dpt_error *err)
+{
+    (void)err;
+    forward_planes(node->own, dpt_cpu_buffer(run, node->x), run->scratch,
+                   dpt_cpu_buffer(run, node->y));
+    return DPT_OK;
+}
+
+static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                struct dpt_error *err)
+{
+    (void)err;
+    back_planes(node->own, dpt_cpu_buffer(run, node->dy), run->scratch,
+                dpt_cpu_buffer(run, node->dx));
+    return DPT_OK;
+}
+
+const struct dpt_cpu_op dpt_cpu_bilinear = {
+    .plan = plan,
+    .forward = forward,
+    .backward = backward,
+    .own = sizeof(struct bilinear),
+};

@@ -1,0 +1,79 @@
+#include "core/backend/bilinear.h"
+
+#include "core/backend/ref/ref.h"
+
+/* An input that an output lies beside, and how much of it the output has. */
+struct corner {
+    size_t input;
+    double weight;
+};
+
+/* The up to four of an output in a plane; how many. */
+static int corners_of(const struct dpt_graph_node *node, int32_t row, int32_t column,
+                      struct corner corners[4])
+{
+    const struct dpt_bilinear r = dpt_bilinear_at(row, node->window.kernel[0], node->in.h);
+    const struct dpt_bilinear c = dpt_bilinear_at(column, node->window.kernel[1], node->in.w);
+    int n = 0;
+
+    for (int32_t i = r.first; i <= r.second; i++) {
+        for (int32_t j = c.first; j <= c.second; j++) {
+            const float of_row = i == r.first ? 1 - r.share : r.share;
+            const float of_column = j == c.first ? 1 - c.share : c.share;
+
+            corners[n].input = (size_t)(i * node->in.w + j);
+            corners[n++].weight = (double)of_row * of_column;
+        }
+    }
+    return n;
+}
+
+/* Calls work for each output, with its number and that of its input plane's first element. */
+static void each_output(const struct dpt_ref_call *call,
+                        void (*work)(const struct dpt_ref_call *call, const struct corner *corners,
+                                     int n, size_t plane, size_t output))
+{
+    const struct dpt_graph_node *node = call->node;
+    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
+    size_t output = 0;
+
+    for (size_t plane = 0; plane < planes; plane++) {
+        for (int32_t i = 0; i < node->out.h; i++) {
+            for (int32_t j = 0; j < node->out.w; j++, output++) {
+                struct corner corners[4];
+                const int n = corners_of(node, i, j, corners);
+
+                work(call, corners, n, plane * in, output);
+            }
+        }
+    }
+}
+
+static void interpolate(const struct dpt_ref_call *call, const struct corner *corners, int n,
+                        size_t plane, size_t output)
+{
+    double sum = 0;
+
+    for (int k = 0; k < n; k++)
+        sum += corners[k].weight * call->x[plane + corners[k].input];
+    call->y[output] = (float)sum;
+}
+
+static void share_out(const struct dpt_ref_call *call, const struct corner *corners, int n,
+                      size_t plane, size_t output)
+{
+    for (int k = 0; k < n; k++)
+        call->dx[plane + corners[k].input] += (float)(corners[k].weight * call->dy[output]);
+}
+
+static void forward(const struct dpt_ref_call *call)
+{
+    each_output(call, interpolate);
+}
+
+static void backward(const struct dpt_ref_call *call)
+{
+    each_output(call, share_out);
+}
+
+const struct dpt_ref_op dpt_ref_bilinear = {.forward = forward, .backward = backward};
