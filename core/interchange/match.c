@@ -16,7 +16,7 @@ static const char *const prefixes[] = {"",
                                        "net.",
                                        "state_dict."};
 
-enum { PREFIXES = sizeof prefixes / sizeof prefixes[0], SHOWN = 24 };
+enum { PREFIXES = sizeof prefixes / sizeof prefixes[0], SHOWN = 20 };
 
 /* A tensor of the file under the name that it has for us. */
 struct named {
@@ -124,12 +124,6 @@ static const char *choose_prefix(const struct named *all, size_t n, const struct
 
 /* --- pairs ------------------------------------------------------------------------------------ */
 
-/* PyTorch's batch norm counts its steps, which nothing here is computed from. */
-static bool is_counter(const struct named *named)
-{
-    return strcmp(named->name + named->layer, ".num_batches_tracked") == 0;
-}
-
 static void pair(struct dpt_match *match, const struct dpt_graph *graph, int32_t k,
                  const struct named *named)
 {
@@ -161,7 +155,7 @@ static enum dpt_status pair_by_name(struct dpt_match *match, const struct dpt_we
                                 : "");
     match->prefix = choose_prefix(all, n, graph);
     for (size_t i = 0; i < n; i++)
-        match->used[all[i].index] = is_counter(&all[i]);
+        match->used[all[i].index] = dpt_weight_is_count(all[i].name);
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         char name[DPT_NAME];
         const struct named *named =
@@ -213,7 +207,7 @@ static void pair_by_order(struct dpt_match *match, const struct dpt_weights *wei
     if (!weights->format->ordered && weights->n > 0)
         qsort(all, weights->n, sizeof *all, by_layer);
     for (size_t i = 0; i < weights->n; i++) {
-        match->used[all[i].index] = is_counter(&all[i]);
+        match->used[all[i].index] = dpt_weight_is_count(all[i].name);
         if (k < graph->n_tensors && all[i].weight->kind != DPT_FLOAT_NONE &&
             !match->used[all[i].index])
             pair(match, graph, k++, &all[i]);
@@ -222,98 +216,66 @@ static void pair_by_order(struct dpt_match *match, const struct dpt_weights *wei
 
 /* --- what is left over ------------------------------------------------------------------------ */
 
-static void add_tensor(struct dpt_str *out, size_t *n, const char *name, int n_dims,
-                       const int64_t *dims)
+/* One line of a list, or none behind the last that is shown. */
+static bool add_line(struct dpt_str *out, size_t *n, const char *name, int n_dims,
+                     const int64_t *dims)
 {
     char text[DPT_DIMS_TEXT];
 
-    if ((*n)++ < SHOWN)
-        dpt_str_printf(out, "%s%.100s %s", *n > 1 ? ", " : "", name,
-                       dpt_dims_text(n_dims, dims, text));
+    if ((*n)++ >= SHOWN)
+        return false;
+    dpt_str_printf(out, "%s  %.100s %s", out->length > 0 ? "\n" : "", name,
+                   dpt_dims_text(n_dims, dims, text));
+    return true;
 }
 
-static void end_list(struct dpt_str *out, size_t n)
+static size_t end_list(struct dpt_str *out, size_t n)
 {
     if (n > SHOWN)
-        dpt_str_printf(out, " and %zu more", n - SHOWN);
+        dpt_str_printf(out, "\n  and %zu more", n - SHOWN);
+    return n;
 }
 
-/* The model's tensors without a pair; near: also those for which one of another shape is there. */
-static void list_missing(const struct dpt_match *match, const struct dpt_graph *graph, bool near,
+size_t dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
                          struct dpt_str *out)
 {
-    char name[DPT_NAME];
+    char name[DPT_NAME], there[DPT_DIMS_TEXT];
     size_t n = 0;
 
-    for (int32_t k = 0; k < graph->n_tensors; k++)
-        if (match->weight[k] == NULL && (near || match->near[k] == NULL))
-            add_tensor(out, &n, dpt_weight_name(&graph->tensors[k], name), graph->tensors[k].n_dims,
-                       graph->tensors[k].dims);
-    end_list(out, n);
+    for (int32_t k = 0; k < graph->n_tensors; k++) {
+        const struct dpt_tensor *t = &graph->tensors[k];
+        const struct dpt_weight *near = match->near[k];
+
+        if (match->weight[k] != NULL ||
+            !add_line(out, &n, dpt_weight_name(t, name), t->n_dims, t->dims))
+            continue;
+        dpt_str_printf(out, ": ");
+        if (near != NULL && strcmp(near->name, name) != 0)
+            dpt_str_printf(out, "%.100s ", near->name);
+        if (near != NULL)
+            dpt_str_printf(out, "%s ", dpt_dims_text(near->n_dims, near->dims, there));
+        if (near != NULL && near->kind == DPT_FLOAT_NONE)
+            dpt_str_printf(out, "of type %s ", near->type);
+        dpt_str_printf(out, near != NULL ? "in the file" : "not in the file");
+    }
+    return end_list(out, n);
 }
 
-void dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
-                       struct dpt_str *out)
-{
-    list_missing(match, graph, true, out);
-}
-
-void dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,
-                      struct dpt_str *out)
+size_t dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,
+                        struct dpt_str *out)
 {
     size_t n = 0;
 
     for (size_t i = 0; i < weights->n; i++) {
         const struct dpt_weight *w = &weights->at[i];
 
-        if (match->used[i])
+        if (match->used[i] || !add_line(out, &n, w->name, w->n_dims, w->dims))
             continue;
-        add_tensor(out, &n, w->name, w->n_dims, w->dims);
-        if (n <= SHOWN && strcmp(match->name[i], w->name) != 0)
+        if (strcmp(match->name[i], w->name) != 0)
             dpt_str_printf(out, " as %.100s", match->name[i]);
+        dpt_str_printf(out, ": not in the model");
     }
-    end_list(out, n);
-}
-
-static void add_shapes(const struct dpt_match *match, const struct dpt_graph *graph,
-                       struct dpt_str *out)
-{
-    char name[DPT_NAME], there[DPT_DIMS_TEXT], here[DPT_DIMS_TEXT];
-    size_t n = 0;
-
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const struct dpt_tensor *t = &graph->tensors[k];
-        const struct dpt_weight *w = match->near[k];
-
-        if (w == NULL || n++ >= SHOWN)
-            continue;
-        dpt_str_printf(out, "\n  %s: %s in the model, ", dpt_weight_name(t, name),
-                       dpt_dims_text(t->n_dims, t->dims, here));
-        if (strcmp(w->name, name) != 0)
-            dpt_str_printf(out, "%.100s ", w->name);
-        dpt_str_printf(out, "%s", dpt_dims_text(w->n_dims, w->dims, there));
-        if (w->kind == DPT_FLOAT_NONE)
-            dpt_str_printf(out, " of type %s", w->type);
-        dpt_str_printf(out, " in the file");
-    }
-    end_list(out, n);
-}
-
-/* The lines of a message: other shapes, what only the model has, what only the file has. */
-static void describe(const struct dpt_match *match, const struct dpt_weights *weights,
-                     const struct dpt_graph *graph, struct dpt_str *out)
-{
-    struct dpt_str list = {0};
-
-    add_shapes(match, graph, out);
-    list_missing(match, graph, false, &list); /* other shapes are in the lines above */
-    if (list.length > 0)
-        dpt_str_printf(out, "\n  not in the file: %s", list.text);
-    dpt_str_clear(&list);
-    dpt_match_unused(match, weights, &list);
-    if (list.length > 0)
-        dpt_str_printf(out, "\n  not in the model: %s", list.text);
-    dpt_str_release(&list);
+    return end_list(out, n);
 }
 
 static enum dpt_status judge(const struct dpt_match *match, const struct dpt_weights *weights,
@@ -322,21 +284,22 @@ static enum dpt_status judge(const struct dpt_match *match, const struct dpt_wei
 {
     enum dpt_status status = DPT_OK;
     struct dpt_str text = {0};
-    bool left = match->pairs < graph->n_tensors;
+    char advice[96];
 
-    for (size_t i = 0; i < weights->n && !left; i++)
-        left = !match->used[i];
-    if (!left || (options->partial && match->pairs > 0))
+    if (options->partial && match->pairs > 0)
         return DPT_OK;
-    describe(match, weights, graph, &text);
+    if (dpt_match_missing(match, graph, &text) + dpt_match_unused(match, weights, &text) == 0)
+        return DPT_OK;
     if (text.failed)
         DPT_TRY(dpt_fail_memory(err, "a list of tensors", 0));
+    snprintf(advice, sizeof advice, " (--init-partial takes the %d of its %d tensors that do)",
+             match->pairs, graph->n_tensors);
     DPT_TRY(dpt_fail(err, DPT_BAD_DATA, "%s does not fit the model%s:\n%s", weights->path,
-                     match->pairs > 0 ? " (--init-partial takes what fits)"
+                     match->pairs > 0 ? advice
                      : options->by_order
                          ? ""
                          : " (--map FROM=TO gives names, --map-by-order needs none)",
-                     text.text != NULL ? text.text + 1 : "  it is empty"));
+                     text.text));
 out:
     dpt_str_release(&text);
     return status;

@@ -174,16 +174,17 @@ out:
 }
 
 /* What stands in front of an array's numbers; gives its length. */
-static size_t npy_header(const struct dpt_tensor *t, char header[HEADER])
+static size_t npy_header(const struct dpt_weight_entry *e, char header[HEADER])
 {
     size_t n = MAGIC + 2;
 
     n += (size_t)snprintf(header + n, HEADER - n,
-                          "{'descr': '<f4', 'fortran_order': False, 'shape': (");
-    for (int d = 0; d < t->n_dims; d++)
+                          "{'descr': '%s', 'fortran_order': False, 'shape': (",
+                          e->whole ? "<i8" : "<f4");
+    for (int d = 0; d < e->n_dims; d++)
         n += (size_t)snprintf(header + n, HEADER - n, "%s%lld", d > 0 ? ", " : "",
-                              (long long)t->dims[d]);
-    n += (size_t)snprintf(header + n, HEADER - n, "%s), }", t->n_dims == 1 ? "," : "");
+                              (long long)e->dims[d]);
+    n += (size_t)snprintf(header + n, HEADER - n, "%s), }", e->n_dims == 1 ? "," : "");
     while ((n + 1) % ALIGN != 0)
         header[n++] = ' ';
     header[n++] = '\n';
@@ -193,20 +194,19 @@ static size_t npy_header(const struct dpt_tensor *t, char header[HEADER])
     return n;
 }
 
-static bool add_array(zip_t *zip, const struct dpt_model_view *view, const struct dpt_tensor *t,
-                      char header[HEADER])
+static bool add_array(zip_t *zip, const struct dpt_weight_entry *e, char header[HEADER])
 {
     const zip_buffer_fragment_t parts[] = {
-        {(zip_uint8_t *)header, npy_header(t, header)},
-        {(zip_uint8_t *)(view->params + t->offset), (zip_uint64_t)t->count * sizeof(float)},
+        {(zip_uint8_t *)header, npy_header(e, header)},
+        {(zip_uint8_t *)e->bytes, e->size},
     };
     zip_source_t *source = zip_source_buffer_fragment(zip, parts, 2, 0);
-    char tensor[DPT_NAME], name[DPT_NAME + 8];
+    char name[DPT_WEIGHT_ENTRY_NAME + 8];
     zip_int64_t index;
 
     if (source == NULL)
         return false;
-    snprintf(name, sizeof name, "%s.npy", dpt_weight_name(t, tensor));
+    snprintf(name, sizeof name, "%s.npy", e->name);
     index = zip_file_add(zip, name, source, ZIP_FL_ENC_UTF_8);
     if (index < 0) {
         zip_source_free(source);
@@ -227,9 +227,10 @@ static enum dpt_status fail_zip(zip_error_t *reason, const char *path, struct dp
     return dpt_fail(err, DPT_IO, "%s: cannot write: %s", path, zip_error_strerror(reason));
 }
 
-/* headers: HEADER bytes for each tensor, which libzip reads when it closes the archive. */
-static enum dpt_status write_archive(const struct dpt_model_view *view, const char *temporary,
-                                     const char *path, char *headers, struct dpt_error *err)
+/* headers: HEADER bytes for each entry, which libzip reads when it closes the archive. */
+static enum dpt_status write_archive(const struct dpt_weight_entry *entries, size_t n,
+                                     const char *temporary, const char *path, char *headers,
+                                     struct dpt_error *err)
 {
     int code = 0;
     zip_t *zip = zip_open(temporary, ZIP_CREATE | ZIP_TRUNCATE, &code);
@@ -237,8 +238,8 @@ static enum dpt_status write_archive(const struct dpt_model_view *view, const ch
 
     if (!good)
         return dpt_fail(err, DPT_IO, "%s: cannot write (libzip's error %d)", path, code);
-    for (int32_t k = 0; good && k < view->graph->n_tensors; k++)
-        good = add_array(zip, view, &view->graph->tensors[k], headers + (size_t)k * HEADER);
+    for (size_t k = 0; good && k < n; k++)
+        good = add_array(zip, &entries[k], headers + k * HEADER);
     if (good && zip_close(zip) == 0)
         return DPT_OK;
     fail_zip(zip_get_error(zip), path, err);
@@ -250,19 +251,24 @@ static enum dpt_status write_npz(const struct dpt_model_view *view, const char *
                                  struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    char *headers = calloc((size_t)view->graph->n_tensors, HEADER), *temporary = NULL;
+    struct dpt_region region = {0};
+    struct dpt_weight_entry *entries;
+    char *headers, *temporary = NULL;
+    size_t n;
 
+    DPT_TRY(dpt_weights_entries(view, &region, &entries, &n, err));
+    headers = dpt_region_alloc(&region, n * HEADER);
     if (headers == NULL)
-        DPT_TRY(dpt_fail_memory(err, path, (double)view->graph->n_tensors * HEADER));
+        DPT_TRY(dpt_fail_memory(err, path, (double)n * HEADER));
     DPT_TRY(dpt_file_temporary(path, &temporary, err));
-    status = write_archive(view, temporary, path, headers, err);
+    status = write_archive(entries, n, temporary, path, headers, err);
     if (status == DPT_OK)
         status = dpt_file_commit(temporary, path, err);
     else
         unlink(temporary);
 out:
     free(temporary);
-    free(headers);
+    dpt_region_release(&region);
     return status;
 }
 

@@ -234,25 +234,24 @@ static void add_metadata(const struct dpt_model_view *view, struct dpt_json *j)
     dpt_json_end(j);
 }
 
-static void add_tensor(const struct dpt_tensor *t, int64_t at, struct dpt_json *j)
+static void add_tensor(const struct dpt_weight_entry *e, int64_t at, struct dpt_json *j)
 {
-    char name[DPT_NAME];
-
-    dpt_json_object(j, dpt_weight_name(t, name));
-    dpt_json_text(j, "dtype", "F32");
+    dpt_json_object(j, e->name);
+    dpt_json_text(j, "dtype", e->whole ? "I64" : "F32");
     dpt_json_array(j, "shape");
-    for (int d = 0; d < t->n_dims; d++)
-        dpt_json_int(j, NULL, t->dims[d]);
+    for (int d = 0; d < e->n_dims; d++)
+        dpt_json_int(j, NULL, e->dims[d]);
     dpt_json_end(j);
     dpt_json_array(j, "data_offsets");
     dpt_json_int(j, NULL, at);
-    dpt_json_int(j, NULL, at + t->count * (int64_t)sizeof(float));
+    dpt_json_int(j, NULL, at + (int64_t)e->size);
     dpt_json_end(j);
     dpt_json_end(j);
 }
 
 /* The length and the header, filled up with spaces so that the bytes behind it are aligned. */
-static void write_header(const struct dpt_model_view *view, struct dpt_str *out)
+static void write_header(const struct dpt_model_view *view, const struct dpt_weight_entry *entries,
+                         size_t n, struct dpt_str *out)
 {
     struct dpt_json j = {0};
     int64_t at = 0;
@@ -260,9 +259,9 @@ static void write_header(const struct dpt_model_view *view, struct dpt_str *out)
     dpt_str_add(&j.text, "        ", LENGTH);
     dpt_json_object(&j, NULL);
     add_metadata(view, &j);
-    for (int32_t k = 0; k < view->graph->n_tensors; k++) {
-        add_tensor(&view->graph->tensors[k], at, &j);
-        at += view->graph->tensors[k].count * (int64_t)sizeof(float);
+    for (size_t k = 0; k < n; k++) {
+        add_tensor(&entries[k], at, &j);
+        at += (int64_t)entries[k].size;
     }
     dpt_json_end(&j);
     *out = j.text;
@@ -276,23 +275,23 @@ static enum dpt_status write_safetensors(const struct dpt_model_view *view, cons
                                          struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t n = (size_t)view->graph->n_tensors + 1;
-    struct dpt_file_piece *pieces = calloc(n, sizeof *pieces);
+    struct dpt_region region = {0};
+    struct dpt_weight_entry *entries;
+    struct dpt_file_piece *pieces;
     struct dpt_str header = {0};
+    size_t n;
 
-    write_header(view, &header);
+    DPT_TRY(dpt_weights_entries(view, &region, &entries, &n, err));
+    pieces = dpt_region_alloc(&region, (n + 1) * sizeof *pieces);
+    write_header(view, entries, n, &header);
     if (pieces == NULL || header.failed)
         DPT_TRY(dpt_fail_memory(err, path, (double)header.length));
     pieces[0] = (struct dpt_file_piece){header.text, header.length};
-    for (size_t k = 1; k < n; k++) {
-        const struct dpt_tensor *t = &view->graph->tensors[k - 1];
-
-        pieces[k] =
-            (struct dpt_file_piece){view->params + t->offset, (size_t)t->count * sizeof(float)};
-    }
-    DPT_TRY(dpt_file_write_pieces(path, pieces, n, err));
+    for (size_t k = 0; k < n; k++)
+        pieces[k + 1] = (struct dpt_file_piece){entries[k].bytes, entries[k].size};
+    DPT_TRY(dpt_file_write_pieces(path, pieces, n + 1, err));
 out:
-    free(pieces);
+    dpt_region_release(&region);
     dpt_str_release(&header);
     return status;
 }

@@ -126,6 +126,56 @@ const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME])
     return buf;
 }
 
+/* What PyTorch calls the count, in the place of a name's last part. */
+static const char count_name[] = "num_batches_tracked", counted[] = "running_var";
+
+/* The characters of a name up to its last dot and with it, where the rest is `part`; else 0. */
+static size_t ends_in(const char *name, const char *part)
+{
+    const char *dot = strrchr(name, '.');
+
+    return dot != NULL && strcmp(dot + 1, part) == 0 ? (size_t)(dot + 1 - name) : 0;
+}
+
+bool dpt_weight_is_count(const char *name)
+{
+    return ends_in(name, count_name) > 0;
+}
+
+enum dpt_status dpt_weights_entries(const struct dpt_model_view *view, struct dpt_region *region,
+                                    struct dpt_weight_entry **entries, size_t *n,
+                                    struct dpt_error *err)
+{
+    const struct dpt_graph *g = view->graph;
+    const size_t most = 2 * (size_t)g->n_tensors + 1;
+    struct dpt_weight_entry *at = dpt_region_alloc(region, most * sizeof *at);
+    char name[DPT_NAME];
+    size_t prefix;
+
+    *n = 0;
+    *entries = at;
+    if (at == NULL)
+        return dpt_fail_memory(err, "a list of tensors", (double)most * sizeof *at);
+    for (int32_t k = 0; k < g->n_tensors; k++) {
+        prefix = ends_in(dpt_weight_name(&g->tensors[k], name), counted);
+        if (prefix == 0)
+            continue;
+        at[*n] = (struct dpt_weight_entry){
+            .whole = true, .bytes = &view->step, .size = sizeof view->step};
+        snprintf(at[(*n)++].name, sizeof at->name, "%.*s%s", (int)prefix, name, count_name);
+    }
+    for (int32_t k = 0; k < g->n_tensors; k++) {
+        const struct dpt_tensor *t = &g->tensors[k];
+
+        at[*n] = (struct dpt_weight_entry){.n_dims = t->n_dims,
+                                           .dims = t->dims,
+                                           .bytes = view->params + t->offset,
+                                           .size = (size_t)t->count * sizeof(float)};
+        dpt_weight_name(t, at[(*n)++].name);
+    }
+    return DPT_OK;
+}
+
 enum dpt_status dpt_weights_add(struct dpt_weights *w, const char *name, size_t length,
                                 struct dpt_weight **weight, struct dpt_error *err)
 {

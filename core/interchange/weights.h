@@ -17,7 +17,12 @@
 #include "core/base/memory.h"
 #include "data/sets/dataset.h"
 
-enum { DPT_WEIGHT_DIMS = 8, DPT_WEIGHTS_MOST = 1 << 20, DPT_WEIGHT_NAME_MOST = 512 };
+enum {
+    DPT_WEIGHT_DIMS = 8,
+    DPT_WEIGHTS_MOST = 1 << 20,
+    DPT_WEIGHT_NAME_MOST = 512,
+    DPT_WEIGHT_ENTRY_NAME = DPT_NAME + 24
+};
 
 /* Number formats of floats, as in files; all become float32. */
 enum dpt_float_kind { DPT_FLOAT_NONE, DPT_FLOAT_16, DPT_FLOAT_BF16, DPT_FLOAT_32, DPT_FLOAT_64 };
@@ -107,6 +112,27 @@ enum dpt_status dpt_weights_target(const char *name, const char *path,
 
 /* A tensor's name in files of other programs: "conv1.weight"; buf: DPT_NAME bytes; returns buf. */
 const char *dpt_weight_name(const struct dpt_tensor *tensor, char buf[DPT_NAME]);
+
+/* What a file of a model's weights holds: a tensor of floats, or one whole number. */
+struct dpt_weight_entry {
+    char name[DPT_WEIGHT_ENTRY_NAME];
+    bool whole; /* int64, not float32 */
+    int n_dims;
+    const int64_t *dims; /* borrowed, as are the bytes */
+    const void *bytes;
+    size_t size;
+};
+
+/*
+ * Lists a model's tensors as PyTorch's state dict has them, which counts the steps that each batch
+ * norm has taken. These counts come first: their numbers are the widest, and so all are aligned.
+ * *entries: out, [*n] of the region. Errors: RANK.
+ */
+enum dpt_status dpt_weights_entries(const struct dpt_model_view *view, struct dpt_region *region,
+                                    struct dpt_weight_entry **entries, size_t *n,
+                                    struct dpt_error *err);
+/* Whether a name is such a count's. */
+bool dpt_weight_is_count(const char *name);
 
 /* One more entry of w, its name copied and made printable. Errors:
  * BAD_DATA (too many, too long a name), RANK. */

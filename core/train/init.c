@@ -44,7 +44,7 @@ static enum dpt_status load(struct dpt_trainer *t, struct dpt_init_result *resul
     result->from = match.pairs;
     result->random = t->model.graph.n_tensors - match.pairs;
     dpt_match_missing(&match, &t->model.graph, &result->missing);
-    dpt_match_unused(&match, &w, &result->unused);
+    result->of_no_layer = dpt_match_unused(&match, &w, &result->unused);
     if (result->missing.failed || result->unused.failed)
         DPT_TRY(dpt_fail_memory(err, "lists of tensors", 0));
 out:
@@ -87,10 +87,12 @@ void dpt_init_log(const struct dpt_trainer *t, const struct dpt_init_result *res
     dpt_log_info(t->log, "  weights  %d tensor%s of %s (%s)%s%s", result->from,
                  result->from == 1 ? "" : "s", path, result->format,
                  result->prefix[0] != '\0' ? ", names behind " : "", result->prefix);
-    if (result->missing.length > 0)
-        dpt_log_warn(t->log, "these weights are not from %s but begin at random: %s", path,
-                     result->missing.text);
-    if (result->unused.length > 0)
-        dpt_log_warn(t->log, "these weights of %s are of no layer here: %s", path,
-                     result->unused.text);
+    if (result->random > 0)
+        dpt_log_warn(t->log, "%d of the model's %d tensors begin%s at random, not as in %s:\n%s",
+                     result->random, result->random + result->from, result->random == 1 ? "s" : "",
+                     path, result->missing.text);
+    if (result->of_no_layer > 0)
+        dpt_log_warn(t->log, "%zu tensor%s of %s %s of no layer here:\n%s", result->of_no_layer,
+                     result->of_no_layer == 1 ? "" : "s", path,
+                     result->of_no_layer == 1 ? "is" : "are", result->unused.text);
 }

@@ -12,7 +12,8 @@ struct dpt_init_result {
     const char *format;   /* of the file; NULL: nothing was read */
     const char *prefix;   /* that its names had in front, "" where none */
     int32_t from, random; /* tensors from the file, and as they would have been without it */
-    struct dpt_str missing, unused; /* lists: of these, and of what the model has no place for */
+    size_t of_no_layer;   /* of the file, that the model has no place for */
+    struct dpt_str missing, unused; /* lists of the last two, a line each */
 };
 
 /*

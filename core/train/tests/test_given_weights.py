@@ -91,9 +91,9 @@ def test_what_does_not_fit_is_told(tmp_path, job):
             said = dpt.run(command[0], job, "--checkpoint", tmp_path / f"{name}.safetensors", *command[1:], ranks=2)
             assert said.code == 65 and words in said.err and not said.out, said
     safetensors(tmp_path / "more.safetensors", {**WEIGHTS, "batches": np.zeros(3, "f4")})
-    assert "(--init-partial takes what fits)" in dpt.run("eval", job, "--checkpoint", tmp_path / "more.safetensors").err
+    assert "(--init-partial takes the 4 of its 4 tensors that do)" in dpt.run("eval", job, "--checkpoint", tmp_path / "more.safetensors").err
     said = dpt.run("eval", job, "--checkpoint", tmp_path / "more.safetensors", "--init-partial")
     check_line(said.out, "test ")
-    assert "are of no layer here: batches [3]" in said.err
+    assert "is of no layer here:\n  batches [3]: not in the model\n" in said.err
     said = dpt.run("eval", job)
     assert said.code == 2 and "which checkpoint? --checkpoint FILE, a run folder for its latest, or weights in safetensors or npz" in said.err

@@ -183,15 +183,27 @@ def test_all_that_does_not_fit_is_told_at_once(job, weights, tmp_path):
     path = formats.write_safetensors(tmp_path / "w.safetensors", {**weights, "dense2.bias": np.arange(10)})
     result = begin(job, tmp_path / "run", path)
     assert result.code == 65 and result.err.splitlines() == [
-        f"{path} does not fit the model (--init-partial takes what fits):",
-        "  dense1.weight: [5, 144] in the model, [144, 5] in the file",
-        "  dense2.bias: [10] in the model, [10] of type I64 in the file",
-        "  not in the file: mid.weight [4, 6, 3, 3]",
-        "  not in the model: count [], extra.weight [4, 6, 3, 3]"], result
+        f"{path} does not fit the model (--init-partial takes the 4 of its 7 tensors that do):",
+        "  mid.weight [4, 6, 3, 3]: not in the file",
+        "  dense1.weight [5, 144]: [144, 5] in the file",
+        "  dense2.bias [10]: [10] of type I64 in the file",
+        "  count []: not in the model",
+        "  extra.weight [4, 6, 3, 3]: not in the model"], result
     assert not (tmp_path / "run/metrics.jsonl").exists()
     result = begin(job, tmp_path / "run", path, "--map", "extra=else", "--map", "dense1=dense9")
-    assert "  not in the model: count [], dense1.bias [5] as dense9.bias, dense1.weight [144, 5] as dense9.weight, " \
-        "extra.weight [4, 6, 3, 3] as else.weight" in result.err, result
+    assert "  count []: not in the model\n  dense1.bias [5] as dense9.bias: not in the model\n" \
+        "  dense1.weight [144, 5] as dense9.weight: not in the model\n" \
+        "  extra.weight [4, 6, 3, 3] as else.weight: not in the model\n" in result.err, result
+
+
+def test_long_lists_end_in_a_count(job, tmp_path):
+    many = {f"layer{i:03}.weight": np.zeros(2, "f4") for i in range(123)}
+    path = formats.write_safetensors(tmp_path / "w", many | {"dense2.bias": np.zeros(10, "f4")})
+    result = begin(job, tmp_path / "run", path)
+    want = [f"  layer{i:03}.weight [2]: not in the model" for i in range(20)] + ["  and 103 more"]
+    assert result.code == 65 and result.err.splitlines()[-21:] == want, result
+    result = begin(job, tmp_path / "run", path, "--init-partial")
+    assert result.code == 0 and "\n".join([f"warning: 123 tensors of {path} are of no layer here:", *want, ""]) in result.err, result
 
 
 def test_partial_takes_what_fits(job, weights, tmp_path):
@@ -204,9 +216,9 @@ def test_partial_takes_what_fits(job, weights, tmp_path):
     path = formats.write_safetensors(tmp_path / "w", weights)
     fitting = {name: a for name, a in weights.items() if name in SHAPES and name != "dense2.weight"}
     result = assert_begins_with(job, tmp_path / "run", path, fitting, "--init-partial")
-    assert f"warning: these weights are not from {path} but begin at random: dense2.weight [10, 5], dense2.bias [10]\n" \
+    assert f"warning: 2 of the model's 7 tensors begin at random, not as in {path}:\n  dense2.weight [10, 5]: [7, 5] in the file\n" \
+        f"  dense2.bias [10]: not in the file\nwarning: 1 tensor of {path} is of no layer here:\n  fc.bias [10]: not in the model\n" \
         in result.err
-    assert f"warning: these weights of {path} are of no layer here: fc.bias [10]\n" in result.err
     found = params(tmp_path / "run")
     assert np.array_equal(found["dense2.weight"], random["dense2.weight"])
     assert np.array_equal(found["dense2.bias"], random["dense2.bias"])

@@ -15,7 +15,9 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
 import dpt  # noqa: E402
+import formats  # noqa: E402
 import test_export  # noqa: E402
+import vision  # noqa: E402
 
 pytestmark = pytest.mark.skipif(os.environ.get("DPT_HEAVY") != "1", reason="installs PyTorch: DPT_HEAVY=1 runs it")
 
@@ -30,14 +32,15 @@ TORCH_MODEL = ("[{conv: {channels: 6, kernel: [3, 5], stride: [1, 2], padding: [
 @pytest.fixture(scope="module")
 def peer():
     venv = Path(os.environ.get("DPT_VENV", "build/peers-venv")).resolve()
-    if subprocess.run([venv / "bin/python", "-c", "import torch, onnx, onnxruntime, safetensors, numpy"],
+    if subprocess.run([venv / "bin/python", "-c", "import torch, torchvision, onnx, onnxruntime, safetensors, numpy, h5py"],
                       capture_output=True).returncode != 0 if (venv / "bin/python").exists() else True:
         subprocess.run([sys.executable, "-m", "venv", venv], check=True)
-        subprocess.run([venv / "bin/pip", "install", "--quiet", "torch", "onnx", "onnxruntime", "safetensors", "numpy"],
+        subprocess.run([venv / "bin/pip", "install", "--quiet", "torch", "torchvision", "onnx", "onnxruntime", "safetensors",
+                        "numpy", "h5py"],
                        check=True, timeout=3600)
 
-    def run(what, folder):
-        done = subprocess.run([venv / "bin/python", HERE / "peers_weights.py", what, folder], capture_output=True, text=True,
+    def run(*words, program="peers_weights.py"):
+        done = subprocess.run([venv / "bin/python", HERE / program, *map(str, words)], capture_output=True, text=True,
                               timeout=600)
         print(done.stdout)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -87,3 +90,17 @@ def test_pytorch_loads_by_name_and_agrees_both_ways(peer, tmp_path):
         assert np.abs(found - want).max() <= 1e-5 * max(1, np.abs(want).max()), name
     result = dpt.run(job, "--output", tmp_path / "no", "--init-from", tmp_path / "pickle.pt")
     assert result.code == 65 and "safetensors.torch.save_file" in result.err, result
+
+
+@pytest.mark.parametrize("name, size", [("resnet18", 64), ("resnet50", 64), ("mobilenet_v2", 64)])
+def test_torchvision_computes_the_same_and_takes_the_same_step(peer, tmp_path, name, size):
+    """Weights, statistics and logits within 1e-4 of the largest value; there and back by name."""
+    peer("step", name, size, tmp_path, program="peers_vision.py")
+    job, logits = vision.write_job(tmp_path, name, size), np.load(tmp_path / "logits.npz")
+    print(name, "before:", vision.assert_near("before", vision.predict(tmp_path, job, "before.safetensors"), logits["before"]))
+    found, (want, _) = vision.step(tmp_path, job), formats.read_safetensors(tmp_path / "after.safetensors")
+    assert set(found) == set(want)
+    print(name, "step:", max((vision.assert_near(key, found[key], want[key]), key) for key in want if found[key].ndim > 0))
+    print(name, "after:", vision.assert_near("after", vision.predict(tmp_path, job, "run"), logits["after"]))
+    test_export.export(tmp_path / "run", tmp_path / "m.onnx")
+    peer("load", name, size, tmp_path, program="peers_vision.py")
