@@ -7,7 +7,7 @@
 #include "models/layer.h"
 #include "models/orthonormal.h"
 
-/* --- the ways -------------------------------------------------------------------------------- */
+/* --- the ways --------------------------------------------------------------------------------- */
 
 /* Normal numbers of tensor k, by their standard deviation. */
 static void fill_normal(const struct dpt_tensor *t, uint64_t seed, uint64_t k, double deviation,
@@ -132,7 +132,7 @@ enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, flo
     return DPT_OK;
 }
 
-/* --- in the job ------------------------------------------------------------------------------ */
+/* --- in the job ------------------------------------------------------------------------------- */
 
 /* `he`, or `{normal: 0.02}`: a word where the way has no option, else a map of the one it has. */
 bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,

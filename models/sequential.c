@@ -127,7 +127,7 @@ static bool layer_kind(size_t i, struct dpt_option_kind *kind)
 
 static const struct dpt_alternatives layer_forms = {.kind = layer_kind, .name = "layers"};
 
-/* --- a residual block -------------------------------------------------------------------------- */
+/* --- a residual block ------------------------------------------------------------------------- */
 
 static bool read_shortcut(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                           void *dest);

@@ -97,7 +97,7 @@ enum dpt_doctor_level dpt_doctor_below(double value, double fails, double warns)
  * failed, on all ranks together. */
 void *dpt_doctor_gather(struct dpt_doctor *d, const void *mine, size_t size, struct dpt_error *err);
 
-/* --- the report, on rank 0 ------------------------------------------------------------------- */
+/* --- the report, on rank 0 -------------------------------------------------------------------- */
 
 /* A line of it: ranks that found the same. */
 struct dpt_doctor_line {

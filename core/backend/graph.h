@@ -1,19 +1,21 @@
 /*
  * graph: a model as backends see it.
  *
- * Nodes in an order in which each comes after its inputs; node 0 is the input. A node names its
- * inputs by number: one, or the two of a join. Several nodes may read one value; each value but the
- * last is read. Every shape is that of one sample, so a graph does not depend on the micro-batch.
- * All parameters of a model lie in one flat arena of floats: a tensor is a name, a shape and an
- * offset. Gradients and optimizer slots have the same layout. Tensors stand in canonical order and
- * layout (dense [out, in], convolution [out, in / groups, kh, kw]), each starting at a multiple of
- * 16 floats (a cache line); the floats between two tensors are always zero. Immutable once built;
- * shared by all threads.
+ * The nodes are in topological order; node 0 is the input. A node names its inputs by number: one,
+ * or two for a join. Several nodes may read one output; each output but the last node's is read.
+ * Every shape is that of one sample, so a graph does not depend on the micro-batch. A graph is
+ * immutable once built and shared by all threads.
  *
- * State, such as the running statistics of batch norm, lies behind all that is learned: [learned:
- * floats | state], `arena` floats together. A gradient is as long, and holds at the tensors of
- * state what a micro-batch adds to them (dpt_graph_update_state), so that whoever sums gradients
- * sums that, too. Optimizers know of the learned part alone.
+ * All parameters of a model lie in one flat arena of floats; a tensor is a name, a shape and an
+ * offset in it. Gradients and optimizer slots have the same layout. Tensors are in canonical order
+ * and layout (dense [out, in], convolution [out, in / groups, kh, kw]), and each starts at a
+ * multiple of 16 floats (a cache line); the floats between two tensors are always zero.
+ *
+ * State that is not learned, such as the running statistics of batch norm, follows the learned
+ * parameters: [`floats` learned | state], together `arena` floats. A gradient has the same length,
+ * and holds in the place of the state what a micro-batch contributes to it
+ * (dpt_graph_update_state), so that an allreduce of gradients reduces it too. Optimizers see the
+ * learned part only.
  */
 #ifndef DPT_BACKEND_GRAPH_H
 #define DPT_BACKEND_GRAPH_H
@@ -26,11 +28,11 @@
 #include "core/base/error.h"
 
 enum { DPT_NAME = 64, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
-/* Arenas that an optimizer keeps beside the parameters, at most. */
+/* Most arenas that an optimizer keeps beside the parameters. */
 enum { DPT_MAX_SLOTS = 2 };
 
-/* Channels, height, width of one sample, stored [c][h][w]; a flat vector of n is {n, 1, 1} with
- * `flat` set. */
+/* Channels, height and width of one sample, stored [c][h][w]; a flat vector of n numbers is {n, 1,
+ * 1} with `flat` set. */
 struct dpt_shape {
     int32_t c, h, w;
     bool flat;
@@ -95,8 +97,8 @@ struct dpt_window {
     int32_t groups;                            /* convolutions and group norms; else 1 */
 };
 
-/* How a tensor begins: a way of those in models/initializers.c, and what it is given; NULL: each
- * number is `value`. */
+/* How a tensor is initialised: by a function of models/initializers.c and its argument; a NULL type
+ * sets each number to `value`. */
 struct dpt_initializer_type;
 struct dpt_initializer {
     const struct dpt_initializer_type *type;
@@ -108,27 +110,31 @@ struct dpt_tensor {
     int n_dims;
     int64_t dims[4];
     int64_t count;  /* product of dims */
-    int64_t offset; /* floats from the arena's start */
+    int64_t offset; /* in floats, from the arena's start */
     bool decay;     /* weight decay applies (weights, not biases) */
-    bool state;     /* not learned: it lies behind all that is */
+    bool state;     /* not learned: it lies behind the learned tensors */
     struct dpt_initializer init;
-    int64_t fan_in, fan_out; /* for init */
+    int64_t fan_in, fan_out; /* that `init` scales by */
 };
 
-/* Which of its attributes those of batch norm are. */
+/* Indices of batch norm's numbers in `attribute`. */
 enum { DPT_BATCHNORM_EPS, DPT_BATCHNORM_DECAY };
 
 struct dpt_graph_node {
     enum dpt_op op;
     char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
-    bool learns; /* it, or a node that its value is made of, has weights; dpt_graph_add sets it */
-    struct dpt_shape in, other, out; /* of the first input, of a join's second, of the output */
+    bool learns; /* this node, or one that it depends on, has weights; dpt_graph_add sets it */
+    /* of the first input, of a join's second input, of the output */
+    struct dpt_shape in, other, out;
     struct dpt_window window;
-    int32_t weight, bias;                /* tensor numbers, -1: none */
-    int32_t mean, variance;              /* likewise: the running ones of batch norm */
-    float attribute[DPT_MAX_ATTRIBUTES]; /* what its row names: dropout's rate */
-    int32_t line, column; /* of the job's file, for messages about what only shows later; 0: none */
+    int32_t weight, bias;   /* numbers of tensors; -1: none */
+    int32_t mean, variance; /* of batch norm's running statistics; -1: none */
+    /* The operation's own numbers, such as dropout's rate, as its row names them. */
+    float attribute[DPT_MAX_ATTRIBUTES];
+    /* Where the layer is in the job file, for messages about errors that are found later; 0:
+     * nowhere. */
+    int32_t line, column;
 };
 
 struct dpt_graph {
@@ -137,9 +143,9 @@ struct dpt_graph {
     struct dpt_tensor *tensors;
     int32_t n_tensors;
     size_t node_room, tensor_room; /* of dpt_grow */
-    /* Size of what is learned, and of the arena, state included, with padding; multiples of 16. */
+    /* Floats of the learned part and of the whole arena, padding included; multiples of 16. */
     int64_t floats, arena;
-    int64_t parameters; /* learned numbers, without padding */
+    int64_t parameters; /* learned numbers, padding not counted */
 };
 
 static inline int64_t dpt_shape_size(const struct dpt_shape *s)
@@ -150,17 +156,17 @@ static inline int64_t dpt_shape_size(const struct dpt_shape *s)
 /* "64x7x7" or "3136" into buf (at least 40 bytes); returns buf. */
 const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
 
-/* Output extent of a window along axis 0 or 1 for an input extent; <= 0 where the kernel does not
+/* The output's size along axis 0 or 1 for an input of this size; <= 0 where the kernel does not
  * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
 
-/* Adds a node (copied) or a tensor (offset and count are set here, and the offsets of the state that
- * is there already move behind a learned one); *index: out. An empty graph is {0}. Errors: RANK. */
+/* Appends a copy of a node or a tensor; *index: out, its number. A tensor's offset and count are
+ * set here; a learned one moves the state behind it. An empty graph is {0}. Errors: RANK. */
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err);
 enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_tensor *tensor,
                                      int32_t *index, struct dpt_error *err);
-/* Whether a node's backward pass gives a gradient to a node before it. */
+/* Whether backward has to compute the gradient of a node's inputs. */
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
 void dpt_graph_release(struct dpt_graph *graph);
 

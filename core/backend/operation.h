@@ -1,10 +1,10 @@
 /*
- * operation: what an operation is, whoever computes it: a row each, named in DPT_OPERATIONS
- * (graph.h).
+ * operation: a table of the operations in DPT_OPERATIONS (graph.h), with all that does not depend
+ * on the backend.
  *
- * The builders of models ask a row for shapes and tensors, plans for its arithmetic, the exporter
- * for its ONNX nodes. What computes it stands in the backends' tables of kernels, made from the
- * same list. All entries must be there unless marked optional; tests/test_operations.c walks them.
+ * Model builders ask a row for shapes and tensors, plans for the arithmetic, the exporter for its
+ * ONNX nodes. The kernels are in the backends' tables, which are made from the same list. All
+ * members must be set unless marked optional; tests/test_operations.c checks each row.
  */
 #ifndef DPT_BACKEND_OPERATION_H
 #define DPT_BACKEND_OPERATION_H
@@ -12,28 +12,28 @@
 #include "core/backend/graph.h"
 
 enum dpt_operation_class {
-    DPT_CLASS_NOTHING, /* moves nothing: input, flatten */
-    DPT_CLASS_CONV,    /* multiplies by weights, under a window */
+    DPT_CLASS_NOTHING, /* no work: input, flatten */
+    DPT_CLASS_CONV,    /* multiplies by weights in a sliding window */
     DPT_CLASS_GEMM,    /* multiplies by weights */
     DPT_CLASS_POOL,
-    DPT_CLASS_POINTWISE, /* each number by itself: may be computed in place */
-    DPT_CLASS_JOIN,      /* of two values */
-    DPT_CLASS_NORM,      /* by the statistics of what it gets */
+    DPT_CLASS_POINTWISE, /* each number by itself, so possible in place */
+    DPT_CLASS_JOIN,      /* of two inputs */
+    DPT_CLASS_NORM,      /* normalises by statistics of its input */
 };
 
-/* What backward reads beside the gradient of the output and the parameters. */
+/* What forward must keep for backward, beside the parameters. */
 enum {
     DPT_KEEPS_NOTHING = 0,
     DPT_KEEPS_INPUT = 1, /* all of them */
     DPT_KEEPS_OUTPUT = 2,
     DPT_KEEPS_INDEX = 4,      /* where in its window each maximum was */
-    DPT_KEEPS_MASK = 8,       /* or makes it once more */
-    DPT_KEEPS_STATISTICS = 16 /* of what it normalised */
+    DPT_KEEPS_MASK = 8,       /* the dropout mask, which may also be drawn again */
+    DPT_KEEPS_STATISTICS = 16 /* mean and variance of a normalisation */
 };
 
 enum {
     DPT_EXACT = 1, /* its kernels are exact but for the order of sums: no exp and the like */
-    DPT_FUSED = 2, /* a GPU computes it in the pass of a layer beside it */
+    DPT_FUSED = 2, /* a GPU fuses it with a neighbouring layer */
 };
 
 /* --- ONNX (operator set 17) ------------------------------------------------------------------- */
@@ -43,15 +43,15 @@ enum { DPT_ONNX_STEPS = 5, DPT_ONNX_INPUTS = 4, DPT_ONNX_ATTRIBUTES = 5 };
 enum dpt_onnx_source {
     DPT_ONNX_NONE,
     DPT_ONNX_X,     /* what the operation reads */
-    DPT_ONNX_OTHER, /* what a join reads second */
+    DPT_ONNX_OTHER, /* a join's second input */
     DPT_ONNX_WEIGHT,
     DPT_ONNX_BIAS, /* left out where the node has none */
     DPT_ONNX_MEAN,
     DPT_ONNX_VARIANCE,
-    DPT_ONNX_NUMBER, /* a constant of this name */
-    /* Constants of the node, of this name: */
-    DPT_ONNX_EACH_GROUP,   /* `number` for each group */
-    DPT_ONNX_GROUPS_SHAPE, /* [0, groups, -1]: a sample's groups as vectors */
+    DPT_ONNX_NUMBER, /* a constant with this name */
+    /* Constants computed from the node, with this name: */
+    DPT_ONNX_EACH_GROUP,   /* [groups], each `number` */
+    DPT_ONNX_GROUPS_SHAPE, /* [0, groups, -1]: reshapes groups to vectors */
     DPT_ONNX_OUT_SHAPE,    /* [0, …]: the shape of the output */
     DPT_ONNX_SCALES,       /* [1, 1, window.kernel] */
     DPT_ONNX_ROW_MEANS,    /* [out.h, in.h]: an adaptive pool's, to multiply by from the left */
@@ -70,11 +70,14 @@ enum dpt_onnx_value {
     DPT_ONNX_GROUP
 };
 
-/* One ONNX node. Its first input is what the step before it gives, or what the operation reads. */
+/* One ONNX node. Its first input is the output of the step before it; of the first step, that of
+ * the operation. */
 struct dpt_onnx_step {
-    bool last;          /* that is its last input */
-    const char *type;   /* "Gemm"; "Identity" for what does nothing when a model is used */
-    const char *result; /* what comes out, behind the node's name and a slash; NULL: the output */
+    bool last;        /* the usual first input comes after those of `with` */
+    const char *type; /* "Gemm"; "Identity" for what does nothing in evaluation */
+    /* Name of the step's output, after the node's name and a slash; NULL: it is the node's
+     * output. */
+    const char *result;
     struct {
         enum dpt_onnx_source source;
         const char *name;
@@ -88,7 +91,7 @@ struct dpt_onnx_step {
     } attribute[DPT_ONNX_ATTRIBUTES];
 };
 
-/* Steps and attributes that several have. */
+/* Attributes and steps that several operations use. */
 #define DPT_ONNX_WINDOW                                                                            \
     {.name = "kernel_shape", .value = DPT_ONNX_KERNEL},                                            \
         {.name = "strides", .value = DPT_ONNX_STRIDES},                                            \
@@ -104,7 +107,7 @@ struct dpt_onnx_step {
 
 /* --- the row ---------------------------------------------------------------------------------- */
 
-/* Tensors of a node: weight, bias, and its state: running mean and variance. */
+/* The tensors of a node are at most weight, bias, running mean and running variance. */
 enum { DPT_MAX_TENSORS = 4 };
 
 struct dpt_operation {
@@ -114,25 +117,25 @@ struct dpt_operation {
     unsigned traits; /* DPT_EXACT, DPT_FUSED */
     /* Names of the numbers in a node's `attribute`. Optional. */
     const char *attributes[DPT_MAX_ATTRIBUTES];
-    /* Sets the output's shape from the input's and the window; what the layer says is set already:
-     * out.c (conv, dense), out.h and out.w (adaptive_avgpool). */
+    /* Sets the shape of the output from the input's and the window. The builder has already set
+     * what the layer's options say: out.c (conv, dense), out.h and out.w (adaptive_avgpool). */
     void (*shape)(struct dpt_graph_node *node);
-    /* Fills in the tensors of such a node, zeroed before: name (without the node's), dims, decay,
-     * state, fan_in, fan_out and, where it is fixed, init. The first is `weight`, the second `bias`,
-     * which a layer may leave out, the others `mean` and `variance`. Returns how many. Optional: it
-     * has none. */
+    /* Describes the tensors of a node in the zeroed array `tensors`: name (without the node's),
+     * dims, decay, state, fan_in, fan_out and, where it is fixed, init. The first is the weight,
+     * the second the bias, which a layer may leave out, then running mean and variance. Returns
+     * their number. Optional: there are none. */
     int (*tensors)(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
-    /* Multiplications and additions of a sample in forward; the gradient of the data takes as many,
-     * and that of the weights. Taps that fall on padding are left out. Optional: it is counted by
-     * the bytes that it moves alone. */
+    /* Multiplications and additions of forward for one sample; the gradients of input and weights
+     * take as many each. Taps on padding are not counted. Optional: the cost is counted by bytes
+     * alone. */
     double (*flops)(const struct dpt_graph_node *node);
-    /* What the cpu backend reaches of the machine's limits (core/plan/cost.h), and what else a
-     * micro-batch takes, in seconds: for plans where no trial can be made. */
+    /* The fraction of the machine's limits (core/plan/cost.h) that the cpu backend reaches, and the
+     * seconds that a call adds for each micro-batch: for plans where nothing can be measured. */
     struct {
         double forward, backward, call;
     } reached;
-    struct dpt_onnx_step onnx[DPT_ONNX_STEPS]; /* up to the first without a type */
-    bool onnx_planes; /* there tensors [c] are [c, 1, 1], but for flat vectors */
+    struct dpt_onnx_step onnx[DPT_ONNX_STEPS]; /* ends at the first without a type */
+    bool onnx_planes; /* in ONNX its tensors [c] are [c, 1, 1], except for flat vectors */
 };
 
 #define X(NAME, name) extern const struct dpt_operation dpt_operation_##name;
@@ -146,12 +149,12 @@ static inline const struct dpt_operation *dpt_operation_of(const struct dpt_grap
     return dpt_operations[node->op];
 }
 
-/* The row's flops; 0 where it counts none. */
+/* The row's `flops`; 0 where it has none. */
 double dpt_operation_flops(const struct dpt_graph_node *node);
-/* The row's tensors, zeroed before; how many. */
+/* Fills `tensors`, which it zeroes first, by the row's function; returns their number. */
 int dpt_operation_tensors(const struct dpt_graph_node *node, struct dpt_tensor *tensors);
 
-/* Where a node keeps the number of tensor k of those. */
+/* The member of a node that holds the number of its tensor k. */
 static inline int32_t *dpt_operation_number(struct dpt_graph_node *node, int k)
 {
     int32_t *const numbers[DPT_MAX_TENSORS] = {&node->weight, &node->bias, &node->mean,
@@ -160,7 +163,7 @@ static inline int32_t *dpt_operation_number(struct dpt_graph_node *node, int k)
     return numbers[k];
 }
 
-/* --- shapes that several have ----------------------------------------------------------------- */
+/* --- shapes that several operations use ------------------------------------------------------- */
 
 static inline void dpt_shape_same(struct dpt_graph_node *node)
 {

@@ -15,7 +15,7 @@
 #include "core/plan/cost.h"
 #include "core/train/trainer.h"
 
-/* --- GPUs, none of which needs to be there (plan_gpu.c) ---------------------------------------- */
+/* --- GPUs, none of which needs to be there (plan_gpu.c) --------------------------------------- */
 
 /* By the data sheets; operations without sparsity. */
 struct dpt_gpu_type {
@@ -36,7 +36,7 @@ void dpt_gpu_describe(const struct dpt_device_info *info, struct dpt_gpu_type *g
 /* Its peak at a precision (enum dpt_precision). */
 double dpt_gpu_peak(const struct dpt_gpu_type *gpu, int precision);
 
-/* --- a plan ------------------------------------------------------------------------------------ */
+/* --- a plan ----------------------------------------------------------------------------------- */
 
 struct dpt_plan_spec {
     int ranks;

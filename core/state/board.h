@@ -74,7 +74,7 @@ enum dpt_status dpt_board_end(struct dpt_board *b, int64_t step, enum dpt_status
                               struct dpt_error *err);
 
 /*
- * --- TFRecords, one behind another: tensorboard_record.c -------------------------------------------
+ * --- TFRecords, one behind another: tensorboard_record.c -----------------------------------------
  *
  *   8 bytes  n, the length of the data
  *   4 bytes  masked CRC-32C of these

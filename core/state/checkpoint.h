@@ -155,7 +155,7 @@ enum dpt_status dpt_checkpoint_set_aside(const char *folder, int64_t step, struc
 const char *dpt_checkpoint_resolve(const char *path, char *buf);
 
 /*
- * --- inspect.c: what a checkpoint's last line says about the whole file, and where it is damaged ---
+ * --- inspect.c: what a checkpoint's last line says about the whole file, and where it is damaged -
  *
  * The checksum of the whole file shows that it is damaged, and the checksums of its data sets show
  * where. Damage that no data set's checksum shows lies in the metadata.

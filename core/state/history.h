@@ -130,7 +130,7 @@ double dpt_history_seconds(const struct dpt_history *h);
 /* "epoch", "valid", "test". */
 extern const char *const dpt_history_splits[DPT_HISTORY_SPLITS];
 
-/* --- whether the run is still running, and how it ended ---------------------------------------- */
+/* --- whether the run is still running, and how it ended --------------------------------------- */
 
 enum dpt_run_state {
     DPT_RUN_RUNNING,

@@ -69,7 +69,7 @@ bool dpt_lock_holder(const char *folder, const char *host, struct dpt_owner *own
                      double *silent);
 
 /*
- * --- owner.c: which process a run folder belongs to, as one line of text, and whether it is gone ----
+ * --- owner.c: which process a run folder belongs to, as one line of text, and whether it is gone -
  *
  * A process number alone says little: numbers are used again, hosts and containers may have equal
  * names. So an owner is also known by its start time, by the kernel that it runs on (the boot id)

@@ -34,7 +34,7 @@ static struct {
     bool check;
 } spec = {.floats = 1000, .global = 64, .micro = 1, .steps = 3, .way = "allreduce"};
 
-/* --- what the linker puts in the place of calls in the sources ------------------------------- */
+/* --- what the linker puts in the place of calls in the sources -------------------------------- */
 
 struct dpt_watch;
 
@@ -216,7 +216,7 @@ out:
     return status;
 }
 
-/* --- the command line: NAME=VALUE, from run.sh ----------------------------------------------- */
+/* --- the command line: NAME=VALUE, from run.sh ------------------------------------------------ */
 
 static bool read_word(const char *word)
 {

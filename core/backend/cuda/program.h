@@ -489,7 +489,7 @@ enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda
 bool dpt_cuda_repeat_more(const struct dpt_cuda_repeat *r, int rounds);
 void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r);
 
-/* --- plans: program_math.c, program_plans.c, program_tune.c, program_cache.c ---------------------------------- */
+/* --- plans: program_math.c, program_plans.c, program_tune.c, program_cache.c ------------------ */
 
 /* Finds the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
 enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,

@@ -154,7 +154,7 @@ static void add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_me
     dpt_metric_sums_add(to, &more);
 }
 
-/* --- sums of sub-batches, along the tree of core/comm/tree.h ----------------------------------- */
+/* --- sums of sub-batches, along the tree of core/comm/tree.h ---------------------------------- */
 
 enum { LEVELS = 31 };
 

@@ -85,7 +85,7 @@ static int leave(void **state)
     return rmdir(folder);
 }
 
-/* --- states of random models --------------------------------------------------------------- */
+/* --- states of random models ------------------------------------------------------------------ */
 
 struct world {
     struct dpt_graph graph;
@@ -369,7 +369,7 @@ static void a_limit_leaves_the_old_file(void **unused)
     close_world(&other);
 }
 
-/* --- the folder ---------------------------------------------------------------------------- */
+/* --- the folder ------------------------------------------------------------------------------- */
 
 static bool is_there(const char *name)
 {

@@ -202,7 +202,7 @@ static size_t some(enum fate fate, size_t n)
     return fate == SHORT || fate == TORN ? n / 2 : n;
 }
 
-/* --- opening and closing ------------------------------------------------------------------- */
+/* --- opening and closing ---------------------------------------------------------------------- */
 
 static int open_inside(const char *path, int flags, mode_t mode)
 {
@@ -256,7 +256,7 @@ int close(int fd)
     return (int)syscall(SYS_close, fd);
 }
 
-/* --- writing ------------------------------------------------------------------------------- */
+/* --- writing ---------------------------------------------------------------------------------- */
 
 ssize_t write(int fd, const void *bytes, size_t n)
 {
@@ -349,7 +349,7 @@ FILE *fopen(const char *path, const char *mode)
 
 FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen")));
 
-/* --- the other calls on a descriptor ------------------------------------------------------- */
+/* --- the other calls on a descriptor ---------------------------------------------------------- */
 
 static int on_file(int fd, const char *name, long long size, bool is_code, long number, long a,
                    long b, long d)
@@ -402,7 +402,7 @@ int fdatasync(int fd)
                      : (int)syscall(SYS_fdatasync, fd);
 }
 
-/* --- names --------------------------------------------------------------------------------- */
+/* --- names ------------------------------------------------------------------------------------ */
 
 static int on_name(const char *name, const char *path, const char *second, long number, long a,
                    long b, long d, long e)
@@ -451,7 +451,7 @@ int mkdir(const char *path, mode_t mode)
     return (int)syscall(SYS_mkdir, path, mode);
 }
 
-/* --- allocations --------------------------------------------------------------------------- */
+/* --- allocations ------------------------------------------------------------------------------ */
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t),
     *__libc_memalign(size_t, size_t);

@@ -46,7 +46,7 @@
 #pragma GCC visibility push(default)
 #include <cuda.h>
 
-/* --- for all three libraries ----------------------------------------------------------------- */
+/* --- for all three libraries ------------------------------------------------------------------ */
 
 /* Memory that a piece of work touches; checked when it is enqueued and when it is done. */
 enum fakegpu_where { FAKEGPU_DEVICE, FAKEGPU_PINNED, FAKEGPU_EITHER };

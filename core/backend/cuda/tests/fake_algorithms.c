@@ -88,7 +88,7 @@ static cublasStatus_t read_product(const struct fake_operation *o, const void *a
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* --- algorithms ------------------------------------------------------------------------------ */
+/* --- algorithms ------------------------------------------------------------------------------- */
 
 static const struct algorithm {
     uint64_t id;
@@ -272,7 +272,7 @@ cublasStatus_t cublasLtMatmulAlgoCapGetAttribute(const cublasLtMatmulAlgo_t *alg
     return give(&numerics, sizeof numerics, to, capacity, written);
 }
 
-/* --- execution ------------------------------------------------------------------------------- */
+/* --- execution -------------------------------------------------------------------------------- */
 
 static bool aligned(const void *at, uint64_t to)
 {

@@ -97,7 +97,7 @@ static cublasStatus_t destroy(void *object)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* --- descriptions ---------------------------------------------------------------------------- */
+/* --- descriptions ----------------------------------------------------------------------------- */
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *made, cublasComputeType_t compute,
                                         cudaDataType_t scale)
@@ -179,7 +179,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(p, preference_members, (int)name, from, bytes);
 }
 
-/* --- handles --------------------------------------------------------------------------------- */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 size_t cublasLtGetVersion(void)
 {

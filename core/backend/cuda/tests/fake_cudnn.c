@@ -34,7 +34,7 @@ void cudnnGetLastErrorString(char *text, size_t bytes)
     *last = '\0';
 }
 
-/* --- the table ------------------------------------------------------------------------------- */
+/* --- the table -------------------------------------------------------------------------------- */
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -128,7 +128,7 @@ static size_t size_of(cudnnBackendAttributeType_t type)
     }
 }
 
-/* --- descriptors ----------------------------------------------------------------------------- */
+/* --- descriptors ------------------------------------------------------------------------------ */
 
 struct fake_descriptor *fake_descriptor_of(cudnnBackendDescriptor_t given)
 {
@@ -268,7 +268,7 @@ cudnnStatus_t cudnnBackendSetAttribute(cudnnBackendDescriptor_t given,
     return put(d, (int)name, type, count, values);
 }
 
-/* --- finalizing ------------------------------------------------------------------------------ */
+/* --- finalizing ------------------------------------------------------------------------------- */
 
 static cudnnStatus_t finalize_config(struct fake_descriptor *d)
 {
@@ -352,7 +352,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t given)
     return status;
 }
 
-/* --- asking ---------------------------------------------------------------------------------- */
+/* --- asking ----------------------------------------------------------------------------------- */
 
 /* What is asked for: at most `most` values to `to`; their number is returned, < 0: unknown. */
 typedef int64_t answer(const struct fake_descriptor *d, int64_t most, void *to);

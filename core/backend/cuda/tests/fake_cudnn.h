@@ -64,7 +64,7 @@ const char *fake_last(void);
 /* NULL: it is none, or was destroyed. */
 struct fake_descriptor *fake_descriptor_of(cudnnBackendDescriptor_t given);
 
-/* --- engines: fake_engines.c ----------------------------------------------------------------- */
+/* --- engines: fake_engines.c ------------------------------------------------------------------ */
 
 /* An operation graph as one convolution. */
 cudnnStatus_t fake_graph_meaning(const struct fake_descriptor *graph, struct fake_conv *conv);

@@ -104,7 +104,7 @@ cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle, cudnnBackendDescriptor_t
     return CUDNN_STATUS_SUCCESS;
 }
 
-/* --- handles --------------------------------------------------------------------------------- */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 size_t cudnnGetVersion(void)
 {

@@ -15,7 +15,7 @@ static struct {
 
 static __thread struct CUctx_st *current;
 
-/* --- devices --------------------------------------------------------------------------------- */
+/* --- devices ---------------------------------------------------------------------------------- */
 
 static void uuid_of(int physical, unsigned char *bytes)
 {
@@ -266,7 +266,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute name, CUdevice devi
     return CUDA_SUCCESS;
 }
 
-/* --- contexts -------------------------------------------------------------------------------- */
+/* --- contexts --------------------------------------------------------------------------------- */
 
 CUresult fake_context_of(int physical, struct CUctx_st **context)
 {
@@ -376,7 +376,7 @@ CUresult cuCtxGetDevice(CUdevice *device)
     return result;
 }
 
-/* --- memory ---------------------------------------------------------------------------------- */
+/* --- memory ----------------------------------------------------------------------------------- */
 
 /* Allocates or frees; both wait for the device, so neither may be captured. */
 static CUresult with_context(const char *what, struct CUctx_st **context)

@@ -121,7 +121,7 @@ struct CUctx_st {
     struct CUstream_st *legacy;
 };
 
-/* --- locking and handles: fake_driver.c, fake_stream.c --------------------------------------- */
+/* --- locking and handles: fake_driver.c, fake_stream.c ---------------------------------------- */
 void fake_lock(void);
 void fake_unlock(void);
 /* Puts a new object in the list. */
@@ -141,7 +141,7 @@ extern const char *volatile fake_doing;
 void fake_fault(int device, CUresult code);
 void *fake_zalloc(size_t bytes);
 
-/* --- memory: fake_memory.c ------------------------------------------------------------------- */
+/* --- memory: fake_memory.c -------------------------------------------------------------------- */
 CUresult fake_memory_new(int device, size_t bytes, void **at); /* device < 0: pinned */
 CUresult fake_memory_free(void *at, bool pinned);
 /* In which memory an address lies: *device, < 0: pinned. false: none. */
@@ -155,7 +155,7 @@ void fake_memory_shut(void);
 /* Looks at all guards, and tells what is still there. device < -1: all. */
 void fake_memory_leaks(int device);
 
-/* --- streams: fake_stream.c ------------------------------------------------------------------ */
+/* --- streams: fake_stream.c ------------------------------------------------------------------- */
 struct fake_ticket *fake_ticket_new(struct CUstream_st *stream);
 void fake_ticket_drop(struct fake_ticket *ticket);
 void fake_ticket_complete(struct fake_ticket *ticket);

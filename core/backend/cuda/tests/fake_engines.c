@@ -144,7 +144,7 @@ void fake_plan_order(const struct fake_choice *choice, struct fake_order *order)
         order->start += noise();
 }
 
-/* --- graphs ---------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 /* Attributes of the three convolutions, in the order: window, x, w, y, alpha, beta. */
 static const struct operation {

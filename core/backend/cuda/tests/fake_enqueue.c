@@ -88,7 +88,7 @@ bool fake_queue_is_empty(void *stream)
     return ((struct CUstream_st *)stream)->first == NULL;
 }
 
-/* --- streams --------------------------------------------------------------------------------- */
+/* --- streams ---------------------------------------------------------------------------------- */
 
 static CUresult create_stream(CUstream *stream, unsigned flags)
 {
@@ -233,7 +233,7 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
     FAKE_LOCKED(wait_event(stream, event, flags));
 }
 
-/* --- events ---------------------------------------------------------------------------------- */
+/* --- events ----------------------------------------------------------------------------------- */
 
 static CUresult create_event(CUevent *event, unsigned flags)
 {

@@ -8,7 +8,7 @@
 
 #include "core/backend/cuda/tests/fake_driver.h"
 
-/* --- graphs ---------------------------------------------------------------------------------- */
+/* --- graphs ----------------------------------------------------------------------------------- */
 
 static void free_node(struct CUgraphNode_st *n)
 {
@@ -41,7 +41,7 @@ void fake_graph_free(struct CUgraph_st *g)
     free(g);
 }
 
-/* --- launching ------------------------------------------------------------------------------- */
+/* --- launching -------------------------------------------------------------------------------- */
 
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {

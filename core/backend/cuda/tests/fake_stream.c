@@ -99,7 +99,7 @@ static __attribute__((destructor)) void end(void)
         fake_memory_leaks(-2);
 }
 
-/* --- handles --------------------------------------------------------------------------------- */
+/* --- handles ---------------------------------------------------------------------------------- */
 
 void fake_register(struct fake_object *object, enum fake_kind kind, int device)
 {
@@ -137,7 +137,7 @@ bool fake_alive(const void *object, enum fake_kind kind)
     return o != NULL;
 }
 
-/* --- tickets, work, items -------------------------------------------------------------------- */
+/* --- tickets, work, items --------------------------------------------------------------------- */
 
 struct fake_ticket *fake_ticket_new(struct CUstream_st *stream)
 {
@@ -283,7 +283,7 @@ void fake_run(int device, struct fake_op *op, struct CUstream_st *stream)
     pthread_cond_broadcast(&gpu.moved);
 }
 
-/* --- the order of work ----------------------------------------------------------------------- */
+/* --- the order of work ------------------------------------------------------------------------ */
 
 /* What can be done next on a stream. node: of a graph, or -1. */
 struct choice {

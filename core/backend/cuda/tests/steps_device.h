@@ -194,7 +194,7 @@ static inline void device_run(const struct scene *s, struct scene_result *r)
     OK(device_try(s, r, &err));
 }
 
-/* --- plans and libraries */
+/* --- plans and libraries ---------------------------------------------------------------------- */
 
 static inline struct scene_plan random_plan(uint64_t seed)
 {
