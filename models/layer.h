@@ -1,8 +1,8 @@
 /*
- * layer: what the rows of dpt_layer_types share: the growing graph, and the options of each layer.
+ * layer: what the layer types share: the builder of a graph, and the options of each layer.
  *
- * A builder lives for one dpt_model_build. It knows the last node of the graph, whose output the
- * next layer reads, and where in the job the layer stands that is being added, for messages.
+ * A builder exists during one dpt_model_build. It knows the last node of the graph, whose output
+ * the next layer reads, and for messages the place in the job of the layer that is being added.
  * Private to models/.
  */
 #ifndef DPT_MODELS_LAYER_H
@@ -11,12 +11,11 @@
 #include "core/base/memory.h"
 #include "models/model.h"
 
-/* No sample of more than DPT_MAX_SIZE numbers, no tensor of more than DPT_MAX_TENSOR: products stay
- * far from overflow. */
+/* Bounds on the numbers of a sample and of a tensor, which keep products far from overflow. */
 enum { DPT_MAX_SIZE = 1 << 28, DPT_MAX_CHANNELS = 1 << 20, DPT_MAX_KERNEL = 1024 };
 #define DPT_MAX_TENSOR INT32_MAX
 
-/* A layer and where it stands, for messages. */
+/* A layer and its place in the job, for messages. */
 struct dpt_layer_place {
     const char *prefix; /* "model.layers" or NULL for the layers of a short form */
     size_t index;
@@ -24,7 +23,8 @@ struct dpt_layer_place {
     char name[DPT_NAME]; /* of its node */
 };
 
-/* Layer types that no operation has the name of: one in other words, and what adds several nodes. */
+/* Layer types beyond those of the operations: a convolution in other words, and a layer of several
+ * nodes. */
 #define DPT_OTHER_LAYERS(X) X(CONV1D, conv1d) X(RESIDUAL, residual)
 
 struct dpt_builder {
@@ -34,9 +34,9 @@ struct dpt_builder {
     const struct dpt_variant_value *model;
     const struct dpt_layer_list *all; /* layers of the model */
     struct dpt_layer_place here;      /* of the layer being added */
-    struct dpt_layer_place *places;   /* for each node, which layer added it */
+    struct dpt_layer_place *places;   /* for each node, the layer that added it */
     size_t place_room;
-    int numbers[DPT_OP_COUNT + 1]; /* of the last layer without a name, for each type */
+    int numbers[DPT_OP_COUNT + 1]; /* numbers given to layers without a name, by type */
 };
 
 /* Height and width, from one number or two. */
@@ -44,14 +44,14 @@ struct dpt_pair {
     int32_t at[2];
 };
 
-/* `padding`: numbers, or TensorFlow's rule: out = ceil(in / stride), the odd one at the bottom and
- * the right. */
+/* `padding`: numbers, or TensorFlow's rule "same": out = ceil(in / stride), with an odd row or
+ * column added at the bottom or right. */
 struct dpt_padding {
     bool same;
     struct dpt_pair pair;
 };
 
-/* Every layer's options begin with its name ("auto": type and number) and that of the layer which
+/* The options with which every layer's begin: its name ("auto": type and number) and the layer that
  * it reads ("auto": the one before it). */
 struct dpt_layer_options {
     const char *name, *from;
@@ -79,7 +79,7 @@ struct dpt_layer_pool_options {
     struct dpt_padding padding;
 };
 
-/* Of layers that say nothing but their operation's attributes, in its order. */
+/* Options of layers that have only their operation's attributes, in its order. */
 struct dpt_attribute_options {
     struct dpt_layer_options common;
     double attribute[DPT_MAX_ATTRIBUTES];
@@ -87,14 +87,14 @@ struct dpt_attribute_options {
 
 struct dpt_resize_options {
     struct dpt_layer_options common;
-    struct dpt_pair by; /* the output's size, or how many times the input's */
+    struct dpt_pair by; /* the output's size, or the factors by which it grows */
     int mode;
 };
 
-/* What a join is of: names of layers. */
+/* The inputs of a join. */
 struct dpt_operands {
     struct dpt_texts names;
-    bool listed; /* those alone; else the one beside what the layer reads */
+    bool listed; /* these are all inputs; else there is one, beside the layer before */
 };
 
 struct dpt_join_options {
@@ -104,12 +104,13 @@ struct dpt_join_options {
 
 /* A list of layers that grows. */
 struct dpt_layer_list {
-    struct dpt_region *region; /* of the layers and their options */
+    struct dpt_region *region; /* allocates the layers and their options */
     struct dpt_layer *at;
     size_t n, room;
 };
 
-/* What is beside a block's layers: enum dpt_shortcut_way, and the layers of the last one. */
+/* The shortcut of a residual block: an identity or a projection, always an identity, or given
+ * layers. */
 enum dpt_shortcut_way { DPT_SHORTCUT_AUTO, DPT_SHORTCUT_NONE, DPT_SHORTCUT_LAYERS };
 
 struct dpt_residual_options {
@@ -124,7 +125,7 @@ DPT_LAYER_OPERATIONS(X)
 DPT_OTHER_LAYERS(X)
 #undef X
 
-/* The rows that every layer's table begins with. */
+/* The rows with which every layer's table begins. */
 #define DPT_LAYER_NAME_ROW                                                                         \
     {                                                                                              \
         .name = "name",                                                                            \
@@ -163,8 +164,9 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
         .value_text = "N, [height, width], same or valid", .help = what,                           \
     }
 
-/* An initializer of weights: fills tensor number k, which is zero, from the counter RNG; false where
- * memory ran out. options: the one number that it is given, with the way's name; NULL: none. */
+/* An initializer of weights. `fill` sets tensor number k, which is zero, from the counter-based
+ * RNG; it returns false where memory ran out. options: the initializer's one argument, under its
+ * own name; NULL: it has none. */
 struct dpt_initializer_type {
     const char *name;
     bool (*fill)(const struct dpt_tensor *t, uint64_t seed, uint64_t k, float *x);
@@ -174,7 +176,7 @@ struct dpt_initializer_type {
 #define DPT_INITIALIZER_VALUE_TEXT                                                                 \
     "zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: LIMIT}"
 
-/* The row of layers that have weights, and of the short forms. */
+/* The option `init` of layers with weights and of short forms. */
 #define DPT_INITIALIZER_ROW(options, member, otherwise)                                            \
     {                                                                                              \
         .name = "init", .type = DPT_OPT_CUSTOM, .offset = offsetof(options, member),               \
@@ -183,8 +185,8 @@ struct dpt_initializer_type {
         .help = "how weights begin; biases begin at 0",                                            \
     }
 
-/* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, read as zeros) and struct
- * dpt_padding. */
+/* CUSTOM readers of struct dpt_pair (at least 1; or at least 1 or `auto`, which is read as zeros)
+ * and of struct dpt_padding. */
 bool dpt_read_pair(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path, void *dest);
 bool dpt_read_pair_or_auto(struct dpt_conf *conf, struct dpt_conf_node *node, const char *path,
                            void *dest);
@@ -198,40 +200,40 @@ bool dpt_read_initializer(struct dpt_conf *conf, struct dpt_conf_node *node, con
 extern const struct dpt_alternatives dpt_pair_alternatives, dpt_pair_or_auto_alternatives,
     dpt_padding_alternatives, dpt_initializer_alternatives;
 
-/* Appends a layer; its options as its table has them by default, and zero where it has none, or
+/* Appends a layer. Returns its options, set to their defaults, or to zero where an option has none;
  * NULL where memory ran out. */
 void *dpt_layers_push(struct dpt_layer_list *list, const struct dpt_layer_type *type);
 
-/* Appends a convolution of a square window, padded by half of it, so that at stride 1 an odd window
- * keeps height and width. init: NULL for the layer's default. Returns its options, for the caller to
- * change, or NULL where memory ran out. */
+/* Appends a convolution with a square window and a padding of half its size, so that an odd window
+ * of stride 1 keeps height and width. init: NULL for the layer's default. Returns its options,
+ * which the caller may change; NULL where memory ran out. */
 struct dpt_conv_options *dpt_layers_push_conv(struct dpt_layer_list *list, int64_t channels,
                                               int kernel, int stride,
                                               const struct dpt_initializer *init);
 
-/* The same for a dense layer. */
+/* Appends a dense layer, likewise. */
 struct dpt_dense_options *dpt_layers_push_dense(struct dpt_layer_list *list, int64_t outputs,
                                                 const struct dpt_initializer *init);
 
-/* Names the last layer of a list as torchvision does, "features.3"; false where memory ran out, also
- * in a push before it. */
+/* Names the last layer of a list, as in "features.3"; returns false where memory ran out, also in a
+ * push before it. */
 bool dpt_layers_name(struct dpt_layer_list *list, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* dpt_layer_type.inner of a layer of any type. */
+/* Calls dpt_layer_type.inner; NULL for types without it. */
 const struct dpt_layer_list *dpt_layer_inner(const struct dpt_layer *layer, size_t k,
                                              const char **option);
 
-/* The first layer that the user gave this name, in a list and the lists in it, or NULL. */
+/* The first layer with this name, which the user gave, in a list and all lists inside it; NULL:
+ * none. */
 const struct dpt_layer *dpt_layers_find(const struct dpt_layer_list *list, const char *name);
 
-/* What a model type is beside its options (dpt_variant.impl): it writes its layers for samples of a
- * shape. */
+/* What a model type has beside its options (dpt_variant.impl): a function that expands it to layers
+ * for samples of a given shape. */
 struct dpt_model_type {
-    /* Returns false only where memory ran out. `options` and `list` are the model's own and the
-     * empty result. */
+    /* options: the model's. list: out, empty before. Returns false only where memory ran out. */
     bool (*expand)(const void *options, const struct dpt_shape *input, struct dpt_layer_list *list);
-    bool listed; /* the layers stand in the job, each in its place */
+    bool listed; /* the layers are listed in the job, so messages name their places */
 };
 
 /* The options of `sequential`. */
@@ -242,37 +244,36 @@ struct dpt_sequential_options {
 extern const struct dpt_variant dpt_model_sequential, dpt_model_linear, dpt_model_mlp,
     dpt_model_cnn, dpt_model_resnet, dpt_model_lenet, dpt_model_vgg, dpt_model_mobilenet_v2;
 
-/* For messages: JOB.yaml:14:7: model.layers[3] (dense1): text. Returns BAD_JOB. */
+/* Sets a message like "JOB.yaml:14:7: model.layers[3] (dense1): text". Returns BAD_JOB. */
 enum dpt_status dpt_builder_fail(const struct dpt_builder *b, struct dpt_error *err,
                                  const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Adds the layers of a list, the first one behind the builder's last node. prefix: where the list
- * stands in the job, or NULL. Errors: BAD_JOB, RANK. */
+/* Adds the layers of a list after the builder's last node. prefix: path of the list in the job, or
+ * NULL. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_builder_layers(struct dpt_builder *b, const struct dpt_layer_list *list,
                                    const char *prefix, struct dpt_error *err);
 
-/* The node of the layer of this name before the one being added. Errors: BAD_JOB. */
+/* *node: out, the number of the node of this name among those added so far. Errors: BAD_JOB. */
 enum dpt_status dpt_builder_find(const struct dpt_builder *b, const char *name, int32_t *node,
                                  struct dpt_error *err);
 
-/* Adds a join of the builder's last node and another one. Errors: BAD_JOB (their shapes), RANK. */
+/* Adds a join of the builder's last node with another one. Errors: BAD_JOB (their shapes), RANK. */
 enum dpt_status dpt_builder_join(struct dpt_builder *b, enum dpt_op op, const char *name,
                                  int32_t other, struct dpt_error *err);
 
-/* Shape that the next layer gets. */
+/* The input shape of the next layer. */
 const struct dpt_shape *dpt_builder_shape(const struct dpt_builder *b);
 
-/* A node for the layer being added, with the builder's last node as input and nothing else set. */
+/* A node for the layer being added, whose input is the builder's last node; nothing else is set. */
 struct dpt_graph_node dpt_builder_node(const struct dpt_builder *b);
 
-/* Sets the output's shape by the operation's row, checks its size and appends the node. Errors:
- * BAD_JOB, RANK. */
+/* Sets the shape of the output by the operation's row, checks its size and appends the node.
+ * Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_builder_add(struct dpt_builder *b, struct dpt_graph_node *node,
                                 struct dpt_error *err);
 
-/* Adds the tensors that the operation's row names, the weight beginning as `init` says (NULL: as
- * the row does), and `bias` only where it is wanted; sets node->weight and ->bias. Errors: BAD_JOB,
- * RANK. */
+/* Adds the tensors of the operation's row and sets node->weight, ->bias and the state's. init: for
+ * the weight; NULL: the row's. bias: whether there is one. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
                                     const struct dpt_initializer *init, bool bias,
                                     struct dpt_error *err);
@@ -285,8 +286,8 @@ enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,
                                           struct dpt_error *err);
 
-/* Sets node->window's padding from the rest of the window. Errors: BAD_JOB (the kernel does not
- * fit). */
+/* Sets the padding in node->window, after the rest of the window is set. Errors: BAD_JOB (the
+ * kernel does not fit). */
 enum dpt_status dpt_builder_window(const struct dpt_builder *b, struct dpt_graph_node *node,
                                    const struct dpt_padding *padding, struct dpt_error *err);
 

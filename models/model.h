@@ -1,9 +1,10 @@
 /*
- * model: from the job's `model` section to a graph.
+ * model: builds a graph from the job's `model` section.
  *
- * A layer type is a row: a name, its options, and how it adds itself to a graph (shape inference,
- * parameters). A model type is a row as well: the short forms (linear, mlp, resnet, ...) write a list of
- * layers and so are the same as `sequential`. Models know nothing of MPI, HDF5 or devices.
+ * A layer type is a row: a name, its options, and a function that adds the layer to a graph (shape
+ * inference, parameters). A model type is a row as well; the short forms (linear, mlp, resnet, ...)
+ * expand to a list of layers, which is then built like that of `sequential`. Models use neither
+ * MPI, HDF5 nor devices.
  */
 #ifndef DPT_MODELS_MODEL_H
 #define DPT_MODELS_MODEL_H
@@ -17,52 +18,52 @@ struct dpt_layer {
     void *options;
     const char *name; /* given by the user, or NULL: type name and a number ("conv2") */
     const char *from; /* name of the layer that it reads, or NULL: the one before it */
-    const struct dpt_conf_node *at; /* for messages; NULL in layers that a short form made */
+    const struct dpt_conf_node *at; /* for messages; NULL in layers of a short form */
 };
 
-struct dpt_builder; /* the graph that grows, models/layer.h */
+struct dpt_builder; /* models/layer.h */
 struct dpt_layer_list;
 
 struct dpt_layer_type {
     const char *name;
     const char *summary;
-    enum dpt_op op; /* that it adds; DPT_OP_COUNT: several */
+    enum dpt_op op; /* the one that it adds; DPT_OP_COUNT: several */
     const struct dpt_option *options;
-    size_t size;      /* of the options' struct */
-    const char *main; /* option that a bare value stands for: `dense: 10` is {dense: {outputs: 10}};
-                         NULL: none */
-    bool planes;      /* it needs channels x height x width */
-    /* Lists of layers in its options: the k-th and the option's name, or NULL behind the last.
-     * NULL: it has none. */
+    size_t size; /* of the options' struct */
+    /* Option that is set by a bare value: `dense: 10` is {dense: {outputs: 10}}; NULL: none. */
+    const char *main;
+    bool planes; /* the input must be channels x height x width */
+    /* Returns the k-th list of layers in its options, and the option's name; NULL past the last.
+     * Optional: there are none. */
     const struct dpt_layer_list *(*inner)(const void *options, size_t k, const char **option);
-    /* Adds the layer behind builder's last node. Errors: BAD_JOB (shapes; see dpt_builder_fail),
+    /* Adds the layer after the builder's last node. Errors: BAD_JOB (shapes; see dpt_builder_fail),
      * RANK. */
     enum dpt_status (*add)(struct dpt_builder *builder, const struct dpt_layer *layer,
                            struct dpt_error *err);
 };
 
-/* By operation, then the others (DPT_OTHER_LAYERS); ends with NULL. */
+/* Those of operations, in their order, then the others (DPT_OTHER_LAYERS); ends with NULL. */
 extern const struct dpt_layer_type *const dpt_layer_types[];
-extern const struct dpt_variant
-    *const dpt_model_variants[]; /* linear to sequential; ends with NULL */
+/* Ends with NULL. */
+extern const struct dpt_variant *const dpt_model_variants[];
 
 /*
  * Builds the graph of a model for samples of shape `input`.
  *
- * model: as read by a VARIANT row over dpt_model_variants. Errors: BAD_JOB, naming the layer and
- * both shapes ("model.layers[3] (dense1): needs a flat input, gets 64x7x7: put `flatten` before
- * it"), RANK.
+ * model: as read by a VARIANT row over dpt_model_variants. Errors: BAD_JOB, which names the layer
+ * and both shapes ("model.layers[3] (dense1): needs a flat input, gets 64x7x7: put `flatten` before
+ * it"); RANK.
  */
 enum dpt_status dpt_model_build(const struct dpt_variant_value *model,
                                 const struct dpt_shape *input, struct dpt_graph *graph,
                                 struct dpt_error *err);
 
-/* Fills a zeroed parameter arena: each tensor by its `init`, a pure function of (seed, tensor
+/* Initialises a zeroed parameter arena: each tensor by its `init`, a pure function of (seed, tensor
  * number, element). Errors: RANK. */
 enum dpt_status dpt_model_init(const struct dpt_graph *graph, uint64_t seed, float *params,
                                struct dpt_error *err);
 
-/* Size of the last node's output. */
+/* Size of the last node's output: numbers a sample. */
 int32_t dpt_graph_outputs(const struct dpt_graph *graph);
 
 #endif

@@ -7,10 +7,10 @@
 #include <stdint.h>
 
 /*
- * Makes n vectors of `length` >= n numbers, one behind the other, orthonormal, each in the span of
- * itself and those before it and on its own side of theirs: Gram-Schmidt, which is the Q of the QR
- * decomposition whose R has a positive diagonal. Vectors that depend on each other give numbers that
- * mean nothing.
+ * Makes n consecutive vectors of `length` >= n numbers orthonormal by Gram-Schmidt. The result is
+ * the Q of the QR decomposition whose R has a positive diagonal: vector k is in the span of vectors
+ * 0 … k, with a positive component along vector k. Linearly dependent vectors give meaningless
+ * numbers.
  */
 void dpt_orthonormalize(double *vectors, int64_t n, int64_t length);
 

@@ -1,32 +1,34 @@
 /*
  * program: how the oneDNN backend runs a graph. Private to this folder.
  *
- * Opening a program plans everything: the layout in which each value lies, the buffers of a worker
- * (values, their gradients, what backward needs), the kernels, and the calls that bind kernels to a
- * worker's buffers. A buffer is a number while planning and an address once the workers exist. Number 0
- * is the micro-batch's input, whose address comes with each call.
+ * Opening a program plans everything: the layout of each value, the buffers of a worker (values,
+ * their gradients, what backward needs), the kernels, and the calls that bind kernels to a worker's
+ * buffers. A buffer is a number while planning and an address once the workers exist. Number 0 is
+ * the micro-batch's input, whose address comes with each call.
  *
  * In a team all threads compute one micro-batch, in the buffers of worker 0, each a part of every
- * layer; a barrier stands where one thread needs what another computed. In evaluation each worker
- * always computes micro-batches of its own.
+ * layer; a barrier follows wherever one thread needs what another one computed. In evaluation each
+ * worker always computes micro-batches of its own.
  *
- * Micro-batches are always computed in full: rows past `count` are zero in the input and zero in
- * the gradient of the outputs, so they add exactly nothing to the gradients. Of several in a batch
- * (sub-batches, backend.h) those that there are.
+ * Micro-batches are always computed in full: rows past `count` are zero in the input and in the
+ * gradient of the outputs, so they add exactly nothing to the parameters' gradients. Where a batch
+ * has several sub-batches (backend.h), only those with samples are computed.
  *
- * Each kind of layer is a table of functions (struct dpt_cpu_op). Planning a node's forward pass,
- * it says in which layout it reads (dpt_cpu_read) and where its output goes (dpt_cpu_write); the
- * program puts a reorder between two nodes only where the layouts differ. A join reads both of its
- * inputs in one layout.
+ * Each kind of layer is a table of functions (struct dpt_cpu_op). When a node's forward pass is
+ * planned, the node chooses the layout in which it reads (dpt_cpu_read) and writes (dpt_cpu_write);
+ * the program inserts a reorder between two nodes only where their layouts differ. A join reads
+ * both of its inputs in one layout.
  *
- * A buffer has as many owners as there are nodes that still have to read it, in the order of
- * execution, which is the order of planning: forward, and then backward. One without owners serves
- * again, and one with a single owner may be written over by it. Evaluation programs so hold a few
- * values, however many layers there are; training programs what backward reads, until it has. The
- * gradient of a value that several nodes read is the sum of what they pass back: the last of them
- * in the graph, the first in backward, gives its own, and the program adds that of each other one
- * behind its backward pass. An addition passes its own gradient on to both of its inputs, which
- * then own that buffer together.
+ * A buffer is reference-counted: it has as many owners as there are nodes that still have to read
+ * it. Nodes are planned in the order of execution, forward and then backward, so a buffer without
+ * owners can be used again, and one with a single owner may be overwritten by it. Evaluation
+ * programs therefore hold a few values, however many layers there are; training programs hold what
+ * backward reads, until it has read it.
+ *
+ * The gradient of a value that several nodes read is the sum of what they pass back. The first of
+ * them in backward, which is the last in the graph, writes the buffer; the program adds the
+ * gradient of each other one after that node's backward pass. An addition passes its own gradient
+ * on to both of its inputs, which then own that buffer together.
  */
 #ifndef DPT_BACKEND_CPU_PROGRAM_H
 #define DPT_BACKEND_CPU_PROGRAM_H
@@ -36,10 +38,10 @@
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
 
-/* Buffers, calls and copies of a node, at most. */
+/* Most buffers, calls and copies of a node. */
 enum { DPT_CPU_PER_NODE = 12 };
 
-/* Rows whose losses are added up by themselves. */
+/* Rows of a chunk: losses are summed within chunks, and then over them. */
 enum { DPT_CPU_LOSS_ROWS = 16 };
 
 struct dpt_cpu_program;
@@ -51,39 +53,42 @@ struct dpt_cpu_run {
     const struct dpt_cpu_program *program;
     const struct dpt_cpu_worker *worker;
     float *scratch;      /* of the calling thread */
-    int thread, threads; /* which of those that share the layers; 0 of 1 where none does */
-    int64_t rows;        /* that are computed: whole sub-batches */
+    int thread, threads; /* this one of the threads that share the layers; 0 of 1 outside a team */
+    int64_t rows;        /* rows to compute: whole sub-batches */
     const struct dpt_batch *batch;
     const float *params;
     float *gradient;
     bool add, training;
-    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+    struct dpt_spans *spans; /* NULL: no profile is recorded */
 };
 
 struct dpt_cpu_op {
-    /* Chooses layouts, reserves buffers, makes kernels and calls for forward. Errors: BAD_JOB,
+    /* Plans forward: chooses layouts, reserves buffers, creates kernels and calls. Errors: BAD_JOB,
      * RANK. */
     enum dpt_status (*plan)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                             struct dpt_error *err);
-    /* The same for backward, when dx and dy are known. Optional. */
+    /* Plans backward in the same way, once dx and dy are known. Optional. */
     enum dpt_status (*plan_backward)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      struct dpt_error *err);
-    /* Renews what is derived from the parameters. *task counts over all nodes; each worker does those
-     * of its turn. Optional. */
+    /* Updates what is derived from the parameters, such as reordered weights. *task numbers these
+     * pieces of work over all nodes, and each worker does those whose number is its own modulo
+     * their count. Optional. */
     enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                int thread, int *task, struct dpt_error *err);
-    /* This and the next one are optional for the input alone. */
+    /* Computes forward. This and `backward` are optional for the input only. */
     enum dpt_status (*forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err);
-    /* Gradients of the parameters, and dx where wants_dx. */
+    /* Computes the gradients of the parameters, and dx where wants_dx is set. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
-    void (*close)(struct dpt_cpu_node *node); /* what `own` holds, all or in part; optional */
+    /* frees what `own` holds, also after a failed plan; optional */
+    void (*close)(struct dpt_cpu_node *node);
     size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
-    bool shares;        /* a team can compute it: each thread does its part of run->threads */
+    bool shares;        /* a team can compute it: each thread computes its part of run->threads */
     bool moves_nothing; /* the output is the input, in canonical layout */
-    bool takes_relu;    /* it computes the relu behind it in its own passes (node->relu) */
-    bool takes_norm;    /* in evaluation the batch norm behind it (node->norm), and then a relu */
+    bool takes_relu;    /* it can also compute a relu after it in its own passes (node->relu) */
+    bool takes_norm;    /* in evaluation it can also compute a batch norm after it (node->norm), and
+                           a relu after that */
 };
 
 /* A row for each operation, made from the same list. */
@@ -93,27 +98,32 @@ DPT_OPERATIONS(X)
 extern const struct dpt_cpu_op *const dpt_cpu_ops[DPT_OP_COUNT];
 
 struct dpt_cpu_node {
-    const struct dpt_graph_node *graph; /* NULL: the flatten that is put behind the last node */
+    const struct dpt_graph_node *graph; /* NULL: the flatten that is added after the last node */
     const struct dpt_cpu_op *op;
     const char *name;
     int32_t number;                           /* in the graph */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS]; /* numbers of nodes, none of them skipped */
     struct dpt_shape in, out;
     int32_t consumers;
-    bool skipped;   /* a relu or a batch norm that another node computes: */
-    int32_t within; /* the max-pool that reads it, or what it reads; else the node itself */
-    bool relu;      /* computes a relu: a max-pool that before it, others that behind them */
-    bool listed;    /* a max-pool whose convolution takes the gradient as it comes (sparse.h) */
-    bool fused; /* a max-pool that its convolution computes; that has no output of its own then */
-    struct dpt_cpu_node *pool;         /* a convolution: the max-pool of 2 x 2 behind it, or NULL */
-    const struct dpt_graph_node *norm; /* the batch norm that is part of its weights, or NULL */
-    bool wants_dy;                     /* it has parameters, or a node before it does */
+    bool skipped; /* a relu or a batch norm that another node computes */
+    /* The node that computes it: the max-pool that reads it, or the node that it reads; else the
+     * node itself. */
+    int32_t within;
+    bool relu; /* also computes a relu: a max-pool the one before it, others the one after */
+    /* A max-pool whose convolution reads the pool's gradient as a list of maxima (sparse.h). */
+    bool listed;
+    /* A max-pool that the convolution before it computes, which then has no output of its own. */
+    bool fused;
+    struct dpt_cpu_node *pool;         /* a convolution: the 2 x 2 max-pool after it, or NULL */
+    const struct dpt_graph_node *norm; /* the batch norm folded into its weights, or NULL */
+    bool wants_dy;                     /* it or a node before it has parameters */
 
-    /* What it reads, first and, a join, second, under two names each: as kernels say it, and by
-     * number. Buffers are the input's own or behind a reorder; both are in x_layout. */
+    /* The first input and, for a join, the second, each under two names: by meaning, as kernels use
+     * them, and by number, for loops. The buffers are those of the input node or of a reorder of
+     * it; both are in x_layout. */
     union {
         struct {
-            bool wants_dx, wants_dx_other; /* a node before it has parameters */
+            bool wants_dx, wants_dx_other; /* backward computes the gradient of that input */
         };
         bool wants[DPT_MAX_INPUTS];
     };
@@ -131,35 +141,38 @@ struct dpt_cpu_node {
     };
     union {
         struct {
-            int dx, dx_other; /* their gradients; may be one buffer, or that of dy */
+            int dx, dx_other; /* their gradients; these may share a buffer, also with dy */
         };
         int dxs[DPT_MAX_INPUTS];
     };
-    int reorder[DPT_MAX_INPUTS], reorder_back[DPT_MAX_INPUTS]; /* calls, or NONE */
+    /* calls of reorders, or NONE */
+    int reorder[DPT_MAX_INPUTS], reorder_back[DPT_MAX_INPUTS];
     struct {
-        int a, b, sum; /* buffers: what others passed back, what this one does; NONE: no others */
+        /* Buffers for a gradient with several readers: what the others passed back, what this node
+         * does, and their sum; NONE: it is the only reader. */
+        int a, b, sum;
     } add[DPT_MAX_INPUTS];
 
     enum dpt_layout x_layout, y_layout;
     int y, dy; /* buffers */
     int64_t y_floats;
     int argmax;  /* a max-pool: buffer of the argmax of each window, in the layout of y; or NONE */
-    int known;   /* an activation: what its slope is computed from, x or y */
-    bool filled; /* an activation that makes something else of the zeros behind the last channel */
-    void *own;   /* zeroed before `plan` */
+    int known;   /* an activation: buffer, x or y, from which its derivative is computed */
+    bool filled; /* an activation that does not map the padding channels' zeros to 0 */
+    void *own;   /* the operation's own data; zeroed before `plan` */
 };
 
-/* A kernel, and the buffers that its calls are bound to; NONE: given at each call. */
+/* A kernel and the buffers to which its calls are bound; NONE: given at each call. */
 struct dpt_cpu_call {
     struct dpt_kernel *kernel;
     int buffers[DPT_ROLE_COUNT];
 };
 
 struct dpt_cpu_worker {
-    float *memory; /* of all buffers and the scratch memory */
+    float *memory; /* of all buffers and the workspace */
     float **buffers;
     struct dpt_call **calls;
-    struct dpt_metric_sums *metric_sums_of; /* of a micro-batch, for each DPT_CPU_LOSS_ROWS rows */
+    struct dpt_metric_sums *metric_sums_of; /* [chunks]: sums over DPT_CPU_LOSS_ROWS rows each */
     struct dpt_spans *spans;                /* borrowed, or NULL */
 };
 
@@ -170,7 +183,7 @@ struct dpt_cpu_program {
     int32_t n_nodes;
     struct {
         int64_t floats;
-        int owners; /* who will still read it; 0: it serves again */
+        int owners; /* nodes that will still read it; 0: it can be used again */
     } * buffers;
     int n_buffers;
     struct dpt_cpu_call *calls;
@@ -178,57 +191,58 @@ struct dpt_cpu_program {
     float **copies; /* of parameters, shared by all workers */
     int n_copies;
     int64_t copied;  /* bytes */
-    int64_t scratch; /* floats that the most demanding kernel wants */
-    int64_t folded;  /* floats that refresh wants of a worker's buffers, which are idle then */
-    bool plain;      /* no batch norm becomes part of a convolution's weights */
+    int64_t scratch; /* floats of the largest workspace that a kernel needs */
+    int64_t folded;  /* floats of a worker's buffers that refresh needs; they are idle then */
+    bool plain;      /* no batch norm is folded into a convolution's weights */
     struct dpt_cpu_worker *workers;
 };
 
 /*
- * Planning. A buffer for the worker's whole life, or for a while: plans run in the order of
- * execution, so what all owners have given back serves again. Errors: none; there is room for
- * DPT_CPU_PER_NODE.
+ * --- for planning. A buffer of so many floats: `reserve` for the worker's whole life, `take` until
+ * all its owners have given it back, after which later nodes use it again. Return its number; there
+ * is always room for DPT_CPU_PER_NODE a node.
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
-/* One more owner; returns the buffer. And one less. */
+/* Adds an owner and returns the buffer; removes one. */
 int dpt_cpu_share(struct dpt_cpu_program *program, int buffer);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
 
-/* Memory for what refresh derives from the parameters. Errors: RANK. */
+/* Allocates memory for what `refresh` derives from the parameters. Errors: RANK. */
 enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
                              struct dpt_error *err);
 
-/* What the node's backward pass will read (DPT_KEEPS_…); nothing where there is none. */
+/* What the node's backward pass will read (DPT_KEEPS_…); nothing in evaluation. */
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
 
-/* The layout in which the node's first input lies already. */
+/* The layout in which the node's first input is stored. */
 enum dpt_layout dpt_cpu_input_layout(const struct dpt_cpu_program *program,
                                      const struct dpt_cpu_node *node);
-/* The node reads its inputs in this layout: sets xs, and reorders where they are needed. Errors:
+/* Lets the node read its inputs in this layout: sets xs, and adds reorders where needed. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_read(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                              enum dpt_layout layout, struct dpt_error *err);
-/* The output goes to a buffer of its own in this layout, but for a convolution whose pool is fused
- * into it and has the only output; or, in the inputs' layout, to the place of one of them, where
- * nobody needs it once this node has read it. */
+/* Gives the node's output a buffer of its own in this layout; a convolution that computes the
+ * max-pool after it gets none. `write_over` uses the layout of the inputs, and the buffer of one of
+ * them where no other node reads it any more. */
 void dpt_cpu_write(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                    enum dpt_layout layout);
 void dpt_cpu_write_over(struct dpt_cpu_program *program, struct dpt_cpu_node *node);
 
-/* A call that moves activations of this shape from one layout and buffer into others. Errors:
+/* Adds a call that copies activations of this shape from one layout and buffer to others. Errors:
  * BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_reorder(struct dpt_cpu_program *program, const struct dpt_shape *s,
                                 enum dpt_layout from, int x, enum dpt_layout to, int y, int *call,
                                 struct dpt_error *err);
-/* A call in each worker; gives its number. The kernel belongs to the program from here. */
+/* Adds a call to each worker; returns its number. The program takes ownership of the kernel. */
 int dpt_cpu_call(struct dpt_cpu_program *program, struct dpt_kernel *kernel, int x, int y, int w,
                  int b);
 
 /* Plans backward of all nodes. Errors: BAD_JOB, RANK. */
 enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct dpt_error *err);
 
-/* Whether the convolution's backward pass can take the gradient of the pool behind it as it is. */
+/* Whether the convolution's backward pass can read the gradient of the pool after it as a list of
+ * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
 
 /* dpt_backend.open, .measure and .close. plain: each batch norm is computed by itself. */
@@ -240,9 +254,9 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
                                 struct dpt_program_bytes *bytes, struct dpt_error *err);
 void dpt_cpu_close(void *opened);
 
-/* Running. */
+/* --- for running ------------------------------------------------------------------------------ */
 float *dpt_cpu_buffer(const struct dpt_cpu_run *run, int buffer);
-/* Gives an argument that was NONE, then runs. */
+/* `set` gives a call an argument that was NONE, `execute` runs it. */
 void dpt_cpu_set(const struct dpt_cpu_run *run, int call, enum dpt_role role, const float *memory);
 enum dpt_status dpt_cpu_execute(const struct dpt_cpu_run *run, int call, struct dpt_error *err);
 /* Samples of a sub-batch (backend.h); micro where there are none. */
@@ -250,13 +264,14 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 {
     return program->spec.sub_batch > 0 ? program->spec.sub_batch : program->spec.micro;
 }
-/* This thread's part [*first, *last) of n, in whole steps. */
+/* This thread's part [*first, *last) of n, which begins and ends at multiples of `step`. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
-/* Brings what a node's backward pass made to where the gradients of its inputs are. */
+/* Adds or reorders the gradients that a node's backward pass computed into its inputs'
+ * gradients. */
 enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                   struct dpt_error *err);
-/* Whether backward of this node moves any number. */
+/* Whether backward of this node does any work. */
 bool dpt_cpu_moves_back(const struct dpt_cpu_node *node);
 /* Waits for the other threads that share the layers. */
 void dpt_cpu_barrier(const struct dpt_cpu_run *run);
@@ -265,12 +280,12 @@ void dpt_cpu_barrier_within(const struct dpt_cpu_run *run, const struct dpt_cpu_
                             enum dpt_span_pass pass);
 /* Whether all layers of a graph can be shared. */
 bool dpt_cpu_teams(const struct dpt_graph *graph);
-/* The calling thread's scratch memory will hold this much. */
+/* Makes the workspace of each thread at least this large. */
 void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats);
-/* Counts the time since the last mark as this pass of the node. Forward and backward are marked by
- * the program; a backward pass that makes the gradients of the parameters first, and then that of
- * the input, marks the former as DPT_PASS_WEIGHTS in between. Threads that wait for each other in a
- * pass mark that as DPT_SPAN_WAIT_THREADS. */
+/* Adds the time since the last mark to this pass of the node. The program marks forward and
+ * backward. A backward pass that computes the gradients of the parameters before that of the input
+ * marks DPT_PASS_WEIGHTS in between; threads that wait for each other within a pass mark
+ * DPT_SPAN_WAIT_THREADS. */
 static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 enum dpt_span_pass pass)
 {
@@ -278,12 +293,12 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
         dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
 }
 
-/* A tensor in the arenas; NULL for number -1, none. */
+/* A tensor's address in the arenas; NULL for number -1 (none). */
 const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor);
 float *dpt_cpu_gradient(const struct dpt_cpu_run *run, int32_t tensor);
 
-/* In how many chunks the losses of so many rows are added up: of at most DPT_CPU_LOSS_ROWS rows, of
- * one sub-batch each. */
+/* The number of chunks in which the losses of so many rows are summed; each has at most
+ * DPT_CPU_LOSS_ROWS rows of one sub-batch. */
 static inline int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program, int64_t rows)
 {
     const int64_t sub_batch = dpt_cpu_sub_batch(program);
@@ -292,7 +307,7 @@ static inline int64_t dpt_cpu_loss_chunks(const struct dpt_cpu_program *program,
            ((sub_batch + DPT_CPU_LOSS_ROWS - 1) / DPT_CPU_LOSS_ROWS);
 }
 
-/* What oneDNN wants to know of a convolution. */
+/* The shape of a convolution as oneDNN takes it. */
 struct dpt_conv_shape dpt_cpu_conv_shape(const struct dpt_cpu_program *program,
                                          const struct dpt_cpu_node *node);
 
