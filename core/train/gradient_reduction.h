@@ -38,9 +38,9 @@ struct dpt_gradient_reduction_type {
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
                  const struct dpt_metric_sums *metric_sums);
     /*
-     * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's;
-     * t->reduction.reduced_flags: their sums over the ranks. A rank that failed adds nothing, and the sum is
-     * then of no use. Errors: RANK.
+     * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's; their sums
+     * are then in t->reduction.reduced_flags. A rank that failed adds nothing, and the sum is then
+     * meaningless. Errors: RANK.
      */
     enum dpt_status (*sum)(struct dpt_trainer *t, const struct dpt_step_view *view,
                            const float flags[DPT_FLAGS], struct dpt_error *err);

@@ -19,11 +19,11 @@
 struct dpt_update {
     double lr;    /* after schedule, warm-up and scaling */
     int64_t step; /* 1 for the first update: bias correction */
-    float scale; /* the gradient is multiplied by this first: 1 / samples, times the clipping factor
-                  */
+    /* The gradient is multiplied by this first: 1 / samples, times the clipping factor. */
+    float scale;
 };
 
-/* With what every optimizer's options begin. */
+/* The options with which every optimizer's begin. */
 struct dpt_optimizer_options {
     double lr, weight_decay;
 };
@@ -48,10 +48,11 @@ struct dpt_optimizer_type {
     int slots;
     const char *slot_names[DPT_MAX_SLOTS];  /* folder in the checkpoint: "momentum", "m", "v" */
     int (*slots_used)(const void *options); /* how many of these; NULL: all */
-    /* What the rule or step reckons with; all zero before, but `keep` is 1. */
+    /* Computes the scalars of an update, which are zero before, except `keep`, which is 1. */
     void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
     enum dpt_rule_kind rule; /* of each parameter by itself; NONE: a step of its own */
-    enum dpt_rule_kind (*rule_of)(const void *options); /* where that depends on them; else NULL */
+    /* where it depends on the options; else NULL */
+    enum dpt_rule_kind (*rule_of)(const void *options);
     /*
      * The step of its own comes in two passes. direction: updates the slots and writes the n
      * numbers whose norm is wanted: the gradient of LARS, the update before its trust ratio of

@@ -15,14 +15,14 @@
 
 /* Consecutive samples. All pointers are borrowed for the call. */
 struct dpt_predicted {
-    int64_t first;              /* how many came before */
+    int64_t first;              /* samples before these */
     int32_t count;              /* of these */
     int32_t outputs;            /* of the model */
     const int64_t *sample;      /* [count] their numbers in the data set */
     const float *values;        /* [count][outputs]: logits, or what an mse model predicts */
     const float *probabilities; /* likewise, the softmax of the logits; NULL for mse */
     const int32_t *labels;      /* [count] the first of the largest logits; NULL for mse */
-    /* What is known to be right: at most one of the two. */
+    /* The true classes or targets, if they are known: at most one of the two. */
     const int32_t *classes; /* [count] */
     const float *targets;   /* [count][outputs] */
     const float *loss;      /* [count] where the truth is known, else NULL */
@@ -42,9 +42,8 @@ enum dpt_status dpt_trainer_predict(struct dpt_trainer *t, struct dpt_split *spl
                                     dpt_predict_sink *sink, void *arg,
                                     struct dpt_metric_sums *total, struct dpt_error *err);
 
-/* Collective. Likewise all samples of a source, of the trainer's shape, which every rank opened.
- * Errors: also BAD_DATA
- * where its truth is none for this model. */
+/* Collective. Predicts all samples of a source, which has the trainer's shape and which every rank
+ * opened. Errors: as above; BAD_DATA also where the source's labels do not fit this model. */
 enum dpt_status dpt_trainer_predict_source(struct dpt_trainer *t, struct dpt_source *source,
                                            dpt_predict_sink *sink, void *arg,
                                            struct dpt_metric_sums *total, struct dpt_error *err);

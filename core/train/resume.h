@@ -12,8 +12,8 @@
 
 struct dpt_resume {
     const char *path; /* a checkpoint, or a run folder for its latest; NULL: the job's own folder */
-    bool none;        /* nothing: it begins */
-    bool any;         /* also weights that are not finite */
+    bool none;        /* do not resume */
+    bool any;         /* accept weights that are not finite */
     bool overwrite;   /* the run that the folder holds is replaced (overwritten.h) */
 };
 
@@ -22,17 +22,17 @@ struct dpt_resume {
 struct dpt_resume dpt_resume_parse(const char *word, bool overwrite, bool any);
 
 enum dpt_resumed {
-    DPT_RESUMED_NOT,   /* there is nothing to go on from: it begins */
+    DPT_RESUMED_NOT,   /* there is no state to continue from: the run begins */
     DPT_RESUMED,       /* the state was loaded */
-    DPT_RESUMED_ENDED, /* the folder's run has made all steps, but saved nothing to go on from */
+    DPT_RESUMED_ENDED, /* the folder's run made all its steps, but kept no checkpoint */
 };
 
 /*
- * Collective over the world. Loads the state to go on from into the trainer, or leaves it as it is
- * where there is nothing to go on from. *resumed: out. Damaged checkpoints of the job's own folder are passed
- * over with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no checkpoint
- * is whole; the path's is damaged or of another model), USAGE (the run folder holds a run that this one
- * would write over), RANK, IO.
+ * Collective over the world. Loads the state to continue from into the trainer, or leaves the
+ * trainer as it is where there is none. *resumed: out. Damaged checkpoints of the job's own folder
+ * are skipped with a warning each. Errors: BAD_JOB (the job differs; lists how), BAD_DATA (no
+ * checkpoint is intact; the given one is damaged or of another model), USAGE (the run folder holds
+ * a run that this one would overwrite), RANK, IO.
  */
 enum dpt_status dpt_resume_run(struct dpt_trainer *t, const struct dpt_resume *resume,
                                const char *job_text, enum dpt_resumed *resumed,

@@ -41,19 +41,21 @@ struct dpt_run {
     double training;            /* seconds in steps, evaluation and saving not counted */
     double first_step;          /* seconds from exec to the end of the first step */
     struct dpt_every log_every; /* the job's; never DPT_AUTO */
-    int64_t epochs_every;       /* one epoch in so many is told of; 0: none */
+    int64_t epochs_every;       /* every so many epochs one is reported; 0: none */
     struct dpt_run_sums window; /* since the last line */
     struct dpt_run_sums epoch;  /* since the epoch began, or the process */
-    int cuts;                   /* that made the last line fit a terminal */
-    double *rank_seconds; /* [ranks]: what each worked on its part of these steps; NULL: one rank */
-    double lr, norm;      /* of the last step that was not skipped */
-    int64_t counted;      /* samples trained on by this process */
+    int cuts;                   /* parts left out of the last line to fit the terminal */
+    /* [ranks]: seconds that each rank worked on its part of the steps since the last line; NULL:
+     * there is one rank. */
+    double *rank_seconds;
+    double lr, norm; /* of the last step that was not skipped */
+    int64_t counted; /* samples trained on by this process */
     int64_t skipped, weightless;
-    int64_t learned_step; /* up to which all ranks know what a device's steps gave, -1: none */
+    int64_t learned_step; /* up to which all ranks have a device's results; -1: none */
     double saved_at;      /* dpt_now */
-    double save_seconds;  /* that the longest save took */
-    double step_seconds;  /* that the longest step took, with what came after it */
-    double deadline;      /* dpt_now at which the process must have ended, rank 0's */
+    double save_seconds;  /* of the longest save */
+    double step_seconds;  /* of the longest step, with what follows it */
+    double deadline;      /* dpt_now by which the process must have ended; rank 0's */
     bool stopped;         /* on request: on all ranks after the same step */
     int64_t saved_step;   /* of the newest checkpoint, -1: none */
     int64_t checked_step; /* at which the replicas were compared last, -1: never */
@@ -96,13 +98,14 @@ void dpt_run_spend(struct dpt_run *run, double seconds);
 void dpt_run_count(struct dpt_run *run, const struct dpt_step_result *result);
 /* Counts the steps without an update; rank 0 warns about them. */
 void dpt_run_count_skipped(struct dpt_run *run, const struct dpt_step_result *result);
-/* Where a device steps: waits for it, and takes the results of the steps. It stops the run where
- * something is not a number, so it comes before all that looks at the parameters. Collective.
+/* Collective. Where a device takes the steps: waits for it and takes their results. It stops the
+ * run where a value is not finite, so it is called before anything that uses the parameters.
  * Errors: as dpt_trainer_settle. */
 enum dpt_status dpt_run_settle(struct dpt_run *run, struct dpt_error *err);
 /* As dpt_run_settle, by rank 0 alone, for a line that only rank 0 prints. */
 enum dpt_status dpt_run_peek(struct dpt_run *run, struct dpt_error *err);
-/* The arenas as they are after this step, on all ranks. Collective. Errors: as dpt_run_settle. */
+/* Collective. Copies the parameters and slots of this step to the arenas on all ranks. Errors: as
+ * dpt_run_settle. */
 enum dpt_status dpt_run_fetch(struct dpt_run *run, struct dpt_error *err);
 
 /* Takes the lock of the run folder, before anything else. Collective. Errors: as dpt_lock_take. */
@@ -112,7 +115,7 @@ enum dpt_status dpt_run_take_lock(struct dpt_run *run, const struct dpt_comm *co
 enum dpt_status dpt_run_prepare(struct dpt_run *run, const struct dpt_resume *resume,
                                 bool *finished, struct dpt_error *err);
 
-/* Tells the trace of all that this run's threads do, or no longer. Where there is a trace. */
+/* Starts or stops recording what this run's threads do, where there is a trace. */
 void dpt_run_observe(struct dpt_run *run, bool on);
 
 /* Collective. What a person should know before it starts, in the log; the `run` event in the
@@ -133,8 +136,8 @@ enum dpt_status dpt_report_saved(struct dpt_run *run, const struct dpt_saved *sa
 enum dpt_status dpt_report_end(struct dpt_run *run, const char *reason, struct dpt_str *summary,
                                struct dpt_error *err);
 
-/* What a run tells about the devices that it computes on, where it does (gpus.c). Rank 0: logs the
- * header's lines; adds members to the `run` event. */
+/* What a run reports about its devices (gpus.c). Rank 0: logs the lines of the header; adds members
+ * to the `run` event. */
 void dpt_gpus_log(const struct dpt_trainer *t);
 void dpt_gpus_metrics(const struct dpt_trainer *t, struct dpt_metrics *m);
 

@@ -1,15 +1,16 @@
 /*
- * trainer: one rank's share of a job, made ready to step.
+ * trainer: one rank's part of a job, opened and ready for training steps.
  *
- * Holds the data, the model's graph, the backend's program, the flat arenas (parameters, a gradient
- * a thread, the reduced gradient, the optimizer's slots) and the threads. All ranks hold the same
- * parameters and slots, bit for bit, at every moment between two steps. The gradient arena ends
- * with a tail of a few words (enum dpt_tail), so that one collective a step carries the gradient
- * and all that the ranks must tell each other. After the first step nothing is allocated. Used by
- * one thread; the trainer's own pool works inside its calls.
+ * It holds the data, the model's graph, the backend's program, the flat arenas (parameters, a
+ * gradient for each thread, the reduced gradient, the optimizer's slots) and the threads. Between
+ * two steps all ranks hold the same parameters and slots, bit for bit. The gradient arena ends with
+ * a tail of a few words (enum dpt_tail), so that one collective a step carries the gradient and
+ * everything else that the ranks tell each other. After the first step nothing is allocated. One
+ * thread uses a trainer; the trainer's own pool works inside its calls.
  *
- * Who takes the steps is a row of engine.h. Where a device does, the arenas here are copies,
- * current only after dpt_trainer_fetch, and what steps gave is known after dpt_trainer_settle.
+ * An engine (engine.h) takes the steps. Where a device does, the arenas here are copies, which are
+ * current only after dpt_trainer_fetch, and the results of steps are known only after
+ * dpt_trainer_settle.
  */
 #ifndef DPT_TRAIN_TRAINER_H
 #define DPT_TRAIN_TRAINER_H
@@ -28,26 +29,26 @@
 
 /* The flags that the ranks reduce with each step: how many ranks have set each. */
 enum dpt_flag {
-    DPT_FLAG_FAILED, /* their part of the step failed */
-    DPT_FLAG_SAVE,   /* ask for a checkpoint after this step */
-    DPT_FLAG_SIGNAL, /* were sent a signal to stop */
-    DPT_FLAG_CLOCK,  /* their time is up */
+    DPT_FLAG_FAILED, /* its part of the step failed */
+    DPT_FLAG_SAVE,   /* it asks for a checkpoint after this step */
+    DPT_FLAG_SIGNAL, /* it received a signal to stop */
+    DPT_FLAG_CLOCK,  /* its time limit is reached */
     DPT_FLAGS
 };
 
-/* Words behind the gradient, summed with it. */
+/* Words after the gradient, which are summed with it. */
 enum dpt_tail {
     DPT_TAIL_LOSS,    /* sum of the samples' losses, each times its weight */
     DPT_TAIL_SAMPLES, /* samples that were counted; exact below 2^24 */
-    DPT_TAIL_CORRECT, /* the weights of those of them that were classified right */
-    DPT_TAIL_WEIGHT,  /* of all of them: what loss and gradient are divided by */
+    DPT_TAIL_CORRECT, /* sum of the weights of correctly classified samples */
+    DPT_TAIL_WEIGHT,  /* sum of all weights: divides loss and gradient */
     DPT_TAIL_FLAGS,   /* the first of DPT_FLAGS */
     DPT_TAIL_WORDS = DPT_TENSOR_ALIGN
 };
 
 enum { DPT_SPLITS = 3 };
 
-/* A sample set as training or evaluation walks it. */
+/* A set of samples, with the order in which training or evaluation reads it. */
 struct dpt_split {
     const char *name; /* "train", "valid", "test" */
     bool present;
@@ -56,8 +57,8 @@ struct dpt_split {
     struct dpt_loader *loader;
 };
 
-/* The samples that train, validate and test, as the job names them: data sets of their own, or a
- * fraction of one. Owner: splits.c. */
+/* The samples for training, validation and test: data sets of their own, or a fraction of one.
+ * Owner: splits.c. */
 struct dpt_splits {
     struct dpt_dataset sets[DPT_SPLITS];
     union {
@@ -66,68 +67,70 @@ struct dpt_splits {
         };
         struct dpt_split split[DPT_SPLITS]; /* the same three, for loops */
     };
-    const struct dpt_shape
-        *given; /* of samples that come from elsewhere, not from these; borrowed */
+    /* Shape of samples that do not come from these sets (predict.h); borrowed, or NULL. */
+    const struct dpt_shape *given;
 };
 
-/* What is computed, and what the backend made of it. Owner: program.c. */
+/* The model and the program that the backend made of it. Owner: program.c. */
 struct dpt_trainer_model {
     struct dpt_loss loss;
     struct dpt_graph graph;
     void *program;
-    struct dpt_str plans; /* which kernels it chose, as its backend tells it; empty: there is no
-                             choice */
-    int32_t micro_most;   /* a larger micro-batch did not fit; 0: any */
-    bool too_large;       /* what failed is that this one does not fit */
+    /* The kernels that it chose, in the text of dpt_backend.plans; empty: there was no choice. */
+    struct dpt_str plans;
+    int32_t micro_most; /* a larger micro-batch did not fit; 0: no limit is known */
+    bool too_large;     /* the last failure was that the micro-batch did not fit */
 };
 
-/* At most this many micro-batches of a rank that its team computes at once under `reproducible`. */
+/* Most micro-batches that a rank's team computes at once under `reproducible`. */
 enum { DPT_GROUP_MOST = 16 };
 
-/* What belongs to one thread, on cache lines of its own. */
+/* The data of one thread, on cache lines of its own. */
 struct dpt_worker {
     struct dpt_batch_buffer buffer;
     struct dpt_metric_sums metric_sums;
-    int32_t done; /* micro-batches of this step that its gradient holds */
-    /* The micro-batches under way, where this thread takes them: what is counted in each, where
-     * their gradient goes, and whether it is added there. */
+    int32_t done; /* micro-batches of this step in its gradient */
+    /* The micro-batches that this thread is computing: the metrics of each, the arena for their
+     * gradient, and whether it is added to the arena's content. */
     struct dpt_metric_sums own[DPT_GROUP_MOST];
     float *target;
     bool add;
-    enum dpt_status filled; /* its part of a team's micro-batch */
+    enum dpt_status filled; /* of filling its part of a team's micro-batch */
     enum dpt_status status;
     struct dpt_error err;
 };
 
-/* The threads of a rank. Owner: team.c; batch_sizing.c says how they share the samples. */
+/* The threads of a rank. Owner: team.c; batch_sizing.c chooses how they share the samples. */
 struct dpt_team {
-    int threads;          /* of this rank */
-    bool together;        /* they compute each micro-batch together */
-    int32_t group;        /* micro-batches that are computed at once: 1, or a power of two */
-    int gradient_workers; /* threads that take micro-batches, and have gradients: one where they compute
-                      together, else all */
-    bool spin;            /* a core for every thread: waiting may be active */
+    int threads;   /* of this rank */
+    bool together; /* they compute each micro-batch together */
+    int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
+     * together, else all. */
+    int gradient_workers;
+    bool spin;           /* there is a core for every thread, so waiting threads may spin */
     int64_t all_threads; /* of all ranks */
     struct dpt_pool *pool;
     struct dpt_worker *workers; /* [threads] */
 };
 
-/* What all ranks hold alike between two steps. Owner: arenas.c. */
+/* What is equal on all ranks between two steps. Owner: arenas.c. */
 struct dpt_arenas {
     float *params;
     float *slot[DPT_MAX_SLOTS];
     int slots;
-    uint64_t *hashes; /* one a rank, for the replica check */
+    uint64_t *hashes; /* [ranks], for the replica check */
 };
 
 /* The gradient of all ranks. Owner: the engine. */
 struct dpt_gradient_reduction {
-    const struct dpt_gradient_reduction_type
-        *type;                                  /* NULL for evaluation, and where a device steps */
-    struct dpt_gradient_reduction_state *state; /* what that way of summing keeps */
+    /* NULL in evaluation, and where a device steps. */
+    const struct dpt_gradient_reduction_type *type;
+    struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
-    float *sum; /* with its tail; the first worker's own arena where there is one rank; NULL where a
-                   device steps: dpt_trainer_fetch */
+    /* With its tail; the first worker's arena where there is one rank; NULL where a device steps
+     * (dpt_trainer_fetch). */
+    float *sum;
 };
 
 /* What this rank tells the others with the next step. Owner: the loop (run.c). */
@@ -142,9 +145,9 @@ struct dpt_trainer {
     const struct dpt_comm *comm; /* borrowed */
     struct dpt_log *log;         /* borrowed */
     const struct dpt_backend *backend;
-    int gpu; /* number of its device, where it has some: for the program, dpt_choose_sums */
-    struct dpt_rank_gpu *gpus; /* of all ranks (choose.h); NULL: nobody has one */
-    bool planned;              /* by dpt_trainer_plan: there is nothing to step with */
+    int gpu;                   /* number of its device, if it has devices */
+    struct dpt_rank_gpu *gpus; /* [ranks] (choose.h); NULL: no rank has a GPU */
+    bool planned;              /* opened by dpt_trainer_plan: cannot take steps */
     struct dpt_splits data;
     struct dpt_trainer_model model;
     struct dpt_team team;
@@ -152,19 +155,21 @@ struct dpt_trainer {
     const struct dpt_engine *engine; /* takes the steps */
     struct dpt_engine_state *engine_state;
     struct dpt_gradient_reduction reduction;
-    char aware[DPT_CUDA_AWARE_TEXT]; /* whether MPI sums in the memory of the device that takes the
-                                        steps, and how that is known; or "" */
-    double *sums;                    /* of an evaluation, for each micro-batch: added in
-                     their order, whoever computed them. Owner: evaluate.c */
+    /* Whether MPI sums in the memory of the device that takes the steps, and why; or "". */
+    char aware[DPT_CUDA_AWARE_TEXT];
+    /* Metric sums of an evaluation, by micro-batch; they are added in their order, whichever rank
+     * computed them. Owner: evaluate.c. */
+    double *sums;
     struct dpt_requests requests;
     struct dpt_progress progress;
-    struct dpt_loss_scale scale;    /* of half floats' gradients; else 1 */
+    struct dpt_loss_scale scale;    /* for gradients in half floats; else 1 */
     int64_t steps, steps_per_epoch; /* of the whole run */
     double lr;                      /* base rate after scaling */
-    double busy; /* seconds that this rank worked on its part of the steps, until it was ready for
-                    the reduction; whoever reads it sets it back */
-    struct dpt_fault fault;      /* to play; none but in tests */
-    struct dpt_profile *profile; /* NULL: nobody asks where the time goes; borrowed */
+    /* Seconds that this rank worked on its part of the steps, until it was ready for the reduction;
+     * the reader resets it. */
+    double busy;
+    struct dpt_fault fault;      /* only in tests */
+    struct dpt_profile *profile; /* NULL: no profile is recorded; borrowed */
 };
 
 enum dpt_trainer_parts {
@@ -184,85 +189,91 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
                                  const struct dpt_comm *comm, struct dpt_log *log, unsigned parts,
                                  const struct dpt_shape *given, struct dpt_error *err);
 /*
- * As dpt_trainer_open would have it on rank 0 of `comm`, whose ranks need not exist: data sets
- * described, model, micro-batch, steps, rates. Nothing is allocated but the graph, no sample is
- * read, no file written. threads: that each rank has cores for. Errors: BAD_JOB, BAD_DATA, RANK,
- * IO.
+ * Fills in a trainer as dpt_trainer_open would on rank 0 of `comm`, whose ranks need not exist:
+ * data sets described, model, micro-batch, steps, rates. Only the graph is allocated; no sample is
+ * read and no file written. threads: cores of each rank. Errors: BAD_JOB, BAD_DATA, RANK, IO.
  */
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, int threads, unsigned parts,
                                  struct dpt_error *err);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
-/* Whether the size of its micro-batch may follow the ranks and the machine: the job leaves it open,
- * and neither `reproducible` nor a batch norm makes it part of what is computed. */
+/* Whether dptrain may choose the size of the micro-batch by the number of ranks and the machine:
+ * the job does not give it, and it does not change the result, as it would under `reproducible` or
+ * with a batch norm. */
 bool dpt_trainer_micro_is_open(const struct dpt_trainer *t);
-/* The size of a trainer's micro-batch. Where it is not open, some ranks may be left without any. */
+/* The size of a trainer's micro-batch. Where dptrain may not choose it, some ranks may be without
+ * any. */
 int32_t dpt_trainer_choose_micro(const struct dpt_trainer *t);
-/* Of a trainer with its data: a warning where samples look as if they were of another layout. */
+/* Warns where the samples look as if they were in another layout. The data must be open. */
 void dpt_trainer_warn_layout(const struct dpt_trainer *t, struct dpt_log *log);
-/* Of an open or planned trainer: a warning that names the ranks without a micro-batch in a whole
- * step, and says what would feed them; nothing where all have one. */
+/* Warns of ranks that have no micro-batch in a whole step, and says which size would give them one.
+ * The trainer must be open or planned. */
 void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log);
 /*
- * How many of these are computed at once under `reproducible`: a rank's team takes as many
- * micro-batches as are a node of the reduction's tree, and adds their gradients up on the way
- * (backend.h, `sub_batch`): the same bits, and one pass over the weights and their gradient.
+ * How many micro-batches of size `micro` a rank's team computes at once under `reproducible`: as
+ * many as form a node of the reduction's tree, whose gradients it adds on the way (backend.h,
+ * `sub_batch`). The bits are the same, and weights and gradient are read and written once.
  */
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro);
 /* Collective. */
 void dpt_trainer_close(struct dpt_trainer *t);
 
-/* What a step gave, or several, the same numbers on all ranks. Steps without an update do not
- * count in the first five. */
+/* The results of one step or several, the same numbers on all ranks. Steps without an update do not
+ * count in the first five members. */
 struct dpt_step_result {
     double loss, correct; /* as in struct dpt_metric_sums */
     int64_t samples;
     double weight;
-    double norm;        /* of the last one's mean gradient, before clipping */
-    double lr;          /* of the last one; not from dpt_trainer_settle */
-    int64_t skipped;    /* steps: not finite, and the job says to skip */
-    int64_t weightless; /* steps: their samples' weights sum to 0, so there is no update */
-    int64_t overflows;  /* steps: the loss scale was too large for them, and is smaller now */
-    bool deferred; /* a device has the step: dpt_trainer_settle will tell of all above but lr */
-    bool save;     /* some rank asked for a checkpoint */
-    bool signal;   /* some rank was asked to stop by a signal */
-    bool clock;    /* some rank's time is up */
+    double norm;        /* of the last step's mean gradient, before clipping */
+    double lr;          /* of the last step; not set by dpt_trainer_settle */
+    int64_t skipped;    /* steps whose gradient was not finite, with train.on_nan: skip */
+    int64_t weightless; /* steps without update, since their samples' weights sum to 0 */
+    int64_t overflows;  /* steps without update, since the loss scale was too large */
+    /* a device takes the step: dpt_trainer_settle returns the members above, but lr */
+    bool deferred;
+    bool save;   /* a rank asked for a checkpoint */
+    bool signal; /* a rank received a signal to stop */
+    bool clock;  /* a rank's time limit is reached */
 };
 
 /*
- * Collective. The next step: forward, backward, reduction, update. A rank on which something fails
- * takes part in the reduction nevertheless, and then all ranks return that failure. Errors: FAILED
- * (not a number: names step, rank and layer), BAD_DATA, IO, RANK.
+ * Collective. Takes the next step: forward, backward, reduction, update. A rank on which something
+ * fails still takes part in the reduction, and then all ranks return that failure. Errors: FAILED
+ * (not finite: names step, rank and layer), BAD_DATA, IO, RANK.
  */
 enum dpt_status dpt_trainer_step(struct dpt_trainer *t, struct dpt_step_result *result,
                                  struct dpt_error *err);
 
-/* Collective. The next step will be that of t->progress. Errors: INTERNAL, RANK. */
+/* Collective. Positions the data for the step after t->progress. Errors: INTERNAL, RANK. */
 enum dpt_status dpt_trainer_seek(struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Where steps are done on a device (engine.h), these wait for those so far; else they do nothing.
+ * Where a device takes the steps (engine.h), these wait for those so far; else they do nothing.
  *
- * settle: collective. What all steps since the last time gave. It finds out about what is not a
- * number, which the device withheld with all updates behind it: then t->progress goes back to the
- * last step before that, and the failure is that of dpt_trainer_step. To be called by all ranks
- * after the same steps; every so many of them, since updates behind such a step are wasted.
- * peek: the same numbers on this rank alone, and what is not a number is left to settle.
- * fetch: the parameters, the slots and the loss scale, to t->arenas and t->scale; `gradient`: also
- * the last step's summed gradient with its tail, to t->reduction.sum.
+ * settle: collective. Returns the results of all steps since the last call. Where a gradient or
+ * loss was not finite, the device withheld that update and all after it: then t->progress returns
+ * to the step before it, and the failure is that of dpt_trainer_step. All ranks must call it after
+ * the same steps, and now and then, since updates after such a step are wasted.
+ *
+ * peek: returns the same results on this rank alone, and leaves a value that is not finite to
+ * settle.
+ *
+ * fetch: copies parameters, slots and loss scale to t->arenas and t->scale, and with `gradient`
+ * also the last step's summed gradient with its tail to t->reduction.sum.
  */
 enum dpt_status dpt_trainer_settle(struct dpt_trainer *t, struct dpt_step_result *since,
                                    struct dpt_error *err);
 enum dpt_status dpt_trainer_peek(struct dpt_trainer *t, struct dpt_step_result *since,
                                  struct dpt_error *err);
 enum dpt_status dpt_trainer_fetch(struct dpt_trainer *t, bool gradient, struct dpt_error *err);
-/* Stops reading ahead, since no step follows. */
+/* Stops prefetching samples, when no step follows. */
 void dpt_trainer_rest(struct dpt_trainer *t);
 /* Seconds that steps have waited for samples, so far. */
 double dpt_trainer_waited(const struct dpt_trainer *t);
 
-/* Collective. Each sample of the split once; sums over all ranks. Errors: as dpt_trainer_step. */
+/* Collective. Evaluates each sample of the split once. *total: out, sums over all ranks. Errors: as
+ * dpt_trainer_step. */
 enum dpt_status dpt_trainer_evaluate(struct dpt_trainer *t, struct dpt_split *split,
                                      struct dpt_metric_sums *total, struct dpt_error *err);
 /* The same for an engine whose ranks have the whole model. */
@@ -274,29 +285,28 @@ enum dpt_status dpt_evaluate_split(struct dpt_trainer *t, struct dpt_split *spli
 enum dpt_status dpt_trainer_check_replicas(const struct dpt_trainer *t, struct dpt_error *err);
 
 /*
- * Collective, after a step whose reduced gradient or loss is not finite and before the next: finds
- * the rank, the layer and the sample where it began, fills err and returns FAILED. view: the
- * step's. gradient: room for one of this rank.
+ * Collective, after a step whose reduced gradient or loss is not finite and before the next one:
+ * finds the rank, layer and sample where that began, fills err and returns FAILED. view: the
+ * step's. gradient: memory for a gradient of this rank.
  */
 enum dpt_status dpt_trainer_find_nonfinite(struct dpt_trainer *t, const struct dpt_step_view *view,
                                            float *gradient, struct dpt_error *err);
 
-/* To be called when the parameters, slots, loss scale or progress were changed from outside (a
- * checkpoint was loaded). Errors: as the backend's refresh. */
+/* Must be called after parameters, slots, loss scale or progress were changed from outside, as by
+ * loading a checkpoint. Errors: as the backend's refresh. */
 enum dpt_status dpt_trainer_refresh(struct dpt_trainer *t, struct dpt_error *err);
 
-/* Collective over the node. The cores that this rank may use, those shared with other ranks divided
- * among them. Errors: RANK. */
+/* Collective over the node. *cores: out, the cores that this rank may use; those shared with other
+ * ranks are divided among them. Errors: RANK. */
 enum dpt_status dpt_core_share(const struct dpt_group *node, double *cores, struct dpt_error *err);
 
-/* The largest micro-batch that leaves no rank without one; 0: there are fewer samples than ranks.
- */
+/* The largest micro-batch with which every rank has one; 0: there are fewer samples than ranks. */
 int64_t dpt_feeding_micro(int64_t global, int ranks);
 
 /*
- * Fills and computes n micro-batches of a step, at most t->team.group, metric_sums: [n]. In a team all
- * threads call it with the first worker's buffer, gradient and metric sums; what fails on one of them
- * then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
+ * Loads and computes n micro-batches of a step, at most t->team.group. metric_sums: [n]. In a team
+ * all threads call it with the first worker's buffer, gradient and metric sums; a failure on one of
+ * them then fails on all. Errors: BAD_DATA, INTERNAL, RANK.
  */
 enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
                                   const struct dpt_step_view *view, int32_t micro_batch, int32_t n,
@@ -305,22 +315,22 @@ enum dpt_status dpt_trainer_train(struct dpt_trainer *t, int thread,
 /* Turns a profile (core/trace/profile.h) on, or off (NULL), between two steps. p is borrowed. */
 void dpt_trainer_observe(struct dpt_trainer *t, struct dpt_profile *p);
 
-/* In work that all threads do: returns when all have come here. */
+/* A barrier of the trainer's threads, for work that all of them do. */
 void dpt_trainer_barrier(const struct dpt_trainer *t, int thread);
 
-/* The trainer's present state. job_text: dpt_job_signature's. */
+/* The trainer's present state, for a checkpoint. job_text: from dpt_job_signature. */
 struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text);
 
-/* Collective. Gives rank 0's parameters to all ranks, and to what is derived from them; status: rank
- * 0's, of getting them. Errors: that status; RANK. */
+/* Collective. Broadcasts rank 0's parameters, and refreshes what is derived from them. status:
+ * whether rank 0 has them. Errors: that status; RANK. */
 enum dpt_status dpt_trainer_share_params(struct dpt_trainer *t, enum dpt_status status,
                                          struct dpt_error *err);
-/* Collective. dpt_checkpoint_load of the parameters on rank 0, then the same on all. path: a file,
- * or a run folder for its latest. any: also weights that are not finite. */
+/* Collective. Loads the parameters of a checkpoint on rank 0 and broadcasts them. path: a file, or
+ * a run folder for its latest. any: accept weights that are not finite. */
 enum dpt_status dpt_trainer_load_params(struct dpt_trainer *t, const char *path, bool any,
                                         struct dpt_error *err);
 
-/* Runs work on every thread of the trainer and gives the first failure of its workers. */
+/* Runs `work` on every thread of the trainer. Errors: the first failure of its workers. */
 enum dpt_status dpt_trainer_run(struct dpt_trainer *t, void (*work)(void *arg, int thread),
                                 void *arg, struct dpt_error *err);
 

@@ -15,13 +15,14 @@
     {.name = "weight_decay", .type = DPT_OPT_REAL,                                                 \
      .offset = offsetof(struct dpt_optimizer_options, weight_decay), .fallback = usual,            \
      .min = 0, .max = 1e6, .help = meaning "; spares biases"}
-/* PyTorch's Adam adds it to the gradient, AdamW (Loshchilov & Hutter 2019) takes it off the weight. */
+/* PyTorch's Adam adds the decay to the gradient, AdamW (Loshchilov & Hutter 2019) subtracts it from
+ * the weight. */
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
 #define DPT_OPTIMIZER_DECOUPLED(usual)                                                             \
     DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
 // clang-format on
 
-/* What decoupled decay leaves of a weight; options: any optimizer's. */
+/* The factor by which decoupled weight decay multiplies a weight; options: any optimizer's. */
 static inline float dpt_optimizer_keep(double lr, const void *options)
 {
     const struct dpt_optimizer_options *o = options;
