@@ -97,13 +97,15 @@ static const struct dpt_option batch_options[] = {
 
 static const struct dpt_option init_options[] = {
     {TEXT("from", AS_ABOVE, init.from),
-     .help = "begin with the weights of this safetensors, npz or checkpoint file, not at random"},
+     .help = "begin with the weights of this safetensors, npz or checkpoint file, not at random; "
+             "torchvision's state dicts fit resnet, vgg and mobilenet_v2 by name"},
     {ROW("map", AS_ABOVE, TEXTS), AT(init.map), .fallback = "[]",
      .help = "FROM=TO: what a tensor's name in that file begins with, and with what it does here"},
     {FLAG("by_order", AS_ABOVE, init.by_order, "false"),
      .help = "take the file's tensors in their order, whatever their names"},
     {FLAG("partial", AS_ABOVE, init.partial, "false"),
-     .help = "take what fits: tensors that are missing or of another shape begin at random"},
+     .help = "take what fits: tensors that are missing or of another shape begin at random, and "
+             "are named"},
     {0},
 };
 

@@ -1,4 +1,5 @@
 """Every command in the documentation is run, or named here with the test that runs it; every link leads somewhere."""
+import json
 import os
 import random
 import re
@@ -9,11 +10,14 @@ import sys
 import zlib
 from pathlib import Path
 
+import h5py
+import numpy as np
 import pytest
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "scripts/lib"))
+sys.path[:0] = [str(TOP / "scripts/lib"), str(TOP / "core/train/tests")]
 import dpt  # noqa: E402
+import formats  # noqa: E402
 
 PAGES = sorted(p for p in TOP.rglob("*.md") if not {"build", "runs", ".git", ".pytest_cache"} & set(p.relative_to(TOP).parts[:-1]))
 PROGRAM = r"(?:build/)?dptrain|mpirun|srun|sbatch|make|module|source|\.|\./scripts/\S+|scripts/\S+\.sh|build/\S+"
@@ -171,11 +175,24 @@ def make_shapes(folder):
                     struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts))
 
 
+def make_photos(folder, page):
+    """The page's job, some pictures in colour, and a file with the names and shapes of torchvision's resnet18."""
+    draw = np.random.default_rng(3)
+    (folder / "photos").mkdir()
+    with h5py.File(folder / "photos/train-00000-of-00001.h5", "w") as file:
+        file["images"], file["labels"] = draw.integers(0, 256, (8, 3, 32, 32), np.uint8), np.arange(8) % 2
+    (folder / "photos.yaml").write_text(re.search(r"```yaml\n(# photos.yaml.*?)```", page, re.S)[1])
+    known = json.loads((TOP / "core/train/tests/golden_resnet18.json").read_text())["tensors"]
+    shapes = {name: row["shape"] for name, row in known.items()} | {"fc.weight": [1000, 512], "fc.bias": [1000]}
+    formats.write_safetensors(folder / "resnet18.safetensors", {name: np.full(shape, 0.01, "f4") for name, shape in shapes.items()})
+
+
 def test_tutorial(sandbox, tmp_path):
     """All of it, in its order, in an empty folder with a person's own files."""
     make_flowers(tmp_path)
     make_shapes(tmp_path)
     page = (TOP / "cmd/TUTORIAL.md").read_text()
+    make_photos(tmp_path, page)
     here = Sandbox(tmp_path)
     here.env["PATH"] = sandbox.env["PATH"]
     said = {}
@@ -186,11 +203,14 @@ def test_tutorial(sandbox, tmp_path):
             said[command] = here.run(command + short)
     for inline in re.findall(r"`(dptrain (?:bench|shapes)[^`]*)`", page):
         here.run(inline + (" --set train.steps=5 --set train.epochs=null --output runs/more" if "init-from" in inline else ""))
+    assert "begin at random, not as in resnet18.safetensors:\n  fc.weight [2, 512]: [1000, 512] in the file\n  fc.bias [2]: [1000] in the file" \
+        in said["dptrain train photos.yaml"]
     right = [float(x) for text in said.values() for x in re.findall(r"test accuracy ([\d.]+)", text)]
     assert len(right) >= 3 and min(right) > 0.9, said
     answers = said["dptrain predict shapes.yaml --checkpoint runs/shapes shapes/test/circle/0001.png shapes/test/square/0001.png"]
     assert re.search(r"circle/0001\.png.*circle", answers) and re.search(r"square/0001\.png.*square", answers), answers
-    for name in ("flowers.html", "shapes.html", "flowers-predicted.h5", "sixteen.h5", "flowers.onnx", "shapes.safetensors"):
+    for name in ("flowers.html", "shapes.html", "flowers-predicted.h5", "sixteen.h5", "flowers.onnx", "shapes.safetensors",
+                 "back.safetensors"):
         assert (tmp_path / name).stat().st_size > 0
 
 
