@@ -66,6 +66,27 @@ static double numbers_written(const struct dpt_graph *graph, const int32_t *node
     return written;
 }
 
+/* Numbers of a sample that a batch norm reads once more: what it makes of the first one hangs on the
+ * last one of the micro-batch. */
+static double numbers_read_again(const struct dpt_graph *graph, const int32_t *nodes, int32_t n,
+                                 enum dpt_cost_pass pass, bool wants_data)
+{
+    double read = 0;
+
+    for (int32_t i = 0; i < n; i++) {
+        const struct dpt_graph_node *node = &graph->nodes[nodes[i]];
+        const double numbers = (double)dpt_shape_size(&node->in);
+
+        if (node->op != DPT_OP_BATCHNORM)
+            continue;
+        if (pass == DPT_COST_FORWARD || pass == DPT_COST_DATA)
+            read += numbers;
+        else if (pass == DPT_COST_BACKWARD && wants_data)
+            read += 2 * numbers; /* the gradient, too */
+    }
+    return read;
+}
+
 struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *nodes, int32_t n,
                                   enum dpt_cost_pass pass, bool wants_data)
 {
@@ -77,7 +98,8 @@ struct dpt_cost dpt_cost_of_nodes(const struct dpt_trainer *t, const int32_t *no
      * dy. Both at once read dy once. */
     const double in = WORD * numbers_read(graph, nodes, n);
     const double out = WORD * numbers_written(graph, nodes, n);
-    const double moved = in + out + (both && wants_data ? in : 0);
+    const double again = WORD * numbers_read_again(graph, nodes, n, pass, wants_data);
+    const double moved = in + out + (both && wants_data ? in : 0) + again;
     double flop = 0, weights = 0;
 
     for (int32_t i = 0; i < n; i++) {

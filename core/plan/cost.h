@@ -5,10 +5,11 @@
  *
  * Arithmetic is that of convolutions and dense layers, by their definition (taps that fall on
  * padding left out, no zeros made use of); everything else is counted by the bytes that must be
- * read and written at least once. A part's limit is the larger of its arithmetic at the machine's
- * speed and its bytes at the machine's bandwidth, taken at the size of what is moved: what a
- * micro-batch needs may come from a cache. So a limit is what a plain implementation at full speed
- * would take, and one that leaves work out may be faster.
+ * read and written at least once; a batch norm, which has to see all before it begins, reads twice.
+ * A part's limit is the larger of its arithmetic at the machine's speed and its bytes at the
+ * machine's bandwidth, taken at the size of what is moved: what a micro-batch needs may come from a
+ * cache. So a limit is what a plain implementation at full speed would take, and one that leaves
+ * work out may be faster.
  */
 #ifndef DPT_PLAN_COST_H
 #define DPT_PLAN_COST_H

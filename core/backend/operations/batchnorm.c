@@ -25,7 +25,7 @@ const struct dpt_operation dpt_operation_batchnorm = {
     .attributes = {[DPT_BATCHNORM_EPS] = "eps", [DPT_BATCHNORM_DECAY] = "decay"},
     .shape = dpt_shape_same,
     .tensors = tensors,
-    .reached = {0.3, 0.3, 0.5e-6},
+    .reached = {0.4, 0.5, 0.5e-6},
     .onnx = {{.type = "BatchNormalization",
               .with = {{.source = DPT_ONNX_WEIGHT},
                        {.source = DPT_ONNX_BIAS},

@@ -1,4 +1,4 @@
-/* The least bytes that an update moves, of an optimizer with a pass more than others. */
+/* The least bytes that passes move which go over their numbers twice: updates, batch norms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -9,31 +9,52 @@
 #include "core/plan/cost.h"
 #include "core/train/tests/trust.h"
 
-/* Arrays of the parameters' size that an update reads or writes. wanted: NULL: the text's. */
+enum { SAMPLES = 24 };
+
+/* A job of one rank with its trainer, so far as plans need it. */
+struct planned {
+    struct dpt_comm comm;
+    struct dpt_conf conf;
+    struct dpt_job job;
+    struct dpt_trainer t;
+};
+
+/* wanted: the optimizer; NULL: the text's. */
+static void plan(struct planned *p, const char *model, const char *optimizer,
+                 const struct dpt_variant_value *wanted)
+{
+    struct dpt_error err = {0};
+    char text[256];
+
+    *p = (struct planned){.comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1}};
+    snprintf(text, sizeof text,
+             "{data: {train: synthetic}, model: %s, device: {kind: ref}, "
+             "batch: {global: %d, micro: 4}, optimizer: %s}",
+             model, SAMPLES, optimizer);
+    assert_int_equal(dpt_conf_parse(&p->conf, "job", text, strlen(text), &err), DPT_OK);
+    assert_true(dpt_options_read(&p->conf, p->conf.root, "", dpt_job_options, &p->job));
+    if (wanted != NULL)
+        p->job.optimizer = *wanted;
+    if (dpt_trainer_plan(&p->t, &p->job, &p->comm, 1, DPT_PART_TRAIN, &err) != DPT_OK)
+        fail_msg("%s", err.text);
+}
+
+static void unplan(struct planned *p)
+{
+    dpt_trainer_close(&p->t);
+    dpt_conf_release(&p->conf);
+}
+
+/* Arrays of the parameters' size that an update reads or writes. */
 static double arrays(const char *optimizer, const struct dpt_variant_value *wanted)
 {
-    char text[256];
-    struct dpt_comm comm = {.world.size = 1, .node.size = 1, .leaders.size = 1, .nodes = 1};
-    struct dpt_conf conf = {0};
-    struct dpt_job job = {0};
-    struct dpt_trainer t;
-    struct dpt_error err = {0};
+    struct planned p;
     double bytes, parameters;
 
-    snprintf(text, sizeof text,
-             "{data: {train: synthetic}, model: {type: mlp, hidden: [6], outputs: 10}, "
-             "device: {kind: ref}, batch: {global: 24, micro: 4}, optimizer: %s}",
-             optimizer);
-    assert_int_equal(dpt_conf_parse(&conf, "job", text, strlen(text), &err), DPT_OK);
-    assert_true(dpt_options_read(&conf, conf.root, "", dpt_job_options, &job));
-    if (wanted != NULL)
-        job.optimizer = *wanted;
-    if (dpt_trainer_plan(&t, &job, &comm, 1, DPT_PART_TRAIN, &err) != DPT_OK)
-        fail_msg("%s", err.text);
-    bytes = dpt_cost_of_part(&t, DPT_SPAN_OPTIMIZER).move[0].bytes;
-    parameters = (double)t.model.graph.parameters;
-    dpt_trainer_close(&t);
-    dpt_conf_release(&conf);
+    plan(&p, "{type: mlp, hidden: [6], outputs: 10}", optimizer, wanted);
+    bytes = dpt_cost_of_part(&p.t, DPT_SPAN_OPTIMIZER).move[0].bytes;
+    parameters = (double)p.t.model.graph.parameters;
+    unplan(&p);
     return bytes / sizeof(float) / parameters;
 }
 
@@ -48,9 +69,40 @@ static void an_update_moves_its_arrays(void **state)
     assert_true(arrays("sgd", &trust) == (2 + 2) + (2 + 1));
 }
 
+/* Forward reads x for the statistics, then to normalise it, and writes y; backward reads x and dy for
+ * the sums, then again, and writes dx. A relu in the same passes moves no more. */
+static void a_batch_norm_goes_over_its_numbers_twice(void **state)
+{
+    static const struct {
+        enum dpt_cost_pass pass;
+        bool wants_data;
+        double arrays;
+    } rows[] = {
+        {DPT_COST_FORWARD, true, 2 + 1}, {DPT_COST_BACKWARD, true, 2 * 2 + 1},
+        {DPT_COST_BACKWARD, false, 2},   {DPT_COST_WEIGHTS, false, 2},
+        {DPT_COST_DATA, true, 2 + 1},
+    };
+    const int32_t norm[] = {3, 4};
+    struct planned p;
+
+    (void)state;
+    plan(&p, "{type: sequential, layers: [flatten, {dense: 6}, batchnorm, relu, {dense: 10}]}",
+         "sgd", NULL);
+    assert_int_equal(p.t.model.graph.nodes[3].op, DPT_OP_BATCHNORM);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int32_t n = 1; n <= 2; n++)
+            assert_true(
+                dpt_cost_of_nodes(&p.t, norm, n, rows[i].pass, rows[i].wants_data).move[0].bytes ==
+                rows[i].arrays * 6 * SAMPLES * sizeof(float));
+    unplan(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(an_update_moves_its_arrays)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_update_moves_its_arrays),
+        cmocka_unit_test(a_batch_norm_goes_over_its_numbers_twice),
+    };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
