@@ -28,32 +28,36 @@ void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before
     }
 }
 
+int32_t dpt_fold_target(const struct dpt_graph *graph, int32_t i)
+{
+    const int32_t before = graph->nodes[i].inputs[0];
+    const enum dpt_op op = graph->nodes[before].op;
+    int readers = 0;
+
+    if (graph->nodes[i].op != DPT_OP_BATCHNORM || (op != DPT_OP_CONV && op != DPT_OP_DENSE))
+        return -1;
+    for (int32_t k = before + 1; k < graph->n_nodes; k++)
+        for (int32_t n = 0; n < graph->nodes[k].n_inputs; n++)
+            readers += graph->nodes[k].inputs[n] == before;
+    return readers == 1 ? before : -1;
+}
+
 /* --- a graph without them --------------------------------------------------------------------- */
 
 /* A node of the graph that is read, as it comes out. */
 struct place {
-    int32_t number;  /* there */
-    int32_t readers; /* of its value, each as often as it reads */
-    int32_t norm;    /* the batch norm that it takes in, or -1 */
-    int32_t into;    /* what takes it in, or -1 */
+    int32_t number; /* there */
+    int32_t norm;   /* the batch norm that it takes in, or -1 */
+    int32_t into;   /* what takes it in, or -1 */
 };
 
 static void find_pairs(const struct dpt_graph *g, struct place *places)
 {
     for (int32_t i = 0; i < g->n_nodes; i++) {
-        places[i].norm = places[i].into = -1;
-        for (int32_t k = 0; k < g->nodes[i].n_inputs; k++)
-            places[g->nodes[i].inputs[k]].readers++;
-    }
-    for (int32_t i = 0; i < g->n_nodes; i++) {
-        const int32_t before = g->nodes[i].n_inputs > 0 ? g->nodes[i].inputs[0] : 0;
-        const enum dpt_op op = g->nodes[before].op;
-
-        if (g->nodes[i].op != DPT_OP_BATCHNORM || (op != DPT_OP_CONV && op != DPT_OP_DENSE) ||
-            places[before].readers > 1)
-            continue;
-        places[before].norm = i;
-        places[i].into = before;
+        places[i].norm = -1;
+        places[i].into = dpt_fold_target(g, i);
+        if (places[i].into >= 0)
+            places[places[i].into].norm = i;
     }
 }
 

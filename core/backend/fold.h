@@ -10,6 +10,10 @@
 
 #include "core/backend/graph.h"
 
+/* The convolution or dense layer that batch norm i of a graph can be folded into; -1: there is none,
+ * or i is another kind of node. */
+int32_t dpt_fold_target(const struct dpt_graph *graph, int32_t i);
+
 /* Writes weights in canonical order and bias, an entry each channel, of `before` with `norm`, which
  * reads it, folded in. params: an arena of the graph. */
 void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before,

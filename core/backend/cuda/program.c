@@ -205,9 +205,11 @@ out:
     return status;
 }
 
-enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
-                                      struct dpt_error *err)
+/* plain: no batch norm is folded. */
+static enum dpt_status open_program(const struct dpt_program_spec *spec, bool plain, void **program,
+                                    struct dpt_error *err)
 {
+    struct dpt_program_spec folding = *spec;
     struct dpt_cuda_program *p = calloc(1, sizeof *p);
     enum dpt_status status = DPT_OK;
 
@@ -222,7 +224,11 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void 
         status = dpt_fail_memory(err, "the model", sizeof *p->lists);
         goto out;
     }
-    DPT_TRY(dpt_cuda_memory_layout_make(spec, p->micro, &p->lists->memory_layout, err));
+    folding.training = spec->training || plain;
+    DPT_TRY(dpt_cuda_fold_graph(&folding, &p->folded, err));
+    p->unfolded = spec->graph;
+    p->spec.graph = &p->folded;
+    DPT_TRY(dpt_cuda_memory_layout_make(&p->spec, p->micro, &p->lists->memory_layout, err));
     DPT_TRY(dpt_cuda_context_open(&p->ctx, spec->device, err));
     DPT_TRY(check_precision(p, err));
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->begin, err));
@@ -237,6 +243,18 @@ out:
     if (status != DPT_OK)
         dpt_cuda_program_close(p);
     return status;
+}
+
+enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
+                                      struct dpt_error *err)
+{
+    return open_program(spec, false, program, err);
+}
+
+enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
+                                            struct dpt_error *err)
+{
+    return open_program(spec, true, program, err);
 }
 
 void dpt_cuda_program_close(void *program)
@@ -256,6 +274,7 @@ void dpt_cuda_program_close(void *program)
     }
     dpt_cuda_context_close(&p->ctx);
     pthread_mutex_destroy(&p->lock);
+    free(p->folded.nodes);
     free(p->lists);
     free(p);
 }
@@ -268,10 +287,14 @@ void dpt_cuda_program_close(void *program)
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err)
 {
-    struct dpt_cuda_memory_layout memory_layout;
+    struct dpt_cuda_memory_layout memory_layout = {0};
+    struct dpt_program_spec folding = *spec;
     enum dpt_status status = DPT_OK;
+    struct dpt_graph folded;
 
-    DPT_TRY(dpt_cuda_memory_layout_make(spec, dpt_cuda_rows(spec), &memory_layout, err));
+    DPT_TRY(dpt_cuda_fold_graph(spec, &folded, err));
+    folding.graph = &folded;
+    DPT_TRY(dpt_cuda_memory_layout_make(&folding, dpt_cuda_rows(spec), &memory_layout, err));
     *bytes = (struct dpt_program_bytes){
         .values = dpt_cuda_regions_sum(&memory_layout, 0, DPT_CUDA_PARAMS),
         .scratch = dpt_cuda_regions_sum(&memory_layout, DPT_CUDA_PARTIAL, DPT_CUDA_REGIONS),
@@ -279,5 +302,6 @@ enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
     };
 out:
     dpt_cuda_memory_layout_release(&memory_layout);
+    free(folded.nodes);
     return status;
 }

@@ -39,8 +39,10 @@ enum dpt_cuda_stage {
 };
 
 struct dpt_cuda_program {
-    struct dpt_program_spec spec;
-    int32_t micro; /* samples of one pass: spec.sub_batch or spec.micro */
+    struct dpt_program_spec spec;     /* its graph is `folded` */
+    const struct dpt_graph *unfolded; /* the one that was given */
+    struct dpt_graph folded;          /* with nodes of its own */
+    int32_t micro;                    /* samples of one pass: spec.sub_batch or spec.micro */
     struct dpt_cuda_context ctx;
 
     /* Device memory that others read and write. */
@@ -72,6 +74,9 @@ extern const struct dpt_backend_steps dpt_cuda_steps;
  */
 enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
                                       struct dpt_error *err);
+/* The same, with each batch norm computed by itself. */
+enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
+                                            struct dpt_error *err);
 void dpt_cuda_program_close(void *program);
 /* The table's `measure`: what open would hold, from shapes alone: no device is needed. The
  * workspace is a guess. */
@@ -236,6 +241,18 @@ static inline int32_t dpt_cuda_rows(const struct dpt_program_spec *spec)
 {
     return spec->sub_batch > 0 ? spec->sub_batch : spec->micro;
 }
+
+/* --- batch norms in weights: program_fold.c --------------------------------------------------- */
+
+/* The graph of a program for this spec; its nodes are to be freed. Errors: RANK. */
+enum dpt_status dpt_cuda_fold_graph(const struct dpt_program_spec *spec, struct dpt_graph *folded,
+                                    struct dpt_error *err);
+/* Whether node i of such a graph is a batch norm that is part of the weights before it; whether any
+ * is. */
+bool dpt_cuda_is_folded(const struct dpt_graph *folded, int32_t i);
+bool dpt_cuda_folds(const struct dpt_cuda_program *p);
+/* Writes what is different in the device's arena. */
+void dpt_cuda_fold_params(const struct dpt_cuda_program *p, const float *params, float *arena);
 
 /* --- launches: program_entries.c, program_lists.c, program_run.c ------------------------------ */
 

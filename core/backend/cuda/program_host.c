@@ -330,6 +330,7 @@ static enum dpt_status upload(struct dpt_cuda_program *p, const float *params,
 
     if (bytes > 0) {
         memcpy(p->lists->arena, params, bytes);
+        dpt_cuda_fold_params(p, params, p->lists->arena);
         DPT_CUDA_TRY(lib, cuMemcpyHtoDAsync(dpt_cuda_ptr(p->params), p->lists->arena, bytes,
                                             p->ctx.compute));
     }
@@ -387,12 +388,40 @@ out:
 
 static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
                                       const float *params, int32_t *node, int32_t *position,
+                                      struct dpt_error *err);
+
+/* Whether a layer or the batch norm in its weights is to blame shows where each is computed by
+ * itself. */
+static enum dpt_status find_in_plain(const struct dpt_cuda_program *p,
+                                     const struct dpt_batch *batch, const float *params,
+                                     int32_t *node, int32_t *position, struct dpt_error *err)
+{
+    struct dpt_program_spec spec = p->spec;
+    enum dpt_status status = DPT_OK;
+    void *plain = NULL;
+
+    spec.graph = p->unfolded;
+    spec.threads = 1;
+    spec.team = NULL;
+    DPT_TRY(dpt_cuda_program_open_plain(&spec, &plain, err));
+    DPT_TRY(refresh(plain, 0, params, err));
+    DPT_TRY(find_nonfinite(plain, 0, batch, params, node, position, err));
+out:
+    dpt_cuda_program_close(plain);
+    return status;
+}
+
+static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt_batch *batch,
+                                      const float *params, int32_t *node, int32_t *position,
                                       struct dpt_error *err)
 {
     struct dpt_cuda_program *p = opened;
-    enum dpt_status status = infer(opened, worker, batch, params, NULL, NULL, err);
+    enum dpt_status status;
 
     *node = -1;
+    if (dpt_cuda_folds(p))
+        return find_in_plain(p, batch, params, node, position, err);
+    status = infer(opened, worker, batch, params, NULL, NULL, err);
     if (status != DPT_OK)
         return status;
     status = take_turn(p, err);
@@ -437,13 +466,12 @@ static int32_t runs_in(const void *opened, int32_t node, bool backward)
     const struct dpt_graph *graph = p->spec.graph;
     const struct dpt_cuda_node_layout *f = &p->lists->memory_layout.node[node];
 
-    (void)backward;
     if (dpt_operation_of(&graph->nodes[node])->kind == DPT_CLASS_NOTHING || !f->skipped)
         return node;
     return f->reader != DPT_CUDA_NONE && p->lists->memory_layout.node[f->reader].relu &&
                    dpt_cuda_ops[graph->nodes[f->reader].op]->takes_relu
                ? f->reader
-               : graph->nodes[node].inputs[0];
+               : runs_in(opened, graph->nodes[node].inputs[0], backward);
 }
 
 static enum dpt_status scale(void *opened, float loss_scale, struct dpt_error *err)

@@ -48,17 +48,21 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_lay
     for (int32_t i = 0; i < graph->n_nodes; i++) {
         struct dpt_cuda_node_layout *relu = &memory_layout->node[i];
         const struct dpt_graph_node *node = &graph->nodes[i];
+        int32_t from = node->inputs[0];
         enum dpt_op before;
+        bool alone;
 
         if (!relu->live || node->op != DPT_OP_RELU)
             continue;
-        before = graph->nodes[node->inputs[0]].op;
+        alone = memory_layout->node[from].reader == i;
+        if (dpt_cuda_is_folded(graph, from))
+            from = graph->nodes[from].inputs[0];
+        before = graph->nodes[from].op;
         if (relu->reader != DPT_CUDA_NONE && before != DPT_OP_INPUT &&
             dpt_cuda_ops[graph->nodes[relu->reader].op]->takes_relu) {
             relu->skipped = memory_layout->node[relu->reader].relu = true;
-        } else if (dpt_cuda_ops[before]->fuses_relu &&
-                   memory_layout->node[node->inputs[0]].reader == i) {
-            relu->skipped = memory_layout->node[node->inputs[0]].relu = true;
+        } else if (dpt_cuda_ops[before]->fuses_relu && alone) {
+            relu->skipped = memory_layout->node[from].relu = true;
         }
     }
 }
@@ -159,6 +163,8 @@ static void lay_out(const struct dpt_program_spec *spec,
             continue;
         if (kind_of(node) == DPT_CLASS_NOTHING)
             f->skipped = stays(memory_layout, node);
+        if (dpt_cuda_is_folded(graph, i))
+            f->skipped = true;
         if (f->skipped || kind_of(node) == DPT_CLASS_POINTWISE || kind_of(node) == DPT_CLASS_NORM ||
             (kind_of(node) == DPT_CLASS_JOIN && node->op != DPT_OP_CONCAT)) {
             const struct dpt_cuda_node_layout *x = &memory_layout->node[node->inputs[0]];

@@ -4,6 +4,7 @@
  * more than it needs.
  */
 #include "core/backend/tests/compare.h"
+#include "core/backend/tests/folding.h"
 
 #if defined(DPT_WITH_ONEDNN) && DPT_WITH_ONEDNN
 
@@ -215,98 +216,10 @@ static void computes_relus_with_what_is_before(void **state)
     }
 }
 
-enum { FOLDED = 6 };
-
-/* Convolutions with batch norms behind them, as kernels differ; the last two of which stay as they
- * are: another layer reads the convolution's values, and what is normalised is a sum. */
-static void folding_init(struct scene *s, int32_t convs[FOLDED], int32_t norms[FOLDED])
-{
-    static const struct dpt_window point = {{1, 1}, {1, 1}, {1, 1}, {0, 0}, {0, 0}, 1};
-    static const struct dpt_window depthwise = {{3, 3}, {2, 1}, {1, 1}, {1, 1}, {1, 1}, 32};
-    const struct dpt_window *const windows[FOLDED] = {&same,      &same,  &same,
-                                                      &depthwise, &point, &same};
-    struct dpt_graph *g = &s->graph;
-    struct draw d = {5};
-    int32_t at, sum;
-
-    *s = (struct scene){.text = "folding"};
-    at = net_input(g, 3, 12, 12);
-    for (int i = 0; i < FOLDED; i++) {
-        convs[i] = net_conv(g, at, 32, windows[i], i % 2 == 0);
-        at = i + 1 < FOLDED ? convs[i] : net_join(g, convs[i], at, DPT_OP_ADD);
-        norms[i] = net_simple(g, at, DPT_OP_BATCHNORM, 1e-3f);
-        at = net_simple(g, norms[i], DPT_OP_RELU, 0);
-        if (i == 2) /* computed by a convolution, too */
-            at = net_pool(g, at, DPT_OP_MAXPOOL, &halve);
-        if (i == FOLDED - 2)
-            at = net_join(g, at, convs[i], DPT_OP_MULTIPLY);
-    }
-    sum = net_dense(g, net_simple(g, at, DPT_OP_FLATTEN, 0), 7, true);
-    s->outputs = (size_t)dpt_shape_size(&g->nodes[sum].out);
-    s->spec = (struct dpt_program_spec){.graph = g, .micro = 3, .threads = WORKERS};
-    s->params = net_params(g, &d);
-    batch_fill(&s->batch, g, 3, 3, false, &d);
-}
-
-static void infer(const struct scene *s, void *program, float *y)
-{
-    struct dpt_error err;
-
-    for (int worker = 0; worker < WORKERS; worker++)
-        assert_int_equal(dpt_backend_cpu.refresh(program, worker, s->params, &err), DPT_OK);
-    assert_int_equal(dpt_backend_cpu.infer(program, 1, &s->batch.batch, s->params, y, NULL, &err),
-                     DPT_OK);
-}
-
-static void assert_found(const struct scene *s, void *program, int32_t tensor, int32_t node)
-{
-    float *const at = s->params + s->graph.tensors[tensor].offset, was = *at;
-    int32_t position;
-
-    *at = NAN;
-    assert_int_equal(batch_nonfinite(&dpt_backend_cpu, program, &s->batch, s->params, 3, &position),
-                     node);
-    *at = was;
-}
-
-/* In evaluation a batch norm is part of the weights before it, and a relu behind it of the same
- * pass, where nobody else reads what lies between; the outputs are the same but for rounding. */
 static void folds_norms_into_weights(void **state)
 {
-    float plain[3 * 7], y[3 * 7] = {0}, before[3 * 7];
-    int32_t convs[FOLDED], norms[FOLDED];
-    struct scene s;
-    void *programs[2]; /* for evaluation, and for training */
-
     (void)state;
-    folding_init(&s, convs, norms);
-    for (int i = 0; i < 2; i++) {
-        s.spec.training = i == 1;
-        programs[i] = open_program(&dpt_backend_cpu, &s);
-    }
-    for (int i = 0; i < FOLDED; i++) {
-        const bool folded = i < FOLDED - 2;
-        const struct dpt_graph_node *conv = &s.graph.nodes[convs[i]];
-        const struct dpt_graph_node *norm = &s.graph.nodes[norms[i]];
-
-        for (int relu = 0; relu < 2; relu++)
-            assert_int_equal(dpt_backend_cpu.runs_in(programs[0], norms[i] + relu, false),
-                             folded ? convs[i] : norms[i]);
-        assert_int_equal(dpt_backend_cpu.runs_in(programs[1], norms[i], false), norms[i]);
-        assert_found(&s, programs[0], conv->weight, convs[i]);
-        assert_found(&s, programs[0], norm->variance, norms[i]);
-    }
-    for (int i = 0; i < 2; i++) { /* the second time with other statistics */
-        memcpy(before, y, sizeof y);
-        infer(&s, programs[0], y);
-        infer(&s, programs[1], plain);
-        assert_true(distance(y, plain, 3 * s.outputs, 0) < 1e-5);
-        assert_true(i == 0 || distance(y, before, 3 * s.outputs, 0) > 1e-3);
-        s.params[s.graph.tensors[s.graph.nodes[norms[i]].mean].offset + 1] += 1;
-    }
-    for (int i = 0; i < 2; i++)
-        dpt_backend_cpu.close(programs[i]);
-    scene_release(&s);
+    assert_folds(&dpt_backend_cpu, WORKERS, false);
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include "core/backend/cuda/tests/program_scene.h"
 
 #include "core/backend/cuda/program.h"
+#include "core/backend/tests/folding.h"
 
 enum { GRAPHS = 200 };
 
@@ -190,6 +191,12 @@ static void chains_take_two_buffers(void **state)
     }
 }
 
+static void folds_norms_into_weights(void **state)
+{
+    (void)state;
+    assert_folds(&dpt_backend_cuda, 1, true);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -197,6 +204,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(agrees_in_each_precision),
         cmocka_unit_test(nothing_is_overwritten_that_is_read),
         cmocka_unit_test(chains_take_two_buffers),
+        cmocka_unit_test(folds_norms_into_weights),
     };
 
     (void)argc;

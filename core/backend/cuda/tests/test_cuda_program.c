@@ -4,6 +4,7 @@
  */
 #include "core/backend/cuda/tests/program_scene.h"
 
+#include "core/backend/cuda/program.h"
 #include "core/base/pool.h"
 #include "core/comm/tree.h"
 
@@ -423,7 +424,8 @@ static void dead_ends_have_no_gradient(void **state)
     scene_release(&s);
 }
 
-/* A program that is only for evaluation gives the outputs of one for training. */
+/* A program that is only for evaluation gives the outputs of one for training, but for rounding where
+ * batch norms are part of weights. */
 static void evaluates_alike(void **state)
 {
     (void)state;
@@ -435,15 +437,20 @@ static void evaluates_alike(void **state)
         s.spec.precision = (enum dpt_precision)(i % DPT_PRECISIONS);
         const size_t bytes = s.outputs * (size_t)s.batch.batch.count * sizeof(float);
         float *a = dpt_alloc(bytes), *b = dpt_alloc(bytes);
+        bool folds = false;
 
         for (int training = 0; training < 2; training++) {
             s.spec.training = training;
             void *program = open_program(cuda, &s);
 
             infer(cuda, &s, program, training ? a : b, NULL);
+            folds = folds || dpt_cuda_folds(program);
             cuda->close(program);
         }
-        assert_memory_equal(a, b, bytes);
+        if (folds)
+            assert_true(distance(b, a, bytes / sizeof *a, 1e-3) < precision_of(&s)->outputs);
+        else
+            assert_memory_equal(a, b, bytes);
         dpt_free(a);
         dpt_free(b);
         scene_release(&s);
