@@ -29,7 +29,7 @@ struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lane
     return cut;
 }
 
-/* Few rows, and those of a norm that has weights for each number, are one chunk. */
+/* Up to 1024 rows are one chunk, as are the samples of a norm with a weight for each number. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors)
 {
     enum { LEAST = 1024, MOST = 128 };
@@ -41,15 +41,15 @@ struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors)
     return cut;
 }
 
-/* What a launch does. */
+/* The amount of work of a launch. */
 struct work {
-    int64_t lanes, element;  /* given: elements of 16 bytes, bytes of one */
-    int64_t threads;         /* 32 bits count them */
-    int64_t blocks, columns; /* blocks 0: for the threads */
-    int64_t bytes;           /* that it moves */
+    int64_t lanes, element;  /* given: elements in 16 bytes, bytes of an element */
+    int64_t threads;         /* at most INT32_MAX */
+    int64_t blocks, columns; /* blocks 0: as many as the threads need */
+    int64_t bytes;           /* memory traffic */
 };
 
-/* A kind of launch: sets `work` from its argument. */
+/* Defines a kind of launch: a function that computes `work` from the kernel's argument. */
 #define WORK(kind, argument)                                                                       \
     static void kind##_of(const struct argument *a, struct work *w);                               \
     static void kind##_work(const void *a, struct work *w)                                         \
@@ -135,7 +135,7 @@ WORK(layout, dpt_cuda_layout_args)
     w->bytes = a->total * (4 + w->element);
 }
 
-/* A thread for each canonical element: the writes lie side by side. */
+/* A thread for each element of the canonical order, so that the writes are coalesced. */
 WORK(from_layout, dpt_cuda_layout_args)
 {
     w->threads = a->largest;
@@ -223,7 +223,7 @@ WORK(flatten_back, dpt_cuda_flatten_args)
     w->bytes = (int64_t)a->n * ((int64_t)a->area * a->pitch + a->flat_pitch) * w->element;
 }
 
-/* Blocks of many elements, of which few numbers come out. */
+/* Each block reads many elements, since it writes at most one number. */
 WORK(scan, dpt_cuda_scan_args)
 {
     w->blocks = smaller(ceil_div(a->n, DPT_CUDA_THREADS * w->lanes * 4), 2048);
@@ -262,7 +262,7 @@ WORK(tail, dpt_cuda_tail_args)
     w->bytes = a->n * w->element + 2 * (int64_t)sizeof(struct dpt_cuda_metric_sums);
 }
 
-/* Enough blocks to have many loads on their way, no more: most ranges are short. */
+/* Enough blocks to keep many loads in flight, but no more: most ranges are short. */
 WORK(feed, dpt_cuda_feed_args)
 {
     int64_t largest = 0;

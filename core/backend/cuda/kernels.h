@@ -1,20 +1,20 @@
 /*
- * kernels: what runs on the device where no library has it.
+ * kernels: the device code that is not in a library.
  *
- * Each kernel is a row of DPT_CUDA_KERNELS: its name in the module ("dpt_cuda_" in front), the
- * struct that is its one argument, its threads a block, and whether its threads wait for each
- * other. A launch follows from these: dpt_cuda_kernel_grid gives the blocks, a function of the
- * argument alone, so that sums have the same order on every device. dpt_cuda_kernel_bytes is what a
- * launch must move at least.
+ * Each kernel is a row of DPT_CUDA_KERNELS: its name in the module (without "dpt_cuda_"), the
+ * struct that is its one argument, and whether the threads of a block synchronise. The launch
+ * follows from these: dpt_cuda_kernel_grid computes the blocks from the argument alone, so that
+ * sums have the same order on every device; dpt_cuda_kernel_bytes is the least memory traffic of a
+ * launch.
  *
- * Activations are NHWC; a pixel's channels begin every `pitch` elements, which is a multiple of 16
- * bytes (only gather also writes less), and what is behind the last channel is zero or unused.
- * _f32 is float, _b16 bfloat16, _h16 IEEE half; sums are float or double. Contraction is off
- * (-fmad=false): what takes each element by itself gives the bits of the host's loops. No atomics
- * on floats: the same bits in each run. Pointers are to device memory, aligned to 16 bytes;
- * counters are zero before the first launch and after each.
+ * Activations are NHWC. The channels of a pixel begin every `pitch` elements; a pitch is a multiple
+ * of 16 bytes (only gather also writes smaller ones), and what follows the last channel is zero or
+ * unused. The suffixes _f32, _b16 and _h16 mean float, bfloat16 and IEEE half; sums are float or
+ * double. Contraction is off (-fmad=false), so elementwise kernels give the bits of the host's
+ * loops. There are no atomics on floats, so every run gives the same bits. Pointers are to device
+ * memory, aligned to 16 bytes; counters are zero before the first launch and after each one.
  *
- * The source, kernels.cu, is C and CUDA at once: tests/emulate.h runs it on the host.
+ * The source, kernels.cu, is both C and CUDA: tests/emulate.h runs it on the host.
  */
 #ifndef DPT_BACKEND_CUDA_KERNELS_H
 #define DPT_BACKEND_CUDA_KERNELS_H
@@ -27,38 +27,39 @@
 #include "core/backend/loss_scale.h"
 #include "core/backend/optimizers.inc"
 
-/* What the host says of a micro-batch, in device memory: a captured step reads it anew each time.
- */
+/* What the host tells the device about a micro-batch. It is in device memory, so a replayed graph
+ * reads the current values. */
 struct dpt_cuda_control {
     uint64_t seed, step; /* key the dropout */
-    int64_t first;       /* place of its first sample in `index` of gather */
-    int32_t count;       /* samples; rows behind them are zero and do not count */
-    /* Of the step, from here on. update: its number, 1 is the first. */
+    int64_t first;       /* position of its first sample in gather's `index` */
+    int32_t count;       /* samples; later rows are zero and not counted */
+    /* The members from here on are the step's. update: its number, from 1. */
     int64_t update;
     float lr, keep, rate[2];
 };
 
 /*
- * What the device says; the host reads it now and then.
+ * What the device tells the host, which reads it now and then.
  *
- * loss_scale: as core/backend/loss_scale.h has it, which says when it changes: a power of two, 1
- * where nothing is scaled, to be set by the host before the first step. The loss kernels multiply
- * dy by it; from_layout and bias_back divide by it, so that arenas hold gradients without a scale.
- * norm changes it, once all ranks' gradients are added up: it is the same on all of them.
+ * loss_scale: a power of two, which follows the rule of core/backend/loss_scale.h; 1 where nothing
+ * is scaled. The host sets it before the first step. The loss kernels multiply dy by it;
+ * from_layout and bias_back divide by it, so that arenas hold unscaled gradients. norm updates it
+ * from the gradient of all ranks, so it is the same on all of them.
  */
 struct dpt_cuda_state {
-    double norm;                      /* of the mean gradient, before clipping */
-    int64_t withheld_update, skipped; /* the first one that was withheld; how many were skipped */
-    float scale;                      /* of the gradient in the next update */
-    int32_t withheld;                 /* not 0: no update is applied; JUST_NOW: this one alone */
+    double norm; /* of the mean gradient, before clipping */
+    /* number of the first withheld update; how many were skipped */
+    int64_t withheld_update, skipped;
+    float scale;      /* of the gradient in the next update */
+    int32_t withheld; /* not 0: no update is applied; JUST_NOW: only this one is not */
     float loss_scale;
     int32_t good;      /* finite norms since loss_scale last changed */
-    int64_t overflows; /* updates left out as loss_scale was too large; not in skipped */
-    /* Over all updates that were not withheld, where norm is told `sums`. */
+    int64_t overflows; /* updates skipped for a too large loss_scale; not in `skipped` */
+    /* Sums over all updates that were not withheld, where norm has `sums` set. */
     double loss, correct;
     int64_t samples;
     double weight;
-    int64_t weightless; /* updates left out as their samples weigh nothing; not in skipped */
+    int64_t weightless; /* updates skipped for sample weights of 0; not in `skipped` */
 };
 
 enum { DPT_CUDA_WITHHELD = 1, DPT_CUDA_JUST_NOW }; /* dpt_cuda_state.withheld */
@@ -70,7 +71,7 @@ struct dpt_cuda_metric_sums {
     double weight;
 };
 
-/* The words behind a gradient (core/train/trainer.h). */
+/* The words after a gradient (enum dpt_tail in core/train/trainer.h). */
 enum {
     DPT_CUDA_TAIL_LOSS,
     DPT_CUDA_TAIL_SAMPLES,
@@ -79,20 +80,19 @@ enum {
     DPT_CUDA_TAIL_SUMS
 };
 
-/* Blocks of DPT_CUDA_THREADS threads; all 0 where there is nothing to do. */
+/* Blocks of DPT_CUDA_THREADS threads; 0 x 0 where there is nothing to do. */
 struct dpt_cuda_grid {
     uint32_t x, y;
 };
 
-/* The kind of launch whose argument begins with how many blocks it has and what it moves, for
- * kernels whose program knows. */
+/* The beginning of the arguments of kernels whose blocks and bytes the program computes. */
 struct dpt_cuda_counted {
     int64_t blocks, bytes;
 };
 
 #include "core/backend/cuda/kernels_typed.h"
 
-/* y += x; n: a multiple of 4. 3 passes. */
+/* y += x. n: floats, a multiple of 4. Memory traffic: 3 n floats. */
 struct dpt_cuda_add_args {
     const float *x;
     float *y;
@@ -100,19 +100,20 @@ struct dpt_cuda_add_args {
 };
 
 /*
- * Norm of the gradient (a sum over samples) and what follows from it: state->scale = 1 / weight,
- * times clip / norm where the mean's norm is above clip > 0; state->withheld where norm or loss is
- * not finite (skip: for this update only, else for all that follow), or for this update only where
- * weight is 0. Reads the gradient once. tail: the words behind it, of all ranks. partial: one
- * double for each DPT_CUDA_NORM_CHUNK. n: a multiple of 4. state_n: floats of state behind
- * these: no norm has them, but where one is not finite, it is not.
+ * Computes the norm of the mean gradient, from the sum over samples, and decides about the update:
+ * state->scale = 1 / weight, times clip / norm where the norm is above clip > 0; state->withheld is
+ * set where norm or loss is not finite (with `skip` for this update only, else also for all later
+ * ones), or for this update only where weight is 0. Reads the gradient once. tail: the words after
+ * it, summed over the ranks. partial: one double for each DPT_CUDA_NORM_CHUNK. n: floats, a
+ * multiple of 4. state_n: floats of state after these; they do not count in the norm, but where one
+ * is not finite, neither is the norm.
  *
- * scaled: the gradients of this run have a loss scale. Then state->loss_scale, good and overflows
- * follow the rule of dpt_loss_scale_step: a norm that is not finite beside a loss that is withholds
- * this update only, whatever `skip` says, and halves the scale; where the scale was 1 already, or
- * the loss is not finite either, a smaller scale mends nothing, and it goes as without one.
+ * scaled: the gradients have a loss scale. Then state->loss_scale, good and overflows follow the
+ * rule of dpt_loss_scale_step: an infinite norm with a finite loss withholds this update only,
+ * whatever `skip` says, and halves the scale. Where the scale is 1 already, or the loss is not
+ * finite either, a smaller scale does not help, and the norm is treated as one without scale.
  *
- * sums: the tail is added to the sums in `state`, unless the update is withheld.
+ * sums: adds the tail to the sums in `state`, unless the update is withheld.
  */
 struct dpt_cuda_norm_args {
     const float *gradient, *tail;
@@ -127,16 +128,17 @@ struct dpt_cuda_norm_args {
     int32_t sums;
 };
 
-/* What a step counted, as the words behind the gradient, then zeros up to n of them. Clears the
- * metric sums. */
+/* Writes the metric sums of a step as the words after the gradient, and zeros up to n words. Clears
+ * the metric sums. */
 struct dpt_cuda_tail_args {
     struct dpt_cuda_metric_sums *metric_sums;
     float *tail;
     int32_t n;
 };
 
-/* Copies some ranges at once; from: the device's memory, or pinned memory of the host, which it
- * sees under the same address. Multiples of 4 bytes, in vectors of 16 where both ends lie so. */
+/* Copies several ranges in one launch. from: device memory, or pinned host memory, which has the
+ * same address on the device. bytes: multiples of 4; vectors of 16 bytes are used where both
+ * addresses are aligned to that. */
 enum { DPT_CUDA_FEEDS = 6 };
 struct dpt_cuda_feed {
     const void *from;
@@ -149,10 +151,10 @@ struct dpt_cuda_feed_args {
 };
 
 /*
- * One optimizer's step over the arena by a rule of core/backend/optimizers.inc; nothing where
- * state->withheld. decays: for each 16 floats whether they decay. scalars: l2 and factor; the
- * others change with the step and are control's. Moves 12 bytes a parameter, and 8 more for each
- * slot.
+ * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
+ * state->withheld is set. decays: for each 16 floats, whether weight decay applies. scalars: l2 and
+ * factor; the others change with each step and are in `control`. Memory traffic: 12 bytes a
+ * parameter, and 8 more for each slot.
  */
 struct dpt_cuda_update_args {
     float *params;
@@ -166,9 +168,9 @@ struct dpt_cuda_update_args {
 };
 
 /*
- * Running statistics after a step, as dpt_graph_update_state has them; nothing where
- * state->withheld. sum: what all micro-batches gave; decays: for each 16 floats how much of it is
- * kept. n: a multiple of 4.
+ * Updates the running statistics after a step as dpt_graph_update_state does; nothing where
+ * state->withheld is set. sum: over all micro-batches. decays: for each 16 floats, the decay of the
+ * running value. n: floats, a multiple of 4.
  */
 struct dpt_cuda_running_args {
     float *params;
@@ -179,13 +181,12 @@ struct dpt_cuda_running_args {
 
 enum {
     DPT_CUDA_THREADS = 256,
-    DPT_CUDA_NORM_CHUNK = 16384, /* floats a block of norm sums */
-    DPT_CUDA_LOSS_ROWS = 8,      /* a warp each */
-    DPT_CUDA_LOSS_SUMS = 3,      /* of a block's rows: loss, correct, weight */
+    DPT_CUDA_NORM_CHUNK = 16384, /* floats that one block of `norm` sums */
+    DPT_CUDA_LOSS_ROWS = 8,      /* rows of a block of the loss, a warp each */
+    DPT_CUDA_LOSS_SUMS = 3,      /* sums of a block's rows: loss, correct, weight */
 };
 
-/* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
- * other) */
+/* X(name, kind of launch, argument, elements in 16 bytes, whether a block's threads synchronise) */
 // clang-format off
 #define DPT_CUDA_KERNELS(X)                                                                        \
     DPT_CUDA_TYPED(X, f32, 4) DPT_CUDA_TYPED(X, b16, 8) DPT_CUDA_TYPED(X, h16, 8)                  \
@@ -205,30 +206,32 @@ enum dpt_cuda_kernel {
 
 /* "dpt_cuda_relu_f32" */
 const char *dpt_cuda_kernel_name(enum dpt_cuda_kernel kernel);
-/* sizeof of its argument. */
+/* Bytes of its argument. */
 size_t dpt_cuda_kernel_argument(enum dpt_cuda_kernel kernel);
 
-/* false: it is too large for one launch (a tensor of more than 2^31 vectors of 16 bytes). */
+/* *grid: out. Returns false where the tensor is too large for one launch (more than 2^31 vectors of
+ * 16 bytes). */
 bool dpt_cuda_kernel_grid(enum dpt_cuda_kernel kernel, const void *argument,
                           struct dpt_cuda_grid *grid);
 
-/* What a launch reads and writes of tensors and arenas, each byte once. */
+/* The bytes of tensors and arenas that a launch reads or writes, each counted once. */
 int64_t dpt_cuda_kernel_bytes(enum dpt_cuda_kernel kernel, const void *argument);
 
-/* How a bias gradient's block is cut: `columns` threads side by side (a power of 2), each with a
- * vector; `chunk` rows in a block, in `chunks` blocks. `partial` has chunks x pitch floats. */
+/* How the rows of a bias gradient are divided: `columns` threads of a block are side by side (a
+ * power of 2), each with one vector; a block sums `chunk` rows, and `chunks` blocks together all
+ * rows. `partial` has chunks x pitch floats. */
 struct dpt_cuda_cut {
     int32_t columns, groups;
     int64_t chunk, chunks;
 };
 struct dpt_cuda_cut dpt_cuda_bias_back_cut(int64_t rows, int32_t pitch, int lanes);
 
-/* How the sums over `rows` for `vectors` weights of dpt_cuda_scales_args are cut: `groups` blocks side
- * by side, `chunks` of `chunk` rows below one another. `partial` has chunks x 2 x vectors x lanes
- * floats where there are several. */
+/* How the sums over `rows` for `vectors` vectors of weights are divided in kernels of
+ * dpt_cuda_scales_args: `groups` blocks side by side, and `chunks` of `chunk` rows. `partial` has
+ * chunks x 2 x vectors x lanes floats where there are several chunks. */
 struct dpt_cuda_cut dpt_cuda_scales_cut(int64_t rows, int64_t vectors);
 
-/* What runs a rule. DPT_CUDA_KERNEL_COUNT: none. */
+/* The kernel of an optimizer's rule; DPT_CUDA_KERNEL_COUNT: none. */
 enum dpt_cuda_kernel dpt_cuda_kernel_of_rule(enum dpt_rule_kind rule);
 
 #endif

@@ -1,20 +1,22 @@
 /*
- * kernels_typed: the kernels that there are for each type of tensor: their arguments, their rows
- * and, where kernels.cu has defined the type, T, their source. Part of kernels.h, which says what
- * all of them have in common.
+ * kernels_typed: the kernels that exist for each type of tensor: their arguments, their rows and,
+ * where kernels.cu has defined the type T, their source. Part of kernels.h, which says what they
+ * have in common.
+ *
+ * "Passes" count how often a kernel reads or writes a whole tensor.
  */
 #ifndef DPT_BACKEND_CUDA_KERNELS_TYPED_H
 #define DPT_BACKEND_CUDA_KERNELS_TYPED_H
 
-/* y = f(x) for vectors of 16 bytes. 2 reads and writes of the tensor: in place allowed. */
+/* y = f(x). vectors: of 16 bytes. y may be x. 2 passes. */
 struct dpt_cuda_act_args {
     const void *x;
     void *y;
     int64_t vectors;
-    float attribute; /* the node's first one */
+    float attribute; /* the node's attribute 0 */
 };
 
-/* dx = dy f'; x: what the activation's row says that the slope is computed from. dx may be dy. 3
+/* dx = dy f'(x). x: the activation's input or output, whichever its row keeps. dx may be dy. 3
  * passes. */
 struct dpt_cuda_act_back_args {
     const void *x, *dy;
@@ -23,8 +25,8 @@ struct dpt_cuda_act_back_args {
     float attribute;
 };
 
-/* y[row][c] = x[row][c] + bias[c], or the ReLU of it. bias: `pitch` elements of the tensor's type.
- * In place allowed. 2 passes. */
+/* y[row][c] = x[row][c] + bias[c], or the ReLU of that. bias: [pitch] of the tensor's type. y may
+ * be x. 2 passes. */
 struct dpt_cuda_bias_args {
     const void *x, *bias;
     void *y;
@@ -33,10 +35,10 @@ struct dpt_cuda_bias_args {
 };
 
 /*
- * dbias[c] = sum over rows of dy[row][c], for c < channels. With ReLU: dx = dy where y > 0, else 0,
- * and the sum is of dx, in the same pass: 3 passes instead of 5. partial: as
- * dpt_cuda_bias_back_cut says; counter: one for each 128 channels, at least. add: to what is
- * in dbias. state: dbias is divided by its loss_scale (dx is not); NULL: there is none.
+ * dbias[c] = sum over rows of dy[row][c], for c < channels. The kernel with ReLU also computes dx =
+ * dy where y > 0, else 0, and sums dx, in one pass over the rows: 3 passes instead of 5. partial:
+ * see dpt_cuda_bias_back_cut. counter: at least one for each 128 channels. add: adds to dbias.
+ * state: dbias, but not dx, is divided by its loss_scale; NULL: there is none.
  */
 struct dpt_cuda_bias_back_args {
     const void *dy, *y;
@@ -49,16 +51,16 @@ struct dpt_cuda_bias_back_args {
 };
 
 /*
- * Pools. Forward reads x, writes y; max also writes where in its window the maximum was (index: 2
- * bytes for each element of y). Backward reads y as dY and index, writes x as dX: each input looks
- * for the outputs whose windows it lies in, in their order.
+ * Pools. Forward reads x and writes y; max also writes the position of each maximum in its window
+ * (index: 2 bytes for each element of y). Backward reads dY and the index and writes dX: a thread
+ * for each input adds the outputs whose windows contain it, in their order.
  *
- * adaptive: averages over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
- * the two areas. bilinear: kernel says how many times as high and as wide y is.
+ * adaptive: means over the windows of adaptive_avgpool (core/backend/graph.h), which follow from
+ * the sizes of input and output. bilinear: `kernel` is the factor between both.
  *
- * With a ReLU in front of a max-pool both are one pass. maxpool_relu: x is the ReLU's input.
- * maxpool_relu_back: dX is the gradient of the ReLU's input; it needs the pool's output (y), not
- * its input, since what was passed on is positive in both or in neither. The bits are those of two
+ * maxpool_relu computes a ReLU and the max-pool after it in one pass, from the ReLU's input.
+ * maxpool_relu_back computes the gradient of the ReLU's input from the pool's output (y) instead of
+ * the pool's input, since a maximum is positive in both or in neither. The bits are those of two
  * kernels.
  */
 struct dpt_cuda_pool_args {
@@ -70,9 +72,9 @@ struct dpt_cuda_pool_args {
     const void *y; /* maxpool_relu_back: the pool's output */
 };
 
-/* y = x mask, the mask of dpt_dropout_mask; forward on values, backward on gradients: 2 passes, no
- * mask is kept. An element's number is c x area + pixel, also behind a flatten. Rows behind `count`
- * get zeros. */
+/* y = x mask, by the mask of dpt_dropout_mask, for values in forward and gradients in backward. The
+ * mask is drawn again instead of stored: 2 passes. An element has the number c x area + pixel, also
+ * after a flatten. Rows past `count` are set to zero. */
 struct dpt_cuda_dropout_args {
     const void *x;
     void *y;
@@ -84,10 +86,10 @@ struct dpt_cuda_dropout_args {
 };
 
 /*
- * dpt_loss_rows for logits of the tensor's type. labels or targets: the other is NULL. dy: NULL:
- * not wanted. weights: NULL: 1 each. metric_sums: added to; its sum is over blocks of 8 rows. partial:
- * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy is multiplied by its loss_scale (loss is
- * not); NULL: there is none.
+ * dpt_loss_rows for logits of the tensor's type. One of labels and targets is NULL. dy: NULL: not
+ * wanted. weights: NULL: all are 1. metric_sums: added to, as sums over blocks of 8 rows. partial:
+ * DPT_CUDA_LOSS_SUMS doubles for each 8 rows. state: dy, but not the loss, is multiplied by its
+ * loss_scale; NULL: there is none.
  */
 struct dpt_cuda_loss_args {
     const void *y;
@@ -104,16 +106,18 @@ struct dpt_cuda_loss_args {
     const struct dpt_cuda_state *state;
 };
 
-/* A tensor of the canonical arena, [outputs][inputs][area], and its copy [padded_outputs][area]
- * [padded_inputs], zero where it is padded. Dense layers behind a flatten of h x w: area = h w. */
+/* A tensor of the canonical arena, [outputs][inputs][area], and its copy
+ * [padded_outputs][area][padded_inputs], whose padding is zero. For a dense layer after a flatten
+ * of h x w, area = h w. */
 struct dpt_cuda_layout {
     int64_t canonical, copy; /* elements from the start of each */
     int32_t outputs, inputs, area, padded_outputs, padded_inputs;
 };
 
-/* to_layout: all copies from the arena, cast (4 bytes a parameter read, 2 or 4 written).
- * from_layout: gradients of that layout into the canonical arena, cast; add: to what is there;
- * state: divided by its loss_scale; NULL: there is none. */
+/* to_layout: writes all copies from the arena, with the conversion of type (reads 4 bytes a
+ * parameter, writes 2 or 4). from_layout: writes gradients in the copies' layout to the canonical
+ * arena, converted; add: adds to it. state: the gradients are divided by its loss_scale; NULL:
+ * there is none. */
 struct dpt_cuda_layout_args {
     float *arena;
     void *copies;
@@ -125,16 +129,15 @@ struct dpt_cuda_layout_args {
     const struct dpt_cuda_state *state;
 };
 
-/* A crop and flip of one sample; see dpt_augment_sample. */
+/* The crop and flip of one sample; see dpt_augment_sample. */
 struct dpt_cuda_move {
     int16_t top, left; /* of the window, in pixels of the image: -padding … padding */
     int32_t flip;
 };
 
 /*
- * Samples index[control->first + row] of a data set on the device, normalised (x scale[c] +
- * shift[c]) and laid out as activations. Reads a sample once, writes it once. moves: for each row,
- * or NULL.
+ * Writes samples index[control->first + row] of a data set on the device as activations, normalised
+ * (x scale[c] + shift[c]). Each sample is read once and written once. moves: [n], or NULL.
  */
 struct dpt_cuda_gather_args {
     const void *data; /* uint8 or float */
@@ -147,8 +150,8 @@ struct dpt_cuda_gather_args {
     int32_t n, channels, h, w, pitch;
 };
 
-/* *found = the number of the first element that is not finite, or stays as it is (the caller sets
- * it to INT64_MAX). Read once. */
+/* Sets *found to the number of the first element that is not finite. The caller sets it to
+ * INT64_MAX before, which stays where there is none. 1 pass. */
 struct dpt_cuda_scan_args {
     const void *x;
     int64_t n;
@@ -156,19 +159,19 @@ struct dpt_cuda_scan_args {
 };
 
 /*
- * Layers that have weights for each number of a sample, or for each channel: [weight_area][pitch] of
- * the tensor's type, where weight_area is the area or 1.
+ * Layers with a weight for each number of a sample or for each channel: [weight_area][pitch] of the
+ * tensor's type, where weight_area is the area or 1.
  *
- * layernorm: y = (x - mean) scale weight + bias over each of `groups` runs of a sample's channels,
- * at all pixels, a block each; statistics: out: mean and scale of each; NULL: not wanted.
- * layernorm_back: dx, to y. prelu: y = x, or weight x where x < 0; prelu_back: dx, to y, may be dy;
- * `vectors` of 16 bytes.
+ * layernorm: y = (x - mean) scale weight + bias over each of `groups` groups of a sample's
+ * channels, over all pixels, a block for each. statistics: out, mean and scale of each group; NULL:
+ * not wanted. layernorm_back: writes dx to y. prelu: y = x, or weight x where x < 0; prelu_back
+ * writes dx to y, which may be dy; vectors: of 16 bytes.
  *
- * layernorm_weights: the sums of dy x' and dy over n samples, x' being what is normalised, to
- * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add: to
- * what is there. prelu_weights: those of dy x where x is not positive, to dweight. Both in `chunks`
- * of rows, as dpt_cuda_scales_cut says; where there are several, they are added in `partial`, and
- * `counter` has one for each of the cut's `groups`.
+ * layernorm_weights: the sums over n samples of dy x' and dy, where x' = (x - mean) scale, to
+ * dweight and dbias in canonical order, divided by state's loss_scale (NULL: there is none); add:
+ * adds to them. prelu_weights: the sum of dy x where x is not positive, to dweight. Both sum
+ * `chunks` of rows as dpt_cuda_scales_cut divides them; with several chunks the sums meet in
+ * `partial`, and `counter` has one number for each of the cut's `groups`.
  */
 enum { DPT_CUDA_SCALES_COLUMNS = 8 };
 struct dpt_cuda_scales_args {
@@ -184,15 +187,19 @@ struct dpt_cuda_scales_args {
 };
 
 /*
- * batchnorm: y = (x - mean) scale weight + bias for each channel, by `statistics` or, where it is
- * NULL, by the running mean and variance; 2 passes. statistics: [4][pitch]: the micro-batch's means
- * and scales, by batchnorm_statistics, which also gives samples x mean and samples x unbiased
- * variance to `means` and `variances`; then the means of dy and of dy x', x' being what is
- * normalised, by batchnorm_weights, which gives their sums to dbias and dweight, divided by state's
- * loss_scale (NULL: there is none). batchnorm_back: dx, to y, which may be dy; 3 passes. _relu:
- * with a ReLU behind it. Only the control's count of samples counts, and only they have a dx. weight,
- * bias, mean, variance: floats, and zeros behind the last channel. add: to what is there. partial:
- * two doubles for each channel and chunk of dpt_cuda_bias_back_cut; counter: as a bias's.
+ * batchnorm: y = (x - mean) scale weight + bias for each channel, with mean and scale from
+ * `statistics` or, where it is NULL, from the running mean and variance; 2 passes.
+ *
+ * statistics: [4][pitch]. batchnorm_statistics writes the micro-batch's means and scales to its
+ * first two rows, and samples x mean and samples x unbiased variance to `means` and `variances`.
+ * batchnorm_weights writes the means of dy and of dy x', where x' = (x - mean) scale, to the last
+ * two rows, and their sums to dbias and dweight, divided by state's loss_scale (NULL: there is
+ * none).
+ *
+ * batchnorm_back writes dx to y, which may be dy; 3 passes. _relu: with a ReLU after the norm. Rows
+ * past the control's count do not count, and have no dx. weight, bias, mean, variance: floats, with
+ * zeros after the last channel. add: adds to what is there. partial: two doubles for each channel
+ * and chunk of dpt_cuda_bias_back_cut; counter: as for a bias.
  */
 struct dpt_cuda_batchnorm_args {
     const void *x, *dy;
@@ -208,8 +215,8 @@ struct dpt_cuda_batchnorm_args {
     float eps;
 };
 
-/* add, add_relu, multiply: y = a + b and so on for vectors of 16 bytes. y may be a or b. 3 passes.
- */
+/* add: y = a + b; add_relu: its ReLU; multiply: y = a b. vectors: of 16 bytes. y may be a or b. 3
+ * passes. */
 struct dpt_cuda_join_args {
     const void *a, *b;
     void *y;
@@ -223,23 +230,23 @@ struct dpt_cuda_join_back_args {
     int64_t vectors;
 };
 
-/* Each pixel's channels of first, then those of second, make those of whole: concat. concat_back:
- * from whole into first and second (NULL: not wanted). Zeros behind the last channel. */
+/* concat: whole = the channels of first, then those of second, for each pixel. concat_back: splits
+ * whole into first and second (NULL: not wanted). Zeros are written after the last channel. */
 struct dpt_cuda_concat_args {
     void *whole, *first, *second;
     int64_t pixels;
     int32_t channels[2], pitch[2], whole_pitch;
 };
 
-/* flatten: n samples of planes into vectors, in canonical order; flatten_back: and back. Zeros
- * where they are padded. */
+/* flatten: writes n samples of planes as vectors in canonical order; flatten_back: the inverse.
+ * Padding is written as zeros. */
 struct dpt_cuda_flatten_args {
     const void *from;
     void *to;
     int32_t n, channels, area, pitch, flat_pitch;
 };
 
-/* Whose names have "_args" behind. */
+/* The argument structs, without "_args". */
 #define DPT_CUDA_TYPED_ARGUMENTS(X)                                                                \
     X(act)                                                                                         \
     X(act_back)                                                                                    \
@@ -250,8 +257,7 @@ struct dpt_cuda_flatten_args {
     X(loss)                                                                                        \
     X(layout) X(gather) X(scan) X(scales) X(join) X(join_back) X(concat) X(flatten) X(batchnorm)
 
-/* X(name, kind of launch, argument, elements of 16 bytes, whether a block's threads wait for each
- * other) */
+/* X(name, kind of launch, argument, elements in 16 bytes, whether a block's threads synchronise) */
 // clang-format off
 #define DPT_CUDA_ACTIVATION(context, NAME, name, ...)                                              \
     DPT_CUDA_ACTIVATION_(name, DPT_BARE context)
@@ -297,7 +303,7 @@ struct dpt_cuda_flatten_args {
 
 #endif
 
-/* Once for each type, behind the guard. */
+/* Included again for each type, so it stands after the guard. */
 #ifdef T
 #include "core/backend/cuda/kernels_batchnorm.inc"
 #include "core/backend/cuda/kernels_bias.inc"

@@ -1,14 +1,14 @@
 /*
  * program: a graph on a device, for micro-batches of one size.
  *
- * Everything is laid out once: one list of launches (own kernels, cuDNN plans, cuBLASLt products)
- * for each part of a pass, with their arguments; memory for all that they read and write. Running a
- * list enqueues it on ctx.compute and waits for nothing, so it can be captured into a graph and
- * replayed: what changes from one micro-batch to the next (how many samples count, what keys the
- * dropout) stands in `control`, in device memory.
+ * Opening a program plans everything: for each part of a pass a list of launches (own kernels,
+ * cuDNN plans, cuBLASLt matrix products) with their arguments, and the memory that these read and
+ * write. Running a list enqueues it on ctx.compute and does not wait, so it can be captured in a
+ * graph and replayed. What differs between micro-batches (the number of samples, the keys of the
+ * dropout) is in `control`, in device memory.
  *
- * The backend's table (backend.h) is made of these for host arenas (program_host.c); whole steps on
- * the device (steps.c) are made of the same lists. Threads: one at a time.
+ * The backend's table (backend.h) uses the lists on host arenas (program_host.c); whole steps on
+ * the device (steps.c) use the same lists. One thread at a time may use a program.
  */
 #ifndef DPT_BACKEND_CUDA_PROGRAM_H
 #define DPT_BACKEND_CUDA_PROGRAM_H
@@ -26,15 +26,16 @@
 
 /* The lists of launches. */
 enum dpt_cuda_stage {
-    DPT_CUDA_LAYOUTS,     /* `params` into what the layers read; after each change of params */
-    DPT_CUDA_FROM_STAGED, /* samples from `input`: floats, canonical, already normalised */
-    DPT_CUDA_FROM_STORED, /* samples from the data set on the device, by `sample` and `move`
-                             (dpt_cuda_program_store) */
+    DPT_CUDA_LAYOUTS,     /* converts `params` to the copies that layers read; after each change */
+    DPT_CUDA_FROM_STAGED, /* loads samples from `input`: normalised floats in canonical order */
+    /* Loads samples from the data set on the device by `sample` and `move`
+     * (dpt_cuda_program_store). */
+    DPT_CUDA_FROM_STORED,
     DPT_CUDA_FORWARD_LIST,
     DPT_CUDA_LOSS_LIST,     /* adds to the metric sums; in training also the outputs' gradient */
     DPT_CUDA_BACKWARD_LIST, /* by dpt_cuda_enqueue_backward */
     DPT_CUDA_GRADIENT_LIST, /* by dpt_cuda_enqueue_gradient */
-    DPT_CUDA_ANSWERS,       /* outputs as canonical rows of floats */
+    DPT_CUDA_ANSWERS,       /* writes the outputs as floats in canonical order */
     DPT_CUDA_STAGES
 };
 
@@ -46,12 +47,12 @@ struct dpt_cuda_program {
     struct dpt_cuda_context ctx;
 
     /* Device memory that others read and write. */
-    float *params;   /* [arena] */
-    float *gradient; /* [arena + DPT_TENSOR_ALIGN]: a tail of words is behind it, which no pass
-                        touches */
+    float *params; /* [arena] */
+    /* [arena + DPT_TENSOR_ALIGN]: followed by a tail of words, which no pass changes. */
+    float *gradient;
     struct dpt_cuda_control *control;
     struct dpt_cuda_state *state;
-    struct dpt_cuda_metric_sums *metric_sums; /* train and infer add to it */
+    struct dpt_cuda_metric_sums *metric_sums; /* train and infer add to them */
     float *input;                             /* [micro][c][h][w] */
     int32_t *labels;                          /* [micro] */
     float *targets;                           /* [micro][outputs] */
@@ -60,7 +61,7 @@ struct dpt_cuda_program {
     struct dpt_cuda_move *move;               /* [micro] */
 
     struct dpt_cuda_lists *lists; /* private to program*.c */
-    pthread_mutex_t lock;         /* of threads that use the backend's table */
+    pthread_mutex_t lock;         /* held by threads that use the backend's table */
 };
 
 /* The GPUs of this machine, and whole steps on one, beside the backend's own table. */
@@ -68,9 +69,9 @@ extern const struct dpt_backend_devices dpt_cuda_devices;
 extern const struct dpt_backend_steps dpt_cuda_steps;
 
 /*
- * The table's `open`. Errors: BAD_JOB (a layer that cannot be done here: names it; libraries,
- * device; memory: what was needed for what, and the largest micro-batch that would fit), RANK. On
- * failure everything is released and *program is NULL.
+ * Implements dpt_backend.open. Errors: BAD_JOB (a layer that the device cannot compute: names it;
+ * libraries; device; memory: says how much each part needs, and the largest micro-batch that would
+ * fit), RANK. On failure everything is released and *program is NULL.
  */
 enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void **program,
                                       struct dpt_error *err);
@@ -78,34 +79,35 @@ enum dpt_status dpt_cuda_program_open(const struct dpt_program_spec *spec, void 
 enum dpt_status dpt_cuda_program_open_plain(const struct dpt_program_spec *spec, void **program,
                                             struct dpt_error *err);
 void dpt_cuda_program_close(void *program);
-/* The table's `measure`: what open would hold, from shapes alone: no device is needed. The
- * workspace is a guess. */
+/* Implements dpt_backend.measure: the memory that open would hold, from shapes alone, without a
+ * device. The size of the workspace is estimated. */
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err);
 
-/* Enqueues a list; samples are control->count, losses as dpt_cuda_program_targets told the program.
- * Errors, as of all that enqueues: RANK, INTERNAL. */
+/* Enqueues a list for control->count samples. Labels and weights are as dpt_cuda_program_targets
+ * said. Errors, as of all functions that enqueue: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_list(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   bool training, struct dpt_error *err);
-/* Forward in training. add: what the micro-batch gives for the state is added to what is in
- * `gradient`, else written. */
+/* Enqueues forward of training. add: the micro-batch's contribution to the state is added to the
+ * content of `gradient`, else written there. */
 enum dpt_status dpt_cuda_enqueue_forward(struct dpt_cuda_program *p, bool add,
                                          struct dpt_error *err);
 /*
- * The layers' gradients, from the last to the first. add: the biases' gradients are added to what
- * is in `gradient`, else written. done(arg, node): called when all that backward does for a node
- * and those behind it is enqueued; may be NULL. The weights' gradients are then in the layers'
- * layout:
+ * Enqueues the layers' gradients, from the last to the first. add: gradients of biases are added to
+ * the content of `gradient`, else written there. done(arg, node): called when all of backward for a
+ * node and those after it is enqueued; may be NULL. The weights' gradients are then in the layers'
+ * layout, and dpt_cuda_enqueue_gradient converts them.
  */
 enum dpt_status dpt_cuda_enqueue_backward(struct dpt_cuda_program *p, bool add,
                                           enum dpt_status (*done)(void *arg, int32_t node,
                                                                   struct dpt_error *err),
                                           void *arg, struct dpt_error *err);
-/* the weights' gradients of nodes first … last-1, from the layouts into `gradient`. */
+/* Enqueues the conversion of the weights' gradients of nodes first … last-1 to the arena
+ * `gradient`. */
 enum dpt_status dpt_cuda_enqueue_gradient(struct dpt_cuda_program *p, int32_t first, int32_t last,
                                           bool add, struct dpt_error *err);
 
-/* Whether losses have labels or target vectors from here on (labels at first), and whether samples
+/* Sets whether the loss reads labels, as it does at first, or target vectors, and whether samples
  * have weights. */
 void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool weights);
 
@@ -113,69 +115,71 @@ void dpt_cuda_program_targets(struct dpt_cuda_program *p, bool vectors, bool wei
 enum dpt_status dpt_cuda_set_loss_scale(struct dpt_cuda_program *p, float loss_scale,
                                         struct dpt_error *err);
 
-/* Where DPT_CUDA_FROM_STORED finds the data set: device memory, as struct dpt_steps_data has it;
- * scale, shift: device memory, [c]. moves: whether `move` counts. */
+/* Sets the data set of DPT_CUDA_FROM_STORED: device memory in the format of struct dpt_steps_data.
+ * scale, shift: device memory, [c]. moves: whether samples are cropped and flipped by `move`. */
 void dpt_cuda_program_store(struct dpt_cuda_program *p, const void *data, bool u8, bool nhwc,
                             const float *scale, const float *shift, bool moves);
 
-/* While somebody asks where the time goes (the table's `profile`), each launch is waited for:
- * nothing can be captured then. */
+/* While a profile is recorded (the table's `profile`), each launch is waited for, and nothing can
+ * be captured. */
 bool dpt_cuda_program_profiled(const struct dpt_cuda_program *p);
 
-/* An own kernel that is in no list, for the steps: as dpt_cuda_launch, and its time is told as
- * `span`. */
+/* Launches an own kernel that is in no list, for steps.c, as dpt_cuda_launch does; its time is
+ * recorded as `span`. */
 enum dpt_status dpt_cuda_program_launch(struct dpt_cuda_program *p, enum dpt_cuda_kernel kernel,
                                         const void *argument, int span, struct dpt_error *err);
 
-/* The table's `launches`. */
+/* Implements dpt_backend.launches. */
 enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_launch_cost *costs,
                                        int most, int *n, struct dpt_error *err);
 
-/* The table's `determinism`. */
+/* Implements dpt_backend.determinism. */
 void dpt_cuda_program_determinism(const void *program, struct dpt_str *text);
 
-/* The table's `plans`: "conv1 forward<tab>conv forward bf16 x=... | NVIDIA H200 | cuDNN 91900<tab>
- * +engine=48 2=5". */
+/* Implements dpt_backend.plans: "conv1 forward<tab>conv forward bf16 x=... | NVIDIA H200 | cuDNN
+ * 91900<tab>+engine=48 2=5". */
 void dpt_cuda_program_plans(const void *program, struct dpt_str *text);
 
-/* --- what program*.c share: for these files only ---------------------------------------------- */
+/* --- shared by program*.c only ---------------------------------------------------------------- */
 
 /*
- * A program is made in this order: the memory layout (which tensors there are, how they lie, how
- * much memory they take: shapes only, no device), the memory, the lists of launches, for which
- * plans are chosen, and last the workspace, as large as the chosen ones need.
+ * A program is opened in this order: the memory layout (the tensors, their layouts and sizes; from
+ * shapes alone, without a device), the memory, the lists of launches, for which plans are chosen,
+ * and last the workspace, as large as the chosen plans need.
  */
 
-/* A plan's tag in the file has a sign in front that says whether bias and ReLU are in it. */
+/* In the cache's file a sign precedes a plan's tag: whether bias and ReLU are fused in it. */
 enum { DPT_CUDA_NONE = -1, DPT_CUDA_ALIGN = 256, DPT_CUDA_FUSED_TAG = DPT_CUDA_TAG + 2 };
 
 /* --- memory layout: program_layout.c ---------------------------------------------------------- */
 
-/* Where a node's output and what belongs to the node lie. Offsets are bytes from the start of a
+/* Where a node's output and its other tensors are in memory. Offsets are bytes from the start of a
  * region. */
 struct dpt_cuda_node_layout {
-    bool live;      /* on the way from the input to the outputs; nothing is done for the others */
-    bool skipped;   /* a ReLU that the node before or the pool behind computes; a flatten */
-    bool relu;      /* a convolution, dense layer or sum, or a max-pool, that computes one */
-    bool wants_dy;  /* it has parameters, or one before it does */
-    bool flat;      /* a dense layer whose weights have the arena's order */
-    bool direct;    /* and lie as the arena has them: no copy is made */
-    bool straight;  /* the gradient of its weights is written into the arena */
-    int32_t tensor; /* the node whose tensor its output is: its own, or one before */
-    int32_t reader; /* the live node that reads it; NONE: several do, or it is the last */
+    bool live;      /* the model's output depends on it; others are not computed */
+    bool skipped;   /* a ReLU that the node before or the pool after it computes; a flatten */
+    bool relu;      /* also computes a ReLU: a convolution, dense layer, sum or max-pool */
+    bool wants_dy;  /* it or a node before it has parameters */
+    bool flat;      /* a dense layer whose weights are in the arena's order */
+    bool direct;    /* and in the arena's format, so they are not copied */
+    bool straight;  /* the gradient of its weights is written to the arena directly */
+    int32_t tensor; /* the node whose tensor its output is: itself, or one before it */
+    int32_t reader; /* the only live node that reads it; NONE: several do, or it is the last */
     int32_t channels, h, w, pitch;
-    int64_t y, saved; /* in `values`; saved: what forward leaves to backward; NONE: nothing */
-    /* In `gradients`; NONE: not wanted. dy: of its output; dz: of what the ReLU that it computes
-     * reads, else dy; dx: where its part of its inputs' gradients goes, and the sum with what other
-     * readers passed back before, which is in `sum` (NONE: it is the first). */
+    int64_t y, saved; /* in `values`; saved: what forward keeps for backward; NONE: nothing */
+    /* In `gradients`; NONE: not wanted. dy: the gradient of its output. dz: the gradient before the
+     * ReLU that it computes, else dy. dx: its contribution to the gradient of an input. sum: what
+     * other readers of that input have contributed before, to which dx is added; NONE: it is the
+     * first. */
     int64_t dy, dz, dx[DPT_MAX_INPUTS], sum[DPT_MAX_INPUTS];
-    int64_t weight, bias; /* elements into `copies`; NONE: in the arena, or there is none */
-    int64_t dweight;      /* bytes into `dweights`; NONE */
+    /* elements from the start of `copies`; NONE: in the arena, or there is none */
+    int64_t weight, bias;
+    int64_t dweight; /* bytes from the start of `dweights`; NONE */
 };
 
-/* Device memory: a piece each, in the order in which it is held. */
+/* Regions of device memory, in the order in which they are allocated. */
 enum dpt_cuda_region {
-    /* What the layers give, and what they are given. */
+    /* Inputs and outputs of the layers. */
     DPT_CUDA_CONTROL,
     DPT_CUDA_STATE,
     DPT_CUDA_METRIC_SUMS,
@@ -185,50 +189,51 @@ enum dpt_cuda_region {
     DPT_CUDA_TARGETS,
     DPT_CUDA_SAMPLE,
     DPT_CUDA_MOVE,
-    DPT_CUDA_VALUES,  /* outputs of layers, and argmaxes of max-pools */
-    DPT_CUDA_OUTPUTS, /* of the last layer in canonical order, as floats, and their gradient */
+    DPT_CUDA_VALUES,  /* outputs of layers, and what they keep for backward */
+    DPT_CUDA_OUTPUTS, /* of the last layer as floats in canonical order, and their gradient */
     DPT_CUDA_DY,      /* gradients of outputs */
     /* Parameters. */
     DPT_CUDA_PARAMS,
     DPT_CUDA_GRADIENT,
     DPT_CUDA_COPIES,
     DPT_CUDA_DWEIGHTS,
-    DPT_CUDA_SUMS, /* arenas in which sub-batches are added up */
-    /* What passes need for themselves. */
-    DPT_CUDA_PARTIAL, /* sums of kernels */
+    DPT_CUDA_SUMS, /* arenas in which gradients of sub-batches are summed */
+    /* Workspaces. */
+    DPT_CUDA_PARTIAL, /* partial sums of kernels */
     DPT_CUDA_COUNTERS,
     DPT_CUDA_LOSSES,
     DPT_CUDA_FOUND,
-    DPT_CUDA_WORKSPACE, /* estimated: only cuDNN can tell */
+    DPT_CUDA_WORKSPACE, /* estimated, since only cuDNN knows it */
     DPT_CUDA_REGIONS
 };
 
 struct dpt_cuda_memory_layout {
     struct dpt_cuda_node_layout *node;
-    int32_t last;    /* the node whose output counts */
+    int32_t last;    /* the node whose output is the model's */
     int64_t element; /* bytes of a tensor's element */
-    int32_t lanes;   /* elements of 16 bytes */
-    bool canonical;  /* the last tensor has an area: its rows are put in order for the loss */
-    bool flattens;   /* flattened values are put in order: a layer needs them so */
+    int32_t lanes;   /* elements in 16 bytes */
+    /* the last tensor has pixels, so its rows are put in canonical order for the loss */
+    bool canonical;
+    bool flattens;   /* a layer needs flattened values in canonical order */
     int64_t outputs; /* numbers in a sample's output */
     int64_t bytes[DPT_CUDA_REGIONS];
 };
 
-/* Room for `bytes` at the end of a region; where it begins. */
+/* Extends a region by `bytes`, aligned; returns where they begin. */
 int64_t dpt_cuda_take(int64_t *region, int64_t bytes);
-/* So many bytes of a region that layers use one after another. */
+/* Makes a region that layers use one after another at least this large. */
 void dpt_cuda_share(struct dpt_cuda_memory_layout *memory_layout, enum dpt_cuda_region region,
                     int64_t bytes);
-/* Places the gradients: program_gradients.c. Errors: RANK. */
+/* Assigns memory to the gradients (program_gradients.c). Errors: RANK. */
 enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, int64_t micro,
                                          struct dpt_cuda_memory_layout *memory_layout,
                                          struct dpt_error *err);
-/* Numbers in a tensor of so many samples, and in a parameter's copy, padding too. */
+/* Elements of a node's tensor for `micro` samples, and of a parameter's copy; padding included. */
 int64_t dpt_cuda_form_elements(const struct dpt_cuda_node_layout *f, int64_t micro);
 int64_t dpt_cuda_copy_elements(const struct dpt_cuda_layout *l);
 
-/* Of a micro-batch of `micro` samples. Errors: BAD_JOB (names the layer), RANK. Released by
- * dpt_cuda_memory_layout_release also then. */
+/* Computes the layout for `micro` samples. Errors: BAD_JOB (names the layer), RANK;
+ * dpt_cuda_memory_layout_release must be called even then. */
 enum dpt_status dpt_cuda_memory_layout_make(const struct dpt_program_spec *spec, int32_t micro,
                                             struct dpt_cuda_memory_layout *memory_layout,
                                             struct dpt_error *err);
@@ -261,28 +266,29 @@ struct dpt_cuda_array_at {
     int64_t bytes;
 };
 
-/* Which arrays a pass reads, a and b of a product, and which it writes. */
+/* The arrays of each pass of a matrix product or convolution: it reads a and b and writes d. */
 extern const struct dpt_cuda_roles {
     enum dpt_cuda_array a, b, d;
 } dpt_cuda_roles[DPT_CUDA_PASSES];
 
-/* What cuDNN or cuBLASLt computes: the problem, and the plan that was chosen for it. */
+/* A convolution or matrix product in cuDNN or cuBLASLt, and the plan that was chosen for it. */
 struct dpt_cuda_math {
     struct dpt_cuda_math *next;
     const char *name; /* of the layer */
     bool dense;
     enum dpt_cuda_pass pass;
-    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL where it has none */
+    struct dpt_cuda_array_at array[DPT_CUDA_ARRAYS]; /* bias: NULL where there is none */
     void *workspace;
     struct dpt_cuda_conv conv;
     struct dpt_cuda_plans plans;
     cudnnBackendDescriptor_t bound;
     struct dpt_cuda_gemm gemm;
     struct dpt_cuda_gemms gemms;
-    int which;       /* the one that was chosen */
-    float ms[2];     /* that the fastest took, of those that repeat their bits and of those that do
-                        not (INFINITY: there is none); 0: that was not measured */
-    bool bias, relu; /* are fused in it */
+    int which; /* the chosen plan's number */
+    /* Milliseconds of the fastest deterministic plan and of the fastest other one (INFINITY: there
+     * is none); 0: not measured. */
+    float ms[2];
+    bool bias, relu; /* fused in the plan */
     int64_t needs;   /* bytes of workspace */
     double flops;
 };
@@ -292,9 +298,9 @@ enum dpt_cuda_when { DPT_CUDA_ALWAYS, DPT_CUDA_TRAINING, DPT_CUDA_EVALUATION, DP
 
 struct dpt_cuda_entry {
     enum dpt_cuda_what what;
-    enum dpt_cuda_when when; /* WRITING: only where nothing is added */
+    enum dpt_cuda_when when; /* WRITING: only where the gradient is not added to */
     int32_t node;
-    int span; /* what its time is told as */
+    int span; /* under which its time is recorded */
     enum dpt_cuda_kernel kernel;
     union {
 #define X(argument) struct dpt_cuda_##argument##_args argument;
@@ -305,20 +311,20 @@ struct dpt_cuda_entry {
         struct dpt_cuda_tail_args tail;
         struct dpt_cuda_update_args update;
     } args;
-    size_t add; /* where in args an int32_t says that the kernel adds; 0: nowhere */
+    size_t add; /* offset in args of the int32_t that makes the kernel add; 0: none */
     struct dpt_cuda_math *math;
-    /* Fill with zeros, copy. */
+    /* For DPT_CUDA_FILL (with zeros) and DPT_CUDA_COPY. */
     void *to;
     const void *from;
     int64_t bytes;
 };
 
-/* A launch that was made while somebody asked where the time goes. */
+/* A launch that was made while a profile was recorded. */
 struct dpt_cuda_record {
     struct dpt_cuda_entry entry;
     bool add;
     int64_t calls;
-    double ms; /* of one, once it is measured */
+    double ms; /* of one call, once measured */
 };
 
 struct dpt_cuda_list {
@@ -327,7 +333,8 @@ struct dpt_cuda_list {
     size_t room;
 };
 
-/* Weights whose gradients go from the layers' layout into the arena: a run of `layouts`. */
+/* A run of `layouts`: the weights whose gradients are converted from the layers' layout to the
+ * arena. */
 struct dpt_cuda_back {
     int first, n;
 };
@@ -335,10 +342,11 @@ struct dpt_cuda_back {
 struct dpt_cuda_lists {
     struct dpt_cuda_memory_layout memory_layout;
     struct dpt_cuda_list list[DPT_CUDA_STAGES];
-    struct dpt_cuda_back back[2];    /* in the tensors' type; floats, where that is another */
-    struct dpt_cuda_layout *layouts; /* pinned, and the same on the device */
+    /* gradients in the tensors' type; those in floats, where that differs */
+    struct dpt_cuda_back back[2];
+    struct dpt_cuda_layout *layouts; /* pinned; device_layouts is its copy on the device */
     struct dpt_cuda_layout *device_layouts;
-    int32_t *back_node; /* of a gradient's layout: the node */
+    int32_t *back_node; /* [back layouts]: each one's node */
     int input_layout, rows_layout;
     struct dpt_cuda_math *maths;
     struct dpt_cuda_cache *cache;
@@ -352,24 +360,25 @@ struct dpt_cuda_lists {
     uint32_t *counters;
     uint64_t *found; /* [nodes]: the first element that is not finite */
 
-    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+    struct dpt_spans *spans; /* NULL: no profile is recorded */
     struct dpt_cuda_record *records;
     int n_records;
     size_t record_room;
     CUevent begin, end;
-    uint64_t *noise; /* pinned: numbers to try plans with */
+    uint64_t *noise; /* pinned: random inputs for timing plans */
 
-    /* Pinned: what the table's functions send and get; [leaves]. */
+    /* Pinned: what the backend table's functions send and receive; metric_sums: [leaves] of the
+     * tree. */
     struct dpt_cuda_control *control;
     struct dpt_cuda_metric_sums *metric_sums;
     float *input, *targets, *weights, *arena, *answers;
     int32_t *labels;
     int64_t *sample;
     uint64_t *positions;
-    int32_t first; /* row of the batch from which the last sub-batch was sent */
+    int32_t first; /* the batch's row at which the last sub-batch sent begins */
 };
 
-/* A kernel's number for the tensors' type. */
+/* The kernel for the program's type of tensor, from the one for floats. */
 static inline enum dpt_cuda_kernel dpt_cuda_typed(const struct dpt_cuda_program *p,
                                                   enum dpt_cuda_kernel of_floats)
 {
@@ -387,7 +396,7 @@ static inline struct dpt_cuda_node_layout *dpt_cuda_node_layout_of(const struct 
     return &p->lists->memory_layout.node[i];
 }
 
-/* The node whose output it reads; of a join, the first. */
+/* The node whose output node i reads; of a join, the first. */
 static inline int32_t dpt_cuda_before(const struct dpt_cuda_program *p, int32_t i)
 {
     return p->spec.graph->nodes[i].inputs[0];
@@ -399,74 +408,77 @@ static inline const struct dpt_tensor *dpt_cuda_tensor_of(const struct dpt_cuda_
     return &p->spec.graph->tensors[number];
 }
 
-/* Where the loss scale stands; NULL: there is none. */
+/* The state with the loss scale; NULL: gradients are not scaled. */
 static inline const struct dpt_cuda_state *dpt_cuda_state_of(const struct dpt_cuda_program *p)
 {
     return p->spec.precision == DPT_PRECISION_FP16 ? p->state : NULL;
 }
 
-/* At a list's end; copied. */
+/* Appends a copy of the entry to a list. Errors: RANK. */
 enum dpt_status dpt_cuda_add_entry(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                    const struct dpt_cuda_entry *entry, struct dpt_error *err);
-/* A launch of a node's pass; kernel: of the tensors' type. */
+/* The entry of a kernel launch in a node's pass. kernel: for the tensors' type. */
 struct dpt_cuda_entry dpt_cuda_kernel_entry(const struct dpt_cuda_program *p, int32_t node,
                                             enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                             const void *args);
-/* The same at the end of the list that the pass belongs to. */
+/* Appends such an entry to the list of the pass. Errors: RANK. */
 enum dpt_status dpt_cuda_add_kernel(struct dpt_cuda_program *p, int32_t node,
                                     enum dpt_span_pass pass, enum dpt_cuda_kernel kernel,
                                     const void *args, struct dpt_error *err);
 enum dpt_status dpt_cuda_lists_build(struct dpt_cuda_program *p, struct dpt_error *err);
 void dpt_cuda_lists_release(struct dpt_cuda_program *p);
-/* The tensor of a node's output. */
+/* The address of a node's output. */
 void *dpt_cuda_value(const struct dpt_cuda_program *p, int32_t node);
-/* One of the places of a node's layout in `gradients`; NULL where it is NONE. */
+/* The address of an offset in `gradients`; NULL for NONE. */
 void *dpt_cuda_gradient(const struct dpt_cuda_program *p, int64_t place);
-/* Numbers in it, padding too. */
+/* Elements of a node's output, padding included. */
 int64_t dpt_cuda_elements(const struct dpt_cuda_program *p, int32_t node);
-/* A copy of a parameter, in the tensors' type. place: elements into `copies`. */
+/* The address of a parameter's copy. place: elements from the start of `copies`. */
 void *dpt_cuda_copy(const struct dpt_cuda_program *p, int64_t place);
-/* The launch alone. */
+/* Enqueues one entry. Errors: RANK, INTERNAL. */
 enum dpt_status dpt_cuda_enqueue_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *entry,
                                        bool add, struct dpt_error *err);
-/* y = a + b, of the form of a node's output, in that node's pass. */
+/* Appends y = a + b to node's backward pass, for tensors of the shape of node `form`'s output.
+ * Errors: RANK. */
 enum dpt_status dpt_cuda_add_sum(struct dpt_cuda_program *p, int32_t node, int32_t form, int64_t a,
                                  int64_t b, int64_t y, struct dpt_error *err);
-/* From a node's dy to its dz through the ReLU that it computes. */
+/* Appends the backward pass of the ReLU that a node also computes, from dy to dz. Errors: RANK. */
 enum dpt_status dpt_cuda_relu_backward(struct dpt_cuda_program *p, int32_t node,
                                        struct dpt_error *err);
-/* One more tensor to be moved. */
+/* Counts one more tensor in the arguments of a layout kernel. */
 void dpt_cuda_count_layout(const struct dpt_cuda_layout *l, struct dpt_cuda_layout_args *args);
 
 /* --- operations: program_weights.c, program_pools.c, program_pointwise.c ---------------------- */
 
-/* How an operation is computed here: a row each, made from the list of operations. Kernels are
+/* How the device computes an operation: a row each, made from the list of operations. Kernels are
  * named for floats. */
 struct dpt_cuda_op {
-    /* What the passes of a node enqueue. Optional where nothing is moved (DPT_CLASS_NOTHING). */
+    /* Append the launches of node i's passes to the lists. Optional for operations without work
+     * (DPT_CLASS_NOTHING). Errors: BAD_JOB, RANK. */
     enum dpt_status (*forward)(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                struct dpt_error *err);
     enum dpt_status (*backward)(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                 struct dpt_error *err);
-    /* Of one with parameters: takes memory for copies of them and for their gradients. */
+    /* For operations with parameters: reserves memory for their copies and gradients. */
     void (*place)(const struct dpt_program_spec *spec, struct dpt_cuda_memory_layout *memory_layout,
                   int64_t micro, int32_t i);
-    /* Of one with parameters: how `weight` (or `bias`) and its copy lie, but for the copy's place.
-     */
+    /* For operations with parameters: the layout of the weight, or the bias, and of its copy, whose
+     * offset is not set. */
     struct dpt_cuda_layout (*layout)(const struct dpt_graph *graph,
                                      const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
                                      bool bias);
-    /* Bytes that forward leaves to backward. Optional: none. */
+    /* Bytes that forward keeps for backward. Optional: none. */
     int64_t (*saved)(const struct dpt_cuda_node_layout *f, int64_t micro);
     enum dpt_cuda_kernel kernel, back;    /* of a pool or an activation */
-    enum dpt_cuda_kernel relu, relu_back; /* the same with a ReLU in front; where takes_relu */
-    bool takes_relu;                      /* computes a ReLU in front of it */
-    bool fuses_relu;                      /* computes one behind it */
-    bool in_place;                        /* backward may write dx over dy */
-    bool keeps_dy;                        /* as it is, also where it computes a ReLU */
-    bool passes_dy;                       /* its inputs' gradients are its own, and it adds them
-                                             to what others passed back */
-    bool float_gradients;                 /* of its weights, whatever the tensors are */
+    enum dpt_cuda_kernel relu, relu_back; /* with a ReLU before it, where takes_relu is set */
+    bool takes_relu;                      /* can also compute a ReLU before it */
+    bool fuses_relu;                      /* can also compute a ReLU after it */
+    bool in_place;                        /* backward may overwrite dy with dx */
+    bool keeps_dy; /* its backward reads dy itself, even where it computes a ReLU */
+    /* Its inputs' gradients are equal to dy, and it adds them to other readers' contributions
+     * itself. */
+    bool passes_dy;
+    bool float_gradients; /* gradients of its weights are floats, whatever the tensors' type */
 };
 
 #define X(NAME, name) extern const struct dpt_cuda_op dpt_cuda_##name;
@@ -483,62 +495,65 @@ static inline const struct dpt_cuda_op *dpt_cuda_op_of(const struct dpt_cuda_pro
 
 typedef enum dpt_status dpt_cuda_enqueue(void *arg, struct dpt_error *err);
 
-/* A launch so often in a row, as a graph, that a replay of it has a time: what a step's graph pays
- * for it, with the arrays in cache where they fit there. Zero-initialise: {0}. */
+/* A launch repeated in a graph often enough to be timed: it costs what it does in a step's graph,
+ * with the arrays in cache where they fit. Zero-initialise: {0}. */
 struct dpt_cuda_repeat {
     dpt_cuda_enqueue *enqueue;
     void *arg;
     CUgraphExec exec;
     int repeats;
-    float replay; /* ms: the last one */
-    float spent;  /* ms: all of them */
-    float least;  /* ms of one run, in the fastest of them */
+    float replay; /* ms, of the last replay */
+    float spent;  /* ms, of all replays */
+    float least;  /* ms of one launch in the fastest replay */
 };
 
-/* enqueue(arg) must have been run before, and be legal in a capture. Replays it once or more, and
- * waits. cuEventElapsedTime must be there. Errors: enqueue's, RANK. */
+/* Captures the launches of enqueue(arg), which must have run before and be allowed in a capture;
+ * replays them at least once, and waits. cuEventElapsedTime must be available. Errors: enqueue's,
+ * RANK. */
 enum dpt_status dpt_cuda_repeat_open(struct dpt_cuda_program *p, dpt_cuda_enqueue *enqueue,
                                      void *arg, struct dpt_cuda_repeat *r, struct dpt_error *err);
-/* Once more; waits. */
+/* Replays once more, and waits. Errors: RANK. */
 enum dpt_status dpt_cuda_repeat_time(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r,
                                      struct dpt_error *err);
-/* Whether `least` would be better known after another one. rounds: that there were. */
+/* Whether another replay would make `least` more certain. rounds: replays so far. */
 bool dpt_cuda_repeat_more(const struct dpt_cuda_repeat *r, int rounds);
 void dpt_cuda_repeat_close(struct dpt_cuda_program *p, struct dpt_cuda_repeat *r);
 
 /* --- plans: program_math.c, program_plans.c, program_tune.c, program_cache.c ------------------ */
 
-/* Finds the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
+/* Chooses the plan for a problem. Errors: BAD_JOB (names the layer), RANK. */
 enum dpt_status dpt_cuda_choose(struct dpt_cuda_program *p, struct dpt_cuda_math *math,
                                 struct dpt_error *err);
-/* With its arrays and this workspace. */
+/* Binds the plan to its arrays and this workspace. Errors: RANK. */
 enum dpt_status dpt_cuda_bind(struct dpt_cuda_math *math, void *workspace, struct dpt_error *err);
-/* add: what it writes is added to what is there; dense layers' gradients only. */
+/* Enqueues the computation. add: adds to what is there; for dense layers' gradients only. Errors:
+ * RANK, INTERNAL. */
 enum dpt_status dpt_cuda_run_math(struct dpt_cuda_program *p, struct dpt_cuda_math *math, bool add,
                                   struct dpt_error *err);
 void dpt_cuda_math_release(struct dpt_cuda_math *math);
-/* How many plans there are to choose from; bytes of workspace that one needs. */
+/* The number of plans to choose from; bytes of workspace that plan `which` needs. */
 int dpt_cuda_found(const struct dpt_cuda_math *math);
 int64_t dpt_cuda_needs(const struct dpt_cuda_math *math, int which);
 /*
- * Times the plans of one or two kinds, which compute the same from and into the same arrays. Of
- * each kind: math->which: the fastest; ms: what it takes, INFINITY where none could be captured.
- * The arrays hold zeros afterwards. Errors: no plan works at all; RANK.
+ * Times the plans of one or two kinds, which compute the same result in the same arrays. For each
+ * kind math->which is set to the fastest plan and its ms to that plan's time, INFINITY where none
+ * could be captured. The arrays are zero afterwards. Errors: no plan works; RANK.
  */
 enum dpt_status dpt_cuda_tune(struct dpt_cuda_program *p, struct dpt_cuda_math *const *kinds,
                               int n_kinds, float *ms, struct dpt_error *err);
 
-/* The tag behind the last of the text's lines that begins with the problem and a tab. text: NULL is
- * an empty one. tag: out, DPT_CUDA_FUSED_TAG bytes. */
+/* Finds the last line of a text that begins with the problem and a tab. text: NULL is an empty one.
+ * tag: out, the rest of that line, DPT_CUDA_FUSED_TAG bytes. Returns false where there is none. */
 bool dpt_cuda_tag_find(const char *text, const char *problem, char *tag);
 
-/* Tags of plans that were timed, by problem; kept in a file of a folder, or (NULL) only here. */
+/* Tags of the plans that were timed, by problem. folder: where they are kept in a file; NULL: only
+ * in memory. */
 struct dpt_cuda_cache *dpt_cuda_cache_open(const char *folder);
-/* tag: as dpt_cuda_tag_find's. */
+/* Finds a problem's tag, as dpt_cuda_tag_find does. */
 bool dpt_cuda_cache_find(const struct dpt_cuda_cache *cache, const char *problem, char *tag);
 void dpt_cuda_cache_add(struct dpt_cuda_cache *cache, const char *problem, const char *tag);
-/* Writes what is new into the file, beside what others have written there meanwhile. A file that
- * cannot be written is no error: the next start measures again. */
+/* Adds new tags to the file, and keeps those that other processes have written meanwhile. A file
+ * that cannot be written is no error: the next start measures again. */
 void dpt_cuda_cache_save(struct dpt_cuda_cache *cache);
 void dpt_cuda_cache_close(struct dpt_cuda_cache *cache);
 
