@@ -1,4 +1,5 @@
-/* Opening a program: memory, lists, workspace; what does not fit; what a spec would take. */
+/* Opens a program: allocates memory, builds the lists, chooses the workspace; explains what does
+ * not fit; measures what a spec would need. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,8 @@ enum { WORKSPACE_PART = 16, LEAST_WORKSPACE = 64 << 20 };
 
 /* --- memory that does not suffice ------------------------------------------------------------- */
 
-/* Bytes that a program for this spec would hold with micro-batches of m; -1: none can be made.
- * workspace: of the plans for `micro`, or 0. */
+/* Device memory in bytes of a program for this spec with micro-batches of m samples; -1: such a
+ * program is impossible. workspace: bytes that the plans for `micro` need, or 0. */
 static int64_t bytes_of(const struct dpt_program_spec *spec, int32_t m, int64_t workspace)
 {
     const int32_t rows = dpt_cuda_rows(spec);
@@ -119,7 +120,7 @@ out:
     return status;
 }
 
-/* As large as the chosen plans need. */
+/* Allocates the workspace, as large as the chosen plans need. */
 static enum dpt_status hold_workspace(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -138,7 +139,8 @@ out:
     return status;
 }
 
-/* It fails as a whole, and says so as a whole. Before plans are chosen the workspace is a guess. */
+/* Allocates all regions. If any of them fails, the message is about the sum. The workspace is
+ * estimated, since plans are not chosen yet. */
 static enum dpt_status hold_all(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_cuda_memory_layout *m = &p->lists->memory_layout;
@@ -235,7 +237,7 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
     DPT_TRY(dpt_cuda_event(&p->ctx, CU_EVENT_DEFAULT, &p->lists->end, err));
     p->lists->cache = dpt_cuda_cache_open(spec->reproducible ? NULL : spec->cache);
     DPT_TRY(hold_all(p, err));
-    DPT_TRY(dpt_cuda_set_loss_scale(p, 1, err)); /* none */
+    DPT_TRY(dpt_cuda_set_loss_scale(p, 1, err)); /* no scaling */
     dpt_cuda_cache_save(p->lists->cache);
     p->spec.cache = p->spec.plans = NULL; /* borrowed for the call */
     *program = p;
@@ -280,9 +282,9 @@ void dpt_cuda_program_close(void *program)
 }
 
 /*
- * From shapes alone. The workspace is what only the plans of a device tell: here it is guessed as
- * the input and output of the largest convolution, which engines that change the layout copy, or 32
- * MiB for products.
+ * Computed from shapes alone. Only the plans of a device tell the size of the workspace, so it is
+ * estimated: the input and output of the largest convolution, which plans that change the layout
+ * copy, or 32 MiB for matrix products.
  */
 enum dpt_status dpt_cuda_program_measure(const struct dpt_program_spec *spec,
                                          struct dpt_program_bytes *bytes, struct dpt_error *err)

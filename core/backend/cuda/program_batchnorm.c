@@ -1,8 +1,8 @@
-/* Normalising each channel over a micro-batch: own kernels. Weight, bias and running statistics are
- * read from the arena as they are: a channel each, and zeros behind them as in the tensors. */
+/* Batch norm, in own kernels. Weight, bias and running statistics are read from the arena, where
+ * each is a vector of channels followed by zeros. */
 #include "core/backend/cuda/program.h"
 
-/* Statistics of the micro-batch, for which a program that only evaluates has no use. */
+/* Rows of the micro-batch's statistics (dpt_cuda_batchnorm_args); only training needs them. */
 enum { STATISTICS = 4 };
 
 static struct dpt_cuda_cut cut_of(const struct dpt_cuda_node_layout *f, int64_t micro, int lanes)
@@ -24,7 +24,7 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
     dpt_cuda_share(m, DPT_CUDA_COUNTERS, counters);
 }
 
-/* Of vectors: each number is one of the channels, wherever it stands. */
+/* The layout of a vector of channels. */
 static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
                                      const struct dpt_cuda_memory_layout *memory_layout, int32_t i,
                                      bool bias)
@@ -72,8 +72,8 @@ static struct dpt_cuda_batchnorm_args args_of(const struct dpt_cuda_program *p, 
     };
 }
 
-/* In training what a micro-batch gives for the running statistics goes to where the gradient has
- * them. */
+/* In training the micro-batch's contribution to the running statistics is written to their place in
+ * the gradient. */
 static struct dpt_cuda_batchnorm_args training_args(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];

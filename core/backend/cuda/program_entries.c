@@ -1,4 +1,4 @@
-/* What operations make their launches of: memory, where tensors are, entries of the lists. */
+/* What the operations' files share: memory, addresses of tensors, entries of the lists. */
 #include <string.h>
 
 #include "core/backend/cuda/program.h"

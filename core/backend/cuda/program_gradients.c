@@ -1,5 +1,6 @@
-/* Where the layers' gradients lie: buffers that are taken when a gradient begins, and used again
- * once nobody reads it any more. Along a chain there are two, used in turn. */
+/* Assigns buffers to the layers' gradients. A buffer is taken when a gradient's first part is
+ * computed, and used again when no node will read it any more. In a chain of layers two buffers
+ * alternate. */
 #include "core/backend/cuda/program.h"
 #include "core/base/memory.h"
 
@@ -8,18 +9,20 @@ struct buffer {
     int32_t users; /* gradients that are in it */
 };
 
-/* While backward is gone through. A value's gradient is that of the node whose tensor it is. */
+/* The state of the assignment, which goes through backward. A value's gradient is that of the node
+ * whose tensor it is. */
 struct placing {
     struct buffer *buffer;
     int32_t n;
-    int64_t
-        *in; /* of each node: which buffer has its gradient so far; DPT_CUDA_NONE: nothing has */
-    int64_t
-        left[1 + 2 * DPT_MAX_INPUTS]; /* buffers that the node under way does not need behind it */
+    /* [nodes]: the buffer with the gradient so far; DPT_CUDA_NONE: there is none yet. */
+    int64_t *in;
+    /* Buffers that are free again after the present node. */
+    int64_t left[1 + 2 * DPT_MAX_INPUTS];
     int n_left;
 };
 
-/* A buffer that nobody uses: the smallest that suffices, or else the largest, which grows. */
+/* Takes a buffer without users: the smallest that is large enough, or else the largest, which
+ * grows. */
 static int64_t take(struct placing *g, int64_t bytes)
 {
     int64_t best = DPT_CUDA_NONE;
@@ -44,8 +47,8 @@ static void leave(struct placing *g, int64_t buffer)
     g->left[g->n_left++] = buffer;
 }
 
-/* Where a node's part of the gradient of what it reads goes. *own: the buffer of dz, which dx may
- * take over where nothing else is in it. */
+/* Assigns the buffer for a node's contribution to an input's gradient. *own: the buffer of dz,
+ * which dx may take over where no other gradient is in it. */
 static void place_part(struct placing *g, const struct dpt_cuda_op *op, int64_t *own, int64_t bytes,
                        int64_t *in, int64_t *dx, int64_t *sum)
 {
@@ -96,7 +99,7 @@ static void place_node(const struct dpt_graph *graph, int64_t micro,
         g->buffer[g->left[--g->n_left]].users--;
 }
 
-/* From numbers of buffers to bytes. */
+/* Replaces numbers of buffers by offsets in bytes. */
 static void place_buffers(const struct dpt_graph *graph,
                           struct dpt_cuda_memory_layout *memory_layout, const struct placing *g,
                           int64_t *at)
@@ -140,7 +143,7 @@ enum dpt_status dpt_cuda_place_gradients(const struct dpt_program_spec *spec, in
         if (f->live && !f->skipped && f->wants_dy)
             place_node(spec->graph, micro, memory_layout, &g, i);
     }
-    /* The loss writes it under the number of the last node. */
+    /* The loss writes it to the gradient of the model's last node. */
     memory_layout->node[memory_layout->last].dy = memory_layout->node[last].dy;
     place_buffers(spec->graph, memory_layout, &g, at);
 out:

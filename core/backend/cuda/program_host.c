@@ -1,9 +1,9 @@
 /*
- * The backend's table: parameters, gradients and samples in the host's memory, one micro-batch at a
- * time, all of it waited for. Whole steps on the device are steps.c's.
+ * The backend's table: parameters, gradients and samples are in host memory, and each call waits
+ * for its micro-batch. Whole steps on the device are in steps.c.
  *
- * What is sent lies in pinned memory until the call ends, so a call enqueues all of its sub-batches
- * before it waits.
+ * Data are sent from pinned memory, which must not change before they have arrived: a call
+ * therefore enqueues all of its sub-batches, each from its own part, before it waits.
  */
 #include <pthread.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 /* --- pinned memory ---------------------------------------------------------------------------- */
 
-/* When it is first wanted: whole steps on the device do without. */
+/* Allocates pinned memory at the first call, since whole steps on the device do not need it. */
 static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -41,7 +41,7 @@ static enum dpt_status stage(struct dpt_cuda_program *p, struct dpt_error *err)
     return l->positions != NULL ? DPT_OK : dpt_cuda_hold(&p->ctx, DPT_CUDA_ROWS(pieces), err);
 }
 
-/* One thread at a time; the context becomes its own. */
+/* Waits until no other thread uses the program, and makes the context the calling thread's. */
 static enum dpt_status take_turn(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     enum dpt_status status;
@@ -59,7 +59,8 @@ static enum dpt_status wait(struct dpt_cuda_program *p, struct dpt_error *err)
                           err);
 }
 
-/* After a failure nothing may be under way that reads the host's memory or writes there. */
+/* Lets the next thread in. After a failure it waits first, so that no copy from or to the host's
+ * memory is left. */
 static void give_turn(struct dpt_cuda_program *p, enum dpt_status status)
 {
     struct dpt_error ignored;
@@ -77,8 +78,8 @@ static void mark(struct dpt_cuda_program *p, int what)
 
 /* --- samples in, metric sums out -------------------------------------------------------------- */
 
-/* Rows first … of a batch, into pinned memory and from there to the device. What is behind the last
- * sample's numbers there becomes zero. */
+/* Copies a sub-batch to pinned memory and enqueues the copy from there to the device. Rows past the
+ * last sample are set to zero. */
 static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct dpt_batch *batch,
                                       int32_t sub_batch, struct dpt_error *err)
 {
@@ -91,7 +92,7 @@ static enum dpt_status send_sub_batch(struct dpt_cuda_program *p, const struct d
     const struct {
         const void *from;
         void *pinned, *to;
-        size_t bytes; /* of a row */
+        size_t bytes; /* bytes of a row */
         bool clear;
     } fields[] = {
         {batch->input, l->input, p->input, in, true},
@@ -140,7 +141,7 @@ static enum dpt_status fetch_metric_sums(struct dpt_cuda_program *p, int32_t sub
     DPT_CUDA_TRY(lib,
                  cuMemcpyDtoHAsync(&p->lists->metric_sums[sub_batch], dpt_cuda_ptr(p->metric_sums),
                                    sizeof *p->metric_sums, p->ctx.compute));
-    /* Steps on the device begin without looking (steps.h). */
+    /* Steps on the device are started without being waited for (steps.h). */
     DPT_CUDA_TRY(lib, cuMemsetD8Async(dpt_cuda_ptr(p->metric_sums), 0, sizeof *p->metric_sums,
                                       p->ctx.compute));
 out:
@@ -158,7 +159,7 @@ static void add_metric_sums(struct dpt_metric_sums *to, const struct dpt_cuda_me
 
 enum { LEVELS = 31 };
 
-/* The sums so far, from left to right: each is the value of a node of the tree, of that level, in
+/* The partial sums, from left to right: each is the value of a node of the tree at that level, in
  * an arena of its own. */
 struct tree_sum {
     int n, level[LEVELS];
@@ -173,8 +174,8 @@ static enum dpt_status add_arena(struct dpt_cuda_program *p, const float *x, flo
     return dpt_cuda_launch(&p->ctx.lib, &p->ctx.module, p->ctx.compute, DPT_CUDA_K_add, &args, err);
 }
 
-/* Adds the next sub-batch's gradient, which is in p->gradient. last: it is the last one. *sum: out,
- * after the last one: the address of the whole sum. */
+/* Adds the next sub-batch's gradient, which is in p->gradient. last: whether it is the last one.
+ * *sum: out, after the last one, the address of the total. */
 static enum dpt_status tree_sum_push(struct dpt_cuda_program *p, struct tree_sum *s, bool last,
                                      float **sum, struct dpt_error *err)
 {
@@ -205,7 +206,8 @@ out:
 
 /* --- train and infer -------------------------------------------------------------------------- */
 
-/* The floats between tensors are the caller's. */
+/* Copies the gradient to the caller's arena, except the floats between tensors, which must not
+ * change. */
 static void hand_over(const struct dpt_cuda_program *p, float *gradient, bool add)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -263,7 +265,7 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
     struct dpt_cuda_program *p = opened;
     enum dpt_status status = DPT_OK;
 
-    (void)params; /* as they were at the last refresh */
+    (void)params; /* the device has them since the last refresh */
     if (p->spec.team == NULL || worker == 0) {
         status = take_turn(p, err);
         if (status == DPT_OK)
@@ -356,8 +358,8 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 
 /* --- the rest --------------------------------------------------------------------------------- */
 
-/* The last sub-batch's `count` samples, all nodes at once. A tensor that a layer and the ReLU behind it
- * share is the layer's. */
+/* Searches the last sub-batch's `count` samples, in all nodes at once. A tensor that is shared by a
+ * layer and the ReLU after it counts as the layer's. */
 static enum dpt_status search(struct dpt_cuda_program *p, int32_t count, struct dpt_error *err)
 {
     const struct dpt_cuda_library *lib = &p->ctx.lib;
@@ -490,7 +492,7 @@ static int64_t bytes(const void *opened)
     return ((const struct dpt_cuda_program *)opened)->ctx.bytes;
 }
 
-/* A GPU takes a micro-batch at a time, whoever sends it. */
+/* A GPU computes one micro-batch at a time, so its threads always share it. */
 static bool teams(const struct dpt_graph *graph)
 {
     (void)graph;

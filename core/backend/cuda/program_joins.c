@@ -1,4 +1,4 @@
-/* Joins of two values. */
+/* Joins of two inputs: add, multiply, concat. */
 #include "core/backend/cuda/program.h"
 
 static int64_t vectors_of(const struct dpt_cuda_program *p, int32_t i)
@@ -35,7 +35,8 @@ static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda
                                err);
 }
 
-/* What comes back goes on to both as it is: an input that nobody else reads shares it. */
+/* The gradient of an addition is passed on to both inputs; an input without other readers shares
+ * its buffer. */
 static enum dpt_status add_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
                                     int32_t i, struct dpt_error *err)
 {

@@ -1,4 +1,5 @@
-/* The form of a program: from shapes alone, so that it can be had on a machine without a GPU. */
+/* The memory layout of a program, from shapes alone, so that it can be computed on a machine
+ * without a GPU. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ static int64_t round_up(int64_t n, int64_t to)
 
 /* --- which nodes, and what they do together --------------------------------------------------- */
 
-/* What leads to the last node, and who reads it. */
+/* Marks the nodes on which the last node depends, and notes the reader of each. */
 static void find_live(const struct dpt_graph *graph, struct dpt_cuda_memory_layout *memory_layout)
 {
     struct dpt_cuda_node_layout *nodes = memory_layout->node;
@@ -41,8 +42,8 @@ static void find_live(const struct dpt_graph *graph, struct dpt_cuda_memory_layo
     }
 }
 
-/* A ReLU is computed where its input is made, or, before a max-pool, where its output is read: what
- * the pool passes on is a quarter. Nobody else reads what lies between the two. */
+/* Fuses each ReLU with the node that computes its input or, before a max-pool, with the pool: the
+ * pool's output has a quarter of the numbers. No other node may read the value in between. */
 static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_layout *memory_layout)
 {
     for (int32_t i = 0; i < graph->n_nodes; i++) {
@@ -67,7 +68,7 @@ static void join_relus(const struct dpt_graph *graph, struct dpt_cuda_memory_lay
     }
 }
 
-/* What the kernels take for granted. */
+/* Checks what the kernels require. */
 static enum dpt_status check(const struct dpt_graph *graph,
                              const struct dpt_cuda_memory_layout *memory_layout,
                              struct dpt_error *err)
@@ -93,15 +94,15 @@ static enum dpt_operation_class kind_of(const struct dpt_graph_node *node)
     return dpt_operation_of(node)->kind;
 }
 
-/* Whether a node does nothing, since each number of a flattened value stays where it is. */
+/* Whether a node has no work, since each number of a flattened value stays where it is. */
 static bool stays(const struct dpt_cuda_memory_layout *memory_layout,
                   const struct dpt_graph_node *node)
 {
     return kind_of(node) == DPT_CLASS_NOTHING && !(memory_layout->flattens && node->n_inputs > 0);
 }
 
-/* As one who reads the input wants it: a convolution of fp32 takes few channels as they are, and a
- * dense layer only looks at whole samples. */
+/* The pitch that a reader of the input needs: an fp32 convolution reads few channels without
+ * padding, and a dense layer reads only whole samples. */
 static int32_t wanted_pitch(const struct dpt_program_spec *spec,
                             const struct dpt_cuda_memory_layout *memory_layout,
                             const struct dpt_graph_node *reader)
@@ -117,7 +118,7 @@ static int32_t wanted_pitch(const struct dpt_program_spec *spec,
     return (int32_t)round_up(s->c, memory_layout->lanes);
 }
 
-/* The channels of the input are padded, unless all who read it want the same. */
+/* The pitch of the input: with padding, unless all its readers need the same pitch. */
 static int32_t input_pitch(const struct dpt_program_spec *spec,
                            const struct dpt_cuda_memory_layout *memory_layout)
 {
@@ -179,9 +180,9 @@ static void lay_out(const struct dpt_program_spec *spec,
     }
 }
 
-/* Whether each layer may take what it reads as it lies. Who looks at planes, normalises channels, or
- * puts vectors one behind another, cannot take planes for a vector, and what is joined number by number must lie
- * alike. */
+/* Whether each layer can read its input in the present layout. A layer that needs pixels,
+ * normalises channels or concatenates vectors cannot read unflattened pixels as a vector, and both
+ * inputs of an elementwise join must have the same layout. */
 static bool lies_right(const struct dpt_graph *graph,
                        const struct dpt_cuda_memory_layout *memory_layout)
 {
@@ -249,7 +250,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     const int64_t floats = graph->arena * (int64_t)sizeof(float);
     const int64_t sub_batches = spec->sub_batch > 0 ? (spec->micro + micro - 1) / micro : 1;
     int64_t *bytes = memory_layout->bytes;
-    int levels = 0; /* arenas in which sub-batches are added up */
+    int levels = 0; /* arenas in which gradients of sub-batches are summed */
 
     while (spec->training && (int64_t)1 << levels < sub_batches)
         levels++;
@@ -264,7 +265,7 @@ static void count_arenas(const struct dpt_program_spec *spec, int64_t micro,
     bytes[DPT_CUDA_PARAMS] = floats;
     bytes[DPT_CUDA_GRADIENT] = spec->training ? floats + DPT_TENSOR_ALIGN * 4 : 0;
     bytes[DPT_CUDA_SUMS] = levels * floats;
-    bytes[DPT_CUDA_COUNTERS] += 4; /* the loss has one in any case */
+    bytes[DPT_CUDA_COUNTERS] += 4; /* for the loss */
     bytes[DPT_CUDA_LOSSES] =
         (micro + DPT_CUDA_LOSS_ROWS - 1) / DPT_CUDA_LOSS_ROWS * DPT_CUDA_LOSS_SUMS * 8;
     bytes[DPT_CUDA_FOUND] = graph->n_nodes * (int64_t)8;

@@ -1,4 +1,4 @@
-/* The lists of launches: layouts, samples, layers, loss, gradients. */
+/* Builds the lists of launches: layouts, samples, layers, loss, gradients. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static enum dpt_status add_loss(struct dpt_cuda_program *p, bool training, struc
     return dpt_cuda_add_entry(p, DPT_CUDA_LOSS_LIST, &entry, err);
 }
 
-/* A layout's launch; kernel: of the program's type. */
+/* Appends the launch of a layout kernel. kernel: for the program's type of tensor. */
 static enum dpt_status add_layout(struct dpt_cuda_program *p, enum dpt_cuda_stage stage,
                                   enum dpt_cuda_when when, int span, enum dpt_cuda_kernel kernel,
                                   const struct dpt_cuda_layout_args *args, struct dpt_error *err)
@@ -97,7 +97,7 @@ out:
 
 /* --- parameters and samples ------------------------------------------------------------------- */
 
-/* Copies of parameters; *n: layouts so far. */
+/* Appends the copies of parameters. *n: layouts so far. */
 static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -125,7 +125,7 @@ static enum dpt_status add_copies(struct dpt_cuda_program *p, int *n, struct dpt
                       DPT_CUDA_K_to_layout_f32, &args, err);
 }
 
-/* Gradients that come back; some are floats whatever the tensors are. */
+/* Appends the conversion of gradients to the arena; some are floats whatever the tensors' type. */
 static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_error *err)
 {
     struct dpt_cuda_lists *l = p->lists;
@@ -161,7 +161,7 @@ out:
     return status;
 }
 
-/* Samples, or rows of the last layer, as tensors have them. */
+/* The layout of samples, or of the last layer's rows, in tensors. */
 static struct dpt_cuda_layout rows_layout(const struct dpt_cuda_program *p, int32_t i)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
@@ -226,7 +226,7 @@ out:
     return status;
 }
 
-/* Layers that lead nowhere have a gradient of zero, and give nothing for their state. */
+/* Appends zeros for the gradients and state of layers on which the output does not depend. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -253,7 +253,7 @@ out:
     return status;
 }
 
-/* A node's backward pass. What several readers pass back is added up. */
+/* Appends a node's backward pass. The gradients that several readers pass back are summed. */
 static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);

@@ -1,4 +1,4 @@
-/* What takes each number by itself, or none. */
+/* Operations on each number by itself: activations and dropout; and flatten. */
 #include "core/backend/cuda/program.h"
 
 const struct dpt_cuda_op dpt_cuda_input = {0};

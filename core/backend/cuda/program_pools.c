@@ -1,4 +1,4 @@
-/* Pools. */
+/* Pools: max, average, global and adaptive, and upsampling. */
 #include "core/backend/cuda/program.h"
 
 static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int32_t i)
@@ -7,7 +7,7 @@ static struct dpt_cuda_pool_args pool_args(const struct dpt_cuda_program *p, int
     const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i),
                                       *x = dpt_cuda_node_layout_of(p, dpt_cuda_before(p, i));
     const struct dpt_window *w = &node->window;
-    const bool all = w->kernel[0] == 0; /* one window over all */
+    const bool all = w->kernel[0] == 0; /* one window over the whole area */
 
     return (struct dpt_cuda_pool_args){
         .index = f->saved == DPT_CUDA_NONE ? NULL : (void *)(p->lists->values + f->saved),
@@ -48,7 +48,7 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
                                err);
 }
 
-/* Where each maximum was. */
+/* Bytes of the positions of the maxima. */
 static int64_t index_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     return dpt_cuda_form_elements(f, micro) * (int64_t)sizeof(uint16_t);
@@ -65,7 +65,7 @@ const struct dpt_cuda_op dpt_cuda_maxpool = {
     .takes_relu = true,
 };
 
-/* A mean over all has one window. */
+/* global_avgpool has one window. */
 const struct dpt_cuda_op dpt_cuda_avgpool = {
     .forward = forward,
     .backward = backward,
@@ -80,7 +80,7 @@ const struct dpt_cuda_op dpt_cuda_global_avgpool = {
     .back = DPT_CUDA_K_avgpool_back_f32,
 };
 
-/* An upsampling is an adaptive pool whose windows are one number. */
+/* Nearest upsampling is an adaptive pool whose windows have one number. */
 const struct dpt_cuda_op dpt_cuda_adaptive_avgpool = {
     .forward = forward,
     .backward = backward,

@@ -1,7 +1,7 @@
 /*
- * What each launch takes, where somebody asks. While the steps are made it is only noted what they
- * launch; then each is repeated in a graph, as a step's graph runs it, on the numbers that the last
- * step left. What that changes for good is kept aside meanwhile.
+ * Measures each launch of a profiled program. The steps themselves only record what they launch.
+ * Afterwards each launch is repeated in a graph, as a step's graph runs it, with the numbers that
+ * the last step left. What these repetitions change is saved before and restored afterwards.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 
 #include "core/backend/cuda/program.h"
 
-/* --- what launches change for good ------------------------------------------------------------ */
+/* --- what launches change --------------------------------------------------------------------- */
 
 struct range {
     void *at;
@@ -19,8 +19,8 @@ struct range {
 enum { RANGES = 5 + DPT_RULE_MOST_SLOTS };
 
 /*
- * What is not the same after some runs as after one, or is read by a later step. Layers' outputs
- * and their gradients are not: each step writes them anew.
+ * The ranges of memory that repeated launches change and a later step reads. The layers' outputs
+ * and their gradients are not among them, since each step writes them before it reads them.
  */
 static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES])
 {
@@ -52,7 +52,7 @@ static int changes(const struct dpt_cuda_program *p, struct range ranges[RANGES]
     return n;
 }
 
-/* Between the ranges and one place, where they lie one behind another. */
+/* Copies the ranges to or from one buffer, in which they follow one another. */
 static enum dpt_status move(struct dpt_cuda_program *p, const struct range *ranges, int n,
                             CUdeviceptr saved, bool back, struct dpt_error *err)
 {
@@ -69,7 +69,7 @@ out:
     return status;
 }
 
-/* --- what it takes ---------------------------------------------------------------------------- */
+/* --- times ------------------------------------------------------------------------------------ */
 
 struct repeated_entry {
     struct dpt_cuda_program *p;
@@ -145,7 +145,7 @@ out:
     return status;
 }
 
-/* --- what is told ----------------------------------------------------------------------------- */
+/* --- the result ------------------------------------------------------------------------------- */
 
 static int64_t bytes_of(const struct dpt_cuda_entry *e)
 {
@@ -174,8 +174,8 @@ static void describe(const struct dpt_cuda_entry *e, char *text, size_t size)
         snprintf(text, size, "%s", e->what == DPT_CUDA_FILL ? "zeros" : "copy");
 }
 
-/* The row in which a launch is told: those of a layer that differ in their arguments alone share
- * one. NULL: there is no room for another. */
+/* The row of a launch: those of a layer that differ only in their arguments share one. NULL: there
+ * is no room for another. */
 static struct dpt_launch_cost *row_of(const struct dpt_cuda_program *p,
                                       const struct dpt_cuda_entry *e, struct dpt_launch_cost *costs,
                                       int most, int *n)
@@ -215,7 +215,7 @@ enum dpt_status dpt_cuda_program_costs(struct dpt_cuda_program *p, struct dpt_la
         if (r->entry.what == DPT_CUDA_MATH)
             row->flops += (double)r->calls * r->entry.math->flops;
     }
-    for (int i = 0; i < *n; i++) { /* of one call */
+    for (int i = 0; i < *n; i++) { /* averages of one call */
         costs[i].bytes /= costs[i].calls;
         costs[i].flops /= (double)costs[i].calls;
     }

@@ -1,4 +1,4 @@
-/* Enqueuing the lists. */
+/* Enqueues the lists of launches. */
 #include <string.h>
 
 #include "core/backend/cuda/program.h"
@@ -39,7 +39,7 @@ static bool same_launch(const struct dpt_cuda_entry *a, const struct dpt_cuda_en
     return a->math == b->math && a->to == b->to && a->from == b->from && a->bytes == b->bytes;
 }
 
-/* Notes that this launch was made once more. */
+/* Counts one more call of this launch. */
 static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt_cuda_entry *entry,
                                     bool add, struct dpt_error *err)
 {
@@ -62,7 +62,8 @@ static enum dpt_status record_entry(struct dpt_cuda_program *p, const struct dpt
     return DPT_OK;
 }
 
-/* While somebody asks where the time goes, waited for: then the time until now is its own. */
+/* Enqueues an entry. While a profile is recorded it waits for it, so that the time until then is
+ * the entry's. */
 static enum dpt_status run_entry(struct dpt_cuda_program *p, struct dpt_cuda_entry *e, bool add,
                                  struct dpt_error *err)
 {

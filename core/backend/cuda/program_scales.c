@@ -2,8 +2,8 @@
  * Own kernels, weights copied into the layout of the tensors. */
 #include "core/backend/cuda/program.h"
 
-/* Pixels that have weights of their own: 1 where a channel's are those of all its pixels. What is
- * behind a flatten has each number as a channel. */
+/* Number of pixels with weights of their own: 1 where all pixels of a channel share one. After a
+ * flatten each number is a channel. */
 static int32_t weight_area(const struct dpt_graph_node *node, const struct dpt_cuda_node_layout *f)
 {
     return node->op == DPT_OP_LAYERNORM || node->in.flat ? f->h * f->w : 1;
@@ -57,8 +57,8 @@ static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
                                     .padded_inputs = f->pitch};
 }
 
-/* Mean and scale of a sample; of each group of channels, of which there are no more than channels.
- */
+/* Bytes for mean and scale of each group of channels in each sample; there are at most as many
+ * groups as channels. */
 static int64_t sample_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
 {
     (void)f;
@@ -70,7 +70,7 @@ static int64_t groups_bytes(const struct dpt_cuda_node_layout *f, int64_t micro)
     return micro * f->channels * 2 * (int64_t)sizeof(float);
 }
 
-/* passes: over the tensor, that are read or written. */
+/* passes: how often the tensor is read or written. */
 static struct dpt_cuda_scales_args args_of(const struct dpt_cuda_program *p, int32_t i,
                                            int64_t blocks, int passes)
 {
@@ -99,7 +99,7 @@ static struct dpt_cuda_scales_args args_of(const struct dpt_cuda_program *p, int
     };
 }
 
-/* The gradient of the weights, from those of the output. */
+/* Appends the gradient of the weights, from that of the output. */
 static enum dpt_status add_weights(struct dpt_cuda_program *p, int32_t i,
                                    enum dpt_cuda_kernel kernel, struct dpt_error *err)
 {
@@ -191,7 +191,7 @@ static enum dpt_status prelu_forward(struct dpt_cuda_program *p, const struct dp
     return dpt_cuda_add_kernel(p, i, DPT_PASS_FORWARD, DPT_CUDA_K_prelu_f32, &args, err);
 }
 
-/* dx may take the place of dy: the weights come first. */
+/* The weights' gradient comes first, since dx may overwrite dy. */
 static enum dpt_status prelu_backward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op,
                                       int32_t i, struct dpt_error *err)
 {

@@ -1,4 +1,4 @@
-/* Convolutions and dense layers: what cuDNN and cuBLASLt compute, and what they leave to do. */
+/* Convolutions and dense layers: the parts that cuDNN and cuBLASLt compute, and the rest. */
 #include <stdlib.h>
 
 #include "core/backend/cuda/program.h"
@@ -38,8 +38,8 @@ static struct dpt_cuda_layout layout(const struct dpt_graph *graph,
                                     .padded_inputs = is_grouped(node) ? inputs : x->pitch};
 }
 
-/* A tensor of floats is followed by zeros up to a multiple of 16 of them: only others are copied.
- */
+/* A bias is copied only if it is not in floats: in the arena it is followed by zeros up to a
+ * multiple of 16 floats, as kernels need it. */
 static void place_bias(struct dpt_cuda_memory_layout *m, int64_t micro,
                        struct dpt_cuda_node_layout *f)
 {
@@ -64,7 +64,7 @@ static void place(const struct dpt_program_spec *spec, struct dpt_cuda_memory_la
 
     f->flat = dense && (!image || (x->channels == 1 && x->pitch == 1));
     f->direct = f->flat && m->element == sizeof(float) && x->pitch == x->channels;
-    /* A gradient with a loss scale is not the arena's. */
+    /* A gradient with a loss scale must be divided by it on the way to the arena. */
     f->straight = f->flat && spec->precision != DPT_PRECISION_FP16;
     if (!f->direct)
         f->weight = dpt_cuda_take(&m->bytes[DPT_CUDA_COPIES], elements * m->element) / m->element;
@@ -90,7 +90,8 @@ static void *bias_of(const struct dpt_cuda_program *p, int32_t i)
                : dpt_cuda_copy(p, f->bias);
 }
 
-/* The weights, or their gradient: a copy, or the tensor of the arena where that lies alike. */
+/* The address of the weights or their gradient: the copy's, or the arena's where the layout is the
+ * same. */
 static struct dpt_cuda_array_at weights_of(const struct dpt_cuda_program *p, int32_t i,
                                            bool gradient)
 {
@@ -141,7 +142,7 @@ static void describe_dense(const struct dpt_cuda_program *p, int32_t i, struct d
     };
 
     dpt_cuda_dense_gemm(&dense, m->pass, &m->gemm);
-    /* The arena has no rows of zeros behind the last output. */
+    /* In the arena no rows of zeros follow the last output. */
     if (f->direct && m->pass == DPT_CUDA_FORWARD)
         m->gemm.columns = dense.outputs;
     if (f->direct && m->pass == DPT_CUDA_BACKWARD_DATA)
@@ -196,7 +197,7 @@ out:
 
 /* --- passes ----------------------------------------------------------------------------------- */
 
-/* What the library has not fused is done behind it, in place. */
+/* Adds bias and ReLU in place after the library's plan, where they are not fused into it. */
 static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda_op *op, int32_t i,
                                struct dpt_error *err)
 {
@@ -228,7 +229,7 @@ out:
     return status;
 }
 
-/* Through the ReLU, where there is one, and the bias's gradient in the same pass. */
+/* Computes backward of the ReLU, if there is one, and the bias's gradient in one pass. */
 static enum dpt_status bias_backward(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
 {
     const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
@@ -272,8 +273,8 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
     DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
     if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
-    /* The layer before multiplies by all of this one's gradient, and the library leaves out what
-     * is behind the last channel, which in this buffer is not zero. */
+    /* The layer before multiplies by this gradient with its padding, and the library does not write
+     * the padding, which in a reused buffer is not zero. */
     if (is_grouped(&p->spec.graph->nodes[i]) && x->pitch != x->channels) {
         const struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
                                             .node = i,
