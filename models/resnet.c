@@ -1,6 +1,7 @@
 /*
- * Residual networks (He et al. 2015, "Deep Residual Learning for Image Recognition"): those of table
- * 1 for ImageNet, and those of section 4.2 for CIFAR-10, with projections where shapes differ.
+ * Residual networks (He et al. 2015, "Deep Residual Learning for Image Recognition"): those of
+ * table 1 for ImageNet, and those of section 4.2 for CIFAR-10, with projections where shapes
+ * differ.
  *
  * As torchvision has the first ones: batch norm behind every convolution, and a bottleneck's stride
  * in its 3x3 convolution. Layers have torchvision's names.
@@ -9,8 +10,8 @@
 
 enum { STAGES = 4 };
 
-/* A row a depth: blocks of each stage; `wide`: how many times its inner channels a bottleneck gives,
- * 1: two 3x3 convolutions instead. */
+/* A row a depth: blocks of each stage; `wide`: how many times its inner channels a bottleneck
+ * gives, 1: two 3x3 convolutions instead. */
 #define DEPTHS(X)                                                                                  \
     X(18, 64, 1, 2, 2, 2, 2)                                                                       \
     X(34, 64, 1, 3, 4, 6, 3)                                                                       \

@@ -8,7 +8,8 @@ static const struct dpt_layer_type *const activations[] = {DPT_ACTIVATIONS(X, 0)
 static const char *const activation_names[] = {DPT_ACTIVATIONS(X, 0) NULL};
 #undef X
 
-/* What a dense tail is made of: linear's options, which say less of it, mlp's, and part of cnn's. */
+/* What a dense tail is made of: linear's options, which say less of it, mlp's, and part of
+ * cnn's. */
 struct tail {
     struct dpt_ints hidden;
     double dropout;

@@ -31,7 +31,8 @@ static size_t diff_attributes(const struct dpt_inspect *a, const struct dpt_insp
 
         if (y != NULL && x->kind == y->kind && strcmp(x->text, y->text) == 0 &&
             x->integer == y->integer &&
-            /* The bits, so that a NaN is as itself. NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
+            /* The bits, so that a NaN is as itself.
+             * NOLINTNEXTLINE(bugprone-suspicious-memory-comparison) */
             memcmp(&x->real, &y->real, sizeof x->real) == 0)
             continue;
         begin("attributes", &lines);

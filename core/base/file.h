@@ -92,9 +92,11 @@ int dpt_pwrite_all(int fd, const void *bytes, size_t n, long long offset);
  * cut off again where that can be done. */
 int dpt_append_all(int fd, const void *bytes, size_t n);
 
-/* The first line of a file without its end, as /proc and /sys have them; false, and "", where there is none. */
+/* The first line of a file without its end, as /proc and /sys have them; false, and "", where there
+ * is none. */
 bool dpt_file_line(const char *path, char *line, size_t size);
-/* The value behind `label`, as in "model name\t: AMD EPYC" or PRETTY_NAME="Debian"; false: there is none, and `value` stays. */
+/* The value behind `label`, as in "model name\t: AMD EPYC" or PRETTY_NAME="Debian"; false: there is
+ * none, and `value` stays. */
 bool dpt_file_value(const char *path, const char *label, char *value, size_t size);
 /* The first line that a command prints; "" where it prints none. */
 void dpt_command_line(const char *command, char *line, size_t size);

@@ -1,6 +1,6 @@
 /*
- * folder: a folder of our own among a user's, to try something in; and on what kind of file system a
- * path lies, and what follows from it for who writes there.
+ * folder: a folder of our own among a user's, to try something in; and on what kind of file system
+ * a path lies, and what follows from it for who writes there.
  */
 #ifndef DPT_BASE_FOLDER_H
 #define DPT_BASE_FOLDER_H

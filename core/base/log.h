@@ -6,8 +6,9 @@
  * dpt_log_file was called, with a time stamp to log.txt ("2026-11-21T08:00:00 text", local time);
  * there also those that --quiet keeps from the screen. Not for concurrent use.
  *
- * What it prints may hold words of others, names and paths: so all text is made printable (str.h). It is one line, unless the
- * format itself has a line break in it; an error has those that whoever filled it wanted (error.h).
+ * What it prints may hold words of others, names and paths: so all text is made printable (str.h).
+ * It is one line, unless the format itself has a line break in it; an error has those that whoever
+ * filled it wanted (error.h).
  */
 #ifndef DPT_BASE_LOG_H
 #define DPT_BASE_LOG_H
@@ -30,15 +31,17 @@ struct dpt_log {
 };
 
 /*
- * Finds out whether a terminal is at the other end of stderr (also through mpirun on this node) and how wide it is (else from
- * COLUMNS, else 80). The environment's DPTRAIN_TTY=0|1 overrules what was found; TERM=dumb counts as no terminal.
+ * Finds out whether a terminal is at the other end of stderr (also through mpirun on this node) and
+ * how wide it is (else from COLUMNS, else 80). The environment's DPTRAIN_TTY=0|1 overrules what was
+ * found; TERM=dumb counts as no terminal.
  */
 void dpt_log_init(struct dpt_log *log, enum dpt_log_level level, bool silent);
 /* Opens `path` for appending and copies all further lines there. Errors: IO. */
 enum dpt_status dpt_log_file(struct dpt_log *log, const char *path, struct dpt_error *err);
 void dpt_log_close(struct dpt_log *log);
 
-/* A line; shown unless --quiet, only with --verbose, always ("warning: " in front), always (as it is). */
+/* A line; shown unless --quiet, only with --verbose, always ("warning: " in front), always (as it
+ * is). */
 void dpt_log_info(struct dpt_log *log, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void dpt_log_detail(struct dpt_log *log, const char *format, ...)
@@ -47,10 +50,12 @@ void dpt_log_warn(struct dpt_log *log, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void dpt_log_error(struct dpt_log *log, const struct dpt_error *err);
 
-/* A line of progress: the live line on a terminal, a line of its own elsewhere; always a line of log.txt. */
+/* A line of progress: the live line on a terminal, a line of its own elsewhere; always a line of
+ * log.txt. */
 void dpt_log_progress(struct dpt_log *log, const char *text);
 
-/* Draws the live line over the one before it, cut to the width; nothing where there is no terminal. NULL clears it. */
+/* Draws the live line over the one before it, cut to the width; nothing where there is no terminal.
+ * NULL clears it. */
 void dpt_log_live(struct dpt_log *log, const char *text);
 /* Draws "what: 1 000 of 60 000" as the live line, ten times a second at most. shown: when it was
  * drawn last, 0 at first. all: 0: not known. log: NULL: nobody is told. */

@@ -28,11 +28,13 @@ void dpt_free(void *p);
 
 /*
  * Room for n elements in an array of malloc that grows: items, or where *room is too small a larger
- * one with what was in it, and *room raised by half at least. NULL where memory ran out; items stay.
+ * one with what was in it, and *room raised by half at least. NULL where memory ran out; items
+ * stay.
  */
 void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
 
-/* Makes `items` hold n elements as dpt_grow does, or fails as DPT_TRY does. what: for the message. */
+/* Makes `items` hold n elements as dpt_grow does, or fails as DPT_TRY does. what: for the
+ * message. */
 #define DPT_GROW(items, room, n, what, err)                                                        \
     do {                                                                                           \
         void *grown_ = dpt_grow(items, room, n, sizeof *(items));                                  \
@@ -41,7 +43,8 @@ void *dpt_grow(void *items, size_t *room, size_t n, size_t size);
         (items) = grown_;                                                                          \
     } while (0)
 
-/* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide DPT_ALIGN. */
+/* Rounds n elements of `size` bytes up to whole cache lines, in elements. `size` must divide
+ * DPT_ALIGN. */
 size_t dpt_round_up(size_t n, size_t size);
 
 /* Bytes that may still be used on this node: of the machine, and of the control groups that this
@@ -58,7 +61,8 @@ struct dpt_region {
 
 /* Zeroed bytes aligned to 16, owned by the region; NULL where memory ran out. */
 void *dpt_region_alloc(struct dpt_region *region, size_t bytes);
-/* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran out. */
+/* Copies of a string, of n bytes (a NUL is put behind), of printf's result. NULL where memory ran
+ * out. */
 char *dpt_region_strdup(struct dpt_region *region, const char *text);
 char *dpt_region_strndup(struct dpt_region *region, const char *text, size_t n);
 char *dpt_region_printf(struct dpt_region *region, const char *format, ...)

@@ -36,8 +36,8 @@ void dpt_pool_barrier(struct dpt_pool *pool);
 void dpt_pool_observe(struct dpt_pool *pool, const struct dpt_timeline *timeline);
 int dpt_pool_threads(const struct dpt_pool *pool);
 
-/* Starts a helper thread beside the main one as pthread_create does, with all signals blocked in it:
- * they are the main thread's. Returns an errno, 0 where it runs. */
+/* Starts a helper thread beside the main one as pthread_create does, with all signals blocked in
+ * it: they are the main thread's. Returns an errno, 0 where it runs. */
 int dpt_thread_start(pthread_t *thread, void *(*work)(void *), void *arg);
 
 /* The floats [*begin, *end) of n that a thread of `threads` works on: whole cache lines. */

@@ -1,9 +1,10 @@
 /*
  * rng: random numbers as a pure function of a key and a counter.
  *
- * There is no generator state: a draw is named by what it is for (seed, epoch or step, sample, layer, element), so it does
- * not depend on ranks, threads or order, and resuming needs nothing saved. Philox-4x32-10: Salmon, Moraes, Dror, Shaw,
- * "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11; checked against that paper's known answers.
+ * There is no generator state: a draw is named by what it is for (seed, epoch or step, sample,
+ * layer, element), so it does not depend on ranks, threads or order, and resuming needs nothing
+ * saved. Philox-4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3",
+ * SC'11; checked against that paper's known answers.
  */
 #ifndef DPT_BASE_RNG_H
 #define DPT_BASE_RNG_H
@@ -37,7 +38,8 @@ void dpt_random4_run(uint64_t seed, enum dpt_random_stream stream, uint64_t a, u
 /* One 64-bit word for (seed, stream, a, b). */
 uint64_t dpt_random64(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t b);
 
-/* n uniform numbers in [0, 1) with 24 random bits each, elements first ... first+n-1 of the sequence (seed, stream, a). */
+/* n uniform numbers in [0, 1) with 24 random bits each, elements first ... first+n-1 of the
+ * sequence (seed, stream, a). */
 void dpt_random_uniform(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t first,
                         size_t n, float *out);
 
@@ -50,8 +52,8 @@ void dpt_random_normal(uint64_t seed, enum dpt_random_stream stream, uint64_t a,
 uint64_t dpt_mix64(uint64_t x);
 
 /*
- * A permutation of 0 … n-1, any element at once, without a table: the image of i under (seed, stream, a).
- * A Feistel network with cycle walking (Black & Rogaway 2002). n > 0, 0 <= i < n.
+ * A permutation of 0 … n-1, any element at once, without a table: the image of i under (seed,
+ * stream, a). A Feistel network with cycle walking (Black & Rogaway 2002). n > 0, 0 <= i < n.
  */
 uint64_t dpt_permute(uint64_t seed, enum dpt_random_stream stream, uint64_t a, uint64_t n,
                      uint64_t i);

@@ -232,8 +232,8 @@ void dpt_str_number(struct dpt_str *s, double value)
         dpt_str_printf(s, "%.0f", value);
         return;
     }
-    /* 17 significant digits always read back as the same double; 15 are right, without their zeros, wherever fewer do but among
-     * the numbers that have lost some of their bits. */
+    /* 17 significant digits always read back as the same double; 15 are right, without their zeros,
+     * wherever fewer do but among the numbers that have lost some of their bits. */
     for (int digits = fabs(value) < DBL_MIN ? 1 : 15; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, value);
         if (strtod(text, NULL) == value)

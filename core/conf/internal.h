@@ -19,8 +19,9 @@ struct dpt_read_spec {
     int depth;        /* maps and lists that it stands in */
 };
 
-/* Reads a value as the command line and the tables write it: a plain scalar as it stands, or flow
- * style. NULL: the reason was added as the last mistake, or memory ran out (conf->region.failed). */
+/* Reads a value as the command line and the tables write it: a plain scalar as it stands, or
+ * flow style. NULL: the reason was added as the last mistake, or memory ran out
+ * (conf->region.failed). */
 struct dpt_conf_node *dpt_read_value(struct dpt_conf *conf, const struct dpt_read_spec *spec);
 
 /* One mistake; `text` is a message as dpt_conf_mistake makes it, without its position. */

@@ -11,7 +11,8 @@
  * with (a duplicate key, an anchor, a tag, a merge key, a key that is no word) is a mistake like
  * those that the option tables find; what does not (no YAML, too deep, not a map, not text) fails
  * at once. So a job is good only after dpt_conf_load, dpt_conf_set, dpt_options_read *and*
- * dpt_conf_validation_result; whoever parses without reading options asks dpt_conf_validation_result too.
+ * dpt_conf_validation_result; whoever parses without reading options asks
+ * dpt_conf_validation_result too.
  */
 #ifndef DPT_CONF_YAML_H
 #define DPT_CONF_YAML_H
@@ -114,9 +115,9 @@ struct dpt_conf_node *dpt_conf_get(const struct dpt_conf_node *map, const char *
 /* Whether the file says nothing here: a plain null. */
 bool dpt_conf_is_null(const struct dpt_conf_node *node);
 /*
- * New nodes in the document's region; NULL or false where memory ran out. Keys and texts are copied.
- * A new scalar is plain: set `quoted` where a text must not be taken for a number or a word.
- * dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the position of
+ * New nodes in the document's region; NULL or false where memory ran out. Keys and texts are
+ * copied. A new scalar is plain: set `quoted` where a text must not be taken for a number or a
+ * word. dpt_conf_put replaces or appends a map's entry. dpt_conf_place gives a node the position of
  * another, so that a mistake in a generated node points to the text that it was made from.
  */
 struct dpt_conf_node *dpt_conf_new(struct dpt_conf *conf, enum dpt_node_kind kind,

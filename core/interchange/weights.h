@@ -71,7 +71,8 @@ struct dpt_weights_format {
     /* Fills w->at and ->n; what it allocates elsewhere, `close` frees, also after a failure.
      * Errors: BAD_DATA, IO, RANK. */
     enum dpt_status (*open)(struct dpt_weights *w, struct dpt_error *err);
-    /* Reads the n bytes of a tensor's numbers as they lie in the file. Errors: BAD_DATA, IO, RANK. */
+    /* Reads the n bytes of a tensor's numbers as they lie in the file. Errors: BAD_DATA, IO,
+     * RANK. */
     enum dpt_status (*read)(struct dpt_weights *w, const struct dpt_weight *weight, void *bytes,
                             size_t n, struct dpt_error *err);
     void (*close)(struct dpt_weights *w); /* NULL: there is nothing to close */

@@ -3,8 +3,8 @@
  *
  * Its time is not that of its bytes alone: what one core writes and another reads has to go from
  * cache to cache or to memory, and that also slows down what reads the sum. So it is tried, as
- * core/comm/hierarchical_allreduce.c does it: gradients are made from the sum, as an update and the next step
- * would, given to the others in slices, and added up, in turn.
+ * core/comm/hierarchical_allreduce.c does it: gradients are made from the sum, as an update and the
+ * next step would, given to the others in slices, and added up, in turn.
  */
 #include <sched.h>
 #include <stdlib.h>

@@ -94,8 +94,8 @@ enum dpt_status dpt_checkpoint_rotate(const char *folder, const char *path, int6
 enum dpt_status dpt_checkpoint_list(const char *folder, int64_t **steps, size_t *n,
                                     struct dpt_error *err);
 
-/* Whether something of this name in FOLDER/checkpoints is a run's: a checkpoint, also one set aside,
- * or a link to one. */
+/* Whether something of this name in FOLDER/checkpoints is a run's: a checkpoint, also one set
+ * aside, or a link to one. */
 bool dpt_checkpoint_is_name(const char *name);
 
 /* Verifies the checksum of a whole file. Errors: BAD_DATA (damaged, cut short, no checkpoint of

@@ -74,8 +74,8 @@ enum dpt_status dpt_metrics_end(struct dpt_metrics *m, struct dpt_error *err)
                      m->path);
         m->told = true;
     }
-    /* Part of a line must not stand in front of a later one; where it cannot be taken back, resuming
-     * leaves it out. */
+    /* Part of a line must not stand in front of a later one; where it cannot be taken back,
+     * resuming leaves it out. */
     if (dpt_append_all(fileno(m->file), m->line.text.text, m->line.text.length) != 0)
         return dpt_fail_errno(err, DPT_IO, "%s", m->path);
     return DPT_OK;

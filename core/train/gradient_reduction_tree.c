@@ -188,8 +188,8 @@ static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *vi
         for (int k = 0; k < g->branches[i].tree.n; k++)
             dpt_tree_push(&g->rank, g->branches[i].tree.block[k], g->branches[i].tree.value[k],
                           arena_floats(t), NULL, NULL);
-    /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there is
-     * a sum only where no rank failed. */
+    /* The flags are not summed along the tree, in which a rank may have no micro-batch; and there
+     * is a sum only where no rank failed. */
     DPT_TRY(dpt_deterministic_publish(g->allreduce, &g->rank, flags, t->reduction.reduced_flags,
                                       DPT_FLAGS, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)

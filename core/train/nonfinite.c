@@ -79,8 +79,8 @@ static void search_gradients(void *arg, int thread)
             s->found.kind = IN_GRADIENT;
             s->found.location = tensor;
         }
-        if (t->team
-                .together) /* all threads read what the first one found before the next pass changes it */
+        /* all threads read what the first one found before the next pass changes it */
+        if (t->team.together)
             dpt_pool_barrier(t->team.pool);
         if (s->found.kind != NOTHING)
             return;

@@ -206,7 +206,8 @@ out:
     return status;
 }
 
-/* Warns of files that changed: their samples are still read, but are not those that were checked. */
+/* Warns of files that changed: their samples are still read, but are not those that were
+ * checked. */
 static void warn_changed_shards(const struct dpt_trainer *t)
 {
     const char *path;

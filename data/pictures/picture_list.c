@@ -47,8 +47,8 @@ static bool is_picture_name(const char *name)
     return false;
 }
 
-/* What a walk met; before: how many pictures there were when it entered the sub-folder. root: length
- * of the folder's path, the slash included. */
+/* What a walk met; before: how many pictures there were when it entered the sub-folder. root:
+ * length of the folder's path, the slash included. */
 static enum dpt_status take_entry(struct dpt_picture_list *list, const FTSENT *e, size_t root,
                                   size_t *before, struct dpt_error *err)
 {

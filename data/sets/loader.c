@@ -32,9 +32,9 @@ struct entry {
 };
 
 /*
- * Entries are used in turn: the thread fills entry `filled % ahead` while filled - released < ahead;
- * next() waits for entry `taken % ahead` and lends it until the next call. `round` changes with
- * every seek, so that what was being read for before is thrown away.
+ * Entries are used in turn: the thread fills entry `filled % ahead` while filled - released <
+ * ahead; next() waits for entry `taken % ahead` and lends it until the next call. `round` changes
+ * with every seek, so that what was being read for before is thrown away.
  */
 struct dpt_loader {
     const struct dpt_dataset *set;
@@ -45,7 +45,8 @@ struct dpt_loader {
     int64_t epoch, step; /* next one to give */
     double waited;
 
-    /* Only for streaming; all below under the lock, but for entries that are lent or being filled. */
+    /* Only for streaming; all below under the lock, but for entries that are lent or being
+     * filled. */
     struct dpt_reader *reader; /* the thread's */
     struct entry *ring;        /* [ahead] */
     int ahead;

@@ -33,8 +33,8 @@ void dpt_inspect_watch(const struct dpt_inspect *f, const char *name);
  * region remembers. */
 const char *dpt_inspect_keep(struct dpt_inspect *f, const char *text);
 
-/* The one string, or the strings, of an attribute of an open object; each is a string in the region.
- * *texts is NULL and *n 0 where there is none, or it holds something else. */
+/* The one string, or the strings, of an attribute of an open object; each is a string in the
+ * region. *texts is NULL and *n 0 where there is none, or it holds something else. */
 void dpt_inspect_strings(struct dpt_inspect *f, hid_t object, const char *name, const char ***texts,
                          size_t *n);
 

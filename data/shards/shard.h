@@ -56,13 +56,13 @@ struct dpt_shard {
     int fd;
     hid_t h5;
     struct dpt_shard_mark mark; /* when it was opened */
-    _Atomic int
-        change; /* enum dpt_shard_change: set by the thread that reads, reported by the main thread */
+    /* enum dpt_shard_change: set by the thread that reads, reported by the main thread */
+    _Atomic int change;
 };
 
-/* Examines a file. classes: as in struct dpt_dataset_spec. Without need_labels it may have none; then
- * labels.name is NULL, and weights are ignored, since no model is trained on it. Errors: BAD_DATA
- * (names the file), RANK. */
+/* Examines a file. classes: as in struct dpt_dataset_spec. Without need_labels it may have none;
+ * then labels.name is NULL, and weights are ignored, since no model is trained on it. Errors:
+ * BAD_DATA (names the file), RANK. */
 enum dpt_status dpt_shard_open(struct dpt_shard *shard, const char *path, bool classes,
                                bool need_labels, struct dpt_error *err);
 /* A field by its number: what a shard consists of. */

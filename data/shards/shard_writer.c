@@ -235,8 +235,8 @@ static bool other_set(const struct dpt_shard_writer *w, const char *file, bool *
     return !hidden && *file == '\0' && count != w->output.shards;
 }
 
-/* Walks the folder. Shards of another set are refused, or where `remove` removed; temporary files of
- * dead writers are removed. */
+/* Walks the folder. Shards of another set are refused, or where `remove` removed; temporary files
+ * of dead writers are removed. */
 static enum dpt_status walk_folder(const struct dpt_shard_writer *w, bool remove,
                                    struct dpt_error *err)
 {

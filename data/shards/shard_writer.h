@@ -69,8 +69,9 @@ struct dpt_shard_writer;
 enum dpt_status dpt_shard_writer_open(struct dpt_shard_writer **writer,
                                       const struct dpt_shard_output *output,
                                       const struct dpt_shard_format *format, struct dpt_error *err);
-/* images: n stored samples; labels: n numbers (targets == 0), which are overwritten, or targets: n x
- * K. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names the file), STOPPED. */
+/* images: n stored samples; labels: n numbers (targets == 0), which are overwritten, or targets:
+ * n x K. Errors: BAD_DATA (a label is none of the classes), IO (disk full: names the file),
+ * STOPPED. */
 enum dpt_status dpt_shard_writer_add(struct dpt_shard_writer *writer, const void *images,
                                      int32_t *labels, const float *targets, int64_t n,
                                      struct dpt_error *err);

@@ -1,14 +1,14 @@
 /*
  * simulate: the ranks of a training job on a cluster that is not there.
  *
- * Built with SimGrid's smpicc from the sources of core/comm, core/train/gradient_reduction_* and the sampler as
- * they are: the messages of a simulated step are those that dptrain sends. Computing is not done
- * but waited for (smpi_execute), for times that were measured; so the gradients hold nothing, and
- * lie in memory that all ranks share. The linker puts a few calls of those sources here (--wrap):
- * the start of MPI and of the watchdog, whose thread SimGrid cannot run; the allocation of large
- * buffers; the adding of two blocks of the tree, which takes simulated time; and MPI_Allreduce,
- * which gets an operation that takes simulated time, too. With --check the memory is each rank's
- * own, the adding is real, and the sums are compared with their closed form.
+ * Built with SimGrid's smpicc from the sources of core/comm, core/train/gradient_reduction_* and
+ * the sampler as they are: the messages of a simulated step are those that dptrain sends. Computing
+ * is not done but waited for (smpi_execute), for times that were measured; so the gradients hold
+ * nothing, and lie in memory that all ranks share. The linker puts a few calls of those sources
+ * here (--wrap): the start of MPI and of the watchdog, whose thread SimGrid cannot run; the
+ * allocation of large buffers; the adding of two blocks of the tree, which takes simulated time;
+ * and MPI_Allreduce, which gets an operation that takes simulated time, too. With --check the
+ * memory is each rank's own, the adding is real, and the sums are compared with their closed form.
  */
 #include <math.h>
 #include <mpi.h>

@@ -122,9 +122,10 @@ def test_files_are_short_enough_to_know():
 
 
 def test_no_line_is_wider_than_it_should_be():
-    """clang-format holds code to 100 columns; comments and tables get some more."""
-    wide = [f"{name_of(p)}:{i}" for p in written(".c", ".h")
-            for i, line in enumerate(p.read_text().splitlines(), 1) if len(line) > 140]
+    """clang-format holds code to 100 columns, and leaves comments as they are; tables get some more."""
+    wide = [f"{name_of(p)}:{i}" for p in written(".c", ".h", ".inc", ".cu")
+            for i, line in enumerate(p.read_text().splitlines(), 1)
+            if len(line) > (100 if re.match(r"\s*(/\*| \*)", line) else 140)]
     assert not wide, "\n".join(wide)
 
 

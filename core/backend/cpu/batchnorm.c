@@ -105,8 +105,8 @@ static struct sub_batch sub_batch_at(const struct dpt_cpu_run *run, const struct
     };
 }
 
-/* Writes, or adds, a group's sums to two tensors: those of the sub-batches joined, of each LANES for
- * the first tensor and LANES for the second. */
+/* Writes, or adds, a group's sums to two tensors: those of the sub-batches joined, of each LANES
+ * for the first tensor and LANES for the second. */
 static void put_sums(const struct dpt_cpu_run *run, const struct group *g, const float *sums,
                      int32_t first, int32_t second)
 {

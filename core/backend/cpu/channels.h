@@ -2,8 +2,8 @@
  * channels: loops over a sample in any layout, for layers that have numbers of their own for each
  * channel.
  *
- * A sample lies [blocks][pixels][block]; arrays by channel are filled up to whole blocks, with zeros
- * in tensors of the arena. Private to this folder.
+ * A sample lies [blocks][pixels][block]; arrays by channel are filled up to whole blocks, with
+ * zeros in tensors of the arena. Private to this folder.
  */
 #ifndef DPT_BACKEND_CPU_CHANNELS_H
 #define DPT_BACKEND_CPU_CHANNELS_H
@@ -39,9 +39,9 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
 
 /*
  * Runs of a sample: BODY(lanes, stride, n, same, channel, at): n times `lanes` numbers, a stride
- * apart, the first one at `at`; of the channels from `channel` on, or (same) all of that one. lanes,
- * same and often stride are constants, so that an inlined function has vectors of them. Where planes
- * lie apart, 16 pixels are the lanes.
+ * apart, the first one at `at`; of the channels from `channel` on, or (same) all of that one.
+ * lanes, same and often stride are constants, so that an inlined function has vectors of them.
+ * Where planes lie apart, 16 pixels are the lanes.
  */
 #define DPT_CHANNEL_RUNS(s, BODY)                                                                  \
     for (int64_t b_ = 0; b_ < (s)->blocks; b_++) {                                                 \

@@ -7,8 +7,8 @@
 
 /*
  * Each pass may want its weights in an order of its own. Copies in these orders, shared by all
- * workers, are renewed in refresh; the gradient of the weights comes in such an order too and is put
- * into the canonical one.
+ * workers, are renewed in refresh; the gradient of the weights comes in such an order too and is
+ * put into the canonical one.
  */
 struct copy {
     int call; /* canonical order -> the pass's; NONE: the pass is not wanted */

@@ -133,8 +133,8 @@ enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
                                         struct dpt_conv_kernels *best, struct dpt_error *err);
 void dpt_conv_kernels_close(struct dpt_conv_kernels *k);
 
-/* scratch: as many floats as the kernel says, aligned. Memory of the arguments is given with dpt_call_set.
- * Errors: RANK. */
+/* scratch: as many floats as the kernel says, aligned. Memory of the arguments is given with
+ * dpt_call_set. Errors: RANK. */
 enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int thread,
                               const struct dpt_kernel *kernel, float *scratch,
                               struct dpt_error *err);

@@ -27,9 +27,9 @@
 struct dpt_gemm {
     int64_t rows, inputs, outputs;
     enum dpt_isa isa;
-    /* The sums over rows, weights and bias, are made for each `sub_batch` rows by themselves, and added
-     * up along the tree of core/comm/tree.h over 0, 1, …; 0: all rows in one. At most DPT_SUB_BATCHES.
-     */
+    /* The sums over rows, weights and bias, are made for each `sub_batch` rows by themselves, and
+     * added up along the tree of core/comm/tree.h over 0, 1, …; 0: all rows in one. At most
+     * DPT_SUB_BATCHES. */
     int64_t sub_batch;
 };
 
@@ -74,8 +74,8 @@ void dpt_small_backward(const struct dpt_gemm *p, const float *dy, const float *
                         bool add, float *dw, float *db, float *dx);
 
 /*
- * One tile: c [8][16 v] (+)= the sum over k of a column of a by a row of b; v is 1, 2 or 3.
- * a: 8 rows of k, STRIDED lda apart, LINES DPT_TILE_LINE; or TRANSPOSED [k][8]. b [k][16 v], aligned. c:
+ * One tile: c [8][16 v] (+)= the sum over k of a column of a by a row of b; v is 1, 2 or 3. a: 8
+ * rows of k, STRIDED lda apart, LINES DPT_TILE_LINE; or TRANSPOSED [k][8]. b [k][16 v], aligned. c:
  * rows ldc apart. stream: past the caches, to lines that are aligned.
  */
 enum { DPT_TILE_ROWS = 8, DPT_TILE_LANES = 16, DPT_TILE_MOST = 48, DPT_TILE_DEPTH = 512 };

@@ -123,8 +123,8 @@ DPT_INLINE void give(const struct bins *s, int64_t block, const int32_t (*column
     }
 }
 
-/* Inputs that are fewer take from outputs, `columns` being those that they are in the bins of. lanes:
- * a constant that divides the block. */
+/* Inputs that are fewer take from outputs, `columns` being those that they are in the bins of.
+ * lanes: a constant that divides the block. */
 DPT_INLINE void take(const struct bins *s, int lanes, const int32_t (*columns)[2], const float *dy,
                      float *sums)
 {

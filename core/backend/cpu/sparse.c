@@ -199,7 +199,8 @@ static int32_t inside(const struct dpt_sparse *s, int axis, int32_t padded)
     return s->shape.in[axis] < most ? s->shape.in[axis] : most;
 }
 
-/* Between a sample's input (or its gradient) and the middle of its padded planes; `in`: into them. */
+/* Between a sample's input (or its gradient) and the middle of its padded planes; `in`: into
+ * them. */
 DPT_INLINE void move(const struct dpt_sparse *s, bool in, float *x, float *padded)
 {
     const struct dpt_sparse_shape *shape = &s->shape;
@@ -273,8 +274,8 @@ static void side_by_side(const struct dpt_sparse *s, const float *x, float *to)
 }
 
 /* Few channels: [row of outputs][column][row of the kernel][channel], so that a patch is one piece.
- * rows: scratch memory. FEW floats are copied at once: what is too much is written over by the next, up to the last
- * column. */
+ * rows: scratch memory. FEW floats are copied at once: what is too much is written over by the
+ * next, up to the last column. */
 static void unroll(const struct dpt_sparse *s, const float *x, float *to, float *rows)
 {
     const struct dpt_sparse_shape *shape = &s->shape;

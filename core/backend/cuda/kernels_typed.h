@@ -281,7 +281,8 @@ struct dpt_cuda_flatten_args {
     X(gather_u8_##t, gather_u8, gather, lanes, false)                                              \
     X(gather_f32_##t, gather_f32, gather, lanes, false)                                            \
     X(nonfinite_##t, scan, scan, lanes, false)                                                     \
-    X(layernorm_##t, counted, scales, lanes, true) X(layernorm_back_##t, counted, scales, lanes, true) \
+    X(layernorm_##t, counted, scales, lanes, true)                                                 \
+    X(layernorm_back_##t, counted, scales, lanes, true)                                            \
     X(layernorm_weights_##t, counted, scales, lanes, true)                                         \
     X(prelu_##t, counted, scales, lanes, false) X(prelu_back_##t, counted, scales, lanes, false)   \
     X(prelu_weights_##t, counted, scales, lanes, true)                                             \

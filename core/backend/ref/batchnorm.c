@@ -2,8 +2,8 @@
 
 #include <math.h>
 
-/* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all samples
- * of the micro-batch. */
+/* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all
+ * samples of the micro-batch. */
 
 /* Of a channel: what it is normalised by. */
 struct statistics {

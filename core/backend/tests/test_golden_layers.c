@@ -31,8 +31,8 @@ static const struct golden goldens[] = {
 #include "core/backend/tests/golden_layers.h"
 };
 
-/* PyTorch has been asked about every operation but dropout, whose masks are our own, and joins, each
- * number of which is one addition, one product or a copy. */
+/* PyTorch has been asked about every operation but dropout, whose masks are our own, and joins,
+ * each number of which is one addition, one product or a copy. */
 static void all_are_here(void **state)
 {
     (void)state;

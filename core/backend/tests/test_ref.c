@@ -1,5 +1,5 @@
-/* What the ref backend promises beside its gradients: the convolution's definition, adding, workers,
- * batches, branches, messages. */
+/* What the ref backend promises beside its gradients: the convolution's definition, adding,
+ * workers, batches, branches, messages. */
 #include "core/backend/tests/net.h"
 
 #include "core/backend/backend.h"

@@ -1,4 +1,5 @@
-/* JSON as it is written: its bytes, that jansson reads the same back, bounded memory, and files that take no more. */
+/* JSON as it is written: its bytes, that jansson reads the same back, bounded memory, and files
+ * that take no more. */
 #include <errno.h>
 #include <math.h>
 #include <setjmp.h>

@@ -47,7 +47,8 @@ static double late_clock(void)
     return dpt_now() - 100.0 * comm.world.rank;
 }
 
-/* All ranks of one machine read one clock: what is found must say so, within its own bound; and so with clocks that are late. */
+/* All ranks of one machine read one clock: what is found must say so, within its own bound; and so
+ * with clocks that are late. */
 static void one_machine_has_one_clock(void **state)
 {
     struct dpt_error err = {0};

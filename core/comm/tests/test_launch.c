@@ -41,7 +41,8 @@ static void launcher_is_told_by_the_environment(void **state)
         {{NULL, NULL, NULL, "0", "9", "1", "4"}, false, 0},    /* a shell in an allocation */
         {{NULL, NULL, NULL, "0", "9", NULL, "1"}, false, 0},
         {{NULL, NULL, "0", "0", "9", "1", "1", "1"}, false, 0}, /* srun -n 1 --mpi=pmi2 */
-        {{NULL, NULL, "3", "0", "9", "1", "1", "4"}, true, 3}, /* MPICH's mpirun in a shell in an allocation */
+        /* MPICH's mpirun in a shell in an allocation */
+        {{NULL, NULL, "3", "0", "9", "1", "1", "4"}, true, 3},
         {{NULL, "0", NULL, "0", "9", "1", "1"}, true, 0},      /* srun -n 1 --mpi=pmix */
         {{"x"}, true, 0},
     };
@@ -80,8 +81,10 @@ static void rank_of_the_node_is_told_by_the_environment(void **state)
         {{NULL, "5"}, "FLUX_TASK_LOCAL_ID", "7", 7},
         {{NULL, "5", NULL, "5", "0", "8", "8"}, "SLURM_LOCALID", "1", 1},  /* srun --mpi=pmix */
         {{NULL, "0", NULL, "0", "0", "1", "8"}, "SLURM_LOCALID", "0", 0},  /* of one task */
-        {{NULL, NULL, "5", "0", NULL, NULL, "8"}, "SLURM_LOCALID", "0", -1}, /* from the batch script */
-        {{NULL, NULL, "5", "0", "0", "2", "8"}, "SLURM_LOCALID", "0", -1}, /* of a task that began mpirun */
+        /* from the batch script */
+        {{NULL, NULL, "5", "0", NULL, NULL, "8"}, "SLURM_LOCALID", "0", -1},
+        /* of a task that began mpirun */
+        {{NULL, NULL, "5", "0", "0", "2", "8"}, "SLURM_LOCALID", "0", -1},
         {{NULL, NULL, "5"}, NULL, NULL, -1},
         {{"5"}, "OMPI_COMM_WORLD_LOCAL_RANK", "x", -1},
     };

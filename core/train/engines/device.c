@@ -8,7 +8,8 @@
  * next: it has nothing else to do meanwhile, so it is the communication thread. The ranks' flags
  * travel in the tail of the last bucket, as they do on host arenas.
  *
- * An optimizer with a step of its own (optimizer.h) is the host's alone: its steps are not taken here.
+ * An optimizer with a step of its own (optimizer.h) is the host's alone: its steps are not taken
+ * here.
  *
  * Updates that are withheld, because something is not a number or the loss scale was too large,
  * have numbers too, and t->progress.updates counts them: the host does not know of them in time.

@@ -122,7 +122,7 @@ static void check_passes(struct bench *b, uint64_t seed)
 
         EACH(b, c, s += passed(b, c, at))
         EACH(b, c, t += passed(b, c, at) * (b->x[at] - b->map.center[c]))
-        EACH(b, c, size += fabs(b->dy[at] * (b->x[at] - b->map.center[c])))
+        EACH(b, c, size += (double)fabsf(b->dy[at] * (b->x[at] - b->map.center[c])))
         near(seed, "sum", sum[c], s, size);
         near(seed, "inner", inner[c], t, size);
     }

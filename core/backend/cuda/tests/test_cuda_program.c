@@ -1,6 +1,7 @@
 /*
  * The backend `cuda` computes what ref computes, over random graphs and in each precision: outputs,
- * losses, gradients, accumulation, sub-batches, teams, and what it says about a number that is none.
+ * losses, gradients, accumulation, sub-batches, teams, and what it says about a number that is
+ * none.
  */
 #include "core/backend/cuda/tests/program_scene.h"
 
@@ -107,8 +108,8 @@ static void agrees_in_each_precision(void **state)
 
 /* --- sub-batches ------------------------------------------------------------------------------ */
 
-/* A batch of several sub-batches: the bits of one after another, added up along the tree; a metric sums for
- * each. */
+/* A batch of several sub-batches: the bits of one after another, added up along the tree; a metric
+ * sums for each. */
 static void leaves_are_one_after_another(void **state)
 {
     (void)state;

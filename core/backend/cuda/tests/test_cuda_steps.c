@@ -68,7 +68,8 @@ static void as_on_the_host(const struct scene_plan *plan, double by)
 
 /* --- tests ------------------------------------------------------------------------------------ */
 
-/* Every optimizer, with one to three micro-batches, from staging buffers and from the device's memory. */
+/* Every optimizer, with one to three micro-batches, from staging buffers and from the device's
+ * memory. */
 static void optimizers(void **state)
 {
     (void)state;
@@ -175,8 +176,8 @@ static void nothing_to_do(void **state)
     }
 }
 
-/* However the device's streams overtake each other, a second thread fills the staging buffers, and the
- * samples come: the same bits. And a sum over one rank changes none. */
+/* However the device's streams overtake each other, a second thread fills the staging buffers, and
+ * the samples come: the same bits. And a sum over one rank changes none. */
 static void any_order(void **state)
 {
     (void)state;
@@ -340,7 +341,8 @@ static void half_floats(void **state)
 
 /* --- calls in other orders -------------------------------------------------------------------- */
 
-/* A step whose staging buffer is computed twice, and whose gradient is fetched before the update. */
+/* A step whose staging buffer is computed twice, and whose gradient is fetched before the
+ * update. */
 static void careful_step(struct device *d, int step, float *before)
 {
     const struct scene *s = d->scene;
