@@ -7,8 +7,8 @@
 
 #include <stdint.h>
 
-/* (1 - share) times number `first`, and share times number `second`; which is `first` where share is
- * 0, so that nothing is read for nothing. */
+/* (1 - share) times number `first`, and share times number `second`; which is `first` where
+ * share is 0, so that nothing is read for nothing. */
 struct dpt_bilinear {
     int32_t first, second;
     float share;

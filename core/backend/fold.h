@@ -10,8 +10,8 @@
 
 #include "core/backend/graph.h"
 
-/* The convolution or dense layer that batch norm i of a graph can be folded into; -1: there is none,
- * or i is another kind of node. */
+/* The convolution or dense layer that batch norm i of a graph can be folded into; -1: there is
+ * none, or i is another kind of node. */
 int32_t dpt_fold_target(const struct dpt_graph *graph, int32_t i);
 
 /* Writes weights in canonical order and bias, an entry each channel, of `before` with `norm`, which
@@ -20,7 +20,8 @@ void dpt_fold(const struct dpt_graph *graph, const struct dpt_graph_node *before
               const struct dpt_graph_node *norm, const float *params, float *weights, float *bias);
 
 /*
- * A graph without the batch norms that can be folded, and its arena; layers that had no bias get one.
+ * A graph without the batch norms that can be folded, and its arena; layers that had no bias get
+ * one.
  *
  * params: an arena of `graph`. *folded, *arena: out, to be released with dpt_graph_release and
  * dpt_free. *n: out, how many batch norms are gone. Errors: RANK; then nothing is to be released.

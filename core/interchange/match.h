@@ -39,8 +39,8 @@ enum dpt_status dpt_match_open(struct dpt_match *match, const struct dpt_weights
                                const struct dpt_match_options *options, struct dpt_error *err);
 void dpt_match_release(struct dpt_match *match);
 
-/* Lists, for a person, a line each ("  fc.weight [10, 512]: [1000, 512] in the file") up to a bound:
- * the model's tensors without a pair, and the file's. Give how many there are. */
+/* Lists, for a person, a line each ("  fc.weight [10, 512]: [1000, 512] in the file") up to a
+ * bound: the model's tensors without a pair, and the file's. Give how many there are. */
 size_t dpt_match_missing(const struct dpt_match *match, const struct dpt_graph *graph,
                          struct dpt_str *out);
 size_t dpt_match_unused(const struct dpt_match *match, const struct dpt_weights *weights,

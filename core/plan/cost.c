@@ -66,8 +66,8 @@ static double numbers_written(const struct dpt_graph *graph, const int32_t *node
     return written;
 }
 
-/* Numbers of a sample that a batch norm reads once more: what it makes of the first one hangs on the
- * last one of the micro-batch. */
+/* Numbers of a sample that a batch norm reads once more: what it makes of the first one hangs on
+ * the last one of the micro-batch. */
 static double numbers_read_again(const struct dpt_graph *graph, const int32_t *nodes, int32_t n,
                                  enum dpt_cost_pass pass, bool wants_data)
 {

@@ -398,8 +398,8 @@ static void lines_are_planes_of_one_row(void **state)
 enum { LAYER_OPERATIONS = 0 DPT_LAYER_OPERATIONS(X) };
 #undef X
 
-/* Each operation but the input and kinds of others has one layer, of its name, whose options are its
- * attributes. */
+/* Each operation but the input and kinds of others has one layer, of its name, whose options are
+ * its attributes. */
 static void layers_are_operations(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * folding: convolutions with batch norms behind them, for programs that evaluate and make the latter
- * part of the former's weights. To be included once in a program.
+ * folding: convolutions with batch norms behind them, for programs that evaluate and make the
+ * latter part of the former's weights. To be included once in a program.
  */
 #ifndef DPT_BACKEND_TESTS_FOLDING_H
 #define DPT_BACKEND_TESTS_FOLDING_H
@@ -76,8 +76,8 @@ static inline void assert_found(const struct dpt_backend *backend, const struct 
     *at = was;
 }
 
-/* A batch norm is part of the weights before it, and a relu behind it of the same pass or the pool's,
- * where nobody else reads what lies between; the outputs are the same but for rounding. */
+/* A batch norm is part of the weights before it, and a relu behind it of the same pass or the
+ * pool's, where nobody else reads what lies between; the outputs are the same but for rounding. */
 static inline void assert_folds(const struct dpt_backend *backend, int threads, bool pools_relu)
 {
     enum { NUMBERS = FOLDING_SAMPLES * FOLDING_OUTPUTS };

@@ -69,8 +69,8 @@ static void an_update_moves_its_arrays(void **state)
     assert_true(arrays("sgd", &trust) == (2 + 2) + (2 + 1));
 }
 
-/* Forward reads x for the statistics, then to normalise it, and writes y; backward reads x and dy for
- * the sums, then again, and writes dx. A relu in the same passes moves no more. */
+/* Forward reads x for the statistics, then to normalise it, and writes y; backward reads x and
+ * dy for the sums, then again, and writes dx. A relu in the same passes moves no more. */
 static void a_batch_norm_goes_over_its_numbers_twice(void **state)
 {
     static const struct {
