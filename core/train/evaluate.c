@@ -73,6 +73,8 @@ static enum dpt_status evaluate_rank(struct eval_work *w, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const int64_t steps = dpt_sampler_steps(&w->split->sampler);
 
+    DPT_TRY(dpt_fault_strike_evaluation(&w->t->fault, w->t->comm->world.rank, w->t->progress.step,
+                                        err));
     memset(w->t->sums, 0, (size_t)micro_batches(w->split) * SUMS * sizeof *w->t->sums);
     DPT_TRY(dpt_loader_seek(w->split->loader, 0, 0, err));
     for (int64_t step = 0; step < steps; step++) {

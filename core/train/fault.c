@@ -18,7 +18,8 @@ struct dpt_fault_action {
     const char *text;
     enum dpt_status (*run)(const struct dpt_fault *fault, float *params, int64_t n,
                            struct dpt_error *err);
-    bool gradient; /* it strikes later in the step */
+    bool gradient;   /* it strikes later in the step */
+    bool evaluation; /* it strikes in an evaluation */
 };
 
 #define ACTION(function)                                                                           \
@@ -83,6 +84,7 @@ static const struct dpt_fault_action actions[] = {
     {.name = "hang", .run = hang},
     {.name = "read", .status = DPT_IO, .text = "reading failed"},
     {.name = "memory", .run = starve},
+    {.name = "memory-evaluation", .run = starve, .evaluation = true},
     {.name = "fail", .status = DPT_INTERNAL, .text = "an error"},
     {.name = "flip-weight", .run = flip_weight},
     {.name = "flip-gradient", .gradient = true},
@@ -91,9 +93,9 @@ static const struct dpt_fault_action actions[] = {
 static enum dpt_status misread(const char *text, struct dpt_error *err)
 {
     return dpt_fail(err, DPT_USAGE,
-                    "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, fail, flip-weight or "
-                    "flip-gradient "
-                    "is wanted, with :rank=R:step=S and perhaps :word=W",
+                    "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, memory-evaluation, "
+                    "fail, flip-weight or flip-gradient is wanted, with :rank=R:step=S and perhaps "
+                    ":word=W",
                     text);
 }
 
@@ -142,13 +144,21 @@ enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_
 {
     const struct dpt_fault_action *action = fault->action;
 
-    if (!dpt_fault_strikes(fault, rank, step))
+    if (!dpt_fault_strikes(fault, rank, step) || action->evaluation)
         return DPT_OK;
     if (action->signal != 0)
         raise(action->signal);
     if (action->status != DPT_OK)
         return dpt_fail(err, action->status, "%s, as DPTRAIN_FAULT asks", action->text);
     return action->run != NULL ? action->run(fault, params, n, err) : DPT_OK;
+}
+
+enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
+                                            struct dpt_error *err)
+{
+    if (!dpt_fault_strikes(fault, rank, step) || !fault->action->evaluation)
+        return DPT_OK;
+    return fault->action->run(fault, NULL, 0, err);
 }
 
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,

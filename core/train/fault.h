@@ -17,6 +17,8 @@
  *     fail          fails with an error of its own
  *     flip-weight   flips a bit of weight number W
  *     flip-gradient flips a bit of number W in the gradient of its first micro-batch
+ *
+ * or, in an evaluation after step S, memory-evaluation, which does what memory does.
  */
 #ifndef DPT_TRAIN_FAULT_H
 #define DPT_TRAIN_FAULT_H
@@ -44,6 +46,10 @@ bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
  * the fault's own. */
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err);
+
+/* Performs a fault in an evaluation after this step. Errors: the fault's own. */
+enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
+                                            struct dpt_error *err);
 
 /* Performs a fault in the gradient of the rank's first micro-batch, which has just been
  * computed. */

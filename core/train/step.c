@@ -37,9 +37,6 @@ enum dpt_status dpt_step_fail(const struct dpt_trainer *t, enum dpt_status statu
                               struct dpt_error *err)
 {
     dpt_error_prefix(err, "step %lld: ", (long long)t->progress.step + 1);
-    /* All that a plan counts was there before the first step, and measuring it once more for advice
-     * takes memory, without which oneDNN crashes. */
-    err->memory = false;
     return status;
 }
 

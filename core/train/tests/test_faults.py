@@ -105,6 +105,15 @@ def test_one_rank_at_a_step(tmp_path, job, whole, fault, launcher, code, what, w
     goes_on(job, folder, ranks, whole)
 
 
+@pytest.mark.parametrize("fault", ["memory:rank=0:step=9", "memory-evaluation:rank=0:step=15"])
+def test_no_advice_without_memory(tmp_path, job, fault):
+    """Advice on what would fit means planning, for which there is no memory either; and the job did fit when it began."""
+    need_limits()
+    result = dpt.run(job, "--output", tmp_path / "out", env={"DPTRAIN_FAULT": fault})
+    assert result.code == 71, result
+    assert re.search(rf"\bstep {fault.split('=')[-1]}: not enough memory", result.err.splitlines()[-1]), result
+
+
 @pytest.mark.parametrize("fault, code", [("kill", 71), ("hang", 71), ("memory", 71)])
 def test_one_rank_at_the_start(tmp_path, job, fault, code):
     if fault == "memory":
