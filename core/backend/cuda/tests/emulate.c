@@ -191,8 +191,10 @@ void dpt_emulate(enum dpt_cuda_kernel kernel, const void *argument)
     }
 }
 
-void dpt_emulate_end(void)
+int dpt_emulate_end(void **state)
 {
+    (void)state;
     free(emulated.stacks);
     emulated.stacks = NULL;
+    return 0;
 }

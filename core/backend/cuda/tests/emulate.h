@@ -26,8 +26,8 @@ extern bool emulated_backwards; /* the order of the blocks */
 
 /* One launch. */
 void dpt_emulate(enum dpt_cuda_kernel kernel, const void *argument);
-/* Frees the stacks. */
-void dpt_emulate_end(void);
+/* Frees the stacks. A group's teardown for cmocka: state is not looked at. */
+int dpt_emulate_end(void **state);
 
 /* Ends the program with a message that names the block and the thread. */
 void emulated_fail(const char *what);

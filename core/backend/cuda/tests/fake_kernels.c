@@ -288,5 +288,5 @@ CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z,
 
 static __attribute__((destructor)) void end(void)
 {
-    dpt_emulate_end();
+    dpt_emulate_end(NULL);
 }

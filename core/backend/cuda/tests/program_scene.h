@@ -6,7 +6,7 @@
 #ifndef DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 #define DPT_BACKEND_CUDA_TESTS_PROGRAM_SCENE_H
 
-#include "core/backend/tests/scene.h"
+#include "core/backend/tests/compare.h"
 
 #include "core/backend/cuda/tests/begin.h"
 
@@ -48,40 +48,23 @@ static inline void infer(const struct dpt_backend *backend, const struct scene *
 
 /* --- comparing -------------------------------------------------------------------------------- */
 
-/* Tensor by tensor, so that a small one does not hide behind a large one. */
-static inline double assert_same_gradients(const struct scene *s, const float *a, const float *b,
-                                           double by)
+static inline double assert_device_gradients(const struct scene *s, const float *a, const float *b,
+                                             double by)
 {
-    /* What a batch norm passes back is what little is left of a difference. */
-    const double left = s->graph.arena > s->graph.floats ? 5e-3 : 1e-3;
-    const double floor = (by > 1e-3 ? 3e-2 : left) * sqrt((double)s->batch.batch.count);
-    double largest = 0;
+    char what[40];
 
-    for (int32_t t = 0; t < s->graph.n_tensors; t++) {
-        const struct dpt_tensor *tensor = &s->graph.tensors[t];
-        const double far =
-            distance(a + tensor->offset, b + tensor->offset, (size_t)tensor->count, floor);
-
-        if (!(far < by))
-            fail_msg("%s: %s: gradient of %s differs by %g", s->text, precision_of(s)->name,
-                     tensor->name, far);
-        largest = far > largest ? far : largest;
-    }
-    return largest;
+    snprintf(what, sizeof what, "%s: gradient", precision_of(s)->name);
+    return assert_near_gradients(s, a, b,
+                                 by > 1e-3          ? 3e-2
+                                 : has_batchnorm(s) ? 5e-3
+                                                    : 1e-3,
+                                 by, what);
 }
 
-static inline void assert_same_tally(const struct scene *s, const struct dpt_metric_sums *a,
-                                     const struct dpt_metric_sums *b)
+static inline void assert_device_sums(const struct scene *s, const struct dpt_metric_sums *a,
+                                      const struct dpt_metric_sums *b)
 {
-    const double by = precision_of(s)->loss;
-
-    if (!(fabs(a->loss - b->loss) <= by * (fabs(b->loss) + (double)b->samples)) ||
-        a->samples != b->samples)
-        fail_msg("%s: loss %.9g of %d instead of %.9g of %d", s->text, a->loss, (int)a->samples,
-                 b->loss, (int)b->samples);
-    /* Where the best two outputs are equal but for rounding, either may win. */
-    if (s->spec.precision == DPT_PRECISION_FP32 && fabs(a->correct - b->correct) > 1)
-        fail_msg("%s: %d correct instead of %d", s->text, (int)a->correct, (int)b->correct);
+    assert_near_sums(s, a, b, precision_of(s)->loss * (fabs(b->loss) + (double)b->samples));
 }
 
 static inline void assert_gaps_stay(const struct scene *s, const float *gradient)
@@ -115,16 +98,16 @@ static inline double compare(const struct scene *s, float loss_scale)
     far = distance(y, y_ref, n, 1e-2);
     if (!(far < precision_of(s)->outputs))
         fail_msg("%s: %s: outputs differ by %g", s->text, precision_of(s)->name, far);
-    assert_same_tally(s, &got, &wanted);
+    assert_device_sums(s, &got, &wanted);
     for (int64_t i = 0; i < s->graph.arena; i++)
         g[i] = 7;
     train(&dpt_backend_ref, s, ref, 0, false, g_ref, &wanted);
     train(cuda, s, gpu, 0, false, g, &got);
-    assert_same_tally(s, &got, &wanted);
-    far = assert_same_gradients(s, g, g_ref, by);
+    assert_device_sums(s, &got, &wanted);
+    far = assert_device_gradients(s, g, g_ref, by);
     train(&dpt_backend_ref, s, ref, 0, true, g_ref, &wanted);
     train(cuda, s, gpu, 0, true, g, &got);
-    assert_same_gradients(s, g, g_ref, by);
+    assert_device_gradients(s, g, g_ref, by);
     assert_gaps_stay(s, g);
     assert_true(cuda->bytes(gpu) > 0);
     dpt_backend_ref.close(ref);

@@ -308,13 +308,6 @@ static void bytes_are_counted(void **state)
     assert_int_equal(dpt_cuda_kernel_argument(DPT_CUDA_K_adam), sizeof update);
 }
 
-static int end(void **state)
-{
-    (void)state;
-    dpt_emulate_end();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -328,5 +321,5 @@ int main(void)
         cmocka_unit_test(bytes_are_counted),
     };
 
-    return cmocka_run_group_tests(tests, NULL, end);
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }

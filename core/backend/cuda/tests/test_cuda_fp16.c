@@ -456,13 +456,6 @@ static void other_precisions_have_no_scale(void **state)
     assert_int_equal(reported.skipped, 1);
 }
 
-static int end(void **state)
-{
-    (void)state;
-    dpt_emulate_end();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -477,5 +470,5 @@ int main(void)
         cmocka_unit_test(other_precisions_have_no_scale),
     };
 
-    return cmocka_run_group_tests(tests, NULL, end);
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }

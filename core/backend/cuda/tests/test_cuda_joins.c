@@ -345,13 +345,6 @@ static void batch_norm_by_running_statistics(void **state)
     }
 }
 
-static int end(void **state)
-{
-    (void)state;
-    dpt_emulate_end();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -361,5 +354,5 @@ int main(void)
         cmocka_unit_test(batch_norm_by_running_statistics),
     };
 
-    return cmocka_run_group_tests(tests, NULL, end);
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }

@@ -474,13 +474,6 @@ static void losses(void **state)
     }
 }
 
-static int end(void **state)
-{
-    (void)state;
-    dpt_emulate_end();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -492,5 +485,5 @@ int main(void)
         cmocka_unit_test(losses),
     };
 
-    return cmocka_run_group_tests(tests, NULL, end);
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }
