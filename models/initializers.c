@@ -5,7 +5,6 @@
 #include "core/base/rng.h"
 #include "core/conf/option.h"
 #include "models/layer.h"
-#include "models/orthonormal.h"
 
 /* --- the ways --------------------------------------------------------------------------------- */
 

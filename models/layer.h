@@ -173,6 +173,14 @@ struct dpt_initializer_type {
     const struct dpt_option *options;
 };
 
+/*
+ * Makes n consecutive vectors of `length` >= n numbers orthonormal by Gram-Schmidt. The result is
+ * the Q of the QR decomposition whose R has a positive diagonal: vector k is in the span of vectors
+ * 0 … k, with a positive component along vector k. Linearly dependent vectors give meaningless
+ * numbers.
+ */
+void dpt_orthonormalize(double *vectors, int64_t n, int64_t length);
+
 #define DPT_INITIALIZER_VALUE_TEXT                                                                 \
     "zero, he, xavier, orthogonal, {normal: SIGMA} or {uniform: LIMIT}"
 

@@ -1,8 +1,8 @@
-#include "models/orthonormal.h"
-
+/* The orthogonal factor of a matrix. */
 #include <math.h>
 
 #include "core/base/vector.h"
+#include "models/layer.h"
 
 /* Vectors that are taken off the others in one pass, and sums that a dot product has side by side:
  * their order is part of the result, so that it does not depend on the instructions. */
