@@ -507,8 +507,8 @@ enum dpt_status dpt_run_job(const struct dpt_job *job, const struct dpt_conf *co
     if (!finished)
         DPT_TRY(finish(&run, err));
 out:
-    /* No advice on what would fit: all that a plan counts was allocated when the trainer was opened,
-     * and planning takes memory, without which oneDNN crashes. */
+    /* No advice on what would fit: all that a plan counts was allocated when the trainer was
+     * opened, and planning takes memory, without which oneDNN crashes. */
     if (t->comm != NULL)
         err->memory = false;
     if (run.trace != NULL)
