@@ -163,6 +163,8 @@ compiler = $(if $(filter $(with_mpi),$1),$(mpi_cc),$(CC))
 compile = $(compiler) $(needed) $(defines) $(CPPFLAGS) $(CFLAGS) $(room_flags)
 libraries := $(HDF5_LIBS) $(YAML_LIBS) $(JANSSON_LIBS) $(if $(filter 1,$(WITH_ONEDNN)),$(ONEDNN_LIBS)) $(LIBZIP_LIBS) $(PNG_LIBS) $(JPEG_LIBS) $(ZLIB_LIBS) -ldl -lm
 link = $(mpi_cc) $(needed) $(CFLAGS) $(LDFLAGS)
+# The test programs, a hundred, by the quicker linker where there is one.
+quick_linker := $(if $(shell command -v ld.gold),-fuse-ld=gold)
 
 ifdef WITH_ONEDNN # deps.mk is there
 $(call stamp,flags,$(call compile) $(HDF5_CFLAGS) $(ONEDNN_CFLAGS) $(CUDA_CFLAGS) $(CUDA_CODE) $(ZLIB_CFLAGS) $(LIBZIP_CFLAGS) $(PNG_CFLAGS) $(JPEG_CFLAGS) $(YAML_CFLAGS) $(JANSSON_CFLAGS) $(CMOCKA_CFLAGS) \
@@ -218,7 +220,7 @@ $(call program,$(filter core/backend/cuda/tests/test_% core/train/tests/test_cud
 $(programs): $(library) $(BUILD)/flags
 	@[ "$(HAVE_CMOCKA)" = 1 ] || { echo "the test programs need cmocka (Debian: libcmocka-dev; or CMOCKA_ROOT=)" >&2; exit 1; }
 	@mkdir -p $(@D)
-	$(call say,LINK,$@) $(link) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
+	$(call say,LINK,$@) $(link) $(quick_linker) -o $@ $(filter %.o,$^) $(library) $(libraries) $(CMOCKA_LIBS)
 
 -include $(patsubst %.o,%.d,$(call object,$(sources) $(tests)) $(emulation))
 

@@ -59,9 +59,10 @@ leaks=1
 (cd "$scratch" && ./try -runs=1) >/dev/null 2>&1 || leaks=0
 
 # All rooms but cmd, instrumented, without oneDNN and CUDA; plain C computes where anything does. Optimising takes three quarters of the
-# build, which short runs do not win back.
-optimise=$((length >= 20))
-if ! make -j"$(nproc)" BUILD="$build" CC=clang ONEDNN=0 CUDA=0 rooms="core/*/ core/*/*/ models/ models/*/ data/ data/*/" CFLAGS="-O$optimise -g $checks -fsanitize=fuzzer-no-link" \
+# build, which short runs do not win back, and reports name lines without the rest of what a debugger wants.
+flags="-O0 -gline-tables-only"
+[ "$length" -lt 20 ] || flags="-O1 -g"
+if ! make -j"$(nproc)" BUILD="$build" CC=clang ONEDNN=0 CUDA=0 rooms="core/*/ core/*/*/ models/ models/*/ data/ data/*/" CFLAGS="$flags $checks -fsanitize=fuzzer-no-link" \
     "$build/libdptrain.a" >"$build/make.log" 2>&1; then
     tail -n 30 "$build/make.log" >&2
     echo "fuzz.sh: the build failed, see $build/make.log" >&2

@@ -59,6 +59,7 @@ make_ready() {
 
 make_pack() {
     local stage from=$SECONDS level=-6
+    export ARCHIVE=0 # of the bundle itself, which is put into this one
     mkdir -p "$home"
     stage=$(mktemp -d) || exit
     # shellcheck disable=SC2064

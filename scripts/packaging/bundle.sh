@@ -4,7 +4,7 @@
 #   scripts/packaging/bundle.sh VERSION STAGE OUT
 #
 #   STAGE   where `make install` has put bin/ and share/; it becomes the bundle
-#   OUT     the folder to make; OUT.tar.gz is made of it
+#   OUT     the folder to make; OUT.tar.gz is made of it, unless ARCHIVE=0 is in the environment
 #
 # What belongs to it is asked, not listed: ldd names the libraries, ompi_info where Open MPI keeps its plug-ins and texts.
 # Only glibc stays out, so a bundle runs where glibc is no older than here. Needs patchelf.
@@ -128,6 +128,7 @@ END
 
 rm -rf "$out" "$out.tar.gz"
 mv "$stage" "$out"
+[ "${ARCHIVE:-1}" != 0 ] || exit 0
 tar --create --sort=name --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime="@$("$here/epoch.sh")" -C "$(dirname "$out")" \
     "$(basename "$out")" | gzip -6n >"$out.tar.gz"
 printf '%s: %s; %s.tar.gz: %s\n' "$out" "$(du -sh "$out" | cut -f1)" "$out" "$(du -h "$out.tar.gz" | cut -f1)"

@@ -247,14 +247,17 @@ static void passes_nan_on(void **state)
                     for (int32_t i = 0; i < p.size[0] * p.size[1]; i++) {
                         const int32_t h = i / p.size[1], w = i % p.size[1];
                         const float y = got.y[n * p.y_sample + index_of(p.size, out, h, w)];
-                        double candidates[4], wanted = slow_output(&p, n, out, h, w, candidates);
+                        double candidates[4], wanted;
 
+                        if (n != sick) {
+                            assert_false(isnan(y));
+                            continue;
+                        }
+                        wanted = slow_output(&p, n, out, h, w, candidates);
                         for (int k = 0; p.w.pool && k < 4; k++)
                             wanted = isnan(candidates[k]) ? NAN : wanted;
                         if (isnan(wanted))
                             assert_true(isnan(y));
-                        if (n != sick)
-                            assert_false(isnan(y));
                     }
                 }
             }

@@ -1,5 +1,6 @@
 """What the tests of stopping and starting share: runs that go on beside the test, and can be made to stand still."""
 import os
+import re
 import signal
 import sys
 
@@ -16,6 +17,12 @@ def job(tmp_path, epochs=6):
 def is_stopped(pid):
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def is_pending(pid, number):
+    """Whether a signal waits for a process, as for one that is stopped."""
+    with open(f"/proc/{pid}/status", encoding="utf-8") as file:
+        return bool(int(re.search(r"^ShdPnd:\s*(\w+)$", file.read(), re.M)[1], 16) >> (number - 1) & 1)
 
 
 def stands_still(pid):

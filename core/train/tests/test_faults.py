@@ -14,7 +14,9 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
-SECTIONS = {"train": "{epochs: 40, check_replicas: 4 steps}", "comm": "{timeout: 2 s}"}
+SECTIONS = {"train": "{epochs: 6, check_replicas: 4 steps}", "comm": "{timeout: 2 s}"}
+# A run that is disturbed from outside has so many steps that it is met in their middle.
+LONG = {**SECTIONS, "train": "{epochs: 16, check_replicas: 4 steps}"}
 HOST = socket.gethostname().split(".")[0]
 SOON = 15  # seconds; the timeout is 2
 
@@ -24,11 +26,14 @@ def job(tmp_path):
     return dpt.write_small_job(tmp_path / "job.yaml", **SECTIONS)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+@pytest.fixture
+def long_job(tmp_path):
+    return dpt.write_small_job(tmp_path / "long.yaml", **LONG)
+
+
+def undisturbed(folder, sections):
     """The final checkpoint of a run that nobody disturbed, by rank count."""
-    folder = tmp_path_factory.mktemp("whole")
-    path = dpt.write_small_job(folder / "job.yaml", **SECTIONS)
+    path = dpt.write_small_job(folder / "job.yaml", **sections)
     made = {}
 
     def get(ranks):
@@ -37,6 +42,16 @@ def whole(tmp_path_factory):
             made[ranks] = dpt.newest(folder / str(ranks))
         return made[ranks]
     return get
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return undisturbed(tmp_path_factory.mktemp("whole"), SECTIONS)
+
+
+@pytest.fixture(scope="module")
+def whole_long(tmp_path_factory):
+    return undisturbed(tmp_path_factory.mktemp("whole"), LONG)
 
 
 def need_limits():
@@ -189,43 +204,43 @@ def disturb(job, folder, ranks, rank, step, action):
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_killed_from_outside(tmp_path, job, whole, ranks):
+def test_killed_from_outside(tmp_path, long_job, whole_long, ranks):
     """Wherever the rank is just then: computing, waiting, saving, evaluating."""
     dice = random.Random(ranks)
     tried = 0
     for i in range(50 if os.environ.get("DPT_HEAVY", "0") != "0" else 2):
         folder = tmp_path / str(i)
         rank = dice.randrange(ranks)
-        result, seconds = disturb(job, folder, ranks, rank, dice.randrange(1, 50),
+        result, seconds = disturb(long_job, folder, ranks, rank, dice.randrange(1, 50),
                                   lambda pid: os.kill(pid, signal.SIGKILL))
         if result.code == 0:
             continue
         tried += 1
         assert seconds < 5 and result.code == 137, result
         the_line(result, rf"^rank {rank} \({HOST}\) died at step \d+")
-        goes_on(job, folder, ranks, whole)
+        goes_on(long_job, folder, ranks, whole_long)
     assert tried > 0
 
 
-def test_stopped_from_outside(tmp_path, job, whole):
+def test_stopped_from_outside(tmp_path, long_job, whole_long):
     """Stopped inside of a collective it is named all the same, and continued in time nothing happens."""
     def pause(pid):
         os.kill(pid, signal.SIGSTOP)
         time.sleep(0.7)
         os.kill(pid, signal.SIGCONT)
 
-    result, _ = disturb(job, tmp_path / "stop", 3, 0, 9, lambda pid: os.kill(pid, signal.SIGSTOP))
+    result, _ = disturb(long_job, tmp_path / "stop", 3, 0, 9, lambda pid: os.kill(pid, signal.SIGSTOP))
     assert result.code == 71, result
     the_line(result, rf"^rank 0 \({HOST}\) has not arrived at step \d+ for 2 s; ranks 1-2 wait", "is stopped")
-    goes_on(job, tmp_path / "stop", 3, whole)
-    result, _ = disturb(job, tmp_path / "pause", 3, 1, 9, pause)
+    goes_on(long_job, tmp_path / "stop", 3, whole_long)
+    result, _ = disturb(long_job, tmp_path / "pause", 3, 1, 9, pause)
     assert result.code == 0 and not told(result.err), result
-    assert dpt.newest(tmp_path / "pause") == whole(3)
+    assert dpt.newest(tmp_path / "pause") == whole_long(3)
 
 
 def test_suspended_as_a_whole(tmp_path):
     """As a batch system does; far longer than the timeout, and nobody is late."""
-    job = dpt.write_small_job(tmp_path / "job.yaml", **{**SECTIONS, "comm": "{timeout: 1 s}"})
+    job = dpt.write_small_job(tmp_path / "job.yaml", **{**LONG, "comm": "{timeout: 1 s}"})
     process = dpt.start(job, tmp_path / "out", 3)
     assert dpt.wait_for_step(process, tmp_path / "out", 20)
     pids = dpt.ranks_of(process)

@@ -19,7 +19,7 @@ sys.path.insert(0, str(TOP / "scripts/lib"))
 import dpt  # noqa: E402
 
 BASELINE = Path(__file__).with_name("instructions.json")
-STEPS = 4
+STEPS = 2
 CONVS = "{conv: {channels: 16, padding: same}}, relu, {maxpool: 2}, {conv: {channels: 32, padding: same}}, relu, {maxpool: 2}, flatten"
 JOBS = {
     "linreg": ("[5]", "outputs: 1", "mse", "[{dense: 1}]", "allreduce"),

@@ -1,5 +1,6 @@
 """What a run tells while it goes on: lines of means, and each epoch's at its end, on the screen and in metrics.jsonl."""
 import re
+import signal
 import sys
 
 import numpy as np
@@ -102,9 +103,13 @@ def test_never_is_quiet(tmp_path):
 
 def test_lines_fit_a_terminal(tmp_path):
     """However long the numbers, in the header and in what follows."""
-    path = job(tmp_path, "epochs: 1000000, max_time: 2.5 s")
-    result = dpt.run("train", path, "--output", tmp_path / "out", "--set", "log.every=5 steps", "--set",
-                     "optimizer.lr=1e-9", "--set", "checkpoint.every=1000000 steps")
+    path = job(tmp_path, "epochs: 1000000")
+    process = dpt.start(path, tmp_path / "out", 1, "--set", "log.every=5 steps", "--set", "optimizer.lr=1e-9", "--set",
+                        "checkpoint.every=1000000 steps")
+    assert dpt.wait_for_step(process, tmp_path / "out", 100)
+    process.send_signal(signal.SIGUSR1)
+    process.stdout, process.stderr = process.communicate(timeout=60)
+    result = dpt.Result(process)
     assert result.code == 75 and len(found(LINE, result)) > 3, result
     lines = [line for line in result.err.splitlines() if re.match(r"epoch|  (?!output)\w", line)]
     assert len(lines) > 10 and max(map(len, lines)) < 80, max(lines, key=len)
