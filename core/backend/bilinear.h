@@ -1,14 +1,15 @@
 /*
- * bilinear: between which numbers of an axis one of an upsampling lies, at the centres of pixels:
- * PyTorch's F.interpolate(mode="bilinear", align_corners=False).
+ * bilinear: the inputs and weights of each output of a bilinear upsampling along one axis. Pixels
+ * are sampled at their centres, as by PyTorch's F.interpolate(mode="bilinear",
+ * align_corners=False).
  */
 #ifndef DPT_BACKEND_BILINEAR_H
 #define DPT_BACKEND_BILINEAR_H
 
 #include <stdint.h>
 
-/* (1 - share) times number `first`, and share times number `second`; which is `first` where
- * share is 0, so that nothing is read for nothing. */
+/* An output is (1 - share) times input `first` plus `share` times input `second`. Where share is 0
+ * both are the same input, so that no other one is read. */
 struct dpt_bilinear {
     int32_t first, second;
     float share;

@@ -1,9 +1,8 @@
 /*
- * channels: loops over a sample in any layout, for layers that have numbers of their own for each
- * channel.
+ * channels: loops over a sample in any layout, for layers with parameters for each channel.
  *
- * A sample lies [blocks][pixels][block]; arrays by channel are filled up to whole blocks, with
- * zeros in tensors of the arena. Private to this folder.
+ * A sample is stored as [blocks][pixels][block]; arrays by channel are padded to whole blocks, with
+ * zeros in the arena's tensors. Private to this folder.
  */
 #ifndef DPT_BACKEND_CPU_CHANNELS_H
 #define DPT_BACKEND_CPU_CHANNELS_H
@@ -15,7 +14,7 @@ struct dpt_channels {
     int64_t blocks, pixels, block;
 };
 
-/* Of a node's input, whose layout is known. */
+/* The layout of a node's input. */
 static inline struct dpt_channels dpt_channels_of(const struct dpt_cpu_node *node)
 {
     const int32_t block = dpt_layout_block(node->x_layout, node->in.c);
@@ -26,7 +25,7 @@ static inline struct dpt_channels dpt_channels_of(const struct dpt_cpu_node *nod
     return (struct dpt_channels){(node->in.c + block - 1) / block, pixels, block};
 }
 
-/* Of arrays by channel; of a sample. */
+/* Floats of an array by channel, and of a sample, padding included. */
 static inline int64_t dpt_channels_width(const struct dpt_channels *s)
 {
     return s->blocks * s->block;
@@ -38,10 +37,10 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
 }
 
 /*
- * Runs of a sample: BODY(lanes, stride, n, same, channel, at): n times `lanes` numbers, a stride
- * apart, the first one at `at`; of the channels from `channel` on, or (same) all of that one.
- * lanes, same and often stride are constants, so that an inlined function has vectors of them.
- * Where planes lie apart, 16 pixels are the lanes.
+ * Splits a sample into runs and expands BODY(lanes, stride, n, same, channel, at) for each: n
+ * vectors of `lanes` numbers, `stride` apart, from offset `at` on. They belong to the channels from
+ * `channel` on or, with `same`, all to that one. lanes, same and often stride are constants, so
+ * that inlined functions are vectorised. In planar layouts 16 pixels are the lanes.
  */
 #define DPT_CHANNEL_RUNS(s, BODY)                                                                  \
     for (int64_t b_ = 0; b_ < (s)->blocks; b_++) {                                                 \
@@ -68,15 +67,15 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
         }                                                                                          \
     }
 
-/* A loop over lanes stays one until the compiler makes vectors of it: GCC 12 at -O3 takes it apart
- * first, and is many times slower. */
+/* A loop over lanes that the compiler vectorises: GCC 12 at -O3 would unroll it first, which is
+ * many times slower. */
 #if defined(__GNUC__) && !defined(__clang__)
 #define DPT_EACH_LANE(c, lanes) _Pragma("GCC unroll 1") for (int c = 0; c < (lanes); c++)
 #else
 #define DPT_EACH_LANE(c, lanes) for (int c = 0; c < (lanes); c++)
 #endif
 
-/* The numbers of a run's lanes, of an array by channel. */
+/* Loads the values of a run's lanes from an array by channel. */
 #define DPT_CHANNEL_LANES(type, name, array)                                                       \
     type name[DPT_LANES];                                                                          \
     DPT_EACH_LANE(c, lanes)                                                                        \

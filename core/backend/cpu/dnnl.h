@@ -1,10 +1,10 @@
 /*
  * dnnl: all calls of this backend to oneDNN. Only the dnnl files include its header, and only
- * dnnl_version.c knows in what 2.x (2.6 in Debian 12) and 3.x differ.
+ * dnnl_version.c knows the differences between 2.x (2.6 in Debian 12) and 3.x.
  *
- * A kernel (a primitive with what its arguments look like) is immutable and shared by all threads;
- * a call binds it to memory and belongs to one thread. Scratch memory is the caller's, so that a
- * kernel is not tied to the thread that made it.
+ * A kernel (a primitive and the layouts of its arguments) is immutable and shared by all threads; a
+ * call binds it to memory and belongs to one thread. The caller owns the workspace, so that a
+ * kernel is not tied to the thread that created it.
  *
  * Convolutions are direct ones, never `auto`, which changes the algorithm, and so the bits, with
  * the batch size.
@@ -20,18 +20,18 @@
 #include "core/base/isa.h"
 
 /*
- * How activations [n][c][h][w] lie in memory: [n][c / block][h][w][block], the last block filled up
+ * The memory layout of activations [n][c][h][w]: [n][c / block][h][w][block], the last block padded
  * with zeros. The block is 1 in NCHW, c in NHWC, 8 and 16 in the other two.
  */
 enum dpt_layout {
-    DPT_LAYOUT_ANY, /* requested: whatever suits the kernel; answered: none of these */
+    DPT_LAYOUT_ANY, /* as a request: the kernel chooses; as an answer: none of these */
     DPT_LAYOUT_NCHW,
     DPT_LAYOUT_NHWC,
     DPT_LAYOUT_C8,
     DPT_LAYOUT_C16,
 };
 
-/* Channels in a block; floats of one sample, filling included. */
+/* Channels in a block; floats of one sample, padding included. */
 int32_t dpt_layout_block(enum dpt_layout layout, int32_t channels);
 int64_t dpt_layout_floats(enum dpt_layout layout, int32_t c, int32_t h, int32_t w);
 
@@ -55,11 +55,11 @@ struct dpt_conv_shape {
 struct dpt_dnnl;
 struct dpt_call;
 
-/* Made and owned as a pointer: more stands behind it. */
+/* The public beginning of a kernel; created and owned as a pointer. */
 struct dpt_kernel {
     int64_t floats[DPT_ROLE_COUNT];         /* of the arguments */
-    enum dpt_layout layout[DPT_ROLE_COUNT]; /* a convolution's: of X and Y */
-    int64_t scratch;                        /* floats of the scratch memory */
+    enum dpt_layout layout[DPT_ROLE_COUNT]; /* of a convolution's X and Y */
+    int64_t scratch;                        /* floats of its workspace */
     bool slow;                              /* one of oneDNN's fallbacks */
 };
 
@@ -68,22 +68,22 @@ const char *dpt_dnnl_describe(void);
 /* As dpt_backend's `uses`. */
 const char *dpt_dnnl_uses(void);
 
-/* What oneDNN makes use of, and our own kernels with it: the machine's, or less where the
- * environment says so (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit has. */
+/* The instruction set that oneDNN uses, and this program's own kernels with it: the processor's,
+ * unless the environment (ONEDNN_MAX_CPU_ISA) or dpt_dnnl_limit sets a lower one. */
 enum dpt_isa dpt_dnnl_isa(void);
 
-/* Holds oneDNN to these instructions, whatever the environment says. Before all else here: oneDNN
- * takes a limit until it is first asked. Errors: BAD_JOB. */
+/* Limits oneDNN to these instructions, whatever the environment says. Must be called before all
+ * other functions here, since oneDNN accepts a limit only until its first use. Errors: BAD_JOB. */
 enum dpt_status dpt_dnnl_limit(enum dpt_isa most, struct dpt_error *err);
 
-/* The engine and a stream for each of `threads` threads. Errors: RANK. */
+/* Creates the engine and a stream for each of `threads` threads. Errors: RANK. */
 enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err);
 void dpt_dnnl_close(struct dpt_dnnl *dnnl);
 
 /*
- * From now on a kernel that the calling thread runs uses one thread: the threads of a pool take
- * whole micro-batches. Cheap; to be called on each entry. A kernel is made for the number of
- * threads of who makes it; dpt_dnnl_open has set that to one.
+ * Makes oneDNN use one thread for kernels that the calling thread runs, since the threads of a pool
+ * compute whole micro-batches. It costs little and must be called on each entry. A kernel is
+ * created for the number of threads of its creator, which dpt_dnnl_open has set to one.
  */
 void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl);
 
@@ -92,27 +92,27 @@ enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
                                 const struct dpt_conv_shape *shape, enum dpt_layout x,
                                 enum dpt_layout y, struct dpt_kernel **kernel,
                                 struct dpt_error *err);
-/* Activations [n][c][h][w] from one layout into another: Y from X. */
+/* Converts activations [n][c][h][w] from one layout to another: Y from X. */
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
                                    enum dpt_layout from, enum dpt_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err);
-/* Weights from canonical order into what `conv` reads (Y from X), or from what it writes into
- * canonical order (`back`). */
+/* Converts weights from canonical order to the layout that `conv` reads (Y from X), or from the
+ * layout that it writes to canonical order (`back`). */
 enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
                                            const struct dpt_conv_shape *shape,
                                            const struct dpt_kernel *conv, bool back,
                                            struct dpt_kernel **kernel, struct dpt_error *err);
 void dpt_kernel_close(struct dpt_kernel *kernel);
 
-/* The kernels of a convolution for the passes that are wanted, in one pair of layouts.
- * Zero-initialise: {0}. Owned; who takes one out puts NULL there. */
+/* The kernels of a convolution for the requested passes, in one pair of layouts. Zero-initialise:
+ * {0}. They are owned by this struct; to take one out, set it to NULL. */
 struct dpt_conv_kernels {
     struct dpt_kernel *pass[DPT_CONV_PASSES];
     enum dpt_layout x, y;
-    int slow; /* how many are fallbacks */
+    int slow; /* how many of them are fallbacks */
 };
 
-/* What is wanted besides forward. */
+/* The passes that are requested besides forward. */
 struct dpt_conv_request {
     struct dpt_dnnl *dnnl;
     const char *name; /* of the layer, for messages */
@@ -125,16 +125,16 @@ enum dpt_status dpt_conv_kernels_make(const struct dpt_conv_request *request, en
                                       enum dpt_layout y, struct dpt_conv_kernels *k,
                                       struct dpt_error *err);
 /*
- * oneDNN's own choice for forward, where the backward passes have fast kernels too. With few
- * channels they often have none in these layouts (a fallback is a hundred times slower); then the
- * pair with fewest fallbacks.
+ * Chooses oneDNN's preferred layouts for forward, if the backward passes have fast kernels there
+ * too. With few channels they often have none (a fallback is a hundred times slower); then it
+ * chooses the pair of layouts with the fewest fallbacks.
  */
 enum dpt_status dpt_conv_kernels_choose(const struct dpt_conv_request *request,
                                         struct dpt_conv_kernels *best, struct dpt_error *err);
 void dpt_conv_kernels_close(struct dpt_conv_kernels *k);
 
-/* scratch: as many floats as the kernel says, aligned. Memory of the arguments is given with
- * dpt_call_set. Errors: RANK. */
+/* Creates a call. scratch: as many floats as the kernel needs, aligned. The memory of the arguments
+ * is set with dpt_call_set. Errors: RANK. */
 enum dpt_status dpt_call_open(struct dpt_call **call, struct dpt_dnnl *dnnl, int thread,
                               const struct dpt_kernel *kernel, float *scratch,
                               struct dpt_error *err);

@@ -1,9 +1,9 @@
 /*
- * kernels: the loops of our own, over whole micro-batches in any layout of dnnl.h.
+ * kernels: this program's own loops over whole micro-batches, in any layout of dnnl.h.
  *
- * Arrays are aligned to 64 bytes and hold a multiple of 16 floats; what lies between an array's
- * last element and that multiple may be read and written. x86: compiled for several instruction
- * sets, chosen when the program starts.
+ * Arrays are aligned to 64 bytes and hold a multiple of 16 floats; what is between an array's last
+ * element and that multiple may be read and written. On x86 they are compiled for several
+ * instruction sets, of which one is chosen when the program starts.
  */
 #ifndef DPT_BACKEND_CPU_KERNELS_H
 #define DPT_BACKEND_CPU_KERNELS_H
@@ -16,8 +16,8 @@
 
 enum { DPT_LANES = 16 };
 
-/* Activations, elementwise; y may be x, dx may be dy. NaN stays NaN. a: the node's first attribute.
- * known: what their row says that the slope is computed from. */
+/* Activations, elementwise; y may be x, and dx may be dy. NaN stays NaN. a: the node's attribute 0.
+ * known: the input or output from which the derivative is computed, as their row says. */
 #define X(C, NAME, name, ...)                                                                      \
     void dpt_##name(int64_t n, float a, const float *x, float *y);                                 \
     void dpt_##name##_back(int64_t n, float a, const float *known, const float *dy, float *dx);
@@ -32,7 +32,7 @@ void dpt_add_relu(int64_t n, const float *a, const float *b, float *y);
 /* y (+)= x, exactly n elements of each. */
 void dpt_accumulate(int64_t n, const float *x, bool add, float *y);
 
-/* Blocks of 16 lanes: sum[lane] += dy, over those of the n rows whose argmax is not -1. */
+/* sum[lane] += dy over those of n rows of 16 lanes whose argmax is not -1. */
 void dpt_sum_chosen(int64_t n, const int32_t *argmax, const float *dy, float *sum);
 
 /* Windows over planes [planes][h][w][block]; a plane is a sample's channel block. */
@@ -41,8 +41,8 @@ struct dpt_pool_shape {
     int32_t block, in[2], out[2], kernel[2], stride[2], before[2];
 };
 
-/* argmax: which element of the window won, row-major; -1: none gets the gradient (relu cut it off).
- * NULL: not wanted. */
+/* argmax: the position of the maximum in its window, row-major; -1: the relu made it zero, so no
+ * input gets the gradient; NULL: not wanted. */
 void dpt_maxpool(const struct dpt_pool_shape *shape, bool relu, const float *x, float *y,
                  int32_t *argmax);
 void dpt_maxpool_back(const struct dpt_pool_shape *shape, const float *dy, const int32_t *argmax,
