@@ -46,4 +46,14 @@ static inline enum dpt_status build_model(const char *text, int32_t c, int32_t h
     return status;
 }
 
+/* The same of a model that can be built. */
+static inline void must_build(const char *text, int32_t c, int32_t h, int32_t w,
+                              struct dpt_graph *graph)
+{
+    struct dpt_error err;
+
+    if (build_model(text, c, h, w, graph, &err) != DPT_OK)
+        fail_msg("%s\n%s", text, err.text);
+}
+
 #endif

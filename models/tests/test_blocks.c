@@ -25,10 +25,8 @@ struct want {
 static void assert_graph(const char *text, const struct want *want, int32_t n)
 {
     struct dpt_graph graph;
-    struct dpt_error err;
 
-    if (build_model(text, 4, 8, 8, &graph, &err) != DPT_OK)
-        fail_msg("%s\n%s", text, err.text);
+    must_build(text, 4, 8, 8, &graph);
     assert_true(graph.n_nodes >= n);
     for (int32_t k = 1; k < n; k++) {
         const struct dpt_graph_node *node = &graph.nodes[k];

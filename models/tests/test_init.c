@@ -21,14 +21,6 @@ static float *init(const struct dpt_graph *graph, uint64_t seed)
     return params;
 }
 
-static void open_graph(const char *text, int32_t c, int32_t h, int32_t w, struct dpt_graph *graph)
-{
-    struct dpt_error err;
-
-    if (build_model(text, c, h, w, graph, &err) != DPT_OK)
-        fail_msg("%s\n%s", text, err.text);
-}
-
 struct moments {
     double mean, variance, kurtosis, largest;
 };
@@ -76,7 +68,7 @@ static void weights_have_their_distribution(void **state)
         for (uint64_t seed = 1; seed <= 3; seed++) {
             struct dpt_graph graph;
 
-            open_graph(cases[i].text, 200, 0, 0, &graph);
+            must_build(cases[i].text, 200, 0, 0, &graph);
             float *params = init(&graph, seed);
             const int64_t n = graph.tensors[0].count;
             const struct moments m = measure(params, n);
@@ -99,7 +91,7 @@ static void convolutions_count_their_window(void **state)
     struct dpt_graph graph;
 
     (void)state;
-    open_graph(text, 32, 8, 8, &graph);
+    must_build(text, 32, 8, 8, &graph);
     float *params = init(&graph, 5);
     const struct moments m = measure(params, graph.tensors[0].count);
 
@@ -152,7 +144,7 @@ static void orthogonal_weights_are_the_q_of_normal_ones(void **state)
             snprintf(text, sizeof text, "model: {type: sequential, layers: [{%s, init: %s}}%s]}\n",
                      cases[i].layer, k == 0 ? "{normal: 1}" : "orthogonal",
                      cases[i].h > 0 ? ", global_avgpool" : "");
-            open_graph(text, cases[i].c, cases[i].h, cases[i].h, &graph[k]);
+            must_build(text, cases[i].c, cases[i].h, cases[i].h, &graph[k]);
             params[k] = init(&graph[k], 4 + i);
         }
         const int64_t rows = graph[1].tensors[0].dims[0];
@@ -193,7 +185,7 @@ static void a_deviation_is_a_factor(void **state)
 
     (void)state;
     for (int k = 0; k < 3; k++) {
-        open_graph(texts[k], 2, 6, 6, &graph[k]);
+        must_build(texts[k], 2, 6, 6, &graph[k]);
         params[k] = init(&graph[k], 9);
     }
     assert_int_equal(graph[0].floats, graph[2].floats);
@@ -215,7 +207,7 @@ static void the_rest_is_zero(void **state)
     int64_t nonzero = 0;
 
     (void)state;
-    open_graph(text, 9, 0, 0, &graph);
+    must_build(text, 9, 0, 0, &graph);
     float *params = init(&graph, 1);
 
     for (int64_t i = 0; i < graph.arena; i++)
@@ -248,7 +240,7 @@ static void tensors_and_seeds_are_independent(void **state)
     struct dpt_graph graph;
 
     (void)state;
-    open_graph(text, 100, 0, 0, &graph);
+    must_build(text, 100, 0, 0, &graph);
     float *one = init(&graph, 1), *again = init(&graph, 1), *two = init(&graph, 2);
     const struct dpt_tensor *a = &graph.tensors[0], *b = &graph.tensors[2];
     const double bound = 5 / sqrt((double)a->count);
@@ -269,8 +261,8 @@ static void earlier_tensors_keep_their_numbers(void **state)
     struct dpt_graph small, large;
 
     (void)state;
-    open_graph("model: {type: mlp, hidden: [30], outputs: 4}\n", 11, 0, 0, &small);
-    open_graph("model: {type: mlp, hidden: [30, 20], outputs: 4}\n", 11, 0, 0, &large);
+    must_build("model: {type: mlp, hidden: [30], outputs: 4}\n", 11, 0, 0, &small);
+    must_build("model: {type: mlp, hidden: [30, 20], outputs: 4}\n", 11, 0, 0, &large);
     float *a = init(&small, 3), *b = init(&large, 3);
 
     assert_memory_equal(a, b, (size_t)small.tensors[0].count * sizeof *a);

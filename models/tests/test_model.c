@@ -11,14 +11,6 @@
 #include "models/layer.h"
 #include "models/tests/build.h"
 
-static void must_build(const char *text, int32_t c, int32_t h, int32_t w, struct dpt_graph *graph)
-{
-    struct dpt_error err;
-
-    if (build_model(text, c, h, w, graph, &err) != DPT_OK)
-        fail_msg("%s\n%s", text, err.text);
-}
-
 #define LAYERS "model:\n  type: sequential\n  layers:\n"
 #define CONVS                                                                                      \
     "  - conv: {channels: 32, padding: same}\n  - relu\n  - maxpool: 2\n"                          \
