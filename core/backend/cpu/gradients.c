@@ -143,7 +143,7 @@ enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dp
         if (!waited)
             dpt_cpu_barrier_within(run, node, DPT_PASS_BACKWARD);
         waited = true;
-        dpt_cpu_part(run, floats / run->program->spec.micro * run->rows, DPT_LANES, &first, &last);
+        dpt_cpu_floats_part(run, floats, &first, &last);
         dpt_add(last - first, dpt_cpu_buffer(run, node->add[i].a) + first,
                 dpt_cpu_buffer(run, node->add[i].b) + first,
                 dpt_cpu_buffer(run, node->add[i].sum) + first);

@@ -28,8 +28,7 @@ static struct part part_of(const struct dpt_cpu_run *run, const struct dpt_cpu_n
 {
     int64_t first, last;
 
-    dpt_cpu_part(run, node->y_floats / run->program->spec.micro * run->rows, DPT_LANES, &first,
-                 &last);
+    dpt_cpu_floats_part(run, node->y_floats, &first, &last);
     return (struct part){.first = first,
                          .n = last - first,
                          .x = dpt_cpu_buffer(run, node->x) + first,

@@ -1,3 +1,4 @@
+#include "core/backend/cpu/kernels.h"
 #include "core/backend/cpu/program.h"
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
@@ -239,6 +240,12 @@ void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_
     *last = steps * (run->thread + 1) / run->threads * step;
     *last = *last < n ? *last : n;
     *first = *first < *last ? *first : *last;
+}
+
+void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
+                         int64_t *last)
+{
+    dpt_cpu_part(run, floats / run->program->spec.micro * run->rows, DPT_LANES, first, last);
 }
 
 void dpt_cpu_barrier(const struct dpt_cpu_run *run)

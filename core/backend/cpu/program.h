@@ -267,6 +267,9 @@ static inline int64_t dpt_cpu_sub_batch(const struct dpt_cpu_program *program)
 /* This thread's part [*first, *last) of n, which begins and ends at multiples of `step`. */
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,
                   int64_t *last);
+/* The same of a buffer with so many floats for a micro-batch, as far as this one has rows. */
+void dpt_cpu_floats_part(const struct dpt_cpu_run *run, int64_t floats, int64_t *first,
+                         int64_t *last);
 /* Adds or reorders the gradients that a node's backward pass computed into its inputs'
  * gradients. */
 enum dpt_status dpt_cpu_pass_back(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
