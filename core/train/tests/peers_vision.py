@@ -30,20 +30,21 @@ def logits_of(torch, model, x):
 
 
 def step():
+    """In double precision."""
     import safetensors.torch
     import torch
 
     model = make(torch)
-    state = {k: torch.from_numpy(vision.tensor(k, tuple(t.shape))) for k, t in model.state_dict().items()}
-    model.load_state_dict(state, strict=True)
+    model.load_state_dict({k: torch.from_numpy(vision.tensor(k, tuple(t.shape))) for k, t in model.state_dict().items()}, strict=True)
     safetensors.torch.save_file(model.state_dict(), folder / "before.safetensors")
     x, labels = map(torch.from_numpy, vision.samples(size))
+    model, x = model.double(), x.double()
     before = logits_of(torch, model, x)
     optimizer = torch.optim.SGD(model.train().parameters(), lr=vision.LR, momentum=0.9)
     torch.nn.functional.cross_entropy(model(x), labels).backward()
     optimizer.step()
-    safetensors.torch.save_file(model.state_dict(), folder / "after.safetensors")
     np.savez(folder / "logits.npz", before=before, after=logits_of(torch, model, x))
+    safetensors.torch.save_file(model.float().state_dict(), folder / "after.safetensors")
 
 
 def load():
