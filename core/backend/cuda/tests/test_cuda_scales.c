@@ -174,16 +174,9 @@ static void as_ref(void **state)
     assert_true(several > 10);
 }
 
-static int end(void **state)
-{
-    (void)state;
-    dpt_emulate_end();
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_ref)};
 
-    return cmocka_run_group_tests(tests, NULL, end);
+    return cmocka_run_group_tests(tests, NULL, dpt_emulate_end);
 }
