@@ -44,7 +44,7 @@ def test_runs(path, ranks, mnist, tmp_path):
             words += ["--set", f"data.{part}={mnist}/{part}-*.h5"]
     if "data.train" not in "".join(words):
         words += ["--set", "data.synthetic.samples=1024"]
-    if "resnet" in path and ranks > 1:  # images of the real size take seconds
+    if "resnet20" in path and ranks > 1:  # images of the real size take seconds
         words += ["--set", "data.synthetic.shape=[3, 16, 16]"]
     result = dpt.train(path, tmp_path / "out", *words, ranks=ranks)
     assert "results in" in result.out and "idle" not in result.err, result

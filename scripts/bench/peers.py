@@ -14,7 +14,7 @@ DPTRAIN = os.environ.get("DPTRAIN", str(TOP / "build/dptrain"))
 CONVS = ("{conv: {channels: 32, kernel: 3, padding: same}}, relu, {maxpool: 2}, "
          "{conv: {channels: 64, kernel: 3, padding: same}}, relu, {maxpool: 2}, flatten")
 CLASSES = "classes: 10"
-# shape of a sample, its targets, loss, layers
+# shape of a sample, its targets, loss, layers or the whole model
 MODELS = {
     "cnn": ("3, 32, 32", CLASSES, "cross_entropy", f"[{CONVS}, {{dense: 10}}]"),
     "mnistcnn": ("1, 28, 28", CLASSES, "cross_entropy", f"[{CONVS}, {{dense: 128}}, relu, {{dense: 10}}]"),
@@ -22,6 +22,8 @@ MODELS = {
     "mlp4k": ("784", CLASSES, "cross_entropy", "[{dense: 4096}, relu, {dense: 4096}, relu, {dense: 10}]"),
     "mlp25m": ("784", CLASSES, "cross_entropy", "[{dense: 4608}, relu, {dense: 4608}, relu, {dense: 10}]"),
     "linreg": ("5", "outputs: 1, noise: 0.1", "mse", "[{dense: 1}]"),
+    "resnet20": ("3, 32, 32", CLASSES, "cross_entropy", "{type: resnet, depth: 20, outputs: 10}"),
+    "resnet18": ("3, 64, 64", CLASSES, "cross_entropy", "{type: resnet, depth: 18, outputs: 10}"),
 }
 BLOCKS = 5  # whose rates are taken, after one that is not
 SECONDS = 0.7  # about as long as a block takes
@@ -33,11 +35,12 @@ class Failed(Exception):
 
 def job(model, batch, steps, output):
     shape, targets, loss, layers = MODELS[model]
+    net = layers if layers.startswith("{") else f"{{type: sequential, layers: {layers}}}"
     return f"""
 name: bench-{model}
 output: {output}
 data: {{train: synthetic, synthetic: {{samples: 4096, shape: [{shape}], {targets}}}}}
-model: {{type: sequential, layers: {layers}}}
+model: {net}
 loss: {loss}
 batch: {{global: {batch}}}
 optimizer: {{type: adam, lr: 1.0e-3}}

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""configs/mnist-cnn.yaml's net in PyTorch DDP over gloo, from the start of the process to a tested model.
+"""A net of torch_ddp.py for MNIST in PyTorch DDP over gloo, from the start of the process to a tested model.
 
-    torch_accuracy.py FOLDER --ranks N --epochs E --batch B
+    torch_accuracy.py FOLDER --model MODEL --ranks N --epochs E --batch B
 
 FOLDER holds the four IDX files of MNIST (.gz). Channels-last, Adam, cosine, all images in memory. Prints the accuracy on the
 test images: `accuracy 0.99`.
@@ -33,7 +33,7 @@ def load(folder, name):
 
 def train(rank, args, store):
     open_rank(rank, args.ranks, store)
-    net = nn.Sequential(*MODELS["mnistcnn"][1]()).to(memory_format=torch.channels_last)
+    net = nn.Sequential(*MODELS[args.model][1]()).to(memory_format=torch.channels_last)
     parallel = nn.parallel.DistributedDataParallel(net) if args.ranks > 1 else net
     x, y = load(args.folder, "train")
     steps, mine = len(x) // args.batch, args.batch // args.ranks
@@ -50,6 +50,7 @@ def train(rank, args, store):
             optimizer.step()
             schedule.step()
     x, y = load(args.folder, "t10k")
+    net.eval()
     right = torch.zeros(1)
     with torch.no_grad():
         for at in range(rank * TESTED, len(x), TESTED * args.ranks):
@@ -63,6 +64,7 @@ def train(rank, args, store):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", choices=("mnistcnn", "mnistresnet"), default="mnistcnn")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=128)

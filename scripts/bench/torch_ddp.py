@@ -3,8 +3,8 @@
 
     torch_ddp.py MODEL --ranks N --batch B --steps S [--fused] [--bf16]
 
-MODEL: linreg, mlp, mlp4k, cnn (32x32x3), mnistcnn (28x28x1), resnet20 (CIFAR's, 32x32x3) or resnet18 (64x64x3). Channels-last,
-which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
+MODEL: linreg, mlp, mlp4k, cnn (32x32x3), mnistcnn, mnistresnet (28x28x1; configs/mnist-resnet.yaml's), resnet20 (CIFAR's,
+32x32x3) or resnet18 (64x64x3). Channels-last, which is PyTorch's faster way, Adam, data in memory. --fused: Adam in one pass over all parameters; --bf16: autocast, so that the
 products have numbers of half the bits. Prints the median rate over blocks of S steps, and the most memory of rank 0:
 `samples_per_s 1234.5`, `peak_mb 678`.
 """
@@ -62,6 +62,9 @@ MODELS = {
     "cnn": ((3, 32, 32), lambda: conv_block(3, 32) + conv_block(32, 64) + [nn.Flatten(), nn.Linear(4096, 10)]),
     "mnistcnn": ((1, 28, 28), lambda: conv_block(1, 32) + conv_block(32, 64)
                  + [nn.Flatten(), nn.Linear(3136, 128), nn.ReLU(), nn.Linear(128, 10)]),
+    "mnistresnet": ((1, 28, 28), lambda: [*normed(1, 32), nn.ReLU(), nn.MaxPool2d(2), *normed(32, 64), nn.ReLU(), nn.MaxPool2d(2),
+                                          Residual(64, 64, 1), *normed(64, 128), nn.ReLU(), nn.MaxPool2d(7), nn.Flatten(),
+                                          nn.Linear(128, 10)]),
     "resnet20": ((3, 32, 32), lambda: residual_net([*normed(3, 16), nn.ReLU()], (16, 32, 64), 3)),
     "resnet18": ((3, 64, 64), lambda: residual_net([*normed(3, 64, 7, 2), nn.ReLU(), nn.MaxPool2d(3, 2, 1)], (64, 128, 256, 512), 2)),
 }
