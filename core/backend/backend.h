@@ -5,7 +5,9 @@
  * `micro` samples; operations of the graph may be fused. A program has `threads` workers. Each
  * worker has its own activations and workspace, so different threads may use different workers at
  * the same time; no two threads may use one worker at once. After the first micro-batch of a worker
- * nothing is allocated.
+ * nothing is allocated. A worker may have several micro-batches under way, each with activations of
+ * its own (a slot), and take them through the graph in turn, a range of nodes at a time (struct
+ * dpt_pass).
  *
  * Gradients and losses are sums over samples, each multiplied by its weight, not means: whoever
  * updates the parameters divides by the sum of the weights, which is the number of samples where
@@ -66,6 +68,29 @@ struct dpt_batch {
     uint64_t seed, step; /* of the run, and of the training step */
 };
 
+/*
+ * Nodes [first, last) of one micro-batch that a worker has under way. Where a batch norm takes the
+ * statistics of the whole step, one range ends and the next begins: forward up to it gives what the
+ * norm sums over this micro-batch, and forward from it on takes those sums of all of the step's
+ * (norm_sums.h). Backward, from its readers down to it and from it on down, does the same with what
+ * its gradient hangs on. So the norms divide the nodes, each of them the first one of a range of
+ * forward, and the last one of a range of backward.
+ */
+struct dpt_pass {
+    int slot; /* which of the worker's micro-batches */
+    int32_t first, last;
+    const struct dpt_batch
+        *batch; /* the same in all passes of a micro-batch, as all that follows */
+    const float *params;
+    float *gradient; /* of the tensors of these nodes, and of the norm at which backward ends */
+    bool add;
+    /* Of each channel of the norm at which the range begins, and at which it ends: two numbers, as
+       norm_sums.h has them. NULL where there is no such norm. */
+    const double *all;
+    double *own;
+    int64_t samples; /* of the whole step */
+};
+
 /* The sums from which loss and accuracy are computed, in training and evaluation; those of several
  * threads and ranks can be added. The mean loss is loss / weight, the accuracy correct / weight.
  * Where samples have no weights, or only 0 and 1, `correct` and `weight` are whole numbers and
@@ -105,6 +130,7 @@ struct dpt_program_spec {
     struct dpt_loss loss;
     int32_t micro;
     int threads;
+    int slots;     /* micro-batches that a worker has under way at most; 0: one */
     bool training; /* false: only dpt_backend.infer will be called */
     /* A pool of `threads` threads that compute each micro-batch together, as a team; borrowed while
      * the program lives. NULL: each thread computes micro-batches of its own. */
@@ -204,6 +230,15 @@ struct dpt_backend {
     enum dpt_status (*train)(void *program, int worker, const struct dpt_batch *batch,
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+    /* For graphs with batch norms over the whole step, for which `train` takes its own batch:
+     * forward of a range of nodes, in training; the loss, after the last range, as `train` computes
+     * it; backward of a range. Not in a team. Optional, all three or none. Errors: as train's. */
+    enum dpt_status (*forward)(void *program, int worker, const struct dpt_pass *pass,
+                               struct dpt_error *err);
+    enum dpt_status (*loss)(void *program, int worker, const struct dpt_pass *pass,
+                            struct dpt_metric_sums *metric_sums, struct dpt_error *err);
+    enum dpt_status (*backward)(void *program, int worker, const struct dpt_pass *pass,
+                                struct dpt_error *err);
     /* Forward as in evaluation (without dropout). outputs: [count][outputs], or NULL. metric_sums:
      * added to; NULL: none are wanted, and the batch needs no labels. Errors: RANK. */
     enum dpt_status (*infer)(void *program, int worker, const struct dpt_batch *batch,

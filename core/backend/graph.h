@@ -61,7 +61,8 @@ struct dpt_shape {
  * groupnorm: the same over each of window.groups runs of channels; weight and bias [channels]
  * prelu: x, or w x where x < 0; weight [channels]
  * batchnorm: likewise for each channel, or each number of a flat vector, over all pixels of all
- *     samples of the micro-batch; evaluation: by the running statistics
+ *     samples of the micro-batch, or (`whole_step`) of the step; evaluation: by the running
+ *     statistics
  */
 #define DPT_OPERATIONS(X) X(INPUT, input) DPT_LAYER_OPERATIONS(X) DPT_OTHER_OPERATIONS(X)
 /* Those that have a layer of their name, and those that are a kind of another one's. */
@@ -132,6 +133,7 @@ struct dpt_graph_node {
     int32_t mean, variance; /* of batch norm's running statistics; -1: none */
     /* The operation's own numbers, such as dropout's rate, as its row names them. */
     float attribute[DPT_MAX_ATTRIBUTES];
+    bool whole_step; /* batch norm: its statistics are those of all samples of a step */
     /* Where the layer is in the job file, for messages about errors that are found later; 0:
      * nowhere. */
     int32_t line, column;

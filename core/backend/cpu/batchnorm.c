@@ -1,9 +1,11 @@
 /*
  * Each channel over all pixels of all samples of a micro-batch, in the layout in which the input
  * lies. A thread computes all of its channels, so that no sum hangs on how many threads there are;
- * and sub-batches each by themselves, their sums joined along the tree.
+ * and sub-batches each by themselves, their sums joined along the tree. With the statistics of the
+ * whole step the sums of a micro-batch are passes of their own, before the others.
  */
 #include <math.h>
+#include <string.h>
 
 #include "core/backend/cpu/batchnorm_kernels.h"
 #include "core/backend/cpu/gemm.h"
@@ -130,17 +132,54 @@ static struct dpt_lanes_map map_of(const struct group *g, const struct sub_batch
     return map;
 }
 
-/* Normalises by the statistics of a sub-batch. sums: out: what it adds to the running ones. */
+static bool is_synchronised(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    return node->graph->whole_step && run->pass != NULL;
+}
+
+/* How many numbers of a channel the statistics are of. */
+static double numbers_of(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                         const struct group *g, const struct sub_batch *s)
+{
+    return (is_synchronised(run, node) ? (double)run->pass->samples : (double)s->rows) *
+           (double)g->lanes.pixels;
+}
+
+/* The two numbers of each of a group's channels in sums over the step. */
+static void read_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                      const struct group *g, double *first, double *second)
+{
+    for (int32_t c = 0; c < LANES; c++) {
+        first[c] = c < g->count ? run->pass->all[g->channel + c] : 0;
+        second[c] = c < g->count ? run->pass->all[node->in.c + g->channel + c] : 0;
+    }
+}
+
+static void write_sums(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                       const struct group *g, const double *first, const double *second)
+{
+    memcpy(run->pass->own + g->channel, first, (size_t)g->count * sizeof *first);
+    memcpy(run->pass->own + node->in.c + g->channel, second, (size_t)g->count * sizeof *second);
+}
+
+/* Normalises by the statistics of a sub-batch, or of the step. sums: out: what it adds to the
+ * running ones. */
 static void forward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                               const struct group *g, int64_t number, float *sums)
 {
     const struct sub_batch s = sub_batch_at(run, g, number);
     const double eps = node->graph->attribute[DPT_BATCHNORM_EPS], rows = (double)s.rows;
-    const double n = rows * (double)g->lanes.pixels, less = n > 1 ? n - 1 : 1;
+    const double n = numbers_of(run, node, g, &s), less = n > 1 ? n - 1 : 1;
     double mean[LANES] = {0}, variance[LANES] = {0};
     struct dpt_lanes_map map;
 
-    dpt_lanes_moments(&g->lanes, s.rows, dpt_cpu_buffer(run, node->x) + s.at, mean, variance);
+    if (is_synchronised(run, node)) {
+        read_sums(run, node, g, mean, variance);
+        for (int c = 0; c < LANES; c++)
+            variance[c] /= n;
+    } else {
+        dpt_lanes_moments(&g->lanes, s.rows, dpt_cpu_buffer(run, node->x) + s.at, mean, variance);
+    }
     for (int c = 0; c < LANES; c++) {
         s.mean[c] = (float)mean[c];
         s.scale[c] = c < g->count ? (float)(1 / sqrt(variance[c] + eps)) : 0;
@@ -169,31 +208,47 @@ static void forward_running(const struct dpt_cpu_run *run, const struct dpt_cpu_
                     dpt_cpu_buffer(run, node->y) + g->at);
 }
 
-/* dx = scale weight (g - mean of g - x' mean of (g x')), with x' what is normalised and g what the
- * relu lets pass of dy. sums: out: the gradients of weight and bias. */
+/* The sums of g, what the relu lets pass of dy, and of g x', with x' what is normalised, over a
+ * sub-batch. sums: out: the gradients of weight and bias, which they are. */
+static void sum_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                          const struct group *g, const struct sub_batch *s, double *sum,
+                          double *inner, float *sums)
+{
+    const struct dpt_lanes_map map = map_of(g, s);
+
+    dpt_lanes_sums(&g->lanes, s->rows, &map, dpt_cpu_buffer(run, node->x) + s->at,
+                   dpt_cpu_buffer(run, node->dy) + s->at, sum, inner);
+    for (int c = 0; c < LANES; c++) {
+        inner[c] *= s->scale[c];
+        sums[c] = (float)inner[c];
+        sums[LANES + c] = (float)sum[c];
+    }
+}
+
+/* dx = scale weight (g - mean of g - x' mean of (g x')). sums: as there; a norm's of the whole step
+ * are left. */
 static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                const struct group *g, int64_t number, float *sums)
 {
     const struct sub_batch s = sub_batch_at(run, g, number);
     const struct dpt_lanes_map map = map_of(g, &s), nothing = {0};
-    const double n = (double)s.rows * (double)g->lanes.pixels;
+    const double n = numbers_of(run, node, g, &s);
     const int64_t left = s.rows * g->lanes.row;
     const float *x = dpt_cpu_buffer(run, node->x) + s.at,
                 *dy = dpt_cpu_buffer(run, node->dy) + s.at;
     float slope[LANES], less[LANES], *dx;
     double sum[LANES], inner[LANES];
 
-    dpt_lanes_sums(&g->lanes, s.rows, &map, x, dy, sum, inner);
-    for (int c = 0; c < LANES; c++) {
-        const double scale = s.scale[c], normal = inner[c] * scale;
-
-        sums[c] = (float)normal;
-        sums[LANES + c] = (float)sum[c];
-        less[c] = (float)(sum[c] / n);
-        slope[c] = (float)(normal / n * scale);
-    }
+    if (is_synchronised(run, node))
+        read_sums(run, node, g, sum, inner);
+    else
+        sum_sub_batch(run, node, g, &s, sum, inner, sums);
     if (!node->wants_dx)
         return;
+    for (int c = 0; c < LANES; c++) {
+        less[c] = (float)(sum[c] / n);
+        slope[c] = (float)(inner[c] / n * s.scale[c]);
+    }
     dx = dpt_cpu_buffer(run, node->dx) + s.at;
     dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx);
     /* What is no sample has no gradient, though it has a value. */
@@ -253,15 +308,55 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
     for (int64_t i = begin; i < end; i++) {
         const struct group g = group_at(run, node, i);
 
-        run_sub_batches(run, node, &g, backward_sub_batch, node->graph->weight, node->graph->bias);
+        if (is_synchronised(run, node))
+            backward_sub_batch(run, node, &g, 0, NULL);
+        else
+            run_sub_batches(run, node, &g, backward_sub_batch, node->graph->weight,
+                            node->graph->bias);
     }
     return DPT_OK;
+}
+
+/* --- sums for the whole step, of one sub-batch and by one thread ------------------------------ */
+
+static void sum_forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct batchnorm *own = node->own;
+
+    for (int64_t i = 0; i < own->n; i++) {
+        const struct group g = group_at(run, node, i);
+        const struct sub_batch s = sub_batch_at(run, &g, 0);
+        double mean[LANES] = {0}, squares[LANES] = {0};
+
+        dpt_lanes_moments(&g.lanes, s.rows, dpt_cpu_buffer(run, node->x) + s.at, mean, squares);
+        for (int c = 0; c < LANES; c++)
+            squares[c] *= (double)s.rows * (double)g.lanes.pixels;
+        write_sums(run, node, &g, mean, squares);
+    }
+}
+
+static void sum_backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
+{
+    const struct batchnorm *own = node->own;
+
+    for (int64_t i = 0; i < own->n; i++) {
+        const struct group g = group_at(run, node, i);
+        const struct sub_batch s = sub_batch_at(run, &g, 0);
+        double sum[LANES], inner[LANES];
+        float sums[2 * LANES];
+
+        sum_sub_batch(run, node, &g, &s, sum, inner, sums);
+        write_sums(run, node, &g, sum, inner);
+        put_sums(run, &g, sums, node->graph->weight, node->graph->bias);
+    }
 }
 
 const struct dpt_cpu_op dpt_cpu_batchnorm = {
     .plan = plan,
     .forward = forward,
     .backward = backward,
+    .sum_forward = sum_forward,
+    .sum_backward = sum_backward,
     .own = sizeof(struct batchnorm),
     .shares = true,
     .takes_relu = true,

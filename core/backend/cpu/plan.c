@@ -159,17 +159,19 @@ bool dpt_cpu_teams(const struct dpt_graph *graph)
 
 /* --- workers ---------------------------------------------------------------------------------- */
 
-static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number, float *scratch,
+static enum dpt_status bind_calls(struct dpt_cpu_program *program, int number,
                                   struct dpt_error *err)
 {
     struct dpt_cpu_worker *worker = &program->workers[number];
+    const int thread = number / program->slots;
+    float *scratch = program->workers[thread * program->slots].memory;
     enum dpt_status status = DPT_OK;
 
     for (int i = 0; i < program->n_calls; i++) {
         const struct dpt_cpu_call *call = &program->calls[i];
 
         DPT_TRY(
-            dpt_call_open(&worker->calls[i], program->dnnl, number, call->kernel, scratch, err));
+            dpt_call_open(&worker->calls[i], program->dnnl, thread, call->kernel, scratch, err));
         for (int role = 0; role < DPT_ROLE_COUNT; role++) {
             if (call->buffers[role] > DPT_CPU_INPUT)
                 dpt_call_set(worker->calls[i], (enum dpt_role)role,
@@ -191,11 +193,13 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     return total > folded ? total : folded;
 }
 
-static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
-                                   struct dpt_error *err)
+/* A slot: one thread computes all slots of a worker, in turn, so the first one's scratch memory does
+ * for all. */
+static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
 {
     struct dpt_cpu_worker *worker = &program->workers[number];
-    const size_t scratch = dpt_round_up((size_t)program->scratch, sizeof(float));
+    const size_t scratch =
+        number % program->slots == 0 ? dpt_round_up((size_t)program->scratch, sizeof(float)) : 0;
     const size_t total = scratch + buffer_floats(program);
     float *at;
 
@@ -212,7 +216,7 @@ static enum dpt_status open_worker(struct dpt_cpu_program *program, int number,
         worker->buffers[i] = at;
         at += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
     }
-    return bind_calls(program, number, worker->memory, err);
+    return bind_calls(program, number, err);
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -225,7 +229,8 @@ static enum dpt_status reserve_tables(struct dpt_cpu_program *program, struct dp
     program->buffers = dpt_alloc_array(rows, sizeof *program->buffers);
     program->calls = dpt_alloc_array(rows, sizeof *program->calls);
     program->copies = dpt_alloc_array(rows, sizeof *program->copies);
-    program->workers = dpt_alloc_array((size_t)program->spec.threads, sizeof *program->workers);
+    program->workers = dpt_alloc_array((size_t)program->spec.threads * (size_t)program->slots,
+                                       sizeof *program->workers);
     if (program->nodes == NULL || program->buffers == NULL || program->calls == NULL ||
         program->copies == NULL || program->workers == NULL)
         return dpt_fail_memory(err, "the model", (double)rows * sizeof *program->calls);
@@ -253,6 +258,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
     program->plain = plain;
+    program->slots = spec->slots > 1 ? spec->slots : 1;
     program->n_nodes = spec->graph->n_nodes + 1;
     DPT_TRY(reserve_tables(program, err));
     DPT_TRY(dpt_dnnl_open(&program->dnnl, spec->threads, err));
@@ -282,8 +288,8 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
 
     *opened = NULL;
     DPT_TRY(plan_program(spec, plain, &program, err));
-    for (int i = 0; i < spec->threads; i++)
-        DPT_TRY(open_worker(program, i, err));
+    for (int i = 0; i < spec->threads * program->slots; i++)
+        DPT_TRY(open_slot(program, i, err));
     *opened = program;
 out:
     if (status != DPT_OK)
@@ -312,7 +318,7 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
 
     DPT_TRY(plan_program(spec, false, &program, err));
     *bytes = (struct dpt_program_bytes){
-        .values = workers * word * (int64_t)buffer_floats(program),
+        .values = workers * program->slots * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
         .copies = program->copied,
     };
@@ -327,7 +333,7 @@ void dpt_cpu_close(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->workers != NULL && i < program->spec.threads; i++) {
+    for (int i = 0; program->workers != NULL && i < program->spec.threads * program->slots; i++) {
         struct dpt_cpu_worker *worker = &program->workers[i];
 
         for (int k = 0; worker->calls != NULL && k < program->n_calls; k++)

@@ -25,24 +25,59 @@ static void look(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
     }
 }
 
+/* Brings a node's inputs into its layout, where they are in another one. */
+static enum dpt_status reorder_inputs(const struct dpt_cpu_run *run,
+                                      const struct dpt_cpu_node *node, bool *moves,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    for (int32_t k = 0; k < node->n_inputs; k++) {
+        if (node->reorder[k] == DPT_CPU_NONE)
+            continue;
+        DPT_TRY(dpt_cpu_execute(run, node->reorder[k], err));
+        *moves = true;
+    }
+out:
+    return status;
+}
+
+/* The nodes [*first, *last) that a run goes over, what is put behind the graph's last one with that. */
+static void range_of(const struct dpt_cpu_run *run, int32_t *first, int32_t *last)
+{
+    const struct dpt_cpu_program *program = run->program;
+    const struct dpt_pass *pass = run->pass;
+
+    *first = pass != NULL && pass->first > 1 ? pass->first : 1;
+    *last = pass != NULL && pass->last < program->n_nodes - 1 ? pass->last : program->n_nodes;
+}
+
+/* The norm of the whole step with this number; NULL: it is another node, or all are in one pass. */
+static const struct dpt_cpu_node *norm_at(const struct dpt_cpu_run *run, int32_t number)
+{
+    const struct dpt_cpu_node *node = &run->program->nodes[number];
+
+    return run->pass != NULL && node->graph != NULL && node->graph->whole_step ? node : NULL;
+}
+
 /* bad: NULL, or what look found; then nothing more is computed. */
 static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *bad,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_cpu_node *norm;
+    int32_t first, end;
+    bool moves;
 
-    for (int32_t i = 1; i < run->program->n_nodes; i++) {
+    range_of(run, &first, &end);
+    for (int32_t i = first; i < end; i++) {
         const struct dpt_cpu_node *node = &run->program->nodes[i];
-        bool moves = !node->op->moves_nothing;
 
+        moves = !node->op->moves_nothing;
         if (node->skipped)
             continue;
-        for (int32_t k = 0; k < node->n_inputs; k++) {
-            if (node->reorder[k] == DPT_CPU_NONE)
-                continue;
-            DPT_TRY(dpt_cpu_execute(run, node->reorder[k], err));
-            moves = true;
-        }
+        if (norm_at(run, i) == NULL) /* else it was done with the norm's sums */
+            DPT_TRY(reorder_inputs(run, node, &moves, err));
         DPT_TRY(node->op->forward(run, node, err));
         if (moves)
             dpt_cpu_mark(run, node, DPT_PASS_FORWARD);
@@ -53,6 +88,12 @@ static enum dpt_status run_forward(const struct dpt_cpu_run *run, struct place *
         if (bad != NULL && bad->node >= 0)
             break;
     }
+    norm = end < run->program->n_nodes ? norm_at(run, end) : NULL;
+    if (norm != NULL) {
+        DPT_TRY(reorder_inputs(run, norm, &moves, err));
+        norm->op->sum_forward(run, norm);
+        dpt_cpu_mark(run, norm, DPT_PASS_FORWARD);
+    }
 out:
     return status;
 }
@@ -60,8 +101,11 @@ out:
 static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_cpu_node *norm;
+    int32_t first, end;
 
-    for (int32_t i = run->program->n_nodes - 1; i > 0; i--) {
+    range_of(run, &first, &end);
+    for (int32_t i = end - 1; i >= first; i--) {
         const struct dpt_cpu_node *node = &run->program->nodes[i];
 
         if (node->skipped || !node->wants_dy)
@@ -73,6 +117,11 @@ static enum dpt_status run_backward(const struct dpt_cpu_run *run, struct dpt_er
             dpt_cpu_barrier(run);
         }
     }
+    norm = norm_at(run, first - 1);
+    if (norm != NULL && norm->wants_dy) {
+        norm->op->sum_backward(run, norm);
+        dpt_cpu_mark(run, norm, DPT_PASS_WEIGHTS);
+    }
 out:
     return status;
 }
@@ -81,17 +130,18 @@ static struct dpt_cpu_run begin(struct dpt_cpu_program *program, int worker,
                                 const struct dpt_batch *batch, const float *params)
 {
     const int64_t sub_batch = dpt_cpu_sub_batch(program);
+    const struct dpt_cpu_worker *first = &program->workers[worker * program->slots];
 
     dpt_dnnl_one_thread(program->dnnl);
     return (struct dpt_cpu_run){
         .program = program,
-        .worker = &program->workers[worker],
-        .scratch = program->workers[worker].memory,
+        .worker = first,
+        .scratch = first->memory,
         .threads = 1,
         .rows = batch != NULL ? (batch->count + sub_batch - 1) / sub_batch * sub_batch : 0,
         .batch = batch,
         .params = params,
-        .spans = program->workers[worker].spans,
+        .spans = first->spans,
     };
 }
 
@@ -191,6 +241,48 @@ out:
     return status;
 }
 
+static struct dpt_cpu_run begin_pass(struct dpt_cpu_program *program, int worker,
+                                     const struct dpt_pass *pass)
+{
+    struct dpt_cpu_run run = begin(program, worker, pass->batch, pass->params);
+
+    run.worker += pass->slot;
+    run.gradient = pass->gradient;
+    run.add = pass->add;
+    run.training = true;
+    run.pass = pass;
+    return run;
+}
+
+static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_pass *pass,
+                                    struct dpt_error *err)
+{
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+
+    return run_forward(&run, NULL, err);
+}
+
+static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass *pass,
+                                 struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+
+    (void)err;
+    run_loss(&run);
+    add_losses(&run, metric_sums);
+    if (run.spans != NULL)
+        dpt_spans_mark(run.spans, DPT_SPAN_LOSS);
+    return DPT_OK;
+}
+
+static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_pass *pass,
+                                     struct dpt_error *err)
+{
+    const struct dpt_cpu_run run = begin_pass(opened, worker, pass);
+
+    return run_backward(&run, err);
+}
+
 static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *batch,
                              const float *params, float *outputs,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
@@ -268,7 +360,9 @@ out:
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
-    ((struct dpt_cpu_program *)opened)->workers[worker].spans = spans;
+    const struct dpt_cpu_program *program = opened;
+
+    program->workers[worker * program->slots].spans = spans;
 }
 
 /* A relu or a batch norm may be part of another node's passes; and a max-pool of its convolution's.
@@ -295,6 +389,9 @@ const struct dpt_backend dpt_backend_cpu = {
     .measure = dpt_cpu_measure,
     .refresh = refresh,
     .train = train,
+    .forward = pass_forward,
+    .loss = pass_loss,
+    .backward = pass_backward,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

@@ -51,15 +51,16 @@ struct dpt_cpu_worker;
 /* One pass over one micro-batch. */
 struct dpt_cpu_run {
     const struct dpt_cpu_program *program;
-    const struct dpt_cpu_worker *worker;
-    float *scratch;      /* of the calling thread */
+    const struct dpt_cpu_worker *worker; /* or another slot of it */
+    float *scratch;                      /* of the calling thread */
     int thread, threads; /* this one of the threads that share the layers; 0 of 1 outside a team */
     int64_t rows;        /* rows to compute: whole sub-batches */
     const struct dpt_batch *batch;
     const float *params;
     float *gradient;
     bool add, training;
-    struct dpt_spans *spans; /* NULL: no profile is recorded */
+    const struct dpt_pass *pass; /* over some nodes; NULL: over all, which is the whole step */
+    struct dpt_spans *spans;     /* NULL: no profile is recorded */
 };
 
 struct dpt_cpu_op {
@@ -81,6 +82,11 @@ struct dpt_cpu_op {
     /* Computes the gradients of the parameters, and dx where wants_dx is set. */
     enum dpt_status (*backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err);
+    /* A norm's with the statistics of the whole step: what it sums over this micro-batch, to
+     * run->pass->own, before forward and before backward; the latter makes the gradients of its
+     * parameters. Else NULL. */
+    void (*sum_forward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
+    void (*sum_backward)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node);
     /* frees what `own` holds, also after a failed plan; optional */
     void (*close)(struct dpt_cpu_node *node);
     size_t own;         /* bytes of the node's `own`, which the program allocates and frees */
@@ -169,7 +175,7 @@ struct dpt_cpu_call {
 };
 
 struct dpt_cpu_worker {
-    float *memory; /* of all buffers and the workspace */
+    float *memory; /* of the workspace and all buffers */
     float **buffers;
     struct dpt_call **calls;
     struct dpt_metric_sums *metric_sums_of; /* [chunks]: sums over DPT_CPU_LOSS_ROWS rows each */
@@ -194,6 +200,8 @@ struct dpt_cpu_program {
     int64_t scratch; /* floats of the largest workspace that a kernel needs */
     int64_t folded;  /* floats of a worker's buffers that refresh needs; they are idle then */
     bool plain;      /* no batch norm is folded into a convolution's weights */
+    int slots;       /* of a worker: micro-batches that it may have under way */
+    /* Each with its slots, of which the first one has the workspace and the spans of all. */
     struct dpt_cpu_worker *workers;
 };
 

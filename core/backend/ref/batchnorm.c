@@ -3,7 +3,7 @@
 #include <math.h>
 
 /* Ioffe & Szegedy 2015: each channel, or each number of a flat vector, over all pixels of all
- * samples of the micro-batch. */
+ * samples of the micro-batch, or of the step: then its sums come and go between the passes. */
 
 /* Of a channel: what it is normalised by. */
 struct statistics {
@@ -21,6 +21,7 @@ static size_t plane_at(const struct dpt_ref_call *call, size_t row, size_t chann
     return row * call->in + channel * pixels_of(call);
 }
 
+/* Of this micro-batch. */
 static struct statistics statistics_of(const struct dpt_ref_call *call, size_t channel)
 {
     const size_t pixels = pixels_of(call);
@@ -40,16 +41,76 @@ static struct statistics statistics_of(const struct dpt_ref_call *call, size_t c
     return s;
 }
 
+/* --- statistics of the whole step ------------------------------------------------------------- */
+
+static bool is_synchronised(const struct dpt_ref_call *call)
+{
+    return call->node->whole_step && call->pass != NULL;
+}
+
+static size_t channels_of(const struct dpt_ref_call *call)
+{
+    return (size_t)call->node->in.c;
+}
+
+/* How many numbers of a channel its statistics are of. */
+static double numbers_of(const struct dpt_ref_call *call)
+{
+    return (is_synchronised(call) ? (double)call->pass->samples : (double)call->count) *
+           (double)pixels_of(call);
+}
+
+/* What a synchronised norm keeps for its backward pass: the statistics of each channel, which lie
+ * where the first samples have room for them. */
+static size_t saved(const struct dpt_graph_node *node)
+{
+    return node->whole_step ? (size_t)node->in.c * sizeof(struct statistics) / sizeof(float) : 0;
+}
+
+static void sum_forward(const struct dpt_ref_call *call)
+{
+    for (size_t c = 0; c < channels_of(call); c++) {
+        const struct statistics s = statistics_of(call, c);
+
+        call->pass->own[c] = s.mean;
+        call->pass->own[channels_of(call) + c] =
+            s.variance * (double)call->count * (double)pixels_of(call);
+    }
+}
+
+/* Of this micro-batch, or of the step. */
+static struct statistics forward_statistics(const struct dpt_ref_call *call, size_t channel)
+{
+    struct statistics s, *kept = call->saved;
+
+    if (!is_synchronised(call))
+        return statistics_of(call, channel);
+    s.mean = call->pass->all[channel];
+    s.variance = call->pass->all[channels_of(call) + channel] / numbers_of(call);
+    s.scale = 1 / sqrt(s.variance + (double)call->node->attribute[DPT_BATCHNORM_EPS]);
+    kept[channel] = s;
+    return s;
+}
+
+static struct statistics backward_statistics(const struct dpt_ref_call *call, size_t channel)
+{
+    const struct statistics *kept = call->saved;
+
+    return is_synchronised(call) ? kept[channel] : statistics_of(call, channel);
+}
+
+/* --- passes ----------------------------------------------------------------------------------- */
+
 static void forward(const struct dpt_ref_call *call)
 {
     const size_t pixels = pixels_of(call);
-    const double samples = (double)call->count, n = samples * (double)pixels;
+    const double samples = (double)call->count, n = numbers_of(call);
 
-    for (size_t c = 0; c < (size_t)call->node->in.c; c++) {
+    for (size_t c = 0; c < channels_of(call); c++) {
         struct statistics s;
 
         if (call->training) {
-            s = statistics_of(call, c);
+            s = forward_statistics(call, c);
             call->means[c] += (float)(samples * s.mean);
             call->variances[c] += (float)(samples * s.variance * n / (n > 1 ? n - 1 : 1));
         } else {
@@ -67,25 +128,47 @@ static void forward(const struct dpt_ref_call *call)
     }
 }
 
+/* The sums of dy, and of dy x', over this micro-batch, which are the gradients of bias and weight. */
+static void sums_of(const struct dpt_ref_call *call, size_t c, const struct statistics *s,
+                    double *sum, double *inner)
+{
+    *sum = *inner = 0;
+    for (size_t row = 0; row < call->count; row++)
+        for (size_t i = 0; i < pixels_of(call); i++) {
+            const size_t at = plane_at(call, row, c) + i;
+
+            *sum += call->dy[at];
+            *inner += call->dy[at] * (call->x[at] - s->mean) * s->scale;
+        }
+    call->dweight[c] += (float)*inner;
+    call->dbias[c] += (float)*sum;
+}
+
+static void sum_backward(const struct dpt_ref_call *call)
+{
+    for (size_t c = 0; c < channels_of(call); c++) {
+        const struct statistics s = backward_statistics(call, c);
+
+        sums_of(call, c, &s, &call->pass->own[c], &call->pass->own[channels_of(call) + c]);
+    }
+}
+
 /* dx = scale weight (dy - mean of dy - x' mean of (dy x')), with x' what is normalised. */
 static void backward(const struct dpt_ref_call *call)
 {
     const size_t pixels = pixels_of(call);
-    const double n = (double)call->count * (double)pixels;
+    const double n = numbers_of(call);
 
-    for (size_t c = 0; c < (size_t)call->node->in.c; c++) {
-        const struct statistics s = statistics_of(call, c);
-        double sum = 0, inner = 0;
+    for (size_t c = 0; c < channels_of(call); c++) {
+        const struct statistics s = backward_statistics(call, c);
+        double sum, inner;
 
-        for (size_t row = 0; row < call->count; row++)
-            for (size_t i = 0; i < pixels; i++) {
-                const size_t at = plane_at(call, row, c) + i;
-
-                sum += call->dy[at];
-                inner += call->dy[at] * (call->x[at] - s.mean) * s.scale;
-            }
-        call->dweight[c] += (float)inner;
-        call->dbias[c] += (float)sum;
+        if (is_synchronised(call)) {
+            sum = call->pass->all[c];
+            inner = call->pass->all[channels_of(call) + c];
+        } else {
+            sums_of(call, c, &s, &sum, &inner);
+        }
         for (size_t row = 0; call->dx != NULL && row < call->count; row++)
             for (size_t i = 0; i < pixels; i++) {
                 const size_t at = plane_at(call, row, c) + i;
@@ -97,4 +180,10 @@ static void backward(const struct dpt_ref_call *call)
     }
 }
 
-const struct dpt_ref_op dpt_ref_batchnorm = {.forward = forward, .backward = backward};
+const struct dpt_ref_op dpt_ref_batchnorm = {
+    .forward = forward,
+    .backward = backward,
+    .sum_forward = sum_forward,
+    .sum_backward = sum_backward,
+    .saved = saved,
+};

@@ -14,22 +14,24 @@ const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT] = {
 
 enum { NOWHERE = -1 };
 
-/* Where a node's arrays lie in a worker's memory, in words of 4 bytes; NOWHERE: it has none. */
+/* Where a node's arrays lie in a slot's memory, in words of 4 bytes; NOWHERE: it has none. */
 struct location {
     int64_t y, dy, saved;
 };
 
-struct worker {
+/* A worker's, for each of the micro-batches that it may have under way. */
+struct slot {
     float *memory;
-    struct dpt_spans *spans; /* NULL: nobody asks where the time goes */
+    struct dpt_spans *spans; /* the first one's; NULL: nobody asks where the time goes */
 };
 
 struct program {
     struct dpt_program_spec spec;
     struct location *locations; /* of each node */
-    int64_t words;              /* of a worker's memory */
+    int64_t words;              /* of a slot's memory */
     int64_t scratch;            /* where it lies; the largest that any node needs */
-    struct worker *workers;
+    int per_worker, n_slots;
+    struct slot *slots;
 };
 
 /* Takes n words for each sample of the micro-batch; words are counted in *end. NOWHERE where it is
@@ -78,9 +80,9 @@ static void close_program(void *opened)
 
     if (program == NULL)
         return;
-    for (int i = 0; program->workers != NULL && i < program->spec.threads; i++)
-        dpt_free(program->workers[i].memory);
-    dpt_free(program->workers);
+    for (int i = 0; program->slots != NULL && i < program->n_slots; i++)
+        dpt_free(program->slots[i].memory);
+    dpt_free(program->slots);
     dpt_free(program->locations);
     dpt_free(program);
 }
@@ -94,9 +96,11 @@ static enum dpt_status open_plan(const struct dpt_program_spec *spec, struct pro
     if (program == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     program->spec = *spec;
+    program->per_worker = spec->slots > 1 ? spec->slots : 1;
+    program->n_slots = spec->threads * program->per_worker;
     program->locations = dpt_alloc_array((size_t)spec->graph->n_nodes, sizeof *program->locations);
-    program->workers = dpt_alloc_array((size_t)spec->threads, sizeof *program->workers);
-    if (program->locations == NULL || program->workers == NULL)
+    program->slots = dpt_alloc_array((size_t)program->n_slots, sizeof *program->slots);
+    if (program->locations == NULL || program->slots == NULL)
         return dpt_fail_memory(err, "the model", sizeof *program);
     return plan(program, err);
 }
@@ -109,9 +113,9 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, void **
 
     *opened = NULL;
     DPT_TRY(open_plan(spec, &program, err));
-    for (int i = 0; i < spec->threads; i++) {
-        program->workers[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
-        if (program->workers[i].memory == NULL)
+    for (int i = 0; i < program->n_slots; i++) {
+        program->slots[i].memory = dpt_alloc_array((size_t)program->words, sizeof(float));
+        if (program->slots[i].memory == NULL)
             DPT_TRY(dpt_fail_memory(err, "activations", 4.0 * (double)program->words));
     }
     *opened = program;
@@ -128,7 +132,7 @@ static enum dpt_status measure(const struct dpt_program_spec *spec, struct dpt_p
     struct program *program = NULL;
 
     DPT_TRY(open_plan(spec, &program, err));
-    *sizes = (struct dpt_program_bytes){.values = spec->threads * program->words *
+    *sizes = (struct dpt_program_bytes){.values = program->n_slots * program->words *
                                                   (int64_t)sizeof(float)};
 out:
     close_program(program);
@@ -140,6 +144,11 @@ static enum dpt_status refresh(void *opened, int worker, const float *params, st
 {
     (void)opened, (void)worker, (void)params, (void)err;
     return DPT_OK;
+}
+
+static struct slot *slot_of(const struct program *program, int worker, int slot)
+{
+    return &program->slots[worker * program->per_worker + slot];
 }
 
 static float *at(float *memory, int64_t location)
@@ -158,39 +167,82 @@ static float *sum_in(const struct program *program, float *arena, int32_t tensor
     return (float *)(uintptr_t)tensor_in(program, arena, tensor);
 }
 
-/* params is read, gradient (NULL in evaluation) is added to. */
-static struct dpt_ref_call call_of(const struct program *program, int32_t index, float *memory,
-                                   const struct dpt_batch *batch, const float *params,
-                                   float *gradient)
+/* What passes over nodes have in common. */
+struct run {
+    const struct program *program;
+    float *memory;
+    struct dpt_spans *spans;
+    const struct dpt_batch *batch;
+    const float *params;
+    float *gradient; /* NULL in evaluation */
+    bool add;
+    const struct dpt_pass *pass; /* NULL: over all of them */
+    int32_t first, last;
+};
+
+/* Over all nodes. */
+static struct run run_of(const struct program *program, int worker, int slot,
+                         const struct dpt_batch *batch, const float *params, float *gradient)
 {
+    return (struct run){
+        .program = program,
+        .memory = slot_of(program, worker, slot)->memory,
+        .spans = slot_of(program, worker, 0)->spans,
+        .batch = batch,
+        .params = params,
+        .gradient = gradient,
+        .last = program->spec.graph->n_nodes,
+    };
+}
+
+static struct dpt_ref_call call_of(const struct run *run, int32_t index)
+{
+    const struct program *program = run->program;
     const struct dpt_graph *graph = program->spec.graph;
     const struct dpt_graph_node *node = &graph->nodes[index];
     const struct location *location = &program->locations[index];
     struct dpt_ref_call call = {
         .node = node,
-        .batch = batch,
+        .batch = run->batch,
         .index = index,
-        .count = (size_t)batch->count,
+        .training = run->gradient != NULL,
+        .count = (size_t)run->batch->count,
         .in = (size_t)dpt_shape_size(&node->in),
         .other = (size_t)dpt_shape_size(&node->other),
         .out = (size_t)dpt_shape_size(&node->out),
-        .x = batch->input,
-        .y = memory + location->y,
-        .scratch = memory + program->scratch,
+        .x = run->batch->input,
+        .y = run->memory + location->y,
+        .scratch = run->memory + program->scratch,
+        .pass = run->pass,
     };
 
     if (node->n_inputs > 0)
-        call.x = memory + program->locations[node->inputs[0]].y;
+        call.x = run->memory + program->locations[node->inputs[0]].y;
     if (node->n_inputs > 1)
-        call.x_other = memory + program->locations[node->inputs[1]].y;
-    call.weight = tensor_in(program, params, node->weight);
-    call.bias = tensor_in(program, params, node->bias);
-    call.mean = tensor_in(program, params, node->mean);
-    call.variance = tensor_in(program, params, node->variance);
-    call.dweight = sum_in(program, gradient, node->weight);
-    call.dbias = sum_in(program, gradient, node->bias);
-    call.means = sum_in(program, gradient, node->mean);
-    call.variances = sum_in(program, gradient, node->variance);
+        call.x_other = run->memory + program->locations[node->inputs[1]].y;
+    if (call.training)
+        call.saved = at(run->memory, location->saved);
+    call.weight = tensor_in(program, run->params, node->weight);
+    call.bias = tensor_in(program, run->params, node->bias);
+    call.mean = tensor_in(program, run->params, node->mean);
+    call.variance = tensor_in(program, run->params, node->variance);
+    call.dweight = sum_in(program, run->gradient, node->weight);
+    call.dbias = sum_in(program, run->gradient, node->bias);
+    call.means = sum_in(program, run->gradient, node->mean);
+    call.variances = sum_in(program, run->gradient, node->variance);
+    return call;
+}
+
+/* And what a backward pass works on. */
+static struct dpt_ref_call back_call_of(const struct run *run, int32_t index)
+{
+    const struct location *locations = run->program->locations;
+    struct dpt_ref_call call = call_of(run, index);
+
+    call.dy = run->memory + locations[index].dy;
+    call.dx = at(run->memory, locations[call.node->inputs[0]].dy);
+    if (call.node->n_inputs > 1)
+        call.dx_other = at(run->memory, locations[call.node->inputs[1]].dy);
     return call;
 }
 
@@ -200,51 +252,94 @@ static void mark(struct dpt_spans *spans, int what)
         dpt_spans_mark(spans, what);
 }
 
-/* gradient: NULL in evaluation. */
-static void run_forward(const struct program *program, int worker, const struct dpt_batch *batch,
-                        const float *params, float *gradient)
+/* A gradient that is not added to begins at zero. */
+static void clear(const struct run *run, int32_t a, int32_t b)
 {
-    const bool training = gradient != NULL;
-    float *memory = program->workers[worker].memory;
+    const int32_t tensors[] = {a, b};
 
-    for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
-        struct dpt_ref_call call = call_of(program, i, memory, batch, params, gradient);
+    for (int k = 0; !run->add && k < 2; k++)
+        if (tensors[k] >= 0)
+            memset(sum_in(run->program, run->gradient, tensors[k]), 0,
+                   (size_t)run->program->spec.graph->tensors[tensors[k]].count * sizeof(float));
+}
 
-        call.training = training;
-        if (training)
-            call.saved = at(memory, program->locations[i].saved);
+/* Whether a pass over some nodes has a synchronised norm there, of which it computes a part. */
+static bool is_norm(const struct run *run, int32_t index)
+{
+    const struct dpt_graph *graph = run->program->spec.graph;
+
+    return run->pass != NULL && index > 0 && index < graph->n_nodes &&
+           graph->nodes[index].whole_step;
+}
+
+static void run_forward(const struct run *run)
+{
+    for (int32_t i = run->first; i < run->last; i++) {
+        const struct dpt_ref_call call = call_of(run, i);
+
+        if (call.training)
+            clear(run, call.node->mean, call.node->variance);
         dpt_ref_ops[call.node->op]->forward(&call);
-        mark(program->workers[worker].spans, dpt_span_node(i, DPT_PASS_FORWARD));
+        mark(run->spans, dpt_span_node(i, DPT_PASS_FORWARD));
     }
+    if (is_norm(run, run->last)) {
+        const struct dpt_ref_call call = call_of(run, run->last);
+
+        dpt_ref_ops[call.node->op]->sum_forward(&call);
+        mark(run->spans, dpt_span_node(run->last, DPT_PASS_FORWARD));
+    }
+}
+
+static void run_loss(const struct run *run, struct dpt_metric_sums *metric_sums)
+{
+    const struct program *program = run->program;
+    const int32_t n = program->spec.graph->n_nodes;
+    const struct location *last = &program->locations[n - 1];
+    const int64_t outputs = dpt_shape_size(&program->spec.graph->nodes[n - 1].out);
+
+    dpt_loss_rows(&program->spec.loss, run->batch, (int32_t)outputs, (size_t)outputs,
+                  run->memory + last->y, at(run->memory, last->dy), metric_sums);
+    mark(run->spans, DPT_SPAN_LOSS);
 }
 
 /* A node that several others read collects the sum of what they pass back, so all but the last
  * start at zero. */
-static void run_backward(const struct program *program, int worker, const struct dpt_batch *batch,
-                         const float *params, float *gradient)
+static void clear_values(const struct run *run)
 {
-    const struct dpt_graph *graph = program->spec.graph;
-    float *memory = program->workers[worker].memory;
+    const struct dpt_graph *graph = run->program->spec.graph;
 
     for (int32_t i = 0; i + 1 < graph->n_nodes; i++) {
-        const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)batch->count;
+        const size_t n = (size_t)dpt_shape_size(&graph->nodes[i].out) * (size_t)run->batch->count;
 
-        if (program->locations[i].dy != NOWHERE)
-            memset(memory + program->locations[i].dy, 0, n * sizeof *memory);
+        if (run->program->locations[i].dy != NOWHERE)
+            memset(run->memory + run->program->locations[i].dy, 0, n * sizeof(float));
     }
-    for (int32_t i = graph->n_nodes - 1; i > 0; i--) {
-        struct dpt_ref_call call = call_of(program, i, memory, batch, params, gradient);
+}
 
-        if (program->locations[i].dy == NOWHERE)
-            continue;
-        call.training = true;
-        call.dy = memory + program->locations[i].dy;
-        call.dx = at(memory, program->locations[call.node->inputs[0]].dy);
-        if (call.node->n_inputs > 1)
-            call.dx_other = at(memory, program->locations[call.node->inputs[1]].dy);
-        call.saved = at(memory, program->locations[i].saved);
-        dpt_ref_ops[call.node->op]->backward(&call);
-        mark(program->workers[worker].spans, dpt_span_node(i, DPT_PASS_BACKWARD));
+/* The gradients of a synchronised norm's tensors come with its sums. */
+static void run_backward(const struct run *run)
+{
+    const struct dpt_graph *graph = run->program->spec.graph;
+    const struct location *locations = run->program->locations;
+
+    if (run->last == graph->n_nodes)
+        clear_values(run);
+    for (int32_t i = run->last - 1; i >= run->first; i--) {
+        if (!is_norm(run, i))
+            clear(run, graph->nodes[i].weight, graph->nodes[i].bias);
+        if (i > 0 && locations[i].dy != NOWHERE) {
+            const struct dpt_ref_call call = back_call_of(run, i);
+
+            dpt_ref_ops[call.node->op]->backward(&call);
+            mark(run->spans, dpt_span_node(i, DPT_PASS_BACKWARD));
+        }
+    }
+    if (is_norm(run, run->first - 1) && locations[run->first - 1].dy != NOWHERE) {
+        const struct dpt_ref_call call = back_call_of(run, run->first - 1);
+
+        clear(run, call.node->weight, call.node->bias);
+        dpt_ref_ops[call.node->op]->sum_backward(&call);
+        mark(run->spans, dpt_span_node(run->first - 1, DPT_PASS_WEIGHTS));
     }
 }
 
@@ -252,21 +347,55 @@ static enum dpt_status train(void *opened, int worker, const struct dpt_batch *b
                              const float *params, float *gradient, bool add,
                              struct dpt_metric_sums *metric_sums, struct dpt_error *err)
 {
-    const struct program *program = opened;
-    const struct dpt_graph *graph = program->spec.graph;
-    const struct location *last = &program->locations[graph->n_nodes - 1];
-    const int64_t outputs = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    float *memory = program->workers[worker].memory;
+    struct run run = run_of(opened, worker, 0, batch, params, gradient);
 
     (void)err;
-    for (int32_t i = 0; !add && i < graph->n_tensors; i++)
-        memset(gradient + graph->tensors[i].offset, 0,
-               (size_t)graph->tensors[i].count * sizeof *gradient);
-    run_forward(program, worker, batch, params, gradient);
-    dpt_loss_rows(&program->spec.loss, batch, (int32_t)outputs, (size_t)outputs, memory + last->y,
-                  at(memory, last->dy), metric_sums);
-    mark(program->workers[worker].spans, DPT_SPAN_LOSS);
-    run_backward(program, worker, batch, params, gradient);
+    run.add = add;
+    run_forward(&run);
+    run_loss(&run, metric_sums);
+    run_backward(&run);
+    return DPT_OK;
+}
+
+static struct run run_of_pass(const struct program *program, int worker,
+                              const struct dpt_pass *pass)
+{
+    struct run run = run_of(program, worker, pass->slot, pass->batch, pass->params, pass->gradient);
+
+    run.add = pass->add;
+    run.pass = pass;
+    run.first = pass->first;
+    run.last = pass->last;
+    return run;
+}
+
+static enum dpt_status pass_forward(void *opened, int worker, const struct dpt_pass *pass,
+                                    struct dpt_error *err)
+{
+    const struct run run = run_of_pass(opened, worker, pass);
+
+    (void)err;
+    run_forward(&run);
+    return DPT_OK;
+}
+
+static enum dpt_status pass_loss(void *opened, int worker, const struct dpt_pass *pass,
+                                 struct dpt_metric_sums *metric_sums, struct dpt_error *err)
+{
+    const struct run run = run_of_pass(opened, worker, pass);
+
+    (void)err;
+    run_loss(&run, metric_sums);
+    return DPT_OK;
+}
+
+static enum dpt_status pass_backward(void *opened, int worker, const struct dpt_pass *pass,
+                                     struct dpt_error *err)
+{
+    const struct run run = run_of_pass(opened, worker, pass);
+
+    (void)err;
+    run_backward(&run);
     return DPT_OK;
 }
 
@@ -277,11 +406,11 @@ static enum dpt_status infer(void *opened, int worker, const struct dpt_batch *b
     const struct program *program = opened;
     const struct dpt_graph *graph = program->spec.graph;
     const int64_t n = dpt_shape_size(&graph->nodes[graph->n_nodes - 1].out);
-    float *memory = program->workers[worker].memory;
-    const float *y = memory + program->locations[graph->n_nodes - 1].y;
+    const struct run run = run_of(program, worker, 0, batch, params, NULL);
+    const float *y = run.memory + program->locations[graph->n_nodes - 1].y;
 
     (void)err;
-    run_forward(program, worker, batch, params, NULL);
+    run_forward(&run);
     if (outputs != NULL)
         memcpy(outputs, y, (size_t)n * (size_t)batch->count * sizeof *outputs);
     if (metric_sums != NULL)
@@ -294,13 +423,14 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
                                       struct dpt_error *err)
 {
     const struct program *program = opened;
+    const struct run run = run_of(program, worker, 0, batch, params, NULL);
 
     (void)err;
     *node = -1;
-    run_forward(program, worker, batch, params, NULL);
+    run_forward(&run);
     for (int32_t i = 0; i < program->spec.graph->n_nodes; i++) {
         const int64_t n = dpt_shape_size(&program->spec.graph->nodes[i].out);
-        const float *y = program->workers[worker].memory + program->locations[i].y;
+        const float *y = run.memory + program->locations[i].y;
 
         for (int64_t k = 0; k < n * batch->count; k++) {
             if (!isfinite(y[k])) {
@@ -315,7 +445,7 @@ static enum dpt_status find_nonfinite(void *opened, int worker, const struct dpt
 
 static void profile(void *opened, int worker, struct dpt_spans *spans)
 {
-    ((struct program *)opened)->workers[worker].spans = spans;
+    slot_of(opened, worker, 0)->spans = spans;
 }
 
 static enum dpt_status gemm(int64_t m, int64_t n, int64_t k, const float *a, const float *b,
@@ -340,6 +470,9 @@ const struct dpt_backend dpt_backend_ref = {
     .measure = measure,
     .refresh = refresh,
     .train = train,
+    .forward = pass_forward,
+    .loss = pass_loss,
+    .backward = pass_backward,
     .infer = infer,
     .find_nonfinite = find_nonfinite,
     .profile = profile,

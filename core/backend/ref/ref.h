@@ -27,6 +27,9 @@ struct dpt_ref_call {
     float *dweight, *dbias;       /* added to */
     const float *mean, *variance; /* running ones; NULL: none */
     float *means, *variances;     /* added to by forward in training: dpt_graph_update_state */
+    /* For a batch norm with the statistics of the whole step, where they are known or wanted; NULL:
+     * this micro-batch is the step. */
+    const struct dpt_pass *pass;
     void *saved;    /* from forward to backward, of dpt_ref_op.saved's size; NULL unless training */
     float *scratch; /* of dpt_ref_op.scratch's size; what is in it at the start is undefined */
 };
@@ -34,6 +37,10 @@ struct dpt_ref_call {
 struct dpt_ref_op {
     void (*forward)(const struct dpt_ref_call *call);
     void (*backward)(const struct dpt_ref_call *call); /* optional for the input alone */
+    /* A batch norm's of the whole step: what it sums over this micro-batch, to pass->own, before
+     * its forward and its backward pass, the latter with dweight and dbias. */
+    void (*sum_forward)(const struct dpt_ref_call *call);
+    void (*sum_backward)(const struct dpt_ref_call *call);
     /* 4-byte words: that a sample keeps for the backward pass; that a call needs for itself.
      * Optional: none. */
     size_t (*saved)(const struct dpt_graph_node *node);

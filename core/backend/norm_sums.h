@@ -1,0 +1,41 @@
+/*
+ * norm_sums: what batch norms with the statistics of the whole step sum over its micro-batches.
+ *
+ * Of each channel two doubles, [2][channels]. Forward: the mean, and the sum of the squares of what
+ * is off it; backward: the sums of dy, and of dy times what was normalised. Those of a run of
+ * micro-batches come from those of its halves, along the tree over the numbers of the step's
+ * micro-batches (core/comm/tree.h), so they are the same bits whoever computes which. Nothing here
+ * communicates or allocates.
+ */
+#ifndef DPT_BACKEND_NORM_SUMS_H
+#define DPT_BACKEND_NORM_SUMS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/backend/graph.h"
+#include "core/comm/tree.h"
+
+/* Of what kind two sums are. */
+enum dpt_norm_kind { DPT_NORM_MOMENTS, DPT_NORM_GRADIENTS };
+
+/* A run that grows to the right: the blocks of the tree that stand for it, as struct dpt_tree has
+ * them, each with its sums. */
+struct dpt_norm_sums {
+    enum dpt_norm_kind kind;
+    size_t channels;
+    int64_t pixels;                 /* numbers of a channel in a sample */
+    int32_t micro, samples;         /* of a micro-batch, and of the step */
+    struct dpt_tree tree;           /* without values */
+    double *value[DPT_TREE_BLOCKS]; /* borrowed */
+};
+
+/* Begins with no blocks. shape: what the norm gets. */
+void dpt_norm_sums_begin(struct dpt_norm_sums *sums, enum dpt_norm_kind kind,
+                         const struct dpt_shape *shape, int32_t micro, int32_t samples);
+
+/* Appends the next block to the right, a micro-batch or a run of them. value: borrowed; where blocks
+ * merge, the left one's becomes that of both. */
+void dpt_norm_sums_push(struct dpt_norm_sums *sums, struct dpt_block block, double *value);
+
+#endif

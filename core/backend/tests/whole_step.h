@@ -1,0 +1,109 @@
+/*
+ * whole_step: a step of several micro-batches, of which the last one is short, through a backend's
+ * passes over ranges of nodes, by one worker. Memory is the caller's: whole_step_release.
+ */
+#ifndef DPT_BACKEND_TESTS_WHOLE_STEP_H
+#define DPT_BACKEND_TESTS_WHOLE_STEP_H
+
+#include "core/backend/norm_sums.h"
+#include "core/backend/tests/net.h"
+
+enum { WHOLE_STEP_MOST = 5 };
+
+struct whole_step {
+    struct owned_batch data[WHOLE_STEP_MOST];
+    int32_t n, micro, samples;
+};
+
+/* Norms of the graph take the statistics of the whole step, each or some; returns how many. */
+static inline int whole_step_norms(struct dpt_graph *g, bool each, struct draw *d)
+{
+    int n = 0;
+
+    for (int32_t i = 0; i < g->n_nodes; i++) {
+        g->nodes[i].whole_step =
+            g->nodes[i].op == DPT_OP_BATCHNORM && (each || draw_int(d, 0, 3) > 0);
+        n += g->nodes[i].whole_step;
+    }
+    return n;
+}
+
+static inline void whole_step_fill(struct whole_step *s, const struct dpt_graph *g, int32_t n,
+                                   int32_t micro, bool soft, struct draw *d)
+{
+    *s = (struct whole_step){.n = n, .micro = micro};
+    for (int32_t k = 0; k < n; k++) {
+        batch_fill(&s->data[k], g, micro, k + 1 < n ? micro : draw_int(d, 1, micro), soft, d);
+        s->samples += s->data[k].batch.count;
+    }
+}
+
+static inline void whole_step_release(struct whole_step *s)
+{
+    for (int32_t k = 0; k < s->n; k++)
+        batch_release(&s->data[k]);
+}
+
+/* Of the norm at node `number`, of all micro-batches: joined in own[0], which pass->all gets. */
+static inline void whole_step_join(const struct whole_step *s, const struct dpt_graph *g,
+                                   int32_t number, enum dpt_norm_kind kind,
+                                   double *own[WHOLE_STEP_MOST], double *all)
+{
+    struct dpt_norm_sums sums;
+
+    dpt_norm_sums_begin(&sums, kind, &g->nodes[number].in, s->micro, s->samples);
+    for (int32_t k = 0; k < s->n; k++)
+        dpt_norm_sums_push(&sums, (struct dpt_block){.begin = k}, own[k]);
+    assert_int_equal(sums.tree.n, 1);
+    memcpy(all, sums.value[0], 2 * sums.channels * sizeof *all);
+}
+
+/* gradient: the sum over the micro-batches, in their order; overwritten. */
+static inline void whole_step_run(const struct whole_step *s, const struct dpt_backend *backend,
+                                  void *program, int worker, const struct dpt_graph *g,
+                                  const float *params, float *gradient,
+                                  struct dpt_metric_sums *metric_sums)
+{
+    struct dpt_pass pass = {.params = params, .gradient = gradient, .samples = s->samples};
+    double *own[WHOLE_STEP_MOST], *all;
+    struct dpt_error err;
+    size_t widest = 1;
+
+    for (int32_t i = 0; i < g->n_nodes; i++)
+        if (g->nodes[i].whole_step && (size_t)g->nodes[i].in.c > widest)
+            widest = (size_t)g->nodes[i].in.c;
+    all = dpt_alloc_array(2 * widest, sizeof *all);
+    for (int32_t k = 0; k < s->n; k++)
+        own[k] = dpt_alloc_array(2 * widest, sizeof *all);
+
+#define EACH(call, ...)                                                                            \
+    for (pass.slot = 0; pass.slot < s->n; pass.slot++) {                                           \
+        pass.batch = &s->data[pass.slot].batch;                                                    \
+        pass.add = pass.slot > 0;                                                                  \
+        pass.own = own[pass.slot];                                                                 \
+        assert_int_equal(backend->call(program, worker, &pass, __VA_ARGS__), DPT_OK);              \
+    }
+    for (pass.last = 0; pass.last < g->n_nodes; pass.first = pass.last) {
+        for (pass.last++; pass.last < g->n_nodes && !g->nodes[pass.last].whole_step;)
+            pass.last++;
+        EACH(forward, &err)
+        pass.all = all;
+        if (pass.last < g->n_nodes)
+            whole_step_join(s, g, pass.last, DPT_NORM_MOMENTS, own, all);
+    }
+    EACH(loss, metric_sums, &err)
+    for (int32_t norm = g->n_nodes; norm > 0; pass.last = norm + 1) {
+        for (norm--; norm > 0 && !g->nodes[norm].whole_step;)
+            norm--;
+        pass.first = norm > 0 ? norm + 1 : 0;
+        EACH(backward, &err)
+        if (norm > 0)
+            whole_step_join(s, g, norm, DPT_NORM_GRADIENTS, own, all);
+    }
+#undef EACH
+    for (int32_t k = 0; k < s->n; k++)
+        dpt_free(own[k]);
+    dpt_free(all);
+}
+
+#endif
