@@ -85,6 +85,15 @@ struct dpt_attribute_options {
     double attribute[DPT_MAX_ATTRIBUTES];
 };
 
+/* Over which samples a batch norm takes its statistics. */
+#define DPT_STATISTICS_LIST(X) X(DPT_STATISTICS_MICRO, "micro") X(DPT_STATISTICS_BATCH, "batch")
+enum dpt_statistics { DPT_STATISTICS_LIST(DPT_LIST_NAME) };
+
+struct dpt_batchnorm_options {
+    struct dpt_attribute_options attributes; /* with the layer's common ones */
+    int statistics;
+};
+
 struct dpt_resize_options {
     struct dpt_layer_options common;
     struct dpt_pair by; /* the output's size, or the factors by which it grows */
@@ -147,6 +156,15 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
         .name = text, .type = DPT_OPT_REAL,                                                        \
         .offset = offsetof(struct dpt_attribute_options, attribute[k]), .fallback = otherwise,     \
         .min = least, .max = most, .help = what,                                                   \
+    }
+
+/* The row of batch norms, and of the short forms that have some. */
+#define DPT_STATISTICS_ROW(options, member)                                                        \
+    {                                                                                              \
+        .name = "statistics", .type = DPT_OPT_CHOICE, .offset = offsetof(options, member),         \
+        .fallback = "micro", .choices = DPT_CHOICES(DPT_STATISTICS_LIST), .added = true,           \
+        .help = "of each micro-batch's samples, or those of the whole batch of a step, on all "    \
+                "ranks: slower, and all micro-batches of a rank are in memory at once",            \
     }
 
 /* The rows of a struct dpt_pair, and of the struct dpt_padding that is called `padding`. */
@@ -289,6 +307,9 @@ enum dpt_status dpt_builder_tensors(struct dpt_builder *b, struct dpt_graph_node
 /* dpt_layer_type.add of `residual`. */
 enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *layer,
                                  struct dpt_error *err);
+
+/* Of all batch norms of a list, and of lists in it. */
+void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics);
 
 /* dpt_layer_type.add of layers with struct dpt_attribute_options. */
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,

@@ -8,6 +8,7 @@ struct mobilenet_options {
     int64_t outputs;
     double dropout;
     struct dpt_initializer init;
+    int statistics; /* of the batch norms */
 };
 
 /* A row of table 2: how many times a block widens its input, what it gives, how many there are, and
@@ -103,6 +104,7 @@ static bool mobilenet_expand(const void *options, const struct dpt_shape *input,
     if (dropout == NULL)
         return false;
     dropout->attribute[0] = o->dropout;
+    dpt_layers_set_statistics(list, o->statistics);
     return dpt_layers_push_dense(list, o->outputs, &o->init) != NULL &&
            dpt_layers_name(list, "classifier.1");
 }
@@ -114,6 +116,7 @@ static const struct dpt_option mobilenet_table[] = {
     {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct mobilenet_options, outputs),
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
     DPT_INITIALIZER_ROW(struct mobilenet_options, init, "he"),
+    DPT_STATISTICS_ROW(struct mobilenet_options, statistics),
     {0},
 };
 // clang-format on

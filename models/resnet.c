@@ -41,6 +41,7 @@ struct resnet_options {
     int depth;
     int64_t outputs;
     struct dpt_initializer init;
+    int statistics; /* of the batch norms */
 };
 
 /* A convolution without bias that keeps height and width but for its stride, and batch norm behind
@@ -116,6 +117,7 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
                 return false;
         }
     }
+    dpt_layers_set_statistics(list, o->statistics);
     return dpt_layers_push(list, &dpt_layer_global_avgpool) != NULL &&
            dpt_layers_push_dense(list, o->outputs, &o->init) != NULL && dpt_layers_name(list, "fc");
 }
@@ -128,6 +130,7 @@ static const struct dpt_option resnet_table[] = {
     {.name = "outputs", .type = DPT_OPT_INT, .offset = offsetof(struct resnet_options, outputs),
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
     DPT_INITIALIZER_ROW(struct resnet_options, init, "he"),
+    DPT_STATISTICS_ROW(struct resnet_options, statistics),
     {0},
 };
 // clang-format on

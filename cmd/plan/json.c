@@ -109,6 +109,8 @@ static void memory(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_end(j);
     dpt_json_int(j, "checkpoint_bytes", (int64_t)p->checkpoint);
     dpt_json_real(j, "reduced_bytes", p->reduced);
+    dpt_json_int(j, "exchanges", p->exchanges);
+    dpt_json_real(j, "exchange_bytes", p->exchanged);
 }
 
 static void device(const struct dpt_plan *p, struct dpt_json *j)

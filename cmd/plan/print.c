@@ -263,6 +263,11 @@ static void print_memory(const struct dpt_plan *p, struct dpt_str *out)
         dpt_str_printf(out, "; the newest %lld and the best are kept",
                        (long long)p->t.job->checkpoint.keep);
     dpt_str_printf(out, "\nreduction   %s a step from each rank\n", bytes_text(p->reduced, a));
+    if (p->exchanges > 0)
+        dpt_str_printf(out,
+                       "statistics  of whole batches: %d exchanges a step, the largest %s;\n"
+                       "            all micro-batches of a rank are in memory at once\n",
+                       (int)p->exchanges, bytes_text(p->exchanged, a));
 }
 
 static void print_scale_cell(const struct dpt_plan_step *step, int64_t global, double per_rank,

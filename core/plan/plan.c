@@ -13,6 +13,7 @@
 #include "core/train/choose.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
+#include "core/train/lockstep.h"
 #include "core/train/optimizer.h"
 #include "core/train/parts.h"
 #include "data/sets/augment.h"
@@ -105,7 +106,20 @@ static double node_data(const struct dpt_plan *p)
     return bytes;
 }
 
-/* A micro-batch of each thread (dpt_batch_buffer_open). */
+/* What batch norms exchange, and what each micro-batch under way has for that. */
+static double statistics_bytes(const struct dpt_plan *p)
+{
+    const struct dpt_trainer *t = &p->t;
+    double widest = 0;
+
+    for (int32_t i = 0; i < t->model.graph.n_nodes; i++)
+        if (t->model.graph.nodes[i].whole_step)
+            widest = fmax(widest, t->model.graph.nodes[i].in.c);
+    return p->exchanged +
+           (t->team.lockstep ? 2.0 * widest * sizeof(double) * t->team.threads * t->team.slots : 0);
+}
+
+/* Each thread's micro-batches under way (dpt_batch_buffer_open). */
 static double input_bytes(const struct dpt_trainer *t)
 {
     const struct dpt_dataset *set = t->data.train.set;
@@ -113,7 +127,7 @@ static double input_bytes(const struct dpt_trainer *t)
                  micro = t->data.train.sampler.micro * t->team.group;
     const double targets = set->target == DPT_TARGET_VECTOR ? set->target_width : 0;
 
-    return t->team.threads *
+    return t->team.threads * t->team.slots *
            (micro * (size * WORD + sizeof(int32_t) + sizeof(int64_t) + targets * WORD) +
             size * WORD);
 }
@@ -173,7 +187,7 @@ static void fill_memory(struct dpt_plan *p)
                {"workspace", "workspace", DPT_PLAN_RANK, (double)program.scratch},
                {"input buffers", "input", DPT_PLAN_RANK, input_bytes(t)},
                {"samples read ahead", "read_ahead", DPT_PLAN_RANK, read_ahead(p)},
-               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t)},
+               {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
                {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
                 saves ? (double)p->checkpoint + saving : 0},
                {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
@@ -251,6 +265,10 @@ enum dpt_status dpt_plan_open(struct dpt_plan *p, const struct dpt_job *job,
     state = dpt_trainer_state(&p->t, job_text);
     DPT_TRY(dpt_checkpoint_size(&state, job->output, &p->checkpoint, err));
     p->reduced = spec->ranks > 1 ? ((double)p->t.model.graph.arena + DPT_TAIL_WORDS) * WORD : 0;
+    if (p->t.team.lockstep) {
+        dpt_lockstep_count(&p->t, &p->exchanges, &p->exchanged);
+        p->exchanges *= 2; /* forward and backward */
+    }
     fill_memory(p);
 out:
     return status;

@@ -100,6 +100,8 @@ struct dpt_plan {
     int32_t device_micro; /* samples of a micro-batch that would fit; 0: this one does, or none */
     uint64_t checkpoint;  /* bytes */
     double reduced;       /* bytes that each rank puts into a step's sum */
+    int32_t exchanges;    /* of batch norms' statistics in a step */
+    double exchanged;     /* bytes of the largest of them */
     struct dpt_machine machine; /* flops 0: not measured */
     struct dpt_trial trial;
     struct dpt_plan_step step;

@@ -134,11 +134,14 @@ static void reduce(const struct dpt_plan *p, const struct partition *d, struct d
     else if (all > 1)
         step->local = arenas * arena / bandwidth / reached_sum;
     if (d->node_ranks > 1)
-        step->local += (small ? 1 : 2) * meet;
+        step->local += ((small ? 1 : 2) + p->exchanges) * meet;
     if (d->nodes > 1 && tree)
         step->network = dpt_fabric_tree(&p->spec.fabric, n, parties, has_pairs(d), add);
     else if (d->nodes > 1)
         step->network = dpt_fabric_allreduce(&p->spec.fabric, n, parties, add);
+    if (d->nodes > 1)
+        step->network += p->exchanges *
+                         dpt_fabric_allreduce(&p->spec.fabric, p->exchanged / WORD, d->ranks, add);
 }
 
 static void update(const struct dpt_plan *p, const struct partition *d, struct dpt_plan_step *step)

@@ -157,6 +157,24 @@ void dpt_trainer_warn_idle(const struct dpt_trainer *t, struct dpt_log *log)
     dpt_free(idle);
 }
 
+const struct dpt_graph_node *dpt_trainer_lockstep_norm(const struct dpt_trainer *t)
+{
+    const struct dpt_graph *graph = &t->model.graph;
+
+    for (int32_t i = 0; i < graph->n_nodes && t->data.train.present; i++)
+        if (graph->nodes[i].whole_step && t->job->batch.global > dpt_trainer_choose_micro(t))
+            return &graph->nodes[i];
+    return NULL;
+}
+
+int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro)
+{
+    const int64_t batches = (t->job->batch.global + micro - 1) / micro;
+    const int64_t run = (batches + t->comm->world.size - 1) / t->comm->world.size;
+
+    return t->team.lockstep ? (int)((run + t->team.threads - 1) / t->team.threads) : 1;
+}
+
 int32_t dpt_trainer_choose_group(const struct dpt_trainer *t, int32_t micro)
 {
     const int64_t batches = (t->job->batch.global + micro - 1) / micro;

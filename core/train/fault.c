@@ -95,7 +95,7 @@ static enum dpt_status misread(const char *text, struct dpt_error *err)
     return dpt_fail(err, DPT_USAGE,
                     "DPTRAIN_FAULT=%s: kill, exit, stop, hang, read, memory, memory-evaluation, "
                     "fail, flip-weight or flip-gradient is wanted, with :rank=R:step=S and perhaps "
-                    ":word=W",
+                    ":word=W or :exchange=E",
                     text);
 }
 
@@ -105,7 +105,11 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err)
     const struct {
         const char *key;
         int64_t *value;
-    } keys[] = {{"rank=", &fault->rank}, {"step=", &fault->step}, {"word=", &fault->word}};
+    } keys[] = {{"rank=", &fault->rank},
+                {"step=", &fault->step},
+                {"word=", &fault->word},
+                {"exchange=", &fault->exchange}};
+    enum { KEYS = sizeof keys / sizeof *keys };
     char copy[128], *rest = copy, *part;
 
     *fault = (struct dpt_fault){.rank = -1, .step = -1};
@@ -119,12 +123,13 @@ enum dpt_status dpt_fault_read(struct dpt_fault *fault, struct dpt_error *err)
     while ((part = strsep(&rest, ":")) != NULL) {
         size_t i = 0;
 
-        while (i < 3 && strncmp(part, keys[i].key, strlen(keys[i].key)) != 0)
+        while (i < KEYS && strncmp(part, keys[i].key, strlen(keys[i].key)) != 0)
             i++;
-        if (i == 3 || !dpt_parse_int(part + strlen(keys[i].key), keys[i].value))
+        if (i == KEYS || !dpt_parse_int(part + strlen(keys[i].key), keys[i].value))
             return misread(text, err);
     }
-    if (fault->action == NULL || fault->rank < 0 || fault->step < 0 || fault->word < 0)
+    if (fault->action == NULL || fault->rank < 0 || fault->step < 0 || fault->word < 0 ||
+        fault->exchange < 0)
         return misread(text, err);
     return DPT_OK;
 }
@@ -139,18 +144,35 @@ bool dpt_fault_strikes_gradients(const struct dpt_fault *fault)
     return fault->action != NULL && fault->action->gradient;
 }
 
-enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
-                                 float *params, int64_t n, struct dpt_error *err)
+static enum dpt_status strike(const struct dpt_fault *fault, float *params, int64_t n,
+                              struct dpt_error *err)
 {
     const struct dpt_fault_action *action = fault->action;
 
-    if (!dpt_fault_strikes(fault, rank, step) || action->evaluation)
-        return DPT_OK;
     if (action->signal != 0)
         raise(action->signal);
     if (action->status != DPT_OK)
         return dpt_fail(err, action->status, "%s, as DPTRAIN_FAULT asks", action->text);
     return action->run != NULL ? action->run(fault, params, n, err) : DPT_OK;
+}
+
+/* Whether it strikes at this point of the step: at its begin, or in one of its exchanges. */
+static bool strikes_at(const struct dpt_fault *fault, int rank, int64_t step, int64_t exchange)
+{
+    return dpt_fault_strikes(fault, rank, step) && fault->exchange == exchange &&
+           !fault->action->evaluation;
+}
+
+enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
+                                 float *params, int64_t n, struct dpt_error *err)
+{
+    return strikes_at(fault, rank, step, 0) ? strike(fault, params, n, err) : DPT_OK;
+}
+
+enum dpt_status dpt_fault_strike_exchange(const struct dpt_fault *fault, int rank, int64_t step,
+                                          int64_t exchange, struct dpt_error *err)
+{
+    return strikes_at(fault, rank, step, exchange) ? strike(fault, NULL, 0, err) : DPT_OK;
 }
 
 enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
@@ -162,9 +184,9 @@ enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int r
 }
 
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
-                               float *gradient, int64_t n)
+                               float *gradient, int64_t begin, int64_t end)
 {
     if (dpt_fault_strikes_gradients(fault) && dpt_fault_strikes(fault, rank, step) &&
-        fault->word < n)
+        fault->word >= begin && fault->word < end)
         flip(&gradient[fault->word]);
 }

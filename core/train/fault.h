@@ -4,9 +4,10 @@
  * A hook for tests, in every build. Only the environment sets it, and a run that finds it there
  * logs that at its start:
  *
- *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W]"
+ *     DPTRAIN_FAULT="ACTION:rank=R:step=S[:word=W][:exchange=E]"
  *
- * Rank R performs ACTION just before step S (from 1; 0: during setup):
+ * Rank R performs ACTION just before step S (from 1; 0: during setup), or within it just before its
+ * exchange number E (from 1) of the statistics of batch norms (lockstep.h):
  *
  *     kill          is killed
  *     exit          exits without telling the others
@@ -31,7 +32,7 @@
 
 struct dpt_fault {
     const struct dpt_fault_action *action; /* NULL: none, the usual case */
-    int64_t rank, step, word;
+    int64_t rank, step, word, exchange;
 };
 
 /* From the environment. Errors: USAGE. */
@@ -47,13 +48,17 @@ bool dpt_fault_strikes_gradients(const struct dpt_fault *fault);
 enum dpt_status dpt_fault_strike(const struct dpt_fault *fault, int rank, int64_t step,
                                  float *params, int64_t n, struct dpt_error *err);
 
+/* Performs a fault in an exchange of that step, by the exchange's number. Errors: the fault's
+ * own. */
+enum dpt_status dpt_fault_strike_exchange(const struct dpt_fault *fault, int rank, int64_t step,
+                                          int64_t exchange, struct dpt_error *err);
 /* Performs a fault in an evaluation after this step. Errors: the fault's own. */
 enum dpt_status dpt_fault_strike_evaluation(const struct dpt_fault *fault, int rank, int64_t step,
                                             struct dpt_error *err);
 
-/* Performs a fault in the gradient of the rank's first micro-batch, which has just been
- * computed. */
+/* Performs a fault in the gradient of the rank's first micro-batch, of which the numbers
+ * [begin, end) have just been computed. */
 void dpt_fault_strike_gradient(const struct dpt_fault *fault, int rank, int64_t step,
-                               float *gradient, int64_t n);
+                               float *gradient, int64_t begin, int64_t end);
 
 #endif

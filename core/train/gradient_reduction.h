@@ -19,6 +19,17 @@
 
 #include "core/train/trainer.h"
 
+/* The floats [begin, end) of a gradient with its tail. */
+struct dpt_gradient_range {
+    size_t begin, end;
+};
+
+/* All of them. */
+static inline struct dpt_gradient_range dpt_gradient_whole(const struct dpt_trainer *t)
+{
+    return (struct dpt_gradient_range){0, (size_t)t->model.graph.arena + DPT_TAIL_WORDS};
+}
+
 struct dpt_gradient_reduction_type {
     /* Collective. Makes the buffers, and t->reduction.sum. Errors: RANK. */
     enum dpt_status (*open)(struct dpt_trainer *t, struct dpt_error *err);
@@ -33,10 +44,13 @@ struct dpt_gradient_reduction_type {
      * whether the gradient is added to its content. */
     float *(*target)(struct dpt_trainer *t, int thread, bool *add);
     /* To be called when a micro-batch was computed, or n of them from that one on (an aligned run
-     * of a power of two, or the rest of one): the gradient is their sum along the tree.
-     * metric_sums: [n], of each. */
+     * of a power of two, or the rest of one): the gradient is their sum along the tree. range: the
+     * floats of it that were. metric_sums: [n], of each; NULL: the tail is not among them. */
     void (*done)(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
-                 const struct dpt_metric_sums *metric_sums);
+                 struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums);
+    /* A thread is to go through its micro-batches of the step once more, for another range of
+     * floats: it gets the same targets as before. The last range begins with the first float. */
+    void (*again)(struct dpt_trainer *t, int thread);
     /*
      * Collective. Sums over threads and ranks into t->reduction.sum. flags: this rank's; their sums
      * are then in t->reduction.reduced_flags. A rank that failed adds nothing, and the sum is then

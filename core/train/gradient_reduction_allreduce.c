@@ -73,15 +73,20 @@ static float *target(struct dpt_trainer *t, int thread, bool *add)
 }
 
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
-                 const struct dpt_metric_sums *metric_sums)
+                 struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
 {
     struct dpt_worker *worker = &t->team.workers[thread];
 
     (void)micro_batch;
-    (void)gradient;
+    (void)gradient, (void)range;
     worker->done++;
-    for (int32_t i = 0; i < n; i++)
+    for (int32_t i = 0; metric_sums != NULL && i < n; i++)
         dpt_metric_sums_add(&worker->metric_sums, &metric_sums[i]);
+}
+
+static void again(struct dpt_trainer *t, int thread)
+{
+    t->team.workers[thread].done = 0;
 }
 
 /* Marks the threads whose gradients count, and writes this rank's tail behind the first one's: it
@@ -134,6 +139,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_allreduce = {
     .begin = begin,
     .target = target,
     .done = done,
+    .again = again,
     .sum = sum,
     .sums_of_squares = sums_of_squares,
 };

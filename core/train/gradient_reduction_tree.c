@@ -120,21 +120,26 @@ static void close_tree(struct dpt_trainer *t)
     dpt_free(t->reduction.state);
 }
 
+/* Which buffers serve follows from the micro-batches' numbers, so a range of floats is added up in
+ * the same ones as any other. */
+static void again(struct dpt_trainer *t, int thread)
+{
+    const struct dpt_gradient_reduction_state *g = t->reduction.state;
+    struct branch *b = &g->branches[thread];
+
+    dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
+    /* The first buffer is taken first, since the sum of a rank's only thread ends there. */
+    for (int k = 0; k < g->buffers; k++)
+        b->spare[k] =
+            dpt_deterministic_buffer(g->allreduce, thread * g->buffers + g->buffers - 1 - k);
+    b->n_spare = g->buffers;
+}
+
 static void begin(struct dpt_trainer *t, const struct dpt_step_view *view)
 {
-    struct dpt_gradient_reduction_state *g = t->reduction.state;
-
     partition(t, view->step);
-    for (int i = 0; i < t->team.gradient_workers; i++) {
-        struct branch *b = &g->branches[i];
-
-        dpt_tree_begin(&b->tree, g->first[t->comm->world.size]);
-        /* The first buffer is taken first, since the sum of a rank's only thread ends there. */
-        for (int k = 0; k < g->buffers; k++)
-            b->spare[k] =
-                dpt_deterministic_buffer(g->allreduce, i * g->buffers + g->buffers - 1 - k);
-        b->n_spare = g->buffers;
-    }
+    for (int i = 0; i < t->team.gradient_workers; i++)
+        again(t, i);
 }
 
 static float *target(struct dpt_trainer *t, int thread, bool *add)
@@ -160,7 +165,7 @@ static void add_tails(const struct dpt_metric_sums *metric_sums, int32_t n, floa
 }
 
 static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t n, float *gradient,
-                 const struct dpt_metric_sums *metric_sums)
+                 struct dpt_gradient_range range, const struct dpt_metric_sums *metric_sums)
 {
     struct branch *b = &t->reduction.state->branches[thread];
     struct dpt_block block = {.begin = micro_batch};
@@ -169,11 +174,13 @@ static void done(struct dpt_trainer *t, int thread, int32_t micro_batch, int32_t
 
     while ((1 << block.level) < n)
         block.level++;
-    add_tails(metric_sums, n, gradient + t->model.graph.arena);
+    if (metric_sums != NULL)
+        add_tails(metric_sums, n, gradient + t->model.graph.arena);
     b->n_spare--;
-    dpt_tree_push(&b->tree, block, gradient, arena_floats(t), released, &free);
+    dpt_tree_push(&b->tree, block, gradient + range.begin, range.end - range.begin, released,
+                  &free);
     while (free > 0)
-        b->spare[b->n_spare++] = released[--free];
+        b->spare[b->n_spare++] = released[--free] - range.begin;
 }
 
 static enum dpt_status sum(struct dpt_trainer *t, const struct dpt_step_view *view,
@@ -211,6 +218,7 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     .begin = begin,
     .target = target,
     .done = done,
+    .again = again,
     .sum = sum,
     .sums_of_squares = sums_of_squares,
 };

@@ -76,6 +76,7 @@ struct dpt_program_spec dpt_trainer_program_spec(const struct dpt_trainer *t, in
         .micro = micro * t->team.group,
         .sub_batch = micro,
         .threads = t->team.threads,
+        .slots = t->team.slots,
         .training = t->data.train.present,
         .team = t->team.together ? t->team.pool : NULL,
         .precision = precise ? DPT_PRECISION_FP32 : (enum dpt_precision)job->device.precision,

@@ -26,6 +26,16 @@ static int32_t eval_step(const struct dpt_trainer *t, int32_t micro)
     return (int32_t)(micro * t->team.all_threads * EVAL_MICROS);
 }
 
+/* "job.yaml:7:5: " of a layer, where that is known. */
+static const char *place_of(const struct dpt_trainer *t, const struct dpt_graph_node *node,
+                            char place[512])
+{
+    place[0] = '\0';
+    if (node->line > 0 && t->job->model.file != NULL)
+        snprintf(place, 512, "%s:%d:%d: ", t->job->model.file, node->line, node->column);
+    return place;
+}
+
 /* A batch norm takes more than one number of each channel; many samples make good statistics. */
 enum { ENOUGH = 16 };
 static enum dpt_status check_norms(const struct dpt_trainer *t, int32_t micro,
@@ -33,21 +43,20 @@ static enum dpt_status check_norms(const struct dpt_trainer *t, int32_t micro,
 {
     const struct dpt_job *job = t->job;
     const int64_t global = job->batch.global, enough = global < ENOUGH ? global : ENOUGH;
-    char place[512] = "", cure[64] = "batch.global: 2 or more is needed", shape[40];
+    char place[512], cure[64] = "batch.global: 2 or more is needed", shape[40];
 
     for (int32_t i = 0; micro == 1 && i < t->model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &t->model.graph.nodes[i];
 
-        if (node->op != DPT_OP_BATCHNORM || (int64_t)node->in.h * node->in.w > 1)
+        if (node->op != DPT_OP_BATCHNORM || (int64_t)node->in.h * node->in.w > 1 ||
+            (node->whole_step && global > 1))
             continue;
-        if (node->line > 0 && job->model.file != NULL)
-            snprintf(place, sizeof place, "%s:%d:%d: ", job->model.file, node->line, node->column);
         if (enough > 1)
             snprintf(cure, sizeof cure, "batch.micro: %lld would do", (long long)enough);
         return dpt_fail(err, DPT_BAD_JOB,
                         "%smodel (%s): gets %s, and micro-batches of 1 sample (batch.micro: %s, "
                         "batch.global: %lld): one number of a channel has no variance; %s",
-                        place, node->name, dpt_shape_text(&node->in, shape),
+                        place_of(t, node, place), node->name, dpt_shape_text(&node->in, shape),
                         job->batch.micro == 0 ? "auto" : "1", (long long)global, cure);
     }
     return DPT_OK;
@@ -125,16 +134,38 @@ static enum dpt_status check_room(const struct dpt_trainer *t, struct dpt_error 
     return err->status;
 }
 
+/* Micro-batches that wait for each other at a norm need a backend that leaves off there. */
+static enum dpt_status check_lockstep(const struct dpt_trainer *t,
+                                      const struct dpt_graph_node *norm, struct dpt_error *err)
+{
+    const long long global = (long long)t->job->batch.global;
+    char place[512];
+
+    if (norm == NULL || t->backend->forward != NULL)
+        return DPT_OK;
+    return dpt_fail(err, DPT_BAD_JOB,
+                    "%smodel (%s): `statistics: batch` over micro-batches of %lld of %lld samples "
+                    "is not there on %s: batch.micro: %lld makes them one, on one rank; or take "
+                    "device.kind: cpu, or `statistics: micro`",
+                    place_of(t, norm, place), norm->name, (long long)dpt_trainer_choose_micro(t),
+                    global, t->backend->name, global);
+}
+
 /* The model, and the engine that can take its steps. */
 static enum dpt_status build_model(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const struct dpt_graph_node *norm;
 
     DPT_TRY(check_precision(t, err));
     DPT_TRY(dpt_trainer_build_model(t, err));
     if (!t->planned)
         DPT_TRY(check_room(t, err));
-    t->team.together = t->backend->teams != NULL && t->backend->teams(&t->model.graph);
+    norm = dpt_trainer_lockstep_norm(t);
+    DPT_TRY(check_lockstep(t, norm, err));
+    t->team.lockstep = norm != NULL;
+    t->team.together =
+        norm == NULL && t->backend->teams != NULL && t->backend->teams(&t->model.graph);
     t->engine = dpt_engine_choose(t);
 out:
     return status;
@@ -163,6 +194,7 @@ static enum dpt_status open_sized(struct dpt_trainer *t, struct dpt_error *err)
     const int32_t micro = dpt_trainer_choose_micro(t);
 
     t->team.group = dpt_trainer_choose_group(t, micro);
+    t->team.slots = dpt_trainer_choose_slots(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     DPT_TRY(dpt_trainer_open_loaders(t, err));
     DPT_TRY(dpt_trainer_open_evaluation(t, err));
@@ -333,6 +365,7 @@ enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *jo
     t->team.all_threads = (int64_t)t->team.threads * comm->world.size;
     micro = dpt_trainer_choose_micro(t);
     t->team.group = dpt_trainer_choose_group(t, micro);
+    t->team.slots = dpt_trainer_choose_slots(t, micro);
     DPT_TRY(plan_steps(t, micro, err));
     t->reduction.type = dpt_gradient_reduction_types[job->comm.reduction];
 out:

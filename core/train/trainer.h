@@ -105,6 +105,8 @@ struct dpt_team {
     int threads;   /* of this rank */
     bool together; /* they compute each micro-batch together */
     int32_t group; /* micro-batches that are computed at once: 1, or a power of two */
+    bool lockstep; /* all micro-batches of a step are under way at once (lockstep.h) */
+    int slots;     /* the most of them that a thread has; else 1 */
     /* Threads that take micro-batches and have gradients of their own: 1 where the threads compute
      * together, else all. */
     int gradient_workers;
@@ -196,6 +198,11 @@ enum dpt_status dpt_trainer_open(struct dpt_trainer *t, const struct dpt_job *jo
 enum dpt_status dpt_trainer_plan(struct dpt_trainer *t, const struct dpt_job *job,
                                  const struct dpt_comm *comm, int threads, unsigned parts,
                                  struct dpt_error *err);
+/* Whether a norm of the model takes the statistics of steps that are more than one micro-batch; NULL,
+ * or the first such node. Follows from the job and the model alone. */
+const struct dpt_graph_node *dpt_trainer_lockstep_norm(const struct dpt_trainer *t);
+/* How many micro-batches of that size the busiest thread of any rank has in a step. */
+int dpt_trainer_choose_slots(const struct dpt_trainer *t, int32_t micro);
 /* How many threads of a rank a step of the trainer's model can keep busy, at least 1. */
 int dpt_trainer_useful_threads(const struct dpt_trainer *t);
 /* Whether dptrain may choose the size of the micro-batch by the number of ranks and the machine:

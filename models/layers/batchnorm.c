@@ -1,20 +1,55 @@
 #include "models/layer.h"
 
+// clang-format off
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_DECAY, "decay", "0.9", 0, 1,
                       "how much of the running mean and variance a step keeps; PyTorch's momentum "
                       "is 1 - decay"),
     DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_EPS, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
+    DPT_STATISTICS_ROW(struct dpt_batchnorm_options, statistics),
     {0},
 };
+// clang-format on
+
+static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
+                           struct dpt_error *err)
+{
+    const struct dpt_batchnorm_options *o = layer->options;
+    struct dpt_graph_node node = dpt_builder_node(b);
+    enum dpt_status status;
+
+    for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
+        node.attribute[k] = (float)o->attributes.attribute[k];
+    node.whole_step = o->statistics == DPT_STATISTICS_BATCH;
+    DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
+    DPT_TRY(dpt_builder_add(b, &node, err));
+out:
+    return status;
+}
+
+void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics)
+{
+    const struct dpt_layer_list *inner;
+    const char *option;
+
+    for (size_t i = 0; i < list->n; i++) {
+        const struct dpt_layer *layer = &list->at[i];
+
+        if (layer->type == &dpt_layer_batchnorm)
+            ((struct dpt_batchnorm_options *)layer->options)->statistics = statistics;
+        for (size_t k = 0; (inner = dpt_layer_inner(layer, k, &option)) != NULL; k++)
+            dpt_layers_set_statistics(inner, statistics);
+    }
+}
 
 const struct dpt_layer_type dpt_layer_batchnorm = {
     .name = "batchnorm",
-    .summary = "each channel of a micro-batch to mean 0 and variance 1, then weight and bias; "
-               "evaluation goes by running statistics (Ioffe & Szegedy 2015)",
+    .summary = "each channel of a micro-batch, or of the whole batch of a step, to mean 0 and "
+               "variance 1, then weight and bias; evaluation goes by running statistics (Ioffe & "
+               "Szegedy 2015)",
     .op = DPT_OP_BATCHNORM,
     .options = options,
-    .size = sizeof(struct dpt_attribute_options),
-    .add = dpt_layer_with_attributes,
+    .size = sizeof(struct dpt_batchnorm_options),
+    .add = add,
 };

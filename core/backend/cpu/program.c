@@ -327,7 +327,7 @@ static enum dpt_status find_in_plain(const struct dpt_cpu_program *program,
     enum dpt_status status = DPT_OK;
     void *plain = NULL;
 
-    spec.threads = 1;
+    spec.threads = spec.slots = 1;
     spec.team = NULL;
     DPT_TRY(dpt_cpu_open_plain(&spec, &plain, err));
     DPT_TRY(refresh(plain, 0, params, err));

@@ -9,6 +9,7 @@
 #include "core/trace/profile.h"
 #include "core/train/engine.h"
 #include "core/train/gradient_reduction.h"
+#include "core/train/lockstep.h"
 
 /* Below this many floats one thread is faster than waking the others. */
 enum { ALONE = 16 * 1024 };
@@ -19,6 +20,7 @@ const struct dpt_gradient_reduction_type *const dpt_gradient_reduction_types[] =
 };
 
 struct dpt_engine_state {
+    struct dpt_lockstep *lockstep; /* NULL: micro-batches do not wait for each other */
     double *norms; /* partial sums of squares, one for each chunk (core/base/sum_of_squares.h), and
                       those that the optimizer wants */
 };
@@ -78,21 +80,20 @@ static void compute(void *arg, int thread)
             continue;
         if (i == w->view.first)
             dpt_fault_strike_gradient(&t->fault, t->comm->world.rank, t->progress.step + 1,
-                                      gradient_worker->target, t->model.graph.floats);
+                                      gradient_worker->target, 0, t->model.graph.floats);
         t->reduction.type->done(t, thread, i, several, gradient_worker->target,
-                                gradient_worker->own);
+                                dpt_gradient_whole(t), gradient_worker->own);
         if (t->reduction.type == &dpt_gradient_reduction_reproducible) /* it adds up in `done` */
             dpt_profile_mark(t->profile, thread, DPT_SPAN_REDUCTION);
     }
 }
 
-/* All of a step that can fail on this rank alone. */
-static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
+/* What comes before the micro-batches. */
+static enum dpt_status begin_rank(struct step_work *w, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     struct dpt_trainer *t = w->t;
     const int64_t step = t->progress.step + 1;
-    uint64_t start;
 
     DPT_TRY(t->requests.deferred_error);
     dpt_comm_note(t->comm, step, "reading its samples");
@@ -100,13 +101,31 @@ static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
                              t->model.graph.floats, err));
     DPT_TRY(dpt_loader_next(t->data.train.loader, &w->view, err));
     dpt_profile_switch(t->profile, DPT_SPAN_WAIT_LOADER, DPT_SPAN_OTHER);
-    start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
     dpt_comm_note(t->comm, step, "computing");
     t->reduction.type->begin(t, &w->view);
-    DPT_TRY(dpt_trainer_run(t, compute, w, err));
-    dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
 out:
-    return status == DPT_OK ? DPT_OK : dpt_step_fail(t, status, err);
+    return status;
+}
+
+/* All of a step that can fail on this rank alone; collective where its micro-batches are in
+ * lockstep, in which a rank that fails takes part. */
+static enum dpt_status compute_rank(struct step_work *w, struct dpt_error *err)
+{
+    struct dpt_trainer *t = w->t;
+    struct dpt_lockstep *lockstep = t->engine_state->lockstep;
+    const double begin = dpt_now();
+    enum dpt_status status = begin_rank(w, err);
+    const uint64_t start = t->profile != NULL ? t->profile->timeline.threads[0].last : 0;
+
+    if (lockstep != NULL)
+        status = dpt_lockstep_compute(lockstep, &w->view, status, err);
+    else if (status == DPT_OK)
+        status = dpt_trainer_run(t, compute, w, err);
+    t->busy += dpt_now() - begin - (lockstep != NULL ? dpt_lockstep_waited(lockstep) : 0);
+    if (status != DPT_OK)
+        return dpt_step_fail(t, status, err);
+    dpt_profile_hold(t->profile, DPT_SPAN_COMPUTE, start);
+    return DPT_OK;
 }
 
 static void run_part(void *arg, int thread)
@@ -274,12 +293,11 @@ static enum dpt_status step(struct dpt_trainer *t, struct dpt_step_result *resul
     const float *tail = t->reduction.sum + t->model.graph.arena;
     float flags[DPT_FLAGS];
     const bool scaled = t->job->device.precision == DPT_PRECISION_FP16;
-    double norm, start = dpt_now();
+    double norm;
     bool overflow = false;
 
     memset(result, 0, sizeof *result);
     mine = compute_rank(&w, err);
-    t->busy += dpt_now() - start;
     dpt_step_flags(t, mine != DPT_OK, flags);
     DPT_TRY(reduce(&w, flags, err));
     if (t->reduction.reduced_flags[DPT_FLAG_FAILED] > 0)
@@ -333,6 +351,8 @@ static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
     if (status == DPT_OK)
         status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
                               "the norms of gradients", err);
+    if (status == DPT_OK && t->team.lockstep)
+        status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
     t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
     DPT_TRY(t->reduction.type->open(t, err));
@@ -344,8 +364,10 @@ static void close_host(struct dpt_trainer *t)
 {
     if (t->reduction.type != NULL)
         t->reduction.type->close(t);
-    if (t->engine_state != NULL)
+    if (t->engine_state != NULL) {
+        dpt_lockstep_close(t->engine_state->lockstep);
         dpt_free(t->engine_state->norms);
+    }
     dpt_free(t->engine_state);
 }
 

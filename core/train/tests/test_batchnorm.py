@@ -3,6 +3,7 @@
 The layers' numbers are compared with PyTorch's in core/backend/tests; here it is steps, ranks and files.
 """
 import json
+import os
 import re
 import sys
 
@@ -14,6 +15,7 @@ sys.path.insert(0, "scripts/lib")
 sys.path.insert(0, "core/train/tests")
 import dpt  # noqa: E402
 import formats  # noqa: E402
+import whole_batch  # noqa: E402
 
 JOB = """
 data: {{train: t.h5, valid: v.h5, shuffle: none}}
@@ -153,14 +155,14 @@ def test_state_goes_to_files_and_comes_back(tmp_path, form):
 
 REFUSALS = [
     ("{batchnorm: {decay: 2}}, flatten, {dense: 2}", "8", "decay"),
-    ("{batchnorm: {statistics: micro}}, flatten, {dense: 2}", "8", "statistics: unknown key"),
+    ("{batchnorm: {statistics: sample}}, flatten, {dense: 2}", "8", "statistics: 'sample' is none of micro, batch"),
     ("flatten, batchnorm, {dense: 2}", "1", "job.yaml:3:45: model (batchnorm1): gets 60, and micro-batches of 1 sample "
      "(batch.micro: 1, batch.global: 21): one number of a channel has no variance; batch.micro: 16 would do"),
     ("{conv: {channels: 2, kernel: [5, 4]}}, batchnorm, flatten, {dense: 2}", "1", "model (batchnorm1): gets 2x1x1, and"),
 ]
 
 
-@pytest.mark.parametrize("layers, micro, says", REFUSALS, ids=["decay", "key", "flat", "planes"])
+@pytest.mark.parametrize("layers, micro, says", REFUSALS, ids=["decay", "statistics", "flat", "planes"])
 def test_mistakes_are_told(tmp_path, layers, micro, says):
     job = make(tmp_path, layers=layers, micro=micro)
     for command in ((), ("plan",)):
@@ -186,3 +188,107 @@ def test_statistics_that_are_no_numbers_are_told(tmp_path):
         found, attributes = read(run)
         assert (attributes["step"], attributes["updates"]) == (2, 1)
         assert all(np.isfinite(v).all() for k, v in found.items() if k.startswith("state"))
+
+
+# --- statistics: batch --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A job on whole_batch's samples, and how its weights begin; batches of 5 micro-batches and a sample."""
+    folder = tmp_path_factory.mktemp("whole")
+    with h5py.File(folder / "t.h5", "w") as file:
+        file["images"], file["labels"] = whole_batch.samples()
+    np.savez(folder / "start.npz", **whole_batch.beginning())
+    job = JOB.format(layers=whole_batch.LAYERS, micro=f"4, global: {whole_batch.BATCH}", train=f"steps: {whole_batch.STEPS}",
+                     reduction="reproducible").replace("global: 21, ", "").replace(", valid: v.h5", "")
+    optimizer = f"optimizer: {{type: sgd, lr: {whole_batch.LR}, momentum: 0.9}}\nlog: {{every: 1 steps}}\n"
+    dpt.write_job(folder / "job.yaml", job + optimizer)
+    return folder
+
+
+@pytest.mark.parametrize("ranks, words", [(1, ["device.kind=ref"]), (3, ["device.kind=cpu"]),
+                                          (2, ["comm.reduction=allreduce", "device.threads=2"])])
+def test_whole_batches_are_pytorchs(whole, tmp_path, ranks, words):
+    """Weights, running statistics and losses of BatchNorm over all samples of a batch; the last micro-batches and batch are short."""
+    sets = [word for setting in words for word in ("--set", setting)]
+    dpt.train("job.yaml", tmp_path / "run", "--quiet", "--init-from", "start.npz", *sets, ranks=ranks, cwd=whole)
+    with open("core/train/tests/golden_batchnorm.json", encoding="utf-8") as file:
+        golden = json.load(file)
+    found, _ = read(tmp_path / "run")
+    np.testing.assert_allclose([e["loss"] for e in dpt.events(tmp_path / "run", "train")], golden.pop("loss"), rtol=1e-5)
+    for name, want in golden.items():
+        name = ("state/" if "running" in name else "params/") + name.replace(".", "/")
+        got = found[name].ravel()
+        assert np.abs(got - want).max() < 1e-5 * max(1, np.abs(want).max()), (name, got, want)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "ref"])
+def test_a_batch_of_one_micro_batch_is_as_micro(whole, tmp_path, kind):
+    found = {}
+    for statistics in ("micro", "batch"):
+        text = (whole / "job.yaml").read_text().replace("statistics: batch", f"statistics: {statistics}").replace("micro: 4", "micro: 21")
+        dpt.write_job(whole / f"{kind}-{statistics}.yaml", text)
+        dpt.train(f"{kind}-{statistics}.yaml", tmp_path / statistics, "--quiet", "--set", f"device.kind={kind}", cwd=whole)
+        found[statistics] = {k: v for k, v in read(tmp_path / statistics)[0].items() if k.startswith(("params", "state"))}
+    assert len(found["batch"]) == 22
+    for name, want in found["micro"].items():
+        np.testing.assert_array_equal(found["batch"][name], want, err_msg=name)
+
+
+BOTH = ("{{conv: {{channels: 18, padding: same}}}}, {0}, relu, {{residual: {{layers: [{{conv: {{channels: 9, padding: same}}}}, {0}, relu,"
+        " {{dropout: 0.3}}, {{conv: {{channels: 7, padding: same}}}}, batchnorm]}}}}, relu, {{maxpool: 2}}, flatten, {0}, {{dense: 3}}"
+        ).format("{batchnorm: {statistics: batch}}")
+
+
+def test_whole_batches_on_any_ranks(tmp_path):
+    """Both kinds of statistics, dropout and clipping: the same bytes, also where a run stops and goes on elsewhere."""
+    job = make(tmp_path, layers=BOTH, micro="4", train="epochs: 2, clip_norm: 0.2, check_replicas: 1 steps")
+    grid = [(r, t) for r in (1, 2, 3, 8) for t in (1, 2)]
+    for ranks, threads in grid if os.environ.get("DPT_HEAVY") == "1" else ((1, 1), (2, 2), (3, 1), (8, 2)):
+        dpt.train(job, tmp_path / f"{ranks}-{threads}", "--quiet", "--set", f"device.threads={threads}", ranks=ranks, cwd=tmp_path)
+        assert dpt.newest(tmp_path / f"{ranks}-{threads}") == dpt.newest(tmp_path / "1-1"), (ranks, threads)
+    dpt.train(job, tmp_path / "parts", "--quiet", "--set", "train.epochs=1", ranks=3, cwd=tmp_path)
+    dpt.train(job, tmp_path / "parts", "--quiet", "--set", "device.threads=2", ranks=2, cwd=tmp_path)
+    assert dpt.newest(tmp_path / "parts") == dpt.newest(tmp_path / "1-1")
+
+
+@pytest.mark.parametrize("fault, code, says", [
+    ("fail:rank=1:step=2:exchange=3", 70, "step 2: an error, as DPTRAIN_FAULT asks"),
+    ("read:rank=0:step=2", 74, "step 2: reading failed"),
+    ("kill:rank=1:step=2:exchange=2", 137, "Its last word: exchanging the statistics of batchnorm"),
+    ("stop:rank=2:step=2:exchange=5", 71, "its last word: exchanging the statistics of batchnorm"),
+], ids=lambda value: str(value).split(":", maxsplit=1)[0])
+def test_a_rank_fails_in_an_exchange(tmp_path, fault, code, says):
+    """All learn of it, or name it and what it did."""
+    job = make(tmp_path, layers=BOTH, micro="4")
+    result = dpt.run(job, "--output", tmp_path / "run", "--set", "comm.timeout=2 s", ranks=3, cwd=tmp_path, env={"DPTRAIN_FAULT": fault},
+                     timeout=60)
+    assert result.code == code and says in result.err, result
+    assert result.err.count(says) == 1, result
+
+
+def test_values_that_are_no_numbers_are_traced_to_their_rank(tmp_path):
+    """Though the statistics bring them to every micro-batch."""
+    job = make(tmp_path, layers=BOTH, micro="4", train="epochs: 1, on_nan: skip")
+    with h5py.File(tmp_path / "t.h5", "r+") as file:
+        file["images"][30] *= 1e36
+    result = dpt.run(job, "--output", tmp_path / "run", ranks=2, cwd=tmp_path)
+    assert result.code == 0 and "step 2: not a number: rank 0" in result.err, result
+    assert read(tmp_path / "run")[1]["updates"] == 1
+
+
+def test_whole_batches_need_a_backend_that_has_them(tmp_path):
+    job = make(tmp_path, layers="flatten, {batchnorm: {statistics: batch}}, {dense: 2}", micro="4")
+    result = dpt.run("plan", job, "--set", "device.kind=cuda", cwd=tmp_path)
+    assert result.code == 78 and "job.yaml:3:45: model (batchnorm1): `statistics: batch` over micro-batches of 4 of 21 samples is not " \
+        "there on cuda: batch.micro: 21 makes them one" in result.err, result
+    assert dpt.run("plan", job, "--set", "device.kind=cuda", "--set", "batch.micro=21", cwd=tmp_path).code == 0
+
+
+def test_a_batch_needs_two_samples(tmp_path):
+    """Its micro-batches do not."""
+    job = make(tmp_path, layers="flatten, {batchnorm: {statistics: batch}}, {dense: 2}", micro="1")
+    dpt.train(job, tmp_path / "run", "--quiet", cwd=tmp_path)
+    result = dpt.run("plan", job, "--set", "batch.global=1", cwd=tmp_path)
+    assert result.code == 78 and "one number of a channel has no variance; batch.global: 2 or more is needed" in result.err, result
