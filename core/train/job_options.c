@@ -91,7 +91,7 @@ static const struct dpt_option batch_options[] = {
          "samples of a micro-batch: of one forward and backward pass. A rank or thread that has "
          "several adds up their gradients before the update (gradient accumulation). auto: "
          "small enough to feed every rank and thread; with comm.reduction: reproducible, or a "
-         "batchnorm, whose statistics are a micro-batch's, it follows from the job alone"},
+         "batchnorm, whose statistics may be a micro-batch's, it follows from the job alone"},
     {0},
 };
 
