@@ -139,6 +139,7 @@ const struct dpt_synonym dpt_job_synonyms[] = {
     {"maxpool", "maxpool2d maxpooling2d"},
     {"avgpool", "avgpool2d averagepool averagepooling2d"},
     {"batchnorm", "batchnorm1d batchnorm2d batchnormalization bn norm"},
+    {"batchnorm: {statistics: batch}", "syncbatchnorm syncbn"},
     {"global_avgpool", "adaptiveavgpool2d globalaveragepool globalaveragepooling2d gap"},
     {"loss: cross_entropy has the softmax in it; leave this one out", "logsoftmax softmax"},
     {0},
