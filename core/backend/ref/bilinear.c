@@ -21,7 +21,7 @@ static int corners_of(const struct dpt_graph_node *node, int32_t row, int32_t co
             const float of_row = i == r.first ? 1 - r.share : r.share;
             const float of_column = j == c.first ? 1 - c.share : c.share;
 
-            corners[n].input = (size_t)(i * node->in.w + j);
+            corners[n].input = (size_t)i * (size_t)node->in.w + (size_t)j;
             corners[n++].weight = (double)of_row * of_column;
         }
     }
