@@ -193,8 +193,8 @@ static size_t buffer_floats(const struct dpt_cpu_program *program)
     return total > folded ? total : folded;
 }
 
-/* A slot: one thread computes all slots of a worker, in turn, so the first one's scratch memory does
- * for all. */
+/* A slot: one thread computes all slots of a worker, in turn, so the first one's workspace does for
+ * all. */
 static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, struct dpt_error *err)
 {
     struct dpt_cpu_worker *worker = &program->workers[number];

@@ -42,7 +42,8 @@ out:
     return status;
 }
 
-/* The nodes [*first, *last) that a run goes over, what is put behind the graph's last one with that. */
+/* The nodes [*first, *last) that a run goes over; what is put behind the graph's last one is one of
+ * them. */
 static void range_of(const struct dpt_cpu_run *run, int32_t *first, int32_t *last)
 {
     const struct dpt_cpu_program *program = run->program;

@@ -128,7 +128,7 @@ static void forward(const struct dpt_ref_call *call)
     }
 }
 
-/* The sums of dy, and of dy x', over this micro-batch, which are the gradients of bias and weight. */
+/* The sums of dy, and of dy x', over this micro-batch: the gradients of bias and weight. */
 static void sums_of(const struct dpt_ref_call *call, size_t c, const struct statistics *s,
                     double *sum, double *inner)
 {
