@@ -139,6 +139,15 @@ def test_memory_follows_from_the_model(tmp_path):
         assert memory["fits"] is True
 
 
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer has memory of its own for each block")
+def test_copies_of_weights_are_counted_once(tmp_path):
+    """Though planning has them in its memory, too."""
+    wide, narrow = (planned(tmp_path, CNN.replace("32, 64", channels), "--no-time")["memory"]["parts"]
+                    for channels in ("16, 512, 512", "16, 16, 16"))
+    assert wide["copies"] > 20e6
+    assert wide["base"] - narrow["base"] < 0.25 * wide["copies"]
+
+
 @pytest.mark.skipif(SANITIZED, reason="the sanitizer reserves terabytes")
 @pytest.mark.parametrize("ranks", [1, 8, 64])
 def test_a_model_that_is_larger_than_the_memory(tmp_path, ranks):

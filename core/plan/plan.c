@@ -57,14 +57,14 @@ static int threads_of(const struct dpt_plan *p)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* The most memory that this process ever had: the program, its libraries, and what planning
- * allocated. */
-static double own_peak(void)
+/* The most memory that this process ever had but for the weights in other layouts, which planning
+ * allocates as training does and which have a line of their own: the program and its libraries. */
+static double own_peak(const struct dpt_program_bytes *program)
 {
     char kilobytes[64] = "0";
 
     dpt_file_value("/proc/self/status", "VmHWM", kilobytes, sizeof kilobytes);
-    return atof(kilobytes) * 1024;
+    return atof(kilobytes) * 1024 - (double)program->copies;
 }
 
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
@@ -178,7 +178,8 @@ static void fill_memory(struct dpt_plan *p)
     memcpy(p->memory,
            (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
                {"program and libraries", "base", DPT_PLAN_RANK,
-                own_peak() + started + (p->spec.ranks > 1 ? several : 0) + (gpu ? gpu_started : 0)},
+                own_peak(&program) + started + (p->spec.ranks > 1 ? several : 0) +
+                    (gpu ? gpu_started : 0)},
                {"weights", "weights", DPT_PLAN_RANK, arena},
                {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
                {"gradients", "gradients", DPT_PLAN_RANK, gradients},
