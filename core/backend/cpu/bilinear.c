@@ -6,38 +6,11 @@
 /* Bilinear upsampling: a row of outputs lies between two rows of inputs, and each number of it
  * between two of these. In any layout. */
 
-struct bilinear {
-    int64_t planes, block;
-    int32_t in[2], out[2], factor[2];
-};
-
-static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                            struct dpt_error *err)
-{
-    const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
-    const int32_t block = dpt_layout_block(layout, node->in.c);
-    enum dpt_status status = DPT_OK;
-    struct bilinear *own = node->own;
-
-    *own = (struct bilinear){
-        .planes = (int64_t)program->spec.micro * ((node->in.c + block - 1) / block),
-        .block = block,
-        .in = {node->in.h, node->in.w},
-        .out = {node->out.h, node->out.w},
-        .factor = {node->graph->window.kernel[0], node->graph->window.kernel[1]},
-    };
-    DPT_TRY(dpt_cpu_read(program, node, layout, err));
-    dpt_cpu_write(program, node, layout);
-    /* A row between two, and where its columns lie. */
-    dpt_cpu_want_scratch(program,
-                         (int64_t)node->in.w * block +
-                             (int64_t)(sizeof(struct dpt_bilinear) / sizeof(float)) * node->out.w);
-out:
-    return status;
-}
+_Static_assert(sizeof(struct dpt_bilinear) <= DPT_RESIZE_COLUMN * sizeof(float),
+               "a column's entry fits");
 
 /* Fills in the table of columns behind the row in the scratch memory; returns it. */
-static const struct dpt_bilinear *columns_of(const struct bilinear *s, float *scratch)
+static const struct dpt_bilinear *columns_of(const struct dpt_cpu_resize *s, float *scratch)
 {
     struct dpt_bilinear *columns = (void *)(scratch + s->in[1] * s->block);
 
@@ -47,7 +20,7 @@ static const struct dpt_bilinear *columns_of(const struct bilinear *s, float *sc
 }
 
 /* Of all columns. lanes: a constant that divides the block. */
-DPT_INLINE void forward_columns(const struct bilinear *s, int lanes,
+DPT_INLINE void forward_columns(const struct dpt_cpu_resize *s, int lanes,
                                 const struct dpt_bilinear *columns, const float *row, float *y)
 {
     for (int32_t j = 0; j < s->out[1]; j++) {
@@ -66,8 +39,8 @@ DPT_INLINE void forward_columns(const struct bilinear *s, int lanes,
     }
 }
 
-DPT_VECTOR static void forward_planes(const struct bilinear *s, const float *x, float *scratch,
-                                      float *y)
+DPT_VECTOR static void forward_planes(const struct dpt_cpu_resize *s, const float *x,
+                                      float *scratch, float *y)
 {
     const struct dpt_bilinear *columns = columns_of(s, scratch);
     const int64_t width = s->in[1] * s->block, out = s->out[1] * s->block;
@@ -90,7 +63,7 @@ DPT_VECTOR static void forward_planes(const struct bilinear *s, const float *x, 
 }
 
 /* row: what each input gets of a row of outputs, but for that row's share. */
-DPT_INLINE void back_columns(const struct bilinear *s, int lanes,
+DPT_INLINE void back_columns(const struct dpt_cpu_resize *s, int lanes,
                              const struct dpt_bilinear *columns, const float *dy, float *row)
 {
     memset(row, 0, (size_t)(s->in[1] * s->block) * sizeof *row);
@@ -118,7 +91,7 @@ DPT_INLINE void back_columns(const struct bilinear *s, int lanes,
     }
 }
 
-DPT_VECTOR static void back_planes(const struct bilinear *s, const float *dy, float *scratch,
+DPT_VECTOR static void back_planes(const struct dpt_cpu_resize *s, const float *dy, float *scratch,
                                    float *dx)
 {
     const struct dpt_bilinear *columns = columns_of(s, scratch);
@@ -163,8 +136,8 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
 }
 
 const struct dpt_cpu_op dpt_cpu_bilinear = {
-    .plan = plan,
+    .plan = dpt_cpu_plan_resize,
     .forward = forward,
     .backward = backward,
-    .own = sizeof(struct bilinear),
+    .own = sizeof(struct dpt_cpu_resize),
 };

@@ -81,4 +81,20 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
     DPT_EACH_LANE(c, lanes)                                                                        \
     name[c] = (array)[same ? channel : channel + c]
 
+/* --- what resizes planes, a row of outputs at a time -------------------------------------------- */
+
+/* Of a table in the scratch memory that says where a column's numbers lie, in floats; behind a row
+ * of inputs. */
+enum { DPT_RESIZE_COLUMN = 4 };
+
+struct dpt_cpu_resize {
+    int64_t planes, block; /* of all samples; channels that lie side by side */
+    int32_t in[2], out[2]; /* rows and columns */
+    int32_t factor[2];     /* an upsampling's */
+};
+
+/* dpt_cpu_op.plan of a node whose `own` is one. */
+enum dpt_status dpt_cpu_plan_resize(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                    struct dpt_error *err);
+
 #endif

@@ -7,31 +7,26 @@
  * is the sum of the rows of its bin, of which the bins along it are added up. In any layout.
  */
 
-struct bins {
-    int64_t planes, block;
-    int32_t in[2], out[2];
-};
-
-static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                            struct dpt_error *err)
+enum dpt_status dpt_cpu_plan_resize(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                                    struct dpt_error *err)
 {
     const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
     const int32_t block = dpt_layout_block(layout, node->in.c);
     enum dpt_status status = DPT_OK;
-    struct bins *own = node->own;
+    struct dpt_cpu_resize *own = node->own;
 
-    *own = (struct bins){
+    *own = (struct dpt_cpu_resize){
         .planes = (int64_t)program->spec.micro * ((node->in.c + block - 1) / block),
         .block = block,
         .in = {node->in.h, node->in.w},
         .out = {node->out.h, node->out.w},
+        .factor = {node->graph->window.kernel[0], node->graph->window.kernel[1]},
     };
     DPT_TRY(dpt_cpu_read(program, node, layout, err));
     dpt_cpu_write(program, node, layout);
-    /* A row of sums, and where the bins along it begin and end. */
-    dpt_cpu_want_scratch(program,
-                         (int64_t)node->in.w * block +
-                             2 * (int64_t)(node->in.w > node->out.w ? node->in.w : node->out.w));
+    dpt_cpu_want_scratch(program, (int64_t)node->in.w * block +
+                                      DPT_RESIZE_COLUMN *
+                                          (node->in.w > node->out.w ? node->in.w : node->out.w));
 out:
     return status;
 }
@@ -45,7 +40,8 @@ DPT_INLINE void share_of(int32_t i, int64_t n, int64_t m, int32_t *first, int32_
 }
 
 /* Fills in the scratch memory's table of n columns' shares of m; returns it. */
-static int32_t (*columns_of(const struct bins *s, int32_t n, int32_t m, float *scratch))[2]
+static int32_t (*columns_of(const struct dpt_cpu_resize *s, int32_t n, int32_t m,
+                            float *scratch))[2]
 {
     int32_t(*columns)[2] = (void *)(scratch + s->in[1] * s->block);
 
@@ -54,8 +50,9 @@ static int32_t (*columns_of(const struct bins *s, int32_t n, int32_t m, float *s
     return columns;
 }
 
-DPT_INLINE void forward_columns(const struct bins *s, int64_t block, const int32_t (*columns)[2],
-                                int32_t rows, const float *sums, float *y)
+DPT_INLINE void forward_columns(const struct dpt_cpu_resize *s, int64_t block,
+                                const int32_t (*columns)[2], int32_t rows, const float *sums,
+                                float *y)
 {
     for (int32_t j = 0; j < s->out[1]; j++) {
         const int32_t first = columns[j][0], last = columns[j][1];
@@ -72,8 +69,8 @@ DPT_INLINE void forward_columns(const struct bins *s, int64_t block, const int32
 }
 
 /* Rows that are alike, those of an upsampling, are copied. */
-DPT_VECTOR static void forward_planes(const struct bins *s, const float *x, float *scratch,
-                                      float *y)
+DPT_VECTOR static void forward_planes(const struct dpt_cpu_resize *s, const float *x,
+                                      float *scratch, float *y)
 {
     const int32_t(*columns)[2] = (const int32_t(*)[2])columns_of(s, s->out[1], s->in[1], scratch);
     const int64_t width = s->in[1] * s->block, out = s->out[1] * s->block;
@@ -110,7 +107,7 @@ DPT_VECTOR static void forward_planes(const struct bins *s, const float *x, floa
 
 /* sums: what each input gets of a row of outputs, but for the rows' part of a bin's size. Outputs
  * that are fewer give to inputs, `columns` being their bins. */
-DPT_INLINE void give(const struct bins *s, int64_t block, const int32_t (*columns)[2],
+DPT_INLINE void give(const struct dpt_cpu_resize *s, int64_t block, const int32_t (*columns)[2],
                      const float *dy, float *sums)
 {
     memset(sums, 0, (size_t)(s->in[1] * block) * sizeof *sums);
@@ -125,8 +122,8 @@ DPT_INLINE void give(const struct bins *s, int64_t block, const int32_t (*column
 
 /* Inputs that are fewer take from outputs, `columns` being those that they are in the bins of.
  * lanes: a constant that divides the block. */
-DPT_INLINE void take(const struct bins *s, int lanes, const int32_t (*columns)[2], const float *dy,
-                     float *sums)
+DPT_INLINE void take(const struct dpt_cpu_resize *s, int lanes, const int32_t (*columns)[2],
+                     const float *dy, float *sums)
 {
     const bool whole = s->out[1] % s->in[1] == 0;
 
@@ -151,7 +148,7 @@ DPT_INLINE void take(const struct bins *s, int lanes, const int32_t (*columns)[2
 }
 
 /* The same where planes lie apart, and each input is the bin of as many outputs. */
-DPT_INLINE void take_run(const struct bins *s, const float *dy, float *sums)
+DPT_INLINE void take_run(const struct dpt_cpu_resize *s, const float *dy, float *sums)
 {
     const int32_t factor = s->out[1] / s->in[1];
 
@@ -164,8 +161,8 @@ DPT_INLINE void take_run(const struct bins *s, const float *dy, float *sums)
     }
 }
 
-DPT_INLINE void back_columns(const struct bins *s, const int32_t (*columns)[2], const float *dy,
-                             float *sums)
+DPT_INLINE void back_columns(const struct dpt_cpu_resize *s, const int32_t (*columns)[2],
+                             const float *dy, float *sums)
 {
     if (s->out[1] <= s->in[1] && s->block == 1)
         give(s, 1, columns, dy, sums);
@@ -181,7 +178,8 @@ DPT_INLINE void back_columns(const struct bins *s, const int32_t (*columns)[2], 
         take(s, 1, columns, dy, sums);
 }
 
-DPT_VECTOR static void back_planes(const struct bins *s, const float *dy, float *scratch, float *dx)
+DPT_VECTOR static void back_planes(const struct dpt_cpu_resize *s, const float *dy, float *scratch,
+                                   float *dx)
 {
     const int32_t few = s->out[1] < s->in[1] ? s->out[1] : s->in[1];
     const int32_t many = s->out[1] < s->in[1] ? s->in[1] : s->out[1];
@@ -224,6 +222,7 @@ static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_
 
 #define RESIZE                                                                                     \
     {                                                                                              \
-        .plan = plan, .forward = forward, .backward = backward, .own = sizeof(struct bins),        \
+        .plan = dpt_cpu_plan_resize, .forward = forward, .backward = backward,                     \
+        .own = sizeof(struct dpt_cpu_resize),                                                      \
     }
 const struct dpt_cpu_op dpt_cpu_adaptive_avgpool = RESIZE, dpt_cpu_upsample = RESIZE;
