@@ -28,6 +28,38 @@ int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input)
     return (int32_t)(span / w->stride[axis] + 1);
 }
 
+bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor)
+{
+    return tensor >= 0 && !graph->tensors[tensor].frozen && !graph->tensors[tensor].state;
+}
+
+static void set_learns(const struct dpt_graph *graph, struct dpt_graph_node *node)
+{
+    node->learns = dpt_graph_updates(graph, node->weight) || dpt_graph_updates(graph, node->bias);
+    for (int32_t k = 0; k < node->n_inputs; k++)
+        node->learns |= graph->nodes[node->inputs[k]].learns;
+}
+
+void dpt_graph_freeze(struct dpt_graph *graph)
+{
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        struct dpt_graph_node *node = &graph->nodes[i];
+
+        set_learns(graph, node);
+        node->by_running = node->mean >= 0 && graph->tensors[node->mean].frozen;
+        node->whole_step = node->whole_step && !node->by_running;
+    }
+}
+
+int64_t dpt_graph_learned(const struct dpt_graph *graph)
+{
+    int64_t learned = 0;
+
+    for (int32_t k = 0; k < graph->n_tensors; k++)
+        learned += dpt_graph_updates(graph, k) ? graph->tensors[k].count : 0;
+    return learned;
+}
+
 enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_node *node,
                               int32_t *index, struct dpt_error *err)
 {
@@ -38,9 +70,7 @@ enum dpt_status dpt_graph_add(struct dpt_graph *graph, const struct dpt_graph_no
         return dpt_fail_memory(err, "the model's layers", (double)graph->n_nodes * sizeof *nodes);
     graph->nodes = nodes;
     nodes[graph->n_nodes] = *node;
-    nodes[graph->n_nodes].learns = node->weight >= 0 || node->bias >= 0;
-    for (int32_t k = 0; k < node->n_inputs; k++)
-        nodes[graph->n_nodes].learns |= nodes[node->inputs[k]].learns;
+    set_learns(graph, &nodes[graph->n_nodes]);
     *index = graph->n_nodes++;
     return DPT_OK;
 }
@@ -91,7 +121,7 @@ void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, cons
     for (int32_t i = 0; i < graph->n_nodes && graph->arena > graph->floats; i++) {
         const struct dpt_graph_node *node = &graph->nodes[i];
 
-        if (node->op != DPT_OP_BATCHNORM)
+        if (node->op != DPT_OP_BATCHNORM || node->by_running)
             continue;
         update(&graph->tensors[node->mean], node->attribute[DPT_BATCHNORM_DECAY], (double)samples,
                sum, params);

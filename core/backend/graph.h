@@ -110,10 +110,14 @@ struct dpt_tensor {
     char name[DPT_NAME]; /* "conv1/weight" */
     int n_dims;
     int64_t dims[4];
-    int64_t count;  /* product of dims */
-    int64_t offset; /* in floats, from the arena's start */
-    bool decay;     /* weight decay applies (weights, not biases) */
-    bool state;     /* not learned: it lies behind the learned tensors */
+    int64_t count;       /* product of dims */
+    int64_t offset;      /* in floats, from the arena's start */
+    bool decay;          /* weight decay applies (weights, not biases) */
+    bool state;          /* not learned: it lies behind the learned tensors */
+    bool frozen;         /* not updated; the backward pass leaves its gradient as it is: zero */
+    double lr_scale;     /* times the learning rate; 0: as 1 */
+    double weight_decay; /* its own, where `decays_alone`; else the optimizer's */
+    bool decays_alone;
     struct dpt_initializer init;
     int64_t fan_in, fan_out; /* that `init` scales by */
 };
@@ -125,7 +129,9 @@ struct dpt_graph_node {
     enum dpt_op op;
     char name[DPT_NAME]; /* "conv1", unique; also the folder of its tensors */
     int32_t n_inputs, inputs[DPT_MAX_INPUTS];
-    bool learns; /* this node, or one that it depends on, has weights; dpt_graph_add sets it */
+    bool learns;     /* this node, or one that it depends on, has weights; dpt_graph_add sets it */
+    bool by_running; /* a batch norm whose running statistics are frozen: it goes by them in
+                        training, too */
     /* of the first input, of a join's second input, of the output */
     struct dpt_shape in, other, out;
     struct dpt_window window;
@@ -170,6 +176,12 @@ enum dpt_status dpt_graph_add_tensor(struct dpt_graph *graph, const struct dpt_t
                                      int32_t *index, struct dpt_error *err);
 /* Whether backward has to compute the gradient of a node's inputs. */
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node);
+/* Brings the nodes up to date with which tensors are frozen: `learns` and `by_running`. */
+void dpt_graph_freeze(struct dpt_graph *graph);
+/* Learned numbers, without those of frozen tensors. */
+int64_t dpt_graph_learned(const struct dpt_graph *graph);
+/* Whether the gradient of a tensor is wanted; false for -1. */
+bool dpt_graph_updates(const struct dpt_graph *graph, int32_t tensor);
 void dpt_graph_release(struct dpt_graph *graph);
 
 /*

@@ -32,15 +32,21 @@ struct dpt_rule {
     int slots;               /* arenas in device memory; at least those of the rule */
     const void *options;     /* borrowed */
     void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
+    double decay;   /* of tensors that decay */
+    bool decoupled; /* it is taken off the weight itself, not added to the gradient */
 };
 
-/* The scalars of update number `update` (from 1). */
+/* The scalars of update number `update` (from 1), for a tensor with this weight decay. */
 static inline struct dpt_scalars dpt_rule_scalars(const struct dpt_rule *rule, double lr,
-                                                  int64_t update)
+                                                  double decay, int64_t update)
 {
     struct dpt_scalars f = {.keep = 1};
 
     rule->scalars(rule->options, lr, update, &f);
+    if (rule->decoupled)
+        f.keep = (float)(1 - lr * (double)(float)decay);
+    else
+        f.l2 = (float)decay;
     return f;
 }
 

@@ -135,6 +135,7 @@ struct dpt_option_kind {
 
 /* The values that a CUSTOM row accepts, as far as a table can describe them. */
 struct dpt_alternatives {
+    const struct dpt_option *entries; /* a list of maps that this table reads; else NULL, and: */
     const struct dpt_option *either; /* whatever one of these rows reads (their names do not matter,
                                         but the last has none); or NULL: a list of kinds */
     size_t most;                     /* entries of such a list, at least one; 0: any number */

@@ -388,6 +388,14 @@ static void write_forms(struct dpt_json *j, const struct dpt_option *row, bool n
 
     if (alternatives == NULL)
         return;
+    if (alternatives->entries != NULL) {
+        dpt_json_text(j, "type", "array");
+        dpt_json_object(j, "items");
+        dpt_json_text(j, "type", "object");
+        write_table(j, alternatives->entries, false);
+        dpt_json_end(j);
+        return;
+    }
     if (alternatives->either == NULL && alternatives->name != NULL) {
         write_reference(j, alternatives->name);
         return;

@@ -10,6 +10,7 @@
 
 #include "core/backend/backend.h"
 #include "core/conf/option.h"
+#include "core/train/tensor_groups.h"
 #include "data/sets/dataset.h"
 
 #define DPT_DEVICE_KINDS(X)                                                                        \
@@ -55,7 +56,8 @@ struct dpt_job {
     struct {
         int64_t epochs, steps; /* exactly one is not 0 */
         double clip_norm;      /* 0: none */
-        int on_nan;            /* enum dpt_on_nan */
+        struct dpt_patterns freeze;
+        int on_nan; /* enum dpt_on_nan */
         struct dpt_every check_replicas;
         struct dpt_every max_time;
     } train;

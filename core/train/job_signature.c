@@ -7,8 +7,11 @@
 
 static bool is_default(const struct dpt_conf_node *node)
 {
-    return node->filled || (node->kind == DPT_NODE_SCALAR && node->row->fallback != NULL &&
-                            strcmp(node->text, node->row->fallback) == 0);
+    return node->filled ||
+           (node->kind == DPT_NODE_LIST && node->n == 0 && node->row->fallback != NULL &&
+            strcmp(node->row->fallback, "[]") == 0) ||
+           (node->kind == DPT_NODE_SCALAR && node->row->fallback != NULL &&
+            strcmp(node->text, node->row->fallback) == 0);
 }
 
 /* Whether a checkpoint's job goes without an entry. */

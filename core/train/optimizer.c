@@ -111,6 +111,11 @@ double dpt_optimizer_lr(const struct dpt_variant_value *optimizer)
     return ((const struct dpt_optimizer_options *)optimizer->options)->lr;
 }
 
+const struct dpt_groups *dpt_optimizer_groups(const struct dpt_variant_value *optimizer)
+{
+    return &((const struct dpt_optimizer_options *)optimizer->options)->groups;
+}
+
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
 {
     const struct dpt_optimizer_type *type = type_of(optimizer);
@@ -120,6 +125,8 @@ struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
         .slots = dpt_optimizer_slots(optimizer),
         .options = optimizer->options,
         .scalars = type->scalars,
+        .decay = ((const struct dpt_optimizer_options *)optimizer->options)->weight_decay,
+        .decoupled = type->decoupled,
     };
 }
 
@@ -129,9 +136,11 @@ struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer)
 struct pass {
     const struct dpt_optimizer_type *type;
     const void *options;
-    enum dpt_rule_kind kind;
-    int slots;
+    struct dpt_rule rule;
+    double lr;
+    int64_t step;
     struct dpt_scalars decays, spares; /* of tensors that decay, and of the others */
+    struct dpt_scalars own;            /* of the tensor under way, where a group matches it */
     float scale;
     float *params, *const *slot;
     const float *gradient;
@@ -144,9 +153,10 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
     const struct dpt_rule rule = dpt_optimizer_rule(optimizer);
     struct pass pass = {.type = type_of(optimizer),
                         .options = optimizer->options,
-                        .kind = rule.kind,
-                        .slots = rule.slots,
-                        .decays = dpt_rule_scalars(&rule, update->lr, update->step),
+                        .rule = rule,
+                        .lr = update->lr,
+                        .step = update->step,
+                        .decays = dpt_rule_scalars(&rule, update->lr, rule.decay, update->step),
                         .scale = update->scale,
                         .params = params,
                         .slot = slot,
@@ -158,16 +168,29 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
     return pass;
 }
 
-static struct dpt_optimizer_part part_of(const struct pass *pass, const struct dpt_tensor *tensor,
+/* Before parts of a tensor: what it reckons with. */
+static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_tensor *tensor)
+{
+    const double scale = tensor->lr_scale != 0 ? tensor->lr_scale : 1;
+    const double decay = tensor->decays_alone ? tensor->weight_decay : pass->rule.decay;
+
+    if (tensor->lr_scale == 0 && !tensor->decays_alone)
+        return tensor->decay ? &pass->decays : &pass->spares;
+    pass->own =
+        dpt_rule_scalars(&pass->rule, pass->lr * scale, tensor->decay ? decay : 0, pass->step);
+    return &pass->own;
+}
+
+static struct dpt_optimizer_part part_of(const struct pass *pass, const struct dpt_scalars *f,
                                          size_t first, size_t n)
 {
-    struct dpt_optimizer_part part = {.f = tensor->decay ? &pass->decays : &pass->spares,
+    struct dpt_optimizer_part part = {.f = f,
                                       .scale = pass->scale,
                                       .n = n,
                                       .params = pass->params + first,
                                       .gradient = pass->gradient + first};
 
-    for (int k = 0; k < pass->slots; k++)
+    for (int k = 0; k < pass->rule.slots; k++)
         part.slot[k] = pass->slot[k] + first;
     return part;
 }
@@ -175,7 +198,7 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
 /* Of a tensor; what is not learned has none. */
 static size_t chunks_of(const struct dpt_tensor *t)
 {
-    return t->state ? 0 : dpt_sum_of_squares_chunks((size_t)t->count);
+    return t->state || t->frozen ? 0 : dpt_sum_of_squares_chunks((size_t)t->count);
 }
 
 /* Two sums for each chunk of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the
@@ -196,7 +219,7 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
                            const struct dpt_update *update, int thread, int threads, float *params,
                            const float *gradient, float *const *slot, double *squares)
 {
-    const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
+    struct pass pass = make_pass(optimizer, update, params, gradient, slot);
     const size_t chunks = dpt_optimizer_squares(optimizer, graph) / 2;
     const size_t begin = chunks * (size_t)thread / (size_t)threads;
     const size_t end = chunks * ((size_t)thread + 1) / (size_t)threads;
@@ -206,12 +229,13 @@ void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const stru
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
+        const struct dpt_scalars *f = scalars_of(&pass, t);
 
-        for (size_t at = 0; !t->state && at < (size_t)t->count;
+        for (size_t at = 0; chunks_of(t) > 0 && at < (size_t)t->count;
              at += DPT_SUM_OF_SQUARES_CHUNK, chunk++) {
             const size_t left = (size_t)t->count - at;
             const struct dpt_optimizer_part part =
-                part_of(&pass, t, (size_t)t->offset + at,
+                part_of(&pass, f, (size_t)t->offset + at,
                         left < DPT_SUM_OF_SQUARES_CHUNK ? left : DPT_SUM_OF_SQUARES_CHUNK);
 
             if (chunk < begin || chunk >= end)
@@ -240,7 +264,7 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
                          const struct dpt_update *update, size_t begin, size_t end, float *params,
                          const float *gradient, float *const *slot, const double *squares)
 {
-    const struct pass pass = make_pass(optimizer, update, params, gradient, slot);
+    struct pass pass = make_pass(optimizer, update, params, gradient, slot);
     const unsigned mode = without_denormals();
     size_t chunks = 0; /* of the tensors before */
 
@@ -250,11 +274,12 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
         const size_t last =
             (size_t)(t->offset + t->count) < end ? (size_t)(t->offset + t->count) : end;
 
-        if (first < last) {
-            const struct dpt_optimizer_part part = part_of(&pass, t, first, last - first);
+        if (first < last && !t->frozen) {
+            const struct dpt_optimizer_part part =
+                part_of(&pass, scalars_of(&pass, t), first, last - first);
 
-            if (pass.kind != DPT_RULE_NONE) {
-                run_rule(pass.kind, &part);
+            if (pass.rule.kind != DPT_RULE_NONE) {
+                run_rule(pass.rule.kind, &part);
             } else {
                 const struct dpt_optimizer_norms norms = add_up(t, squares + 2 * chunks);
 

@@ -14,6 +14,7 @@
 #include "core/backend/graph.h"
 #include "core/backend/steps.h"
 #include "core/conf/option.h"
+#include "core/train/tensor_groups.h"
 
 /* One step. */
 struct dpt_update {
@@ -26,6 +27,7 @@ struct dpt_update {
 /* The options with which every optimizer's begin. */
 struct dpt_optimizer_options {
     double lr, weight_decay;
+    struct dpt_groups groups;
 };
 
 /* A part of a tensor. f: keep and l2 are 1 and 0 where the tensor does not decay. */
@@ -50,6 +52,7 @@ struct dpt_optimizer_type {
     int (*slots_used)(const void *options); /* how many of these; NULL: all */
     /* Computes the scalars of an update, which are zero before, except `keep`, which is 1. */
     void (*scalars)(const void *options, double lr, int64_t update, struct dpt_scalars *f);
+    bool decoupled;          /* decay is taken off the weight itself, not added to the gradient */
     enum dpt_rule_kind rule; /* of each parameter by itself; NONE: a step of its own */
     /* where it depends on the options; else NULL */
     enum dpt_rule_kind (*rule_of)(const void *options);
@@ -72,6 +75,7 @@ const char *const *dpt_optimizer_slot_names(const struct dpt_variant_value *opti
 
 /* The learning rate that the job gives. */
 double dpt_optimizer_lr(const struct dpt_variant_value *optimizer);
+const struct dpt_groups *dpt_optimizer_groups(const struct dpt_variant_value *optimizer);
 
 /* The rule of a job's optimizer; its kind is DPT_RULE_NONE where it has a step of its own. */
 struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);

@@ -35,6 +35,12 @@ enum dpt_status dpt_trainer_build_model(struct dpt_trainer *t, struct dpt_error 
         DPT_TRY(dpt_model_build(&t->job->model, t->data.given, &t->model.graph, err));
     else if (first == NULL)
         DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "the job's `data` names no samples for this"));
+    if (t->data.train.present) {
+        DPT_TRY(dpt_tensor_groups_freeze(&t->job->train.freeze, &t->model.graph, err));
+        DPT_TRY(dpt_tensor_groups_apply(dpt_optimizer_groups(&t->job->optimizer),
+                                        dpt_optimizer_lr(&t->job->optimizer), &t->model.graph,
+                                        err));
+    }
 out:
     return status;
 }

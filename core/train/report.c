@@ -101,9 +101,12 @@ static void log_header(const struct dpt_run *run, const int32_t *threads)
     const struct dpt_trainer *t = &run->trainer;
     const struct dpt_sampler *s = &t->data.train.sampler;
     const int32_t micros = (s->global + s->micro - 1) / s->micro;
-    char digits[DIGITS], steps[DIGITS], each[64] = "";
+    const int64_t all = t->model.graph.parameters, learned = dpt_graph_learned(&t->model.graph);
+    char digits[DIGITS], steps[DIGITS], each[64] = "", part[64] = "";
     struct dpt_str text = {0};
 
+    if (learned < all)
+        snprintf(part, sizeof part, "learns %s of ", dpt_group_digits(digits, learned));
     if (t->job->batch.per_rank != 0)
         snprintf(each, sizeof each, " (%lld a rank)", (long long)t->job->batch.per_rank);
     dpt_log_info(t->log, "dptrain %s: %s", DPT_VERSION, t->job->name);
@@ -117,8 +120,8 @@ static void log_header(const struct dpt_run *run, const int32_t *threads)
     dpt_str_clear(&text);
     describe_data(t, &text);
     dpt_log_info(t->log, "  data     %s", text.text);
-    dpt_log_info(t->log, "  model    %s, %s parameters", t->job->model.variant->name,
-                 dpt_group_digits(digits, t->model.graph.parameters));
+    dpt_log_info(t->log, "  model    %s, %s%s parameters", t->job->model.variant->name, part,
+                 dpt_group_digits(digits, all));
     dpt_log_info(t->log, "  batch    %d%s = %d micro-batch%s x %d%s", s->global, each, micros,
                  micros == 1 ? "" : "es", s->micro,
                  s->global % s->micro == 0 ? "" : ", the last one short");

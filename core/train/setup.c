@@ -48,8 +48,8 @@ static enum dpt_status check_norms(const struct dpt_trainer *t, int32_t micro,
     for (int32_t i = 0; micro == 1 && i < t->model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &t->model.graph.nodes[i];
 
-        if (node->op != DPT_OP_BATCHNORM || (int64_t)node->in.h * node->in.w > 1 ||
-            (node->whole_step && global > 1))
+        if (node->op != DPT_OP_BATCHNORM || node->by_running ||
+            (int64_t)node->in.h * node->in.w > 1 || (node->whole_step && global > 1))
             continue;
         if (enough > 1)
             snprintf(cure, sizeof cure, "batch.micro: %lld would do", (long long)enough);

@@ -225,13 +225,28 @@ static void sum_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_no
     }
 }
 
+/* What a sub-batch was normalised by: where that are the running statistics, they are put there. */
+static void load_running(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                         const struct group *g, const struct sub_batch *s)
+{
+    const double eps = node->graph->attribute[DPT_BATCHNORM_EPS];
+    const float *mean = dpt_cpu_param(run, node->graph->mean) + g->channel;
+    const float *variance = dpt_cpu_param(run, node->graph->variance) + g->channel;
+
+    for (int32_t c = 0; c < LANES; c++) {
+        s->mean[c] = c < g->count ? mean[c] : 0;
+        s->scale[c] = c < g->count ? (float)(1 / sqrt((double)variance[c] + eps)) : 0;
+    }
+}
+
 /* dx = scale weight (g - mean of g - x' mean of (g x')). sums: as there; a norm's of the whole step
  * are left. */
 static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                const struct group *g, int64_t number, float *sums)
 {
     const struct sub_batch s = sub_batch_at(run, g, number);
-    const struct dpt_lanes_map map = map_of(g, &s), nothing = {0};
+    const struct dpt_lanes_map nothing = {0};
+    struct dpt_lanes_map map;
     const double n = numbers_of(run, node, g, &s);
     const int64_t left = s.rows * g->lanes.row;
     const float *x = dpt_cpu_buffer(run, node->x) + s.at,
@@ -239,6 +254,9 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
     float slope[LANES], less[LANES], *dx;
     double sum[LANES], inner[LANES];
 
+    if (node->graph->by_running)
+        load_running(run, node, g, &s);
+    map = map_of(g, &s);
     if (is_synchronised(run, node))
         read_sums(run, node, g, sum, inner);
     else
@@ -246,8 +264,8 @@ static void backward_sub_batch(const struct dpt_cpu_run *run, const struct dpt_c
     if (!node->wants_dx)
         return;
     for (int c = 0; c < LANES; c++) {
-        less[c] = (float)(sum[c] / n);
-        slope[c] = (float)(inner[c] / n * s.scale[c]);
+        less[c] = node->graph->by_running ? 0 : (float)(sum[c] / n);
+        slope[c] = node->graph->by_running ? 0 : (float)(inner[c] / n * s.scale[c]);
     }
     dx = dpt_cpu_buffer(run, node->dx) + s.at;
     dpt_lanes_back(&g->lanes, s.rows, &map, slope, less, x, dy, dx);
@@ -288,7 +306,7 @@ static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_c
     for (int64_t i = begin; i < end; i++) {
         const struct group g = group_at(run, node, i);
 
-        if (run->training)
+        if (run->training && !node->graph->by_running)
             run_sub_batches(run, node, &g, forward_sub_batch, node->graph->mean,
                             node->graph->variance);
         else

@@ -328,6 +328,10 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
         conv->data = take_call(program, conv, DPT_CONV_BACKWARD_DATA, node->dx, node->dy,
                                DPT_CPU_NONE, DPT_CPU_NONE);
     }
+    conv->weights = DPT_CPU_NONE;
+    if (!dpt_graph_updates(program->spec.graph, node->graph->weight) &&
+        !dpt_graph_updates(program->spec.graph, node->graph->bias))
+        goto out;
     conv->dw = dpt_cpu_take(program, kernels[DPT_CONV_BACKWARD_WEIGHTS]->floats[DPT_ROLE_W]);
     conv->dw_canonical = dpt_cpu_take(program, conv->n_weights);
     conv->db = dpt_cpu_take(program, conv->shape.out_channels);
@@ -437,7 +441,8 @@ static enum dpt_status conv_backward(const struct dpt_cpu_run *run, const struct
         backward_by_lists(run, node);
         return DPT_OK;
     }
-    DPT_TRY(weight_gradient(run, node, err));
+    if (conv->weights != DPT_CPU_NONE)
+        DPT_TRY(weight_gradient(run, node, err));
     if (node->wants_dx) {
         dpt_cpu_mark(run, node, DPT_PASS_WEIGHTS);
         dpt_cpu_set(run, conv->data, DPT_ROLE_W, conv->data_weights.weights);

@@ -95,7 +95,8 @@ static enum dpt_status dense_backward(const struct dpt_cpu_run *run,
         return DPT_OK;
     }
     output_part(run, p, &first, &last);
-    dpt_gemm_weights(p, dy, x, run->add, first, last, run->scratch, dw);
+    if (dpt_graph_updates(run->program->spec.graph, node->graph->weight))
+        dpt_gemm_weights(p, dy, x, run->add, first, last, run->scratch, dw);
     if (db != NULL)
         dpt_gemm_bias(p, dy, run->add, first, last, db);
     if (dx == NULL)

@@ -228,7 +228,13 @@ const float *dpt_cpu_param(const struct dpt_cpu_run *run, int32_t tensor)
 
 float *dpt_cpu_gradient(const struct dpt_cpu_run *run, int32_t tensor)
 {
-    return tensor < 0 ? NULL : run->gradient + run->program->spec.graph->tensors[tensor].offset;
+    const struct dpt_graph *graph = run->program->spec.graph;
+
+    if (tensor < 0)
+        return NULL;
+    if (graph->tensors[tensor].frozen)
+        return dpt_cpu_buffer(run, run->program->unwanted);
+    return run->gradient + graph->tensors[tensor].offset;
 }
 
 void dpt_cpu_part(const struct dpt_cpu_run *run, int64_t n, int64_t step, int64_t *first,

@@ -247,6 +247,23 @@ static void let_go(struct dpt_cpu_program *program, const struct dpt_cpu_node *n
         dpt_cpu_give(program, node->xs[i]);
 }
 
+/* Where a node learns some of its tensors only, the gradients of the others go here. */
+static void reserve_unwanted(struct dpt_cpu_program *program)
+{
+    const struct dpt_graph *graph = program->spec.graph;
+    int64_t most = 0;
+
+    for (int32_t i = 0; i < graph->n_nodes; i++) {
+        const int32_t tensors[] = {graph->nodes[i].weight, graph->nodes[i].bias};
+
+        for (int k = 0; k < 2 && graph->nodes[i].learns; k++)
+            if (tensors[k] >= 0 && graph->tensors[tensors[k]].frozen &&
+                graph->tensors[tensors[k]].count > most)
+                most = graph->tensors[tensors[k]].count;
+    }
+    program->unwanted = most > 0 ? dpt_cpu_reserve(program, most) : DPT_CPU_NONE;
+}
+
 /* Everything but the workers. */
 static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool plain,
                                     struct dpt_cpu_program **planned, struct dpt_error *err)
@@ -274,8 +291,10 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         DPT_TRY(node->op->plan(program, node, err));
         let_go(program, node);
     }
-    if (spec->training)
+    if (spec->training) {
+        reserve_unwanted(program);
         DPT_TRY(dpt_cpu_plan_gradients(program, err));
+    }
 out:
     return status;
 }

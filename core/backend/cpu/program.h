@@ -199,6 +199,7 @@ struct dpt_cpu_program {
     int64_t copied;  /* bytes */
     int64_t scratch; /* floats of the largest workspace that a kernel needs */
     int64_t folded;  /* floats of a worker's buffers that refresh needs; they are idle then */
+    int unwanted;    /* buffer for the gradients of frozen tensors; NONE: there are none */
     bool plain;      /* no batch norm is folded into a convolution's weights */
     int slots;       /* of a worker: micro-batches that it may have under way */
     /* Each with its slots, of which the first one has the workspace and the spans of all. */

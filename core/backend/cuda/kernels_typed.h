@@ -212,6 +212,7 @@ struct dpt_cuda_batchnorm_args {
     const struct dpt_cuda_state *state;
     int64_t rows;
     int32_t area, pitch, channels, add;
+    int32_t by_running; /* 1: the running ones although `statistics` is there, for the sums of dy */
     float eps;
 };
 

@@ -69,6 +69,7 @@ static struct dpt_cuda_batchnorm_args args_of(const struct dpt_cuda_program *p, 
         .pitch = f->pitch,
         .channels = f->channels,
         .eps = node->attribute[DPT_BATCHNORM_EPS],
+        .by_running = node->by_running,
     };
 }
 
@@ -106,13 +107,14 @@ static enum dpt_status forward(struct dpt_cuda_program *p, const struct dpt_cuda
                                struct dpt_error *err)
 {
     const enum dpt_cuda_kernel kernel = dpt_cuda_node_layout_of(p, i)->relu ? op->relu : op->kernel;
+    const bool by_running = p->spec.graph->nodes[i].by_running;
     struct dpt_cuda_batchnorm_args args = args_of(p, i);
     enum dpt_status status = DPT_OK;
 
     args.y = dpt_cuda_value(p, i);
-    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, DPT_CUDA_EVALUATION, DPT_PASS_FORWARD, kernel, &args,
-                err));
-    if (!p->spec.training)
+    DPT_TRY(add(p, i, DPT_CUDA_FORWARD_LIST, by_running ? DPT_CUDA_ALWAYS : DPT_CUDA_EVALUATION,
+                DPT_PASS_FORWARD, kernel, &args, err));
+    if (!p->spec.training || by_running)
         goto out;
     args = training_args(p, i);
     args.y = dpt_cuda_value(p, i);

@@ -222,7 +222,8 @@ static void place_values(const struct dpt_program_spec *spec, int64_t micro,
         if (f->tensor != i)
             continue;
         f->y = dpt_cuda_take(values, dpt_cuda_form_elements(f, micro) * memory_layout->element);
-        if (dpt_cuda_ops[node->op]->saved != NULL && f->wants_dy)
+        if (dpt_cuda_ops[node->op]->saved != NULL &&
+            (f->wants_dy || (spec->training && node->op == DPT_OP_BATCHNORM && !node->by_running)))
             f->saved = dpt_cuda_take(values, dpt_cuda_ops[node->op]->saved(f, micro));
     }
     memory_layout->outputs = dpt_shape_size(&graph->nodes[memory_layout->last].out);

@@ -144,7 +144,7 @@ static enum dpt_status add_backs(struct dpt_cuda_program *p, int *n, struct dpt_
             const struct dpt_cuda_node_layout *f = dpt_cuda_node_layout_of(p, i);
             const int64_t element = floats ? (int64_t)sizeof(float) : l->memory_layout.element;
 
-            if (f->dweight == DPT_CUDA_NONE ||
+            if (f->dweight == DPT_CUDA_NONE || !dpt_graph_updates(graph, graph->nodes[i].weight) ||
                 (dpt_cuda_op_of(p, i)->float_gradients &&
                  l->memory_layout.element != sizeof(float)) != floats)
                 continue;
@@ -226,7 +226,8 @@ out:
     return status;
 }
 
-/* Appends zeros for the gradients and state of layers on which the output does not depend. */
+/* Appends zeros for the gradients of frozen tensors, and for the gradients and state of layers on
+ * which the output does not depend. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
@@ -236,18 +237,40 @@ static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *er
         const struct dpt_graph_node *node = &graph->nodes[i];
         const int32_t tensors[] = {node->weight, node->bias, node->mean, node->variance};
 
-        for (int k = 0; k < DPT_MAX_TENSORS && !dpt_cuda_node_layout_of(p, i)->live; k++) {
+        for (int k = 0; k < DPT_MAX_TENSORS; k++) {
             struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
                                           .when = DPT_CUDA_WRITING,
                                           .node = graph->n_nodes - 1,
                                           .span = DPT_SPAN_LOSS};
 
-            if (tensors[k] < 0)
+            if (tensors[k] < 0 ||
+                (dpt_cuda_node_layout_of(p, i)->live && !dpt_cuda_tensor_of(p, tensors[k])->frozen))
                 continue;
             fill.to = p->gradient + dpt_cuda_tensor_of(p, tensors[k])->offset;
             fill.bytes = dpt_cuda_tensor_of(p, tensors[k])->count * (int64_t)sizeof(float);
             DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
         }
+    }
+out:
+    return status;
+}
+
+/* Appends zeros over what a node's kernels wrote for a frozen tensor. */
+static enum dpt_status add_frozen(struct dpt_cuda_program *p, int32_t i, struct dpt_error *err)
+{
+    const struct dpt_graph_node *node = &p->spec.graph->nodes[i];
+    const int32_t tensors[] = {node->weight, node->bias};
+    enum dpt_status status = DPT_OK;
+
+    for (int k = 0; k < 2; k++) {
+        struct dpt_cuda_entry fill = {
+            .what = DPT_CUDA_FILL, .node = i, .span = dpt_span_node(i, DPT_PASS_WEIGHTS)};
+
+        if (tensors[k] < 0 || !dpt_cuda_tensor_of(p, tensors[k])->frozen)
+            continue;
+        fill.to = p->gradient + dpt_cuda_tensor_of(p, tensors[k])->offset;
+        fill.bytes = dpt_cuda_tensor_of(p, tensors[k])->count * (int64_t)sizeof(float);
+        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
     }
 out:
     return status;
@@ -264,6 +287,7 @@ static enum dpt_status add_backward(struct dpt_cuda_program *p, int32_t i, struc
     if (!f->live || f->skipped || !f->wants_dy)
         return DPT_OK;
     DPT_TRY(op->backward(p, op, i, err));
+    DPT_TRY(add_frozen(p, i, err));
     for (int32_t k = 0; k < node->n_inputs && !op->passes_dy; k++) {
         if (f->sum[k] != DPT_CUDA_NONE)
             DPT_TRY(dpt_cuda_add_sum(p, i, node->inputs[k], f->sum[k], f->dx[k], f->dx[k], err));

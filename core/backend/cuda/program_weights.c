@@ -270,7 +270,8 @@ static enum dpt_status backward(struct dpt_cuda_program *p, const struct dpt_cud
 
     (void)op;
     DPT_TRY(bias_backward(p, i, err));
-    DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
+    if (dpt_graph_updates(p->spec.graph, p->spec.graph->nodes[i].weight))
+        DPT_TRY(add_math(p, i, DPT_CUDA_BACKWARD_FILTER, &m, err));
     if (f->dx[0] == DPT_CUDA_NONE)
         goto out;
     /* The layer before multiplies by this gradient with its padding, and the library does not write

@@ -226,7 +226,8 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_scalars scalars = dpt_rule_scalars(&s->spec.rule, lr, update);
+    const struct dpt_scalars scalars =
+        dpt_rule_scalars(&s->spec.rule, lr, s->spec.rule.decay, update);
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));

@@ -115,7 +115,8 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .control = p->control,
         .state = p->state,
         .n = floats,
-        .scalars = dpt_rule_scalars(rule, 0, 1), /* only what is the same in every step */
+        .scalars =
+            dpt_rule_scalars(rule, 0, rule->decay, 1), /* only what is the same in every step */
     };
     const struct dpt_cuda_running_args running = {
         .params = p->params + floats,

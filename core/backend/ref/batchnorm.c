@@ -28,6 +28,11 @@ static struct statistics statistics_of(const struct dpt_ref_call *call, size_t c
     const double n = (double)call->count * (double)pixels;
     struct statistics s = {0};
 
+    if (call->node->by_running || !call->training)
+        return (struct statistics){.mean = call->mean[channel],
+                                   .scale =
+                                       1 / sqrt((double)call->variance[channel] +
+                                                (double)call->node->attribute[DPT_BATCHNORM_EPS])};
     for (size_t row = 0; row < call->count; row++)
         for (size_t i = 0; i < pixels; i++)
             s.mean += call->x[plane_at(call, row, channel) + i] / n;
@@ -107,16 +112,12 @@ static void forward(const struct dpt_ref_call *call)
     const double samples = (double)call->count, n = numbers_of(call);
 
     for (size_t c = 0; c < channels_of(call); c++) {
-        struct statistics s;
+        const struct statistics s =
+            call->training ? forward_statistics(call, c) : statistics_of(call, c);
 
-        if (call->training) {
-            s = forward_statistics(call, c);
+        if (call->training && !call->node->by_running) {
             call->means[c] += (float)(samples * s.mean);
             call->variances[c] += (float)(samples * s.variance * n / (n > 1 ? n - 1 : 1));
-        } else {
-            s.mean = call->mean[c];
-            s.scale = 1 / sqrt((double)call->variance[c] +
-                               (double)call->node->attribute[DPT_BATCHNORM_EPS]);
         }
         for (size_t row = 0; row < call->count; row++)
             for (size_t i = 0; i < pixels; i++) {
@@ -169,6 +170,8 @@ static void backward(const struct dpt_ref_call *call)
         } else {
             sums_of(call, c, &s, &sum, &inner);
         }
+        if (call->node->by_running) /* constants, which pass nothing back */
+            sum = inner = 0;
         for (size_t row = 0; call->dx != NULL && row < call->count; row++)
             for (size_t i = 0; i < pixels; i++) {
                 const size_t at = plane_at(call, row, c) + i;

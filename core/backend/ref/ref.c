@@ -341,6 +341,10 @@ static void run_backward(const struct run *run)
         dpt_ref_ops[call.node->op]->sum_backward(&call);
         mark(run->spans, dpt_span_node(run->first - 1, DPT_PASS_WEIGHTS));
     }
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        if (graph->tensors[i].frozen)
+            memset(run->gradient + graph->tensors[i].offset, 0,
+                   (size_t)graph->tensors[i].count * sizeof *run->gradient);
 }
 
 static enum dpt_status train(void *opened, int worker, const struct dpt_batch *batch,

@@ -299,6 +299,31 @@ static inline int32_t net_branches(struct dpt_graph *g, int32_t from, int32_t la
     return at;
 }
 
+/* Freezes some nodes whole, of others single tensors, and all below a random node; not the last one
+ * with weights. */
+static inline void net_freeze(struct dpt_graph *g, uint64_t seed)
+{
+    struct draw d = {seed + 90000};
+    int32_t last = g->n_nodes - 1, below;
+
+    while (last > 0 && g->nodes[last].weight < 0)
+        last--;
+    below = draw_int(&d, 0, last);
+    for (int32_t i = 0; i < last; i++) {
+        const int32_t tensors[] = {g->nodes[i].mean, g->nodes[i].variance, g->nodes[i].weight,
+                                   g->nodes[i].bias};
+        const bool whole = i < below || draw_int(&d, 0, 3) == 0, state = draw_int(&d, 0, 3) == 0;
+
+        for (int k = 0; k < 4; k++) {
+            const bool alone = k < 2 ? state : draw_int(&d, 0, 3) == 0;
+
+            if (tensors[k] >= 0)
+                g->tensors[tensors[k]].frozen = whole || alone;
+        }
+    }
+    dpt_graph_freeze(g);
+}
+
 /* Where the next tensor of the arena begins, whichever it is. */
 static inline int64_t net_tensor_end(const struct dpt_tensor *t)
 {

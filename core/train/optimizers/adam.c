@@ -9,30 +9,18 @@ struct adam_options {
     double beta1, beta2, eps;
 };
 
-/* Kingma & Ba 2015, algorithm 1, in the order of operations of PyTorch's; without decay. */
-static void without_decay(const struct adam_options *o, double lr, int64_t update,
-                          struct dpt_scalars *f)
+/* Kingma & Ba 2015, algorithm 1, in the order of operations of PyTorch's. AdamW's decay (Loshchilov &
+ * Hutter 2019, "Decoupled Weight Decay Regularization") does not pass through the moments. */
+static void scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
+    const struct adam_options *o = options;
+
     f->rate[0] = (float)(lr / (1 - pow(o->beta1, (double)update)));
     f->rate[1] = (float)(1 / sqrt(1 - pow(o->beta2, (double)update)));
     f->factor[0] = (float)(1 - o->beta1);
     f->factor[1] = (float)o->beta2;
     f->factor[2] = (float)(1 - o->beta2);
     f->factor[3] = (float)o->eps;
-}
-
-static void adam_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
-{
-    without_decay(options, lr, update, f);
-    f->l2 = (float)((const struct dpt_optimizer_options *)options)->weight_decay;
-}
-
-/* Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization": the decay does not pass
- * through the moments. */
-static void adamw_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
-{
-    without_decay(options, lr, update, f);
-    f->keep = dpt_optimizer_keep(lr, options);
 }
 
 // clang-format off
@@ -48,15 +36,12 @@ static void adamw_scalars(const void *options, double lr, int64_t update, struct
      .fallback = "1e-8", .min = 1e-30, .max = 1, .help = "added to the root of that mean"}
 // clang-format on
 
-static const struct dpt_option adam_table[] = {ADAM_ROWS, DPT_OPTIMIZER_L2, {0}},
-                               adamw_table[] = {ADAM_ROWS, DPT_OPTIMIZER_DECOUPLED("0.01"), {0}};
+static const struct dpt_option
+    adam_table[] = {ADAM_ROWS, DPT_OPTIMIZER_L2, DPT_OPTIMIZER_GROUPS, {0}},
+    adamw_table[] = {ADAM_ROWS, DPT_OPTIMIZER_DECOUPLED("0.01"), DPT_OPTIMIZER_GROUPS, {0}};
 
-#define TYPE(scalars_of)                                                                           \
-    {                                                                                              \
-        .slots = 2, .slot_names = {"m", "v"}, .scalars = (scalars_of), .rule = DPT_RULE_ADAM       \
-    }
-static const struct dpt_optimizer_type adam_type = TYPE(adam_scalars),
-                                       adamw_type = TYPE(adamw_scalars);
+#define TYPE .slots = 2, .slot_names = {"m", "v"}, .scalars = scalars, .rule = DPT_RULE_ADAM
+static const struct dpt_optimizer_type adam_type = {TYPE}, adamw_type = {TYPE, .decoupled = true};
 
 const struct dpt_variant dpt_adam = {
     .name = "adam",

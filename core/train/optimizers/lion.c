@@ -11,7 +11,6 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 
     (void)update;
     f->lr = (float)lr;
-    f->keep = dpt_optimizer_keep(lr, options);
     f->factor[0] = (float)o->beta1;
     f->factor[1] = (float)(1 - o->beta1);
     f->factor[2] = (float)o->beta2;
@@ -28,12 +27,13 @@ static const struct dpt_option table[] = {
      .fallback = "0.99", .min = 0, .max = 0.999999,
      .help = "decay of the gradient's running mean"},
     DPT_OPTIMIZER_DECOUPLED("0"),
+    DPT_OPTIMIZER_GROUPS,
     {0},
 };
 // clang-format on
 
 static const struct dpt_optimizer_type type = {
-    .slots = 1, .slot_names = {"m"}, .scalars = scalars, .rule = DPT_RULE_LION};
+    .slots = 1, .slot_names = {"m"}, .scalars = scalars, .decoupled = true, .rule = DPT_RULE_LION};
 
 const struct dpt_variant dpt_lion = {
     .name = "lion",

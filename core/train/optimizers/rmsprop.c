@@ -11,7 +11,6 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 
     (void)update;
     f->lr = (float)lr;
-    f->l2 = (float)o->common.weight_decay;
     f->factor[0] = (float)o->alpha;
     f->factor[1] = (float)(1 - o->alpha);
     f->factor[2] = (float)o->eps;
@@ -45,6 +44,7 @@ static const struct dpt_option table[] = {
      .offset = offsetof(struct rmsprop_options, momentum), .fallback = "0", .min = 0,
      .max = 0.999999, .help = "share of the last step that is kept"},
     DPT_OPTIMIZER_L2,
+    DPT_OPTIMIZER_GROUPS,
     {0},
 };
 // clang-format on

@@ -5,6 +5,7 @@
 #define DPT_TRAIN_OPTIMIZERS_ROWS_H
 
 #include "core/train/optimizer.h"
+#include "core/train/tensor_groups.h"
 
 /* Rows of a table of options, in its order. */
 // clang-format off
@@ -20,14 +21,11 @@
 #define DPT_OPTIMIZER_L2 DPT_OPTIMIZER_DECAY("0", "times the weight is added to the gradient")
 #define DPT_OPTIMIZER_DECOUPLED(usual)                                                             \
     DPT_OPTIMIZER_DECAY(usual, "times lr is taken off the weight itself")
+#define DPT_OPTIMIZER_GROUPS                                                                       \
+    {.name = "groups", .type = DPT_OPT_CUSTOM, .added = true,                                      \
+     .offset = offsetof(struct dpt_optimizer_options, groups), .fallback = "[]",                   \
+     .read = dpt_groups_read, .value_text = "list of groups", .alternatives = &dpt_group_forms,    \
+     .help = "other rates and decays for the tensors that a group's patterns match"}
 // clang-format on
-
-/* The factor by which decoupled weight decay multiplies a weight; options: any optimizer's. */
-static inline float dpt_optimizer_keep(double lr, const void *options)
-{
-    const struct dpt_optimizer_options *o = options;
-
-    return (float)(1 - lr * (double)(float)o->weight_decay);
-}
 
 #endif

@@ -31,7 +31,6 @@ static void scalars(const void *options, double lr, int64_t update, struct dpt_s
 
     (void)update;
     f->lr = (float)lr;
-    f->l2 = (float)o->common.weight_decay;
     f->factor[0] = (float)o->momentum;
 }
 
@@ -57,6 +56,7 @@ static const struct dpt_option table[] = {
      .alternatives = &nesterov_forms,
      .help = "look ahead along the momentum (Sutskever et al. 2013)"},
     DPT_OPTIMIZER_L2,
+    DPT_OPTIMIZER_GROUPS,
     {0},
 };
 // clang-format on

@@ -74,13 +74,13 @@ static void optimizer_open(struct optimizer *o, int which)
                      &err) != DPT_OK)
         fail_msg("%s", err.text);
     o->rule = dpt_optimizer_rule(&o->value);
-    o->args.scalars = dpt_rule_scalars(&o->rule, 0, 1);
+    o->args.scalars = dpt_rule_scalars(&o->rule, 0, o->rule.decay, 1);
 }
 
 /* The step's scalars, as the host hands them to the device. */
 static struct dpt_cuda_control control_of(const struct optimizer *o, double lr, int64_t step)
 {
-    const struct dpt_scalars scalars = dpt_rule_scalars(&o->rule, lr, step);
+    const struct dpt_scalars scalars = dpt_rule_scalars(&o->rule, lr, o->rule.decay, step);
     struct dpt_cuda_control control = {0};
 
     control.update = step, control.lr = scalars.lr, control.keep = scalars.keep;

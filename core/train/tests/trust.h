@@ -12,8 +12,8 @@
 static void trust_scalars(const void *options, double lr, int64_t update, struct dpt_scalars *f)
 {
     (void)update;
+    (void)options;
     f->lr = (float)lr;
-    f->l2 = (float)((const struct dpt_optimizer_options *)options)->weight_decay;
 }
 
 static void trust_direction(const void *options, const struct dpt_optimizer_part *part,

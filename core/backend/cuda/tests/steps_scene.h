@@ -99,10 +99,6 @@ static inline void scene_scalars(const void *options, double lr, int64_t update,
     const struct scene_options *o = options;
 
     f->lr = (float)lr;
-    if (o->decoupled)
-        f->keep = (float)(1 - lr * (double)(float)o->decay);
-    else
-        f->l2 = (float)o->decay;
     f->factor[0] = (float)o->momentum;
     if (o->momentum > 0)
         return;
@@ -129,7 +125,9 @@ static inline void scene_optimizer(struct scene *s)
     s->rule = (struct dpt_rule){.kind = kinds[rule],
                                 .slots = rule < 3 ? 1 : 2,
                                 .options = &s->options,
-                                .scalars = scene_scalars};
+                                .scalars = scene_scalars,
+                                .decay = s->options.decay,
+                                .decoupled = s->options.decoupled};
 }
 
 static inline size_t scene_floats(const struct scene *s)
