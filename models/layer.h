@@ -83,6 +83,7 @@ struct dpt_layer_pool_options {
 struct dpt_attribute_options {
     struct dpt_layer_options common;
     double attribute[DPT_MAX_ATTRIBUTES];
+    double scale; /* of norms: what their weight begins with */
 };
 
 /* Over which samples a batch norm takes its statistics. */
@@ -165,6 +166,16 @@ enum { DPT_LAYER_NAME_ROWS = 2 };
         .fallback = "micro", .choices = DPT_CHOICES(DPT_STATISTICS_LIST), .added = true,           \
         .help = "of each micro-batch's samples, or those of the whole batch of a step, on all "    \
                 "ranks: slower, and all micro-batches of a rank are in memory at once",            \
+    }
+
+#define DPT_SCALE_ROW                                                                              \
+    {                                                                                              \
+        .name = "scale", .type = DPT_OPT_REAL, .added = true,                                      \
+        .offset = offsetof(struct dpt_attribute_options, scale), .fallback = "1", .min = -1e6,     \
+        .max = 1e6,                                                                                \
+        .help =                                                                                    \
+            "what the weight begins with; 0 in a residual block's last norm: the block begins "    \
+            "as its shortcut",                                                                     \
     }
 
 /* The rows of a struct dpt_pair, and of the struct dpt_padding that is called `padding`. */
@@ -310,6 +321,12 @@ enum dpt_status dpt_residual_add(struct dpt_builder *b, const struct dpt_layer *
 
 /* Of all batch norms of a list, and of lists in it. */
 void dpt_layers_set_statistics(const struct dpt_layer_list *list, int statistics);
+
+/* The tensors of a norm, whose weight begins as its option `scale` says. Errors: as
+ * dpt_builder_tensors. */
+enum dpt_status dpt_builder_norm_tensors(struct dpt_builder *b, struct dpt_graph_node *node,
+                                         const struct dpt_attribute_options *options,
+                                         struct dpt_error *err);
 
 /* dpt_layer_type.add of layers with struct dpt_attribute_options. */
 enum dpt_status dpt_layer_with_attributes(struct dpt_builder *b, const struct dpt_layer *layer,

@@ -42,31 +42,38 @@ struct resnet_options {
     int64_t outputs;
     struct dpt_initializer init;
     int statistics; /* of the batch norms */
+    bool zero_init;
 };
 
 /* A convolution without bias that keeps height and width but for its stride, and batch norm behind
  * it, called conv<number> and bn<number>. */
 static bool push_conv(struct dpt_layer_list *list, const struct dpt_initializer *init,
-                      const char *stage, int number, int channels, int kernel, int stride)
+                      const char *stage, int number, int channels, int kernel, int stride,
+                      double scale)
 {
     struct dpt_conv_options *conv = dpt_layers_push_conv(list, channels, kernel, stride, init);
+    struct dpt_attribute_options *norm;
 
     if (conv == NULL || !dpt_layers_name(list, "%sconv%d", stage, number))
         return false;
     conv->bias = false;
-    return dpt_layers_push(list, &dpt_layer_batchnorm) != NULL &&
-           dpt_layers_name(list, "%sbn%d", stage, number);
+    norm = dpt_layers_push(list, &dpt_layer_batchnorm);
+    if (norm == NULL)
+        return false;
+    norm->scale = scale;
+    return dpt_layers_name(list, "%sbn%d", stage, number);
 }
 
 /* A block is called "layer2.0". */
 static bool push_block(struct dpt_layer_list *list, const struct depth *d,
-                       const struct dpt_initializer *init, const char *name, int channels,
-                       int stride, bool first)
+                       const struct resnet_options *o, const char *name, int channels, int stride,
+                       bool first)
 {
     struct dpt_residual_options *block = dpt_layers_push(list, &dpt_layer_residual);
     const char *stage = dpt_region_printf(list->region, "%s.", name);
     const char *beside = dpt_region_printf(list->region, "%s.downsample.", name);
     const int kernels[2][3] = {{3, 3, 0}, {1, 3, 1}}, *kernel = kernels[d->wide > 1];
+    const struct dpt_initializer *init = &o->init;
     const int inner = d->wide > 1 ? 3 : 2, strided = d->wide > 1 ? 2 : 1;
 
     if (block == NULL || stage == NULL || beside == NULL)
@@ -75,12 +82,13 @@ static bool push_block(struct dpt_layer_list *list, const struct depth *d,
     block->layers.region = block->beside.region = list->region;
     for (int k = 1; k <= inner; k++)
         if (!push_conv(&block->layers, init, stage, k, k == 3 ? d->wide * channels : channels,
-                       kernel[k - 1], k == strided ? stride : 1) ||
+                       kernel[k - 1], k == strided ? stride : 1,
+                       k == inner && o->zero_init ? 0 : 1) ||
             (k < inner && dpt_layers_push(&block->layers, &dpt_layer_relu) == NULL))
             return false;
     if (first && (stride > 1 || d->wide > 1)) {
         block->shortcut = DPT_SHORTCUT_LAYERS;
-        if (!push_conv(&block->beside, init, stage, 0, d->wide * channels, 1, stride))
+        if (!push_conv(&block->beside, init, stage, 0, d->wide * channels, 1, stride, 1))
             return false;
         block->beside.at[0].name = dpt_region_printf(list->region, "%s0", beside);
         block->beside.at[1].name = dpt_region_printf(list->region, "%s1", beside);
@@ -97,7 +105,7 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
     struct dpt_layer_pool_options *pool;
 
     (void)input;
-    if (!push_conv(list, &o->init, "", 1, d->channels, large ? 7 : 3, large ? 2 : 1) ||
+    if (!push_conv(list, &o->init, "", 1, d->channels, large ? 7 : 3, large ? 2 : 1, 1) ||
         dpt_layers_push(list, &dpt_layer_relu) == NULL)
         return false;
     if (large) {
@@ -112,8 +120,8 @@ static bool resnet_expand(const void *options, const struct dpt_shape *input,
         for (int k = 0; k < d->blocks[s]; k++) {
             const char *name = dpt_region_printf(list->region, "layer%d.%d", s + 1, k);
 
-            if (name == NULL || !push_block(list, d, &o->init, name, d->channels << s,
-                                            k == 0 && s > 0 ? 2 : 1, k == 0))
+            if (name == NULL ||
+                !push_block(list, d, o, name, d->channels << s, k == 0 && s > 0 ? 2 : 1, k == 0))
                 return false;
         }
     }
@@ -131,6 +139,9 @@ static const struct dpt_option resnet_table[] = {
      .min = 1, .max = DPT_MAX_CHANNELS, .help = "length of the output vector"},
     DPT_INITIALIZER_ROW(struct resnet_options, init, "he"),
     DPT_STATISTICS_ROW(struct resnet_options, statistics),
+    {.name = "zero_init", .type = DPT_OPT_BOOL, .added = true,
+     .offset = offsetof(struct resnet_options, zero_init), .fallback = "false",
+     .help = "the last norm of each block begins with scale: 0, so each block begins as its shortcut"},
     {0},
 };
 // clang-format on

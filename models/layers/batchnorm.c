@@ -8,6 +8,7 @@ static const struct dpt_option options[] = {
                       "is 1 - decay"),
     DPT_ATTRIBUTE_ROW(DPT_BATCHNORM_EPS, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
     DPT_STATISTICS_ROW(struct dpt_batchnorm_options, statistics),
+    DPT_SCALE_ROW,
     {0},
 };
 // clang-format on
@@ -22,7 +23,7 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
     for (int k = 0; k < DPT_MAX_ATTRIBUTES; k++)
         node.attribute[k] = (float)o->attributes.attribute[k];
     node.whole_step = o->statistics == DPT_STATISTICS_BATCH;
-    DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
+    DPT_TRY(dpt_builder_norm_tensors(b, &node, &o->attributes, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;

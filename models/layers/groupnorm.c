@@ -9,6 +9,7 @@ struct options {
 static const struct dpt_option options[] = {
     DPT_LAYER_NAME_ROW,
     DPT_ATTRIBUTE_ROW(0, "eps", "1e-5", 1e-12, 1, "what is added to the variance"),
+    DPT_SCALE_ROW,
     {.name = "groups", .type = DPT_OPT_INT, .offset = offsetof(struct options, groups),
      .min = 1, .max = DPT_MAX_CHANNELS,
      .help = "runs of channels that are normalised together; 1: all, channels: each"},
@@ -28,7 +29,7 @@ static enum dpt_status add(struct dpt_builder *b, const struct dpt_layer *layer,
                                 (long long)o->groups, (int)node.in.c);
     node.window.groups = (int32_t)o->groups;
     node.attribute[0] = (float)o->attributes.attribute[0];
-    DPT_TRY(dpt_builder_tensors(b, &node, NULL, true, err));
+    DPT_TRY(dpt_builder_norm_tensors(b, &node, &o->attributes, err));
     DPT_TRY(dpt_builder_add(b, &node, err));
 out:
     return status;

@@ -4,6 +4,7 @@ import re
 import sys
 
 import h5py
+import numpy as np
 import pytest
 
 sys.path.insert(0, "scripts/lib")
@@ -106,3 +107,16 @@ def test_mistakes_have_their_place(tmp_path, layers, says):
     path = dpt.write_job(tmp_path / "job.yaml", JOB.format(layers=layers))
     result = dpt.run(path, "--output", tmp_path / "run", ranks=2)
     assert result.code == 78 and f"{path}{says}" in result.err and result.err.count(says) == 1, result
+
+
+def test_blocks_can_begin_as_their_shortcuts(tmp_path):
+    """zero_init: the last norm of each block begins at 0, and `scale` says so in the written out job."""
+    path = dpt.write_job(tmp_path / "job.yaml", "data: {train: synthetic, synthetic: {samples: 8, shape: [3, 8, 8], classes: 2}}\n"
+                         "model: {type: resnet, depth: 20, outputs: 2, zero_init: true}\nbatch: {global: 8}\n"
+                         "optimizer: {type: sgd, lr: 1.0e-300}\ntrain: {steps: 1}\n")
+    dpt.train(path, tmp_path / "run", "--quiet")
+    with h5py.File(tmp_path / "run/checkpoints/latest") as file:
+        scales = {layer: item["weight"][()] for layer, item in file["params"].items() if "bn" in layer or layer.endswith("downsample.1")}
+    assert len(scales) == 21
+    for layer, scale in scales.items():
+        assert np.array_equal(scale, np.full_like(scale, 0 if layer.endswith("bn2") else 1)), layer
