@@ -29,11 +29,6 @@ static const double barrier = 0.3e-6, taking_turns = 1.5e-6;
 
 /* --- computing -------------------------------------------------------------------------------- */
 
-static bool has_parameters(const struct dpt_graph_node *node)
-{
-    return node->weight >= 0 || node->bias >= 0;
-}
-
 void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, double *backward)
 {
     struct dpt_comm comm;
@@ -41,7 +36,9 @@ void dpt_plan_flop(const struct dpt_plan *p, int32_t node, double *forward, doub
     const bool dx = dpt_graph_wants_dx(&p->t.model.graph, node);
 
     *forward = dpt_cost_of_nodes(&one, &node, 1, DPT_COST_FORWARD, dx).flop;
-    *backward = dpt_cost_of_nodes(&one, &node, 1, DPT_COST_BACKWARD, dx).flop;
+    *backward = p->t.model.graph.nodes[node].learns
+                    ? dpt_cost_of_nodes(&one, &node, 1, DPT_COST_BACKWARD, dx).flop
+                    : 0;
 }
 
 /* Estimates the seconds of a micro-batch on one thread where no trial was made. */
@@ -61,7 +58,7 @@ static double estimate_micro(const struct dpt_plan *p, int32_t micro)
 
         seconds += operation->reached.call;
         seconds += dpt_cost_limit(&forward, &p->machine, 1, &by_bytes) / operation->reached.forward;
-        if (dx || has_parameters(node))
+        if (node->learns)
             seconds +=
                 dpt_cost_limit(&back, &p->machine, 1, &by_bytes) / operation->reached.backward;
     }

@@ -130,6 +130,7 @@ static enum dpt_status refuse_unmatched(const struct dpt_patterns *p, size_t i, 
     char shown[6 * DPT_NAME + 8], text[1024], list[LISTED] = "";
     const char *nearest = NULL;
     size_t used = 0;
+    bool cut = false;
 
     dpt_show_text(shown, p->texts.at[i], DPT_NAME);
     for (size_t k = 0; names != NULL && layers != NULL && k < n; k++) {
@@ -138,9 +139,11 @@ static enum dpt_status refuse_unmatched(const struct dpt_patterns *p, size_t i, 
         snprintf(layers[k], sizeof layers[k], "%.*s", (int)layer_length(t), t->name);
         names[k] = layers[k];
         names[n + k] = t->name;
-        if ((k == 0 || strcmp(layers[k], layers[k - 1]) != 0) && used < LISTED - DPT_NAME - 8)
-            used += (size_t)snprintf(list + used, LISTED - used, "%s%s", used > 0 ? ", " : "",
-                                     used < LISTED - 2 * DPT_NAME - 8 ? layers[k] : "...");
+        if ((k > 0 && strcmp(layers[k], layers[k - 1]) == 0) || cut)
+            continue;
+        cut = used > LISTED - 2 * DPT_NAME - 8;
+        used += (size_t)snprintf(list + used, LISTED - used, "%s%s", used > 0 ? ", " : "",
+                                 cut ? "..." : layers[k]);
     }
     if (names != NULL && layers != NULL)
         nearest = dpt_nearest(p->texts.at[i], names, 2 * n);
