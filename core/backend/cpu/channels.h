@@ -81,7 +81,7 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
     DPT_EACH_LANE(c, lanes)                                                                        \
     name[c] = (array)[same ? channel : channel + c]
 
-/* --- what resizes planes, a row of outputs at a time -------------------------------------------- */
+/* --- what resizes planes, a row of outputs at a time ------------------------------------------ */
 
 /* Of a table in the scratch memory that says where a column's numbers lie, in floats; behind a row
  * of inputs. */
