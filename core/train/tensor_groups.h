@@ -37,8 +37,8 @@ bool dpt_groups_read(struct dpt_conf *conf, struct dpt_conf_node *node, const ch
                      void *groups);
 extern const struct dpt_alternatives dpt_pattern_forms, dpt_group_forms;
 
-/* Marks the tensors of a graph. lr: the optimizer's, before its schedule. Errors: BAD_JOB (a pattern
- * that matches nothing, with the file and line). */
+/* Marks the tensors of a graph. lr: the optimizer's, before its schedule. Errors: BAD_JOB (a
+ * pattern that matches nothing, with the file and line). */
 enum dpt_status dpt_tensor_groups_freeze(const struct dpt_patterns *freeze, struct dpt_graph *graph,
                                          struct dpt_error *err);
 enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double lr,

@@ -108,7 +108,8 @@ static void nodes_are_copied_in_order(void **state)
 
     (void)state;
     for (int32_t i = 0; i < 1000; i++) {
-        const struct dpt_graph_node node = {.op = DPT_OP_RELU, .attribute = {(float)i}};
+        const struct dpt_graph_node node = {
+            .op = DPT_OP_RELU, .weight = -1, .bias = -1, .attribute = {(float)i}};
 
         assert_int_equal(net_node(&g, &node), i);
     }

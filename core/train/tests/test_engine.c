@@ -38,6 +38,7 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
     static const struct dpt_backend_steps steps;
     const struct dpt_optimizer_type by_rule = {.rule = DPT_RULE_SGD}, by_step = {0};
     const struct dpt_variant rule = {.impl = &by_rule}, own_step = {.impl = &by_step};
+    struct dpt_optimizer_options options = {0};
     const struct dpt_backend with = {.name = "with", .steps = &steps},
                              without = {.name = "without"};
 
@@ -52,6 +53,7 @@ static void a_device_steps_where_nobody_sees_gradients(void **state)
         job.log.hashes = (bits & 8) != 0;
         job.log.trace = (bits & 16) != 0;
         job.optimizer.variant = bits & 64 ? &own_step : &rule;
+        job.optimizer.options = &options;
         if (bits & 32) {
             assert_int_equal(setenv("DPTRAIN_FAULT", "flip-gradient:rank=0:step=1", 1), 0);
             assert_int_equal(dpt_fault_read(&t.fault, &(struct dpt_error){0}), DPT_OK);
