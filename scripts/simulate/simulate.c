@@ -165,7 +165,7 @@ static enum dpt_status one_step(struct dpt_trainer *t, int64_t step, struct dpt_
         for (int64_t k = 0; spec.check && k < t->model.graph.floats; k++)
             gradient[k] = (add ? gradient[k] : 0) + leaf(i, k);
         smpi_execute(spec.micro_seconds);
-        t->reduction.type->done(t, 0, i, 1, gradient, &metric_sums);
+        t->reduction.type->done(t, 0, i, 1, gradient, dpt_gradient_whole(t), &metric_sums);
     }
     DPT_TRY(t->reduction.type->sum(t, &view, flags, err));
     if (spec.check)
