@@ -307,8 +307,9 @@ struct dpt_cuda_flatten_args {
 
 /* Included again for each type, so it stands after the guard. */
 #ifdef T
+#include "core/backend/cuda/kernels_bias.inc" /* also divides rows among threads, for the others */
+
 #include "core/backend/cuda/kernels_batchnorm.inc"
-#include "core/backend/cuda/kernels_bias.inc"
 #include "core/backend/cuda/kernels_join.inc"
 #include "core/backend/cuda/kernels_layernorm.inc"
 #include "core/backend/cuda/kernels_layout.inc"

@@ -28,52 +28,36 @@ static int corners_of(const struct dpt_graph_node *node, int32_t row, int32_t co
     return n;
 }
 
-/* Calls work for each output, with its number and that of its input plane's first element. */
-static void each_output(const struct dpt_ref_call *call,
-                        void (*work)(const struct dpt_ref_call *call, const struct corner *corners,
-                                     int n, size_t plane, size_t output))
+static void interpolate(const struct dpt_ref_call *call, int32_t row, int32_t column, size_t input,
+                        size_t output)
 {
-    const struct dpt_graph_node *node = call->node;
-    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
-    size_t output = 0;
-
-    for (size_t plane = 0; plane < planes; plane++) {
-        for (int32_t i = 0; i < node->out.h; i++) {
-            for (int32_t j = 0; j < node->out.w; j++, output++) {
-                struct corner corners[4];
-                const int n = corners_of(node, i, j, corners);
-
-                work(call, corners, n, plane * in, output);
-            }
-        }
-    }
-}
-
-static void interpolate(const struct dpt_ref_call *call, const struct corner *corners, int n,
-                        size_t plane, size_t output)
-{
+    struct corner corners[4];
+    const int n = corners_of(call->node, row, column, corners);
     double sum = 0;
 
     for (int k = 0; k < n; k++)
-        sum += corners[k].weight * call->x[plane + corners[k].input];
+        sum += corners[k].weight * call->x[input + corners[k].input];
     call->y[output] = (float)sum;
 }
 
-static void share_out(const struct dpt_ref_call *call, const struct corner *corners, int n,
-                      size_t plane, size_t output)
+static void share_out(const struct dpt_ref_call *call, int32_t row, int32_t column, size_t input,
+                      size_t output)
 {
+    struct corner corners[4];
+    const int n = corners_of(call->node, row, column, corners);
+
     for (int k = 0; k < n; k++)
-        call->dx[plane + corners[k].input] += (float)(corners[k].weight * call->dy[output]);
+        call->dx[input + corners[k].input] += (float)(corners[k].weight * call->dy[output]);
 }
 
 static void forward(const struct dpt_ref_call *call)
 {
-    each_output(call, interpolate);
+    dpt_ref_each_output(call, interpolate);
 }
 
 static void backward(const struct dpt_ref_call *call)
 {
-    each_output(call, share_out);
+    dpt_ref_each_output(call, share_out);
 }
 
 const struct dpt_ref_op dpt_ref_bilinear = {.forward = forward, .backward = backward};

@@ -2,8 +2,6 @@
 
 #include <math.h>
 
-#include "core/base/vector.h"
-
 /* The part of a pool's window that lies on the input: rows [first[0], last[0]), columns [first[1],
  * last[1]). */
 struct patch {
@@ -36,26 +34,6 @@ static struct patch patch_of(const struct dpt_graph_node *node, int32_t row, int
     return p;
 }
 
-/* Calls work for each output, with its number and that of its input plane's first element. */
-DPT_INLINE void each_window(const struct dpt_ref_call *call,
-                            void (*work)(const struct dpt_ref_call *call, const struct patch *p,
-                                         size_t input, size_t output))
-{
-    const struct dpt_graph_node *node = call->node;
-    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
-    size_t output = 0;
-
-    for (size_t plane = 0; plane < planes; plane++) {
-        for (int32_t i = 0; i < node->out.h; i++) {
-            for (int32_t j = 0; j < node->out.w; j++, output++) {
-                const struct patch p = patch_of(node, i, j);
-
-                work(call, &p, plane * in, output);
-            }
-        }
-    }
-}
-
 /* --- max -------------------------------------------------------------------------------------- */
 
 static size_t max_saved(const struct dpt_graph_node *node)
@@ -64,16 +42,17 @@ static size_t max_saved(const struct dpt_graph_node *node)
 }
 
 /* Saves where in its plane each maximum was. */
-static void max_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
+static void max_window(const struct dpt_ref_call *call, int32_t row, int32_t column, size_t input,
                        size_t output)
 {
+    const struct patch p = patch_of(call->node, row, column);
     const int32_t width = call->node->in.w;
     const float *x = call->x + input;
-    int32_t *saved = call->saved, best = p->first[0] * width + p->first[1];
+    int32_t *saved = call->saved, best = p.first[0] * width + p.first[1];
     float top = x[best];
 
-    for (int32_t i = p->first[0]; i < p->last[0]; i++) {
-        for (int32_t j = p->first[1]; j < p->last[1]; j++) {
+    for (int32_t i = p.first[0]; i < p.last[0]; i++) {
+        for (int32_t j = p.first[1]; j < p.last[1]; j++) {
             const float value = x[i * width + j];
 
             /* Larger, or the first that is not a number: that wins, so that it is seen at the end.
@@ -91,21 +70,22 @@ static void max_window(const struct dpt_ref_call *call, const struct patch *p, s
 
 static void max_forward(const struct dpt_ref_call *call)
 {
-    each_window(call, max_window);
+    dpt_ref_each_output(call, max_window);
 }
 
-static void max_window_back(const struct dpt_ref_call *call, const struct patch *p, size_t input,
-                            size_t output)
+static void max_window_back(const struct dpt_ref_call *call, int32_t row, int32_t column,
+                            size_t input, size_t output)
 {
     const int32_t *saved = call->saved;
 
-    (void)p;
+    (void)row;
+    (void)column;
     call->dx[input + (size_t)saved[output]] += call->dy[output];
 }
 
 static void max_backward(const struct dpt_ref_call *call)
 {
-    each_window(call, max_window_back);
+    dpt_ref_each_output(call, max_window_back);
 }
 
 /* --- average ---------------------------------------------------------------------------------- */
@@ -127,15 +107,17 @@ static double sum_of(const struct dpt_ref_call *call, const struct patch *p, siz
     return sum;
 }
 
-static void average_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
-                           size_t output)
+static void average_window(const struct dpt_ref_call *call, int32_t row, int32_t column,
+                           size_t input, size_t output)
 {
-    call->y[output] = (float)(sum_of(call, p, input) / area_of(call->node));
+    const struct patch p = patch_of(call->node, row, column);
+
+    call->y[output] = (float)(sum_of(call, &p, input) / area_of(call->node));
 }
 
 static void average_forward(const struct dpt_ref_call *call)
 {
-    each_window(call, average_window);
+    dpt_ref_each_output(call, average_window);
 }
 
 static void share_out(const struct dpt_ref_call *call, const struct patch *p, size_t input,
@@ -146,15 +128,17 @@ static void share_out(const struct dpt_ref_call *call, const struct patch *p, si
             call->dx[input + (size_t)(i * call->node->in.w + j)] += share;
 }
 
-static void average_window_back(const struct dpt_ref_call *call, const struct patch *p,
+static void average_window_back(const struct dpt_ref_call *call, int32_t row, int32_t column,
                                 size_t input, size_t output)
 {
-    share_out(call, p, input, (float)(call->dy[output] / area_of(call->node)));
+    const struct patch p = patch_of(call->node, row, column);
+
+    share_out(call, &p, input, (float)(call->dy[output] / area_of(call->node)));
 }
 
 static void average_backward(const struct dpt_ref_call *call)
 {
-    each_window(call, average_window_back);
+    dpt_ref_each_output(call, average_window_back);
 }
 
 const struct dpt_ref_op dpt_ref_maxpool = {
@@ -176,26 +160,30 @@ static double area_of_patch(const struct patch *p)
     return (double)(p->last[0] - p->first[0]) * (p->last[1] - p->first[1]);
 }
 
-static void adaptive_window(const struct dpt_ref_call *call, const struct patch *p, size_t input,
-                            size_t output)
+static void adaptive_window(const struct dpt_ref_call *call, int32_t row, int32_t column,
+                            size_t input, size_t output)
 {
-    call->y[output] = (float)(sum_of(call, p, input) / area_of_patch(p));
+    const struct patch p = patch_of(call->node, row, column);
+
+    call->y[output] = (float)(sum_of(call, &p, input) / area_of_patch(&p));
 }
 
 static void adaptive_forward(const struct dpt_ref_call *call)
 {
-    each_window(call, adaptive_window);
+    dpt_ref_each_output(call, adaptive_window);
 }
 
-static void adaptive_window_back(const struct dpt_ref_call *call, const struct patch *p,
+static void adaptive_window_back(const struct dpt_ref_call *call, int32_t row, int32_t column,
                                  size_t input, size_t output)
 {
-    share_out(call, p, input, (float)(call->dy[output] / area_of_patch(p)));
+    const struct patch p = patch_of(call->node, row, column);
+
+    share_out(call, &p, input, (float)(call->dy[output] / area_of_patch(&p)));
 }
 
 static void adaptive_backward(const struct dpt_ref_call *call)
 {
-    each_window(call, adaptive_window_back);
+    dpt_ref_each_output(call, adaptive_window_back);
 }
 
 #define ADAPTIVE                                                                                   \

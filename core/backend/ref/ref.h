@@ -10,6 +10,7 @@
 #define DPT_BACKEND_REF_REF_H
 
 #include "core/backend/backend.h"
+#include "core/base/vector.h"
 
 /* One node's work on one micro-batch. Arrays hold `count` samples one after the other. */
 struct dpt_ref_call {
@@ -52,6 +53,22 @@ struct dpt_ref_op {
 DPT_OPERATIONS(X)
 #undef X
 extern const struct dpt_ref_op *const dpt_ref_ops[DPT_OP_COUNT];
+
+/* Calls work for each output of a node whose channels do not mix, with its row and column, its
+ * number, and that of its input plane's first element. */
+DPT_INLINE void dpt_ref_each_output(const struct dpt_ref_call *call,
+                                    void (*work)(const struct dpt_ref_call *call, int32_t row,
+                                                 int32_t column, size_t input, size_t output))
+{
+    const struct dpt_graph_node *node = call->node;
+    const size_t planes = call->count * (size_t)node->in.c, in = call->in / (size_t)node->in.c;
+    size_t output = 0;
+
+    for (size_t plane = 0; plane < planes; plane++)
+        for (int32_t i = 0; i < node->out.h; i++)
+            for (int32_t j = 0; j < node->out.w; j++)
+                work(call, i, j, plane * in, output++);
+}
 
 /* A matrix in memory: element (i, j) is at[i * row + j * column]. */
 struct dpt_ref_matrix {
