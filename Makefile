@@ -45,7 +45,7 @@ DEBUG ?= 0
 SANITIZE ?= 0
 ifeq ($(SANITIZE),1)
 BUILD ?= build/sanitize
-CFLAGS ?= -O0 -g -fno-omit-frame-pointer
+CFLAGS ?= -O0 -g1 -fno-omit-frame-pointer
 else ifeq ($(DEBUG),1)
 BUILD ?= build/debug
 CFLAGS ?= -O0 -g3

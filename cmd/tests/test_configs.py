@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, "scripts/lib")
 import dpt  # noqa: E402
 
-SHORT = ["--set", "train={steps: 6}", "--set", "log.every=2 steps"]
+SHORT = ["--set", "train={steps: 3}", "--set", "log.every=1 steps"]
 
 
 LEARNED = r"^(?:w\[0\]\[\d\]|b\[0\]) +(\S+) +(\S+)$"
