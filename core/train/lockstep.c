@@ -142,6 +142,7 @@ enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_tra
     enum dpt_status status = DPT_OK;
     const size_t n = (size_t)t->team.threads * (size_t)t->team.slots;
     const size_t sums = 2 * (size_t)widest(&t->model.graph);
+    size_t exchanged;
     struct dpt_lockstep *l;
     int32_t norms;
     double bytes;
@@ -150,13 +151,13 @@ enum dpt_status dpt_lockstep_open(struct dpt_lockstep **lockstep, struct dpt_tra
     l = *lockstep;
     l->t = t;
     dpt_lockstep_count(t, &norms, &bytes);
+    exchanged = (size_t)bytes / sizeof(double);
     DPT_TRY(DPT_ALLOCATE(l->segments, (size_t)norms + 1, "the statistics of steps", err));
     l->n_segments = norms + 1;
     fill_segments(l);
     DPT_TRY(DPT_ALLOCATE(l->slots, n, "micro-batches", err));
     DPT_TRY(DPT_ALLOCATE(l->sums, n * sums, "the statistics of steps", err));
-    DPT_TRY(
-        DPT_ALLOCATE(l->exchanged, (size_t)bytes / sizeof(double), "the statistics of steps", err));
+    DPT_TRY(DPT_ALLOCATE(l->exchanged, exchanged, "the statistics of steps", err));
     for (size_t i = 0; i < n; i++) {
         struct slot *slot = &l->slots[i];
         const size_t slots = (size_t)t->team.slots;
