@@ -36,17 +36,33 @@ struct dpt_rule {
     bool decoupled; /* it is taken off the weight itself, not added to the gradient */
 };
 
-/* The scalars of update number `update` (from 1), for a tensor with this weight decay. */
-static inline struct dpt_scalars dpt_rule_scalars(const struct dpt_rule *rule, double lr,
-                                                  double decay, int64_t update)
+/* What the updates of some tensors have in common. lr_scale: times the learning rate. */
+struct dpt_rule_group {
+    double lr_scale, decay;
+};
+
+static inline struct dpt_rule_group dpt_rule_group_of(const struct dpt_rule *rule,
+                                                      const struct dpt_tensor *t)
+{
+    const double decay = t->decays_alone ? t->weight_decay : rule->decay;
+
+    return (struct dpt_rule_group){t->lr_scale != 0 ? t->lr_scale : 1, t->decay ? decay : 0};
+}
+
+/* The scalars of update number `update` (from 1) of a group; `factor` is that of all groups and
+ * updates. */
+static inline struct dpt_scalars dpt_rule_scalars(const struct dpt_rule *rule,
+                                                  const struct dpt_rule_group *group, double lr,
+                                                  int64_t update)
 {
     struct dpt_scalars f = {.keep = 1};
 
+    lr *= group->lr_scale;
     rule->scalars(rule->options, lr, update, &f);
     if (rule->decoupled)
-        f.keep = (float)(1 - lr * (double)(float)decay);
+        f.keep = (float)(1 - lr * (double)(float)group->decay);
     else
-        f.l2 = (float)decay;
+        f.l2 = (float)group->decay;
     return f;
 }
 

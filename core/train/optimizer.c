@@ -151,12 +151,13 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
                              float *const *slot)
 {
     const struct dpt_rule rule = dpt_optimizer_rule(optimizer);
+    const struct dpt_rule_group group = {1, rule.decay};
     struct pass pass = {.type = type_of(optimizer),
                         .options = optimizer->options,
                         .rule = rule,
                         .lr = update->lr,
                         .step = update->step,
-                        .decays = dpt_rule_scalars(&rule, update->lr, rule.decay, update->step),
+                        .decays = dpt_rule_scalars(&rule, &group, update->lr, update->step),
                         .scale = update->scale,
                         .params = params,
                         .slot = slot,
@@ -171,13 +172,11 @@ static struct pass make_pass(const struct dpt_variant_value *optimizer,
 /* Before parts of a tensor: what it reckons with. */
 static const struct dpt_scalars *scalars_of(struct pass *pass, const struct dpt_tensor *tensor)
 {
-    const double scale = tensor->lr_scale != 0 ? tensor->lr_scale : 1;
-    const double decay = tensor->decays_alone ? tensor->weight_decay : pass->rule.decay;
+    const struct dpt_rule_group group = dpt_rule_group_of(&pass->rule, tensor);
 
     if (tensor->lr_scale == 0 && !tensor->decays_alone)
         return tensor->decay ? &pass->decays : &pass->spares;
-    pass->own =
-        dpt_rule_scalars(&pass->rule, pass->lr * scale, tensor->decay ? decay : 0, pass->step);
+    pass->own = dpt_rule_scalars(&pass->rule, &group, pass->lr, pass->step);
     return &pass->own;
 }
 

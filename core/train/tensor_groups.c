@@ -255,15 +255,3 @@ enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double 
 out:
     return status;
 }
-
-bool dpt_tensor_groups_used(const struct dpt_graph *graph)
-{
-    bool used = false;
-
-    for (int32_t k = 0; k < graph->n_tensors; k++) {
-        const struct dpt_tensor *t = &graph->tensors[k];
-
-        used = used || t->frozen || t->decays_alone || t->lr_scale != 0;
-    }
-    return used;
-}

@@ -43,7 +43,5 @@ enum dpt_status dpt_tensor_groups_freeze(const struct dpt_patterns *freeze, stru
                                          struct dpt_error *err);
 enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double lr,
                                         struct dpt_graph *graph, struct dpt_error *err);
-/* Whether any tensor is marked. */
-bool dpt_tensor_groups_used(const struct dpt_graph *graph);
 
 #endif

@@ -247,7 +247,7 @@ WORK(update, dpt_cuda_update_args)
     const int slots = (a->slot[0] != NULL) + (a->slot[1] != NULL);
 
     w->threads = ceil_div(a->n, w->lanes);
-    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16;
+    w->bytes = a->n * w->element * (3 + 2 * slots) + a->n / 16 * (int64_t)sizeof *a->group;
 }
 
 WORK(running, dpt_cuda_running_args)

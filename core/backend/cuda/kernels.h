@@ -33,9 +33,13 @@ struct dpt_cuda_control {
     uint64_t seed, step; /* key the dropout */
     int64_t first;       /* position of its first sample in gather's `index` */
     int32_t count;       /* samples; later rows are zero and not counted */
-    /* The members from here on are the step's. update: its number, from 1. */
+};
+
+/* What it tells about a step, likewise: the scalars of a group of tensors. update: the step's
+ * number, from 1, which all groups have. */
+struct dpt_cuda_rates {
     int64_t update;
-    float lr, keep, rate[2];
+    float lr, keep, rate[2], l2;
 };
 
 /*
@@ -117,7 +121,7 @@ struct dpt_cuda_add_args {
  */
 struct dpt_cuda_norm_args {
     const float *gradient, *tail;
-    const struct dpt_cuda_control *control;
+    const struct dpt_cuda_rates *rates;
     struct dpt_cuda_state *state;
     double *partial;
     uint32_t *counter;
@@ -152,16 +156,17 @@ struct dpt_cuda_feed_args {
 
 /*
  * One optimizer update of the arena by a rule of core/backend/optimizers.inc; does nothing where
- * state->withheld is set. decays: for each 16 floats, whether weight decay applies. scalars: l2 and
- * factor; the others change with each step and are in `control`. Memory traffic: 12 bytes a
- * parameter, and 8 more for each slot.
+ * state->withheld is set. group: for each 16 floats, the number of their row in `rates`, or
+ * DPT_CUDA_FROZEN where they stay as they are. scalars: only `factor` is read; the others are in
+ * `rates`. Memory traffic: 12 bytes a parameter, and 8 more for each slot.
  */
+enum { DPT_CUDA_FROZEN = UINT16_MAX };
 struct dpt_cuda_update_args {
     float *params;
     const float *gradient;
     float *slot[DPT_RULE_MOST_SLOTS];
-    const uint8_t *decays;
-    const struct dpt_cuda_control *control;
+    const uint16_t *group;
+    const struct dpt_cuda_rates *rates;
     const struct dpt_cuda_state *state;
     int64_t n;
     struct dpt_scalars scalars;

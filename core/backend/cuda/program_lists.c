@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "core/backend/cuda/program.h"
+#include "core/base/memory.h"
 
 /* --- loss ------------------------------------------------------------------------------------- */
 
@@ -227,30 +228,42 @@ out:
 }
 
 /* Appends zeros for the gradients of frozen tensors, and for the gradients and state of layers on
- * which the output does not depend. */
+ * which the output does not depend. Tensors that follow one another, as those of a frozen body do,
+ * are filled at once. */
 static enum dpt_status add_dead(struct dpt_cuda_program *p, struct dpt_error *err)
 {
     const struct dpt_graph *graph = p->spec.graph;
+    struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
+                                  .when = DPT_CUDA_WRITING,
+                                  .node = graph->n_nodes - 1,
+                                  .span = DPT_SPAN_LOSS};
     enum dpt_status status = DPT_OK;
 
-    for (int32_t i = 0; i < graph->n_nodes; i++) {
+    for (int32_t n = 0; n < 2 * graph->n_nodes; n++) {
+        /* State lies behind all that is learned. */
+        const bool state = n >= graph->n_nodes;
+        const int32_t i = n % graph->n_nodes;
         const struct dpt_graph_node *node = &graph->nodes[i];
-        const int32_t tensors[] = {node->weight, node->bias, node->mean, node->variance};
+        const int32_t tensors[] = {state ? node->mean : node->weight,
+                                   state ? node->variance : node->bias};
 
-        for (int k = 0; k < DPT_MAX_TENSORS; k++) {
-            struct dpt_cuda_entry fill = {.what = DPT_CUDA_FILL,
-                                          .when = DPT_CUDA_WRITING,
-                                          .node = graph->n_nodes - 1,
-                                          .span = DPT_SPAN_LOSS};
+        for (int k = 0; k < 2; k++) {
+            const struct dpt_tensor *t = tensors[k] < 0 ? NULL : dpt_cuda_tensor_of(p, tensors[k]);
+            float *to = t == NULL ? NULL : p->gradient + t->offset;
 
-            if (tensors[k] < 0 ||
-                (dpt_cuda_node_layout_of(p, i)->live && !dpt_cuda_tensor_of(p, tensors[k])->frozen))
+            if (t == NULL || (dpt_cuda_node_layout_of(p, i)->live && !t->frozen))
                 continue;
-            fill.to = p->gradient + dpt_cuda_tensor_of(p, tensors[k])->offset;
-            fill.bytes = dpt_cuda_tensor_of(p, tensors[k])->count * (int64_t)sizeof(float);
-            DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
+            if (fill.bytes > 0 && to != (float *)fill.to + fill.bytes / (int64_t)sizeof *to) {
+                DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
+                fill.bytes = 0;
+            }
+            if (fill.bytes == 0)
+                fill.to = to;
+            fill.bytes += (int64_t)dpt_round_up((size_t)t->count, sizeof *to) * (int64_t)sizeof *to;
         }
     }
+    if (fill.bytes > 0)
+        DPT_TRY(dpt_cuda_add_entry(p, DPT_CUDA_BACKWARD_LIST, &fill, err));
 out:
     return status;
 }

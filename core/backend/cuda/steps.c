@@ -34,6 +34,7 @@ static void steps_close(void *steps)
     dpt_cuda_steps_forget(s);
     dpt_free(s->buckets);
     dpt_free(s->counts);
+    dpt_free(s->groups);
     dpt_free(s->staging_buffers);
     dpt_free(s);
 }
@@ -226,18 +227,21 @@ static enum dpt_status steps_update(void *steps, double lr, int64_t update, stru
 {
     struct dpt_cuda_steps *s = steps;
     const struct dpt_cuda_context *ctx = &s->p->ctx;
-    const struct dpt_scalars scalars =
-        dpt_rule_scalars(&s->spec.rule, lr, s->spec.rule.decay, update);
+    struct dpt_cuda_rates *rates = dpt_cuda_steps_rates(s);
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_context_enter(ctx, err));
     /* The last step from this staging buffer may not have read its rates yet. */
     DPT_CUDA_TRY(&ctx->lib, cuEventSynchronize(s->staging_buffers[s->staging_buffer].done));
-    s->rates[s->staging_buffer] =
-        (struct dpt_cuda_control){.update = update,
-                                  .lr = scalars.lr,
-                                  .keep = scalars.keep,
-                                  .rate = {scalars.rate[0], scalars.rate[1]}};
+    for (int k = 0; k < s->n_groups; k++) {
+        const struct dpt_scalars f = dpt_rule_scalars(&s->spec.rule, &s->groups[k], lr, update);
+
+        rates[k] = (struct dpt_cuda_rates){.update = update,
+                                           .lr = f.lr,
+                                           .keep = f.keep,
+                                           .rate = {f.rate[0], f.rate[1]},
+                                           .l2 = f.l2};
+    }
     if (s->spec.reduces)
         DPT_CUDA_TRY(&ctx->lib, cuStreamWaitEvent(ctx->compute, s->given, 0));
     DPT_TRY(dpt_cuda_steps_launch(

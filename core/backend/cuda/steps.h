@@ -13,7 +13,8 @@
  * device at once, on the stream `copy`, so that the next steps' samples are transferred while this
  * step computes and ranks sum. The graph's first kernel, `feed`, copies them on to where the
  * program reads them. It also reads counts and rates, from pinned memory that the device can
- * access, since they are known only at the launch. A captured graph contains all these addresses,
+ * access, since they are known only at the launch (a row of rates for each group of tensors that
+ * have the same). A captured graph contains all these addresses,
  * so there is a graph for each staging buffer.
  */
 #ifndef DPT_BACKEND_CUDA_STEPS_H
@@ -79,13 +80,17 @@ struct dpt_cuda_steps {
     struct dpt_cuda_staging_buffer *staging_buffers;
     int32_t *counts;                  /* [staging_buffers][micros] */
     struct dpt_cuda_control *batches; /* pinned; [staging_buffers][micros]: seed, step and count */
-    struct dpt_cuda_control *rates;   /* pinned; [staging_buffers]: the rest */
+    /* What the tensors that learn differ in, and their rates. */
+    struct dpt_rule_group *groups;
+    int n_groups;
+    struct dpt_cuda_rates *rates; /* pinned; [staging_buffers][n_groups] */
     struct dpt_cuda_replay *replays;
     int n_replays;
     size_t replay_room;
 
-    float *slot[DPT_RULE_MOST_SLOTS]; /* in device memory, as the next four */
-    uint8_t *decays;
+    float *slot[DPT_RULE_MOST_SLOTS];  /* in device memory, as the next five */
+    struct dpt_cuda_rates *step_rates; /* [n_groups] */
+    uint16_t *group;                   /* for each 16 floats of what is learned: its number */
     float *state_decays; /* for each 16 floats of state: how much of it a step keeps */
     double *partial;
     uint32_t *counter;
@@ -110,6 +115,12 @@ static inline struct dpt_cuda_control *dpt_cuda_steps_batch(const struct dpt_cud
                                                             int32_t m)
 {
     return &s->batches[(size_t)s->staging_buffer * (size_t)s->spec.micros + (size_t)m];
+}
+
+/* The rates of the step in its staging buffer, [n_groups]. */
+static inline struct dpt_cuda_rates *dpt_cuda_steps_rates(const struct dpt_cuda_steps *s)
+{
+    return &s->rates[(size_t)s->staging_buffer * (size_t)s->n_groups];
 }
 
 /* --- steps_graph.c ---------------------------------------------------------------------------- */

@@ -3,15 +3,15 @@
 #include "core/backend/cuda/steps.h"
 
 /* The gradient is reduced in buckets, from the arena's end, in the order in which backward
- * completes them. In pinned memory the tail lies directly behind the bucket of the arena's start,
- * so that one allreduce sums both; the other buckets follow. */
+ * completes them, to the first tensor that learns. In pinned memory the tail lies directly behind
+ * the last of them, so that one allreduce sums both; the others follow. */
 
 static size_t bytes_of(int64_t floats)
 {
     return (size_t)floats * sizeof(float);
 }
 
-/* Finds where the tensors of a node begin and end; false if it has none. */
+/* Finds where the tensors of a node that learn begin and end; false if it has none. */
 static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *node, int64_t *first,
                        int64_t *last)
 {
@@ -22,7 +22,7 @@ static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *n
     for (int i = 0; i < 2; i++) {
         const struct dpt_tensor *t = numbers[i] >= 0 ? &g->tensors[numbers[i]] : NULL;
 
-        if (t == NULL)
+        if (t == NULL || t->frozen)
             continue;
         *first = t->offset < *first ? t->offset : *first;
         *last = t->offset + t->count > *last ? t->offset + t->count : *last;
@@ -30,9 +30,22 @@ static bool tensors_of(const struct dpt_graph *g, const struct dpt_graph_node *n
     return *first < *last;
 }
 
-/* Cuts the arena at nodes into buckets of `most` bytes or a little more; `buckets` has an entry for
- * each node. Where the tensors' order is not that of the nodes there is one bucket only. */
-static int cut_arena(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bucket *buckets)
+/* Where the first tensor that learns begins. */
+static int64_t start_of(const struct dpt_graph *g)
+{
+    int64_t start = g->floats;
+
+    for (int32_t k = 0; k < g->n_tensors; k++)
+        if (dpt_graph_updates(g, k) && g->tensors[k].offset < start)
+            start = g->tensors[k].offset;
+    return start;
+}
+
+/* Cuts the arena behind `start` at nodes into buckets of `most` bytes or a little more; `buckets`
+ * has an entry for each node. Where the tensors' order is not that of the nodes there is one bucket
+ * only. */
+static int cut_arena(const struct dpt_graph *g, int64_t start, int64_t most,
+                     struct dpt_cuda_bucket *buckets)
 {
     int64_t end = g->arena, low = g->floats, first, last;
     int32_t behind = g->n_nodes;
@@ -46,14 +59,15 @@ static int cut_arena(const struct dpt_graph *g, int64_t most, struct dpt_cuda_bu
             break;
         }
         low = first;
-        if (low == 0 || (end - low) * (int64_t)sizeof(float) < most)
+        if (low == start || (end - low) * (int64_t)sizeof(float) < most)
             continue;
         buckets[n++] =
             (struct dpt_cuda_bucket){.first = low, .last = end, .node = k, .behind = behind};
         end = low;
         behind = k;
     }
-    buckets[n++] = (struct dpt_cuda_bucket){.first = 0, .last = end, .node = 0, .behind = behind};
+    buckets[n++] =
+        (struct dpt_cuda_bucket){.first = start, .last = end, .node = 0, .behind = behind};
     return n;
 }
 
@@ -64,7 +78,7 @@ static const struct dpt_cuda_bucket *last_bucket(const struct dpt_cuda_steps *s)
 
 static enum dpt_status hold_staging(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
-    const int64_t floats = s->p->spec.graph->arena;
+    const int64_t start = last_bucket(s)->first, floats = s->p->spec.graph->arena - start;
     const bool on_device = s->spec.on_device;
     const struct dpt_cuda_piece piece = {
         on_device ? "what the ranks tell each other" : "the gradient's sum over the ranks",
@@ -75,11 +89,11 @@ static enum dpt_status hold_staging(struct dpt_cuda_steps *s, struct dpt_error *
     DPT_TRY(dpt_cuda_hold(&s->p->ctx, &piece, 1, err));
     if (on_device)
         goto out;
-    s->tail = s->staging + last_bucket(s)->last;
+    s->tail = s->staging + last_bucket(s)->last - start;
     for (int i = 0; i < s->n_buckets; i++) {
         struct dpt_cuda_bucket *b = &s->buckets[i];
 
-        b->staged = s->staging + b->first + (b->first > 0 ? DPT_TENSOR_ALIGN : 0);
+        b->staged = s->staging + b->first - start + (b->first > start ? DPT_TENSOR_ALIGN : 0);
     }
 out:
     return status;
@@ -96,7 +110,7 @@ enum dpt_status dpt_cuda_buckets_open(struct dpt_cuda_steps *s, struct dpt_error
     if (s->buckets == NULL)
         return dpt_fail_memory(err, "the gradient's parts",
                                (double)((size_t)g->n_nodes * sizeof *s->buckets));
-    s->n_buckets = cut_arena(g, s->spec.bucket, s->buckets);
+    s->n_buckets = cut_arena(g, start_of(g), s->spec.bucket, s->buckets);
     DPT_TRY(hold_staging(s, err));
     for (int i = 0; i < s->n_buckets; i++) {
         DPT_TRY(dpt_cuda_event(&s->p->ctx, CU_EVENT_DISABLE_TIMING, &s->buckets[i].ready, err));

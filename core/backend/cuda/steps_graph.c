@@ -1,16 +1,8 @@
-#include <stddef.h>
-
 #include "core/backend/cuda/steps.h"
 #include "core/base/span.h"
 
 /* The launches of a step, and the graphs that are captured from them. dpt_cuda_capture says what
  * must not be done during a capture. */
-
-/* The bytes of the control that belong to a micro-batch, and those that belong to a step. */
-enum {
-    BATCH_BYTES = offsetof(struct dpt_cuda_control, update),
-    RATES_BYTES = sizeof(struct dpt_cuda_control) - BATCH_BYTES
-};
 
 /* --- samples ---------------------------------------------------------------------------------- */
 
@@ -22,7 +14,7 @@ static void add_feed(struct dpt_cuda_feed_args *a, void *to, const void *from, s
 
 static void add_rates(const struct dpt_cuda_steps *s, struct dpt_cuda_feed_args *a)
 {
-    add_feed(a, &s->p->control->update, &s->rates[s->staging_buffer].update, RATES_BYTES);
+    add_feed(a, s->step_rates, dpt_cuda_steps_rates(s), (size_t)s->n_groups * sizeof *s->rates);
 }
 
 /* Copies micro-batch m from the staging buffer to where the program reads it. */
@@ -42,7 +34,7 @@ static enum dpt_status enqueue_samples(struct dpt_cuda_steps *s, int32_t m, bool
     for (int i = 0; i < DPT_CUDA_FIELDS; i++)
         add_feed(&a, to[i], from + at->offset[i] + (size_t)m * rows * at->row[i],
                  rows * at->row[i]);
-    add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), BATCH_BYTES);
+    add_feed(&a, p->control, dpt_cuda_steps_batch(s, m), sizeof *p->control);
     if (rates)
         add_rates(s, &a);
     return dpt_cuda_program_launch(s->p, DPT_CUDA_K_feed, &a, DPT_SPAN_DATA, err);
@@ -91,13 +83,12 @@ out:
 static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_cuda_program *p = s->p;
-    const struct dpt_rule *rule = &s->spec.rule;
     const int64_t floats = p->spec.graph->floats;
     const struct dpt_cuda_norm_args norm = {
         .gradient = p->gradient,
         .tail = p->gradient + p->spec.graph->arena,
         .sums = true,
-        .control = p->control,
+        .rates = s->step_rates,
         .state = p->state,
         .partial = s->partial,
         .counter = s->counter,
@@ -111,12 +102,11 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
         .params = p->params,
         .gradient = p->gradient,
         .slot = {s->slot[0], s->slot[1]},
-        .decays = s->decays,
-        .control = p->control,
+        .group = s->group,
+        .rates = s->step_rates,
         .state = p->state,
         .n = floats,
-        .scalars =
-            dpt_rule_scalars(rule, 0, rule->decay, 1), /* only what is the same in every step */
+        .scalars = dpt_rule_scalars(&s->spec.rule, &s->groups[0], 0, 1),
     };
     const struct dpt_cuda_running_args running = {
         .params = p->params + floats,
@@ -129,7 +119,7 @@ static enum dpt_status enqueue_update(struct dpt_cuda_steps *s, struct dpt_error
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cuda_program_launch(s->p, DPT_CUDA_K_norm, &norm, DPT_SPAN_NORM, err));
-    DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(rule->kind), &update,
+    DPT_TRY(dpt_cuda_program_launch(s->p, dpt_cuda_kernel_of_rule(s->spec.rule.kind), &update,
                                     DPT_SPAN_OPTIMIZER, err));
     if (running.n > 0)
         DPT_TRY(

@@ -174,9 +174,10 @@ static enum dpt_status hold_staging_buffers(struct dpt_cuda_steps *s, struct dpt
     static const char samples[] = "the samples of the steps ahead";
     struct dpt_cuda_context *ctx = &s->p->ctx;
     const int64_t bytes = (int64_t)s->staging_layout.bytes,
-                  control = sizeof(struct dpt_cuda_control);
+                  control = sizeof(struct dpt_cuda_control),
+                  rates = s->n_groups * (int64_t)sizeof *s->rates;
     const struct dpt_cuda_piece controls[] = {
-        {"the rates", s->spec.staging_buffers * control, (void **)&s->rates, true},
+        {"the rates", s->spec.staging_buffers * rates, (void **)&s->rates, true},
         {"the counts", s->spec.staging_buffers * s->spec.micros * control, (void **)&s->batches,
          true},
     };
@@ -200,31 +201,56 @@ out:
 
 /* --- the optimizer's -------------------------------------------------------------------------- */
 
-static enum dpt_status send_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
+/* The number of a tensor's group, which is a new one if no tensor before had the same. */
+static int group_of(struct dpt_cuda_steps *s, const struct dpt_tensor *t)
+{
+    const struct dpt_rule_group group = dpt_rule_group_of(&s->spec.rule, t);
+    int k = 0;
+
+    while (k < s->n_groups &&
+           (s->groups[k].lr_scale != group.lr_scale || s->groups[k].decay != group.decay))
+        k++;
+    s->groups[k] = group;
+    s->n_groups = k < s->n_groups ? s->n_groups : k + 1;
+    return k;
+}
+
+/* Finds the groups of tensors; the device is told each tensor's. */
+static enum dpt_status send_groups(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
     const size_t n = (size_t)g->floats / DPT_TENSOR_ALIGN;
     enum dpt_status status = DPT_OK;
-    uint8_t *host = dpt_alloc(n);
+    struct dpt_cuda_piece pieces[] = {
+        {"the tensors' groups", (int64_t)(n * sizeof *s->group), (void **)&s->group, false},
+        {"the groups' rates", 0, (void **)&s->step_rates, false},
+    };
+    uint16_t *numbers;
 
-    if (host == NULL)
-        return dpt_fail_memory(err, "the weight decay", (double)n);
+    DPT_TRY(DPT_ALLOCATE(numbers, n, "the tensors' groups", err));
+    DPT_TRY(DPT_ALLOCATE(s->groups, (size_t)g->n_tensors + 1, "the groups' rates", err));
     for (int32_t k = 0; k < g->n_tensors; k++) {
         const struct dpt_tensor *t = &g->tensors[k];
-        const size_t first = (size_t)t->offset / DPT_TENSOR_ALIGN;
+        int number;
 
         if (t->state)
             continue;
-        memset(host + first, t->decay,
-               ((size_t)t->count + DPT_TENSOR_ALIGN - 1) / DPT_TENSOR_ALIGN);
+        number = t->frozen ? DPT_CUDA_FROZEN : group_of(s, t);
+        if (s->n_groups > DPT_CUDA_FROZEN)
+            DPT_TRY(dpt_fail(err, DPT_BAD_JOB, "more than %d pairs of learning rate and decay",
+                             DPT_CUDA_FROZEN));
+        for (int64_t at = t->offset; at < t->offset + t->count; at += DPT_TENSOR_ALIGN)
+            numbers[at / DPT_TENSOR_ALIGN] = (uint16_t)number;
     }
-    DPT_TRY(dpt_cuda_steps_upload(s, s->decays, host, n, err));
+    pieces[1].bytes = s->n_groups * (int64_t)sizeof *s->step_rates;
+    DPT_TRY(dpt_cuda_hold(&s->p->ctx, DPT_CUDA_ROWS(pieces), err));
+    DPT_TRY(dpt_cuda_steps_upload(s, s->group, numbers, n * sizeof *numbers, err));
 out:
-    dpt_free(host);
+    dpt_free(numbers);
     return status;
 }
 
-/* Of state's tensors, as dpt_graph_update_state has them. */
+/* Of state's tensors, as dpt_graph_update_state has them: what is frozen is kept whole. */
 static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_error *err)
 {
     const struct dpt_graph *g = s->p->spec.graph;
@@ -242,7 +268,7 @@ static enum dpt_status send_state_decays(struct dpt_cuda_steps *s, struct dpt_er
 
             for (int64_t at = 0; at < t->count; at += DPT_TENSOR_ALIGN)
                 host[(t->offset - g->floats + at) / DPT_TENSOR_ALIGN] =
-                    g->nodes[i].attribute[DPT_BATCHNORM_DECAY];
+                    t->frozen ? 1 : g->nodes[i].attribute[DPT_BATCHNORM_DECAY];
         }
     }
     DPT_TRY(dpt_cuda_steps_upload(s, s->state_decays, host, n * sizeof *host, err));
@@ -260,7 +286,6 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
          ((floats + state) / DPT_CUDA_NORM_CHUNK + 1) * (int64_t)sizeof(double),
          (void **)&s->partial, false},
         {"the gradient's norm", sizeof *s->counter, (void **)&s->counter, false},
-        {"the weight decay", floats / DPT_TENSOR_ALIGN, (void **)&s->decays, false},
         {"the running statistics", state / DPT_TENSOR_ALIGN * (int64_t)sizeof *s->state_decays,
          (void **)&s->state_decays, false},
         {"the device's state", sizeof *s->reported, (void **)&s->reported, true},
@@ -278,7 +303,7 @@ static enum dpt_status hold_optimizer(struct dpt_cuda_steps *s, struct dpt_error
     DPT_TRY(dpt_cuda_hold(ctx, DPT_CUDA_ROWS(pieces), err));
     for (int i = 0; i < 2; i++)
         DPT_TRY(dpt_cuda_event(ctx, CU_EVENT_DISABLE_TIMING, &s->moved[i], err));
-    DPT_TRY(send_decays(s, err));
+    DPT_TRY(send_groups(s, err));
     DPT_TRY(send_state_decays(s, err));
 out:
     return status;

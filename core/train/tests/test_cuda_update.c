@@ -14,30 +14,37 @@ _Static_assert((int)DPT_CUDA_TAIL_LOSS == (int)DPT_TAIL_LOSS &&
                    (int)DPT_CUDA_TAIL_WEIGHT == (int)DPT_TAIL_WEIGHT,
                "one order of the tail");
 
-/* An arena of some tensors, of which every other one decays. */
+/* An arena of some tensors, of which every other one decays, some have a rate or a decay of their
+ * own, and some are frozen; each is a group by itself. */
 struct model {
     struct dpt_graph graph;
     struct dpt_tensor tensors[6];
     float *arrays[8]; /* params, gradient, m, v on the host; then on the device */
-    uint8_t *decays;
+    uint16_t *group;
+    struct dpt_cuda_rates rates[6];
 };
 
 static void model_init(struct model *m, struct draw *d)
 {
     *m = (struct model){.graph = {.tensors = m->tensors, .n_tensors = draw_int(d, 1, 6)}};
     for (int32_t t = 0; t < m->graph.n_tensors; t++) {
-        m->tensors[t] = (struct dpt_tensor){
-            .count = draw_int(d, 2, 9000), .offset = m->graph.floats, .decay = t % 2 == 0};
+        m->tensors[t] = (struct dpt_tensor){.count = draw_int(d, 2, 9000),
+                                            .offset = m->graph.floats,
+                                            .decay = t % 2 == 0,
+                                            .frozen = t > 0 && draw_int(d, 0, 3) == 0,
+                                            .lr_scale = draw_int(d, 0, 1) ? 0 : 2 * draw_uniform(d),
+                                            .weight_decay = draw_uniform(d),
+                                            .decays_alone = draw_int(d, 0, 1)};
         m->graph.floats += (m->tensors[t].count + 15) / 16 * 16;
     }
-    m->decays = dpt_alloc((size_t)m->graph.floats / 16);
+    m->group = dpt_alloc_array((size_t)m->graph.floats / 16, sizeof *m->group);
     for (int k = 0; k < 8; k++)
         m->arrays[k] = dpt_alloc_array((size_t)m->graph.floats, sizeof(float));
     for (int32_t t = 0; t < m->graph.n_tensors; t++)
         for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count;
              i++) {
             m->arrays[0][i] = m->arrays[4][i] = (float)draw_normal(d);
-            m->decays[i / 16] = m->tensors[t].decay;
+            m->group[i / 16] = m->tensors[t].frozen ? DPT_CUDA_FROZEN : (uint16_t)t;
         }
 }
 
@@ -45,14 +52,15 @@ static void model_gradient(struct model *m, struct draw *d)
 {
     for (int32_t t = 0; t < m->graph.n_tensors; t++)
         for (int64_t i = m->tensors[t].offset; i < m->tensors[t].offset + m->tensors[t].count; i++)
-            m->arrays[1][i] = m->arrays[5][i] = (float)(100 * draw_normal(d));
+            m->arrays[1][i] = m->arrays[5][i] =
+                m->tensors[t].frozen ? 0 : (float)(100 * draw_normal(d));
 }
 
 static void model_release(struct model *m)
 {
     for (int k = 0; k < 8; k++)
         dpt_free(m->arrays[k]);
-    dpt_free(m->decays);
+    dpt_free(m->group);
 }
 
 /* An optimizer of the golden cases, on the host and on the device. */
@@ -74,23 +82,23 @@ static void optimizer_open(struct optimizer *o, int which)
                      &err) != DPT_OK)
         fail_msg("%s", err.text);
     o->rule = dpt_optimizer_rule(&o->value);
-    o->args.scalars = dpt_rule_scalars(&o->rule, 0, o->rule.decay, 1);
+    o->args.scalars = dpt_rule_scalars(&o->rule, &(struct dpt_rule_group){1, 0}, 0, 1);
 }
 
 /* The step's scalars, as the host hands them to the device. */
-static struct dpt_cuda_control control_of(const struct optimizer *o, double lr, int64_t step)
+static void set_rates(struct model *m, const struct optimizer *o, double lr, int64_t step)
 {
-    const struct dpt_scalars scalars = dpt_rule_scalars(&o->rule, lr, o->rule.decay, step);
-    struct dpt_cuda_control control = {0};
+    for (int32_t t = 0; t < m->graph.n_tensors; t++) {
+        const struct dpt_rule_group group = dpt_rule_group_of(&o->rule, &m->tensors[t]);
+        const struct dpt_scalars f = dpt_rule_scalars(&o->rule, &group, lr, step);
 
-    control.update = step, control.lr = scalars.lr, control.keep = scalars.keep;
-    control.rate[0] = scalars.rate[0], control.rate[1] = scalars.rate[1];
-    return control;
+        m->rates[t] = (struct dpt_cuda_rates){step, f.lr, f.keep, {f.rate[0], f.rate[1]}, f.l2};
+    }
 }
 
 /* One step on the device: norm, then update. */
-static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_control *control,
-                        struct dpt_cuda_state *state, const float *loss, double clip, bool skip)
+static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_state *state,
+                        const float *loss, double clip, bool skip)
 {
     const float tail[DPT_CUDA_TAIL_SUMS] = {
         [DPT_CUDA_TAIL_LOSS] = *loss, [DPT_CUDA_TAIL_SAMPLES] = 32, [DPT_CUDA_TAIL_WEIGHT] = 32};
@@ -100,7 +108,7 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_co
 
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = m->arrays[5],
                                                               .tail = tail,
-                                                              .control = control,
+                                                              .rates = m->rates,
                                                               .state = state,
                                                               .partial = partial,
                                                               .counter = &counter,
@@ -112,8 +120,8 @@ static void device_step(struct model *m, struct optimizer *o, struct dpt_cuda_co
     o->args.gradient = m->arrays[5];
     o->args.slot[0] = m->arrays[6];
     o->args.slot[1] = m->arrays[7];
-    o->args.decays = m->decays;
-    o->args.control = control;
+    o->args.group = m->group;
+    o->args.rates = m->rates;
     o->args.state = state;
     o->args.n = m->graph.floats;
     dpt_emulate(dpt_cuda_kernel_of_rule(o->rule.kind), &o->args);
@@ -144,11 +152,11 @@ static void same_bits(void **state)
         optimizer_open(&o, seed % CASES);
         for (int64_t step = 1; step <= 4; step++) {
             const double lr = 0.01 / (double)step;
-            struct dpt_cuda_control control = control_of(&o, lr, step);
             struct dpt_update update = {.lr = lr, .step = step};
 
             model_gradient(&m, &d);
-            device_step(&m, &o, &control, &reported, &loss, clip, false);
+            set_rates(&m, &o, lr, step);
+            device_step(&m, &o, &reported, &loss, clip, false);
             assert_true(fabs(reported.norm - plain_norm(&m) / 32) <= 1e-13 * reported.norm);
             if (clip > 0)
                 assert_true(fabs((double)reported.scale - clip / plain_norm(&m)) <=
@@ -187,7 +195,6 @@ static void withholds(void **state)
         for (int64_t step = 1; step <= 5; step++) {
             const bool now = step == 2 || step == 4;
             const float loss = now && by_loss ? bad[seed / 4 % 3] : 3;
-            struct dpt_cuda_control control = control_of(&o, 0.01, step);
             float before;
 
             model_gradient(&m, &d);
@@ -196,7 +203,8 @@ static void withholds(void **state)
             if (now && !by_loss)
                 m.arrays[5][m.tensors[m.graph.n_tensors - 1].offset] = bad[seed / 4 % 3];
             before = m.arrays[4][1];
-            device_step(&m, &o, &control, &reported, &loss, 0, skip);
+            set_rates(&m, &o, 0.01, step);
+            device_step(&m, &o, &reported, &loss, 0, skip);
             assert_int_equal(reported.withheld, skip ? now : step >= 2);
             assert_true((m.arrays[4][1] == before) == (reported.withheld != 0));
         }

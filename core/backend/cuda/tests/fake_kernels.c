@@ -99,7 +99,7 @@ static const struct {
     POINTER(add, y),
     POINTER(norm, gradient),
     POINTER(norm, tail),
-    POINTER(norm, control),
+    POINTER(norm, rates),
     POINTER(norm, state),
     POINTER(norm, partial),
     POINTER(norm, counter),
@@ -108,9 +108,9 @@ static const struct {
     POINTER(running, decays),
     POINTER(running, tail),
     POINTER(running, state),
-    POINTER(update, control),
+    POINTER(update, rates),
     POINTER(update, state),
-    POINTER(update, decays),
+    POINTER(update, group),
 };
 
 static const char *const arguments[] = {

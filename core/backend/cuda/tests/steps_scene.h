@@ -28,7 +28,8 @@ struct scene_plan {
     float gain;      /* the samples are so much larger; 0: 1 */
     double clip;
     bool u8, nhwc, gaps, moved, vectors, skip;
-    bool stored; /* the data set is on the device; else the samples come in staging buffers */
+    bool grouped; /* tensors have rates and decays of their own, and some are frozen */
+    bool stored;  /* the data set is on the device; else the samples come in staging buffers */
     bool reduces, on_device, threaded;
     int64_t bucket;
     enum dpt_precision precision;
@@ -93,6 +94,20 @@ static inline void scene_net(struct scene *s)
     }
 }
 
+static inline void scene_groups(struct scene *s)
+{
+    struct draw d = {s->plan.seed + 7000};
+
+    for (int32_t k = 0; k < s->graph.n_tensors; k++) {
+        struct dpt_tensor *t = &s->graph.tensors[k];
+
+        t->lr_scale = draw_int(&d, 0, 2) * 0.75;
+        t->decays_alone = draw_int(&d, 0, 1);
+        t->weight_decay = draw_int(&d, 0, 2) * 0.1;
+    }
+    net_freeze(&s->graph, s->plan.seed);
+}
+
 static inline void scene_scalars(const void *options, double lr, int64_t update,
                                  struct dpt_scalars *f)
 {
@@ -142,6 +157,8 @@ static inline void scene_open(struct scene *s, const struct scene_plan *plan)
 
     *s = (struct scene){.plan = *plan};
     scene_net(s);
+    if (plan->grouped)
+        scene_groups(s);
     scene_optimizer(s);
     s->loss.kind = plan->vectors ? DPT_LOSS_MSE : DPT_LOSS_CROSS_ENTROPY;
     s->params = net_params(&s->graph, &d);
@@ -335,11 +352,12 @@ static inline void host_update(const struct scene *s, int step, float scale, str
 {
     for (int32_t k = 0; k < s->graph.n_tensors; k++) {
         const struct dpt_tensor *t = &s->graph.tensors[k];
+        const double decay = t->decays_alone ? t->weight_decay : s->options.decay;
+        const double rate = scene_rate(step) * (t->lr_scale != 0 ? t->lr_scale : 1);
 
-        for (int64_t i = t->offset; !t->state && i < t->offset + t->count; i++)
-            host_element(s, scene_rate(step), step, r->gradient[i] * scale,
-                         t->decay ? (float)s->options.decay : 0, &r->params[i], &r->slot[0][i],
-                         &r->slot[1][i]);
+        for (int64_t i = t->offset; !t->state && !t->frozen && i < t->offset + t->count; i++)
+            host_element(s, rate, step, r->gradient[i] * scale, t->decay ? (float)decay : 0,
+                         &r->params[i], &r->slot[0][i], &r->slot[1][i]);
     }
 }
 

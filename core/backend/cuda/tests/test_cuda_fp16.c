@@ -320,7 +320,7 @@ static void judge_step(struct dpt_cuda_state *reported, bool finite, bool loss_f
                                                                    : update & 1 ? INFINITY
                                                                                 : NAN,
                                             [DPT_CUDA_TAIL_WEIGHT] = 4};
-    const struct dpt_cuda_control control = {.update = update};
+    const struct dpt_cuda_rates rates = {.update = update};
     float gradient[16] = {3, 0, 0, 4};
     double partial[1];
     uint32_t counter = 0;
@@ -329,7 +329,7 @@ static void judge_step(struct dpt_cuda_state *reported, bool finite, bool loss_f
         gradient[update % 16] = update & 2 ? NAN : INFINITY;
     dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
                                                               .tail = tail,
-                                                              .control = &control,
+                                                              .rates = &rates,
                                                               .state = reported,
                                                               .partial = partial,
                                                               .counter = &counter,
@@ -394,7 +394,7 @@ static void the_rule_is_the_hosts(void **state)
 static void what_weighs_nothing_says_nothing(void **state)
 {
     float gradient[4] = {0}, tail[DPT_CUDA_TAIL_SUMS] = {0, 4, 0, 0};
-    const struct dpt_cuda_control control = {.update = 3};
+    const struct dpt_cuda_rates rates = {.update = 3};
     double partial[1];
     uint32_t counter = 0;
 
@@ -404,7 +404,7 @@ static void what_weighs_nothing_says_nothing(void **state)
             .loss_scale = 1024, .good = 7, .withheld = k & 1 ? DPT_CUDA_WITHHELD : 0};
         const struct dpt_cuda_norm_args a = {.gradient = gradient,
                                              .tail = tail,
-                                             .control = &control,
+                                             .rates = &rates,
                                              .state = &reported,
                                              .partial = partial,
                                              .counter = &counter,
@@ -435,7 +435,7 @@ static void other_precisions_have_no_scale(void **state)
     struct dpt_cuda_state reported = {.loss_scale = 1};
     float gradient[4] = {INFINITY};
     const float ones[DPT_CUDA_TAIL_SUMS] = {1, 1, 1, 1};
-    const struct dpt_cuda_control control = {.update = 9};
+    const struct dpt_cuda_rates rates = {.update = 9};
     double partial[1];
     uint32_t counter = 0;
 
@@ -444,7 +444,7 @@ static void other_precisions_have_no_scale(void **state)
         gradient[0] = k == 1 ? INFINITY : 1;
         dpt_emulate(DPT_CUDA_K_norm, &(struct dpt_cuda_norm_args){.gradient = gradient,
                                                                   .tail = ones,
-                                                                  .control = &control,
+                                                                  .rates = &rates,
                                                                   .state = &reported,
                                                                   .partial = partial,
                                                                   .counter = &counter,

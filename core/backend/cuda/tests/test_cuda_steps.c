@@ -95,6 +95,55 @@ static void joins(void **state)
     }
 }
 
+/* Groups of tensors with rates and decays of their own, as many buckets as there are, and frozen
+ * tensors: these keep their bits, and those before all that learn do not travel. */
+static void groups(void **state)
+{
+    int64_t left_out = 0;
+
+    (void)state;
+    for (uint64_t seed = 0; seed < 15; seed++) {
+        struct scene_plan plan = random_plan(seed + 900);
+        struct scene_result device;
+        struct dpt_error err;
+        int64_t travel = 0;
+        struct device d;
+        struct scene s;
+
+        plan.net = (int)(seed % 3);
+        plan.grouped = true;
+        plan.reduces = seed % 2;
+        plan.ranks = plan.reduces ? 2 : 1;
+        plan.bucket = seed % 4 == 1 ? 1 : 1000;
+        as_on_the_host(&plan, 2e-5);
+        scene_open(&s, &plan);
+        device_run(&s, &device);
+        for (int32_t k = 0; k < s.graph.n_tensors; k++) {
+            const struct dpt_tensor *t = &s.graph.tensors[k];
+
+            if (t->frozen)
+                assert_memory_equal(device.params + t->offset, s.params + t->offset,
+                                    (size_t)t->count * sizeof(float));
+            else if (!t->state)
+                assert_memory_not_equal(device.params + t->offset, s.params + t->offset,
+                                        (size_t)t->count * sizeof(float));
+        }
+        OK(device_open(&d, &s, &err));
+        for (int i = 0; i < cuda->steps->buckets(d.steps); i++) {
+            float *at, *tail;
+            size_t n;
+
+            OK(cuda->steps->bucket(d.steps, i, &at, &n, &tail, &err));
+            travel += (int64_t)n;
+        }
+        left_out += plan.reduces ? s.graph.arena + DPT_TENSOR_ALIGN - travel : 0;
+        device_close(&d);
+        result_close(&device);
+        scene_close(&s);
+    }
+    assert_true(left_out > 1000);
+}
+
 /* The gradient in buckets of any size, summed over two ranks in pinned memory or on the device. */
 static void sums_over_ranks(void **state)
 {
@@ -526,19 +575,13 @@ static void asking_changes_nothing(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(optimizers),
-        cmocka_unit_test(joins),
-        cmocka_unit_test(sums_over_ranks),
-        cmocka_unit_test(nothing_to_do),
-        cmocka_unit_test(weights),
-        cmocka_unit_test(any_order),
-        cmocka_unit_test(goes_on),
-        cmocka_unit_test(large_arrays),
-        cmocka_unit_test(not_a_number),
-        cmocka_unit_test(half_floats),
-        cmocka_unit_test(other_orders),
-        cmocka_unit_test(memory_runs_out),
-        cmocka_unit_test(asking_changes_nothing),
+        cmocka_unit_test(optimizers),      cmocka_unit_test(joins),
+        cmocka_unit_test(groups),          cmocka_unit_test(sums_over_ranks),
+        cmocka_unit_test(nothing_to_do),   cmocka_unit_test(weights),
+        cmocka_unit_test(any_order),       cmocka_unit_test(goes_on),
+        cmocka_unit_test(large_arrays),    cmocka_unit_test(not_a_number),
+        cmocka_unit_test(half_floats),     cmocka_unit_test(other_orders),
+        cmocka_unit_test(memory_runs_out), cmocka_unit_test(asking_changes_nothing),
     };
 
     (void)argc;
