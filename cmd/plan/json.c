@@ -196,6 +196,7 @@ void dpt_plan_json(const struct dpt_plan *p, struct dpt_json *j)
     dpt_json_text(j, "backend", t->backend->name);
     dpt_json_text(j, "library", t->backend->describe());
     layers(p, j);
+    dpt_plan_json_tensors(p, j);
     steps(p, j);
     rates(p, j);
     memory(p, j);

@@ -32,4 +32,9 @@ void dpt_plan_scales(const struct dpt_plan *plan, struct dpt_plan_scale scales[D
 void dpt_plan_print(const struct dpt_plan *plan, struct dpt_str *out);
 void dpt_plan_json(const struct dpt_plan *plan, struct dpt_json *j);
 
+/* Their parts about train.freeze and optimizer.groups; for a person nothing where the job has
+ * neither (tensors.c). */
+void dpt_plan_print_tensors(const struct dpt_plan *plan, struct dpt_str *out);
+void dpt_plan_json_tensors(const struct dpt_plan *plan, struct dpt_json *j);
+
 #endif

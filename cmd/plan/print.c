@@ -335,6 +335,7 @@ void dpt_plan_print(const struct dpt_plan *p, struct dpt_str *out)
 {
     print_head(p, out);
     print_layers(p, out);
+    dpt_plan_print_tensors(p, out);
     print_steps(p, out);
     print_rates(p, out);
     if (p->gpu.name[0] != '\0')

@@ -38,6 +38,7 @@ static const struct quantity {
     {"steps", DPT_OF_RUN(dpt_figure_step), dpt_html_count, 0, true},
     {"ranks", DPT_OF_START(COUNT, ranks), dpt_html_count, 0, false},
     {"parameters", DPT_OF_START(COUNT, parameters), dpt_html_count, 0, true},
+    {"not frozen", DPT_OF_START(COUNT, learned), dpt_html_count, 0, true},
 };
 /* What a start says of where it ran. */
 static const struct quantity facts[] = {
@@ -56,6 +57,7 @@ static const struct quantity facts[] = {
     {"validation samples", DPT_OF_START(COUNT, valid_samples), dpt_html_count, 0, false},
     {"test samples", DPT_OF_START(COUNT, test_samples), dpt_html_count, 0, false},
     {"parameters", DPT_OF_START(COUNT, parameters), dpt_html_count, 0, false},
+    {"not frozen", DPT_OF_START(COUNT, learned), dpt_html_count, 0, false},
 };
 enum {
     QUANTITIES = sizeof quantities / sizeof quantities[0],

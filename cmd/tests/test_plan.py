@@ -72,6 +72,38 @@ def test_layers_as_pytorch_counts_them(tmp_path):
     assert found["parameters"] == sum(layer["parameters"] for layer in found["layers"])
 
 
+GROUPS = """
+data: {train: synthetic, synthetic: {samples: 100, shape: [3, 8, 8], classes: 5}}
+model:
+  type: sequential
+  layers: [{conv: {channels: 4, kernel: 3}}, batchnorm, relu, {conv: {channels: 6, kernel: 3}}, batchnorm, relu, flatten, {dense: 5}]
+optimizer:
+  type: adamw
+  groups: [{match: ["conv*", dense1/bias], lr_scale: 0.1}, {match: "*", lr: 0.01, weight_decay: 0}, {match: dense1, lr: 1.0}]
+train: {steps: 3, freeze: [conv1, "batchnorm1", "batchnorm2/*"]}
+"""
+
+
+def test_what_is_frozen_and_whose_rates_are_its_own(tmp_path):
+    found = planned(tmp_path, GROUPS)
+    conv1, conv2, norms, dense = 4 * 3 * 9 + 4, 6 * 4 * 9 + 6, 2 * 4 + 2 * 6, 6 * 16 * 5 + 5
+    assert (found["parameters"], found["learned"]) == (conv1 + conv2 + norms + dense, conv2 + dense)
+    assert [(p["pattern"], len(p["tensors"])) for p in found["freeze"]] == [("conv1", 2), ("batchnorm1", 4), ("batchnorm2/*", 4)]
+    assert found["freeze"][2]["tensors"] == [f"batchnorm2/{name}" for name in ("weight", "bias", "running_mean", "running_var")]
+    # Of what a group matches only what learns and no group before has given the same: the last one gives nothing.
+    assert [(g["lr"], g["lr_scale"], g["weight_decay"], g["match"]) for g in found["groups"]] == [
+        (None, 0.1, None, [{"pattern": "conv*", "tensors": ["conv2/weight", "conv2/bias"]},
+                           {"pattern": "dense1/bias", "tensors": ["dense1/bias"]}]),
+        (0.01, None, 0, [{"pattern": "*", "tensors": ["conv2/weight", "dense1/weight"]}]),
+        (1.0, None, None, [{"pattern": "dense1", "tensors": []}])]
+    text = plan(tmp_path, GROUPS, "--no-time").out
+    assert all(len(line) <= 80 for line in text.splitlines()), text
+    for row in ("train.freeze:", r"conv1 +2 +112", r"batchnorm2/\* +4 +12", r"optimizer.groups\[0\]: lr x 0.1", r"conv\* +2 +222",
+                r"optimizer.groups\[1\]: lr 0.01, decay 0", r"dense1 +0 +0", r"learned +4 +707"):
+        assert re.search(f"^{row}$", text, re.M), (row, text)
+    assert "train.freeze" not in plan(tmp_path, CNN, "--no-time").out
+
+
 def test_one_plan_however_many_processes(tmp_path):
     """In a batch script `plan` may stand behind the same mpirun as `train`."""
     alone = planned(tmp_path, MLP, "--ranks", 3)

@@ -197,7 +197,8 @@ static double micro_batch(const struct dpt_plan *p, int32_t micro)
 
     for (int32_t i = 1; i < one.model.graph.n_nodes; i++) {
         const struct dpt_graph_node *node = &one.model.graph.nodes[i];
-        const bool own = node->weight >= 0 || node->bias >= 0;
+        const bool own = dpt_graph_updates(&one.model.graph, node->weight) ||
+                         dpt_graph_updates(&one.model.graph, node->bias);
         const bool trains = dpt_graph_wants_dx(&one.model.graph, i);
         const struct dpt_cost forward = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_FORWARD, trains);
         const struct dpt_cost back = dpt_cost_of_nodes(&one, &i, 1, DPT_COST_BACKWARD, trains);

@@ -80,6 +80,7 @@ static bool add_start(struct dpt_history *h, struct line *line)
         .hosts = whole(line, "hosts"),
         .threads = whole(line, "threads"),
         .parameters = whole(line, "parameters"),
+        .learned = whole(line, "learned"),
         .train_samples = whole(line, "train_samples"),
         .valid_samples = whole(line, "valid_samples"),
         .test_samples = whole(line, "test_samples"),

@@ -28,6 +28,7 @@
 struct dpt_history_start {
     const char *name, *version, *mpi, *hdf5, *device, *library, *host;
     int64_t ranks, hosts, threads, parameters;
+    int64_t learned; /* parameters that are not frozen; -1: all */
     int64_t train_samples, valid_samples, test_samples; /* -1: there is no such split */
     int64_t global, micro;
     int64_t steps, steps_per_epoch; /* of the whole run, as this start saw it */

@@ -169,6 +169,8 @@ static enum dpt_status start_event(struct dpt_run *run, struct dpt_error *err)
     dpt_metrics_text(m, "host", t->comm->host);
     dpt_metrics_int(m, "threads", t->team.threads);
     dpt_metrics_int(m, "parameters", t->model.graph.parameters);
+    if (dpt_graph_learned(&t->model.graph) < t->model.graph.parameters)
+        dpt_metrics_int(m, "learned", dpt_graph_learned(&t->model.graph));
     dpt_metrics_int(m, "train_samples", t->data.train.sampler.samples);
     if (t->data.valid.present)
         dpt_metrics_int(m, "valid_samples", t->data.valid.sampler.samples);

@@ -111,7 +111,7 @@ static size_t layer_length(const struct dpt_tensor *t)
     return slash == NULL ? strlen(t->name) : (size_t)(slash - t->name);
 }
 
-static bool matches(const char *pattern, const struct dpt_tensor *t)
+bool dpt_pattern_matches(const char *pattern, const struct dpt_tensor *t)
 {
     char layer[DPT_NAME];
 
@@ -170,7 +170,7 @@ static enum dpt_status for_matches(const struct dpt_patterns *p, const char *key
         for (int32_t k = 0; k < graph->n_tensors; k++) {
             struct dpt_tensor *t = &graph->tensors[k];
 
-            if ((learned && t->state) || !matches(p->texts.at[i], t))
+            if ((learned && t->state) || !dpt_pattern_matches(p->texts.at[i], t))
                 continue;
             mark(t, arg);
             any = true;
@@ -254,4 +254,36 @@ enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double 
     }
 out:
     return status;
+}
+
+/* --- asking ----------------------------------------------------------------------------------- */
+
+static bool any_matches(const struct dpt_patterns *p, const struct dpt_tensor *t)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < p->texts.n; i++)
+        any = any || dpt_pattern_matches(p->texts.at[i], t);
+    return any;
+}
+
+static bool gives_rate(const struct dpt_group_options *group)
+{
+    return group->lr > 0 || group->lr_scale > 0;
+}
+
+bool dpt_tensor_groups_give(const struct dpt_groups *groups, size_t i, const struct dpt_tensor *t)
+{
+    const struct dpt_group_options *group = &groups->at[i];
+    bool rate = gives_rate(group), decay = group->weight_decay >= 0 && t->decay;
+
+    if (t->state || t->frozen || !any_matches(&group->match, t))
+        return false;
+    for (size_t k = 0; k < i; k++) {
+        const bool before = any_matches(&groups->at[k].match, t);
+
+        rate = rate && !(before && gives_rate(&groups->at[k]));
+        decay = decay && !(before && groups->at[k].weight_decay >= 0);
+    }
+    return rate || decay;
 }

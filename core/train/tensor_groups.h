@@ -44,4 +44,10 @@ enum dpt_status dpt_tensor_groups_freeze(const struct dpt_patterns *freeze, stru
 enum dpt_status dpt_tensor_groups_apply(const struct dpt_groups *groups, double lr,
                                         struct dpt_graph *graph, struct dpt_error *err);
 
+/* Whether a pattern means a tensor. */
+bool dpt_pattern_matches(const char *pattern, const struct dpt_tensor *t);
+/* Whether group number `i` gives a tensor that is learned a rate or a decay, and none before it
+ * does. */
+bool dpt_tensor_groups_give(const struct dpt_groups *groups, size_t i, const struct dpt_tensor *t);
+
 #endif
