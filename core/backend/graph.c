@@ -130,6 +130,71 @@ void dpt_graph_update_state(const struct dpt_graph *graph, int64_t samples, cons
     }
 }
 
+/* --- chunks ----------------------------------------------------------------------------------- */
+
+/* A tensor's runs of floats that are cut by themselves, and into what pieces: all of it into whole
+ * rows, or each long row. */
+struct runs {
+    size_t run, piece;
+};
+
+static struct runs runs_of(const struct dpt_tensor *t)
+{
+    const size_t count = (size_t)t->count;
+    const size_t row = t->n_dims > 1 ? count / (size_t)t->dims[0] : 1;
+    struct runs runs = {count, row};
+
+    if (row > DPT_SUM_OF_SQUARES_CHUNK)
+        return (struct runs){row, DPT_SUM_OF_SQUARES_CHUNK};
+    while (2 * runs.piece <= DPT_SUM_OF_SQUARES_CHUNK)
+        runs.piece *= 2;
+    return runs;
+}
+
+static size_t pieces(const struct runs *runs)
+{
+    return (runs->run + runs->piece - 1) / runs->piece;
+}
+
+size_t dpt_tensor_chunks(const struct dpt_tensor *t)
+{
+    const struct runs runs = runs_of(t);
+
+    return t->state ? 0 : (size_t)t->count / runs.run * pieces(&runs);
+}
+
+size_t dpt_tensor_chunk(const struct dpt_tensor *t, size_t chunk)
+{
+    const struct runs runs = runs_of(t);
+    const size_t each = pieces(&runs);
+
+    return (size_t)t->offset + chunk / each * runs.run + chunk % each * runs.piece;
+}
+
+size_t dpt_graph_chunk_count(const struct dpt_graph *graph)
+{
+    size_t n = 0;
+
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        n += dpt_tensor_chunks(&graph->tensors[i]);
+    return n;
+}
+
+enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunks *chunks,
+                                 struct dpt_error *err)
+{
+    const size_t n = dpt_graph_chunk_count(graph);
+
+    chunks->n = 0;
+    if (DPT_ALLOCATE(chunks->begin, n + 1, "the norms of gradients", err) != DPT_OK)
+        return err->status;
+    for (int32_t i = 0; i < graph->n_tensors; i++)
+        for (size_t k = 0; k < dpt_tensor_chunks(&graph->tensors[i]); k++)
+            chunks->begin[chunks->n++] = dpt_tensor_chunk(&graph->tensors[i], k);
+    chunks->begin[n] = (size_t)graph->floats;
+    return DPT_OK;
+}
+
 bool dpt_graph_wants_dx(const struct dpt_graph *graph, int32_t node)
 {
     const struct dpt_graph_node *at = &graph->nodes[node];

@@ -26,6 +26,7 @@
 
 #include "core/backend/activations.h"
 #include "core/base/error.h"
+#include "core/base/sum_of_squares.h"
 
 enum { DPT_NAME = 64, DPT_MAX_INPUTS = 2, DPT_MAX_ATTRIBUTES = 2, DPT_TENSOR_ALIGN = 16 };
 /* Most arenas that an optimizer keeps beside the parameters. */
@@ -167,6 +168,21 @@ const char *dpt_shape_text(const struct dpt_shape *s, char *buf);
 /* The output's size along axis 0 or 1 for an input of this size; <= 0 where the kernel does not
  * fit. */
 int32_t dpt_window_extent(const struct dpt_window *w, int axis, int32_t input);
+
+/*
+ * The chunks of which norms are made under `reproducible`: in each learned tensor, from its first
+ * row on, so many rows as are a power of two and at most DPT_SUM_OF_SQUARES_CHUNK floats; longer
+ * rows in pieces of that many. (A row is what one output reads: all dimensions but the first.) So
+ * no chunk straddles tensors, or parts of a tensor that are cut at such runs of rows. The padding
+ * behind a tensor, which is zero, belongs to its last chunk.
+ */
+size_t dpt_tensor_chunks(const struct dpt_tensor *tensor); /* 0: it is state */
+/* The first float of a tensor's chunk, in the arena. */
+size_t dpt_tensor_chunk(const struct dpt_tensor *tensor, size_t chunk);
+/* Of all tensors, in their order; they cover the learned floats. Errors: RANK. */
+size_t dpt_graph_chunk_count(const struct dpt_graph *graph);
+enum dpt_status dpt_graph_chunks(const struct dpt_graph *graph, struct dpt_chunks *chunks,
+                                 struct dpt_error *err);
 
 /* Appends a copy of a node or a tensor; *index: out, its number. A tensor's offset and count are
  * set here; a learned one moves the state behind it. An empty graph is {0}. Errors: RANK. */

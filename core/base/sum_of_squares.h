@@ -1,9 +1,11 @@
 /*
  * sum_of_squares: the sum of squares of an array of floats, in double.
  *
- * The norm of a gradient is computed from the sums of squares of chunks of DPT_SUM_OF_SQUARES_CHUNK
- * floats. So it has the same bits whichever thread or rank sums which chunk; ranks do so while they
- * reduce the gradient itself.
+ * The norm of a gradient is computed from the sums of squares of chunks of about
+ * DPT_SUM_OF_SQUARES_CHUNK floats, added in the chunks' order. So it has the same bits whichever
+ * thread or rank sums which chunk; ranks do so while they reduce the gradient itself. Under
+ * `allreduce` each chunk has that many floats; under `reproducible` chunks are whole rows of a
+ * tensor (dpt_graph_chunks), so that a chunk has one owner wherever a model is cut.
  */
 #ifndef DPT_BASE_SUM_OF_SQUARES_H
 #define DPT_BASE_SUM_OF_SQUARES_H
@@ -11,6 +13,12 @@
 #include <stddef.h>
 
 enum { DPT_SUM_OF_SQUARES_CHUNK = 1024 };
+
+/* Where chunks begin: chunk k is the floats [begin[k], begin[k + 1]). */
+struct dpt_chunks {
+    size_t n;
+    size_t *begin; /* [n + 1] */
+};
 
 /* Sums the squares of n floats in a fixed order. The result is not finite where any of the floats
  * is not. */

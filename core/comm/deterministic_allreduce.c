@@ -9,9 +9,9 @@
 
 enum {
     LINE = DPT_ALIGN / sizeof(float),
-    CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
-    WORTH = 4,   /* chunks a rank from which on sums of squares are computed here */
-    TAG = 0x7ee, /* of messages between two ranks */
+    CHUNK = 1024, /* floats that are added at a time: they fit the L1 cache */
+    WORTH = 4,    /* chunks a rank from which on sums of squares are computed here */
+    TAG = 0x7ee,  /* of messages between two ranks */
 };
 
 /* A rank's message to the others of its node about a sum. */
@@ -34,12 +34,14 @@ struct dpt_deterministic_allreduce {
     bool window;
     struct dpt_shared shared;
     struct dpt_node_barrier barrier;
-    struct notice *notices;  /* [ranks], in the window */
-    float *own;              /* this rank's buffers */
-    float *base;             /* the window's first buffer */
-    struct part *parts;      /* those of a sum, in order: room for every rank's */
+    struct notice *notices;   /* [ranks], in the window */
+    float *own;               /* this rank's buffers */
+    float *base;              /* the window's first buffer */
+    struct part *parts;       /* those of a sum, in order: room for every rank's */
+    struct dpt_chunks chunks; /* whose sums of squares are wanted */
+    size_t *cut;   /* [ranks + 1]: where the slices begin: the floats of a sum that one rank adds */
+    size_t *chunk; /* [ranks + 1]: WINDOW: the first chunk of each slice */
     double *sums_of_squares; /* WINDOW: of the sum's chunks; NULL: slices have no whole chunks */
-    size_t squared;          /* floats whose sums of squares are wanted */
     float *result;
     float *received; /* MESSAGES: all blocks of this rank's slice */
     size_t received_floats;
@@ -47,17 +49,35 @@ struct dpt_deterministic_allreduce {
     int64_t *before;                /* MESSAGES: [ranks + 1]: blocks of the ranks before each */
 };
 
-/* Whether slices are large enough to be made of whole chunks. */
+/* Whether slices are to be made of whole chunks, for which they have to be large enough. */
 static bool in_chunks(const struct dpt_deterministic_allreduce *d)
 {
-    return d->stride >= (size_t)d->ranks * WORTH * CHUNK;
+    return d->window && d->chunks.n > 0 && d->stride >= (size_t)d->ranks * WORTH * CHUNK;
 }
 
-/* Finds the floats of a sum that rank r adds. In messages the slices differ by at most a cache
- * line, since ranks with longer messages than others fall behind. */
+/* In messages the slices differ by at most a cache line, since ranks with longer messages than
+ * others fall behind. */
+static void cut_slices(struct dpt_deterministic_allreduce *d)
+{
+    size_t begin, end, k = 0;
+
+    for (int r = 0; r < d->ranks; r++) {
+        dpt_part_in_units(d->stride, LINE, r, d->ranks, &begin, &end);
+        while (in_chunks(d) && k < d->chunks.n &&
+               (d->chunks.begin[k] < begin || d->chunks.begin[k] % LINE != 0))
+            k++;
+        d->cut[r] = in_chunks(d) ? d->chunks.begin[k] : begin;
+        d->chunk[r] = k;
+    }
+    d->cut[d->ranks] = d->stride;
+    d->chunk[d->ranks] = d->chunks.n;
+}
+
+/* Finds the floats of a sum that rank r adds. */
 static void slice(const struct dpt_deterministic_allreduce *d, int r, size_t *begin, size_t *end)
 {
-    dpt_part_in_units(d->stride, d->window && in_chunks(d) ? CHUNK : LINE, r, d->ranks, begin, end);
+    *begin = d->cut[r];
+    *end = d->cut[r + 1];
 }
 
 /* All in one piece of shared memory: the barrier, notices, the sum, every rank's buffers. */
@@ -67,18 +87,17 @@ static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, bool s
     enum dpt_status status = DPT_OK;
     const size_t barrier = dpt_node_barrier_bytes(d->ranks);
     const size_t notices = dpt_round_up((size_t)d->ranks * sizeof *d->notices, 1);
-    const size_t sums_of_squares =
-        in_chunks(d) ? dpt_sum_of_squares_chunks(d->stride) * sizeof *d->sums_of_squares : 0;
-    size_t floats, bytes;
+    size_t sums_of_squares, floats, bytes;
     double most;
     char *at;
 
     /* Each rank gets as many buffers as the rank with the most, so that all know their offsets. */
     DPT_TRY(dpt_group_max(&d->comm->node, d->buffers, &most, err));
     floats = ((size_t)most * (size_t)d->ranks + 1) * d->stride * sizeof(float);
+    d->window = true;
+    sums_of_squares = in_chunks(d) ? d->chunks.n * sizeof *d->sums_of_squares : 0;
     bytes = barrier + notices + floats + sums_of_squares;
     DPT_TRY(dpt_shared_open(&d->shared, &d->comm->node, bytes, err));
-    d->window = true;
     at = d->shared.bytes;
     dpt_node_barrier_open(&d->barrier, &d->comm->node, at, spin);
     d->notices = (struct notice *)(void *)(at + barrier);
@@ -88,6 +107,7 @@ static enum dpt_status open_window(struct dpt_deterministic_allreduce *d, bool s
     if (sums_of_squares > 0)
         d->sums_of_squares = (double *)(void *)(at + barrier + notices + floats);
 out:
+    d->window = status == DPT_OK;
     return status;
 }
 
@@ -113,11 +133,12 @@ static enum dpt_status open_messages(struct dpt_deterministic_allreduce *d, stru
 }
 
 enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allreduce,
-                                       const struct dpt_comm *comm, size_t n, int buffers,
-                                       enum dpt_deterministic_way way, bool spin,
+                                       const struct dpt_comm *comm,
+                                       const struct dpt_deterministic_spec *spec,
                                        struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
+    const enum dpt_deterministic_way way = spec->way;
     const struct dpt_group *world = &comm->world;
     struct dpt_deterministic_allreduce *d = dpt_alloc(sizeof *d);
 
@@ -126,21 +147,26 @@ enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allr
         d->comm = comm;
         d->rank = world->rank;
         d->ranks = world->size;
-        d->n = n;
-        d->stride = dpt_round_up(n, sizeof(float));
-        d->buffers = buffers;
+        d->n = spec->n;
+        d->stride = dpt_round_up(spec->n, sizeof(float));
+        d->buffers = spec->buffers;
+        d->chunks = spec->chunks;
         d->parts = dpt_alloc_array((size_t)d->ranks * DPT_TREE_BLOCKS, sizeof *d->parts);
+        d->cut = dpt_alloc_array((size_t)d->ranks * 2 + 2, sizeof *d->cut);
+        d->chunk = d->cut + d->ranks + 1;
     }
-    if (d == NULL || d->parts == NULL)
+    if (d == NULL || d->parts == NULL || d->cut == NULL)
         status = dpt_fail_memory(err, "the reduction", 0);
     DPT_TRY(dpt_group_agree(world, status, err));
     if (way != DPT_DETERMINISTIC_MESSAGES && d->ranks > 1 && comm->node.size == d->ranks) {
-        status = open_window(d, spin, err);
+        status = open_window(d, spec->spin, err);
         if (status == DPT_OK || way == DPT_DETERMINISTIC_WINDOW)
             goto out;
     }
     DPT_TRY(dpt_group_agree(world, open_messages(d, err), err));
 out:
+    if (status == DPT_OK)
+        cut_slices(d);
     if (status != DPT_OK)
         dpt_deterministic_close(d);
     else
@@ -160,6 +186,7 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *d)
     }
     dpt_free(d->received);
     dpt_free(d->parts);
+    dpt_free(d->cut);
     dpt_free(d->before);
     dpt_free(d->send.count);
     dpt_free(d);
@@ -175,14 +202,9 @@ float *dpt_deterministic_result(const struct dpt_deterministic_allreduce *d)
     return d->result != NULL ? d->result : d->own;
 }
 
-void dpt_deterministic_want_sums_of_squares(struct dpt_deterministic_allreduce *d, size_t n)
-{
-    d->squared = d->sums_of_squares != NULL ? n : 0;
-}
-
 const double *dpt_deterministic_sums_of_squares(const struct dpt_deterministic_allreduce *d)
 {
-    return d->squared > 0 ? d->sums_of_squares : NULL;
+    return d->sums_of_squares;
 }
 
 enum dpt_status dpt_deterministic_publish(struct dpt_deterministic_allreduce *d,
@@ -243,16 +265,17 @@ static void sum_window(struct dpt_deterministic_allreduce *d, const struct dpt_t
                        const int32_t *first)
 {
     const int parts = list_parts(d, mine->total, first, 0);
-    size_t begin, end;
+    size_t begin, end, k = d->chunk[d->rank];
 
     slice(d, d->rank, &begin, &end);
-    for (size_t at = begin; at < end; at += CHUNK) {
-        const size_t n = end - at < CHUNK ? end - at : CHUNK;
+    for (size_t at = begin, n; at < end; at += n) {
+        const bool squared = d->sums_of_squares != NULL && k < d->chunks.n;
 
+        n = end - at < CHUNK ? end - at : CHUNK;
+        n = squared ? d->chunks.begin[k + 1] - at : n;
         memcpy(d->result + at, add_parts(d, parts, mine->total, at, n), n * sizeof *d->result);
-        if (at < d->squared)
-            d->sums_of_squares[at / CHUNK] =
-                dpt_sum_of_squares_of_chunk(d->result, d->squared, at / CHUNK);
+        if (squared)
+            d->sums_of_squares[k++] = dpt_sum_of_squares(d->result + at, n);
     }
     dpt_node_barrier_wait(&d->barrier); /* all slices are there */
 }

@@ -42,6 +42,7 @@
 #ifndef DPT_COMM_DETERMINISTIC_ALLREDUCE_H
 #define DPT_COMM_DETERMINISTIC_ALLREDUCE_H
 
+#include "core/base/sum_of_squares.h"
 #include "core/comm/comm.h"
 #include "core/comm/tree.h"
 
@@ -56,14 +57,21 @@ enum dpt_deterministic_way {
 
 struct dpt_deterministic_allreduce;
 
-/*
- * Collective over comm->world. n: floats of a sum; buffers: how many this rank wants (the threads'
- * together); spin: every thread of the node has a core of its own, so that waiting may be active.
- * AUTO chooses the window if all ranks share memory and there is enough of it. Errors: RANK.
- */
+struct dpt_deterministic_spec {
+    size_t n;    /* floats of a sum, the same on all ranks */
+    int buffers; /* that this rank wants, the threads' together */
+    enum dpt_deterministic_way way;
+    bool spin; /* every thread of the node has a core of its own: waiting may be active */
+    /* Of the sum's first floats, whose sums of squares are wanted where they cost little; borrowed.
+     * None: {0}. */
+    struct dpt_chunks chunks;
+};
+
+/* Collective over comm->world. AUTO chooses the window if all ranks share memory and there is
+ * enough of it. Errors: RANK. */
 enum dpt_status dpt_deterministic_open(struct dpt_deterministic_allreduce **allreduce,
-                                       const struct dpt_comm *comm, size_t n, int buffers,
-                                       enum dpt_deterministic_way way, bool spin,
+                                       const struct dpt_comm *comm,
+                                       const struct dpt_deterministic_spec *spec,
                                        struct dpt_error *err);
 /* Collective. */
 void dpt_deterministic_close(struct dpt_deterministic_allreduce *allreduce);
@@ -73,11 +81,8 @@ void dpt_deterministic_close(struct dpt_deterministic_allreduce *allreduce);
 float *dpt_deterministic_buffer(const struct dpt_deterministic_allreduce *allreduce, int i);
 float *dpt_deterministic_result(const struct dpt_deterministic_allreduce *allreduce);
 
-/* From now on the caller wants the sums of squares of the sum's first n floats where they cost
- * little: one for each chunk (core/base/sum_of_squares.h), valid as long as the sum. NULL: they are
- * not computed here, and the caller computes them itself. */
-void dpt_deterministic_want_sums_of_squares(struct dpt_deterministic_allreduce *allreduce,
-                                            size_t n);
+/* The sums of squares of the chunks, valid as long as the sum. NULL: they are not computed here,
+ * and the caller computes them itself. */
 const double *
 dpt_deterministic_sums_of_squares(const struct dpt_deterministic_allreduce *allreduce);
 

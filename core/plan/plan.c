@@ -8,7 +8,6 @@
 
 #include "core/base/file.h"
 #include "core/base/memory.h"
-#include "core/base/sum_of_squares.h"
 #include "core/state/checkpoint.h"
 #include "core/train/choose.h"
 #include "core/train/engine.h"
@@ -139,7 +138,7 @@ static double bookkeeping(const struct dpt_trainer *t)
 
     for (size_t i = 0; i < DPT_SPLITS; i++)
         most = fmax(most, t->data.split[i].present ? (double)t->data.split[i].sampler.samples : 0);
-    return sizeof(double) * ((double)t->model.graph.floats / DPT_SUM_OF_SQUARES_CHUNK + 1 +
+    return sizeof(double) * (2 * (double)dpt_graph_chunk_count(&t->model.graph) + 1 +
                              most / t->data.train.sampler.micro + 1 + t->comm->world.size);
 }
 

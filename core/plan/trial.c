@@ -54,7 +54,8 @@ static enum dpt_status open_trial(struct trial *r, struct dpt_error *err)
     DPT_TRY(dpt_trainer_open_arenas(t, err));
     DPT_TRY(DPT_ALLOCATE(r->taken, threads, "a trial", err));
     DPT_TRY(DPT_ALLOCATE(r->squares,
-                         dpt_optimizer_squares(&t->job->optimizer, &t->model.graph) * threads,
+                         dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph) *
+                             DPT_OPTIMIZER_SQUARES * threads,
                          "a trial", err));
     DPT_TRY(dpt_trainer_open_program(t, micro, NULL, err));
 out:
@@ -112,12 +113,14 @@ static void update(void *arg, int thread)
     struct dpt_trainer *t = &r->t;
     struct dpt_worker *worker = &t->team.workers[thread];
     const struct dpt_update rates = {.lr = 1e-6, .step = 1, .scale = 1e-3F};
-    const size_t wanted = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
-    double *squares = r->squares + wanted * (size_t)thread; /* nobody waits for the others' */
+    const size_t chunks = dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph);
+    /* Nobody waits for the others' */
+    double *squares = r->squares + chunks * DPT_OPTIMIZER_SQUARES * (size_t)thread;
     size_t begin, end;
 
-    if (wanted > 0)
-        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, thread, t->team.threads,
+    dpt_part_in_units(chunks, 1, thread, t->team.threads, &begin, &end);
+    if (chunks > 0)
+        dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &rates, begin, end,
                               t->arenas.params, t->team.workers[0].target, t->arenas.slot, squares);
     dpt_thread_part((size_t)t->model.graph.floats, thread, t->team.threads, &begin, &end);
     dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &rates, begin, end, t->arenas.params,

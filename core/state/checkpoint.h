@@ -11,8 +11,8 @@
  *                                          (program.h)
  *   attributes of /                        format, format_version, step, updates, samples, epoch,
  * epoch_step, seed, parameters, input_shape ("1x28x28" or "784"), best_metric, best_step, version,
- * backend, library; of a run in half floats (fp16) also loss_scale, loss_scale_good,
- * loss_scale_overflows
+ * backend, library; norm_chunks where gradients are clipped by a norm of rows (dpt_graph_chunks);
+ * of a run in half floats (fp16) also loss_scale, loss_scale_good, loss_scale_overflows
  *   attribute crc32 of every data set      CRC-32 of its bytes
  * behind HDF5's end, one line of text    "dptrain crc32 <8 hex digits> <20 digits: bytes in front
  * of this line>\n"
@@ -62,6 +62,7 @@ struct dpt_state {
     struct dpt_loss_scale scale;
     const char *job_text;
     const char *plans; /* NULL or empty: none */
+    bool clips_rows;   /* its gradients are clipped by a norm of rows */
     const char *version, *backend, *library;
     const struct dpt_lock *lock; /* looked at before a file gets its final name; NULL: none */
 };
@@ -134,6 +135,9 @@ enum dpt_status dpt_checkpoint_read(const struct dpt_checkpoint *checkpoint,
 /* The text of its /plans, malloc'ed; NULL: it has none. Errors: BAD_DATA, RANK. */
 enum dpt_status dpt_checkpoint_plans(const struct dpt_checkpoint *checkpoint, char **text,
                                      struct dpt_error *err);
+
+/* Whether it was made by a run whose gradients are clipped by a norm of rows. */
+bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *checkpoint);
 
 /* "cpu oneDNN 2.6.3, AVX-512, dptrain 0.1.0": what it was made with, into text; returns text. */
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *checkpoint, char *text,

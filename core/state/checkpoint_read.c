@@ -386,6 +386,14 @@ static void read_text(const struct dpt_checkpoint *c, const char *name, char *te
     free((void *)texts);
 }
 
+bool dpt_checkpoint_clips_rows(const struct dpt_checkpoint *c)
+{
+    char text[8];
+
+    read_text(c, "norm_chunks", text, sizeof text);
+    return strcmp(text, "rows") == 0;
+}
+
 const char *dpt_checkpoint_numerics(const struct dpt_checkpoint *c, char *text, size_t size)
 {
     char backend[64], library[128], version[64];

@@ -61,6 +61,7 @@ struct dpt_gradient_reduction_type {
     /* The sums of squares of the reduced gradient, one for each chunk (core/base/sum_of_squares.h),
      * where the reduction computed them; else NULL. */
     const double *(*sums_of_squares)(const struct dpt_trainer *t);
+    bool of_rows; /* the chunks are t->reduction.chunks, not all of one size */
 };
 
 /* Writes metric sums as words of the tail. */

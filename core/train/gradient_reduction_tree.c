@@ -92,14 +92,14 @@ static enum dpt_status open_tree(struct dpt_trainer *t, struct dpt_error *err)
     enum dpt_status status = DPT_OK;
     const struct dpt_group *world = &t->comm->world;
     struct dpt_gradient_reduction_state *g;
+    struct dpt_deterministic_spec spec = {
+        .n = arena_floats(t), .spin = t->team.spin, .chunks = t->reduction.chunks};
 
     DPT_TRY(dpt_group_agree(world, make_state(t, err), err));
     g = t->reduction.state;
-    DPT_TRY(dpt_deterministic_open(&g->allreduce, t->comm, arena_floats(t),
-                                   g->buffers * t->team.gradient_workers, DPT_DETERMINISTIC_AUTO,
-                                   t->team.spin, err));
+    spec.buffers = g->buffers * t->team.gradient_workers;
+    DPT_TRY(dpt_deterministic_open(&g->allreduce, t->comm, &spec, err));
     t->reduction.sum = dpt_deterministic_result(g->allreduce);
-    dpt_deterministic_want_sums_of_squares(g->allreduce, (size_t)t->model.graph.floats);
     for (int64_t step = 0; step < t->steps_per_epoch && status == DPT_OK;
          step += t->steps_per_epoch > 1 && step == 0 ? t->steps_per_epoch - 1 : 1) {
         partition(t, step); /* a full step, and the last, which may be short */
@@ -221,4 +221,5 @@ const struct dpt_gradient_reduction_type dpt_gradient_reduction_reproducible = {
     .again = again,
     .sum = sum,
     .sums_of_squares = sums_of_squares,
+    .of_rows = true,
 };

@@ -194,55 +194,40 @@ static struct dpt_optimizer_part part_of(const struct pass *pass, const struct d
     return part;
 }
 
-/* Of a tensor; what is not learned has none. */
-static size_t chunks_of(const struct dpt_tensor *t)
+size_t dpt_optimizer_chunks(const struct dpt_variant_value *optimizer,
+                            const struct dpt_graph *graph)
 {
-    return t->state || t->frozen ? 0 : dpt_sum_of_squares_chunks((size_t)t->count);
-}
-
-/* Two sums for each chunk of DPT_SUM_OF_SQUARES_CHUNK floats of each tensor, one tensor behind the
- * other. */
-size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
-                             const struct dpt_graph *graph)
-{
-    size_t chunks = 0;
-
-    if (type_of(optimizer)->direction == NULL)
-        return 0;
-    for (int32_t k = 0; k < graph->n_tensors; k++)
-        chunks += chunks_of(&graph->tensors[k]);
-    return 2 * chunks;
+    return type_of(optimizer)->direction != NULL ? dpt_graph_chunk_count(graph) : 0;
 }
 
 void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
-                           const struct dpt_update *update, int thread, int threads, float *params,
-                           const float *gradient, float *const *slot, double *squares)
+                           const struct dpt_update *update, size_t first, size_t last,
+                           float *params, const float *gradient, float *const *slot,
+                           double *squares)
 {
     struct pass pass = make_pass(optimizer, update, params, gradient, slot);
-    const size_t chunks = dpt_optimizer_squares(optimizer, graph) / 2;
-    const size_t begin = chunks * (size_t)thread / (size_t)threads;
-    const size_t end = chunks * ((size_t)thread + 1) / (size_t)threads;
     const unsigned mode = without_denormals();
     float direction[DPT_SUM_OF_SQUARES_CHUNK];
-    size_t chunk = 0;
+    size_t before = 0; /* chunks of the tensors before */
 
     for (int32_t k = 0; k < graph->n_tensors; k++) {
         const struct dpt_tensor *t = &graph->tensors[k];
         const struct dpt_scalars *f = scalars_of(&pass, t);
+        const size_t chunks = dpt_tensor_chunks(t), tensor_end = (size_t)(t->offset + t->count);
+        const size_t begin = first > before ? first - before : 0;
+        const size_t end = last < before + chunks ? last - before : chunks;
 
-        for (size_t at = 0; chunks_of(t) > 0 && at < (size_t)t->count;
-             at += DPT_SUM_OF_SQUARES_CHUNK, chunk++) {
-            const size_t left = (size_t)t->count - at;
-            const struct dpt_optimizer_part part =
-                part_of(&pass, f, (size_t)t->offset + at,
-                        left < DPT_SUM_OF_SQUARES_CHUNK ? left : DPT_SUM_OF_SQUARES_CHUNK);
+        for (size_t chunk = begin; last > before && chunk < end && !t->frozen; chunk++) {
+            const size_t at = dpt_tensor_chunk(t, chunk);
+            const size_t next = chunk + 1 < chunks ? dpt_tensor_chunk(t, chunk + 1) : tensor_end;
+            const struct dpt_optimizer_part part = part_of(&pass, f, at, next - at);
+            double *sums = &squares[DPT_OPTIMIZER_SQUARES * (before + chunk)];
 
-            if (chunk < begin || chunk >= end)
-                continue;
             pass.type->direction(pass.options, &part, direction);
-            squares[2 * chunk] = dpt_sum_of_squares(part.params, part.n);
-            squares[2 * chunk + 1] = dpt_sum_of_squares(direction, part.n);
+            sums[0] = dpt_sum_of_squares(part.params, part.n);
+            sums[1] = dpt_sum_of_squares(direction, part.n);
         }
+        before += chunks;
     }
     as_before(mode);
 }
@@ -252,9 +237,9 @@ static struct dpt_optimizer_norms add_up(const struct dpt_tensor *t, const doubl
 {
     double params = 0, direction = 0;
 
-    for (size_t chunk = 0; chunk < dpt_sum_of_squares_chunks((size_t)t->count); chunk++) {
-        params += squares[2 * chunk];
-        direction += squares[2 * chunk + 1];
+    for (size_t chunk = 0; chunk < dpt_tensor_chunks(t); chunk++) {
+        params += squares[DPT_OPTIMIZER_SQUARES * chunk];
+        direction += squares[DPT_OPTIMIZER_SQUARES * chunk + 1];
     }
     return (struct dpt_optimizer_norms){sqrt(params), sqrt(direction)};
 }
@@ -280,12 +265,13 @@ void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct
             if (pass.rule.kind != DPT_RULE_NONE) {
                 run_rule(pass.rule.kind, &part);
             } else {
-                const struct dpt_optimizer_norms norms = add_up(t, squares + 2 * chunks);
+                const struct dpt_optimizer_norms norms =
+                    add_up(t, squares + DPT_OPTIMIZER_SQUARES * chunks);
 
                 pass.type->step(pass.options, &part, &norms);
             }
         }
-        chunks += chunks_of(t);
+        chunks += dpt_tensor_chunks(t);
     }
     as_before(mode);
 }

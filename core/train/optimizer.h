@@ -82,19 +82,22 @@ struct dpt_rule dpt_optimizer_rule(const struct dpt_variant_value *optimizer);
 
 /*
  * Before dpt_optimizer_apply, of an optimizer with a step of its own: its first pass, over the
- * thread-th of `threads` parts of the arena. squares: dpt_optimizer_squares numbers, which all
- * threads share; those of other parts are not touched.
+ * graph's chunks [first, last) (dpt_graph_chunks). squares: DPT_OPTIMIZER_SQUARES numbers for each
+ * chunk of the graph; those of other chunks are not touched.
  */
-size_t dpt_optimizer_squares(const struct dpt_variant_value *optimizer,
-                             const struct dpt_graph *graph); /* 0: there is no such pass */
+enum { DPT_OPTIMIZER_SQUARES = 2 };
+/* How many chunks there are; 0: there is no such pass. */
+size_t dpt_optimizer_chunks(const struct dpt_variant_value *optimizer,
+                            const struct dpt_graph *graph);
 void dpt_optimizer_measure(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
-                           const struct dpt_update *update, int thread, int threads, float *params,
-                           const float *gradient, float *const *slot, double *squares);
+                           const struct dpt_update *update, size_t first, size_t last,
+                           float *params, const float *gradient, float *const *slot,
+                           double *squares);
 
 /*
  * Applies one step to the floats [begin, end) of the arena (any range), tensor by tensor so that
- * decay spares what it must. slot[k]: arenas. squares: what all parts of dpt_optimizer_measure
- * wrote; not looked at where there is no such pass.
+ * decay spares what it must. slot[k]: arenas. squares: what dpt_optimizer_measure wrote of all
+ * chunks; not looked at where there is no such pass.
  */
 void dpt_optimizer_apply(const struct dpt_variant_value *optimizer, const struct dpt_graph *graph,
                          const struct dpt_update *update, size_t begin, size_t end, float *params,

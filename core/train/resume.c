@@ -85,6 +85,11 @@ static enum dpt_status take(struct dpt_trainer *t, struct dpt_state *state, cons
                      "%s was made with %s, this is %s: from here on the bytes may differ from what "
                      "they would have been there",
                      path, made_by, ours);
+    if (same && state->clips_rows && !dpt_checkpoint_clips_rows(&file))
+        dpt_log_warn(t->log,
+                     "%s was made by a dptrain that added up clip_norm's norm in another order: "
+                     "from here on the last bits may differ from what they would have been there",
+                     path);
     if (changes.length > 0)
         dpt_log_info(t->log, "changed since then:\n%s", changes.text);
 out:

@@ -16,6 +16,8 @@ struct dpt_state dpt_trainer_state(struct dpt_trainer *t, const char *job_text)
         .job_text = job_text,
         .version = DPT_VERSION,
         .plans = t->model.plans.text,
+        .clips_rows =
+            t->job->train.clip_norm > 0 && t->job->comm.reduction == DPT_REDUCTION_REPRODUCIBLE,
         .backend = t->backend->name,
         .library = t->backend->describe(),
         .scaled = t->job->device.precision == DPT_PRECISION_FP16,

@@ -1,6 +1,58 @@
 /* The graph: how the arena is laid out, what a window covers, how shapes are written. */
 #include "core/backend/tests/net.h"
 
+/* No chunk straddles tensors or, where it has several rows, cuts one; cut at multiples of a chunk's
+ * rows a tensor has the same chunks. */
+static void chunks_are_runs_of_rows(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        struct draw d = {seed};
+        struct dpt_graph g = {0};
+        struct dpt_chunks chunks;
+        struct dpt_error err;
+        size_t k = 0;
+
+        for (int32_t i = 0, n = draw_int(&d, 1, 8); i < n; i++) {
+            struct dpt_tensor tensor = {.n_dims = draw_int(&d, 1, 3), .state = i % 3 == 1};
+            int32_t index;
+
+            for (int j = 0; j < tensor.n_dims; j++)
+                tensor.dims[j] = draw_int(&d, 1, j == 0 ? 70 : 60);
+            assert_int_equal(dpt_graph_add_tensor(&g, &tensor, &index, &err), DPT_OK);
+        }
+        assert_int_equal(dpt_graph_chunks(&g, &chunks, &err), DPT_OK);
+        assert_int_equal(chunks.n, dpt_graph_chunk_count(&g));
+        assert_int_equal(chunks.begin[chunks.n], g.floats);
+        for (int32_t i = 0; i < g.n_tensors; i++) {
+            const struct dpt_tensor *t = &g.tensors[i];
+            const size_t row = (size_t)(t->n_dims > 1 ? t->count / t->dims[0] : 1),
+                         end = (size_t)(t->offset + t->count);
+
+            if (t->state)
+                continue;
+            assert_int_equal(chunks.begin[k], t->offset);
+            for (; k < chunks.n && chunks.begin[k] < end; k++) {
+                const size_t at = chunks.begin[k] - (size_t)t->offset;
+                const size_t next = chunks.begin[k + 1] < end ? chunks.begin[k + 1] : end;
+                const size_t n = next - chunks.begin[k], rows = n / row;
+
+                assert_true(n > 0 && n <= 1024);
+                if (row > 1024) { /* in pieces of its own */
+                    assert_true(at / row == (at + n - 1) / row && at % row % 1024 == 0);
+                } else {
+                    assert_true(at % row == 0 && n % row == 0);
+                    assert_true(next == end ||
+                                (at / row % rows == 0 && (rows & (rows - 1)) == 0 && 2 * n > 1024));
+                }
+            }
+        }
+        assert_int_equal(k, chunks.n);
+        dpt_free(chunks.begin);
+        dpt_graph_release(&g);
+    }
+}
+
 /* Tensors follow each other from cache line to cache line, in order, none over another, and what
  * they need is what is counted. */
 static void tensors_lie_in_order(void **state)
@@ -198,6 +250,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_lie_in_order),
         cmocka_unit_test(state_lies_behind),
+        cmocka_unit_test(chunks_are_runs_of_rows),
         cmocka_unit_test(state_is_updated),
         cmocka_unit_test(nodes_are_copied_in_order),
         cmocka_unit_test(too_many_parameters_are_refused),

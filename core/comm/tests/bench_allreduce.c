@@ -159,6 +159,7 @@ static void measure(struct bench *b)
 static void one_size(struct bench *b, size_t n)
 {
     const struct dpt_hierarchical_spec spec = {n, 1, true, b->spin, 0};
+    struct dpt_deterministic_spec tree = {.n = n, .buffers = 1, .spin = b->spin};
     struct dpt_error err;
 
     b->n = n;
@@ -167,11 +168,11 @@ static void one_size(struct bench *b, size_t n)
     b->fixed = dpt_alloc_array(n, sizeof(int64_t));
     if (dpt_hierarchical_open(&b->hierarchy, &b->comm, &spec, NULL, &err) != DPT_OK)
         MPI_Abort(MPI_COMM_WORLD, 1);
-    if (dpt_deterministic_open(&b->window, &b->comm, n, 1, DPT_DETERMINISTIC_WINDOW, b->spin,
-                               &err) != DPT_OK)
+    tree.way = DPT_DETERMINISTIC_WINDOW;
+    if (dpt_deterministic_open(&b->window, &b->comm, &tree, &err) != DPT_OK)
         b->window = NULL;
-    if (dpt_deterministic_open(&b->messages, &b->comm, n, 1, DPT_DETERMINISTIC_MESSAGES, b->spin,
-                               &err) != DPT_OK ||
+    tree.way = DPT_DETERMINISTIC_MESSAGES;
+    if (dpt_deterministic_open(&b->messages, &b->comm, &tree, &err) != DPT_OK ||
         dpt_deterministic_reserve(b->messages, b->first, &err) != DPT_OK)
         MPI_Abort(MPI_COMM_WORLD, 1);
     fill(b->mine, n);

@@ -48,7 +48,8 @@ static void define(uint64_t seed, int32_t total, size_t n, float *sum)
     memcpy(sum, value[0], n * sizeof *sum);
 }
 
-static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n)
+static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t n,
+                    const struct dpt_chunks *chunks)
 {
     static float want[MANY];
     const double *sums_of_squares;
@@ -87,8 +88,19 @@ static void one_sum(struct dpt_deterministic_allreduce *d, uint64_t seed, size_t
     assert_int_equal(dpt_group_broadcast(&comm.world, 0, want, n * sizeof *want, &err), DPT_OK);
     assert_memory_equal(dpt_deterministic_result(d), want, n * sizeof *want);
     sums_of_squares = dpt_deterministic_sums_of_squares(d);
-    for (size_t run = 0; sums_of_squares != NULL && run < dpt_sum_of_squares_chunks(n / 2); run++)
-        assert_true(sums_of_squares[run] == dpt_sum_of_squares_of_chunk(want, n / 2, run));
+    for (size_t k = 0; sums_of_squares != NULL && k < chunks->n; k++)
+        assert_true(
+            sums_of_squares[k] ==
+            dpt_sum_of_squares(want + chunks->begin[k], chunks->begin[k + 1] - chunks->begin[k]));
+}
+
+/* Chunks of any size over the first n floats. */
+static void cut(uint64_t seed, size_t n, struct dpt_chunks *chunks)
+{
+    chunks->n = 0;
+    for (size_t at = 0; at < n; at += 1 + dice(seed, 300 + at, 1024))
+        chunks->begin[chunks->n++] = at;
+    chunks->begin[chunks->n] = n;
 }
 
 static void sums(enum dpt_deterministic_way way)
@@ -96,15 +108,18 @@ static void sums(enum dpt_deterministic_way way)
     for (uint64_t round = 0; round < 13; round++) {
         const bool many = round == 12; /* so many that the slices are made of whole runs */
         const size_t n = many ? MANY - 3 : 1 + dice(round, 3, FLOATS);
+        size_t begin[MANY];
+        struct dpt_deterministic_spec spec = {
+            .n = n, .buffers = LEAVES, .way = way, .chunks = {.begin = begin}};
         struct dpt_deterministic_allreduce *d;
         struct dpt_error err;
 
-        assert_int_equal(dpt_deterministic_open(&d, &comm, n, LEAVES, way, false, &err), DPT_OK);
-        dpt_deterministic_want_sums_of_squares(d, n / 2);
+        cut(round, n / 2, &spec.chunks);
+        assert_int_equal(dpt_deterministic_open(&d, &comm, &spec, &err), DPT_OK);
         assert_true((dpt_deterministic_sums_of_squares(d) != NULL) ==
                     (many && way != DPT_DETERMINISTIC_MESSAGES && comm.world.size > 1));
         for (uint64_t i = 0; i < (many ? 2 : 20); i++)
-            one_sum(d, round * 100 + i, n);
+            one_sum(d, round * 100 + i, n, &spec.chunks);
         dpt_deterministic_close(d);
     }
 }

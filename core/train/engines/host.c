@@ -146,14 +146,25 @@ static void run_parts(struct step_work *w,
         dpt_pool_run(w->t->team.pool, run_part, w);
 }
 
+/* How many chunks the gradient's norm is made of. */
+static size_t norm_chunks(const struct dpt_trainer *t)
+{
+    return t->reduction.type->of_rows ? t->reduction.chunks.n
+                                      : dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
+}
+
 static void norm_range(struct step_work *w, int thread, int threads)
 {
     const struct dpt_trainer *t = w->t;
-    const size_t n = (size_t)t->model.graph.floats, chunks = dpt_sum_of_squares_chunks(n);
-    const size_t end = chunks * ((size_t)thread + 1) / (size_t)threads;
+    const size_t n = (size_t)t->model.graph.floats, *at = t->reduction.chunks.begin;
+    const float *sum = t->reduction.sum;
+    size_t begin, end;
 
-    for (size_t chunk = chunks * (size_t)thread / (size_t)threads; chunk < end; chunk++)
-        t->engine_state->norms[chunk] = dpt_sum_of_squares_of_chunk(t->reduction.sum, n, chunk);
+    dpt_part_in_units(norm_chunks(t), 1, thread, threads, &begin, &end);
+    for (size_t k = begin; k < end; k++)
+        t->engine_state->norms[k] = t->reduction.type->of_rows
+                                        ? dpt_sum_of_squares(sum + at[k], at[k + 1] - at[k])
+                                        : dpt_sum_of_squares_of_chunk(sum, n, k);
 }
 
 /* Euclidean norm of the reduced gradient (a sum over samples); not finite where any element is not.
@@ -161,7 +172,7 @@ static void norm_range(struct step_work *w, int thread, int threads)
 static double gradient_norm(struct step_work *w)
 {
     struct dpt_trainer *t = w->t;
-    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
+    const size_t chunks = norm_chunks(t);
     const double *sums_of_squares = t->reduction.type->sums_of_squares(t);
     double sum = 0;
 
@@ -174,23 +185,27 @@ static double gradient_norm(struct step_work *w)
     return sqrt(sum);
 }
 
-/* Does one of `threads` parts of the update, which may overwrite the norms of the gradient. */
+/* Measures one of `threads` parts for the optimizer, over the norms of the gradient. */
+static void measure_range(struct step_work *w, int thread, int threads)
+{
+    struct dpt_trainer *t = w->t;
+    size_t begin, end;
+
+    dpt_part_in_units(t->reduction.chunks.n, 1, thread, threads, &begin, &end);
+    dpt_optimizer_measure(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
+                          t->arenas.params, t->reduction.sum, t->arenas.slot,
+                          t->engine_state->norms);
+}
+
+/* Does one of `threads` parts of the update. */
 static void update_range(struct step_work *w, int thread, int threads)
 {
     struct dpt_trainer *t = w->t;
-    const struct dpt_variant_value *optimizer = &t->job->optimizer;
-    double *sums_of_squares = t->engine_state->norms;
     size_t begin, end;
 
-    if (dpt_optimizer_squares(optimizer, &t->model.graph) > 0) {
-        dpt_optimizer_measure(optimizer, &t->model.graph, &w->update, thread, threads,
-                              t->arenas.params, t->reduction.sum, t->arenas.slot, sums_of_squares);
-        if (threads > 1)
-            dpt_pool_barrier(t->team.pool);
-    }
     dpt_thread_part((size_t)t->model.graph.floats, thread, threads, &begin, &end);
-    dpt_optimizer_apply(optimizer, &t->model.graph, &w->update, begin, end, t->arenas.params,
-                        t->reduction.sum, t->arenas.slot, sums_of_squares);
+    dpt_optimizer_apply(&t->job->optimizer, &t->model.graph, &w->update, begin, end,
+                        t->arenas.params, t->reduction.sum, t->arenas.slot, t->engine_state->norms);
 }
 
 /* Half floats' gradients are scaled: tells the backend the present scale. */
@@ -245,6 +260,8 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     result->lr = dpt_step_rate(t);
     w->update = (struct dpt_update){
         .lr = result->lr, .step = t->progress.updates + 1, .scale = (float)scale};
+    if (dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph) > 0)
+        run_parts(w, measure_range);
     run_parts(w, update_range);
     dpt_graph_update_state(&t->model.graph, result->samples, t->reduction.sum, t->arenas.params);
     t->progress.updates++;
@@ -342,19 +359,23 @@ static bool takes(const struct dpt_trainer *t)
 static enum dpt_status open_host(struct dpt_trainer *t, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    const size_t chunks = dpt_sum_of_squares_chunks((size_t)t->model.graph.floats);
-    const size_t squares = dpt_optimizer_squares(&t->job->optimizer, &t->model.graph);
+    const size_t squares =
+        DPT_OPTIMIZER_SQUARES * dpt_optimizer_chunks(&t->job->optimizer, &t->model.graph);
+    size_t chunks;
 
     if (!t->data.train.present)
         return DPT_OK;
+    t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
     status = DPT_ALLOCATE(t->engine_state, 1, "the norms of gradients", err);
+    if (status == DPT_OK)
+        status = dpt_graph_chunks(&t->model.graph, &t->reduction.chunks, err);
+    chunks = norm_chunks(t);
     if (status == DPT_OK)
         status = DPT_ALLOCATE(t->engine_state->norms, squares > chunks ? squares : chunks,
                               "the norms of gradients", err);
     if (status == DPT_OK && t->team.lockstep)
         status = dpt_lockstep_open(&t->engine_state->lockstep, t, err);
     DPT_TRY(dpt_group_agree(&t->comm->world, status, err));
-    t->reduction.type = dpt_gradient_reduction_types[t->job->comm.reduction];
     DPT_TRY(t->reduction.type->open(t, err));
 out:
     return status;
@@ -369,6 +390,7 @@ static void close_host(struct dpt_trainer *t)
         dpt_free(t->engine_state->norms);
     }
     dpt_free(t->engine_state);
+    dpt_free(t->reduction.chunks.begin);
 }
 
 static double waited(const struct dpt_trainer *t)

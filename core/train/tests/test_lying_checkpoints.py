@@ -181,3 +181,14 @@ def test_labels_that_are_words(tmp_path, made, labels):
         file["labels"] = labels
     result = dpt.run(made / "job.yaml", "--set", f"data.train={tmp_path}/s.h5", "--output", tmp_path / "run")
     assert result.code == 65 and "/labels holds string values: it must be numbers, or class names" in result.err, result
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_a_norm_in_another_order_is_told(tmp_path, older):
+    job = dpt.write_job(tmp_path / "job.yaml", JOB.replace("epochs: 2", "epochs: 2, clip_norm: 0.5") + "comm: {reduction: reproducible}\n")
+    dpt.train(job, tmp_path / "run", "--quiet")
+    lie(tmp_path, tmp_path / "old", lambda file: file.attrs.pop("norm_chunks") if older else None)
+    result = dpt.run(job, "--output", tmp_path / "old" / "run")
+    told = [line for line in result.err.splitlines() if "another order" in line]
+    assert result.code == 0 and len(told) == older, result
+    assert not older or ("step-00000012.h5" in told[0] and "clip_norm" in told[0]), result

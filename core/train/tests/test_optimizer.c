@@ -287,10 +287,10 @@ static void norms_do_not_depend_on_threads(void **state)
         struct dpt_tensor tensors[6];
         struct dpt_graph graph;
         const size_t n = random_graph(&graph, tensors, seed, 1300);
-        const size_t wanted = dpt_optimizer_squares(&trust, &graph);
-        double *squares = test_malloc(2 * wanted * sizeof *squares);
+        const size_t chunks = dpt_optimizer_chunks(&trust, &graph);
+        double *squares = test_malloc(DPT_OPTIMIZER_SQUARES * chunks * sizeof *squares);
 
-        assert_true(n <= MOST && wanted >= 2 * (size_t)graph.n_tensors);
+        assert_true(n <= MOST && chunks >= (size_t)graph.n_tensors);
         memset(slot, 0, sizeof slot);
         memset(kept, 0, sizeof kept);
         dpt_random_normal(seed, DPT_RANDOM_SYNTHETIC, 2, 0, n, params[0]);
@@ -304,9 +304,10 @@ static void norms_do_not_depend_on_threads(void **state)
                 const int parts = way == 0 ? 1 : threads;
                 float *const slots[] = {slot[way]};
 
-                for (int i = parts - 1; i >= 0; i--)
-                    dpt_optimizer_measure(&trust, &graph, &update, i, parts, params[way], gradient,
-                                          slots, squares);
+                for (size_t part = (size_t)parts; part-- > 0;)
+                    dpt_optimizer_measure(&trust, &graph, &update, chunks * part / (size_t)parts,
+                                          chunks * (part + 1) / (size_t)parts, params[way],
+                                          gradient, slots, squares);
                 for (size_t part = 0; part < (size_t)parts; part++)
                     dpt_optimizer_apply(&trust, &graph, &update, n * part / (size_t)parts,
                                         n * (part + 1) / (size_t)parts, params[way], gradient,
