@@ -47,17 +47,14 @@ static void group_close(struct dpt_group *g)
     *g = (struct dpt_group){0};
 }
 
-static enum dpt_status find_nodes(struct dpt_comm *comm, struct dpt_error *err)
+/* Finds the first ranks of all nodes, once comm->node is known. */
+static enum dpt_status find_leaders(struct dpt_comm *comm, struct dpt_error *err)
 {
-    const MPI_Comm world = dpt_mpi_comm(&comm->world);
     enum dpt_status status = DPT_OK;
     MPI_Comm part = MPI_COMM_NULL;
 
-    DPT_TRY_MPI(MPI_Comm_split_type, world, MPI_COMM_TYPE_SHARED, comm->world.rank, MPI_INFO_NULL,
-                &part);
-    DPT_TRY(group_open(&comm->node, part, err));
-    DPT_TRY_MPI(MPI_Comm_split, world, comm->node.rank == 0 ? 0 : MPI_UNDEFINED, comm->world.rank,
-                &part);
+    DPT_TRY_COLLECTIVE(&comm->world, MPI_Comm_split, dpt_mpi_comm(&comm->world),
+                       comm->node.rank == 0 ? 0 : MPI_UNDEFINED, comm->world.rank, &part);
     if (part == MPI_COMM_NULL) {
         comm->leaders = (struct dpt_group){.rank = -1};
     } else {
@@ -69,19 +66,37 @@ out:
     return status;
 }
 
-/* Connects the watchdogs: from now on the ranks of each node watch each other. */
-static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *watch,
-                                      struct dpt_error *err)
+static enum dpt_status find_nodes(struct dpt_comm *comm, struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
-    struct dpt_group *const groups[] = {&comm->world, &comm->node, &comm->leaders};
+    MPI_Comm part = MPI_COMM_NULL;
+
+    DPT_TRY_MPI(MPI_Comm_split_type, dpt_mpi_comm(&comm->world), MPI_COMM_TYPE_SHARED,
+                comm->world.rank, MPI_INFO_NULL, &part);
+    DPT_TRY(group_open(&comm->node, part, err));
+    DPT_TRY(find_leaders(comm, err));
+out:
+    return status;
+}
+
+static enum dpt_status find_hosts(struct dpt_comm *comm, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
 
     comm->hosts = calloc((size_t)comm->world.size, sizeof *comm->hosts);
     if (comm->hosts == NULL)
         status = dpt_fail_memory(err, "the list of hosts", (double)comm->world.size);
     DPT_TRY(dpt_group_agree(&comm->world, status, err));
     DPT_TRY(dpt_group_allgather(&comm->world, comm->host, comm->hosts, sizeof comm->host, err));
-    DPT_TRY(dpt_watch_attach(watch, comm, err));
+out:
+    return status;
+}
+
+/* From now on the watchdog counts the collectives of its groups. */
+static void watch_groups(struct dpt_comm *comm, struct dpt_watch *watch)
+{
+    struct dpt_group *const groups[] = {&comm->world, &comm->node, &comm->leaders};
+
     comm->watch = watch;
     for (size_t i = 0; i < sizeof groups / sizeof groups[0]; i++) {
         struct dpt_communicator *handle = groups[i]->handle;
@@ -89,9 +104,68 @@ static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *w
         if (handle == NULL)
             continue;
         handle->watch = watch;
-        handle->whole = groups[i] != &comm->leaders;
+        handle->axis = groups[i] != &comm->leaders ? comm->axis : DPT_SOME_OF_NODE;
     }
+}
+
+/* Connects the watchdogs: from now on the ranks of each node watch each other. */
+static enum dpt_status start_watching(struct dpt_comm *comm, struct dpt_watch *watch,
+                                      struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+
+    DPT_TRY(find_hosts(comm, err));
+    DPT_TRY(dpt_watch_attach(watch, comm, err));
+    watch_groups(comm, watch);
 out:
+    return status;
+}
+
+/* One group of a split of another one's. */
+static enum dpt_status split_group(const struct dpt_group *g, int color, struct dpt_group *part,
+                                   struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    MPI_Comm comm = MPI_COMM_NULL;
+
+    if (g->size <= 1)
+        return DPT_OK;
+    DPT_TRY_COLLECTIVE(g, MPI_Comm_split, dpt_mpi_comm(g), color, g->rank, &comm);
+    DPT_TRY(group_open(part, comm, err));
+out:
+    return status;
+}
+
+enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct dpt_comm *part,
+                               struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    int first = 0;
+    double axis;
+
+    *part = (struct dpt_comm){0};
+    if (dpt_group_max(&parent->world, dpt_watch_axes(parent->watch) + 1, &axis, err) != DPT_OK)
+        return err->status;
+    if (axis > DPT_AXES_MOST)
+        return dpt_fail(err, DPT_INTERNAL, "a rank is in groups of more than %d splits",
+                        DPT_AXES_MOST);
+    *part = (struct dpt_comm){.nodes = 1, .started = parent->started, .axis = (int)axis};
+    part->world = part->node = part->leaders = (struct dpt_group){.size = 1};
+    memcpy(part->host, parent->host, sizeof part->host);
+    DPT_TRY(split_group(&parent->world, color, &part->world, err));
+    DPT_TRY(split_group(&parent->node, color, &part->node, err));
+    if (part->world.size > 1)
+        DPT_TRY(find_leaders(part, err));
+    /* The rank of the job that is its first names the group: no two of a split have one. */
+    if (parent->watch != NULL)
+        first = dpt_watch_rank(parent->watch);
+    DPT_TRY(dpt_group_broadcast(&part->world, 0, &first, sizeof first, err));
+    dpt_watch_join(parent->watch, part->axis, first);
+    DPT_TRY(find_hosts(part, err)); /* none counts before all have joined */
+    watch_groups(part, parent->watch);
+out:
+    if (status != DPT_OK)
+        dpt_comm_close(part);
     return status;
 }
 
@@ -162,6 +236,15 @@ void dpt_comm_close(struct dpt_comm *comm)
 {
     struct dpt_watch *watch = comm->watch;
 
+    if (comm->axis > 0) {
+        group_close(&comm->leaders);
+        group_close(&comm->node);
+        group_close(&comm->world);
+        dpt_watch_join(watch, comm->axis, -1);
+        free(comm->hosts);
+        *comm = (struct dpt_comm){0};
+        return;
+    }
     if (!comm->started) {
         dpt_watch_close(watch);
         comm->watch = NULL;

@@ -35,6 +35,7 @@ struct dpt_comm {
     char (*hosts)[DPT_HOST_TEXT]; /* of every rank; NULL where there is one */
     struct dpt_watch *watch;      /* this rank's watchdog; NULL where there is one rank */
     bool started;                 /* MPI runs */
+    int axis; /* 0: the job's; else the split that made it: see dpt_comm_split */
 };
 
 /* This rank according to the launcher (mpirun, srun) before MPI runs, or 0; and whether there is a
@@ -62,6 +63,17 @@ enum dpt_status dpt_comm_open(struct dpt_comm *comm, struct dpt_error *err);
 /* Ends MPI, after a barrier, so that all ranks have done their work when one returns.
  * Collective. */
 void dpt_comm_close(struct dpt_comm *comm);
+
+/*
+ * Collective over parent->world. Splits the ranks into groups of one color (at least 0) each, in
+ * their order, and gives each rank the comm of its own group: whole, with nodes, hosts and the
+ * watchdog, which names whoever keeps such a group waiting. A rank may have DPT_AXES_MOST open at a
+ * time, and closes them, the last one first, with dpt_comm_close before the parent. Errors: RANK,
+ * INTERNAL (too many).
+ */
+enum { DPT_AXES_MOST = 7 };
+enum dpt_status dpt_comm_split(const struct dpt_comm *parent, int color, struct dpt_comm *part,
+                               struct dpt_error *err);
 
 /* Sets how many seconds a rank may wait in a collective until the watchdog ends the job; 0: for
  * ever. The limit is 60 until this is called. */

@@ -13,11 +13,14 @@
  * size. */
 enum { DPT_MESSAGE_LIMIT = 1 << 28 };
 
+/* In place of an axis: not all ranks that the comm has on this node are in the group. */
+enum { DPT_SOME_OF_NODE = -1 };
+
 /* What a group's handle points to. */
 struct dpt_communicator {
     MPI_Comm comm;
     struct dpt_watch *watch; /* NULL: not watched yet */
-    bool whole;              /* all ranks of this node are in it */
+    int axis;                /* of the comm (comm.h), or DPT_SOME_OF_NODE */
     size_t limit;            /* elements of a message at most */
 };
 

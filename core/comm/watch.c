@@ -43,6 +43,28 @@ static enum dpt_process_state process_of(const struct dpt_watched_rank *watched)
     return process.state == 'T' || process.state == 't' ? DPT_PROCESS_STOPPED : DPT_PROCESS_RUNS;
 }
 
+/* A phase that no rank is before, and in which none waits. */
+static const uint64_t PASSED = UINT64_MAX - 1;
+
+/* What the rank is doing in the groups where this one waits. */
+static void read_phase(const struct dpt_watch *w, const struct dpt_watched_rank *watched,
+                       struct dpt_rank_status *seen)
+{
+    const int axis = atomic_load_explicit(&w->mine->axis, memory_order_relaxed);
+    const bool aside = atomic_load_explicit(&watched->in_subgroup, memory_order_relaxed) ||
+                       atomic_load_explicit(&watched->axis, memory_order_relaxed) != 0;
+    const uint64_t phase = atomic_load_explicit(&watched->phase, memory_order_relaxed);
+
+    seen->phase = phase;
+    seen->in_subgroup = aside;
+    if (axis == 0)
+        return;
+    seen->in_subgroup = aside || phase % 2 == 1;
+    seen->phase = atomic_load(&watched->axes[axis].group) == atomic_load(&w->mine->axes[axis].group)
+                      ? atomic_load_explicit(&watched->axes[axis].phase, memory_order_relaxed)
+                      : PASSED;
+}
+
 static void read_status(const struct dpt_watch *w, int i, bool process,
                         struct dpt_rank_status *seen)
 {
@@ -50,8 +72,7 @@ static void read_status(const struct dpt_watch *w, int i, bool process,
     const unsigned note = atomic_load_explicit(&watched->note, memory_order_acquire);
 
     seen->rank = watched->rank;
-    seen->phase = atomic_load_explicit(&watched->phase, memory_order_relaxed);
-    seen->in_subgroup = atomic_load_explicit(&watched->in_subgroup, memory_order_relaxed);
+    read_phase(w, watched, seen);
     seen->step = atomic_load_explicit(&watched->step, memory_order_relaxed);
     seen->still = w->history[i].still;
     seen->process = process && w->visible[i] ? process_of(watched) : DPT_PROCESS_RUNS;
@@ -111,11 +132,21 @@ static void check_neighbour(struct dpt_watch *w)
     end_job(w, dpt_exit_code(DPT_RANK), line);
 }
 
+/* Changes with every collective that the rank enters or leaves. */
+static uint64_t all_phases(const struct dpt_watched_rank *watched)
+{
+    uint64_t sum = atomic_load_explicit(&watched->phase, memory_order_relaxed);
+
+    for (int axis = 1; axis <= DPT_AXES_MOST; axis++)
+        sum += atomic_load_explicit(&watched->axes[axis].phase, memory_order_relaxed);
+    return sum;
+}
+
 static void note_progress(struct dpt_watch *w, double passed)
 {
     for (int i = 0; i < w->n; i++) {
         struct dpt_watch_history *m = &w->history[i];
-        const uint64_t phase = atomic_load_explicit(&w->page->ranks[i].phase, memory_order_relaxed);
+        const uint64_t phase = all_phases(&w->page->ranks[i]);
 
         m->still = phase == m->phase ? m->still + passed : 0;
         m->phase = phase;
@@ -313,24 +344,48 @@ enum dpt_status dpt_watch_open(struct dpt_watch **watch, int rank, struct dpt_er
     return DPT_OK;
 }
 
-static void advance(struct dpt_watch *w)
+static void advance(_Atomic uint64_t *phase)
 {
     /* There is one writer, so the addition need not be atomic. */
-    atomic_store_explicit(&w->mine->phase,
-                          atomic_load_explicit(&w->mine->phase, memory_order_relaxed) + 1,
+    atomic_store_explicit(phase, atomic_load_explicit(phase, memory_order_relaxed) + 1,
                           memory_order_relaxed);
 }
 
 static void pass(const struct dpt_group *g, bool inside)
 {
     const struct dpt_communicator *c = g->handle;
+    struct dpt_watched_rank *mine;
 
     if (c->watch == NULL)
         return;
-    if (c->whole)
-        advance(c->watch);
-    else
-        atomic_store_explicit(&c->watch->mine->in_subgroup, inside, memory_order_relaxed);
+    mine = c->watch->mine;
+    if (c->axis == 0) {
+        advance(&mine->phase);
+    } else if (c->axis == DPT_SOME_OF_NODE) {
+        atomic_store_explicit(&mine->in_subgroup, inside, memory_order_relaxed);
+    } else {
+        advance(&mine->axes[c->axis].phase);
+        atomic_store_explicit(&mine->axis, inside ? c->axis : 0, memory_order_relaxed);
+    }
+}
+
+int dpt_watch_axes(const struct dpt_watch *w)
+{
+    return w != NULL ? w->axes : 0;
+}
+
+void dpt_watch_join(struct dpt_watch *w, int axis, int first)
+{
+    if (w == NULL)
+        return;
+    w->axes = first >= 0 ? axis : axis - 1;
+    atomic_store(&w->mine->axes[axis].phase, 0);
+    atomic_store(&w->mine->axes[axis].group, first + 1);
+}
+
+int dpt_watch_rank(const struct dpt_watch *w)
+{
+    return w->rank;
 }
 
 void dpt_group_enter(const struct dpt_group *g)
@@ -346,7 +401,7 @@ void dpt_group_leave(const struct dpt_group *g)
 void dpt_watch_closing(struct dpt_watch *w)
 {
     atomic_store(&w->closing, true);
-    advance(w);
+    advance(&w->mine->phase);
 }
 
 /* The first other rank of the node that has not ended yet; -1: none. */
@@ -387,7 +442,7 @@ void dpt_watch_end(struct dpt_watch *w)
 {
     atomic_store(&w->mine->ended, true);
     if (w->n > 1) {
-        advance(w); /* MPI_Finalize: its waiting is over */
+        advance(&w->mine->phase); /* MPI_Finalize: its waiting is over */
         await_others(w);
     }
     pthread_mutex_lock(&w->lock);

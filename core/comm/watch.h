@@ -2,7 +2,8 @@
  * watch: who has not arrived.
  *
  * A collective that one rank does not reach keeps all the others for ever. So each rank notes on a
- * page that its node's ranks share how many collectives it has entered and left, and a thread of
+ * page that its node's ranks share how many collectives it has entered and left, of all ranks and
+ * of each group that the ranks were split into (dpt_comm_split), and a thread of
  * each rank, its watchdog, looks at the page four times a second. It ends the job, with one line
  * that names the rank, the host and the step, where
  *  - the process of a rank is gone (each rank looks after the next one of its node): at once;
@@ -36,7 +37,14 @@ struct dpt_watched_rank {
      * the node enter count. */
     _Alignas(64) _Atomic uint64_t phase;
     _Atomic bool in_subgroup; /* it is in a collective which not all ranks of the node enter */
-    _Atomic bool ended;       /* it has ended regularly: its process may disappear */
+    /* The same as `phase` for the groups of each split (dpt_comm_split), and which group of it this
+     * rank is in: the number of its first rank and one; 0: in none. Entry 0 is empty. */
+    struct {
+        _Atomic uint64_t phase;
+        _Atomic int group;
+    } axes[DPT_AXES_MOST + 1];
+    _Atomic int axis;   /* the split in whose group it waits; 0: in none */
+    _Atomic bool ended; /* it has ended regularly: its process may disappear */
     _Atomic int64_t step;
     _Atomic unsigned note; /* number of notes so far; the last one is notes[note % 2] */
     char notes[2][DPT_NOTE_TEXT];
@@ -59,6 +67,13 @@ void dpt_watch_close(struct dpt_watch *watch);
 
 /* Notes what this rank does, for dpt_comm_note; step < 0: the step is unchanged. */
 void dpt_watch_note(struct dpt_watch *watch, int64_t step, const char *what);
+
+/* Of a NULL watch, too: how many splits this rank has open; that it is in the group of that split
+ * whose first rank is `first` (-1: no longer). */
+int dpt_watch_axes(const struct dpt_watch *watch);
+void dpt_watch_join(struct dpt_watch *watch, int axis, int first);
+/* This rank's number in the job. */
+int dpt_watch_rank(const struct dpt_watch *watch);
 
 /* This rank cannot go on and the others do not know: prints "rank R (host): text", unless another
  * rank prints a better line first, and ends the job with this code. */
@@ -95,8 +110,10 @@ enum dpt_process_state { DPT_PROCESS_RUNS, DPT_PROCESS_STOPPED, DPT_PROCESS_GONE
 /* A rank as a watchdog sees it. */
 struct dpt_rank_status {
     int rank;
+    /* Of the collectives that this rank's watchdog waits in: the node's, or those of a split's
+     * group, which ranks of other groups never hold up: they have passed all of it. */
     uint64_t phase;
-    bool in_subgroup;
+    bool in_subgroup; /* it waits in other ones */
     int64_t step;
     double still; /* seconds for which its phase has been seen unchanged */
     enum dpt_process_state process;

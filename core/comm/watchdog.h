@@ -49,6 +49,7 @@ struct dpt_watch {
     bool slept;              /* it was stopped itself, and others may have printed meanwhile */
     struct dpt_siblings siblings;
     int n, me; /* of the node's group; n 0: not attached */
+    int axes;  /* splits that this rank has open */
     char host[DPT_HOST_TEXT];
     struct dpt_shared shared;
     struct dpt_watch_page *page;
