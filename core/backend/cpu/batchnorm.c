@@ -295,44 +295,54 @@ static void run_sub_batches(const struct dpt_cpu_run *run, const struct dpt_cpu_
     put_sums(run, g, sums, first, second);
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
+static void forward_group(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                          const struct group *g)
+{
+    if (run->training && !node->graph->by_running)
+        run_sub_batches(run, node, g, forward_sub_batch, node->graph->mean, node->graph->variance);
+    else
+        forward_running(run, node, g);
+}
+
+static void backward_group(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                           const struct group *g)
+{
+    if (is_synchronised(run, node))
+        backward_sub_batch(run, node, g, 0, NULL);
+    else
+        run_sub_batches(run, node, g, backward_sub_batch, node->graph->weight, node->graph->bias);
+}
+
+/* This thread's share of the groups. */
+static enum dpt_status each_group(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                                  void (*work)(const struct dpt_cpu_run *run,
+                                               const struct dpt_cpu_node *node,
+                                               const struct group *g))
 {
     const struct batchnorm *own = node->own;
     int64_t begin, end;
 
-    (void)err;
     dpt_cpu_part(run, own->n, 1, &begin, &end);
     for (int64_t i = begin; i < end; i++) {
         const struct group g = group_at(run, node, i);
 
-        if (run->training && !node->graph->by_running)
-            run_sub_batches(run, node, &g, forward_sub_batch, node->graph->mean,
-                            node->graph->variance);
-        else
-            forward_running(run, node, &g);
+        work(run, node, &g);
     }
     return DPT_OK;
+}
+
+static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
+                               struct dpt_error *err)
+{
+    (void)err;
+    return each_group(run, node, forward_group);
 }
 
 static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err)
 {
-    const struct batchnorm *own = node->own;
-    int64_t begin, end;
-
     (void)err;
-    dpt_cpu_part(run, own->n, 1, &begin, &end);
-    for (int64_t i = begin; i < end; i++) {
-        const struct group g = group_at(run, node, i);
-
-        if (is_synchronised(run, node))
-            backward_sub_batch(run, node, &g, 0, NULL);
-        else
-            run_sub_batches(run, node, &g, backward_sub_batch, node->graph->weight,
-                            node->graph->bias);
-    }
-    return DPT_OK;
+    return each_group(run, node, backward_group);
 }
 
 /* --- sums for the whole step, of one sub-batch and by one thread ------------------------------ */

@@ -117,27 +117,5 @@ DPT_VECTOR static void back_planes(const struct dpt_cpu_resize *s, const float *
     }
 }
 
-static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                               struct dpt_error *err)
-{
-    (void)err;
-    forward_planes(node->own, dpt_cpu_buffer(run, node->x), run->scratch,
-                   dpt_cpu_buffer(run, node->y));
-    return DPT_OK;
-}
-
-static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
-                                struct dpt_error *err)
-{
-    (void)err;
-    back_planes(node->own, dpt_cpu_buffer(run, node->dy), run->scratch,
-                dpt_cpu_buffer(run, node->dx));
-    return DPT_OK;
-}
-
-const struct dpt_cpu_op dpt_cpu_bilinear = {
-    .plan = dpt_cpu_plan_resize,
-    .forward = forward,
-    .backward = backward,
-    .own = sizeof(struct dpt_cpu_resize),
-};
+const struct dpt_cpu_resizer dpt_cpu_bilinear_resizer = {.forward = forward_planes,
+                                                         .backward = back_planes};

@@ -87,14 +87,20 @@ static inline int64_t dpt_channels_floats(const struct dpt_channels *s)
  * of inputs. */
 enum { DPT_RESIZE_COLUMN = 4 };
 
+struct dpt_cpu_resize;
+
+/* From x to y, and from dy to dx, all of which is written. */
+struct dpt_cpu_resizer {
+    void (*forward)(const struct dpt_cpu_resize *s, const float *x, float *scratch, float *y);
+    void (*backward)(const struct dpt_cpu_resize *s, const float *dy, float *scratch, float *dx);
+};
+extern const struct dpt_cpu_resizer dpt_cpu_bilinear_resizer;
+
 struct dpt_cpu_resize {
+    const struct dpt_cpu_resizer *resizer;
     int64_t planes, block; /* of all samples; channels that lie side by side */
     int32_t in[2], out[2]; /* rows and columns */
     int32_t factor[2];     /* an upsampling's */
 };
-
-/* dpt_cpu_op.plan of a node whose `own` is one. */
-enum dpt_status dpt_cpu_plan_resize(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                    struct dpt_error *err);
 
 #endif

@@ -7,30 +7,6 @@
  * is the sum of the rows of its bin, of which the bins along it are added up. In any layout.
  */
 
-enum dpt_status dpt_cpu_plan_resize(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
-                                    struct dpt_error *err)
-{
-    const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
-    const int32_t block = dpt_layout_block(layout, node->in.c);
-    enum dpt_status status = DPT_OK;
-    struct dpt_cpu_resize *own = node->own;
-
-    *own = (struct dpt_cpu_resize){
-        .planes = (int64_t)program->spec.micro * ((node->in.c + block - 1) / block),
-        .block = block,
-        .in = {node->in.h, node->in.w},
-        .out = {node->out.h, node->out.w},
-        .factor = {node->graph->window.kernel[0], node->graph->window.kernel[1]},
-    };
-    DPT_TRY(dpt_cpu_read(program, node, layout, err));
-    dpt_cpu_write(program, node, layout);
-    dpt_cpu_want_scratch(program, (int64_t)node->in.w * block +
-                                      DPT_RESIZE_COLUMN *
-                                          (node->in.w > node->out.w ? node->in.w : node->out.w));
-out:
-    return status;
-}
-
 /* Of n numbers that share m others, those that i takes from: [*first, *last). Outputs share the
  * inputs, and inputs the outputs that they are in the bins of, by the same rule. */
 DPT_INLINE void share_of(int32_t i, int64_t n, int64_t m, int32_t *first, int32_t *last)
@@ -202,27 +178,59 @@ DPT_VECTOR static void back_planes(const struct dpt_cpu_resize *s, const float *
     }
 }
 
+static const struct dpt_cpu_resizer sharing = {.forward = forward_planes, .backward = back_planes};
+
+static enum dpt_status plan(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
+                            struct dpt_error *err)
+{
+    const enum dpt_layout layout = dpt_cpu_input_layout(program, node);
+    const int32_t block = dpt_layout_block(layout, node->in.c);
+    enum dpt_status status = DPT_OK;
+    struct dpt_cpu_resize *own = node->own;
+
+    *own = (struct dpt_cpu_resize){
+        .resizer = node->graph->op == DPT_OP_BILINEAR ? &dpt_cpu_bilinear_resizer : &sharing,
+        .planes = (int64_t)program->spec.micro * ((node->in.c + block - 1) / block),
+        .block = block,
+        .in = {node->in.h, node->in.w},
+        .out = {node->out.h, node->out.w},
+        .factor = {node->graph->window.kernel[0], node->graph->window.kernel[1]},
+    };
+    DPT_TRY(dpt_cpu_read(program, node, layout, err));
+    dpt_cpu_write(program, node, layout);
+    dpt_cpu_want_scratch(program, (int64_t)node->in.w * block +
+                                      DPT_RESIZE_COLUMN *
+                                          (node->in.w > node->out.w ? node->in.w : node->out.w));
+out:
+    return status;
+}
+
 static enum dpt_status forward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                struct dpt_error *err)
 {
+    const struct dpt_cpu_resize *own = node->own;
+
     (void)err;
-    forward_planes(node->own, dpt_cpu_buffer(run, node->x), run->scratch,
-                   dpt_cpu_buffer(run, node->y));
+    own->resizer->forward(own, dpt_cpu_buffer(run, node->x), run->scratch,
+                          dpt_cpu_buffer(run, node->y));
     return DPT_OK;
 }
 
 static enum dpt_status backward(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                 struct dpt_error *err)
 {
+    const struct dpt_cpu_resize *own = node->own;
+
     (void)err;
-    back_planes(node->own, dpt_cpu_buffer(run, node->dy), run->scratch,
-                dpt_cpu_buffer(run, node->dx));
+    own->resizer->backward(own, dpt_cpu_buffer(run, node->dy), run->scratch,
+                           dpt_cpu_buffer(run, node->dx));
     return DPT_OK;
 }
 
 #define RESIZE                                                                                     \
     {                                                                                              \
-        .plan = dpt_cpu_plan_resize, .forward = forward, .backward = backward,                     \
+        .plan = plan, .forward = forward, .backward = backward,                                    \
         .own = sizeof(struct dpt_cpu_resize),                                                      \
     }
-const struct dpt_cpu_op dpt_cpu_adaptive_avgpool = RESIZE, dpt_cpu_upsample = RESIZE;
+const struct dpt_cpu_op dpt_cpu_adaptive_avgpool = RESIZE, dpt_cpu_upsample = RESIZE,
+                        dpt_cpu_bilinear = RESIZE;
