@@ -12,6 +12,7 @@ enum {
     CHUNK = DPT_SUM_OF_SQUARES_CHUNK, /* floats that are added at a time: they fit the L1 cache */
     WORTH = 4,        /* chunks a rank from which on sums of squares are computed here */
     SMALL = 4096,     /* floats of a node's buffers up to which each rank adds all of them */
+    LARGE = 4 << 20,  /* floats of a sum from which on the caches hold next to nothing of it */
     ALONE = 32 * 1024 /* floats up to which one thread is faster than waking the others */
 };
 
@@ -27,17 +28,20 @@ struct dpt_hierarchical_allreduce {
     int first;     /* the number of its first one at `base` */
     int all;       /* of all local ranks */
     bool small;    /* each rank adds everything itself, from buffers in shared memory */
+    bool large;    /* the buffers are in shared memory, and the sum comes into the first of each */
     int set;       /* the set of buffers for the next sum. Small ones have two sets, since others
                       read one while the next is written */
     struct dpt_shared shared; /* empty where `local` is one rank */
     struct dpt_node_barrier barrier;
-    float *base;  /* the buffers: [sets][all] where small, else this rank's */
-    float *given; /* [ranks]: each rank's contributions to the others' slices */
+    float *base;  /* the buffers: [sets][all] where small, [all] where large, else this rank's */
+    float *given; /* [ranks]: each rank's contributions to the others' slices; NULL where large */
     size_t given_stride;
-    float *own; /* this rank's own result, or NULL */
+    float *own; /* this rank's own memory, or NULL */
     float *result;
-    float **from; /* the buffers that are added: all ranks' where small, else this rank's */
-    int n_from;
+    float **from; /* the buffers that are added: all ranks' where small, else this rank's. Where
+                     large a list for each rank, `each` pointers apart */
+    int *n_from;  /* [ranks]; the first one, where there is one list */
+    int each;     /* buffers of a rank at most */
     size_t begin, end;       /* the slice that this rank adds */
     size_t squared;          /* floats at the beginning whose squares are summed, too; 0: none */
     double *sums_of_squares; /* [chunks of those], in shared memory */
@@ -64,10 +68,26 @@ const double *dpt_hierarchical_sums_of_squares(const struct dpt_hierarchical_all
     return s->sums_of_squares;
 }
 
+/* Whether `base` is in shared memory. */
+static bool shares_buffers(const struct dpt_hierarchical_allreduce *s)
+{
+    return s->small || s->large;
+}
+
 /* The number of floats at `base`. */
 static size_t buffer_floats(const struct dpt_hierarchical_allreduce *s)
 {
-    return (s->small ? 2 * (size_t)s->all : (size_t)s->buffers) * s->stride;
+    const int n = s->small ? 2 * s->all : s->large ? s->all : s->buffers;
+
+    return (size_t)n * s->stride;
+}
+
+/* Chooses how so many ranks of a node add. lone: the job has no other ranks. */
+static void choose(struct dpt_hierarchical_allreduce *s, const struct dpt_hierarchical_spec *spec,
+                   int ranks, bool lone)
+{
+    s->small = ranks > 1 && lone && (size_t)s->all * s->n <= SMALL;
+    s->large = ranks > 1 && lone && !s->small && s->n >= (spec->large > 0 ? spec->large : LARGE);
 }
 
 /* Parts of threads and ranks are multiples of this many floats. */
@@ -106,17 +126,19 @@ static enum dpt_status alloc_fail(struct dpt_error *err, size_t floats)
     return dpt_fail_memory(err, "the gradients", (double)floats * sizeof(float));
 }
 
-/* Opens the node's shared memory: the barrier, then the buffers where small, else the sum and
- * `given`. */
+/* Opens the node's shared memory: the barrier, then the buffers where small or large, else the sum
+ * and `given`. */
 static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool spin,
                                    struct dpt_error *err)
 {
     enum dpt_status status = DPT_OK;
     const size_t ranks = (size_t)s->local->size, barrier = dpt_node_barrier_bytes(s->local->size);
-    const size_t sum = s->small ? 0 : dpt_round_up(s->n, sizeof(float));
-    const size_t given = s->small ? 0 : given_floats(s->n, unit(s), ranks);
-    const size_t floats = (s->small ? buffer_floats(s) : sum + ranks * given) * sizeof(float);
-    float *own = NULL;
+    const size_t sum = shares_buffers(s) ? 0 : dpt_round_up(s->n, sizeof(float));
+    const size_t given = shares_buffers(s) ? 0 : given_floats(s->n, unit(s), ranks);
+    const size_t floats =
+        (shares_buffers(s) ? buffer_floats(s) : sum + ranks * given) * sizeof(float);
+    const size_t own = s->small ? s->n : s->large ? 0 : buffer_floats(s);
+    float *shared;
     char *bytes;
 
     DPT_TRY(dpt_shared_open(&s->shared, s->local,
@@ -126,14 +148,14 @@ static enum dpt_status open_shared(struct dpt_hierarchical_allreduce *s, bool sp
     bytes = s->shared.bytes;
     s->sums_of_squares = s->squared > 0 ? (double *)(void *)(bytes + barrier + floats) : NULL;
     dpt_node_barrier_open(&s->barrier, s->local, bytes, spin);
-    s->result = (float *)(void *)(bytes + barrier);
-    s->given = s->result + sum;
+    shared = (float *)(void *)(bytes + barrier);
+    s->given = shares_buffers(s) ? NULL : shared + sum;
     s->given_stride = given;
-    own = s->own = dpt_alloc_array(s->small ? s->n : buffer_floats(s), sizeof(float));
-    if (own == NULL)
-        DPT_TRY(alloc_fail(err, s->small ? s->n : buffer_floats(s)));
-    s->base = s->small ? s->result : own;
-    s->result = s->small ? own : s->result;
+    s->own = dpt_alloc_array(own, sizeof(float));
+    if (s->own == NULL)
+        DPT_TRY(alloc_fail(err, own));
+    s->base = shares_buffers(s) ? shared : s->own;
+    s->result = s->small ? s->own : s->large ? buffer_at(s, s->first) : shared;
 out:
     return status;
 }
@@ -159,10 +181,12 @@ static enum dpt_status count_buffers(struct dpt_hierarchical_allreduce *s, struc
     double most;
 
     DPT_TRY(dpt_group_max(s->local, s->buffers, &most, err));
-    s->first = s->local->rank * (int)most;
-    s->all = s->local->size * (int)most;
+    s->each = (int)most;
+    s->first = s->local->rank * s->each;
+    s->all = s->local->size * s->each;
     s->from = dpt_alloc_array((size_t)s->all, sizeof *s->from);
-    if (s->from == NULL)
+    s->n_from = dpt_alloc_array((size_t)s->local->size, sizeof *s->n_from);
+    if (s->from == NULL || s->n_from == NULL)
         status = dpt_fail_memory(err, "the reduction", (double)s->all * sizeof *s->from);
     DPT_TRY(dpt_group_agree(s->local, status, err));
 out:
@@ -175,22 +199,25 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
     const int local = spec->hierarchical ? ranks : 1;
     const bool lone = local == all;
     struct dpt_hierarchical_allreduce s = {
+        .n = spec->n,
         .buffers = spec->buffers,
         .all = spec->buffers * local,
         .stride = dpt_round_up(spec->n, sizeof(float)) + LINE,
     };
     const double sum = (double)dpt_round_up(spec->n, sizeof(float)) * sizeof(float);
+    const double squares =
+        (double)dpt_sum_of_squares_chunks(spec->sums_of_squares) * sizeof(double);
 
-    s.small = local > 1 && lone && (size_t)s.all * spec->n <= SMALL;
+    choose(&s, spec, local, lone);
     *own = *shared = 0;
-    if (s.small) {
-        *shared = (double)buffer_floats(&s) * sizeof(float);
-        *own = sum;
+    if (shares_buffers(&s)) {
+        *shared = (double)buffer_floats(&s) * sizeof(float) + (s.large ? squares : 0);
+        *own = s.small ? sum : 0;
     } else if (local > 1) {
         *shared =
             sum +
             (double)local * (double)given_floats(spec->n, CHUNK, (size_t)local) * sizeof(float) +
-            (double)dpt_sum_of_squares_chunks(spec->sums_of_squares) * sizeof(double);
+            squares;
         *own = (double)buffer_floats(&s) * sizeof(float);
     } else {
         *own = (double)buffer_floats(&s) * sizeof(float) + (lone ? 0 : sum);
@@ -207,10 +234,10 @@ static enum dpt_status open_here(struct dpt_hierarchical_allreduce *s,
     DPT_TRY(count_buffers(s, err));
     /* The number of nodes, not `above`, decides, since only the first rank of a node has that
      * group. */
-    s->small = ranks > 1 && s->comm->nodes == 1 && (size_t)s->all * s->n <= SMALL;
+    choose(s, spec, s->local->size, s->comm->nodes == 1);
     if (ranks > 1 && s->comm->nodes == 1 && s->n >= ranks * WORTH * CHUNK)
         s->squared = spec->sums_of_squares;
-    s->first = s->small ? s->first : 0;
+    s->first = shares_buffers(s) ? s->first : 0;
     slice(s, s->local->rank, &s->begin, &s->end);
     DPT_TRY(ranks > 1 ? open_shared(s, spec->spin, err) : open_private(s, err));
 out:
@@ -269,6 +296,7 @@ void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *s)
         dpt_free(s->base);
     dpt_free(s->own);
     dpt_free(s->from);
+    dpt_free(s->n_from);
     dpt_free(s);
 }
 
@@ -284,15 +312,18 @@ static void add(float *restrict to, const float *restrict a, size_t n)
         to[i] += a[i];
 }
 
-/* The sum of n floats of all buffers in `from`: there, or where there is but one in that. */
-static const float *sum_of(const struct dpt_hierarchical_allreduce *s, float *there, size_t at,
-                           size_t n)
+/* The sum of n floats of all buffers in a list of `from`: there, or where there is but one in
+ * that. */
+static const float *sum_of(const struct dpt_hierarchical_allreduce *s, int list, float *there,
+                           size_t at, size_t n)
 {
-    if (s->n_from == 1)
-        return s->from[0] + at;
-    add_two(there, s->from[0] + at, s->from[1] + at, n);
-    for (int k = 2; k < s->n_from; k++)
-        add(there, s->from[k] + at, n);
+    float *const *from = s->from + list * s->each;
+
+    if (s->n_from[list] == 1)
+        return from[0] + at;
+    add_two(there, from[0] + at, from[1] + at, n);
+    for (int k = 2; k < s->n_from[list]; k++)
+        add(there, from[k] + at, n);
     return there;
 }
 
@@ -309,9 +340,18 @@ static void give_range(const struct dpt_hierarchical_allreduce *s, size_t begin,
         }
         if (at < s->begin && at + n > s->begin)
             n = s->begin - at;
-        dpt_copy_nontemporal(given_at(s, s->local->rank, at), sum_of(s, sum, at, n), n);
+        dpt_copy_nontemporal(given_at(s, s->local->rank, at), sum_of(s, 0, sum, at, n), n);
     }
     dpt_nontemporal_fence();
+}
+
+/* What a rank adds to n floats of this one's slice: `there`, or where it lies. */
+static const float *part_of(const struct dpt_hierarchical_allreduce *s, int rank, float *there,
+                            size_t at, size_t n)
+{
+    if (s->large)
+        return sum_of(s, rank, there, at, n);
+    return rank == s->local->rank ? sum_of(s, 0, there, at, n) : given_at(s, rank, at);
 }
 
 /* Adds up what all ranks have for this one's slice, in the order of the ranks. */
@@ -325,11 +365,11 @@ static void take_range(const struct dpt_hierarchical_allreduce *s, size_t begin,
 
         n = end - at < CHUNK ? end - at : CHUNK;
         for (int r = 0; r < s->local->size; r++) {
-            const float *x = r == s->local->rank ? sum_of(s, own, at, n) : given_at(s, r, at);
+            const float *x = part_of(s, r, r == 0 ? sum : own, at, n);
 
             if (r == 0)
                 first = x;
-            else if (r == 1)
+            else if (r == 1 && first != sum)
                 add_two(sum, first, x, n);
             else
                 add(sum, x, n);
@@ -352,13 +392,28 @@ static void add_range(const struct dpt_hierarchical_allreduce *s, float *sum, si
         int k = 1;
 
         n = end - at < CHUNK ? end - at : CHUNK;
-        if (to != a && s->n_from > 1)
+        if (to != a && s->n_from[0] > 1)
             add_two(to, a, s->from[k++] + at, n);
         else if (to != a)
             memcpy(to, a, n * sizeof *to);
-        for (; k < s->n_from; k++)
+        for (; k < s->n_from[0]; k++)
             add(to, s->from[k] + at, n);
     }
+}
+
+/* Fetches the other ranks' slices of the sum, where these are in their first buffers. */
+static void fetch_range(const struct dpt_hierarchical_allreduce *s, size_t begin, size_t end)
+{
+    for (int r = 0; r < s->local->size; r++) {
+        size_t from, to;
+
+        slice(s, r, &from, &to);
+        from = from < begin ? begin : from;
+        to = to < end ? to : end;
+        if (r != s->local->rank && from < to)
+            dpt_copy_nontemporal(s->result + from, buffer_at(s, r * s->each) + from, to - from);
+    }
+    dpt_nontemporal_fence();
 }
 
 /* The buffer of the local sum: its first buffer where this rank is alone. */
@@ -385,13 +440,22 @@ static void give_part(void *arg, int thread)
     give_range(s, begin, end);
 }
 
+static void fetch_part(void *arg, int thread)
+{
+    const struct dpt_hierarchical_allreduce *s = arg;
+    size_t begin, end;
+
+    part(s, thread, 0, s->n, &begin, &end);
+    fetch_range(s, begin, end);
+}
+
 static void add_part(void *arg, int thread)
 {
     const struct dpt_hierarchical_allreduce *s = arg;
     size_t begin, end;
 
     part(s, thread, s->begin, s->end, &begin, &end);
-    if (s->given != NULL && !s->small)
+    if (s->large || s->given != NULL)
         take_range(s, begin, end);
     else
         add_range(s, local_sum(s), begin, end);
@@ -410,15 +474,18 @@ static void run(struct dpt_hierarchical_allreduce *s, struct dpt_pool *pool,
     }
 }
 
-/* The buffers that are filled: of all local ranks where small, else of this one. */
+/* The buffers that are filled: of all local ranks where small or large, else of this one. */
 static void find_filled(struct dpt_hierarchical_allreduce *s)
 {
-    const int n = s->small ? s->all : s->buffers;
+    const int n = shares_buffers(s) ? s->all : s->buffers;
 
-    s->n_from = 0;
-    for (int b = 0; b < n; b++)
+    memset(s->n_from, 0, (size_t)s->local->size * sizeof *s->n_from);
+    for (int b = 0; b < n; b++) {
+        const int list = s->large ? b / s->each : 0;
+
         if (buffer_at(s, b)[-LINE] > 0)
-            s->from[s->n_from++] = buffer_at(s, b);
+            s->from[list * s->each + s->n_from[list]++] = buffer_at(s, b);
+    }
 }
 
 enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const bool *filled,
@@ -426,26 +493,30 @@ enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *s, const
 {
     enum dpt_status status = DPT_OK;
     const bool together = s->local->size > 1;
+    const size_t own = s->end - s->begin;
 
     for (int i = 0; i < s->buffers; i++)
         buffer_at(s, s->first + i)[-LINE] = filled[i] || i == 0 ? 1.0f : 0.0f;
-    if (together && !s->small) {
+    if (together && !shares_buffers(s)) {
         find_filled(s);
-        run(s, pool, give_part, (s->n - (s->end - s->begin)) * (size_t)s->n_from);
+        run(s, pool, give_part, (s->n - own) * (size_t)s->n_from[0]);
     }
     if (together)
         dpt_node_barrier_wait(&s->barrier); /* all contributions are written */
-    if (!together || s->small)
+    if (!together || shares_buffers(s))
         find_filled(s);
     run(s, pool, add_part,
-        (s->end - s->begin) *
-            (size_t)(s->n_from + (together && !s->small ? s->local->size - 1 : 0)));
+        own * (size_t)(s->n_from[0] + (together && !s->small ? s->local->size - 1 : 0)));
     if (s->small) {
         s->set ^= 1;
         return DPT_OK;
     }
     if (together)
         dpt_node_barrier_wait(&s->barrier); /* all slices are written */
+    if (s->large) {
+        run(s, pool, fetch_part, s->n - own);
+        dpt_node_barrier_wait(&s->barrier); /* nobody reads this rank's buffers any more */
+    }
     if (s->comm->world.size > 1 && s->above->size > 1)
         DPT_TRY(dpt_group_sum_floats(s->above, local_sum(s), s->result, s->n, err));
     if (together && s->comm->nodes > 1)

@@ -11,7 +11,10 @@
  * write of the gradient, now 110 and 37). Between the nodes MPI_Allreduce adds up the sums of the
  * nodes' first ranks. So on one node no message is sent, and on several only as many take part as
  * there are nodes. A small gradient is added up by each rank for itself, which saves waiting a
- * second time; all add in the same order, so all get the same bits.
+ * second time; all add in the same order, so all get the same bits. A gradient that is larger than
+ * the caches is added up where it lies, and needs no other memory: on one node the buffers
+ * themselves are then in shared memory, each rank adds its slice into its own first buffer, and
+ * fetches the other slices from where they are.
  *
  * Without hierarchy every rank adds up its own threads' gradients, and MPI_Allreduce those of all
  * ranks. core/comm/tests/bench_allreduce.c compares the two (deterministic_allreduce.h has its
@@ -31,6 +34,7 @@ struct dpt_hierarchical_spec {
     bool hierarchical;      /* the same on all ranks */
     bool spin;              /* every thread of the node has a core: waiting may be active */
     size_t sums_of_squares; /* floats of the sum whose squares are summed too, if it is cheap */
+    size_t large; /* floats from which on a sum is large; 0: where caches hold little of it */
 };
 
 /*
@@ -48,7 +52,8 @@ void dpt_hierarchical_close(struct dpt_hierarchical_allreduce *allreduce);
 /* Buffer i for the next sum: n floats aligned to a cache line, with any content. The address may
  * change with each sum. */
 float *dpt_hierarchical_buffer(const struct dpt_hierarchical_allreduce *allreduce, int i);
-/* The buffer in which the sum will be: n floats, always the same. */
+/* The buffer in which the sum will be: n floats, always the same. It may be the first buffer, and
+ * holds the sum until the next call begins or something is written to that. */
 float *dpt_hierarchical_result(const struct dpt_hierarchical_allreduce *allreduce);
 
 /* The sums of squares of the sum, one for each chunk (core/base/sum_of_squares.h), valid as long as
@@ -64,7 +69,7 @@ void dpt_hierarchical_bytes(const struct dpt_hierarchical_spec *spec, int ranks,
 /*
  * Collective. filled: [buffers], which of this rank's buffers are added; the first one always is.
  * pool: this rank's threads, which help if the sum is large enough; NULL: none. The sum is in
- * dpt_hierarchical_result until the next call begins; the buffers' contents are lost. Errors: RANK.
+ * dpt_hierarchical_result; else the buffers' contents are lost. Errors: RANK.
  */
 enum dpt_status dpt_hierarchical_sum(struct dpt_hierarchical_allreduce *allreduce,
                                      const bool *filled, struct dpt_pool *pool,

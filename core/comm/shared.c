@@ -19,7 +19,7 @@
  * behind.
  */
 
-enum { PATH_TEXT = 128 };
+enum { PATH_TEXT = 128, LARGE_PAGE = 2 << 20 };
 
 /* Rank 0's message to the others. */
 struct offer {
@@ -56,6 +56,35 @@ static const struct way ways[DPT_SHARED_WAYS] = {
     [DPT_SHARED_DEV_SHM] = {"/dev/shm", create_in_dev_shm, true},
 };
 
+/* Maps the file. */
+static void *map(int fd, size_t size)
+{
+    void *bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (bytes != MAP_FAILED)
+        madvise(bytes, size, MADV_HUGEPAGE); /* advice only, its failure is harmless */
+    return bytes;
+}
+
+/* Allocates large pages, where the system has such for files in memory: posix_fallocate never does,
+ * and leaves those that are there as they are. Whatever fails here it does, or says why not. */
+static void allocate_large_pages(int fd, size_t size)
+{
+#ifdef MADV_POPULATE_WRITE
+    void *bytes;
+
+    if (size < LARGE_PAGE || ftruncate(fd, (off_t)size) != 0)
+        return;
+    bytes = map(fd, size);
+    if (bytes == MAP_FAILED)
+        return;
+    madvise(bytes, size, MADV_POPULATE_WRITE);
+    munmap(bytes, size);
+#else
+    (void)fd, (void)size;
+#endif
+}
+
 /* Creates the file and returns its descriptor; -1: offer->code says why that failed. */
 static int make_offer(const struct way *way, size_t size, struct offer *offer)
 {
@@ -69,10 +98,12 @@ static int make_offer(const struct way *way, size_t size, struct offer *offer)
         offer->code = ENOMEM;
     else if ((fd = way->create(offer->path)) < 0)
         offer->code = errno;
-    else
+    else {
+        allocate_large_pages(fd, size);
         do
             offer->code = posix_fallocate(fd, 0, (off_t)size);
         while (offer->code == EINTR);
+    }
     if (offer->code == 0 && fstat(fd, &st) != 0)
         offer->code = errno;
     if (offer->code == 0) {
@@ -138,7 +169,7 @@ enum dpt_status dpt_shared_open_by(struct dpt_shared *shared, const struct dpt_g
     if (node->rank != 0)
         fd = take_offer(&offer);
     if (fd >= 0)
-        bytes = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        bytes = map(fd, size);
     if (bytes == MAP_FAILED)
         status = shared_fail(err, way, size, errno);
     status = dpt_group_agree(node, status, err);

@@ -5,6 +5,7 @@
  *
  * - allreduce: MPI_Allreduce on floats, any order
  * - hierarchy: in rank order, in shared memory on a node (core/comm/hierarchical_allreduce.h)
+ * - large: likewise, in the way of sums that no cache holds
  * - window: the tree, in shared memory (core/comm/deterministic_allreduce.h)
  * - messages: the tree, slices sent to their owners
  * - doubling: the tree, by recursive doubling of whole arrays between pairs of ranks (powers of two
@@ -26,13 +27,13 @@
 #include "core/comm/deterministic_allreduce.h"
 #include "core/comm/hierarchical_allreduce.h"
 
-enum { ROUNDS = 15, WAYS = 6 };
+enum { ROUNDS = 15, WAYS = 7 };
 
 struct bench {
     struct dpt_comm comm;
     size_t n;
     bool spin;
-    struct dpt_hierarchical_allreduce *hierarchy;
+    struct dpt_hierarchical_allreduce *hierarchy, *large;
     struct dpt_deterministic_allreduce *window, *messages;
     float *mine, *sum;
     int64_t *fixed;
@@ -58,6 +59,14 @@ static void hierarchy(struct bench *b)
     struct dpt_error err;
 
     dpt_hierarchical_sum(b->hierarchy, &filled, NULL, &err);
+}
+
+static void large(struct bench *b)
+{
+    static const bool filled = true;
+    struct dpt_error err;
+
+    dpt_hierarchical_sum(b->large, &filled, NULL, &err);
 }
 
 static void tree(struct bench *b, struct dpt_deterministic_allreduce *d)
@@ -128,7 +137,7 @@ static int by_value(const void *a, const void *b)
 
 static void measure(struct bench *b)
 {
-    static void (*const ways[WAYS])(struct bench *) = {allreduce, hierarchy, window,
+    static void (*const ways[WAYS])(struct bench *) = {allreduce, hierarchy, large, window,
                                                        messages,  doubling,  fixed};
     double seconds[WAYS][ROUNDS];
     const int repeats = b->n < 10000 ? 1000 : b->n < 100000 ? 50 : b->n < 1000000 ? 10 : 1;
@@ -158,7 +167,8 @@ static void measure(struct bench *b)
 
 static void one_size(struct bench *b, size_t n)
 {
-    const struct dpt_hierarchical_spec spec = {n, 1, true, b->spin, 0};
+    struct dpt_hierarchical_spec spec = {
+        .n = n, .buffers = 1, .hierarchical = true, .spin = b->spin, .large = SIZE_MAX};
     struct dpt_deterministic_spec tree = {.n = n, .buffers = 1, .spin = b->spin};
     struct dpt_error err;
 
@@ -167,6 +177,9 @@ static void one_size(struct bench *b, size_t n)
     b->sum = dpt_alloc_array(n, sizeof(float));
     b->fixed = dpt_alloc_array(n, sizeof(int64_t));
     if (dpt_hierarchical_open(&b->hierarchy, &b->comm, &spec, NULL, &err) != DPT_OK)
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    spec.large = 1;
+    if (dpt_hierarchical_open(&b->large, &b->comm, &spec, NULL, &err) != DPT_OK)
         MPI_Abort(MPI_COMM_WORLD, 1);
     tree.way = DPT_DETERMINISTIC_WINDOW;
     if (dpt_deterministic_open(&b->window, &b->comm, &tree, &err) != DPT_OK)
@@ -177,11 +190,13 @@ static void one_size(struct bench *b, size_t n)
         MPI_Abort(MPI_COMM_WORLD, 1);
     fill(b->mine, n);
     fill(dpt_hierarchical_buffer(b->hierarchy, 0), n);
+    fill(dpt_hierarchical_buffer(b->large, 0), n);
     if (b->window != NULL)
         fill(dpt_deterministic_buffer(b->window, 0), n);
     fill(dpt_deterministic_buffer(b->messages, 0), n);
     measure(b);
     dpt_hierarchical_close(b->hierarchy);
+    dpt_hierarchical_close(b->large);
     dpt_deterministic_close(b->window);
     dpt_deterministic_close(b->messages);
     dpt_free(b->mine);
@@ -191,7 +206,7 @@ static void one_size(struct bench *b, size_t n)
 
 int main(int argc, char **argv)
 {
-    static const size_t sizes[] = {32, 1024, 60362, 421642, 25000000};
+    static const size_t sizes[] = {32, 1024, 60362, 421642, 1 << 20, 1 << 22, 25000000};
     const size_t most = argc > 1 ? strtoull(argv[1], NULL, 10) : SIZE_MAX;
     struct bench b = {0};
     struct dpt_error err;
@@ -207,10 +222,11 @@ int main(int argc, char **argv)
     for (int r = 0; r <= b.comm.world.size; r++)
         b.first[r] = r;
     if (b.comm.world.rank == 0)
-        printf("%d ranks\n\n| floats | allreduce | hierarchy | window | messages | doubling | "
-               "fixed |\n"
-               "|---|---|---|---|---|---|---|\n",
-               b.comm.world.size);
+        printf(
+            "%d ranks\n\n| floats | allreduce | hierarchy | large | window | messages | doubling | "
+            "fixed |\n"
+            "|---|---|---|---|---|---|---|---|\n",
+            b.comm.world.size);
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && sizes[i] <= most; i++)
         one_size(&b, sizes[i]);
     dpt_free(b.first);

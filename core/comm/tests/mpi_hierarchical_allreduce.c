@@ -77,9 +77,10 @@ static void fill(struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t s
     }
 }
 
-/* All ranks must have the same bits, so each compares a part of them with what is right. */
-static void check_sum(const struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t sum,
-                      size_t n)
+/* All ranks must have the same bits, so each compares a part of them with what is right. Returns
+ * their hash. */
+static uint64_t check_sum(const struct dpt_hierarchical_allreduce *s, uint64_t seed, uint64_t sum,
+                          size_t n)
 {
     const size_t size = (size_t)comm.world.size, rank = (size_t)comm.world.rank;
     const float *got = dpt_hierarchical_result(s);
@@ -119,6 +120,7 @@ static void check_sum(const struct dpt_hierarchical_allreduce *s, uint64_t seed,
     CHECK(dpt_group_allgather(&comm.world, &hash, hashes, sizeof hash, &err) == DPT_OK);
     for (int r = 0; r < comm.world.size; r++)
         CHECK(hashes[r] == hash);
+    return hash;
 }
 
 /* Where there are any, they have the bits of those made of the sum. */
@@ -131,14 +133,21 @@ static void check_squares(const struct dpt_hierarchical_allreduce *s, size_t n)
               dpt_sum_of_squares_of_chunk(dpt_hierarchical_result(s), n, run));
 }
 
-static void sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool again)
+/* large: floats from which on the buffers are shared, or 0. Returns the hash of the last sum. */
+static uint64_t sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool again,
+                     size_t large)
 {
-    const struct dpt_hierarchical_spec spec = {n, buffers_of(seed, comm.world.rank), hierarchical,
-                                               dice(seed, 2, 2) == 0, n - dice(seed, 3, n)};
+    const struct dpt_hierarchical_spec spec = {.n = n,
+                                               .buffers = buffers_of(seed, comm.world.rank),
+                                               .hierarchical = hierarchical,
+                                               .spin = dice(seed, 2, 2) == 0,
+                                               .sums_of_squares = n - dice(seed, 3, n),
+                                               .large = large};
     struct dpt_hierarchical_allreduce *s;
     struct dpt_pool *pool;
     struct dpt_error err = {0};
     bool got, filled[MOST_BUFFERS];
+    uint64_t hash = 0;
 
     CHECK(dpt_pool_open(&pool, spec.buffers, false, &err) == DPT_OK);
     CHECK(dpt_hierarchical_open(&s, &comm, &spec, &got, &err) == DPT_OK);
@@ -152,27 +161,40 @@ static void sums(uint64_t seed, size_t n, bool hierarchical, bool possible, bool
         CHECK(result == dpt_hierarchical_result(s));
         check_squares(s, spec.sums_of_squares);
         if (!again)
-            check_sum(s, seed, sum, n);
+            hash = check_sum(s, seed, sum, n);
     }
     /* Without anything between two sums that would keep the ranks in step. */
     if (again)
-        check_sum(s, seed, SUMS - 1, n);
+        hash = check_sum(s, seed, SUMS - 1, n);
     dpt_hierarchical_close(s);
     dpt_pool_close(pool);
+    return hash;
 }
 
 static void hierarchical_sums_are_right(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++)
-        sums(seed, floats_of(seed), true, true, seed % 2 == 1);
+        sums(seed, floats_of(seed), true, true, seed % 2 == 1, seed / 2 % 2);
+}
+
+/* Whether a sum is large enough to be made where its parts lie changes no bit of it. */
+static void large_sums_have_the_same_bits(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < CASES / 3; seed++) {
+        const bool again = seed % 2 == 1;
+
+        CHECK(sums(seed, floats_of(seed), true, true, again, 0) ==
+              sums(seed, floats_of(seed), true, true, again, 1));
+    }
 }
 
 static void flat_sums_are_right(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < CASES; seed++)
-        sums(seed, floats_of(seed), false, true, seed % 2 == 1);
+        sums(seed, floats_of(seed), false, true, seed % 2 == 1, 0);
 }
 
 /* Where memory cannot be shared it is done without, and said why. */
@@ -186,7 +208,7 @@ static void no_memory_to_share(void **state)
         skip();
     signal(SIGXFSZ, SIG_IGN);
     CHECK(getrlimit(RLIMIT_FSIZE, &before) == 0 && setrlimit(RLIMIT_FSIZE, &small) == 0);
-    sums(3, 5000, true, false, false);
+    sums(3, 5000, true, false, false, 0);
     CHECK(setrlimit(RLIMIT_FSIZE, &before) == 0);
 }
 
@@ -194,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(hierarchical_sums_are_right),
+        cmocka_unit_test(large_sums_have_the_same_bits),
         cmocka_unit_test(flat_sums_are_right),
         cmocka_unit_test(no_memory_to_share),
     };
