@@ -28,6 +28,7 @@
 #include "core/base/pool.h"
 #include "core/base/span.h"
 #include "core/base/str.h"
+#include "core/comm/comm.h"
 
 /*
  * The format of the layers' values, and so of the tensors that a layer multiplies. Parameters, sums
@@ -159,9 +160,10 @@ struct dpt_program_spec {
 
 /* Memory of a program in bytes, all its workers together. */
 struct dpt_program_bytes {
-    int64_t values;  /* the layers' outputs, their gradients, and what backward needs of them */
-    int64_t scratch; /* workspace of the kernels */
-    int64_t copies;  /* of the parameters, in other layouts or precisions */
+    int64_t values;     /* the layers' outputs, their gradients, and what backward needs of them */
+    int64_t scratch;    /* workspace of the kernels */
+    int64_t copies;     /* of the parameters, in other layouts or precisions */
+    bool shares_copies; /* the ranks of a node have them once, together (dpt_backend.share) */
 };
 
 struct dpt_backend_steps;
@@ -208,6 +210,13 @@ struct dpt_backend {
     enum dpt_status (*open)(const struct dpt_program_spec *spec, void **program,
                             struct dpt_error *err);
     void (*close)(void *program); /* does nothing for NULL */
+    /* Collective over the ranks of a node, each of which has just opened a program of the same
+     * graph. Lets them keep what `refresh` derives from the parameters once for all of them, where
+     * that is worth it. *shared: out, whether they do: then `refresh` is to be called by all of
+     * them, with the same parameters, and none may compute from before the first one calls it until
+     * it has returned on all. Errors: RANK. Optional. */
+    enum dpt_status (*share)(void *program, const struct dpt_group *node, bool *shared,
+                             struct dpt_error *err);
     /* Bytes of device memory that the program holds (activations, workspace, copies). Optional. */
     int64_t (*bytes)(const void *program);
     /* The memory that `open` would use for this spec, without its workers: nothing of the size of

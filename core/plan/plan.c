@@ -56,14 +56,13 @@ static int threads_of(const struct dpt_plan *p)
 
 /* --- memory ----------------------------------------------------------------------------------- */
 
-/* The most memory that this process ever had but for the weights in other layouts, which planning
- * allocates as training does and which have a line of their own: the program and its libraries. */
-static double own_peak(const struct dpt_program_bytes *program)
+/* Bytes of this process's memory, by a name in the system's list. */
+static double own_memory(const char *name)
 {
     char kilobytes[64] = "0";
 
-    dpt_file_value("/proc/self/status", "VmHWM", kilobytes, sizeof kilobytes);
-    return atof(kilobytes) * 1024 - (double)program->copies;
+    dpt_file_value("/proc/self/status", name, kilobytes, sizeof kilobytes);
+    return atof(kilobytes) * 1024;
 }
 
 /* What one rank reads of each step, for several steps ahead (data/sets/loader.c). */
@@ -167,6 +166,7 @@ static void fill_memory(struct dpt_plan *p)
     const bool saves = t->job->checkpoint.every.unit != DPT_NEVER;
     const bool gpu = t->backend->devices != NULL;
     const struct dpt_program_bytes program = gpu ? (struct dpt_program_bytes){0} : p->program;
+    const double libraries = own_memory("RssFile");
     double gradients, shared;
 
     t->reduction.type->bytes(t, p->spec.node_ranks, &gradients, &shared);
@@ -176,11 +176,13 @@ static void fill_memory(struct dpt_plan *p)
     }
     memcpy(p->memory,
            (const struct dpt_plan_memory[DPT_PLAN_MEMORY]){
-               {"program and libraries", "base", DPT_PLAN_RANK,
-                own_peak(&program) + started + (p->spec.ranks > 1 ? several : 0) +
+               {"program", "base", DPT_PLAN_RANK,
+                own_memory("VmHWM") - libraries + started + (p->spec.ranks > 1 ? several : 0) +
                     (gpu ? gpu_started : 0)},
                {"weights", "weights", DPT_PLAN_RANK, arena},
-               {"weights in other layouts", "copies", DPT_PLAN_RANK, (double)program.copies},
+               {"weights in other layouts", "copies",
+                program.shares_copies && p->spec.node_ranks > 1 ? DPT_PLAN_NODE : DPT_PLAN_RANK,
+                (double)program.copies},
                {"gradients", "gradients", DPT_PLAN_RANK, gradients},
                {"optimizer", "optimizer", DPT_PLAN_RANK, t->arenas.slots * learned},
                {"activations", "activations", DPT_PLAN_RANK, (double)program.values},
@@ -190,6 +192,7 @@ static void fill_memory(struct dpt_plan *p)
                {"norms, losses", "books", DPT_PLAN_RANK, bookkeeping(t) + statistics_bytes(p)},
                {"checkpoint being saved", "saver", DPT_PLAN_FIRST,
                 saves ? (double)p->checkpoint + saving : 0},
+               {"libraries, shared", "libraries", DPT_PLAN_NODE, libraries},
                {"gradients, shared", "gradients_shared", DPT_PLAN_NODE, shared},
                {"samples", "samples", DPT_PLAN_NODE, node_data(p)},
            },

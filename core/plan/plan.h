@@ -58,7 +58,7 @@ struct dpt_plan_memory {
     double bytes;
 };
 
-enum { DPT_PLAN_MEMORY = 13, DPT_PLAN_DEVICE = 9 };
+enum { DPT_PLAN_MEMORY = 14, DPT_PLAN_DEVICE = 9 };
 
 /* Seconds of a step at the slowest rank. */
 struct dpt_plan_step {

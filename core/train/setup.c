@@ -244,6 +244,15 @@ static enum dpt_status shrink(struct dpt_trainer *t, enum dpt_status mine, enum 
     return DPT_OK;
 }
 
+/* What is derived from the weights, once for all ranks of a node where that is worth it.
+ * Collective. */
+static enum dpt_status share_derived(struct dpt_trainer *t, struct dpt_error *err)
+{
+    return dpt_group_agree(
+        &t->comm->world, t->backend->share(t->model.program, &t->comm->node, &t->model.shared, err),
+        err);
+}
+
 /* Model, program and engine. Collective. */
 static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
 {
@@ -259,6 +268,8 @@ static enum dpt_status open_all(struct dpt_trainer *t, struct dpt_error *err)
         if (status == DPT_OK)
             DPT_TRY(dpt_trainer_share_plans(t, t->model.plans.text, err));
         if (status == DPT_OK && !opened) {
+            if (t->backend->share != NULL)
+                DPT_TRY(share_derived(t, err));
             DPT_TRY(t->engine->open(t, err));
             opened = true;
         }

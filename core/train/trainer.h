@@ -76,6 +76,9 @@ struct dpt_trainer_model {
     struct dpt_loss loss;
     struct dpt_graph graph;
     void *program;
+    /* The ranks of a node have together what the program derives from the weights
+     * (dpt_backend.share). */
+    bool shared;
     /* The kernels that it chose, in the text of dpt_backend.plans; empty: there was no choice. */
     struct dpt_str plans;
     int32_t micro_most; /* a larger micro-batch did not fit; 0: no limit is known */
@@ -131,8 +134,8 @@ struct dpt_gradient_reduction {
     struct dpt_gradient_reduction_state *state; /* data of that type */
     float reduced_flags[DPT_FLAGS];             /* the last step's flags, summed over the ranks */
     struct dpt_chunks chunks;                   /* of the tensors (dpt_graph_chunks) */
-    /* With its tail; the first worker's arena where there is one rank; NULL where a device steps
-     * (dpt_trainer_fetch). */
+    /* With its tail; the first worker's arena where there is one rank, or where it is large; NULL
+     * where a device steps (dpt_trainer_fetch). */
     float *sum;
 };
 

@@ -19,8 +19,9 @@ struct conv {
     struct dpt_conv_shape shape;
     struct dpt_conv_kernels kernels; /* those that are no calls yet */
     struct copy forward_weights, data_weights;
-    int forward, data, weights, unpack; /* calls */
-    int dw, dw_canonical, db;           /* buffers */
+    int forward, data, weights; /* calls */
+    int unpack[2];              /* calls; the second one adds */
+    int dw, db;                 /* buffers */
     int64_t n_weights;
     struct dpt_winograd winograd; /* forward, where it has kernels */
     float *winograd_weights;
@@ -69,8 +70,9 @@ static enum dpt_status open_copy(struct dpt_cpu_program *program, const struct c
     enum dpt_status status = DPT_OK;
     struct dpt_kernel *pack;
 
-    DPT_TRY(dpt_cpu_copy(program, kernel->floats[DPT_ROLE_W], &copy->weights, err));
-    DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, kernel, false, &pack, err));
+    dpt_cpu_copy(program, kernel->floats[DPT_ROLE_W], &copy->weights);
+    DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, kernel, DPT_WEIGHTS_PACK, &pack,
+                                       err));
     copy->call =
         dpt_cpu_call(program, pack, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
 out:
@@ -161,7 +163,7 @@ static enum dpt_status plan_winograd(struct dpt_cpu_program *program, struct dpt
     }
     dpt_cpu_write(program, node, DPT_LAYOUT_C16);
     dpt_cpu_want_scratch(program, dpt_winograd_scratch(&w));
-    DPT_TRY(dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights, err));
+    dpt_cpu_copy(program, dpt_winograd_packed(&w), &conv->winograd_weights);
 out:
     return status;
 }
@@ -210,22 +212,21 @@ out:
 
 /* --- a batch norm in the weights -------------------------------------------------------------- */
 
-static enum dpt_status plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_node *node,
-                                   struct dpt_error *err)
+static void plan_folded(struct dpt_cpu_program *program, const struct dpt_cpu_node *node)
 {
     struct conv *conv = node->own;
 
     if (conv->n_weights > program->folded)
         program->folded = conv->n_weights;
-    return dpt_cpu_copy(program, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
-                        &conv->folded_bias, err);
+    dpt_cpu_copy(program, (node->out.c + DPT_LANES - 1) / DPT_LANES * DPT_LANES,
+                 &conv->folded_bias);
 }
 
 /* The weights stand in the calling worker's buffers. */
 static const float *fold(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node)
 {
     const struct conv *conv = node->own;
-    float *folded = run->worker->buffers[DPT_CPU_INPUT + 1];
+    float *folded = run->worker->values;
 
     dpt_fold(run->program->spec.graph, node->graph, node->norm, run->params, folded,
              conv->folded_bias);
@@ -246,7 +247,7 @@ static enum dpt_status plan_conv(struct dpt_cpu_program *program, struct dpt_cpu
     if (!chosen)
         DPT_TRY(plan_direct(program, node, err));
     if (node->norm != NULL)
-        DPT_TRY(plan_folded(program, node, err));
+        plan_folded(program, node);
 out:
     return status;
 }
@@ -286,7 +287,7 @@ static enum dpt_status plan_lists(struct dpt_cpu_program *program, struct dpt_cp
     DPT_TRY(dpt_sparse_open(&shape, dpt_dnnl_isa(), &conv->sparse, err));
     conv->sparse_scratch = dpt_cpu_reserve(program, dpt_sparse_scratch(conv->sparse));
     if (node->wants_dx)
-        DPT_TRY(dpt_cpu_copy(program, dpt_sparse_packed(conv->sparse), &conv->sparse_weights, err));
+        dpt_cpu_copy(program, dpt_sparse_packed(conv->sparse), &conv->sparse_weights);
 out:
     return status;
 }
@@ -318,6 +319,7 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
 {
     struct conv *conv = node->own;
     struct dpt_kernel **kernels = conv->kernels.pass, *unpack;
+    const struct dpt_kernel *const weights = kernels[DPT_CONV_BACKWARD_WEIGHTS];
     enum dpt_status status = DPT_OK;
 
     if (lists(node))
@@ -332,17 +334,18 @@ static enum dpt_status plan_conv_backward(struct dpt_cpu_program *program,
     if (!dpt_graph_updates(program->spec.graph, node->graph->weight) &&
         !dpt_graph_updates(program->spec.graph, node->graph->bias))
         goto out;
-    conv->dw = dpt_cpu_take(program, kernels[DPT_CONV_BACKWARD_WEIGHTS]->floats[DPT_ROLE_W]);
-    conv->dw_canonical = dpt_cpu_take(program, conv->n_weights);
+    conv->dw = dpt_cpu_take(program, weights->floats[DPT_ROLE_W]);
     conv->db = dpt_cpu_take(program, conv->shape.out_channels);
-    DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape,
-                                       kernels[DPT_CONV_BACKWARD_WEIGHTS], true, &unpack, err));
-    conv->unpack =
-        dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
+    for (int add = 0; add < 2; add++) {
+        DPT_TRY(dpt_kernel_reorder_weights(program->dnnl, &conv->shape, weights,
+                                           add ? DPT_WEIGHTS_UNPACK_ADD : DPT_WEIGHTS_UNPACK,
+                                           &unpack, err));
+        conv->unpack[add] =
+            dpt_cpu_call(program, unpack, conv->dw, DPT_CPU_NONE, DPT_CPU_NONE, DPT_CPU_NONE);
+    }
     conv->weights = take_call(program, conv, DPT_CONV_BACKWARD_WEIGHTS, node->x, node->dy, conv->dw,
                               conv->shape.bias ? conv->db : DPT_CPU_NONE);
     dpt_cpu_give(program, conv->dw);
-    dpt_cpu_give(program, conv->dw_canonical);
     dpt_cpu_give(program, conv->db);
 out:
     return status;
@@ -354,11 +357,6 @@ static enum dpt_status refresh_copy(const struct dpt_cpu_run *run, const struct 
     dpt_cpu_set(run, copy->call, DPT_ROLE_X, weights);
     dpt_cpu_set(run, copy->call, DPT_ROLE_Y, copy->weights);
     return dpt_cpu_execute(run, copy->call, err);
-}
-
-static bool is_own_task(const struct dpt_cpu_run *run, int thread, int *task)
-{
-    return (*task)++ % run->program->spec.threads == thread;
 }
 
 static enum dpt_status refresh_forward(const struct dpt_cpu_run *run,
@@ -381,11 +379,11 @@ static enum dpt_status refresh_conv(const struct dpt_cpu_run *run, const struct 
     const float *weights = dpt_cpu_param(run, node->graph->weight);
     enum dpt_status status = DPT_OK;
 
-    if (is_own_task(run, thread, task))
+    if (dpt_cpu_own_task(run, thread, task))
         DPT_TRY(refresh_forward(run, node, err));
-    if (conv->data_weights.call != DPT_CPU_NONE && is_own_task(run, thread, task))
+    if (conv->data_weights.call != DPT_CPU_NONE && dpt_cpu_own_task(run, thread, task))
         DPT_TRY(refresh_copy(run, &conv->data_weights, weights, err));
-    if (conv->sparse_weights != NULL && is_own_task(run, thread, task))
+    if (conv->sparse_weights != NULL && dpt_cpu_own_task(run, thread, task))
         dpt_sparse_pack(conv->sparse, weights, conv->sparse_weights);
 out:
     return status;
@@ -415,15 +413,12 @@ static enum dpt_status weight_gradient(const struct dpt_cpu_run *run,
                                        const struct dpt_cpu_node *node, struct dpt_error *err)
 {
     const struct conv *conv = node->own;
-    float *dw = dpt_cpu_gradient(run, node->graph->weight);
-    float *canonical = run->add ? dpt_cpu_buffer(run, conv->dw_canonical) : dw;
+    const int unpack = conv->unpack[run->add];
     enum dpt_status status = DPT_OK;
 
     DPT_TRY(dpt_cpu_execute(run, conv->weights, err));
-    dpt_cpu_set(run, conv->unpack, DPT_ROLE_Y, canonical);
-    DPT_TRY(dpt_cpu_execute(run, conv->unpack, err));
-    if (run->add)
-        dpt_accumulate(conv->n_weights, canonical, true, dw);
+    dpt_cpu_set(run, unpack, DPT_ROLE_Y, dpt_cpu_gradient(run, node->graph->weight));
+    DPT_TRY(dpt_cpu_execute(run, unpack, err));
     if (conv->shape.bias)
         dpt_accumulate(conv->shape.out_channels, dpt_cpu_buffer(run, conv->db), run->add,
                        dpt_cpu_gradient(run, node->graph->bias));

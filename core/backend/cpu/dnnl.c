@@ -155,6 +155,22 @@ void dpt_dnnl_one_thread(const struct dpt_dnnl *dnnl)
         dnnl->set_threads(1);
 }
 
+static dnnl_status_t open_add(dnnl_primitive_attr_t *attr)
+{
+    dnnl_post_ops_t ops = NULL;
+    dnnl_status_t result;
+
+    DNNL_TRY(dnnl_primitive_attr_create(attr));
+    DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(*attr, dnnl_scratchpad_mode_user));
+    DNNL_TRY(dnnl_post_ops_create(&ops));
+    DNNL_TRY(dpt_post_ops_add(ops));
+    DNNL_TRY(dnnl_primitive_attr_set_post_ops(*attr, ops));
+out:
+    if (ops != NULL)
+        dnnl_post_ops_destroy(ops);
+    return result;
+}
+
 enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_error *err)
 {
     dnnl_status_t result;
@@ -169,6 +185,7 @@ enum dpt_status dpt_dnnl_open(struct dpt_dnnl **dnnl, int threads, struct dpt_er
     DNNL_TRY(dnnl_engine_create(&d->engine, dnnl_cpu, 0));
     DNNL_TRY(dnnl_primitive_attr_create(&d->attr));
     DNNL_TRY(dnnl_primitive_attr_set_scratchpad_mode(d->attr, dnnl_scratchpad_mode_user));
+    DNNL_TRY(open_add(&d->add));
     for (int i = 0; i < threads; i++)
         DNNL_TRY(dnnl_stream_create(&d->streams[i], d->engine, dnnl_stream_in_order));
     *dnnl = d;
@@ -188,6 +205,8 @@ void dpt_dnnl_close(struct dpt_dnnl *dnnl)
     }
     if (dnnl->attr != NULL)
         dnnl_primitive_attr_destroy(dnnl->attr);
+    if (dnnl->add != NULL)
+        dnnl_primitive_attr_destroy(dnnl->add);
     if (dnnl->engine != NULL)
         dnnl_engine_destroy(dnnl->engine);
     dpt_free(dnnl);
@@ -243,7 +262,7 @@ enum dpt_status dpt_kernel_make(dnnl_status_t result, dnnl_primitive_desc_t pd, 
 }
 
 enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt_borrowed_desc from,
-                                dpt_borrowed_desc to, struct dpt_kernel **kernel,
+                                dpt_borrowed_desc to, bool add, struct dpt_kernel **kernel,
                                 struct dpt_error *err)
 {
     static const struct dpt_argument arguments[] = {
@@ -254,7 +273,7 @@ enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt
 
     if (result == dnnl_success)
         result = dnnl_reorder_primitive_desc_create(&pd, from, dnnl->engine, to, dnnl->engine,
-                                                    dnnl->attr);
+                                                    add ? dnnl->add : dnnl->attr);
     return dpt_kernel_make(result, pd, "reorder", arguments, 2, kernel, err);
 }
 
@@ -269,7 +288,7 @@ enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
 
     if (result == dnnl_success)
         result = dpt_desc_tag(&y, 4, d, dpt_layout_tag(to));
-    status = dpt_kernel_move(dnnl, result, BORROW(x), BORROW(y), kernel, err);
+    status = dpt_kernel_move(dnnl, result, BORROW(x), BORROW(y), false, kernel, err);
     dpt_desc_free(&x);
     dpt_desc_free(&y);
     return status;

@@ -96,12 +96,15 @@ enum dpt_status dpt_kernel_conv(struct dpt_dnnl *dnnl, enum dpt_conv_pass pass,
 enum dpt_status dpt_kernel_reorder(struct dpt_dnnl *dnnl, const int32_t dims[4],
                                    enum dpt_layout from, enum dpt_layout to,
                                    struct dpt_kernel **kernel, struct dpt_error *err);
-/* Converts weights from canonical order to the layout that `conv` reads (Y from X), or from the
- * layout that it writes to canonical order (`back`). */
+/* What is done with weights: PACK converts them from canonical order to the layout that a
+ * convolution reads (Y from X); UNPACK from the layout that it writes to canonical order, and
+ * UNPACK_ADD adds them to what is there. */
+enum dpt_weights_move { DPT_WEIGHTS_PACK, DPT_WEIGHTS_UNPACK, DPT_WEIGHTS_UNPACK_ADD };
 enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
                                            const struct dpt_conv_shape *shape,
-                                           const struct dpt_kernel *conv, bool back,
-                                           struct dpt_kernel **kernel, struct dpt_error *err);
+                                           const struct dpt_kernel *conv,
+                                           enum dpt_weights_move move, struct dpt_kernel **kernel,
+                                           struct dpt_error *err);
 void dpt_kernel_close(struct dpt_kernel *kernel);
 
 /* The kernels of a convolution for the requested passes, in one pair of layouts. Zero-initialise:

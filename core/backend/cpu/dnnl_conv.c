@@ -121,10 +121,12 @@ out:
 
 enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
                                            const struct dpt_conv_shape *shape,
-                                           const struct dpt_kernel *conv, bool back,
-                                           struct dpt_kernel **kernel, struct dpt_error *err)
+                                           const struct dpt_kernel *conv,
+                                           enum dpt_weights_move move, struct dpt_kernel **kernel,
+                                           struct dpt_error *err)
 {
     const dpt_borrowed_desc theirs = BORROW(((const struct kernel *)conv)->arg[DPT_ROLE_W]);
+    const bool back = move != DPT_WEIGHTS_PACK, add = move == DPT_WEIGHTS_UNPACK_ADD;
     enum dpt_status status;
     dnnl_status_t result;
     dpt_desc plain = {0};
@@ -134,7 +136,7 @@ enum dpt_status dpt_kernel_reorder_weights(struct dpt_dnnl *dnnl,
     weight_dims(shape, dims, &n_dims);
     result = dpt_desc_tag(&plain, n_dims, dims, n_dims == 4 ? dnnl_abcd : dnnl_abcde);
     status = dpt_kernel_move(dnnl, result, back ? theirs : BORROW(plain),
-                             back ? BORROW(plain) : theirs, kernel, err);
+                             back ? BORROW(plain) : theirs, add, kernel, err);
     dpt_desc_free(&plain);
     return status;
 }

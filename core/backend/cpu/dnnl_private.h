@@ -27,6 +27,7 @@ typedef const dnnl_memory_desc_t *dpt_borrowed_desc;
 struct dpt_dnnl {
     dnnl_engine_t engine;
     dnnl_primitive_attr_t attr; /* scratch memory is ours */
+    dnnl_primitive_attr_t add;  /* likewise; and the result is added to what is there */
     void (*set_threads)(int);   /* OpenMP's, for the calling thread; NULL where there is none */
     int threads;
     dnnl_stream_t streams[];
@@ -59,6 +60,7 @@ struct dpt_conv_descs {
 dnnl_status_t dpt_desc_tag(dpt_desc *d, int n_dims, const dnnl_dims_t dims, dnnl_format_tag_t tag);
 dnnl_status_t dpt_desc_copy(dpt_desc *d, dpt_borrowed_desc from);
 void dpt_desc_free(dpt_desc *d);
+dnnl_status_t dpt_post_ops_add(dnnl_post_ops_t ops);
 
 /* hint: the descriptor of the forward pass, for the backward ones; else NULL. */
 dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,
@@ -74,9 +76,10 @@ dnnl_format_tag_t dpt_layout_tag(enum dpt_layout layout);
 enum dpt_status dpt_kernel_make(dnnl_status_t result, dnnl_primitive_desc_t pd, const char *what,
                                 const struct dpt_argument *arguments, size_t n,
                                 struct dpt_kernel **kernel, struct dpt_error *err);
-/* One that moves what looks like `from` into what looks like `to`. result: of making these. */
+/* One that moves what looks like `from` into what looks like `to`, or adds it to that. result: of
+ * making these. */
 enum dpt_status dpt_kernel_move(struct dpt_dnnl *dnnl, dnnl_status_t result, dpt_borrowed_desc from,
-                                dpt_borrowed_desc to, struct dpt_kernel **kernel,
+                                dpt_borrowed_desc to, bool add, struct dpt_kernel **kernel,
                                 struct dpt_error *err);
 
 /* As DPT_TRY, with oneDNN's result: needs a local `result`. */

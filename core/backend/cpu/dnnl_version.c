@@ -19,6 +19,11 @@ void dpt_desc_free(dpt_desc *d)
     *d = NULL;
 }
 
+dnnl_status_t dpt_post_ops_add(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_f32);
+}
+
 dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,
                           const struct dpt_conv_descs *c, const_dnnl_primitive_desc_t hint,
                           dnnl_primitive_desc_t *pd)
@@ -54,6 +59,11 @@ dnnl_status_t dpt_desc_copy(dpt_desc *d, dpt_borrowed_desc from)
 void dpt_desc_free(dpt_desc *d)
 {
     (void)d;
+}
+
+dnnl_status_t dpt_post_ops_add(dnnl_post_ops_t ops)
+{
+    return dnnl_post_ops_append_sum(ops, 1.0f);
 }
 
 dnnl_status_t dpt_conv_pd(const struct dpt_dnnl *d, enum dpt_conv_pass pass,

@@ -3,36 +3,28 @@
 #include "core/backend/operation.h"
 #include "core/base/memory.h"
 
+#include <limits.h>
+
 /* What a kind of layer asks of the program: while it is planned, and while it runs. */
 
 /* --- buffers and calls ------------------------------------------------------------------------ */
 
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats)
 {
-    program->buffers[program->n_buffers].floats = floats;
-    program->buffers[program->n_buffers].owners = 1;
-    return program->n_buffers++;
+    const int buffer = dpt_cpu_take(program, floats);
+
+    program->buffers[buffer].taken = 0;
+    return buffer;
 }
 
-/* The idle buffer that has to grow least, else the smallest that is large enough. */
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats)
 {
-    int best = DPT_CPU_NONE;
-
-    for (int i = DPT_CPU_INPUT + 1; i < program->n_buffers; i++) {
-        const int64_t have = program->buffers[i].floats;
-        const int64_t best_has = best == DPT_CPU_NONE ? 0 : program->buffers[best].floats;
-
-        if (program->buffers[i].owners == 0 &&
-            (best == DPT_CPU_NONE ||
-             (have < floats ? have > best_has : best_has < floats || have < best_has)))
-            best = i;
-    }
-    if (best == DPT_CPU_NONE)
-        return dpt_cpu_reserve(program, floats);
-    if (program->buffers[best].floats < floats)
-        program->buffers[best].floats = floats;
-    return dpt_cpu_share(program, best);
+    program->buffers[program->n_buffers] =
+        (struct dpt_cpu_buffer_plan){.floats = (int64_t)dpt_round_up((size_t)floats, sizeof(float)),
+                                     .owners = 1,
+                                     .taken = program->n_taken++,
+                                     .given = INT_MAX};
+    return program->n_buffers++;
 }
 
 int dpt_cpu_share(struct dpt_cpu_program *program, int buffer)
@@ -44,16 +36,17 @@ int dpt_cpu_share(struct dpt_cpu_program *program, int buffer)
 
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer)
 {
-    if (buffer > DPT_CPU_INPUT)
-        program->buffers[buffer].owners--;
+    if (buffer > DPT_CPU_INPUT && --program->buffers[buffer].owners == 0)
+        program->buffers[buffer].given = program->n_taken;
 }
 
-enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
-                             struct dpt_error *err)
+void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy)
 {
-    *copy = program->copies[program->n_copies++] = dpt_alloc_array((size_t)floats, sizeof **copy);
-    program->copied += floats * (int64_t)sizeof **copy;
-    return *copy != NULL ? DPT_OK : dpt_fail_memory(err, "weights", (double)floats * sizeof **copy);
+    const int64_t room = (int64_t)dpt_round_up((size_t)floats, sizeof **copy);
+
+    program->copies[program->n_copies].at = copy;
+    program->copies[program->n_copies++].floats = room;
+    program->copied += room * (int64_t)sizeof **copy;
 }
 
 void dpt_cpu_want_scratch(struct dpt_cpu_program *program, int64_t floats)

@@ -186,10 +186,8 @@ out:
 static size_t buffer_floats(const struct dpt_cpu_program *program)
 {
     const size_t folded = dpt_round_up((size_t)program->folded, sizeof(float));
-    size_t total = 0;
+    const size_t total = (size_t)program->value_floats;
 
-    for (int i = 1; i < program->n_buffers; i++)
-        total += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
     return total > folded ? total : folded;
 }
 
@@ -201,7 +199,6 @@ static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, st
     const size_t scratch =
         number % program->slots == 0 ? dpt_round_up((size_t)program->scratch, sizeof(float)) : 0;
     const size_t total = scratch + buffer_floats(program);
-    float *at;
 
     worker->memory = dpt_alloc_array(total, sizeof *worker->memory);
     worker->buffers = dpt_alloc_array((size_t)program->n_buffers, sizeof *worker->buffers);
@@ -211,12 +208,79 @@ static enum dpt_status open_slot(struct dpt_cpu_program *program, int number, st
     if (worker->memory == NULL || worker->buffers == NULL || worker->calls == NULL ||
         worker->metric_sums_of == NULL)
         return dpt_fail_memory(err, "activations", (double)total * sizeof *worker->memory);
-    at = worker->memory + scratch;
-    for (int i = 1; i < program->n_buffers; i++) {
-        worker->buffers[i] = at;
-        at += dpt_round_up((size_t)program->buffers[i].floats, sizeof(float));
-    }
+    worker->values = worker->memory + scratch;
+    for (int i = 1; i < program->n_buffers; i++)
+        worker->buffers[i] = worker->values + program->buffers[i].at;
     return bind_calls(program, number, err);
+}
+
+/* --- what is derived from the parameters ------------------------------------------------------ */
+
+/* Bytes from which on the ranks of a node have the copies together: less than that is in each
+ * core's caches, and waiting for the others in each refresh costs more than it spares. */
+enum { WORTH_SHARING = 16 << 20 };
+
+static bool is_worth_sharing(const struct dpt_cpu_program *program)
+{
+    return program->copied >= WORTH_SHARING;
+}
+
+static void place_copies(struct dpt_cpu_program *program, float *memory)
+{
+    for (int i = 0; i < program->n_copies; i++) {
+        *program->copies[i].at = memory;
+        memory += program->copies[i].floats;
+    }
+}
+
+static enum dpt_status open_own_copies(struct dpt_cpu_program *program, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    const size_t floats = (size_t)program->copied / sizeof(float);
+
+    program->ranks = 1;
+    program->rank = 0;
+    DPT_TRY(DPT_ALLOCATE(program->own_copies, floats, "weights", err));
+    place_copies(program, program->own_copies);
+out:
+    return status;
+}
+
+/* Collective over node. Whether all of its ranks have as many copies as this one. */
+static enum dpt_status have_alike(const struct dpt_cpu_program *program,
+                                  const struct dpt_group *node, bool *alike, struct dpt_error *err)
+{
+    enum dpt_status status = DPT_OK;
+    double most, least;
+
+    DPT_TRY(dpt_group_max(node, (double)program->copied, &most, err));
+    DPT_TRY(dpt_group_max(node, -(double)program->copied, &least, err));
+    *alike = most + least == 0;
+out:
+    return status;
+}
+
+enum dpt_status dpt_cpu_share_copies(void *opened, const struct dpt_group *node, bool *shared,
+                                     struct dpt_error *err)
+{
+    struct dpt_cpu_program *program = opened;
+    enum dpt_status status = DPT_OK;
+    bool alike;
+
+    *shared = false;
+    DPT_TRY(have_alike(program, node, &alike, err));
+    if (node->size <= 1 || !alike || !is_worth_sharing(program))
+        return DPT_OK;
+    dpt_free(program->own_copies);
+    program->own_copies = NULL;
+    if (dpt_shared_open(&program->shared, node, (size_t)program->copied, err) != DPT_OK)
+        return open_own_copies(program, err);
+    program->ranks = node->size;
+    program->rank = node->rank;
+    place_copies(program, program->shared.bytes);
+    *shared = true;
+out:
+    return status;
 }
 
 /* --- the whole -------------------------------------------------------------------------------- */
@@ -295,6 +359,7 @@ static enum dpt_status plan_program(const struct dpt_program_spec *spec, bool pl
         reserve_unwanted(program);
         DPT_TRY(dpt_cpu_plan_gradients(program, err));
     }
+    DPT_TRY(dpt_cpu_place_buffers(program, err));
 out:
     return status;
 }
@@ -307,6 +372,7 @@ static enum dpt_status open_program(const struct dpt_program_spec *spec, bool pl
 
     *opened = NULL;
     DPT_TRY(plan_program(spec, plain, &program, err));
+    DPT_TRY(open_own_copies(program, err));
     for (int i = 0; i < spec->threads * program->slots; i++)
         DPT_TRY(open_slot(program, i, err));
     *opened = program;
@@ -340,6 +406,7 @@ enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
         .values = workers * program->slots * word * (int64_t)buffer_floats(program),
         .scratch = workers * word * (int64_t)dpt_round_up((size_t)program->scratch, sizeof(float)),
         .copies = program->copied,
+        .shares_copies = is_worth_sharing(program),
     };
 out:
     dpt_cpu_close(program);
@@ -371,8 +438,8 @@ void dpt_cpu_close(void *opened)
             node->op->close(node);
         dpt_free(node->own);
     }
-    for (int i = 0; i < program->n_copies; i++)
-        dpt_free(program->copies[i]);
+    dpt_free(program->own_copies);
+    dpt_shared_close(&program->shared);
     dpt_dnnl_close(program->dnnl);
     dpt_free(program->workers);
     dpt_free(program->copies);

@@ -386,6 +386,7 @@ const struct dpt_backend dpt_backend_cpu = {
     .limit = dpt_dnnl_limit,
     .teams = dpt_cpu_teams,
     .open = dpt_cpu_open,
+    .share = dpt_cpu_share_copies,
     .close = dpt_cpu_close,
     .measure = dpt_cpu_measure,
     .refresh = refresh,

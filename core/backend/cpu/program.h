@@ -35,6 +35,7 @@
 
 #include "core/backend/backend.h"
 #include "core/backend/cpu/dnnl.h"
+#include "core/comm/comm.h"
 
 enum { DPT_CPU_NONE = -1, DPT_CPU_INPUT = 0 };
 
@@ -72,8 +73,7 @@ struct dpt_cpu_op {
     enum dpt_status (*plan_backward)(struct dpt_cpu_program *program, struct dpt_cpu_node *node,
                                      struct dpt_error *err);
     /* Updates what is derived from the parameters, such as reordered weights. *task numbers these
-     * pieces of work over all nodes, and each worker does those whose number is its own modulo
-     * their count. Optional. */
+     * pieces of work over all nodes (dpt_cpu_own_task). Optional. */
     enum dpt_status (*refresh)(const struct dpt_cpu_run *run, const struct dpt_cpu_node *node,
                                int thread, int *task, struct dpt_error *err);
     /* Computes forward. This and `backward` are optional for the input only. */
@@ -174,8 +174,18 @@ struct dpt_cpu_call {
     int buffers[DPT_ROLE_COUNT];
 };
 
+/* Buffers that are not in use at the same time lie in the same memory (dpt_cpu_place_buffers). */
+struct dpt_cpu_buffer_plan {
+    int64_t floats; /* whole cache lines */
+    int owners;     /* nodes that will still read it; 0: its memory can be used again */
+    int taken;      /* its number among all; those from `given` on may lie where it lay */
+    int given;      /* INT_MAX: it is never given back */
+    int64_t at;
+};
+
 struct dpt_cpu_worker {
     float *memory; /* of the workspace and all buffers */
+    float *values; /* of all buffers */
     float **buffers;
     struct dpt_call **calls;
     struct dpt_metric_sums *metric_sums_of; /* [chunks]: sums over DPT_CPU_LOSS_ROWS rows each */
@@ -187,21 +197,26 @@ struct dpt_cpu_program {
     struct dpt_dnnl *dnnl;
     struct dpt_cpu_node *nodes;
     int32_t n_nodes;
-    struct {
-        int64_t floats;
-        int owners; /* nodes that will still read it; 0: it can be used again */
-    } * buffers;
+    struct dpt_cpu_buffer_plan *buffers;
     int n_buffers;
+    int n_taken;          /* how many of them were taken so far, while planning */
+    int64_t value_floats; /* of the memory in which all of them lie */
     struct dpt_cpu_call *calls;
     int n_calls;
-    float **copies; /* of parameters, shared by all workers */
+    struct {
+        float **at; /* where its address is kept */
+        int64_t floats;
+    } * copies; /* of parameters, for all workers */
     int n_copies;
-    int64_t copied;  /* bytes */
-    int64_t scratch; /* floats of the largest workspace that a kernel needs */
-    int64_t folded;  /* floats of a worker's buffers that refresh needs; they are idle then */
-    int unwanted;    /* buffer for the gradients of frozen tensors; NONE: there are none */
-    bool plain;      /* no batch norm is folded into a convolution's weights */
-    int slots;       /* of a worker: micro-batches that it may have under way */
+    int64_t copied;           /* bytes */
+    float *own_copies;        /* the memory of all of them, or NULL: it is shared */
+    struct dpt_shared shared; /* with the other ranks of the node; empty: with none */
+    int ranks, rank;          /* that share it, of which this is one; 1, 0: none do */
+    int64_t scratch;          /* floats of the largest workspace that a kernel needs */
+    int64_t folded; /* floats of a worker's buffers that refresh needs; they are idle then */
+    int unwanted;   /* buffer for the gradients of frozen tensors; NONE: there are none */
+    bool plain;     /* no batch norm is folded into a convolution's weights */
+    int slots;      /* of a worker: micro-batches that it may have under way */
     /* Each with its slots, of which the first one has the workspace and the spans of all. */
     struct dpt_cpu_worker *workers;
 };
@@ -213,13 +228,15 @@ struct dpt_cpu_program {
  */
 int dpt_cpu_reserve(struct dpt_cpu_program *program, int64_t floats);
 int dpt_cpu_take(struct dpt_cpu_program *program, int64_t floats);
+/* Once all are planned: finds the place of each one. Errors: RANK. */
+enum dpt_status dpt_cpu_place_buffers(struct dpt_cpu_program *program, struct dpt_error *err);
 /* Adds an owner and returns the buffer; removes one. */
 int dpt_cpu_share(struct dpt_cpu_program *program, int buffer);
 void dpt_cpu_give(struct dpt_cpu_program *program, int buffer);
 
-/* Allocates memory for what `refresh` derives from the parameters. Errors: RANK. */
-enum dpt_status dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy,
-                             struct dpt_error *err);
+/* Plans memory for what `refresh` derives from the parameters; *copy is its address once the
+ * program is open, and must stay where it is. */
+void dpt_cpu_copy(struct dpt_cpu_program *program, int64_t floats, float **copy);
 
 /* What the node's backward pass will read (DPT_KEEPS_…); nothing in evaluation. */
 unsigned dpt_cpu_keeps(const struct dpt_cpu_program *program, const struct dpt_cpu_node *node);
@@ -254,11 +271,13 @@ enum dpt_status dpt_cpu_plan_gradients(struct dpt_cpu_program *program, struct d
  * maxima (sparse.h). */
 bool dpt_cpu_conv_lists(const struct dpt_cpu_node *conv);
 
-/* dpt_backend.open, .measure and .close. plain: each batch norm is computed by itself. */
+/* dpt_backend.open, .share, .measure and .close. plain: each batch norm is computed by itself. */
 enum dpt_status dpt_cpu_open_plain(const struct dpt_program_spec *spec, void **opened,
                                    struct dpt_error *err);
 enum dpt_status dpt_cpu_open(const struct dpt_program_spec *spec, void **opened,
                              struct dpt_error *err);
+enum dpt_status dpt_cpu_share_copies(void *opened, const struct dpt_group *node, bool *shared,
+                                     struct dpt_error *err);
 enum dpt_status dpt_cpu_measure(const struct dpt_program_spec *spec,
                                 struct dpt_program_bytes *bytes, struct dpt_error *err);
 void dpt_cpu_close(void *opened);
@@ -303,6 +322,17 @@ static inline void dpt_cpu_mark(const struct dpt_cpu_run *run, const struct dpt_
 {
     if (run->spans != NULL)
         dpt_spans_mark(run->spans, dpt_span_node(node->number, pass));
+}
+
+/* Takes the next number of a piece of work of refresh; whether it is this worker's, which are dealt
+ * out to the ranks that share the copies, and then to the workers of each. */
+static inline bool dpt_cpu_own_task(const struct dpt_cpu_run *run, int worker, int *task)
+{
+    const struct dpt_cpu_program *program = run->program;
+    const int number = (*task)++;
+
+    return number % program->ranks == program->rank &&
+           number / program->ranks % program->spec.threads == worker;
 }
 
 /* A tensor's address in the arenas; NULL for number -1 (none). */

@@ -225,11 +225,21 @@ static void refresh_part(void *arg, int thread)
     worker->status = t->backend->refresh(t->model.program, thread, t->arenas.params, &worker->err);
 }
 
+/* No other rank that has a part in it may be computing. */
+static enum dpt_status refresh_all(struct dpt_trainer *t, struct dpt_error *err)
+{
+    const enum dpt_status status = dpt_trainer_run(t, refresh_part, t, err);
+
+    return t->model.shared ? dpt_group_agree(&t->comm->node, status, err) : status;
+}
+
 static enum dpt_status refresh(struct dpt_trainer *t, struct dpt_error *err)
 {
-    const enum dpt_status status = set_scale(t, err);
+    enum dpt_status status = set_scale(t, err);
 
-    return status == DPT_OK ? dpt_trainer_run(t, refresh_part, t, err) : status;
+    if (t->model.shared)
+        status = dpt_group_agree(&t->comm->node, status, err);
+    return status == DPT_OK ? refresh_all(t, err) : status;
 }
 
 static enum dpt_status reduce(struct step_work *w, const float flags[DPT_FLAGS],
@@ -266,7 +276,7 @@ static enum dpt_status update(struct step_work *w, double norm, struct dpt_step_
     dpt_graph_update_state(&t->model.graph, result->samples, t->reduction.sum, t->arenas.params);
     t->progress.updates++;
     dpt_profile_switch(t->profile, DPT_SPAN_OPTIMIZER, DPT_SPAN_LAYOUTS);
-    status = dpt_trainer_run(t, refresh_part, t, err);
+    status = refresh_all(t, err); /* all have computed, since their gradients are in the sum */
     dpt_profile_switch(t->profile, DPT_SPAN_LAYOUTS, DPT_SPAN_OTHER);
     return status;
 }

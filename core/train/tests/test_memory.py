@@ -1,0 +1,49 @@
+"""Memory that a run really has: what the ranks of a node share is there once, and `dptrain plan` counts it so."""
+import json
+import re
+import sys
+
+import pytest
+
+sys.path.insert(0, "scripts/lib")
+sys.path.insert(0, "core/train/tests")
+import dpt  # noqa: E402
+from running import Paused  # noqa: E402
+
+# 5.3 million weights, nearly all in convolutions; activations are small beside them.
+JOB = """
+data: {train: synthetic, synthetic: {samples: 64, shape: [3, 8, 8], classes: 10}}
+model: {type: cnn, channels: [16, 512, 1024], kernel: 3, padding: same, outputs: 10}
+batch: {global: 8, micro: 4}
+train: {steps: 5}
+checkpoint: {every: never}
+"""
+SANITIZED = b"__asan_init" in open(dpt.BINARY, "rb").read()
+
+
+def shared_once(pids):
+    """Bytes that processes have in memory together."""
+    total = 0
+    for pid in pids:
+        with open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as file:
+            total += 1024 * int(re.search(r"^Pss:\s+(\d+)", file.read(), re.M)[1])
+    return total
+
+
+@pytest.mark.skipif(SANITIZED, reason="the sanitizer has memory of its own for each block")
+def test_a_large_model_on_two_ranks_of_a_node(tmp_path):
+    path = dpt.write_job(tmp_path / "job.yaml", JOB)
+    plan = dpt.run("plan", path, "--json", "--no-time", "--ranks", 2, "--ranks-per-node", 2, cwd=tmp_path)
+    memory = json.loads(plan.out)["memory"]
+    parts, of = memory["parts"], memory["of"]
+    weights = parts["weights"]
+    assert of["copies"] == of["gradients_shared"] == "node", memory
+    assert parts["gradients"] == 0 and 2 * weights < parts["gradients_shared"] < 2.01 * weights, "two gradients and nothing beside them"
+
+    run = Paused(path, tmp_path / "run", 2, step=3)
+    try:
+        found = shared_once(run.pids)
+    finally:
+        run.kill()
+    # Less where other programs have the same libraries in memory.
+    assert 0.85 * memory["node"] < found < 1.02 * memory["node"], (found, memory)
