@@ -2,10 +2,11 @@
  * image: a checkpoint in memory, byte for byte as it will lie on the disk.
  *
  * Laid out once, since where each data set lies depends on the model and the job alone; filled
- * anew at each save. Filling it (dpt_image_take) is all that training waits for, and takes the
- * checksums in the same pass; writing it costs next to no processor time, since the bytes go from
- * here to the device without a copy in the system's cache, where the file system can do that. An
- * image belongs to one thread at a time. The rest is private to checkpoint_*.c.
+ * anew at each save; the memory of a large one is the system's again once that is written. Filling
+ * it (dpt_image_take) is all that training waits for, and takes the checksums in the same pass;
+ * writing it costs next to no processor time, since the bytes go from here to the device without a
+ * copy in the system's cache, where the file system can do that. An image belongs to one thread at
+ * a time. The rest is private to checkpoint_*.c.
  */
 #ifndef DPT_STATE_CHECKPOINT_IMAGE_H
 #define DPT_STATE_CHECKPOINT_IMAGE_H

@@ -20,6 +20,7 @@ enum {
     CHUNK = 1 << 20,  /* bytes of one thread's turn */
     SIP = 16 << 10,   /* bytes copied, and checked while they are in the processor's cache */
     DIRECT = 64 << 10, /* smaller files go through the system's cache as ever */
+    HELD = 16 << 20,   /* images up to which their memory is held between two saves */
 };
 
 /* A part of an item, copied by one thread. */
@@ -38,6 +39,7 @@ struct dpt_image {
     struct chunk *chunks;
     int n_chunks;
     unsigned char *bytes;
+    size_t room;   /* of them */
     uint64_t size; /* without the last line */
 };
 
@@ -151,7 +153,8 @@ static enum dpt_status list_chunks(struct dpt_image *image, struct dpt_error *er
     return DPT_OK;
 }
 
-/* All of it is touched here, at the start, so that no save waits for the system's pages. */
+/* A small image is touched here, at the start, so that no save waits for the system's pages. For a
+ * large one that is a small part of the copy, and the memory is worth more to others. */
 static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
 {
     const size_t wanted = (size_t)image->size + DPT_CHECKPOINT_TRAILER;
@@ -160,10 +163,19 @@ static enum dpt_status allocate(struct dpt_image *image, struct dpt_error *err)
     image->bytes = aligned_alloc(unit, bytes);
     if (image->bytes == NULL)
         return dpt_fail_memory(err, "a checkpoint", (double)bytes);
+    image->room = bytes;
     if (unit == HUGE)
         madvise(image->bytes, bytes, MADV_HUGEPAGE); /* advice only: without it all goes as well */
-    memset(image->bytes, 0, bytes);
+    if (bytes <= HELD)
+        memset(image->bytes, 0, bytes);
     return DPT_OK;
+}
+
+/* Returns the pages of a large image to the system until the next one is taken. */
+static void let_go(const struct dpt_image *image)
+{
+    if (image->room > HELD)
+        madvise(image->bytes, image->room, MADV_DONTNEED);
 }
 
 enum dpt_status dpt_image_open(struct dpt_image **out, const struct dpt_state *state,
@@ -383,6 +395,7 @@ enum dpt_status dpt_image_save(struct dpt_image *image, const char *path, struct
         DPT_TRY(dpt_fail_errno(err, DPT_IO, "%s", path));
     DPT_TRY(dpt_file_sync_folder(path, err));
 out:
+    let_go(image);
     if (status != DPT_OK)
         unlink(temporary);
     return status;
